@@ -15,7 +15,6 @@ import pymysql
 from deploy.local.process import ServerProcess, free_port
 from penstock.errors import NeedsOperator, Retryable
 
-START_S_MAX = 90.0
 USER = "penstock"
 UNPACKED = Path(sys.prefix) / "servers"
 """Where `deploy/servers.sh` unpacks servers that the machine's own release does not have."""
@@ -46,6 +45,7 @@ class SqlProcess(ServerProcess):
     user = USER
     port: int
     password: str
+    start_s_max = 90.0
 
     @property
     def url(self) -> str:
@@ -55,7 +55,7 @@ class SqlProcess(ServerProcess):
     def start(self) -> Self:
         """Start it and wait until it answers; raise `Retryable` with its log when it does not."""
         super().start()
-        deadline = time.monotonic() + START_S_MAX
+        deadline = time.monotonic() + self.start_s_max
         while time.monotonic() < deadline and self.is_running:
             try:
                 self.connect().close()

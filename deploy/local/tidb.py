@@ -12,7 +12,10 @@ from penstock.errors import NeedsOperator, Retryable
 
 BUILT = UNPACKED / "tidb"
 """Where `deploy/tidb.sh` leaves a link to what it has built."""
-READY_S_MAX = 60.0
+READY_S_MAX = 300.0
+"""Ten seconds on a machine of its own; the first start of a TiDB makes its system tables."""
+OWNER_LEASE_S = 10
+"""How long the place of a killed TiDB's DDL owner stays taken, and DDL waits; of itself, 60."""
 
 
 def built(name: str) -> str:
@@ -54,20 +57,31 @@ class PdAndTikv(ServerProcess):
 class TidbServer(SqlProcess):
     """One TiDB; its user is root, without a password, as TiDB makes it.
 
-    With a PD it keeps its data there and sends binlogs to the Pumps that are registered in the PD's
-    etcd, of which there must be one. Without, it is a store of its own and sends none.
+    With a PD it keeps its data there. As an upstream it sends binlogs to the Pumps that are
+    registered in the PD's etcd, of which there must be one. Without a PD it is a store of its own,
+    sends none, and what is dropped is gone at once.
     """
 
     user = "root"
     password = ""
+    start_s_max = READY_S_MAX
 
-    def __init__(self, home: Path, pd: PdAndTikv | None = None, *, settings: str = "") -> None:
+    def __init__(
+        self,
+        home: Path,
+        pd: PdAndTikv | None = None,
+        *,
+        is_upstream: bool = True,
+        settings: str = "",
+    ) -> None:
         """`settings` are lines of TOML that come first in its file, outside of any section."""
         self.home = home
         self.port, self.status_port = free_port(), free_port()
-        self._settings = settings + _settings(home, pd)
+        self._settings = settings + _settings(home, pd, is_upstream=is_upstream)
         super().__init__(
             [
+                "env",
+                f"tidb_manager_ttl={OWNER_LEASE_S}",
                 built("tidb-server"),
                 f"--config={home / 'tidb.toml'}",
                 f"--host={self.host}",
@@ -89,7 +103,7 @@ class TidbServer(SqlProcess):
         return self
 
 
-def _settings(home: Path, pd: PdAndTikv | None) -> str:
+def _settings(home: Path, pd: PdAndTikv | None, *, is_upstream: bool) -> str:
     """Return its file: nothing below /tmp that another TiDB has too, and no word to the world."""
     store, path = ("unistore", str(home / "data")) if pd is None else ("tikv", pd.url)
     lines = [
@@ -106,6 +120,6 @@ def _settings(home: Path, pd: PdAndTikv | None) -> str:
         # The store answers one call at a time only.
         "max-batch-size = 0",
         "[binlog]",
-        f"enable = {str(pd is not None).lower()}",
+        f"enable = {str(pd is not None and is_upstream).lower()}",
     ]
     return "\n".join(lines) + "\n"

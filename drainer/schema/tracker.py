@@ -15,12 +15,17 @@ then.
     job ──> the catalog, as upstream has it ── always, so that every row can be read
        └──> deviations ── what the downstream lacks of it, because an override left it out
 
+A TiDB's sessions may commit rows of the schema before an EXCHANGE or TRUNCATE PARTITION after it.
+They name their table, but lie in a partition that is another table's by then, or no one's, and
+nothing in the stream says which rows those are: a line in the log asks for a comparison.
+
 A DDL that runs downstream is given in the downstream's terms: its tables before and after are as
 the downstream has them. One that concerns only what the downstream lacks is not run.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -31,7 +36,10 @@ from penstock.ddl import Catalog, SchemaChange
 from penstock.errors import NeedsOperator
 from penstock.schema.model import JOB_SYNCED, DdlJob, DdlType, SchemaInfo, TableInfo
 
+log = logging.getLogger(__name__)
+
 _CHANGES_NOTHING = 27  # TiDB's LOCK TABLES.
+_MOVES_ROWS = (DdlType.EXCHANGE_PARTITION, DdlType.TRUNCATE_PARTITION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +106,8 @@ class SchemaTracker:
         self._versions: dict[int, list[_Version]] = {}
         self._gone: dict[int, Gone] = {}
         self._doubtful: list[DdlJob] = []
+        self._rows_moved: dict[int, int] = {}
+        """At which version rows of a partition went elsewhere, by table id; since the start."""
         self.jobs_passed = 0
         """How many jobs `follow_all` was given last that had passed."""
         self._system = {schema.name for schema in rules.system_schemas}
@@ -206,6 +216,7 @@ class SchemaTracker:
         other.absent_schemas, other.blind_ts = dict(self.absent_schemas), self.blind_ts
         other._versions = {table_id: list(kept) for table_id, kept in self._versions.items()}
         other._gone, other._doubtful = dict(self._gone), list(self._doubtful)
+        other._rows_moved = dict(self._rows_moved)
         return other
 
     @property
@@ -252,7 +263,7 @@ class SchemaTracker:
         self.catalog, self.deviations = other.catalog, other.deviations
         self.absent_schemas, self.blind_ts = other.absent_schemas, other.blind_ts
         self._versions, self._gone = other._versions, other._gone
-        self._doubtful = other._doubtful
+        self._doubtful, self._rows_moved = other._doubtful, other._rows_moved
 
     def _settle(self, schema_version: int) -> None:
         """Follow what turns out to have been before the stream's beginning."""
@@ -290,8 +301,10 @@ class SchemaTracker:
             self._gone[table.id] = Gone(table.id, schema, table.name, job.schema_version)
         for schema, table in change.created:
             self._remember(job, schema, table)
-        for schema, _, after in change.altered:
+        for schema, before, after in change.altered:
             self._remember(job, schema, after)
+            if job.type in _MOVES_ROWS and not self.rules.is_fenced:
+                self._rows_moved[before.id] = job.schema_version
         for _, _, schema, after in change.renamed:
             self._remember(job, schema, after)
         return change
@@ -499,6 +512,8 @@ class SchemaTracker:
                 f"rows name table id {table_id}, which no DDL has made",
                 hint=self.rules.unknown_table_hint,
             )
+        if schema_version < self._rows_moved.get(table_id, 0):
+            self._warn_of_late_rows(table_id, schema_version)
         for version in reversed(versions):
             if version.since <= schema_version or not self.rules.is_fenced:
                 return version.schema_name, version.table
@@ -508,6 +523,15 @@ class SchemaTracker:
             hint="a transaction stayed open across many schema changes; the rows of one that is"
             " named in ignore-txn-commit-ts are missing downstream, and are counted",
         )
+
+    def _warn_of_late_rows(self, table_id: int, schema_version: int) -> None:
+        latest = self._versions[table_id][-1]
+        log.warning(
+            "rows of %s.%s were written under schema version %d and committed after version %d, at"
+            " which one of its partitions was exchanged or truncated: upstream, those of that"
+            " partition are not in this table; compare the tables, as with `penstock verify`",
+            latest.schema_name, latest.table.name, schema_version, self._rows_moved[table_id],
+        )  # fmt: skip
 
 
 def _of_nothing(job: DdlJob) -> DdlJob:

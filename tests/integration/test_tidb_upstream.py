@@ -120,7 +120,7 @@ class Shared:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
-    home = tmp_path_factory.mktemp("tidb")
+    home = tmp_path_factory.mktemp("scripted")
     server = EtcdServer(home, durable=False).start()
     with TidbCluster() as cluster:
         settings = {
@@ -136,21 +136,21 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
 
 
 @pytest.fixture
-def tidb(shared: Shared) -> Tidb:
+def scripted(shared: Shared) -> Tidb:
     return Tidb(shared.cluster, shared.pump)
 
 
-def test_the_cluster_is_pd_s_for_pumps_and_for_writers(tidb: Tidb, shared: Shared) -> None:
+def test_the_cluster_is_pd_s_for_pumps_and_for_writers(scripted: Tidb, shared: Shared) -> None:
     with closing(connect(shared.etcd_url)) as etcd:
         assert read(etcd, CLUSTER_ID_KEY) == str(CLUSTER_ID).encode()
         assert [node.node_id for node in Registry(etcd).list(NodeKind.PUMP)] == ["pump-1"]
-    assert (tidb.pump.data_dir / ".cluster").read_text() == f"{CLUSTER_ID}\n"
-    options = Options(pd_address=tidb.cluster.url)
+    assert (scripted.pump.data_dir / ".cluster").read_text() == f"{CLUSTER_ID}\n"
+    options = Options(pd_address=scripted.cluster.url)
     with PumpClient.connect(shared.etcd_url, options=options) as client:
         assert client.execute_ddl("CREATE DATABASE shop") != []
-    committed_ts = tidb.transaction()
-    assert streamed(tidb.pump, CLUSTER_ID, committed_ts)[-1].commit_ts == committed_ts
-    assert tidb.pump.restart().status().state == "online"
+    committed_ts = scripted.transaction()
+    assert streamed(scripted.pump, CLUSTER_ID, committed_ts)[-1].commit_ts == committed_ts
+    assert scripted.pump.restart().status().state == "online"
 
 
 def test_an_etcd_of_another_cluster_stops_every_program_and_stays_as_it_is(
@@ -208,74 +208,74 @@ def test_a_pump_that_waits_for_pd_says_so_and_continues(
     assert read(etcd, CLUSTER_ID_KEY) == str(CLUSTER_ID).encode()
 
 
-def test_a_tidb_of_another_cluster_is_refused_and_named(tidb: Tidb) -> None:
-    before = tidb.streamed()
-    prewrite = Binlog(tp=BinlogType.PREWRITE, start_ts=tidb.cluster.next_ts(), prewrite_key=KEY)
+def test_a_tidb_of_another_cluster_is_refused_and_named(scripted: Tidb) -> None:
+    before = scripted.streamed()
+    prewrite = Binlog(tp=BinlogType.PREWRITE, start_ts=scripted.cluster.next_ts(), prewrite_key=KEY)
     for _ in range(3):
         with pytest.raises(grpc.RpcError) as caught:
-            tidb.write(prewrite, cluster_id=666)
+            scripted.write(prewrite, cluster_id=666)
         assert f"cluster ID are mismatch, 666 vs {CLUSTER_ID}" in caught.value.details()
-    named = re.findall(r"refused (\S+): it belongs to cluster 666,", tidb.pump.log_text())
+    named = re.findall(r"refused (\S+): it belongs to cluster 666,", scripted.pump.log_text())
     assert len(named) == 1
     assert re.fullmatch(r"ipv4:127\.0\.0\.1:\d+", named[0])
-    assert len(tidb.streamed()) == len(before) + 1
+    assert len(scripted.streamed()) == len(before) + 1
 
 
-def test_what_a_tidb_left_open_ends_as_tikv_says(tidb: Tidb) -> None:
-    resolved = tidb.resolved()
-    committed, by_itself = tidb.prewrite(), tidb.prewrite(Fate(is_rolled_back=True))
-    commit_ts = tidb.commit(committed)
-    expired, never_locked = tidb.prewrite(Fate(ttl_ms=1)), tidb.prewrite()
-    assert tidb.streamed() == [(committed, commit_ts)]
+def test_what_a_tidb_left_open_ends_as_tikv_says(scripted: Tidb) -> None:
+    resolved = scripted.resolved()
+    committed, by_itself = scripted.prewrite(), scripted.prewrite(Fate(is_rolled_back=True))
+    commit_ts = scripted.commit(committed)
+    expired, never_locked = scripted.prewrite(Fate(ttl_ms=1)), scripted.prewrite()
+    assert scripted.streamed() == [(committed, commit_ts)]
     for start_ts in (by_itself, expired, never_locked):
-        assert tidb.cluster.fates[KEY, start_ts].is_rolled_back
-    assert tidb.resolved() == resolved + 4
-    assert f"transaction {committed} is committed, says the resolver" in tidb.pump.log_text()
+        assert scripted.cluster.fates[KEY, start_ts].is_rolled_back
+    assert scripted.resolved() == resolved + 4
+    assert f"transaction {committed} is committed, says the resolver" in scripted.pump.log_text()
 
 
-def test_a_ddl_of_a_tidb_ends_as_tikv_says(tidb: Tidb) -> None:
+def test_a_ddl_of_a_tidb_ends_as_tikv_says(scripted: Tidb) -> None:
     fields: dict[str, Any] = {"ddl_query": b"CREATE TABLE t (a INT)", "ddl_schema_state": 5}
-    done = tidb.prewrite(key=meta_key(), ddl_job_id=77, **fields)
-    undone = tidb.prewrite(Fate(is_rolled_back=True), meta_key(), ddl_job_id=78, **fields)
-    commit_ts = tidb.cluster.next_ts()
-    tidb.cluster.fates[meta_key(), done] = Fate(commit_ts=commit_ts)
-    assert tidb.streamed() == [(done, commit_ts)]
-    assert tidb.cluster.fates[meta_key(), undone].is_rolled_back
+    done = scripted.prewrite(key=meta_key(), ddl_job_id=77, **fields)
+    undone = scripted.prewrite(Fate(is_rolled_back=True), meta_key(), ddl_job_id=78, **fields)
+    commit_ts = scripted.cluster.next_ts()
+    scripted.cluster.fates[meta_key(), done] = Fate(commit_ts=commit_ts)
+    assert scripted.streamed() == [(done, commit_ts)]
+    assert scripted.cluster.fates[meta_key(), undone].is_rolled_back
 
 
 def test_a_live_lock_holds_the_stream_and_status_says_which_key_since_when_and_why(
-    tidb: Tidb, shared: Shared, capsys: pytest.CaptureFixture[str]
+    scripted: Tidb, shared: Shared, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    start_ts = tidb.prewrite(Fate(ttl_ms=60_000))
-    eventually(lambda: any("lock" in each["waits"] for each in tidb.waiting()))
-    (each,) = tidb.waiting()
+    start_ts = scripted.prewrite(Fate(ttl_ms=60_000))
+    eventually(lambda: any("lock" in each["waits"] for each in scripted.waiting()))
+    (each,) = scripted.waiting()
     assert (each["start_ts"], each["key"]) == (start_ts, KEY.hex())
     assert re.fullmatch(r"20\d\d-\d\d-\d\dT[\d:.]+Z", each["open_since"])
     assert re.match(r"its lock in TiKV lasts 5\d\.\d s more", each["waits"])
-    after_ts = tidb.transaction()
-    assert tidb.pump.status().max_commit_ts < after_ts, "nothing overtakes it"
-    assert main(["status", tidb.pump.node_id, "--etcd-urls", shared.etcd_url]) == 0
+    after_ts = scripted.transaction()
+    assert scripted.pump.status().max_commit_ts < after_ts, "nothing overtakes it"
+    assert main(["status", scripted.pump.node_id, "--etcd-urls", shared.etcd_url]) == 0
     printed = capsys.readouterr().out
     assert re.search(rf"transaction {start_ts} key +{KEY.hex()}\n", printed)
     assert re.search(rf"transaction {start_ts} waits +its lock in TiKV lasts", printed)
     assert re.search(r"transactions_waiting +1\n", printed)
-    commit_ts = tidb.commit(start_ts)  # It was alive, only its Commit is lost.
-    assert [ts for _, ts in tidb.streamed()] == [after_ts, commit_ts]
-    eventually(lambda: tidb.waiting() == [])
+    commit_ts = scripted.commit(start_ts)  # It was alive, only its Commit is lost.
+    assert [ts for _, ts in scripted.streamed()] == [after_ts, commit_ts]
+    eventually(lambda: scripted.waiting() == [])
 
 
 @pytest.mark.alone
 def test_a_dead_tidb_holds_the_stream_no_longer_than_its_lock_lasts_and_five_seconds(
     etcd: Any, etcd_server: EtcdServer, cluster: TidbCluster, pump_factory: Factory
 ) -> None:
-    tidb = Tidb(cluster, pump_factory(etcd_server.url, pd_address=cluster.url))
+    scripted = Tidb(cluster, pump_factory(etcd_server.url, pd_address=cluster.url))
     began_s = time.monotonic()
-    never_locked = tidb.prewrite()
-    assert tidb.streamed() == []
+    never_locked = scripted.prewrite()
+    assert scripted.streamed() == []
     assert time.monotonic() - began_s < 5
     began_s = time.monotonic()
-    locked = tidb.prewrite(Fate(ttl_ms=3_000))
-    assert len(tidb.streamed()) == 1
+    locked = scripted.prewrite(Fate(ttl_ms=3_000))
+    assert len(scripted.streamed()) == 1
     assert 2.9 < time.monotonic() - began_s < 3 + 5
     for start_ts in (never_locked, locked):
         assert cluster.fates[KEY, start_ts].is_rolled_back
@@ -285,28 +285,30 @@ def test_no_time_decides_while_tikv_cannot_answer(
     etcd: Any, etcd_server: EtcdServer, cluster: TidbCluster, pump_factory: Factory
 ) -> None:
     quick = {"resolver_lock_wait_s": 0.1, "resolver_timeout_s": 0.5, "txn_timeout_s": 0.5}
-    tidb = Tidb(cluster, pump_factory(etcd_server.url, pd_address=cluster.url, **quick))
+    scripted = Tidb(cluster, pump_factory(etcd_server.url, pd_address=cluster.url, **quick))
     store = cluster.store_servers[1]
     store.stop()
-    start_ts = tidb.prewrite()
-    eventually(lambda: any("no answer from TiKV" in each["waits"] for each in tidb.waiting()))
-    assert "stays open, trying again: no answer from TiKV" in tidb.pump.log_text()
+    start_ts = scripted.prewrite()
+    eventually(lambda: any("no answer from TiKV" in each["waits"] for each in scripted.waiting()))
+    assert "stays open, trying again: no answer from TiKV" in scripted.pump.log_text()
     cluster.ahead_ms += 3_600_000
-    asked_before = tidb.asked()
-    eventually(lambda: tidb.asked() > asked_before, 20)
-    assert tidb.resolved() == 0
-    commit_ts = tidb.commit(start_ts)
+    asked_before = scripted.asked()
+    eventually(lambda: scripted.asked() > asked_before, 20)
+    assert scripted.resolved() == 0
+    commit_ts = scripted.commit(start_ts)
     store.restart(same_port=False)
-    assert tidb.streamed() == [(start_ts, commit_ts)]
+    assert scripted.streamed() == [(start_ts, commit_ts)]
 
 
-def test_what_tikv_may_have_forgotten_is_never_guessed(tidb: Tidb) -> None:
-    start_ts = tidb.prewrite()
-    tidb.cluster.safe_point = tidb.cluster.next_ts()
-    eventually(lambda: any("may have forgotten" in each["waits"] for each in tidb.waiting()), 20)
-    about = [each for each in tidb.cluster.asked() if each.lock_ts == start_ts]
+def test_what_tikv_may_have_forgotten_is_never_guessed(scripted: Tidb) -> None:
+    start_ts = scripted.prewrite()
+    scripted.cluster.safe_point = scripted.cluster.next_ts()
+    eventually(
+        lambda: any("may have forgotten" in each["waits"] for each in scripted.waiting()), 20
+    )
+    about = [each for each in scripted.cluster.asked() if each.lock_ts == start_ts]
     assert about
     assert not any(each.rollback_if_not_exist for each in about)
-    assert f"/debug/binlog/{start_ts}" in tidb.pump.log_text()
-    tidb.cluster.fates[KEY, start_ts] = Fate(is_rolled_back=True)
-    assert tidb.streamed() == []
+    assert f"/debug/binlog/{start_ts}" in scripted.pump.log_text()
+    scripted.cluster.fates[KEY, start_ts] = Fate(is_rolled_back=True)
+    assert scripted.streamed() == []

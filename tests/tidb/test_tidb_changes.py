@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 import pymysql
 import pytest
 
+from deploy.local.tidb import TidbServer
 from tests.kit.servers.fix_tidb import PARTITIONED, TidbRig
+from tests.kit.wait import eventually
 from tests.kit.workloads.tidb_writers import TidbWriters, changes, changes_without_key, either
 
 T = (
@@ -19,11 +24,15 @@ H = ("CREATE TABLE {0}.h (n INT, v VARCHAR(40))",)
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of DDL: the tables it begins with, and statements that run while rows change."""
+    """A kind of DDL: the tables it begins with, and statements that run while rows change.
+
+    `names` are those of the table; while it has none of them, sessions write to another one.
+    """
 
     name: str
     ddl: tuple[str, ...]
     tables: tuple[str, ...] = T
+    names: tuple[str, ...] = ("t",)
 
 
 KINDS = (
@@ -46,9 +55,14 @@ KINDS = (
         "several at once",
         ("ALTER TABLE {0}.t ADD COLUMN w INT DEFAULT 1, DROP COLUMN extra, ADD INDEX v_1 (v)",),
     ),
-    Kind("rename table", ("RENAME TABLE {0}.t TO {0}.away", "RENAME TABLE {0}.away TO {0}.t")),
+    Kind(
+        "rename table",
+        ("RENAME TABLE {0}.t TO {0}.away", "RENAME TABLE {0}.away TO {0}.t"),
+        (*T, *H),
+        ("t", "away"),
+    ),
     Kind("truncate", ("TRUNCATE TABLE {0}.t",)),
-    Kind("drop and create", ("DROP TABLE {0}.t", *T)),
+    Kind("drop and create", ("DROP TABLE {0}.t", T[0]), (*T, *H)),
     Kind("comment and counter", ("ALTER TABLE {0}.t COMMENT = 'more'", "ALTER TABLE {0}.t CACHE")),
     Kind(
         "without a key",
@@ -62,11 +76,19 @@ PARTED = (
     " (PARTITION p0 VALUES LESS THAN (50), PARTITION p1 VALUES LESS THAN (100))",
     "INSERT INTO {0}.t (id, n, v) VALUES (1, 1, 'one'), (60, 2, 'two')",
 )
+OUTSIDE = (
+    "CREATE TABLE {0}.ex (id INT PRIMARY KEY, n INT NOT NULL DEFAULT 0, v VARCHAR(40))",
+    "INSERT INTO {0}.ex (id, n, v) VALUES (51, 7, 'from outside')",
+)
 OF_PARTITIONS = (
     "ALTER TABLE {0}.t ADD PARTITION (PARTITION p2 VALUES LESS THAN (1000))",
-    "ALTER TABLE {0}.t TRUNCATE PARTITION p1",
     "ALTER TABLE {0}.t DROP PARTITION p0",
 )
+OF_A_QUIET_PARTITION = (
+    "ALTER TABLE {0}.t EXCHANGE PARTITION p1 WITH TABLE {0}.ex",
+    "ALTER TABLE {0}.t TRUNCATE PARTITION p1",
+)
+"""Rows that a session still writes into it by the schema before would be elsewhere in the TiDB."""
 
 
 def schema_of(kind: Kind) -> str:
@@ -78,7 +100,7 @@ def test_rows_that_change_while_a_ddl_runs_are_equal(kind: Kind, tidb_rig: TidbR
     one, other = tidb_rig.tidbs
     schema = schema_of(kind)
     one.run(f"CREATE DATABASE {schema}", *(sql.format(schema) for sql in kind.tables))
-    transaction = changes(f"{schema}.t")
+    transaction = either(*(changes(f"{schema}.{name}") for name in kind.names))
     if kind.tables != T:
         transaction = either(transaction, changes_without_key(f"{schema}.h"))
     with TidbWriters((one, other), transaction) as writers:
@@ -93,13 +115,17 @@ def test_rows_that_change_while_a_ddl_runs_are_equal(kind: Kind, tidb_rig: TidbR
 
 def test_rows_that_change_while_partitions_come_and_go_are_equal(tidb_rig: TidbRig) -> None:
     one, other = tidb_rig.tidbs
-    one.run(f"CREATE DATABASE {PARTITIONED}", *(sql.format(PARTITIONED) for sql in PARTED))
-    with TidbWriters((one, other), changes(f"{PARTITIONED}.t", 95)) as writers:
-        for statement in OF_PARTITIONS:
+    before = (*PARTED, *OUTSIDE)
+    one.run(f"CREATE DATABASE {PARTITIONED}", *(sql.format(PARTITIONED) for sql in before))
+    for statements, keys in ((OF_A_QUIET_PARTITION, 44), (OF_PARTITIONS, 95)):
+        with TidbWriters((one, other), changes(f"{PARTITIONED}.t", keys)) as writers:
+            for statement in statements:
+                writers.wait_for(5)
+                other.run(statement.format(PARTITIONED))
             writers.wait_for(5)
-            other.run(statement.format(PARTITIONED))
-        writers.wait_for(5)
-    assert tidb_rig.check(PARTITIONED)["t"] > 0
+    counts = tidb_rig.check(PARTITIONED)
+    assert counts["ex"] == 1
+    assert counts["t"] > 0
 
 
 def test_a_ddl_that_fails_leaves_the_stream_as_it_was(tidb_rig: TidbRig) -> None:
@@ -114,6 +140,65 @@ def test_a_ddl_that_fails_leaves_the_stream_as_it_was(tidb_rig: TidbRig) -> None
             other.run("ALTER TABLE failing.t MODIFY COLUMN v DATETIME")
         writers.wait_for(5)
     assert tidb_rig.check("failing")["t"] > 2
+
+
+CANCELLED_DDL_JOB = 8214
+TO_BE_CANCELLED = (
+    Kind("add column", ("ALTER TABLE {0}.t ADD COLUMN w INT NOT NULL DEFAULT 7",)),
+    Kind("add index", ("ALTER TABLE {0}.t ADD UNIQUE INDEX u (id, n)",)),
+    Kind(
+        "modify with data", ("ALTER TABLE {0}.t MODIFY COLUMN n DECIMAL(12,2) NOT NULL DEFAULT 0",)
+    ),
+    Kind("several at once", ("ALTER TABLE {0}.t ADD COLUMN w INT DEFAULT 1, ADD INDEX v_1 (v)",)),
+)
+
+
+@contextmanager
+def under_way(server: TidbServer, schema: str, statement: str) -> Iterator[int]:
+    """Run a DDL that an open transaction holds up in its middle; yield its job, which then ends.
+
+    A transaction that has read a table lets it change by one schema version only.
+    """
+    met: list[BaseException] = []
+
+    def alter() -> None:
+        try:
+            server.run(statement)
+        except pymysql.MySQLError as error:
+            met.append(error)
+
+    jobs = (
+        "SELECT job_id FROM information_schema.ddl_jobs WHERE state = 'running'"
+        f" AND schema_state <> 'none' AND db_name = '{schema}'"
+    )
+    with closing(server.connect(autocommit=False)) as reader, reader.cursor() as cursor:
+        cursor.execute(f"SELECT * FROM {schema}.t LIMIT 1")
+        altering = threading.Thread(target=alter)
+        altering.start()
+        eventually(lambda: server.query(jobs) != [], 60)
+        ((job_id,),) = server.query(jobs)
+        yield int(job_id)
+        reader.rollback()
+        altering.join()
+    assert [error.args[0] for error in met] == [CANCELLED_DDL_JOB]
+
+
+@pytest.mark.parametrize("kind", TO_BE_CANCELLED, ids=lambda kind: kind.name)
+def test_a_ddl_that_is_cancelled_midway_leaves_the_stream_as_it_was(
+    kind: Kind, tidb_rig: TidbRig
+) -> None:
+    one, other = tidb_rig.tidbs
+    schema = f"cancelled_{schema_of(kind)}"
+    one.run(f"CREATE DATABASE {schema}", *(sql.format(schema) for sql in T))
+    with TidbWriters((one, other), changes(f"{schema}.t")) as writers:
+        writers.wait_for(5)
+        with under_way(other, schema, kind.ddl[0].format(schema)) as job_id:
+            writers.wait_for(5)
+            other.run(f"ADMIN CANCEL DDL JOBS {job_id}")
+        writers.wait_for(5)
+    assert tidb_rig.check(schema)["t"] > 0
+    names = tidb_rig.sides["upstream"].column_names(schema, "t")
+    assert names == {"id", "n", "v", "extra"}
 
 
 def test_what_several_sessions_write_is_equal(tidb_rig: TidbRig) -> None:

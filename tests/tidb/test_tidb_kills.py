@@ -72,7 +72,8 @@ def test_killed_drainers_repeat_nothing_and_follow_a_ddl_that_they_missed(
                 drainer.kill()
             writers.wait_for(5)
             tidb_rig.tidbs[n % 2].run(
-                f"ALTER TABLE killed_drainer.t ADD COLUMN w{n} INT DEFAULT {n}, ADD INDEX (w{n})"
+                f"ALTER TABLE killed_drainer.t ADD COLUMN w{n} INT DEFAULT {n}",
+                f"ALTER TABLE killed_drainer.t ADD INDEX (w{n}), ADD COLUMN x{n} INT AFTER id",
             )
             writers.wait_for(5)
             tidb_rig.start_drainers()

@@ -459,6 +459,31 @@ def test_an_exchanged_partition_and_table_swap_their_ids(history: TidbHistory) -
     assert stream.tracker.catalog.table_by_id(single.id) is None
 
 
+def test_rows_that_come_late_after_a_partition_was_exchanged_are_named_for_a_comparison(
+    history: TidbHistory, caplog: pytest.LogCaptureFixture
+) -> None:
+    bounds = "PARTITION p0 VALUES LESS THAN (9), PARTITION p1 VALUES LESS THAN (99)"
+    by = f"PARTITION BY RANGE (id) ({bounds})"
+    history.run(f"CREATE TABLE p (id INT PRIMARY KEY, a INT) {by}", change=with_partition_ids(501))
+    single, parts = history.table("t"), history.table("p")
+    swapped = replace(parts, partition_ids=(501, single.id))
+
+    def as_tidb(job: DdlJob) -> DdlJob:
+        return replace(job, table=swapped, table_id=single.id, tables=())
+
+    ddl = history.run("ALTER TABLE p EXCHANGE PARTITION p1 WITH TABLE t", change=as_tidb)
+    stream = Stream(history, 3)
+    version = ddl.job.schema_version
+    stream.tracker.table_at(parts.id, version - 1)
+    stream.follow(ddl, state=0)
+    stream.tracker.table_at(parts.id, version)
+    assert "committed after" not in caplog.text
+    for table_id in (parts.id, single.id):
+        caplog.clear()
+        stream.tracker.copy().table_at(table_id, version - 1)
+        assert f"under schema version {version - 1} and committed after" in caplog.text
+
+
 def test_a_truncated_table_s_late_rows_have_nowhere_to_go(history: TidbHistory) -> None:
     old = history.table("t").id
     truncated = history.run("TRUNCATE TABLE t")
