@@ -1,0 +1,224 @@
+"""A TiDB in front of the Pumps and a MariaDB behind the Drainer: how far behind, how fast again.
+
+    tidb.catchup   a Drainer, Spark's start included, brings what sysbench has changed meanwhile
+    tidb.lag       from a commit's acknowledgement to its rows being readable downstream
+
+The TiDB, its TiKV and everything else share one machine, so the first figure is taken when nothing
+is written any more; it is the best of three, for each of which the downstream is put back. They run
+only under their own names, and need what `make test-tidb` builds. `TIDB_CHANGES` asks for another
+number of row changes, `TIDB_RATE` for another rate.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pymysql
+
+from deploy.local.cluster import Cluster
+from deploy.local.mariadb import MariadbServer
+from deploy.local.sysbench import Sysbench
+from deploy.local.tidb import PdAndTikv, TidbServer
+from penstock.errors import Retryable
+from tests.bench.figure import Figure, percentile
+from tests.bench.lag import bare_commits_ms, cpu_s, process_s
+from tests.bench.marked_writers import LOOK_EVERY_S, MarkedWriters
+from tests.bench.oltp_writers import Pace
+
+CHANGES = int(os.environ.get("TIDB_CHANGES", "230000"))
+RATE = int(os.environ.get("TIDB_RATE", "300"))
+PUMPS = 2
+TABLES, ROWS = 4, 10_000
+SESSIONS = 16
+CHANGES_PER_TRANSACTION = 4
+WARM_UP_S = 5.0
+SECONDS = 30.0
+FILL_S_MAX = 3600.0
+REPEATS = 3
+_KEPT = "sbtest_before"
+STALL_S_MAX = 300.0
+_WRITE_CONFLICT = 9007
+
+
+@dataclass(frozen=True)
+class Sides:
+    """A TiDB, and a cluster with a MariaDB that has what the TiDB had at first."""
+
+    upstream: TidbServer
+    pd: PdAndTikv
+    cluster: Cluster
+    sysbench: Sysbench
+    home: Path
+
+    @property
+    def downstream(self) -> MariadbServer:
+        """The MariaDB."""
+        assert self.cluster.mariadb is not None
+        return self.cluster.mariadb
+
+    @property
+    def marks(self) -> str:
+        """The table by which a session's transactions are known downstream."""
+        return f"{self.sysbench.schema}.marks"
+
+    def mark(self, number: int) -> None:
+        """Commit a last transaction, which can be waited for."""
+        self.upstream.run(f"UPDATE {self.marks} SET number = {number} WHERE id = 0")
+
+    def wait_for(self, number: int) -> None:
+        """Return once that transaction is downstream, and so everything before it."""
+        wanted, deadline_s = f"SELECT number FROM {self.marks} WHERE id = 0", time.monotonic()
+        deadline_s += STALL_S_MAX
+        with self.downstream.connect() as connection, connection.cursor() as cursor:
+            while True:
+                with suppress(pymysql.err.ProgrammingError):  # There may be no table yet.
+                    cursor.execute(wanted)
+                    if cursor.fetchone() == (number,):
+                        return
+                if time.monotonic() > deadline_s or not self.cluster.drainer.is_running:
+                    raise Retryable(f"no row arrives:\n{self.cluster.drainer.log_tail()}")
+                time.sleep(LOOK_EVERY_S)
+
+    def keep(self) -> str:
+        """Copy the downstream's tables; return the checkpoint that belongs to them."""
+        self.downstream.run(f"CREATE DATABASE {_KEPT}")
+        for table in self.tables:
+            self.downstream.run(
+                f"CREATE TABLE {_KEPT}.{table} LIKE {self.sysbench.schema}.{table}",
+                f"INSERT INTO {_KEPT}.{table} SELECT * FROM {self.sysbench.schema}.{table}",
+            )
+        ((checkpoint,),) = self.downstream.query("SELECT checkPoint FROM tidb_binlog.checkpoint")
+        return str(checkpoint)
+
+    def put_back(self, checkpoint: str) -> None:
+        """Give the downstream the tables and the checkpoint that were kept; no Drainer runs."""
+        for table in self.tables:
+            self.downstream.run(
+                f"TRUNCATE {self.sysbench.schema}.{table}",
+                f"INSERT INTO {self.sysbench.schema}.{table} SELECT * FROM {_KEPT}.{table}",
+            )
+        with self.downstream.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("UPDATE tidb_binlog.checkpoint SET checkPoint = %s", (checkpoint,))
+
+    @property
+    def tables(self) -> list[str]:
+        """Every table that is written."""
+        return [*(f"sbtest{n}" for n in range(1, TABLES + 1)), "marks"]
+
+    def cpu_s(self) -> dict[str, float]:
+        """Return the CPU seconds that each part used so far."""
+        parts = {**cpu_s(self.cluster), "tidb": process_s(self.upstream.pid)}
+        parts["pd and tikv"] = parts.pop("etcd")
+        return parts
+
+    def fill(self, changes: int) -> tuple[float, float]:
+        """Run sysbench for so many row changes; return transactions, and how many a second."""
+        load = replace(self.sysbench, workload="oltp_write_only").running(
+            self.home / "sysbench.log", f"--threads={SESSIONS}", "--time=0",
+            f"--events={changes // CHANGES_PER_TRANSACTION}",
+        )  # fmt: skip
+        begun_s = time.monotonic()
+        done, _ = load.start().ended(FILL_S_MAX)
+        return done, done / (time.monotonic() - begun_s)
+
+
+@contextmanager
+def running(home: Path) -> Iterator[Sides]:
+    """Run all of it, until the downstream has what sysbench begins with."""
+    pd = PdAndTikv(home / "pd")
+    upstream = TidbServer(home / "tidb", pd)
+    try:
+        with Cluster(home, pumps=PUMPS, sink="mysql", with_drainer=False, pd=pd) as cluster:
+            try:
+                upstream.start()
+                sysbench = Sysbench(upstream, TABLES, ROWS, also_again=(_WRITE_CONFLICT,))
+                sides = Sides(upstream, pd, cluster, sysbench, home)
+                sysbench.prepare()
+                values = ", ".join(f"({n}, 0)" for n in range(SESSIONS))
+                upstream.run(
+                    f"CREATE TABLE {sides.marks} (id INT PRIMARY KEY, number BIGINT NOT NULL)",
+                    f"INSERT INTO {sides.marks} VALUES {values}",
+                )
+                sides.mark(1)
+                cluster.start_drainer()
+                sides.wait_for(1)
+                yield sides
+            finally:
+                upstream.stop()
+    finally:
+        pd.stop()
+
+
+def measure_catchup(home: Path) -> Iterator[Figure]:
+    """Yield the seconds from the start of a Drainer's process to the last row downstream."""
+    took_s, drainer_s = [], []
+    with running(home) as sides:
+        drainer = sides.cluster.drainer
+        drainer.stop()
+        checkpoint = sides.keep()
+        done, rate = sides.fill(CHANGES)
+        print(f"  {done} transactions written, {rate:.0f}/s", file=sys.stderr, flush=True)
+        sides.mark(2)
+        for _ in range(REPEATS):
+            drainer.stop()
+            sides.put_back(checkpoint)
+            begun_s = time.monotonic()
+            drainer.start()
+            sides.wait_for(2)
+            took_s.append(time.monotonic() - begun_s)
+            drainer_s.append(process_s(drainer.pid))
+            print(f"  {took_s[-1]:.1f} s", file=sys.stderr, flush=True)
+    yield Figure(
+        name="tidb.catchup",
+        value=min(took_s),
+        unit="s",
+        detail={
+            "row_changes": CHANGES_PER_TRANSACTION * done,
+            "row_changes_per_s": round(CHANGES_PER_TRANSACTION * done / min(took_s)),
+            "all_s": [round(each, 1) for each in took_s],
+            "drainer_cpu_s": [round(each, 1) for each in drainer_s],
+            "written_transactions_per_s": round(rate),
+            "machine_load": round(os.getloadavg()[0], 1),
+        },
+    )
+
+
+def measure_lag(home: Path) -> Iterator[Figure]:
+    """Yield p50 and p99 of the lag in milliseconds."""
+    with running(home) as sides:
+        bare_ms = bare_commits_ms(sides.downstream)
+        before = sides.cpu_s()
+        server = sides.upstream
+        writers = MarkedWriters(
+            Pace(
+                host=server.host, port=server.port, user=server.user, password=server.password,
+                schema=sides.sysbench.schema, tables=TABLES, rows=ROWS, rate=RATE,
+                sessions=SESSIONS, seconds=WARM_UP_S + SECONDS, first=10,
+            )
+        )  # fmt: skip
+        lags_ms = writers.lags_ms(sides.downstream, WARM_UP_S, sides.cluster.drainer.log_tail)
+        after = sides.cpu_s()
+    detail = {
+        "transactions_per_s": round(writers.rate),
+        "asked_per_s": RATE,
+        "transactions": len(lags_ms),
+        "cpu_us_per_transaction": {
+            part: round((after[part] - before[part]) / len(writers.commits) * 1e6) for part in after
+        },
+        "machine_load": round(os.getloadavg()[0], 1),
+        "baseline": "bare commit",
+    }
+    for name, share in (("tidb.lag.p50", 0.5), ("tidb.lag.p99", 0.99)):
+        yield Figure(
+            name=name,
+            value=percentile(lags_ms, share),
+            unit="ms",
+            baseline=percentile(bare_ms, share),
+            detail=detail,
+        )
