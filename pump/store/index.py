@@ -50,6 +50,7 @@ assert (_COMMIT.size, _PREWRITE.size, _PURGE.size) == (33, 17, 12)
 
 _pack_key, _pack_commit, _pack_prewrite = _COMMIT_KEY.pack, _COMMIT.pack, _PREWRITE.pack
 
+_PREWRITES = frozenset((TAKEN, ROLLED_BACK))
 _NOWHERE = (0, 0, 0)
 _CHUNK_ENTRIES = 512
 _TS_END = 1 << 64
@@ -87,29 +88,15 @@ class Batch:
         self._batch = db.write_batch()
         self._put = self._batch.put
 
-    def prewrite(self, start_ts: int, position: Position, kind: int = TAKEN) -> None:
-        """Add a Prewrite's entry, or replace it by one that says it was rolled back."""
-        self._put(_pack_key(b"p", start_ts), _pack_prewrite(kind, *position))
-
-    def commit(
-        self, commit_ts: int, position: Position, prewrite: Position, kind: int = COMMIT
-    ) -> None:
-        """Add the entry of a Commit with the position of its Prewrite."""
-        self._put(_pack_key(b"c", commit_ts), _pack_commit(kind, *position, *prewrite))
-
-    def fake(self, ts: int, position: Position) -> None:
-        """Add the entry of a fake binlog."""
-        self._put(_COMMIT_KEY.pack(b"c", ts), _COMMIT.pack(FAKE, *position, *_NOWHERE))
-
     def add(self, entries: Iterable[Entry]) -> None:
         """Add entries of any kind."""
+        put = self._put
         for kind, ts, position, prewrite in entries:
-            if kind in (COMMIT, LARGE):
-                self.commit(ts, position, prewrite, kind)
-            elif kind == FAKE:
-                self.fake(ts, position)
+            if kind in _PREWRITES:
+                put(_pack_key(b"p", ts), _pack_prewrite(kind, *position))
             else:
-                self.prewrite(ts, position, kind)
+                before = _NOWHERE if kind == FAKE else prewrite
+                put(_pack_key(b"c", ts), _pack_commit(kind, *position, *before))
 
     def needed(self, segment: int, ts: int) -> None:
         """Say that `segment` is needed as long as `ts` may be pulled."""

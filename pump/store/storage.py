@@ -124,7 +124,7 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-_LENGTH = operator.attrgetter("length")
+_PAYLOAD, _LENGTH = operator.itemgetter(3), operator.itemgetter(2)
 _before_append = failpoints.point("pump.before_append")
 _after_write = failpoints.point("pump.after_write")
 _after_sync = failpoints.point("pump.after_sync")
@@ -376,7 +376,7 @@ class Storage:
 
     def _write(self, records: Sequence[Record], most_ts: int) -> list[Position]:
         try:
-            positions = self._segments.append([r.payload for r in records], largest_ts=most_ts)
+            positions = self._segments.append(list(map(_PAYLOAD, records)), largest_ts=most_ts)
             _after_write()
             if self._config.sync_log:
                 self._segments.sync()

@@ -150,16 +150,17 @@ class Ledger:
     def _takes_prewrite(self, start_ts: int, payload: bytes, group: _Group) -> bool:
         if start_ts <= 0:
             raise Contradiction(f"a Prewrite with start_ts {start_ts}")
-        if (known := self.sorter.open.get(start_ts)) is not None:
-            stored = self._read(known.position)
-        elif start_ts in group.prewrites:
-            stored = group.prewrites[start_ts][0]
+        open_, prewrites = self.sorter.open, group.prewrites
+        if start_ts in open_:
+            stored = self._read(open_[start_ts].position)
+        elif start_ts in prewrites:
+            stored = prewrites[start_ts][0]
         elif (decided := self._decided(start_ts)) is not None:
             stored = self._read(decided.prewrite)  # None when it is purged: long done with.
-        elif (count := len(self.sorter.open)) + len(group.prewrites) >= self.open_max:
-            raise TooManyOpen(count, next(iter(self.sorter.open), start_ts))
+        elif (count := len(open_)) + len(prewrites) >= self.open_max:
+            raise TooManyOpen(count, next(iter(open_), start_ts))
         else:
-            group.prewrites[start_ts] = (payload, group.largest_ts)
+            prewrites[start_ts] = (payload, group.largest_ts)
             return True
         if stored is not None and _differ(stored, payload):
             raise Contradiction(f"two different transactions have the start_ts {start_ts}")
@@ -241,12 +242,14 @@ class Ledger:
         return None if decided is None else decided.commit_ts
 
     def _decided(self, start_ts: int) -> Decided | None:
-        decided = self._young.decided.get(start_ts) or self._old.decided.get(start_ts)
-        if decided is None and start_ts <= self._start_floor_ts:
+        for generation in (self._young.decided, self._old.decided):
+            if start_ts in generation:
+                return generation[start_ts]
+        if start_ts <= self._start_floor_ts:
             found = self._lookup.prewrite(start_ts)
             if found is not None:
-                decided = Decided(0 if found[0] == ROLLED_BACK else -1, found[1])
-        return decided
+                return Decided(0 if found[0] == ROLLED_BACK else -1, found[1])
+        return None
 
     def _start_ts_at(self, commit_ts: int, group: _Group) -> int | str | None:
         """Return who has taken `commit_ts`; a fake binlog gives way."""
@@ -271,11 +274,17 @@ class Ledger:
         entries: list[Entry] = []
         needed: dict[int, int] = {}
         orphans: list[tuple[int, Position]] = []
+        add, early, push_prewrite = entries.append, self.early, self.sorter.push_prewrite
         for record, position in zip(records, positions, strict=True):
             tp, start_ts, commit_ts, _, first_segment = record
             if tp == _PREWRITE:
-                is_open = self._prewritten(start_ts, position, now_ms, first_segment)
-                entries.append((TAKEN if is_open else ROLLED_BACK, start_ts, position, position))
+                kind = TAKEN
+                if start_ts in early:
+                    self._prewritten_late(start_ts, position)
+                    kind = ROLLED_BACK
+                else:
+                    push_prewrite(start_ts, position, now_ms, first_segment)
+                add((kind, start_ts, position, position))
             elif tp == _COMMIT:
                 prewrite = self._committed(start_ts, commit_ts)
                 if prewrite is None:
@@ -284,7 +293,7 @@ class Ledger:
                 begin, oldest, kind = prewrite.position, prewrite.position[0], COMMIT
                 if prewrite.first_segment != IN_ONE:  # The other chunks lie in it or after it.
                     oldest, kind = prewrite.first_segment, LARGE
-                entries.append((kind, commit_ts, position, begin))
+                add((kind, commit_ts, position, begin))
                 if oldest != position[0]:
                     needed[oldest] = max(commit_ts, needed.get(oldest, 0))
             else:
@@ -304,16 +313,10 @@ class Ledger:
         where = self._rolled_back(start_ts)
         return [] if where is None else [(ROLLED_BACK, start_ts, where, where)]
 
-    def _prewritten(
-        self, start_ts: int, position: Position, now_ms: int, first_segment: int
-    ) -> bool:
-        """Note a stored Prewrite; False if its Rollback came before it."""
-        if start_ts in self.early:
-            del self.early[start_ts]
-            self._young.decided[start_ts] = Decided(0, position)
-            return False
-        self.sorter.push_prewrite(start_ts, position, now_ms, first_segment)
-        return True
+    def _prewritten_late(self, start_ts: int, position: Position) -> None:
+        """Note a stored Prewrite whose Rollback came before it."""
+        del self.early[start_ts]
+        self._young.decided[start_ts] = Decided(0, position)
 
     def _committed(self, start_ts: int, commit_ts: int) -> Open | None:
         """Note a stored Commit and return its Prewrite, None if that is not open."""

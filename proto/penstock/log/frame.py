@@ -32,6 +32,7 @@ HEADER = struct.Struct("<4sIQII")
 HEADER_SIZE = HEADER.size
 assert HEADER_SIZE == 24  # The table above is the contract.
 
+PAYLOAD_CRC_AT = 16
 PAYLOAD_BYTES_MAX = 0xFFFF_FFFF
 
 _CHECKED = struct.Struct("<4sIQI")
@@ -62,13 +63,13 @@ def encode_frames(
 ) -> list[bytes]:
     """Return the buffers to be written at `offset`: headers and payloads in turn."""
     buffers: list[bytes] = []
-    add = buffers.append
+    pack_checked, pack_u32, crc = _pack_checked, _pack_u32, value
     for payload in payloads:
         length = len(payload)
         assert length <= PAYLOAD_BYTES_MAX, "writers are limited to less than a frame can hold"
-        checked = _pack_checked(MAGIC, length, synced, value(payload))
-        add(checked + _pack_u32(extend((seed ^ offset) & SEED_BITS, checked)))
-        add(payload)
+        checked = pack_checked(MAGIC, length, synced, crc(payload))
+        header_crc = extend((seed ^ offset) & SEED_BITS, checked)
+        buffers += (checked + pack_u32(header_crc), payload)
         offset += HEADER_SIZE + length
     return buffers
 

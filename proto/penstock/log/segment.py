@@ -25,13 +25,22 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from google_crc32c import value
+from google_crc32c import extend, value
 
 from penstock import failpoints
 from penstock.errors import Corrupt, NeedsOperator
 from penstock.log.files import File, Files
-from penstock.log.frame import HEADER_SIZE, MAGIC, Frame, decode_header
+from penstock.log.frame import (
+    CHECKED_SIZE,
+    HEADER,
+    HEADER_SIZE,
+    MAGIC,
+    SEED_BITS,
+    Frame,
+    decode_header,
+)
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +53,8 @@ BEGIN = _HEADER.size
 assert BEGIN == 32  # The table above is the contract.
 
 CHUNK_BYTES = 4 << 20
+_BLOCK_BYTES = 1 << 20
+"""Small enough for a processor's cache, which is where its payloads are copied from."""
 
 _header_synced = failpoints.point("log.rotate.header_synced")
 _renamed = failpoints.point("log.rotate.renamed")
@@ -153,6 +164,60 @@ def walk(file: File, begin: int, end: int, seed: int) -> Iterator[tuple[int, Fra
         place += at
 
 
+class Block(NamedTuple):
+    """Frames that follow each other; empty ones, which mark a clean stop, are left out."""
+
+    offsets: list[int]
+    payloads: list[bytes]
+    end: int
+    synced: int
+    """What the last frame says of the file."""
+
+
+def blocks(file: File, begin: int, end: int, seed: int) -> Iterator[Block]:
+    """Yield all frames from `begin` to `end`, then raise `BrokenAt` if they stop before that.
+
+    `walk` says more of each frame, at three times the cost: this is what a start reads with.
+    """
+    unpack, crc, place = HEADER.unpack_from, value, begin
+    while place < end:
+        chunk = file.read(place, min(_BLOCK_BYTES, end - place))
+        at, synced, size = 0, 0, len(chunk)
+        offsets: list[int] = []
+        payloads: list[bytes] = []
+        broken = None
+        while at <= size - HEADER_SIZE:
+            magic, length, said, payload_crc, header_crc = unpack(chunk, at)
+            checked = chunk[at : at + CHECKED_SIZE]
+            if magic != MAGIC or extend((seed ^ place + at) & SEED_BITS, checked) != header_crc:
+                break
+            body = at + HEADER_SIZE
+            after = body + length
+            if after > size:
+                break
+            payload = chunk[body:after]
+            if crc(payload) != payload_crc:
+                broken = BrokenAt(place + at, "the payload does not match its checksum")
+                break
+            if length:
+                offsets.append(place + at)
+                payloads.append(payload)
+            at, synced = after, said
+        if at == 0 and broken is None:  # A frame larger than a chunk, or none.
+            frame = read_large(file, place, end, seed)
+            offsets, payloads, at, synced = (
+                [place],
+                [frame.payload],
+                frame.end - place,
+                frame.synced,
+            )
+        place += at
+        if at:
+            yield Block(offsets, payloads, place, synced)
+        if broken is not None:
+            raise broken
+
+
 def read_large(file: File, place: int, end: int, seed: int) -> Frame:
     """Return the frame at `place`, whatever its size; raise `BrokenAt`."""
     header = decode_header(file.read(place, HEADER_SIZE), 0, offset=place, seed=seed)
@@ -180,9 +245,9 @@ def find_end(file: File, segment: Segment, known_end: int) -> None:
         )
     end = proven = known_end
     try:
-        for _, frame in walk(file, known_end, size, segment.seed):
-            end = frame.end
-            proven = max(proven, frame.synced)
+        for block in blocks(file, known_end, size, segment.seed):
+            end = block.end
+            proven = max(proven, block.synced)
     except BrokenAt as broken:
         if _was_synced(file, broken.offset, size, segment.seed):
             raise Corrupt(str(segment.path), broken.offset, broken.what) from broken

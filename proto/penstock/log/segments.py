@@ -19,28 +19,28 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import struct
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from google_crc32c import extend, value
+from google_crc32c import value
 
 from penstock import failpoints
 from penstock.errors import Corrupt, Retryable
 from penstock.log.files import File, Files, OsFiles
-from penstock.log.frame import CHECKED_SIZE, HEADER, HEADER_SIZE, MAGIC, SEED_BITS, encode_frames
+from penstock.log.frame import HEADER_SIZE, PAYLOAD_CRC_AT, encode_frames
 from penstock.log.segment import (
     BEGIN,
-    CHUNK_BYTES,
     BrokenAt,
     CutShort,
     Segment,
+    blocks,
     create_segment,
     find_end,
     open_segment,
-    read_large,
     segment_name,
 )
 
@@ -224,11 +224,15 @@ class Segments:
             begin = start.offset if number == start.segment else BEGIN
             end = stop.offset if number == stop.segment else segment.end
             try:
-                for offsets, payloads in blocks(
-                    self._reader.file(number), begin, end, segment.seed
-                ):
-                    found = zip(itertools.repeat(number), offsets, map(len, payloads), strict=False)
-                    yield list(map(_new, itertools.repeat(Position), found)), payloads
+                for block in blocks(self._reader.file(number), begin, end, segment.seed):
+                    if payloads := block.payloads:
+                        found = zip(
+                            itertools.repeat(number),
+                            block.offsets,
+                            map(len, payloads),
+                            strict=False,
+                        )
+                        yield list(map(_new, itertools.repeat(Position), found)), payloads
             except BrokenAt as broken:
                 raise Corrupt(str(segment.path), broken.offset, broken.what) from broken
 
@@ -355,6 +359,7 @@ def _seal(files: Files, segment: Segment, successor: Segment) -> None:
     segment.end = segment.synced = successor.previous_end
 
 
+_CRC = struct.Struct("<I")
 _FILES_MAX = 128
 _BLOCK_BITS = 17
 _BLOCK_BYTES = 1 << _BLOCK_BITS
@@ -381,7 +386,8 @@ class Reader:
         """
         payloads: list[bytes] = []
         blocks: dict[int, bytes] = {}
-        unpack, mask = HEADER.unpack_from, _BLOCK_BYTES - 1
+        unpack, mask = _CRC.unpack_from, _BLOCK_BYTES - 1
+        crc_before = HEADER_SIZE - PAYLOAD_CRC_AT
         for segment, offset, length in positions:
             begin = (offset & mask) + HEADER_SIZE
             end = begin + length
@@ -396,7 +402,7 @@ class Reader:
                     blocks[key] = self._read(segment, offset & ~mask, _BLOCK_BYTES)
                 block = blocks[key]
             payload = block[begin:end]
-            if len(block) < end or unpack(block, begin - HEADER_SIZE)[3] != value(payload):
+            if len(block) < end or unpack(block, begin - crc_before)[0] != value(payload):
                 path = self._folder / segment_name(segment)
                 raise Corrupt(str(path), offset, f"the {length} bytes stored here have changed")
             payloads.append(payload)
@@ -430,38 +436,3 @@ class Reader:
         except OSError as error:
             path = self._folder / segment_name(number)
             raise Retryable(f"{path}, offset {offset}: cannot be read: {error}") from error
-
-
-def blocks(file: File, begin: int, end: int, seed: int) -> Iterator[tuple[list[int], list[bytes]]]:
-    """Yield the offsets and payloads of all frames from `begin` to `end`; raise `BrokenAt`.
-
-    `walk` says more of each frame, at three times the cost: this is what a rebuild reads with.
-    Marks of a clean stop are left out.
-    """
-    unpack, place = HEADER.unpack_from, begin
-    while place < end:
-        chunk = file.read(place, min(CHUNK_BYTES, end - place))
-        at, last = 0, len(chunk) - HEADER_SIZE
-        offsets: list[int] = []
-        payloads: list[bytes] = []
-        while at <= last:
-            magic, length, _, payload_crc, header_crc = unpack(chunk, at)
-            checked = chunk[at : at + CHECKED_SIZE]
-            if magic != MAGIC or extend(seed ^ (place + at) & SEED_BITS, checked) != header_crc:
-                break
-            body = at + HEADER_SIZE
-            payload = chunk[body : body + length]
-            if len(payload) < length:
-                break
-            if value(payload) != payload_crc:
-                raise BrokenAt(place + at, "the payload does not match its checksum")
-            if length:
-                offsets.append(place + at)
-                payloads.append(payload)
-            at = body + length
-        if at == 0:  # A frame larger than a chunk, or none.
-            frame = read_large(file, place, end, seed)
-            offsets, payloads, at = [place], [frame.payload], frame.end - place
-        place += at
-        if payloads:
-            yield offsets, payloads

@@ -32,10 +32,10 @@ def scan(index: Index, after_ts: int, up_to_ts: int) -> list[int]:
 def test_entries_come_back_as_they_were_put(index: Index) -> None:
     position, prewritten = Position(3, 2**33, 77), Position(2, 2**40, 2**32 - 1)
     batch = index.batch()
-    batch.prewrite(400, prewritten)
-    batch.prewrite(401, prewritten, ROLLED_BACK)
-    batch.commit(500, position, prewritten)
-    batch.fake(501, position)
+    batch.add([(TAKEN, 400, prewritten, prewritten)])
+    batch.add([(ROLLED_BACK, 401, prewritten, prewritten)])
+    batch.add([(COMMIT, 500, position, prewritten)])
+    batch.add([(FAKE, 501, position, position)])
     batch.write()
     assert index.prewrite(400) == (TAKEN, prewritten)
     assert index.prewrite(401) == (ROLLED_BACK, prewritten)
@@ -50,8 +50,8 @@ def test_commits_are_scanned_in_order_of_their_timestamps(index: Index) -> None:
     batch = index.batch()
     timestamps = [2**n for n in range(63)]
     for ts in reversed(timestamps):
-        batch.fake(ts, Position(0, ts & 0xFFFF, 1))
-        batch.prewrite(ts + 1, Position(0, 0, 1))
+        batch.add([(FAKE, ts, Position(0, ts & 0xFFFF, 1), Position(0, ts & 0xFFFF, 1))])
+        batch.add([(TAKEN, ts + 1, Position(0, 0, 1), Position(0, 0, 1))])
     batch.write()
     assert scan(index, 0, TS_MAX) == timestamps
     assert scan(index, 4, 64) == [8, 16, 32, 64]
@@ -62,7 +62,7 @@ def test_commits_are_scanned_in_order_of_their_timestamps(index: Index) -> None:
 def test_a_long_scan_comes_in_chunks(index: Index) -> None:
     batch = index.batch()
     for ts in range(1, 2001):
-        batch.commit(ts, Position(1, ts, 2), Position(0, ts, 3))
+        batch.add([(COMMIT, ts, Position(1, ts, 2), Position(0, ts, 3))])
     batch.write()
     chunks = list(index.commits(0, TS_MAX))
     assert len(chunks) > 1
@@ -95,8 +95,8 @@ def test_the_places_of_restart_are_kept(index: Index) -> None:
 def test_only_what_lay_in_dropped_segments_is_forgotten(index: Index) -> None:
     batch = index.batch()
     for ts, segment in ((10, 0), (11, 1), (12, 2), (13, 0)):
-        batch.fake(ts, Position(segment, 0, 1))
-        batch.prewrite(ts, Position(segment, 0, 1))
+        batch.add([(FAKE, ts, Position(segment, 0, 1), Position(segment, 0, 1))])
+        batch.add([(TAKEN, ts, Position(segment, 0, 1), Position(segment, 0, 1))])
     for segment in range(3):
         batch.needed(segment, 50)
     batch.write()
@@ -120,11 +120,11 @@ def test_the_last_transaction_is_found_behind_fake_binlogs(index: Index) -> None
     assert index.last_transaction_ts() == 0
     batch = index.batch()
     for ts in (10, 11, 12, 13):
-        batch.fake(ts, Position(0, ts, 5))
+        batch.add([(FAKE, ts, Position(0, ts, 5), Position(0, ts, 5))])
     batch.write()
     assert index.last_transaction_ts() == 0
     batch = index.batch()
-    batch.commit(9, Position(0, 90, 5), Position(0, 80, 5))
+    batch.add([(COMMIT, 9, Position(0, 90, 5), Position(0, 80, 5))])
     batch.write()
     assert index.last_transaction_ts() == 9
     assert index.last_transaction_ts(2) == 12, "no less than the last one"
