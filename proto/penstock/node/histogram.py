@@ -24,6 +24,18 @@ class Distribution:
         self._counts[bisect_left(self._bounds, value)] += times
         self.sum += value * times
 
+    def note_sorted(self, values: Sequence[float]) -> None:
+        """Count values that only rise or only fall: all at once where one bucket takes them."""
+        if not values:
+            return
+        first = bisect_left(self._bounds, values[0])
+        if first != bisect_left(self._bounds, values[-1]):
+            for value in values:
+                self.note(value)
+            return
+        self._counts[first] += len(values)
+        self.sum += sum(values)
+
     @property
     def count(self) -> int:
         """How many values were counted."""

@@ -23,7 +23,7 @@ import logging
 import ssl
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -327,11 +327,22 @@ class Security:
         return [OnlyNames(self.allowed)] if self.allowed else []
 
     def add_port(self, server: Any, address: str) -> int:
-        """Bind `address` and return the port; raises what gRPC raises when that is impossible."""
+        """Bind `address` and return the port; raises what gRPC raises when that is impossible.
+
+        The server is one of `grpc.aio`, or one that takes Python's own contexts by
+        `add_tls_port`.
+        """
         if self.tls is None:
             return int(server.add_insecure_port(address))
-        credentials = self.tls.server_credentials(with_client_certificate=bool(self.allowed))
-        port = int(server.add_secure_port(address, credentials))
+        is_mutual = bool(self.allowed)
+        if hasattr(server, "add_tls_port"):
+            contexts = ServerContexts(
+                self.tls, with_client_certificate=is_mutual, protocols=("h2",)
+            )
+            port = int(server.add_tls_port(address, contexts.current))
+        else:
+            credentials = self.tls.server_credentials(with_client_certificate=is_mutual)
+            port = int(server.add_secure_port(address, credentials))
         asked = "need no certificate"
         if self.allowed:
             asked = f"must show a certificate of {' or '.join(sorted(self.allowed))}"
@@ -375,10 +386,14 @@ class OnlyNames(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
         return calling
 
+    def admits(self, auth: Mapping[str, Any]) -> bool:
+        """Return whether a caller with this `auth_context` may call."""
+        return not self._allowed.isdisjoint(_names_in(auth))
+
     async def _check(self, context: Any) -> None:
-        found = context.auth_context().get("x509_common_name", ())
-        names = [name.decode("utf-8", "replace") for name in found]
-        if self._allowed.isdisjoint(names):
+        auth = context.auth_context()
+        if not self.admits(auth):
+            names = _names_in(auth)
             reason = f"the certificate's common name is {', '.join(map(repr, names)) or 'missing'}"
             allowed = ", ".join(sorted(self._allowed))
             log.warning("refused %s: %s; allowed are: %s", context.peer(), reason, allowed)
@@ -387,9 +402,13 @@ class OnlyNames(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             )
 
 
+def _names_in(auth: Mapping[str, Any]) -> list[str]:
+    return [name.decode("utf-8", "replace") for name in auth.get("x509_common_name", ())]
+
+
 def server_context(tls: Tls, *, with_client_certificate: bool) -> ssl.SSLContext:
     """Return a context that looks at the files before each handshake; they are usable now."""
-    now = _Contexts(tls, with_client_certificate)
+    now = ServerContexts(tls, with_client_certificate=with_client_certificate)
     entrance = now.current()
 
     def choose(connection: Any, name: str | None, context: ssl.SSLContext) -> None:
@@ -399,14 +418,21 @@ def server_context(tls: Tls, *, with_client_certificate: bool) -> ssl.SSLContext
     return entrance
 
 
-class _Contexts:
-    def __init__(self, tls: Tls, with_client_certificate: bool) -> None:
+class ServerContexts:
+    """What each handshake of a server is to be done with, made again when the files change."""
+
+    def __init__(
+        self, tls: Tls, *, with_client_certificate: bool, protocols: Sequence[str] = ()
+    ) -> None:
+        """`protocols` are those that the server speaks over TLS, as ALPN names them."""
         self._tls = tls
         self._with_client_certificate = with_client_certificate
+        self._protocols = tuple(protocols)
         self._version: object = None
         self._context: ssl.SSLContext | None = None
 
     def current(self) -> ssl.SSLContext:
+        """Return the context for a handshake that begins now."""
         version = self._tls.version()
         if version is self._version and self._context is not None:
             return self._context
@@ -415,7 +441,7 @@ class _Contexts:
         except (OSError, ssl.SSLError) as error:  # Changed again since they were checked.
             if self._context is None:
                 raise
-            log.warning("the pages continue with the certificates of before: %s", error)
+            log.warning("handshakes continue with the certificates of before: %s", error)
         else:
             self._version = version
         return self._context
@@ -428,6 +454,8 @@ class _Contexts:
         if self._with_client_certificate:
             context.load_verify_locations(ca)
             context.verify_mode = ssl.CERT_REQUIRED
+        if self._protocols:
+            context.set_alpn_protocols(self._protocols)
         return context
 
 

@@ -7,7 +7,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.pb import binlog_pb2, penstock_pb2
+from penstock.pb import binlog_pb2, penstock_pb2, pump_pb2
 from penstock.wire import batch
 
 BIG = bytes(300_000)
@@ -39,10 +39,30 @@ def test_a_write_batch_is_read_as_it_was_written(
     assert (found[0], found[1], list(found[2])) == (cluster_id, seq, payloads)
 
 
+@given(st.integers(0, (1 << 64) - 1), SIZES, st.sampled_from([b"", b"\x08\x05", b"\x12\x02xy"]))
+def test_a_write_request_is_read_as_protobuf_reads_it(
+    cluster_id: int, size: int, tail: bytes
+) -> None:
+    message = pump_pb2.WriteBinlogReq(clusterID=cluster_id, payload=bytes(size))
+    data = message.SerializeToString() + tail  # Of what is there twice, the last counts.
+    expected = pump_pb2.WriteBinlogReq.FromString(data)
+    assert batch.decode_write_request(data) == (expected.clusterID, expected.payload)
+
+
+@pytest.mark.parametrize("cut", [1, 2, 150_000, 300_000])
+def test_a_write_request_cut_short_is_refused(cut: int) -> None:
+    data = pump_pb2.WriteBinlogReq(clusterID=1, payload=BIG).SerializeToString()
+    with pytest.raises(DecodeError):
+        batch.decode_write_request(data[:-cut])
+
+
 @given(st.lists(st.tuples(SIZES, INT64), max_size=6))
 def test_a_pull_batch_is_read_as_it_was_written(entries: list[tuple[int, int]]) -> None:
     payloads, timestamps = [bytes(size) for size, _ in entries], [ts for _, ts in entries]
-    message = penstock_pb2.PullBatch.FromString(batch.encode_pull_batch(timestamps, payloads))
+    beginnings = [payload[: len(payload) // 3] for payload in payloads]
+    endings = [payload[len(payload) // 3 :] for payload in payloads]
+    data = batch.encode_pull_batch(timestamps, beginnings, endings)
+    message = penstock_pb2.PullBatch.FromString(data)
     assert (list(message.payloads), list(message.commit_ts)) == (payloads, timestamps)
 
 

@@ -1,0 +1,615 @@
+"""Channel: one connection to a gRPC server, for threads that block.
+
+    any thread ── queue ──> ClientConnection ── flush ──> socket     the one that finds it idle
+                                  │                                  sends, for all that have queued
+    reader ── recv ── receive ────┘                                  the reader calls the handlers
+    rest   ── poll, send                                             only while the socket is full
+
+No thread ever waits for the socket but these two, so a server that does not read delays no one's
+deadline. A caller who makes single calls only needs no reader of its own: its thread reads while it
+waits. With `start` there is a thread that reads, and any thread may call.
+
+A connection that broke stays broken: who wants another one makes another channel. Nothing is sent
+again by itself; `CallFailed.never_reached` says where that is safe.
+
+What reads, what sends and what waits share one socket and one state, and so one module.
+
+Locks, taken in this order: `_reading` (who reads), `_sending` (who sends), `_lock` (the state of
+the connection), the TLS end's. Handlers are called under the first one only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+import grpc
+
+from penstock.http2.client.client_connection import (
+    ClientConnection,
+    ClientLimits,
+    ClientStream,
+    Event,
+    Outcome,
+    Piece,
+)
+from penstock.http2.client.response_heads import UNAVAILABLE, encode_request
+from penstock.http2.client.tls_end import TlsEnd
+from penstock.http2.messages import metadata_in, metadata_out
+from penstock.security.tls import Tls
+
+Metadata = Sequence[tuple[str, str | bytes]]
+Wait = Callable[[float | None], object]
+
+_READ_BYTES: Final = 256 << 10
+_JOIN_BYTES: Final = 128 << 10
+"""Up to this much, one copy costs less than a list of pieces for the kernel."""
+_SMALL_BYTES: Final = 16 << 10
+_FEW_PIECES: Final = 8
+_PIECES_MAX: Final = 512
+_TLS_BYTES: Final = 256 << 10
+_TICK_S: Final = 1.0
+"""How often the reader looks at deadlines when nothing comes."""
+_BACKLOG_BYTES: Final = 4 << 20
+"""`ClientCall.send` waits while more than this is not sent yet."""
+_CLOSED: Final = "the channel is closed"
+_USER_AGENT: Final = "grpc-python-penstock"
+_STATUS: Final = {status.value[0]: status for status in grpc.StatusCode}
+_TIMEVAL: Final = struct.Struct("ll")
+
+
+class CallFailed(grpc.RpcError):  # type: ignore[misc]
+    """A call that ended with another status than OK; it answers what gRPC's own errors do."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(f"{_STATUS[outcome.status].name}: {outcome.text}")
+        self._outcome = outcome
+
+    @property
+    def never_reached(self) -> bool:
+        """True when the server surely has not seen the call, so that it may be made again."""
+        return self._outcome.never_reached
+
+    def code(self) -> grpc.StatusCode:
+        """Return the status."""
+        return _STATUS[self._outcome.status]
+
+    def details(self) -> str:
+        """Return the status's text."""
+        return self._outcome.text
+
+    def trailing_metadata(self) -> Metadata:
+        """Return what the server sent with the status."""
+        return metadata_in(self._outcome.metadata)
+
+
+class Handler(Protocol):
+    """What becomes of a call; the reader calls it, so it must be quick and must not raise."""
+
+    def on_message(self, message: bytes) -> None:
+        """Take a message; it is the handler's now."""
+
+    def on_end(self, error: CallFailed | None) -> None:
+        """Take note of the end; None means that the status was OK."""
+
+
+class ClientCall:
+    """One call on a channel."""
+
+    __slots__ = ("_channel", "deadline_s", "handler", "stream")
+
+    def __init__(
+        self, channel: Channel, stream: ClientStream, handler: Handler, deadline_s: float | None
+    ) -> None:
+        self._channel = channel
+        self.stream = stream
+        self.handler = handler
+        self.deadline_s = deadline_s
+
+    def queue(self, pieces: Sequence[bytes], *, is_last: bool = False) -> None:
+        """Note a message to be sent, in pieces that are not to change; `flush` sends it.
+
+        It does no I/O. What is queued on a call that is over is dropped: its handler knows.
+        """
+        with self._channel._lock:
+            self._channel._connection.send(self.stream, pieces, is_last=is_last)
+
+    def flush(self) -> None:
+        """Send what is queued, as far as the socket takes it; the rest follows by itself."""
+        self._channel.flush()
+
+    def send(self, message: bytes) -> None:
+        """Send a message, first waiting while much is unsent, until the call's deadline at most."""
+        if self._channel.wait_for_room(self.stream, self.deadline_s):
+            self.queue((message,))
+            self._channel.flush()
+        else:
+            self.expire()
+
+    def end(self) -> None:
+        """Say that no more messages will come."""
+        with self._channel._lock:
+            self._channel._connection.end(self.stream)
+        self._channel.flush()
+
+    def cancel(self, status: grpc.StatusCode = grpc.StatusCode.CANCELLED, text: str = "") -> None:
+        """End the call at once with that status, unless it is over already."""
+        with self._channel._lock:
+            was_open = self._channel._connection.cancel(self.stream)
+        if was_open:
+            self._channel.flush()
+            self.handler.on_end(CallFailed(Outcome(status.value[0], text or "cancelled")))
+
+    def expire(self) -> None:
+        """End the call as one whose deadline is over."""
+        self.cancel(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+
+    def consumed(self, message: bytes) -> None:
+        """Give back the room that a message had in the window of a call that holds it."""
+        with self._channel._lock:
+            self._channel._connection.consumed(self.stream, message)
+        self._channel.flush()
+
+
+class Channel:
+    """One connection; made without I/O, then `connect`, then calls, then `close`."""
+
+    def __init__(
+        self,
+        address: str,
+        tls: Tls | None = None,
+        *,
+        limits: ClientLimits | None = None,
+        keepalive_s: float | None = None,
+    ) -> None:
+        """Prepare a connection to `host:port`.
+
+        With `keepalive_s`, a server that is silent for so long while calls are open is asked for
+        a sign of life; after as long again without one, the connection is lost.
+        """
+        self.address = address
+        self._host, _, port = address.rpartition(":")
+        self._host = self._host.strip("[]")
+        self._port = port
+        self._tls = tls
+        self._keepalive_s = keepalive_s
+        self._heard_s = 0.0
+        self._is_asking = False
+        self._connection = ClientConnection(limits)
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._waiting_for_room = 0
+        self._sending = threading.Lock()
+        self._plain: list[Piece] = []
+        self._unsent: list[Piece] = []
+        self._taken_bytes = 0
+        self._is_full = False
+        self._is_full_now = threading.Event()
+        self._rest: threading.Thread | None = None
+        self._socket: socket.socket | None = None
+        self._end: TlsEnd | None = None
+        self._blocks: dict[str, bytes] = {}
+        self._buffer = bytearray(_READ_BYTES)
+        self._view = memoryview(self._buffer)
+        self._reader: threading.Thread | None = None
+        self._reading = threading.RLock()
+        self._is_aborted = False
+        self._is_closed = False
+        self._is_over = False
+        self._next_tick_s = 0.0
+
+    def connect(self, timeout_s: float) -> None:
+        """Connect, and wait for the server's settings; raises `CallFailed` (UNAVAILABLE).
+
+        The certificates are read again. Raises `NeedsOperator` when they never could be.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        try:
+            self._open_socket(deadline_s)
+            self.flush()
+            assert self._socket is not None
+            with self._reading:
+                while not self._connection.is_ready:
+                    self._socket.settimeout(_left_s(deadline_s))
+                    if not self._read():
+                        raise ConnectionResetError(self._connection.ending)
+            self._socket.settimeout(None)
+            self._set_receive_timeout(_TICK_S)
+        except (OSError, ValueError) as error:
+            self.close()
+            problem = f"failed to connect to {self.address}: {_text_of(error)}"
+            raise CallFailed(Outcome(UNAVAILABLE, problem, (), True)) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def start(self) -> None:
+        """Begin to read in a thread of the channel's own, so that any thread may make calls."""
+        self._reader = threading.Thread(
+            target=self.serve, name=f"penstock channel {self.address}", daemon=True
+        )
+        self._reader.start()
+
+    @property
+    def ending(self) -> str | None:
+        """Why no more calls can be made; None while they can."""
+        return self._connection.ending
+
+    @property
+    def is_connecting(self) -> bool:
+        """True when there is a socket, and nothing was heard from the server yet."""
+        return self._socket is not None and not self._connection.is_ready
+
+    @property
+    def reads_by_itself(self) -> bool:
+        """True when the channel has a thread that reads."""
+        return self._reader is not None
+
+    def serve(self, is_done: Callable[[], bool] = lambda: False) -> None:
+        """Read in this thread, calling handlers, until that is true or the connection is over."""
+        with self._reading:
+            while not is_done() and self._read():
+                pass
+
+    def call(
+        self,
+        method: str,
+        handler: Handler,
+        *,
+        timeout_s: float | None = None,
+        metadata: Metadata = (),
+        is_held: bool = False,
+    ) -> ClientCall:
+        """Begin a call, whose head is sent with its first message; `handler` gets what comes.
+
+        `is_held`: each message counts against the window until the call's `consumed`. The server
+        knows the deadline, and the reader ends a call that is late, to the second.
+        """
+        block = self._block(method, metadata)
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._lock:
+            ending = self._connection.ending
+            if ending is None:
+                stream = self._connection.open(block, timeout_s)
+                stream.is_held = is_held
+                call = stream.user = ClientCall(self, stream, handler, deadline_s)
+                return call
+        handler.on_end(CallFailed(Outcome(UNAVAILABLE, ending, (), True)))
+        return ClientCall(self, ClientStream.never_opened(), handler, deadline_s)
+
+    def flush(self) -> None:
+        """Send what is queued, for all threads, unless another thread is just doing that."""
+        while self._is_open and not self._is_full and self._has_output():
+            if not self._sending.acquire(blocking=False):
+                return  # Who has it looks again after giving it back.
+            try:
+                self._send_now()
+            finally:
+                self._sending.release()
+
+    def abort(self) -> None:
+        """Break the connection, from any thread and without waiting; its calls end in `serve`."""
+        self._is_aborted = True
+        if self._socket is not None:
+            # Not `close`: another thread is in `recv`, and the number must stay taken.
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """End the connection and all its calls, and wait for the threads that use it."""
+        self._is_closed = True
+        self.abort()
+        with self._reading:  # Who reads notices the end of the socket at once.
+            self._lose(_CLOSED)
+        self._is_full_now.set()
+        for thread in (self._reader, self._rest):
+            if thread is not None and thread is not threading.current_thread():
+                thread.join()
+        if self._socket is not None:
+            with self._sending:
+                self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def wait(self, is_done: Callable[[], bool], wait: Wait, deadline_s: float | None) -> bool:
+        """Wait for something that a handler brings about; False when the deadline is over.
+
+        `wait` does so for at most as long as it is given, where another thread reads. Without one,
+        this thread does.
+        """
+        if self._reader is not None:
+            if not is_done():
+                wait(None if deadline_s is None else max(0.0, deadline_s - time.monotonic()))
+            return is_done()
+        with self._reading:
+            while not is_done() and not self._is_over:
+                left_s = _TICK_S if deadline_s is None else deadline_s - time.monotonic()
+                if left_s <= 0:
+                    return False
+                self._set_receive_timeout(min(left_s, _TICK_S))
+                self._read()
+            self._set_receive_timeout(_TICK_S)
+        return is_done()
+
+    def wait_for_room(self, stream: ClientStream, deadline_s: float | None) -> bool:
+        """Wait until little is unsent, or the stream is over; False when the deadline is over."""
+        if self._backlog(stream) < _BACKLOG_BYTES:
+            return True
+        with self._room:
+            self._waiting_for_room += 1
+            try:
+                return self._room.wait_for(
+                    lambda: stream.is_over or self._backlog(stream) < _BACKLOG_BYTES,
+                    None if deadline_s is None else max(0.0, deadline_s - time.monotonic()),
+                )
+            finally:
+                self._waiting_for_room -= 1
+
+    def _backlog(self, stream: ClientStream) -> int:
+        return stream.unsent_bytes + self._connection.unsent_bytes + self._taken_bytes
+
+    def _block(self, method: str, metadata: Metadata) -> bytes:
+        if metadata:
+            return self._encoded(method, metadata)
+        block = self._blocks.get(method)
+        if block is None:
+            block = self._blocks[method] = self._encoded(method, ())
+        return block
+
+    def _encoded(self, method: str, metadata: Metadata) -> bytes:
+        return encode_request(
+            method,
+            self.address,
+            scheme="http" if self._tls is None else "https",
+            user_agent=_USER_AGENT,
+            metadata=metadata_out(metadata),
+        )
+
+    def _open_socket(self, deadline_s: float) -> None:
+        """Connect to the first of the host's addresses that answers, and shake hands."""
+        found = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        problem: OSError | None = None
+        for family, kind, protocol, _, address in found:
+            self._socket = opened = socket.socket(family, kind, protocol)
+            try:
+                if self._is_aborted:
+                    raise ConnectionAbortedError(_CLOSED)
+                opened.settimeout(_left_s(deadline_s))
+                opened.connect(address)
+                opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if self._tls is not None:
+                    self._shake_hands(opened, self._tls)
+                return
+            except OSError as error:
+                opened.close()
+                problem = problem or error
+        raise problem or OSError("the host has no address")
+
+    def _shake_hands(self, opened: socket.socket, tls: Tls) -> None:
+        self._end = TlsEnd(tls.client_context(), self._host)
+        agreed = self._end.shake_hands(opened)
+        if agreed not in ("h2", None):
+            raise ConnectionRefusedError(f"the peer speaks {agreed} and not HTTP/2")
+
+    def _read(self) -> bool:
+        """Read once and call the handlers of what came; False when the connection is over.
+
+        Raises `TimeoutError` only while the socket has a time-out of its own.
+        """
+        assert self._socket is not None
+        try:
+            size = self._socket.recv_into(self._buffer)
+            data = bytes(self._view[:size])
+            if self._end is not None and size:
+                data = self._end.decrypt(data)
+        except BlockingIOError:  # The time-out of `SO_RCVTIMEO`.
+            return self._tick()
+        except TimeoutError:
+            raise
+        except OSError as error:
+            return self._lose(_text_of(error))
+        if not size:
+            return self._lose("the connection is closed")
+        self._take_in(data)
+        if (fault := self._connection.fault) is not None:
+            return self._lose(f"the server broke a rule of HTTP/2: {fault}")
+        if time.monotonic() >= self._next_tick_s or self._is_asking:
+            self._heard_s, self._is_asking = time.monotonic(), False
+            return self._tick()
+        return True
+
+    def _take_in(self, data: bytes) -> None:
+        with self._lock:
+            events = self._connection.receive(data)
+            if self._waiting_for_room:
+                self._room.notify_all()
+        self._dispatch(events)
+        self.flush()
+
+    def _dispatch(self, events: Sequence[Event]) -> None:
+        for stream, what in events:
+            call = stream.user
+            assert isinstance(call, ClientCall)
+            if isinstance(what, Outcome):
+                call.handler.on_end(CallFailed(what) if what.status else None)
+            else:
+                call.handler.on_message(what)
+
+    def _tick(self) -> bool:
+        """Once a second: end calls that are late, and look whether the server is alive."""
+        now_s = time.monotonic()
+        self._next_tick_s = now_s + _TICK_S
+        with self._lock:
+            streams = self._connection.streams
+        for stream in streams:
+            call = stream.user
+            assert isinstance(call, ClientCall)
+            if call.deadline_s is not None and call.deadline_s <= now_s:
+                call.expire()
+        if self._keepalive_s is None or not streams:
+            self._heard_s, self._is_asking = now_s, False
+        elif now_s - self._heard_s >= 2 * self._keepalive_s and self._is_asking:
+            return self._lose(f"the server was silent for {now_s - self._heard_s:.0f} s")
+        elif now_s - self._heard_s >= self._keepalive_s and not self._is_asking:
+            self._is_asking = True
+            with self._lock:
+                self._connection.ping()
+            self.flush()
+        return True
+
+    def _lose(self, problem: str) -> bool:
+        """End all calls, as nothing will come any more; returns False."""
+        self._is_over = True
+        with self._lock:
+            # A server may answer our own close with a reset, and that is not why calls end.
+            events = self._connection.lost(_CLOSED if self._is_closed else problem)
+            self._room.notify_all()
+        self._is_full_now.set()
+        self._dispatch(events)
+        return False
+
+    def _has_output(self) -> bool:
+        return bool(
+            self._connection.has_output
+            or self._unsent
+            or self._plain
+            or (self._end is not None and self._end.has_output)
+        )
+
+    def _send_now(self) -> None:
+        """Send until nothing is left or the socket is full; `_sending` is held."""
+        try:
+            while self._is_open and (self._unsent or self._take()):
+                self._send_some()
+                if self._waiting_for_room:
+                    with self._lock:
+                        self._room.notify_all()
+        except BlockingIOError:
+            self._is_full = True
+            if self._rest is None:
+                self._rest = threading.Thread(
+                    target=self._send_rest, name=f"penstock rest {self.address}", daemon=True
+                )
+                self._rest.start()
+            self._is_full_now.set()
+        except OSError:
+            self.abort()  # What came before it may still be read; then the reader ends all calls.
+        except BaseException:
+            self.abort()  # An interrupt: no one knows what was sent.
+            raise
+
+    @property
+    def _is_open(self) -> bool:
+        return not self._is_aborted and not self._is_over
+
+    def _take(self) -> bool:
+        """Take what is queued, ready for the socket; False when there is nothing."""
+        with self._lock:
+            pieces = self._connection.take()
+        if self._end is None:
+            self._unsent = packed(pieces)
+        else:
+            self._plain += packed(pieces)
+            size, taken = 0, []
+            while self._plain and size < _TLS_BYTES:
+                taken.append(self._plain.pop(0))
+                size += len(taken[-1])
+            data = self._end.encrypt(taken)
+            self._unsent = [data] if data else []
+        self._taken_bytes = sum(map(len, self._unsent)) + sum(map(len, self._plain))
+        return bool(self._unsent)
+
+    def _send_some(self) -> None:
+        """Give the socket what it takes at once; raises `BlockingIOError` when that is nothing."""
+        assert self._socket is not None
+        pieces = self._unsent
+        if len(pieces) == 1:
+            sent = self._socket.send(pieces[0], socket.MSG_DONTWAIT)
+        else:
+            sent = self._socket.sendmsg(pieces[:_PIECES_MAX], (), socket.MSG_DONTWAIT)
+        self._taken_bytes -= sent
+        done = 0
+        while done < len(pieces) and sent >= len(pieces[done]):
+            sent -= len(pieces[done])
+            done += 1
+        del pieces[:done]
+        if sent:
+            pieces[0] = memoryview(pieces[0])[sent:]
+
+    def _send_rest(self) -> None:
+        """Send what the socket did not take at once; a thread that begins with the first such."""
+        assert self._socket is not None
+        poll = select.poll()
+        poll.register(self._socket, select.POLLOUT)
+        while self._is_full_now.wait() and self._is_open:
+            self._is_full_now.clear()
+            while self._is_open and not poll.poll(_TICK_S * 1000):
+                pass
+            with self._sending:
+                self._is_full = False
+                self._send_now()
+            self.flush()
+
+    def _set_receive_timeout(self, timeout_s: float) -> None:
+        assert self._socket is not None
+        seconds, rest = divmod(max(timeout_s, 1e-3), 1.0)
+        timeval = _TIMEVAL.pack(int(seconds), int(rest * 1e6))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
+
+
+def packed(pieces: list[Piece]) -> list[Piece]:
+    """Return the same bytes in fewer pieces: small ones are joined, large ones are not copied."""
+    if len(pieces) <= 1:
+        return pieces
+    if sum(map(len, pieces)) < _SMALL_BYTES:
+        return [b"".join(pieces)]
+    if len(pieces) <= _FEW_PIECES:
+        return pieces
+    result: list[Piece] = []
+    small: list[Piece] = []
+    size = 0
+    for piece in pieces:
+        if len(piece) < _SMALL_BYTES:
+            small.append(piece)
+            size += len(piece)
+            if size < _JOIN_BYTES:
+                continue
+            piece = b""
+        if small:
+            result.append(b"".join(small))
+            small, size = [], 0
+        if len(piece):
+            result.append(piece)
+    if small:
+        result.append(b"".join(small))
+    return result
+
+
+def _left_s(deadline_s: float) -> float:
+    left_s = deadline_s - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError("timed out")
+    return left_s
+
+
+def _text_of(error: Exception) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"TLS: {error.verify_message}"
+    return str(getattr(error, "strerror", None) or error)

@@ -1,0 +1,72 @@
+"""TLS end: TLS without a socket, so that one thread may read while another one writes.
+
+An `ssl.SSLSocket` must not be used by two threads at once. Here a lock is around what OpenSSL does
+in memory; what takes time, the socket, is the caller's.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from collections.abc import Iterable
+from typing import Final
+
+_READ_BYTES: Final = 256 << 10
+
+
+class TlsEnd:
+    """A client's end of one TLS connection."""
+
+    def __init__(self, context: ssl.SSLContext, host: str) -> None:
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._end = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
+        self._lock = threading.Lock()
+
+    def shake_hands(self, connection: socket.socket) -> str | None:
+        """Return the protocol that was agreed on; raises `OSError`, of which `SSLError` is one."""
+        while True:
+            try:
+                self._end.do_handshake()
+            except ssl.SSLWantReadError:
+                self._exchange(connection)
+            else:
+                if data := self._outgoing.read():
+                    connection.sendall(data)
+                return self._end.selected_alpn_protocol()
+
+    def _exchange(self, connection: socket.socket) -> None:
+        if data := self._outgoing.read():
+            connection.sendall(data)
+        received = connection.recv(_READ_BYTES)
+        if not received:
+            raise ConnectionResetError("the peer closed the connection in the TLS handshake")
+        self._incoming.write(received)
+
+    def encrypt(self, pieces: Iterable[bytes | memoryview]) -> bytes:
+        """Return the records of these bytes, and of whatever else TLS has to say."""
+        with self._lock:
+            for piece in pieces:
+                if len(piece):
+                    self._end.write(piece)
+            return self._outgoing.read()
+
+    def decrypt(self, data: bytes) -> bytes:
+        """Return the bytes in these records; raises `SSLError` for what is none.
+
+        Nothing follows the peer's word that it ends but the end of the connection itself.
+        """
+        parts = []
+        with self._lock:
+            self._incoming.write(data)
+            try:
+                while part := self._end.read(_READ_BYTES):
+                    parts.append(part)
+            except (ssl.SSLWantReadError, ssl.SSLZeroReturnError):
+                pass
+            return b"".join(parts)
+
+    @property
+    def has_output(self) -> bool:
+        """True when TLS itself has something to send, such as an answer to a new key."""
+        return bool(self._outgoing.pending)

@@ -1,0 +1,150 @@
+"""Frames: the bytes of HTTP/2 (RFC 9113), and the two ways in which a peer can break its rules.
+
+    offset  size  field
+    0       3     length     bytes of payload, big-endian like all that follows
+    3       1     kind       one of the constants below
+    4       1     flags
+    5       4     stream id  the highest bit is reserved: sent as 0, ignored
+    9       n     payload
+
+A gRPC message in DATA frames has a prefix of its own: one byte that says whether it is compressed,
+and four bytes of length.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from enum import IntEnum
+from typing import Final
+
+DATA: Final = 0
+HEADERS: Final = 1
+PRIORITY: Final = 2
+RST_STREAM: Final = 3
+SETTINGS: Final = 4
+PUSH_PROMISE: Final = 5
+PING: Final = 6
+GOAWAY: Final = 7
+WINDOW_UPDATE: Final = 8
+CONTINUATION: Final = 9
+
+END_STREAM: Final = 0x1
+ACK: Final = 0x1
+END_HEADERS: Final = 0x4
+PADDED: Final = 0x8
+HAS_PRIORITY: Final = 0x20
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+HEAD: Final = struct.Struct(">HBBBL")
+"""A frame's head; the length is in two parts: `high << 8 | low`."""
+HEAD_SIZE: Final = HEAD.size
+assert HEAD_SIZE == 9  # The table above is the contract.
+
+MESSAGE_HEAD: Final = struct.Struct(">BL")
+"""A gRPC message's prefix: compressed or not, and the length."""
+
+STREAM_ID_BITS: Final = 0x7FFF_FFFF
+WINDOW_MAX: Final = 0x7FFF_FFFF
+WINDOW_DEFAULT: Final = 65_535
+FRAME_BYTES_DEFAULT: Final = 16_384
+FRAME_BYTES_LIMIT: Final = (1 << 24) - 1
+
+HEADER_TABLE_SIZE: Final = 1
+ENABLE_PUSH: Final = 2
+MAX_CONCURRENT_STREAMS: Final = 3
+INITIAL_WINDOW_SIZE: Final = 4
+MAX_FRAME_SIZE: Final = 5
+MAX_HEADER_LIST_SIZE: Final = 6
+
+_SETTING: Final = struct.Struct(">HL")
+_U32: Final = struct.Struct(">L")
+_GOAWAY: Final = struct.Struct(">LL")
+
+
+class ErrorCode(IntEnum):
+    """Why a stream or a connection is ended (RFC 9113, section 7)."""
+
+    NO_ERROR = 0
+    PROTOCOL_ERROR = 1
+    INTERNAL_ERROR = 2
+    FLOW_CONTROL_ERROR = 3
+    SETTINGS_TIMEOUT = 4
+    STREAM_CLOSED = 5
+    FRAME_SIZE_ERROR = 6
+    REFUSED_STREAM = 7
+    CANCEL = 8
+    COMPRESSION_ERROR = 9
+    CONNECT_ERROR = 10
+    ENHANCE_YOUR_CALM = 11
+    INADEQUATE_SECURITY = 12
+    HTTP_1_1_REQUIRED = 13
+
+
+class ConnectionFault(Exception):
+    """The peer broke a rule that ends the whole connection."""
+
+    def __init__(self, code: ErrorCode, problem: str) -> None:
+        super().__init__(problem)
+        self.code = code
+
+
+class StreamFault(Exception):
+    """The peer broke a rule that ends one stream."""
+
+    def __init__(self, stream_id: int, code: ErrorCode, problem: str) -> None:
+        super().__init__(problem)
+        self.stream_id = stream_id
+        self.code = code
+
+
+def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
+    """Return a whole frame."""
+    return head(len(payload), kind, flags, stream_id) + payload
+
+
+def head(size: int, kind: int, flags: int, stream_id: int) -> bytes:
+    """Return the head of a frame whose payload has that many bytes."""
+    return HEAD.pack(size >> 8, size & 0xFF, kind, flags, stream_id)
+
+
+def settings(values: Mapping[int, int]) -> bytes:
+    """Return a SETTINGS frame."""
+    payload = b"".join(_SETTING.pack(name, value) for name, value in values.items())
+    return frame(SETTINGS, 0, 0, payload)
+
+
+def settings_in(payload: bytes) -> Iterator[tuple[int, int]]:
+    """Yield the settings of a SETTINGS frame, checked; raise `ConnectionFault` for bad ones."""
+    if len(payload) % _SETTING.size:
+        raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"SETTINGS of {len(payload)} bytes")
+    for name, value in _SETTING.iter_unpack(payload):
+        if name == ENABLE_PUSH and value > 1:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"ENABLE_PUSH is {value}")
+        if name == INITIAL_WINDOW_SIZE and value > WINDOW_MAX:
+            raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, f"INITIAL_WINDOW_SIZE is {value}")
+        if name == MAX_FRAME_SIZE and not FRAME_BYTES_DEFAULT <= value <= FRAME_BYTES_LIMIT:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"MAX_FRAME_SIZE is {value}")
+        yield name, value
+
+
+def rst_stream(stream_id: int, code: ErrorCode) -> bytes:
+    """Return a frame that ends a stream."""
+    return frame(RST_STREAM, 0, stream_id, _U32.pack(code))
+
+
+def window_update(stream_id: int, increment: int) -> bytes:
+    """Return a frame that lets the peer send more; stream 0 is the connection."""
+    return frame(WINDOW_UPDATE, 0, stream_id, _U32.pack(increment))
+
+
+def goaway(last_stream_id: int, code: ErrorCode, problem: str = "") -> bytes:
+    """Return a frame that ends a connection after that stream."""
+    text = problem.encode("utf-8", "replace")
+    return frame(GOAWAY, 0, 0, _GOAWAY.pack(last_stream_id, code) + text)
+
+
+def ping(data: bytes, *, is_answer: bool = False) -> bytes:
+    """Return a PING of eight bytes, or the answer to one."""
+    return frame(PING, ACK if is_answer else 0, 0, data)

@@ -1,0 +1,303 @@
+"""Header blocks: the header fields of a gRPC call, as HPACK (RFC 7541) packs them.
+
+The library `hpack` decodes, some 100 µs a block. A caller sends nearly the same block with each of
+its calls, so what a block says is remembered. That is sound only where the same bytes always mean
+the same, which is where the dynamic table has no room: a server says so in its settings, and from
+the peer's first block after it has seen them, blocks are stateless.
+
+What changes from call to call is the time that the caller still waits, `grpc-timeout`. Around it
+the block is constant:
+
+    │ prefix: … and the name grpc-timeout │ length │ value │ suffix: the rest │
+
+A block is cut there only once the library has decoded one with this very prefix and `walk` has
+found that the prefix ends where a name does. How the bytes of a prefix are parsed does not depend
+on what follows, so every later block with this prefix has its value in the same place.
+
+What is sent is encoded without any state: names and values as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import hpack
+from hpack.exceptions import OversizedHeaderListError
+from hpack.huffman_table import decode_huffman
+
+from penstock.http2.frames import ConnectionFault, ErrorCode
+
+Field = tuple[bytes, bytes]
+
+_TIMEOUT: Final = b"grpc-timeout"
+_INTEGER_END: Final = 0x7F
+_ENTRIES_MAX: Final = 64
+_MEMO_BYTES_MAX: Final = 32 << 10
+
+PACKED_200: Final = b"\x88"
+"""`:status 200`, from the static table."""
+
+
+class BadHeaders(Exception):
+    """The header fields of one request break HTTP's rules; the block itself was good."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHead:
+    """What the header fields of a request say."""
+
+    method: bytes
+    path: bytes
+    content_type: bytes
+    encoding: bytes
+    """How compressed messages are, by `grpc-encoding`."""
+    timeout: bytes
+    """As sent; empty: the caller waits without end."""
+    size_bytes: int
+    """What `content-length` announces; -1: nothing."""
+    metadata: tuple[Field, ...]
+    """All that is the application's, in order, names in lower case."""
+
+
+class Cut(NamedTuple):
+    """A block that was decoded before: all but the value between prefix and suffix is known."""
+
+    head: RequestHead
+    prefix: bytes
+    suffix: bytes | None
+    """None: the prefix is the whole block, which has no time-out in it."""
+
+    def matches(self, data: bytes, begin: int, stop: int) -> bool:
+        """Return whether the block there is this one, but for the time-out's value."""
+        at = begin + len(self.prefix)
+        if not data.startswith(self.prefix, begin):
+            return False
+        if self.suffix is not None:
+            if at >= stop or data[at] & _INTEGER_END == _INTEGER_END:
+                return False
+            at += 1 + (data[at] & _INTEGER_END)
+            if not data.startswith(self.suffix, at):
+                return False
+            at += len(self.suffix)
+        return at == stop
+
+
+class HeaderDecoder:
+    """Decodes the blocks of one connection, in their order."""
+
+    def __init__(self, *, list_bytes_max: int) -> None:
+        self._decoder = hpack.Decoder(max_header_list_size=list_bytes_max)
+        self._known: dict[bytes, list[Cut]] = {}
+        self._known_bytes = 0
+        self._count = 0
+
+    def limit_table(self, size_bytes: int) -> None:
+        """The peer has acknowledged how large its dynamic table may be."""
+        self._decoder.max_allowed_table_size = size_bytes
+
+    @property
+    def is_stateless(self) -> bool:
+        """True once a block means the same wherever it comes."""
+        decoder = self._decoder
+        return decoder.max_allowed_table_size == 0 == decoder.header_table.maxsize
+
+    def fields(self, block: bytes) -> list[Field]:
+        """Return all fields of a block; a bad one ends the connection, by `ConnectionFault`."""
+        try:
+            return [(name, value) for name, value in self._decoder.decode(block, raw=True)]
+        except OversizedHeaderListError as error:
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, str(error)) from error
+        # The library lets an IndexError or a ValueError through for some truncated blocks.
+        except (hpack.HPACKError, IndexError, ValueError) as error:
+            raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, f"header block: {error}") from error
+
+    def request(self, block: bytes) -> tuple[RequestHead, bytes, Cut | None]:
+        """Return what a request's block says, its time-out, and how to know its like again.
+
+        Raises `BadHeaders`, or `ConnectionFault`.
+        """
+        if self.is_stateless and (found := self._find(block)) is not None:
+            return found
+        head = request_head(self.fields(block))
+        cut = self._remember(block, head) if self.is_stateless else None
+        return head, head.timeout, cut
+
+    def _find(self, block: bytes) -> tuple[RequestHead, bytes, Cut] | None:
+        for cut in self._known.get(block[:_KEY_BYTES], ()):
+            if cut.suffix is None:
+                if block == cut.prefix:
+                    return cut.head, b"", cut
+            elif block.startswith(cut.prefix):
+                at = len(cut.prefix)
+                value = _literal(block, at)
+                if value is not None and block[value.end :] == cut.suffix:
+                    return cut.head, value.text(), cut
+        return None
+
+    def _remember(self, block: bytes, head: RequestHead) -> Cut | None:
+        at = timeout_at(block)
+        if at is None or (at >= 0) != bool(head.timeout):
+            return None
+        if at < 0:
+            cut = Cut(head, block, None)
+        else:
+            value = _literal(block, at)
+            if value is None:
+                return None
+            cut = Cut(head, block[:at], block[value.end :])
+        size = len(block) + sum(len(name) + len(value) for name, value in head.metadata)
+        self._known_bytes += size + _KEY_BYTES
+        self._count += 1
+        if self._count > _ENTRIES_MAX or self._known_bytes > _MEMO_BYTES_MAX:
+            # A peer with endless different blocks gains nothing, and costs no more than this.
+            self._known.clear()
+            self._known_bytes = self._count = 0
+            return None
+        self._known.setdefault(block[:_KEY_BYTES], []).append(cut)
+        return cut
+
+
+_KEY_BYTES: Final = 24
+
+
+class _Literal(NamedTuple):
+    """A string within a block."""
+
+    data: bytes
+    is_huffman: bool
+    end: int
+
+    def text(self) -> bytes:
+        if not self.is_huffman:
+            return self.data
+        try:
+            decoded: bytes = decode_huffman(self.data)
+        except hpack.HPACKError as error:
+            raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, f"header block: {error}") from error
+        return decoded
+
+
+def _literal(block: bytes, at: int) -> _Literal | None:
+    """Return the string that begins there; None for one of 127 bytes or more, or a cut one."""
+    if at >= len(block):
+        return None
+    size = block[at] & _INTEGER_END
+    end = at + 1 + size
+    if size == _INTEGER_END or end > len(block):
+        return None
+    return _Literal(block[at + 1 : end], bool(block[at] & 0x80), end)
+
+
+def timeout_at(block: bytes) -> int | None:
+    """Return where the value of `grpc-timeout` begins in a block that was decoded, -1: nowhere.
+
+    None: the block has something that makes it unfit to be known again by its bytes.
+    """
+    at, found = 0, -1
+    while at < len(block):
+        if block[at] & 0x80:  # A field of the static table, which has less than 127.
+            at += 1
+            continue
+        name = _name_at(block, at)
+        if name is None or (name.is_timeout and found >= 0):
+            return None
+        found = name.end if name.is_timeout else found
+        value = _literal(block, name.end)
+        if value is None:
+            return None
+        at = value.end
+    return found
+
+
+class _Name(NamedTuple):
+    is_timeout: bool
+    end: int
+
+
+def _name_at(block: bytes, at: int) -> _Name | None:
+    """Return the name of a literal field that begins there; None for what is seldom sent."""
+    first = block[at]
+    if first & 0xE0 == 0x20:  # A new size of the table.
+        return None
+    mask = 0x3F if first & 0x40 else 0x0F
+    if not first & mask:
+        literal = _literal(block, at + 1)
+        return literal and _Name(literal.text() == _TIMEOUT, literal.end)
+    if first & mask != mask:
+        return _Name(False, at + 1)
+    # An index of the static table in two bytes; there is none that needs three.
+    return None if block[at + 1] & 0x80 else _Name(False, at + 2)
+
+
+_CONNECTION_ONLY: Final = frozenset(
+    {b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"}
+)
+_PSEUDO: Final = frozenset({b":method", b":scheme", b":path", b":authority"})
+_NEEDED: Final = (b":method", b":scheme", b":path")
+_OF_GRPC: Final = frozenset({b"te", b"content-type", b"content-length"})
+_NAME_BYTES: Final = frozenset(b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz")
+_VALUE_REFUSED: Final = frozenset(b"\x00\r\n")
+
+
+def request_head(fields: Iterable[Field]) -> RequestHead:
+    """Return what a request's fields say; raise `BadHeaders` for what HTTP/2 does not allow."""
+    pseudo: dict[bytes, bytes] = {}
+    known: dict[bytes, bytes] = {}
+    metadata: list[Field] = []
+    for name, value in fields:
+        if name.startswith(b":"):
+            if name not in _PSEUDO or name in pseudo or known or metadata:
+                raise BadHeaders(f"the field {name!r} is not allowed there")
+            pseudo[name] = value
+            continue
+        check_field(name, value)
+        if name in _OF_GRPC or name.startswith(b"grpc-"):
+            known[name] = value
+        elif name != b"host":
+            metadata.append((name, value))
+    if any(not pseudo.get(name) for name in _NEEDED):
+        raise BadHeaders("a request without :method, :scheme or :path")
+    size = known.get(b"content-length", b"-1")
+    if b"content-length" in known and not size.isdigit():
+        raise BadHeaders(f"content-length is {size!r}")
+    return RequestHead(
+        method=pseudo[b":method"],
+        path=pseudo[b":path"],
+        content_type=known.get(b"content-type", b""),
+        encoding=known.get(b"grpc-encoding", b"identity"),
+        timeout=known.get(_TIMEOUT, b""),
+        size_bytes=int(size),
+        metadata=tuple(metadata),
+    )
+
+
+def check_field(name: bytes, value: bytes) -> None:
+    """Raise `BadHeaders` for a field that HTTP/2 does not allow in a request or its trailers."""
+    if not name or not _NAME_BYTES.issuperset(name):
+        raise BadHeaders(f"the field name {name!r}")
+    if not _VALUE_REFUSED.isdisjoint(value):
+        raise BadHeaders(f"the value of {name!r} has a line break or a zero byte")
+    if name in _CONNECTION_ONLY or (name == b"te" and value != b"trailers"):
+        raise BadHeaders(f"the field {name!r} is of HTTP/1")
+
+
+def encode(fields: Iterable[Field]) -> bytes:
+    """Return fields as a block that needs nothing of the peer's table."""
+    parts: list[bytes] = []
+    for name, value in fields:
+        parts += (b"\x00", _length(len(name)), name, _length(len(value)), value)
+    return b"".join(parts)
+
+
+def _length(size: int) -> bytes:
+    if size < _INTEGER_END:
+        return bytes((size,))
+    size -= _INTEGER_END
+    encoded = bytearray((_INTEGER_END,))
+    while size >= 0x80:
+        encoded.append(size & 0x7F | 0x80)
+        size >>= 7
+    encoded.append(size)
+    return bytes(encoded)

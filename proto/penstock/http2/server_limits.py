@@ -1,0 +1,124 @@
+"""Server limits: how much of everything a peer can make a server hold, or do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from penstock.http2.frames import WINDOW_MAX, ConnectionFault, ErrorCode
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerLimits:
+    """Bounds of a server and of each of its connections; bytes unless the name says otherwise."""
+
+    message_bytes_max: int = 4 << 20
+    """The largest request; RESOURCE_EXHAUSTED above it."""
+    calls_max: int = 20_000
+    """Under way at once on the whole server; RESOURCE_EXHAUSTED above it."""
+    streams_max: int = 1_000
+    """Calls under way at once on one connection; REFUSED_STREAM above it."""
+    connections_max: int = 10_000
+    """Further ones are closed as soon as they are there."""
+    frame_bytes_max: int = 128 << 10
+    """The largest frame that a peer may send."""
+    header_bytes_max: int = 32 << 10
+    """The largest header block, packed as well as unpacked; ENHANCE_YOUR_CALM above it."""
+    header_table_bytes: int = 0
+    """The dynamic table with which a peer may pack header blocks.
+
+    Without one, equal blocks mean the same and are recognised by their bytes.
+    """
+    stream_window: int = 4 << 20
+    """What a peer may send on a stream ahead of what its handler has taken."""
+    connection_window: int = 64 << 20
+    """The same for all streams of a connection."""
+    partial_bytes_max: int = 1 << 30
+    """Of messages that are not whole yet, on the whole server; RESOURCE_EXHAUSTED above it.
+
+    One message of `message_bytes_max` always fits.
+    """
+    unsent_bytes_max: int = 4 << 20
+    """Of answers that the peer does not read; above it nothing more is read from it."""
+    noise_max: int = 4_000
+    """Frames that ask for work and bring nothing: resets, pings, settings, empty frames.
+
+    A connection that sends more, beside what `noise_per_s` forgives, is ended by
+    ENHANCE_YOUR_CALM. Each answer forgives some too.
+    """
+    noise_per_s: int = 500
+    begin_s: float = 10.0
+    """How long a caller may take for TLS and then for the first bytes of HTTP/2."""
+    ping_after_s: float = 20.0
+    """A connection that was silent for so long is asked whether it is still there."""
+    ping_answer_s: float = 10.0
+    """Silent for so long after that, it is ended."""
+
+    def __post_init__(self) -> None:
+        """A window beyond what HTTP/2 knows would be refused by every peer."""
+        assert 0 < self.stream_window <= WINDOW_MAX
+        assert 0 < self.connection_window <= WINDOW_MAX
+
+
+class Counted(Protocol):
+    """A stream, as the load needs it."""
+
+    counted_bytes: int
+
+    @property
+    def loose_bytes(self) -> int:
+        """What is kept of the stream and bounded by none of its windows."""
+
+
+class Load:
+    """What all connections of a server hold together; in the event loop's thread only."""
+
+    __slots__ = ("calls", "limits", "partial_bytes")
+
+    def __init__(self, limits: ServerLimits) -> None:
+        self.limits = limits
+        self.calls = 0
+        self.partial_bytes = 0
+
+    def count(self, stream: Counted) -> bool:
+        """Count what a stream keeps now; return whether it may have grown so."""
+        more = stream.loose_bytes - stream.counted_bytes
+        stream.counted_bytes += more
+        self.partial_bytes += more
+        limits = self.limits
+        most = max(limits.partial_bytes_max, limits.message_bytes_max)
+        return more <= 0 or self.partial_bytes <= most
+
+    def forget(self, stream: Counted) -> None:
+        """Count a stream no more."""
+        self.partial_bytes -= stream.counted_bytes
+        stream.counted_bytes = 0
+
+
+class Noise:
+    """Counts what a peer sends that brings nothing, and ends the connection at too much of it."""
+
+    __slots__ = ("_count", "_limits", "_now_s", "_since_s")
+
+    def __init__(self, limits: ServerLimits, now_s: Callable[[], float]) -> None:
+        self._limits = limits
+        self._now_s = now_s
+        self._since_s = now_s()
+        self._count = 0
+
+    def add(self, what: str, weight: int = 1) -> None:
+        """Count a frame; raise `ConnectionFault` when there were too many."""
+        self._count += weight
+        if self._count <= self._limits.noise_max:
+            return
+        now_s = self._now_s()
+        self.forgive(int((now_s - self._since_s) * self._limits.noise_per_s))
+        self._since_s = now_s
+        if self._count > self._limits.noise_max:
+            problem = f"too many frames that bring nothing, the last of them {what}"
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, problem)
+
+    def forgive(self, count: int) -> None:
+        """Take so many off again, for useful work."""
+        self._count = max(0, self._count - count)
