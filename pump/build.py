@@ -19,6 +19,7 @@ from penstock.cluster.etcd import EtcdClient
 from penstock.cluster.history import History
 from penstock.cluster.labels import parse_labels
 from penstock.cluster.node_registry import NodeState, Registry
+from penstock.http2.grpc_front import GrpcFront
 from penstock.node.http_status import JSON, TEXT, Answer, HttpStatus
 from penstock.oracle.client import open_oracle
 from penstock.oracle.server import OracleServer
@@ -37,12 +38,13 @@ from pump.config import PumpConfig
 from pump.counters import Counters, timed
 from pump.pages import Pages
 from pump.service.admission import Admission
+from pump.service.fast_writes import WRITE_METHOD, FastWrites
 from pump.service.group_commit import GroupCommit
 from pump.service.grpc_server import add_health, add_service, build_server, listen
 from pump.service.large_transactions import LargeWrites
 from pump.service.penstock_service import PenstockService
 from pump.service.pull_binlogs import Pulls
-from pump.service.tidb_service import TidbService
+from pump.service.tidb_service import TIDB_SERVICE, TidbService
 from pump.store.storage import Storage
 
 log = logging.getLogger(__name__)
@@ -193,7 +195,10 @@ def _add_services(components: Components, operator: Operator, cluster_id: int, s
         storage, group_commit, admission, bytes_max=config.transaction_bytes_max, counters=counters
     )
     tidb = TidbService(group_commit, pulls, admission)
-    add_service(server, "binlog.Pump", timed(tidb.methods(), counters))
+    add_service(server, TIDB_SERVICE, timed(tidb.methods(), counters))
+    if isinstance(server, GrpcFront):  # grpcio has no fast path.
+        fast_writes = FastWrites(group_commit, admission, counters, flush=server.flush)
+        server.add_fast_unary(f"/{TIDB_SERVICE}/{WRITE_METHOD}", fast_writes.handle)
     penstock = PenstockService(group_commit, large, pulls, admission, operator)
     add_service(server, "penstock.Pump", penstock.methods())
     if components.oracle is not None:

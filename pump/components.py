@@ -56,6 +56,7 @@ class Components:
         open_pulls = self.pulls.open.values()
         waiting = self.resolving.waiting()
         return {
+            "server_engine": self.config.server_engine,
             "uptime_s": f"{time.monotonic() - self.began_s:.0f}",
             "binlogs_written": str(self.group_commit.records_written),
             "groups_written": str(self.group_commit.groups_written),

@@ -24,6 +24,10 @@ from pump.store.storage import StorageConfig
 
 _GRPC_MESSAGE_BYTES_END = (2 << 30) - (16 << 20)
 _DAY_S = 86400.0
+
+HTTP2, GRPCIO = ENGINES = ("http2", "grpcio")
+"""What may serve the port; both serve the same."""
+
 _NO_PUSH = "nothing is pushed: Prometheus fetches /metrics at status-addr"
 _OWN_INDEX = "the index has other parts: storage.index-write-buffer-bytes, index-cache-bytes"
 
@@ -118,6 +122,9 @@ class PumpConfig:
     pull_batch_bytes: int = setting(1 << 20, "how much one message to a Drainer carries at most")
     write_group_bytes: int = setting(4 << 20, "how much one write and fdatasync covers at most")
     write_queue_bytes: int = setting(256 << 20, "above this much waiting, writers are refused")
+    server_engine: str = setting(
+        "http2", "who speaks gRPC at addr: http2, this project's own server, or grpcio"
+    )
     log_level: str = setting("info", "debug, info, warning or error", flag="-L")
     log_file: str = setting(
         "", "log to this file instead of stderr; opened again once it is moved, or at SIGHUP"
@@ -147,6 +154,8 @@ class PumpConfig:
             raise out_of_range(
                 "max_message_bytes", self.max_message_bytes, "gRPC carries less than 2 GiB"
             )
+        if self.server_engine not in ENGINES:
+            raise out_of_range("server_engine", self.server_engine, f"one of {', '.join(ENGINES)}")
         check_advertised(self.advertise_addr or self.addr)
         parse_labels(self.labels)
         if self.resolver.kind == "tikv" and not self.pd_address:

@@ -66,6 +66,11 @@ class PumpMetrics(Collector):
         for each in NodeState:
             state.add_metric([each.value], float(membership.state is each))
         yield state
+        engine = GaugeMetricFamily(
+            f"{OWN}_server_engine", "1 for what serves the port.", labels=["engine"]
+        )
+        engine.add_metric([self._components.config.server_engine], 1.0)
+        yield engine
         yield _gauge(
             "etcd_reachable", "0 while the status in etcd grows old.", not membership.etcd_is_away
         )

@@ -11,7 +11,9 @@ from penstock.errors import NeedsOperator
 from penstock.security import tls as security
 from penstock.security.tls import Tls
 
-__all__ = ["CHANNEL_OPTIONS", "Options", "Tls", "open_channel"]
+__all__ = ["CHANNEL_OPTIONS", "TRANSPORTS", "Options", "Tls", "open_channel"]
+
+TRANSPORTS = ("http2", "grpcio")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +25,8 @@ class Options:
     """
 
     coalesce: bool = True
+    # How calls get to the Pumps: "http2" is our own, "grpcio" the public library, which is slower.
+    transport: str = "http2"
     batch_count_max: int = 512
     batch_bytes_max: int = 4 << 20
     # More batches in flight hide the network's delay, fewer let each one grow larger.
@@ -67,6 +71,10 @@ class Options:
         for name in ("batch_count_max", "batch_bytes_max", "batches_in_flight_max"):
             if getattr(self, name) < 1:
                 raise NeedsOperator(f"{name} is {getattr(self, name)}", hint="it must be 1 or more")
+        if self.transport not in TRANSPORTS:
+            raise NeedsOperator(
+                f"transport is {self.transport!r}", hint=f"one of {', '.join(TRANSPORTS)}"
+            )
         if not 0 < self.full_pause_s <= self.full_pause_s_max:
             raise NeedsOperator(
                 f"full_pause_s is {self.full_pause_s:g}", hint="above 0, at most full_pause_s_max"

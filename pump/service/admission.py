@@ -11,14 +11,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from typing import Final, Protocol
 
 import grpc
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from penstock.cluster.node_registry import NodeState
 from penstock.errors import PenstockError
-from penstock.pb import binlog_pb2, penstock_pb2
-from penstock.wire.batch import peek_binlog
+from penstock.pb import binlog_pb2, penstock_pb2, pump_pb2
+from penstock.wire.batch import decode_write_request, peek_binlog
 from penstock.wire.binlog import BinlogType
 from pump.counters import Counters
 from pump.store.record import IN_ONE, Record
@@ -26,6 +27,7 @@ from pump.store.record import IN_ONE, Record
 log = logging.getLogger(__name__)
 
 _Code = penstock_pb2.Refusal
+_ONLINE: Final = NodeState.ONLINE
 _PREWRITE, _COMMIT = int(BinlogType.PREWRITE), int(BinlogType.COMMIT)
 _TYPES = tuple(BinlogType)  # By number; cheaper than calling the enum for every binlog.
 assert [int(tp) for tp in _TYPES] == [0, 1, 2]
@@ -46,6 +48,13 @@ class Refused(PenstockError):
         super().__init__(message)
         self.code = code
         self.status = status
+
+
+class Caller(Protocol):
+    """The other end of a call."""
+
+    def peer(self) -> str:
+        """Return gRPC's name of it, as ipv4:127.0.0.1:4000."""
 
 
 class Admission:
@@ -113,6 +122,16 @@ class Admission:
             self._counters.refuse(refused)
             raise
 
+    def admit_request(self, data: bytes, call: Caller) -> Record | None:
+        """Do the same as `admit` for a whole `WriteBinlogReq`, after a look at its cluster."""
+        try:
+            cluster_id, payload = decode_write_request(data)
+        except DecodeError as error:
+            raise undecodable(pump_pb2.WriteBinlogReq, data, error) from error
+        if cluster_id != self._cluster_id:
+            self.check_cluster(cluster_id, call.peer)
+        return self.admit(payload)
+
     def admit(self, payload: bytes) -> Record | None:
         """Return the record to store, None for a probe.
 
@@ -124,13 +143,15 @@ class Admission:
             except DecodeError:
                 pass
             else:
-                tp, start_ts, commit_ts = binlog.tp, binlog.start_ts, binlog.commit_ts
+                tp, start_ts = binlog.tp, binlog.start_ts
                 if tp == _PREWRITE:
-                    is_sound = start_ts > 0 and self._state() is NodeState.ONLINE
-                else:
-                    is_sound = tp == _COMMIT and 0 < start_ts < commit_ts
-                if is_sound:
-                    return _new(Record, (_TYPES[tp], start_ts, commit_ts, payload, IN_ONE))
+                    if start_ts > 0 and self._state() is _ONLINE:
+                        fields = (_PREWRITE, start_ts, binlog.commit_ts, payload, IN_ONE)
+                        return _new(Record, fields)
+                elif tp == _COMMIT:
+                    commit_ts = binlog.commit_ts
+                    if 0 < start_ts < commit_ts:
+                        return _new(Record, (_COMMIT, start_ts, commit_ts, payload, IN_ONE))
         try:
             return self._record(payload)
         except PenstockError as error:
@@ -174,6 +195,11 @@ class Admission:
 def invalid(problem: str) -> Refused:
     """Return the refusal of what breaks the protocol."""
     return Refused(_Code.INVALID, grpc.StatusCode.INVALID_ARGUMENT, problem)
+
+
+def undecodable(message: type[Message], data: bytes, error: DecodeError) -> Refused:
+    """Return the refusal of a request whose bytes are not that message."""
+    return invalid(f"undecodable {message.DESCRIPTOR.name} of {len(data)} bytes: {error}")
 
 
 def _check_timestamps(tp: int, start_ts: int, commit_ts: int) -> None:

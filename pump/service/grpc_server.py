@@ -1,4 +1,7 @@
-"""gRPC server: its options, the status of each error, health and reflection.
+"""gRPC server: which engine, its options, the status of each error, health and reflection.
+
+`server-engine` chooses between the project's own server, `penstock.http2`, and `grpc.aio`. Both
+serve the same handlers with the same limits, and a caller sees no difference but the speed.
 
 Handlers take and give raw bytes and parse by themselves: an undecodable request then gets a clear
 INVALID_ARGUMENT instead of an internal error, and constant answers are never built.
@@ -31,11 +34,14 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from penstock.cluster.node_registry import NodeState
 from penstock.errors import Corrupt, NeedsOperator, Retryable
-from pump.service.admission import Refused
+from penstock.http2.grpc_front import GrpcFront
+from penstock.http2.server_limits import ServerLimits
+from pump.config import HTTP2
+from pump.service.admission import Refused, undecodable
 from pump.store.record import Contradiction, NoPrewrite, OutOfSpace, PurgedRange
 
 if TYPE_CHECKING:
@@ -51,6 +57,7 @@ _ENVELOPE_BYTES = 16 << 20
 
 _CALLS_MAX = 20_000
 _HANDSHAKE_MS = 10_000
+_PING_AFTER_MS, _PING_ANSWER_MS = 20_000, 10_000
 
 _STATUS: tuple[tuple[type[BaseException], grpc.StatusCode], ...] = (
     (PurgedRange, grpc.StatusCode.OUT_OF_RANGE),
@@ -86,30 +93,31 @@ async def parsed(context: Any, message: type[Message], data: bytes) -> Any:
     try:
         return message.FromString(data)
     except DecodeError as error:
-        await undecodable(context, message, data, error)
-
-
-async def undecodable(
-    context: Any, message: type[Message], data: bytes, error: DecodeError
-) -> NoReturn:
-    """End the call with INVALID_ARGUMENT and what was wrong with its bytes."""
-    text = f"undecodable {message.DESCRIPTOR.name} of {len(data)} bytes: {error}"
-    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
-    raise AssertionError("abort returned")
+        await abort(context, undecodable(message, data, error))
 
 
 def build_server(config: PumpConfig, security: Security) -> Any:
-    """Return a `grpc.aio` server; without services, not bound, not started."""
+    """Return a server of the configured engine; without services, not bound, not started."""
+    message_bytes_max = config.max_message_bytes + _ENVELOPE_BYTES
+    if config.server_engine == HTTP2:
+        limits = ServerLimits(
+            message_bytes_max=message_bytes_max,
+            calls_max=_CALLS_MAX,
+            begin_s=_HANDSHAKE_MS / 1000,
+            ping_after_s=_PING_AFTER_MS / 1000,
+            ping_answer_s=_PING_ANSWER_MS / 1000,
+        )
+        return GrpcFront(limits, security.interceptors())
     return grpc.aio.server(
         interceptors=security.interceptors(),
         options=[
-            ("grpc.max_receive_message_length", config.max_message_bytes + _ENVELOPE_BYTES),
+            ("grpc.max_receive_message_length", message_bytes_max),
             ("grpc.max_send_message_length", -1),
             ("grpc.so_reuseport", 0),  # Two Pumps on one port would share the writers silently.
             # Who does not even begin to talk is let go.
             ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
-            ("grpc.keepalive_time_ms", 20_000),
-            ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.keepalive_time_ms", _PING_AFTER_MS),
+            ("grpc.keepalive_timeout_ms", _PING_ANSWER_MS),
             ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
             ("grpc.http2.max_ping_strikes", 0),
         ],
@@ -137,7 +145,10 @@ def add_health(server: Any, state: Callable[[], NodeState], services: tuple[str,
     """Add both services to a server that was not started yet; `services` are what it serves."""
     health_pb2_grpc.add_HealthServicer_to_server(_Health(state, services), server)
     names = (*services, health.SERVICE_NAME, reflection.SERVICE_NAME)
-    reflection.enable_server_reflection(names, server)
+    # `enable_server_reflection` would take any server but grpc.aio's own for one with threads.
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(
+        reflection.aio.ReflectionServicer(names), server
+    )
 
 
 class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]

@@ -32,8 +32,8 @@ from penstock.pb import binlog_pb2
 from penstock.pb import penstock_pb2 as pb
 from penstock.wire.batch import decode_write_batch, encode_pull_batch, encode_pull_piece
 from penstock.wire.binlog import BinlogType
-from pump.service.admission import Refused, invalid
-from pump.service.grpc_server import abort, parsed, undecodable
+from pump.service.admission import Refused, invalid, undecodable
+from pump.service.grpc_server import abort, parsed
 from pump.store.record import OutOfSpace
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pump.service.group_commit import GroupCommit, Refusals
     from pump.service.large_transactions import LargeWrites
     from pump.service.pull_binlogs import Pulls
-    from pump.store.stream import Large
+    from pump.store.stream import Large, Pulled
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +132,7 @@ class PenstockService:
                 try:
                     cluster_id, seq, payloads = decode_write_batch(data)
                 except DecodeError as error:
-                    await undecodable(context, pb.WriteBatch, data, error)
+                    await abort(context, undecodable(pb.WriteBatch, data, error))
                 del data  # The payloads are copies; a large batch need not be kept twice.
                 await self._group_commit.room()
                 await answers.put(self._accept(cluster_id, seq, payloads, context.peer))
@@ -197,16 +197,17 @@ class PenstockService:
                 async for pulled in batches:
                     if pulled.large is not None and not request.pieces:
                         payload = await self._pulls.whole(pulled.large)
-                        yield encode_pull_batch([pulled.large.commit_ts], [payload])
+                        yield encode_pull_batch([pulled.large.commit_ts], [payload], [b""])
                     elif pulled.large is not None:
                         async for message in self._chunks(pulled.large):
                             yield message
-                    elif request.pieces and max(map(len, pulled.payloads)) > self.whole_bytes_max:
+                    elif request.pieces and self._is_to_be_cut(pulled):
                         for message in self._cut(pulled.commit_ts, pulled.payloads):
                             yield message
+                    elif request.metadata_only:
+                        yield encode_metadata(pulled.commit_ts, pulled.payloads)
                     else:
-                        encode = encode_metadata if request.metadata_only else encode_pull_batch
-                        yield encode(pulled.commit_ts, pulled.payloads)
+                        yield encode_pull_batch(pulled.commit_ts, pulled.prewrites, pulled.outcomes)
         except (PenstockError, OSError) as error:
             await abort(context, error)
 
@@ -221,7 +222,7 @@ class PenstockService:
             name = request.drainer_id or context.peer()
             async with aclosing(self._pulls.fetched(name, wanted)) as batches:
                 async for pulled in batches:
-                    yield encode_pull_batch(pulled.commit_ts, pulled.payloads)
+                    yield encode_pull_batch(pulled.commit_ts, pulled.prewrites, pulled.outcomes)
         except (PenstockError, OSError) as error:
             await abort(context, error)
 
@@ -263,11 +264,15 @@ class PenstockService:
             await abort(context, error)
         return pb.TriggerGcReply(message=message).SerializeToString()
 
+    def _is_to_be_cut(self, pulled: Pulled) -> bool:
+        pairs = zip(pulled.prewrites, pulled.outcomes, strict=True)
+        return any(len(prewrite) + len(end) > self.whole_bytes_max for prewrite, end in pairs)
+
     def _cut(self, stamps: Sequence[int], payloads: Sequence[bytes]) -> Iterator[bytes]:
         """Yield the messages of a batch in which some binlogs are to be sent in chunks."""
         for commit_ts, payload in zip(stamps, payloads, strict=True):
             if len(payload) <= self.whole_bytes_max:
-                yield encode_pull_batch([commit_ts], [payload])
+                yield encode_pull_batch([commit_ts], [payload], [b""])
                 continue
             for offset in range(0, len(payload), self.chunk_bytes):
                 chunk = payload[offset : offset + self.chunk_bytes]

@@ -99,7 +99,7 @@ class Pulls:
                     self._note(name, error)
                     raise
                 assert pulled.last_ts > puller.after_ts, "a pull must move on"
-                if pulled.payloads or pulled.large:
+                if pulled.commit_ts or pulled.large:
                     yield pulled
                 puller.after_ts = pulled.last_ts
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -30,13 +31,25 @@ class Large(NamedTuple):
 
 
 class Pulled(NamedTuple):
-    """A stretch of the stream: all of it up to `last_ts`."""
+    """A stretch of the stream: all of it up to `last_ts`.
+
+    A merged binlog is a Prewrite's bytes and its Commit's (see `codec.py`). They are joined when
+    the message that carries them is made, and not before.
+    """
 
     commit_ts: list[int]
-    payloads: list[bytes]
+    prewrites: list[bytes]
+    """Empty for a fake binlog."""
+    outcomes: list[bytes]
+    """Commits and fake binlogs."""
     last_ts: int
     large: Large | None = None
     """Then nothing else is in it."""
+
+    @property
+    def payloads(self) -> list[bytes]:
+        """The merged binlogs, joined."""
+        return list(map(operator.add, self.prewrites, self.outcomes))
 
 
 class Stream:
@@ -78,12 +91,10 @@ class Stream:
             if not complete:
                 break
         if large is not None:
-            return Pulled([], [], large[0], self._large(*large))
-        parts = iter(self._read(after_ts, positions))
-        # A Prewrite's bytes and its Commit's are together the merged binlog, see codec.py.
-        payloads = [next(parts) + next(parts) if kind == COMMIT else next(parts) for kind in kinds]
+            return Pulled([], [], [], large[0], self._large(*large))
+        prewrites, outcomes = _apart(kinds, self._read(after_ts, positions))
         last_ts = max(after_ts, up_to_ts) if complete else timestamps[-1]
-        return Pulled(timestamps, payloads, last_ts)
+        return Pulled(timestamps, prewrites, outcomes, last_ts)
 
     def fetch(self, wanted: Sequence[int], bytes_max: int) -> Pulled:
         """Return the first of the `wanted` merged binlogs, by rising commit_ts; at least one.
@@ -104,10 +115,9 @@ class Stream:
                 positions.append((prewrite[0], prewrite[1], prewrite[2]))
             positions.append((s, o, n))
             kinds.append(kind)
-        parts = iter(self._read(wanted[0] - 1, positions))
-        payloads = [next(parts) + next(parts) if kind == COMMIT else next(parts) for kind in kinds]
+        prewrites, outcomes = _apart(kinds, self._read(wanted[0] - 1, positions))
         stamps = list(wanted[: len(kinds)])
-        return Pulled(stamps, payloads, stamps[-1])
+        return Pulled(stamps, prewrites, outcomes, stamps[-1])
 
     def _found(self, wanted: Sequence[int]) -> Iterator[tuple[int, tuple[int, ...]]]:
         """Yield each wanted timestamp with its entry; raise `NotHere` where there is none."""
@@ -210,3 +220,12 @@ class Stream:
     def _check(self, after_ts: int) -> None:
         if after_ts < self.purge.purged_ts:
             raise PurgedRange(after_ts, self.purge.purged_ts)
+
+
+def _apart(kinds: Sequence[int], parts: list[bytes]) -> tuple[list[bytes], list[bytes]]:
+    """Return Prewrites and outcomes of what was read in turn; a fake binlog has no Prewrite."""
+    if len(parts) == 2 * len(kinds):
+        return parts[::2], parts[1::2]
+    left = iter(parts)
+    pairs = [(next(left) if kind == COMMIT else b"", next(left)) for kind in kinds]
+    return [prewrite for prewrite, _ in pairs], [outcome for _, outcome in pairs]

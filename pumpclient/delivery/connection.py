@@ -1,8 +1,8 @@
 """Connection: carries binlogs to one Pump, batches in flight, acknowledgements in order.
 
-    put ──> WriteQueue ──> sender (gRPC's thread, pulls batches) ──> penstock.Pump/Write
-                 ^                                                          │
-                 └──────────── receiver (our thread, opens gates) <── acks ─┘
+    put ──> WriteQueue ──> (the thread that puts, or the receiver) ──> penstock.Pump/Write
+                 ^                                                            │
+                 └──────────── receiver (our thread, opens gates) <── acks ───┘
 
 The receiver also connects, and on each connection first asks the Pump for its node id. A Pump
 may die and another be started on its address: a Commit that went there would be lost, and a
@@ -14,25 +14,30 @@ get one unary call per binlog, a window of calls at a time.
 
 from __future__ import annotations
 
-import itertools
 import logging
+import queue
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import grpc
 
-from penstock.pb import penstock_pb2, penstock_pb2_grpc, pump_pb2, pump_pb2_grpc
+from penstock.pb import penstock_pb2, pump_pb2
 from penstock.security.refusal import refusal_of
-from penstock.wire.batch import encode_write_batch, encode_write_piece
+from penstock.wire.batch import encode_write_piece, write_batch_pieces
 from pumpclient.delivery.payload import LargePrewrite
+from pumpclient.delivery.transport import Conversation, Reply, Transport, open_transport
 from pumpclient.delivery.write_queue import InFlight, PendingWrite, WriteQueue
 from pumpclient.errors import Failure, Reason
-from pumpclient.options import Options, Tls, open_channel
+from pumpclient.options import Options, Tls
 
 log = logging.getLogger(__name__)
 
+_STATUS: Final = "/penstock.Pump/Status"
+_WRITE: Final = "/penstock.Pump/Write"
+_WRITE_LARGE: Final = "/penstock.Pump/WriteLarge"
+_WRITE_BINLOG: Final = "/binlog.Pump/WriteBinlog"
 _CALLS_AT_ONCE: Final = 64
 _UNARY_CALL_S: Final = 15.0
 
@@ -81,9 +86,8 @@ class PumpWriter:
         self._one_by_one = not options.coalesce
         # True once the connected node has given its id, which TiDB-Binlog's Pumps cannot.
         self._is_known = False
-        self._call_lock = threading.Lock()
-        self._call: Any = None
-        self._channel: grpc.Channel | None = None
+        self._lock = threading.Lock()
+        self._transport: Transport | None = None
         self._is_closing = False
         self._receiver = threading.Thread(
             target=self._run, name=f"pumpclient {target.node_id}", daemon=True
@@ -100,51 +104,50 @@ class PumpWriter:
 
     def drop_connection(self) -> None:
         """Break the connection, failing what is in flight; the next write opens a new one."""
-        with self._call_lock:
-            if self._call is not None:
-                self._call.cancel()
+        with self._lock:
+            transport = self._transport
+        if transport is not None:
+            transport.abort()
 
     def close(self, timeout_s: float) -> None:
         """Send what is queued, wait for its answers no longer than that, and end the thread."""
         self._queue.close()
         self._receiver.join(timeout_s)
         if self._receiver.is_alive():
-            self.drop_connection()
-            with self._call_lock:
+            with self._lock:
                 self._is_closing = True
-                if self._channel is not None:
-                    self._channel.close()
+            self.drop_connection()
             self._receiver.join()
 
     def _run(self) -> None:
-        idle = InFlight()
-        while self._queue.wait_for_work(idle):
+        while self._queue.wait_for_work():
             try:
-                with self._connect() as channel:
-                    while self._converse(channel):
+                with self._connect() as transport:
+                    while self._converse(transport):
                         pass
             except _NotReached as error:
                 self._queue.fail_queued(Failure(error.reason, str(error), maybe_stored=False))
+            with self._lock:
+                self._transport = None
 
-    def _connect(self) -> grpc.Channel:
-        """Return a channel whose other end is the node we want."""
-        channel = open_channel(self.target.address, self.target.tls)
-        with self._call_lock:
-            self._channel = channel
+    def _connect(self) -> Transport:
+        """Return a connection whose other end is the node we want."""
+        transport = open_transport(self._options.transport, self.target.address, self.target.tls)
+        with self._lock:
+            self._transport = transport
             is_closing = self._is_closing
         try:
             if is_closing:
                 raise _NotReached("the client is closing")
-            self._ask_who(channel)
+            self._ask_who(transport)
         except BaseException:
-            channel.close()
+            transport.close()
             raise
-        return channel
+        return transport
 
-    def _ask_who(self, channel: grpc.Channel) -> None:
-        ask = penstock_pb2_grpc.PumpStub(channel).Status  # type: ignore[no-untyped-call]
+    def _ask_who(self, transport: Transport) -> None:
         try:
-            reply = ask(penstock_pb2.StatusRequest(), timeout=self._options.connect_timeout_s)
+            node_id = _node_id(transport, self._options.connect_timeout_s)
         except grpc.RpcError as error:
             refusal = refusal_of(self.target.address, self.target.tls, error)
             if refusal is not None:
@@ -155,79 +158,68 @@ class PumpWriter:
             self._one_by_one = True
             self._is_known = False
             return
-        except ValueError as error:  # The channel was closed under us by close().
-            raise _NotReached("the client is closing") from error
-        if reply.node_id != self.target.node_id:
-            raise _NotReached(f"{self.target.address} now is {reply.node_id}")
+        if node_id != self.target.node_id:
+            raise _NotReached(f"{self.target.address} now is {node_id}")
         self._is_known = True
 
-    def _converse(self, channel: grpc.Channel) -> bool:
+    def _converse(self, transport: Transport) -> bool:
         """Send and receive until the connection ends; True to continue in the other manner."""
-        in_flight = InFlight()
         converse = self._call_by_call if self._one_by_one else self._stream
-        try:
-            error = converse(channel, in_flight)
-        except ValueError:  # gRPC's way to say that close() closed the channel meanwhile.
-            error = None
-        lost = self._queue.end(in_flight)
+        error, lost = converse(transport)
         unknown_method = error is not None and error.code() is grpc.StatusCode.UNIMPLEMENTED
         if unknown_method and not self._one_by_one:
             self._one_by_one = True
             self._queue.put_back(lost)
             return True
+        if getattr(error, "never_reached", False):
+            self._queue.put_back(lost)
+            return False
         message = text_of(error) if error is not None else "the Pump ended the stream"
         for pending in lost:
             pending.finish(Failure(Reason.BROKEN, message, maybe_stored=True))
         self._queue.fail_queued(Failure(Reason.BROKEN, message, maybe_stored=False))
         return False
 
-    def _stream(self, channel: grpc.Channel, in_flight: InFlight) -> grpc.RpcError | None:
-        write = channel.stream_stream(
-            "/penstock.Pump/Write", None, penstock_pb2.WriteAck.FromString
-        )
-        with self._call_lock:  # As soon as it sends anything, it can be broken.
-            call = self._call = write(self._batches(in_flight))
-        try:
-            for ack in call:
-                self._acknowledge(in_flight, ack)
-        except grpc.RpcError as error:
-            return error
-        finally:
-            with self._call_lock:
-                self._call = None
-        return None
+    def _stream(self, transport: Transport) -> tuple[grpc.RpcError | None, list[PendingWrite]]:
+        """Send batches and receive their acknowledgements; return what has none."""
+        batches = _Batches(self._queue, self.target.cluster_id)
+        batches.conversation = conversation = transport.converse(_WRITE, batches.acknowledge)
+        batches.in_flight = InFlight(batches)
+        self._queue.begin(batches.in_flight)
+        error = conversation.run()
+        return error, self._queue.end(batches.in_flight)
 
-    def _batches(self, in_flight: InFlight) -> Iterator[bytes]:
-        """Yield batches as they fill; runs in gRPC's own thread and ends with the session."""
-        for seq in itertools.count(1):
-            batch = self._queue.take(in_flight)
-            if batch is None:
-                return
-            payloads = [pending.payload for pending in batch]
-            yield encode_write_batch(self.target.cluster_id, seq, payloads)
-
-    def _acknowledge(self, in_flight: InFlight, ack: penstock_pb2.WriteAck) -> None:
-        batch = self._queue.acked(in_flight)
-        refused = {refusal.index: failure_of(refusal) for refusal in ack.refusals}
-        if not refused:
-            for pending in batch:
-                pending.finish(None)
-            return
-        for index, pending in enumerate(batch):
-            pending.finish(refused.get(index))
-
-    def _call_by_call(self, channel: grpc.Channel, in_flight: InFlight) -> grpc.RpcError | None:
-        stub = pump_pb2_grpc.PumpStub(channel)  # type: ignore[no-untyped-call]
-        while (batch := self._queue.take(in_flight)) is not None:
+    def _call_by_call(
+        self, transport: Transport
+    ) -> tuple[grpc.RpcError | None, list[PendingWrite]]:
+        """Send each binlog in a call of its own, a window of calls at a time."""
+        transport.share()
+        windows = _Windows()
+        in_flight = InFlight(windows)
+        self._queue.begin(in_flight)
+        error = None
+        while error is None and (batch := windows.get()) is not None:
             for start in range(0, len(batch), _CALLS_AT_ONCE):
-                window = [p for p in batch[start : start + _CALLS_AT_ONCE] if self._may_send(p)]
-                calls = [self._call_one(stub, pending) for pending in window]
-                for pending, call in zip(window, calls, strict=True):
-                    failure = _result_of(call)
-                    pending.finish(failure)
-                    if failure is not None and failure.reason is Reason.BROKEN:
-                        return call.exception()
-            self._queue.acked(in_flight)
+                error = self._call_window(transport, batch[start : start + _CALLS_AT_ONCE])
+                if error is not None:
+                    break
+            else:
+                self._queue.acked(in_flight)
+        return error, self._queue.end(in_flight)
+
+    def _call_window(
+        self, transport: Transport, batch: Sequence[PendingWrite]
+    ) -> grpc.RpcError | None:
+        """Return the error of a call by which the connection proves to be broken."""
+        window = [pending for pending in batch if self._may_send(pending)]
+        calls = [self._call_one(transport, pending) for pending in window]
+        for pending, call in zip(window, calls, strict=True):
+            error = _error_of(call)
+            failure = error if isinstance(error, Failure) else _failure_by_code(error)
+            pending.finish(failure)
+            if failure is not None and failure.reason is Reason.BROKEN:
+                assert isinstance(error, grpc.RpcError)
+                return error
         return None
 
     def _may_send(self, pending: PendingWrite) -> bool:
@@ -236,17 +228,87 @@ class PumpWriter:
         pending.finish(Failure(Reason.INVALID, "it cannot give its id", maybe_stored=False))
         return False
 
-    def _call_one(self, stub: pump_pb2_grpc.PumpStub, pending: PendingWrite) -> Any:
+    def _call_one(self, transport: Transport, pending: PendingWrite) -> Reply:
         request = pump_pb2.WriteBinlogReq(clusterID=self.target.cluster_id, payload=pending.payload)
-        return stub.WriteBinlog.future(request, timeout=_UNARY_CALL_S)
+        return transport.call_later(_WRITE_BINLOG, request.SerializeToString(), _UNARY_CALL_S)
 
 
-def _result_of(call: Any) -> Failure | None:
+class _Batches:
+    """The batches of one connection, numbered as they leave, and their acknowledgements."""
+
+    conversation: Conversation
+    in_flight: InFlight
+
+    def __init__(self, writes: WriteQueue, cluster_id: int) -> None:
+        self._writes = writes
+        self._cluster_id = cluster_id
+        self._seq = 0
+
+    def queue(self, batch: list[PendingWrite]) -> None:
+        """Note a batch that is to be sent."""
+        self._seq += 1
+        payloads = [pending.payload for pending in batch]
+        self.conversation.queue(write_batch_pieces(self._cluster_id, self._seq, payloads))
+
+    def flush(self) -> None:
+        """Send what was noted."""
+        self.conversation.flush()
+
+    def finish(self) -> None:
+        """Note that no more batches will come."""
+        self.conversation.finish()
+
+    def acknowledge(self, data: bytes) -> None:
+        """Open the gates of the oldest batch, after what has gathered meanwhile was sent."""
+        ack = penstock_pb2.WriteAck.FromString(data)
+        batch = self._writes.acked(self.in_flight)
+        if not ack.refusals:
+            for pending in batch:
+                pending.finish(None)
+            return
+        refused = {refusal.index: failure_of(refusal) for refusal in ack.refusals}
+        for index, pending in enumerate(batch):
+            pending.finish(refused.get(index))
+
+
+class _Windows:
+    """Batches for the thread that makes a call of each binlog."""
+
+    def __init__(self) -> None:
+        self._batches: queue.SimpleQueue[list[PendingWrite] | None] = queue.SimpleQueue()
+        self.get = self._batches.get
+
+    def queue(self, batch: list[PendingWrite]) -> None:
+        """Hand a batch over."""
+        self._batches.put(batch)
+
+    def flush(self) -> None:
+        """Nothing: that thread is awake."""
+
+    def finish(self) -> None:
+        """Say that no more batches will come."""
+        self._batches.put(None)
+
+
+def _node_id(transport: Transport, timeout_s: float) -> str:
+    """Connect and return who is at the other end; raises `RpcError`."""
+    transport.connect(timeout_s)
+    reply = transport.call(_STATUS, penstock_pb2.StatusRequest().SerializeToString(), timeout_s)
+    return penstock_pb2.StatusReply.FromString(reply).node_id
+
+
+def _error_of(call: Reply) -> grpc.RpcError | Failure | None:
     """Wait for a unary call; the errors of TiDB-Binlog's Pumps are recognised by their text."""
-    error = call.exception()
+    try:
+        message = pump_pb2.WriteBinlogResp.FromString(call.result()).errmsg
+    except grpc.RpcError as error:
+        return error
+    return _failure_by_text(message) if message else None
+
+
+def _failure_by_code(error: grpc.RpcError | None) -> Failure | None:
     if error is None:
-        message = call.result().errmsg
-        return _failure_by_text(message) if message else None
+        return None
     if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
         return Failure(Reason.BROKEN, text_of(error), maybe_stored=True)
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -280,25 +342,20 @@ def text_of(error: grpc.RpcError) -> str:
 
 
 class _LargeMessages:
-    """The messages of one try, and how it went from our side."""
+    """The messages of one try, and whether they are all sent."""
 
     def __init__(self, cluster_id: int, prewrite: LargePrewrite) -> None:
         self._cluster_id = cluster_id
         self._prewrite = prewrite
         self.is_complete = False  # True once the Pump may have all of it.
-        self.error: Exception | None = None
 
     def __iter__(self) -> Iterator[bytes]:
         prewrite, sent = self._prewrite, 0
-        try:
-            for data in prewrite.chunks():
-                fields = (0, 0, 0) if sent else (self._cluster_id, prewrite.start_ts, len(prewrite))
-                sent += len(data)
-                self.is_complete = sent >= len(prewrite)
-                yield encode_write_piece(*fields, data)
-        except Exception as error:
-            self.error = error
-            raise
+        for data in prewrite.chunks():
+            fields = (0, 0, 0) if sent else (self._cluster_id, prewrite.start_ts, len(prewrite))
+            sent += len(data)
+            self.is_complete = sent >= len(prewrite)
+            yield encode_write_piece(*fields, data)
 
 
 def write_large(
@@ -310,26 +367,21 @@ def write_large(
     first: is the node at this address the one that is meant? Raises what reading the rows raises.
     """
     messages = _LargeMessages(target.cluster_id, prewrite)
-    with open_channel(target.address, target.tls) as channel:
+    with open_transport(options.transport, target.address, target.tls) as transport:
         try:
-            ask = penstock_pb2_grpc.PumpStub(channel).Status  # type: ignore[no-untyped-call]
-            reply = ask(penstock_pb2.StatusRequest(), timeout=options.connect_timeout_s)
-            if reply.node_id != target.node_id:
-                problem = f"{target.address} now is {reply.node_id}"
+            node_id = _node_id(transport, options.connect_timeout_s)
+            if node_id != target.node_id:
+                problem = f"{target.address} now is {node_id}"
                 return Failure(Reason.BROKEN, problem, maybe_stored=False)
-            write = channel.stream_unary(
-                "/penstock.Pump/WriteLarge", None, penstock_pb2.WriteAck.FromString
-            )
-            ack = write(iter(messages), timeout=timeout_s)
+            transport.share()
+            reply = transport.send_all(_WRITE_LARGE, messages, timeout_s)
         except grpc.RpcError as error:
-            if messages.error is not None:
-                raise messages.error from error
             refusal = refusal_of(target.address, target.tls, error)
             if refusal is not None:
                 return Failure(Reason.CERTIFICATE, str(refusal), messages.is_complete)
             return _large_failure(error, messages.is_complete)
-    for refusal in ack.refusals:
-        failure = failure_of(refusal)
+    for refused in penstock_pb2.WriteAck.FromString(reply).refusals:
+        failure = failure_of(refused)
         return replace(failure, maybe_stored=failure.maybe_stored and messages.is_complete)
     return None
 

@@ -1,14 +1,16 @@
-"""Write queue: between an application's threads and the one sender of a Pump.
+"""Write queue: between an application's threads and the connection to a Pump.
 
-    thread ─ put ─┐                    ┌─ batch 7 ┄┐
-    thread ─ put ─┼─> queued ── take ──┼─ batch 8 ┄┼┄> Pump ┄> acked ── each write's gate opens
-    thread ─ put ─┘   (bytes bounded)  └─ batch 9 ┄┘
-                                       in flight (count bounded)
+    thread ─ put ─┐            ┌─ batch 7 ┄┐
+    thread ─ put ─┼─> queued ──┼─ batch 8 ┄┼┄> Pump ┄> acked ── each write's gate opens
+    thread ─ put ─┘  (bytes    └─ batch 9 ┄┘
+                    bounded)  in flight (count bounded)
 
-A take carries off what is queued, in two halves when it is much. A lone write leaves at once; while
-something is in flight, writes gather for a moment, so batches grow with the load. Wake-ups cost
-more than bytes here: a thread waits on one bare lock of its own, and the sender is woken only when
-it sleeps and could use what was put.
+There is no thread that sends. A lone write leaves at once, by the thread that puts it; while
+something is in flight, writes gather until they are many, or until a batch is acknowledged and the
+thread that received this sends what has gathered. So batches grow with the load, and no one is
+woken to send. Wake-ups cost more than bytes here: a thread waits on one bare lock of its own.
+
+What is much at once goes in two halves, so that one is prepared while the Pump has the other.
 
 Invariant: each write is in one of three places (queued, in flight, finished), moves under the
 one lock, and only forward. So "was it sent?" has an answer at any moment.
@@ -17,11 +19,10 @@ one lock, and only forward. So "was it sent?" has an answer at any moment.
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from pumpclient.errors import Failure, Reason
 
@@ -93,21 +94,30 @@ class PendingWrite:
         return self._queue is None or self._queue.abandon(self)
 
 
-@dataclass(slots=True)
+class Link(Protocol):
+    """A connection as the queue sees it."""
+
+    def queue(self, batch: list[PendingWrite]) -> None:
+        """Note a batch that is to be sent; called under the queue's lock, so it must not wait."""
+
+    def flush(self) -> None:
+        """Send what was noted; called without a lock."""
+
+    def finish(self) -> None:
+        """Note that no more batches will come; `flush` follows here, too."""
+
+
+@dataclass(slots=True, eq=False)
 class InFlight:
     """The batches of one connection that are sent and not yet answered, oldest first."""
 
+    link: Link
     batches: deque[list[PendingWrite]] = field(default_factory=deque)
     writes: int = 0
-    is_over: bool = False
-    wakeup: threading.Lock = field(default_factory=threading.Lock)
-
-    def __post_init__(self) -> None:
-        self.wakeup.acquire()
 
 
 class WriteQueue:
-    """Writes of many threads for one sender; bounded in bytes."""
+    """Writes of many threads for one connection at a time; bounded in bytes."""
 
     def __init__(
         self, *, batch_count_max: int, batch_bytes_max: int, in_flight_max: int, bytes_max: int
@@ -122,7 +132,8 @@ class WriteQueue:
         self._space = threading.Condition(self._lock)
         self._queued: deque[PendingWrite] = deque()
         self._queued_bytes = 0
-        self._sleeper: InFlight | None = None
+        self._in_flight: InFlight | None = None
+        self._work = threading.Condition(self._lock)
         self._closed = False
 
     def put(self, pending: PendingWrite, timeout_s: float) -> None:
@@ -130,28 +141,22 @@ class WriteQueue:
         self.put_all((pending,), timeout_s)
 
     def put_all(self, pendings: Sequence[PendingWrite], timeout_s: float) -> None:
-        """Queue many writes with one wake-up; those without room in time end failed."""
-        left_over: Sequence[PendingWrite] = ()
-        failure: Failure | None = None
-        with self._lock:
-            for i, pending in enumerate(pendings):
-                size = len(pending.payload)
-                if self._queued_bytes + size > self._bytes_max:
-                    self._wake_if_useful()
-                    if not self._room(size, timeout_s):
-                        failure = Failure(Reason.BUSY, "", maybe_stored=False)
-                if self._closed:
-                    failure = Failure(Reason.BROKEN, "the writer is closed", maybe_stored=False)
-                if failure is not None:
-                    left_over = pendings[i:]
-                    break
-                pending._queue = self
-                self._queued.append(pending)
-                self._queued_bytes += size
-            self._wake_if_useful()
-        if failure is not None:
-            for pending in left_over:
-                pending.finish(failure)
+        """Queue many writes at once; those without room in time end failed."""
+        done = 0
+        while True:
+            with self._lock:
+                done = self._append(pendings, done)
+                in_flight = self._advance()
+            if in_flight is not None:
+                in_flight.link.flush()
+            if done == len(pendings):
+                return
+            with self._lock:
+                failure = self._wait_for_room(len(pendings[done].payload), timeout_s)
+            if failure is not None:
+                for pending in pendings[done:]:
+                    pending.finish(failure)
+                return
 
     def abandon(self, pending: PendingWrite) -> bool:
         """Withdraw a write; True when it was not sent and now never will be."""
@@ -163,52 +168,43 @@ class WriteQueue:
             self._space.notify_all()
             return True
 
-    def take(self, in_flight: InFlight) -> list[PendingWrite] | None:
-        """Wait for writes and room in flight; None when the connection or the queue is over."""
-        while True:
-            with self._lock:
-                if in_flight.is_over:
-                    return None
-                if self._may_send(in_flight) and (batch := self._pop(in_flight.writes)):
-                    in_flight.batches.append(batch)
-                    in_flight.writes += len(batch)
-                    return batch
-                if self._closed and not self._queued:
-                    return None
-                assert self._sleeper is None, "a queue has one sender"
-                self._sleeper = in_flight
-            in_flight.wakeup.acquire()
-
-    def acked(self, in_flight: InFlight) -> list[PendingWrite]:
-        """Return the oldest batch in flight, now no longer so, and let the sender continue."""
-        with self._lock:
-            batch = in_flight.batches.popleft()
-            in_flight.writes -= len(batch)
-            if self._closed or (self._queued and self._may_send(in_flight)):
-                self._wake()
-        return batch
-
-    def wait_for_work(self, in_flight: InFlight) -> bool:
+    def wait_for_work(self) -> bool:
         """Sleep until something is queued; False once the queue is closed and empty."""
-        while True:
-            with self._lock:
+        with self._lock:
+            while True:
                 self._drop_finished()
                 if self._queued:
                     return True
                 if self._closed:
                     return False
-                self._sleeper = in_flight
-            in_flight.wakeup.acquire()
+                self._work.wait()
+
+    def begin(self, in_flight: InFlight) -> None:
+        """Send by this connection from now on, beginning with what is queued."""
+        with self._lock:
+            assert self._in_flight is None, "a queue has one connection"
+            self._in_flight = in_flight
+            self._advance()
+        in_flight.link.flush()
+
+    def acked(self, in_flight: InFlight) -> list[PendingWrite]:
+        """Return the oldest batch in flight, now no longer so, and send what has gathered."""
+        with self._lock:
+            batch = in_flight.batches.popleft()
+            in_flight.writes -= len(batch)
+            advanced = self._advance()
+        if advanced is not None:
+            advanced.link.flush()
+        return batch
 
     def end(self, in_flight: InFlight) -> list[PendingWrite]:
         """End a connection's batches and return them as one; what is queued stays queued."""
         with self._lock:
-            in_flight.is_over = True
+            if self._in_flight is in_flight:
+                self._in_flight = None
             lost = [pending for batch in in_flight.batches for pending in batch]
             in_flight.batches.clear()
             in_flight.writes = 0
-            if self._sleeper is in_flight:
-                self._wake()
         return lost
 
     def put_back(self, pendings: list[PendingWrite]) -> None:
@@ -234,11 +230,46 @@ class WriteQueue:
             pending.finish(failure)
 
     def close(self) -> None:
-        """Refuse further writes; the sender ends when what is queued was sent."""
+        """Refuse further writes; the connection is finished when what is queued is answered."""
         with self._lock:
             self._closed = True
             self._space.notify_all()
-            self._wake()
+            self._work.notify_all()
+            in_flight = self._advance()
+        if in_flight is not None:
+            in_flight.link.flush()
+
+    def _append(self, pendings: Sequence[PendingWrite], done: int) -> int:
+        """Queue writes while there is room; return how many of all now are."""
+        for i in range(done, len(pendings)):
+            pending = pendings[i]
+            size = len(pending.payload)
+            if self._closed or not self._has_room(size):
+                return i
+            pending._queue = self
+            self._queued.append(pending)
+            self._queued_bytes += size
+        return len(pendings)
+
+    def _advance(self) -> InFlight | None:
+        """Note all batches that may leave now; return where they wait for a flush, if any do."""
+        in_flight = self._in_flight
+        if in_flight is None:
+            if self._queued:
+                self._work.notify_all()
+            return None
+        is_changed = False
+        while self._queued and self._may_send(in_flight):
+            batch = self._pop(in_flight.writes)
+            if batch:
+                in_flight.batches.append(batch)
+                in_flight.writes += len(batch)
+                in_flight.link.queue(batch)
+                is_changed = True
+        if self._closed and not self._queued and not in_flight.batches:
+            in_flight.link.finish()
+            is_changed = True
+        return in_flight if is_changed else None
 
     def _may_send(self, in_flight: InFlight) -> bool:
         """True when a batch may leave now: nothing is in flight, or enough has gathered."""
@@ -252,24 +283,15 @@ class WriteQueue:
             )
         )
 
-    def _wake_if_useful(self) -> None:
-        if self._sleeper and self._may_send(self._sleeper):
-            self._wake()
+    def _has_room(self, size: int) -> bool:
+        """A write larger than the whole bound may go when it is alone."""
+        return not self._queued_bytes or self._queued_bytes + size <= self._bytes_max
 
-    def _wake(self) -> None:
-        sleeper, self._sleeper = self._sleeper, None
-        if sleeper is not None:
-            sleeper.wakeup.release()
-
-    def _room(self, size: int, timeout_s: float) -> bool:
-        """Wait for room; a write larger than the whole bound may go when it is alone."""
-        deadline = time.monotonic() + timeout_s
-        while (
-            not self._closed and self._queued_bytes and self._queued_bytes + size > self._bytes_max
-        ):
-            if not self._space.wait(deadline - time.monotonic()):
-                return False
-        return True
+    def _wait_for_room(self, size: int, timeout_s: float) -> Failure | None:
+        has_room = self._space.wait_for(lambda: self._closed or self._has_room(size), timeout_s)
+        if self._closed:
+            return Failure(Reason.BROKEN, "the writer is closed", maybe_stored=False)
+        return None if has_room else Failure(Reason.BUSY, "", maybe_stored=False)
 
     def _drop_finished(self) -> None:
         while self._queued and self._queued[0]._place == _FINISHED:

@@ -167,7 +167,7 @@ def test_a_pump_that_cannot_prove_itself_is_not_trusted(
 ) -> None:
     good = authority.issue("writer")
     _, why = refusal(mutual, Tls(ca=Authority(tmp_path, "other").file))
-    assert "CERTIFICATE_VERIFY_FAILED: unable to get local issuer certificate" in why
+    assert "CERTIFICATE_VERIFY_FAILED: " in why
     flags = ("--ssl-ca", str(tmp_path / "other.pem"))
     assert main(["status", "--addr", mutual.addr, *flags]) == 2
     assert "other.pem" in capsys.readouterr().err

@@ -47,6 +47,7 @@ COMMON = [
 OWN: dict[str, list[tuple[str, str]]] = {
     "pump": [
         ("gcc = '7d'", "unknown key 'gcc'"),
+        ("server-engine = 'http3'", "server-engine is 'http3'.*one of http2, grpcio"),
         ("[storage]\nsync-log = 'perhaps'", "storage.sync-log"),
         ("[storage]\nsegment-bytes-max = '64 MoB'", "segment-bytes-max: '64 MoB' is not a size"),
         ("[storage]\nsegment-bytes-maxx = 1", "did you mean 'storage.segment-bytes-max'"),

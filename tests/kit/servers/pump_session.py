@@ -10,20 +10,22 @@ import pytest
 from penstock.cluster.node_registry import Registry
 from penstock.oracle.client import OracleClient
 from penstock.pb import penstock_pb2_grpc, pump_pb2, pump_pb2_grpc
+from penstock.security.tls import Tls, open_channel
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog
 from tests.kit.servers.fix_pump import PumpProcess
+from tests.kit.servers.node import CHANNEL_OPTIONS
 
 
 class PumpSession:
     """One Pump, its cluster's clock and registry, and both services."""
 
-    def __init__(self, etcd: Any, pump: PumpProcess) -> None:
+    def __init__(self, etcd: Any, pump: PumpProcess, tls: Tls | None = None) -> None:
         self.pump = pump
         self.registry = Registry(etcd)
         self.cluster_id = self.registry.cluster_id()
-        self.oracle = OracleClient(etcd)
-        self.channel = pump.channel()
+        self.oracle = OracleClient(etcd, tls=tls)
+        self.channel = open_channel(pump.addr, tls, CHANNEL_OPTIONS)
         self.compatible: Any = pump_pb2_grpc.PumpStub(self.channel)  # type: ignore[no-untyped-call]
         self.batches: Any = penstock_pb2_grpc.PumpStub(self.channel)  # type: ignore[no-untyped-call]
 

@@ -32,6 +32,19 @@ def test_buckets_add_up_whatever_was_counted(bounds: tuple[float, ...]) -> None:
         assert count == sum(value <= bound for value in values)
 
 
+@pytest.mark.parametrize("span_s", [1e-6, 1e-3, 10.0])
+def test_a_falling_run_counts_as_its_values_do_one_by_one(span_s: float) -> None:
+    chance = random.Random(5)
+    values = sorted((chance.random() * span_s + 2e-5 for _ in range(300)), reverse=True)
+    at_once, one_by_one = Distribution(SECONDS), Distribution(SECONDS)
+    at_once.note_sorted(values)
+    at_once.note_sorted([])
+    for value in values:
+        one_by_one.note(value)
+    assert at_once.buckets() == one_by_one.buckets()
+    assert at_once.sum == pytest.approx(one_by_one.sum)
+
+
 @pytest.mark.parametrize(
     ("error", "word"),
     [

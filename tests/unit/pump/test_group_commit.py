@@ -2,17 +2,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
 
 from penstock.errors import Retryable
 from penstock.wire.binlog import BinlogType
+from pump.counters import Counters
 from pump.service.group_commit import GroupCommit
 from pump.store.record import NotStored, Record
-from tests.kit.wait import turn
+from tests.kit.wait import turn, until
 
 
 @dataclass
@@ -47,6 +50,11 @@ class Disk:
 
     def groups(self, kind: str) -> list[list[int]]:
         return [stamps for name, stamps in self.calls if name == kind]
+
+
+@pytest.fixture
+def counters() -> Counters:
+    return Counters()
 
 
 def record(start_ts: int, size_bytes: int = 10) -> Record:
@@ -99,6 +107,53 @@ def test_the_acknowledgement_comes_before_the_index() -> None:
         assert [name for name, _ in disk.calls] == ["append"]
 
     assert run(body).groups("index") == [[1]]
+
+
+def test_what_is_enqueued_is_settled_once_durable_in_order_and_before_the_index() -> None:
+    settled: dict[int, Any] = {}
+
+    async def body(writer: GroupCommit, disk: Disk) -> None:
+        disk.refuse = {2}
+        for ts in (1, 2, 3):
+            writer.enqueue([record(ts)], partial(settled.__setitem__, ts))
+        assert settled == {}
+        await writer.submit([record(4)])
+        assert list(settled) == [1, 2, 3]
+        assert disk.groups("append")[-1] == [1, 3, 4]
+        assert disk.groups("index") == []
+        assert settled[1] == settled[3] == {}
+        assert isinstance(settled[2][0], Retryable)
+
+    run(body)
+
+
+def test_a_failed_append_settles_its_own_group_and_no_other() -> None:
+    disk = Disk()
+    error = OSError(28, "No space left on device")
+    disk.append_errors = [error]
+    settled: dict[int, object] = {}
+
+    async def body(writer: GroupCommit, disk: Disk) -> None:
+        for ts in (1, 2):
+            writer.enqueue([record(ts)], partial(settled.__setitem__, ts))
+        await until(lambda: len(settled) == 2)
+        writer.enqueue([record(3)], partial(settled.__setitem__, 3))
+        await until(lambda: 3 in settled)
+
+    run(body, disk)
+    assert settled == {1: error, 2: error, 3: {}}
+
+
+def test_every_submission_s_wait_is_counted(counters: Counters) -> None:
+    async def body(writer: GroupCommit, disk: Disk) -> None:
+        first = writer.submit([record(1), record(2)])
+        await asyncio.gather(first, *(writer.submit([record(ts)]) for ts in range(3, 50)))
+
+    begin_s = time.perf_counter()
+    run(body, counters=counters)
+    took_s = time.perf_counter() - begin_s
+    assert counters.acknowledge_s.count == 48
+    assert 0 < counters.acknowledge_s.sum < 48 * took_s
 
 
 def test_a_failed_append_reaches_its_own_group_and_no_other() -> None:
@@ -171,20 +226,6 @@ def test_a_fast_disk_is_used_from_the_event_loop_and_a_slow_one_from_a_thread() 
     here = threading.get_ident()
     assert run(body).threads == {here}
     assert here not in run(body, inline_below_s=0).threads
-
-
-def test_a_disk_that_was_slow_for_a_while_is_used_from_the_event_loop_again() -> None:
-    disk = Disk()
-
-    async def body(writer: GroupCommit, disk: Disk) -> None:
-        writer.append_s_average = 0.05
-        await writer.write([record(1)])
-        assert not writer.appends_inline
-        for ts in range(2, 400):
-            await writer.write([record(ts)])
-        assert writer.appends_inline
-
-    run(body, disk, inline_below_s=0.01)
 
 
 def test_a_thread_keeps_the_order_too() -> None:

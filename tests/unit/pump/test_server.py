@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 
 from penstock.cluster.node_registry import NodeState
 from penstock.errors import Corrupt, NeedsOperator
+from penstock.log.files import Files
 from penstock.pb import penstock_pb2, pump_pb2
 from penstock.wire.binlog import Binlog, BinlogType, fake_binlog
 from penstock.wire.codec import decode_binlog, encode_binlog
 from pump.counters import Counters
 from pump.service.admission import Admission, Refused
+from pump.service.fast_writes import FastWrites
 from pump.service.group_commit import GroupCommit
 from pump.service.grpc_server import status_of
 from pump.service.large_transactions import LargeWrites
@@ -41,6 +43,8 @@ class Aborted(Exception):
 class Call:
     """The server's end of one call."""
 
+    takes_message_blocks = False
+
     def __init__(self) -> None:
         self.sent: list[bytes] = []
 
@@ -57,12 +61,13 @@ class Call:
 class Pump:
     """Both services over one storage."""
 
-    def __init__(self, folder: Path) -> None:
-        self.storage = Storage.open(folder)
+    def __init__(self, folder: Path, files: Files | None = None) -> None:
+        self.storage = Storage.open(folder, files=files)
+        self.counters = Counters()
         self.state = NodeState.ONLINE
         self.full = False
         self.pulls = Pulls(self.storage, batch_bytes_max=1 << 20)
-        self.writer = GroupCommit(self.storage, on_indexed=self.pulls.wake)
+        self.writer = GroupCommit(self.storage, on_indexed=self.pulls.wake, counters=self.counters)
         self.admission = Admission(
             cluster_id=CLUSTER,
             state=lambda: self.state,
@@ -70,6 +75,7 @@ class Pump:
             payload_bytes_max=1000,
         )
         self.compatible = TidbService(self.writer, self.pulls, self.admission)
+        self.fast = FastWrites(self.writer, self.admission, self.counters)
         operations: Any = None
         large = LargeWrites(self.storage, self.writer, self.admission, bytes_max=1000)
         self.batches = PenstockService(self.writer, large, self.pulls, self.admission, operations)
@@ -119,9 +125,9 @@ class Pump:
         return found
 
 
-def run(folder: Path, body: Callable[[Pump], Awaitable[None]]) -> None:
+def run(folder: Path, body: Callable[[Pump], Awaitable[None]], files: Files | None = None) -> None:
     async def main() -> None:
-        pump = Pump(folder)
+        pump = Pump(folder, files)
         try:
             await asyncio.wait_for(body(pump), 20)
         finally:
@@ -179,10 +185,31 @@ def test_the_compatible_pull_sends_one_binlog_per_message(tmp_path: Path) -> Non
             await pump.write(commit(10 * i, 10 * i + 5))
         position = pump_pb2.Pos(offset=15)
         request = pump_pb2.PullBinlogReq(clusterID=CLUSTER, startFrom=position)
-        stream = pump.compatible.pull_binlogs(request.SerializeToString(), Call())
+        stream: Any = pump.compatible.pull_binlogs(request.SerializeToString(), Call())
         entities = [pump_pb2.PullBinlogResp.FromString(await anext(stream)).entity for _ in "12"]
-        await stream.aclose()  # type: ignore[attr-defined]
+        await stream.aclose()
         assert [(e.meta.startTs, e.meta.commitTs) for e in entities] == [(20, 25), (30, 35)]
+
+    run(tmp_path, body)
+
+
+def test_a_server_that_takes_blocks_gets_the_same_messages_a_batch_at_a_time(
+    tmp_path: Path,
+) -> None:
+    async def body(pump: Pump) -> None:
+        for i in range(1, 4):
+            await pump.write(prewrite(10 * i))
+            await pump.write(commit(10 * i, 10 * i + 5))
+        assert len(await pump.pulled(3)) == 3  # Then the index has come so far.
+        request = pump_pb2.PullBinlogReq(clusterID=CLUSTER).SerializeToString()
+        call = Call()
+        call.takes_message_blocks = True
+        stream: Any = pump.compatible.pull_binlogs(request, call)
+        single: Any = pump.compatible.pull_binlogs(request, Call())
+        block = await anext(stream)
+        assert list(block.messages()) == [await anext(single) for _ in range(3)]
+        await stream.aclose()
+        await single.aclose()
 
     run(tmp_path, body)
 

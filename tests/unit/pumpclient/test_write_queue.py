@@ -33,9 +33,38 @@ def put(queue: WriteQueue, payload: bytes = b"x") -> PendingWrite:
     return pending
 
 
-def sleeps(queue: WriteQueue) -> bool:
-    """Return whether the sender has found nothing to take and waits to be woken."""
-    return queue._sleeper is not None
+class SentBatches:
+    """A connection that only notes what it is to send."""
+
+    def __init__(self, queue: WriteQueue) -> None:
+        self.batches: list[list[PendingWrite]] = []
+        self.flushed = 0
+        self.is_finished = False
+        self._queue = queue
+        self.in_flight = InFlight(self)
+
+    def queue(self, batch: list[PendingWrite]) -> None:
+        assert batch
+        self.batches.append(batch)
+
+    def flush(self) -> None:
+        self.flushed = len(self.batches)
+
+    def finish(self) -> None:
+        self.is_finished = True
+
+    def ack(self) -> list[PendingWrite]:
+        return self._queue.acked(self.in_flight)
+
+    def end(self) -> list[PendingWrite]:
+        return self._queue.end(self.in_flight)
+
+
+def connected(queue: WriteQueue) -> SentBatches:
+    """Return a connection to which the queue sends."""
+    sent = SentBatches(queue)
+    queue.begin(sent.in_flight)
+    return sent
 
 
 def in_thread(target: Callable[[], object]) -> threading.Thread:
@@ -44,75 +73,73 @@ def in_thread(target: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-def test_a_take_carries_off_all_that_is_queued_in_order(make_queue: MakeQueue) -> None:
+def test_a_connection_that_begins_gets_all_that_is_queued_in_order(make_queue: MakeQueue) -> None:
     queue = make_queue()
     writes = [put(queue) for _ in range(10)]
-    assert queue.take(InFlight()) == writes
+    sent = connected(queue)
+    assert sent.batches == [writes]
+    assert sent.flushed == 1
 
 
 def test_a_batch_is_bounded_in_count_and_in_bytes(make_queue: MakeQueue) -> None:
-    queue = make_queue(batch_count_max=3, batch_bytes_max=100)
+    queue = make_queue(batch_count_max=3, batch_bytes_max=100, in_flight_max=1)
     sizes = [10, 10, 10, 60, 50, 500, 10]
     for size in sizes:
         put(queue, b"x" * size)
-    in_flight = InFlight()
-    taken: list[list[int]] = []
-    while sum(map(len, taken)) < len(sizes):
-        writes = queue.take(in_flight)
-        assert writes is not None
-        taken.append([len(p.payload) for p in writes])
-        queue.acked(in_flight)
+    sent = connected(queue)
+    while sum(map(len, sent.batches)) < len(sizes):
+        sent.ack()
     # A payload over the bound still travels, alone.
+    taken = [[len(p.payload) for p in batch] for batch in sent.batches]
     assert taken == [[10, 10, 10], [60], [50], [500], [10]]
 
 
 def test_no_more_batches_than_allowed_are_in_flight(make_queue: MakeQueue) -> None:
-    queue, in_flight = make_queue(in_flight_max=2, batch_count_max=1), InFlight()
-    for _ in range(3):
-        put(queue)
-    first = queue.take(in_flight)
-    queue.take(in_flight)
-    third: list[list[PendingWrite] | None] = []
-    waiting = in_thread(lambda: third.append(queue.take(in_flight)))
-    eventually(lambda: sleeps(queue))
-    assert queue.acked(in_flight) == first
-    waiting.join(5)
-    assert third[0] is not None
-    assert len(third[0]) == 1
+    queue = make_queue(in_flight_max=2, batch_count_max=1)
+    writes = [put(queue) for _ in range(3)]
+    sent = connected(queue)
+    assert sent.batches == [[writes[0]], [writes[1]]]
+    assert sent.ack() == [writes[0]]
+    assert sent.batches[2:] == [[writes[2]]]
+    assert sent.flushed == 3
 
 
 def test_writes_gather_while_a_batch_is_in_flight_until_they_are_many(
     make_queue: MakeQueue,
 ) -> None:
-    queue, in_flight = make_queue(), InFlight()
-    put(queue)
-    queue.take(in_flight)
-    got: list[list[PendingWrite] | None] = []
-    sender = in_thread(lambda: got.append(queue.take(in_flight)))
-    eventually(lambda: sleeps(queue))
-    for _ in range(31):
-        put(queue)
-    assert sleeps(queue)
-    put(queue)
-    sender.join(5)
-    assert got[0] is not None
-    assert len(got[0]) == 32
-
-
-def test_a_sleeping_sender_wakes_for_a_write(make_queue: MakeQueue) -> None:
     queue = make_queue()
-    got: list[list[PendingWrite] | None] = []
-    sender = in_thread(lambda: got.append(queue.take(InFlight())))
-    eventually(lambda: sleeps(queue))
+    sent = connected(queue)
+    put(queue)
+    gathered = [put(queue) for _ in range(31)]
+    assert len(sent.batches) == 1
+    gathered.append(put(queue))
+    assert sent.batches[1:] == [gathered]
+    assert sent.flushed == 2
+
+
+def test_a_write_that_finds_the_connection_idle_leaves_at_once_in_its_own_thread(
+    make_queue: MakeQueue,
+) -> None:
+    queue = make_queue()
+    sent = connected(queue)
     write = put(queue)
-    sender.join(5)
-    assert got == [[write]]
+    assert sent.batches == [[write]]
+    assert sent.flushed == 1
+
+
+def test_what_has_gathered_leaves_with_the_acknowledgement(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    sent = connected(queue)
+    first, second, third = put(queue), put(queue), put(queue)
+    assert sent.ack() == [first]
+    assert sent.batches[1:] == [[second, third]]
+    assert sent.flushed == 2
 
 
 def test_a_thread_waits_until_its_write_is_finished(make_queue: MakeQueue) -> None:
     queue = make_queue()
+    connected(queue)
     write = put(queue)
-    queue.take(InFlight())
     waiting = in_thread(lambda: write.settle(10))
     eventually(lambda: is_within(waiting, "settle"))
     write.finish(None)
@@ -121,21 +148,20 @@ def test_a_thread_waits_until_its_write_is_finished(make_queue: MakeQueue) -> No
 
 
 def test_a_write_that_was_not_sent_in_time_never_is(make_queue: MakeQueue) -> None:
-    queue, in_flight = make_queue(), InFlight()
+    queue = make_queue()
     late, next_one = put(queue), put(queue)
     failure = late.settle(0)
     assert failure is not None
     assert not failure.maybe_stored
-    assert queue.take(in_flight) == [next_one]
+    assert connected(queue).batches == [[next_one]]
 
 
 def test_a_write_that_was_sent_may_be_stored_although_no_one_answered(
     make_queue: MakeQueue,
 ) -> None:
     queue = make_queue()
-    write = put(queue)
-    queue.take(InFlight())
-    failure = write.settle(0)
+    connected(queue)
+    failure = put(queue).settle(0)
     assert failure is not None
     assert failure.maybe_stored
 
@@ -148,7 +174,7 @@ def test_the_first_word_about_a_write_stands(make_queue: MakeQueue) -> None:
 
 
 def test_a_full_queue_makes_writers_wait_for_room(make_queue: MakeQueue) -> None:
-    queue, in_flight = make_queue(bytes_max=100), InFlight()
+    queue = make_queue(bytes_max=100)
     put(queue, b"x" * 90)
     refused = put(queue, b"y" * 20)
     failure = refused.settle(0)
@@ -156,61 +182,86 @@ def test_a_full_queue_makes_writers_wait_for_room(make_queue: MakeQueue) -> None
     assert failure.reason is Reason.BUSY
     patient = PendingWrite(b"z" * 20)
     waiting = in_thread(lambda: queue.put(patient, 10))
-    eventually(lambda: is_within(waiting, "_room"))
-    queue.take(in_flight)
+    eventually(lambda: is_within(waiting, "_wait_for_room"))
+    sent = connected(queue)
     waiting.join(5)
-    queue.acked(in_flight)
-    assert queue.take(in_flight) == [patient]
+    sent.ack()
+    assert sent.batches[1:] == [[patient]]
 
 
 def test_one_write_larger_than_the_whole_bound_may_pass_alone(make_queue: MakeQueue) -> None:
     queue = make_queue(bytes_max=100)
     huge = put(queue, b"x" * 1000)
-    assert queue.take(InFlight()) == [huge]
+    assert connected(queue).batches == [[huge]]
 
 
-def test_a_session_that_ends_returns_what_it_had_in_flight_and_keeps_the_rest(
+def test_a_connection_that_ends_returns_what_it_had_in_flight_and_the_next_gets_the_rest(
     make_queue: MakeQueue,
 ) -> None:
-    queue = make_queue(batch_count_max=1)
-    in_flight = InFlight()
+    queue = make_queue(batch_count_max=1, in_flight_max=1)
     first, second = put(queue), put(queue)
-    queue.take(in_flight)
-    assert queue.end(in_flight) == [first]
-    assert queue.take(in_flight) is None
-    assert queue.take(InFlight()) == [second]
+    sent = connected(queue)
+    assert sent.end() == [first]
+    third = put(queue)
+    assert sent.batches == [[first]]
+    again = connected(queue)
+    again.ack()
+    assert again.batches == [[second], [third]]
 
 
 def test_what_never_reached_the_pump_is_put_back_in_front(make_queue: MakeQueue) -> None:
-    queue, in_flight = make_queue(), InFlight()
+    queue = make_queue(in_flight_max=1)
     writes = [put(queue), put(queue)]
-    queue.take(in_flight)
+    sent = connected(queue)
     later = put(queue)
-    queue.put_back(queue.end(in_flight))
-    assert queue.take(InFlight()) == [*writes, later]
+    queue.put_back(sent.end())
+    assert connected(queue).batches == [[*writes, later]]
 
 
 def test_a_closed_queue_sends_what_it_has_and_refuses_more(make_queue: MakeQueue) -> None:
-    queue, in_flight = make_queue(), InFlight()
+    queue = make_queue()
     write = put(queue)
     queue.close()
     refused = put(queue)
     assert refused.settle(0) is not None
-    assert queue.wait_for_work(InFlight())
-    assert queue.take(in_flight) == [write]
-    assert queue.take(in_flight) is None
-    assert not queue.wait_for_work(InFlight())
+    assert queue.wait_for_work()
+    sent = connected(queue)
+    assert sent.batches == [[write]]
+    assert not sent.is_finished
+    sent.ack()
+    assert sent.is_finished
+    assert not queue.wait_for_work()
 
 
-def test_many_threads_lose_no_write(make_queue: MakeQueue) -> None:
-    queue, in_flight = make_queue(batch_count_max=7), InFlight()
-    taken: list[PendingWrite] = []
+def test_closing_finishes_a_connection_that_is_idle(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    sent = connected(queue)
+    queue.close()
+    assert sent.is_finished
 
-    def send() -> None:
-        while (batch := queue.take(in_flight)) is not None:
-            taken.extend(batch)
-            for pending in queue.acked(in_flight):
-                pending.finish(None)
+
+def test_a_write_wakes_the_thread_that_connects(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    found: list[bool] = []
+    waiting = in_thread(lambda: found.append(queue.wait_for_work()))
+    eventually(lambda: is_within(waiting, "wait_for_work"))
+    put(queue)
+    waiting.join(5)
+    assert found == [True]
+
+
+def test_many_threads_lose_no_write_and_none_is_sent_twice(make_queue: MakeQueue) -> None:
+    queue = make_queue(batch_count_max=7)
+    sent = connected(queue)
+    arrived = threading.Semaphore(0)
+    sent.flush = arrived.release  # type: ignore[method-assign]
+
+    def answer() -> None:
+        while not sent.is_finished:
+            arrived.acquire()
+            while sent.in_flight.batches:
+                for pending in sent.ack():
+                    pending.finish(None)
 
     def write() -> None:
         for _ in range(200):
@@ -218,36 +269,38 @@ def test_many_threads_lose_no_write(make_queue: MakeQueue) -> None:
             queue.put(pending, 5)
             assert pending.settle(5) is None
 
-    sender = in_thread(send)
+    answering = in_thread(answer)
     writers = [in_thread(write) for _ in range(8)]
     for writer in writers:
         writer.join()
     queue.close()
-    sender.join(5)
-    assert len(taken) == 1600
+    answering.join(5)
+    assert not answering.is_alive()
+    taken = [pending for batch in sent.batches for pending in batch]
+    assert len(taken) == len(set(taken)) == 1600
 
 
 def test_much_at_once_travels_in_two_halves_so_that_neither_side_waits(
     make_queue: MakeQueue,
 ) -> None:
-    queue, in_flight = make_queue(), InFlight()
+    queue = make_queue()
+    sent = connected(queue)
     queue.put_all([PendingWrite(b"x") for _ in range(200)], 0)
-    sizes = [len(queue.take(in_flight) or ()) for _ in range(2)]
-    assert sizes == [100, 100]
+    assert list(map(len, sent.batches)) == [100, 100]
     for _ in range(3):
-        again = [PendingWrite(b"x") for _ in queue.acked(in_flight)]
+        again = [PendingWrite(b"x") for _ in sent.ack()]
         queue.put_all(again, 0)
-        assert queue.take(in_flight) == again
+        assert sent.batches[-1] == again
 
 
-def test_many_writes_wake_the_sender_once(make_queue: MakeQueue) -> None:
-    queue, taken = make_queue(), []
-    thread = in_thread(lambda: taken.append(queue.take(InFlight())))
-    eventually(lambda: sleeps(queue))
-    writes = [PendingWrite(b"x") for _ in range(50)]
-    queue.put_all(writes, 0)
-    thread.join(5)
-    assert taken == [writes]
+def test_many_writes_are_flushed_once(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    sent = connected(queue)
+    flushes: list[int] = []
+    sent.flush = lambda: flushes.append(1)  # type: ignore[method-assign]
+    queue.put_all([PendingWrite(b"x") for _ in range(50)], 0)
+    assert list(map(len, sent.batches)) == [50]
+    assert flushes == [1]
 
 
 def test_writes_without_room_fail_and_those_before_them_do_not(make_queue: MakeQueue) -> None:
@@ -256,19 +309,20 @@ def test_writes_without_room_fail_and_those_before_them_do_not(make_queue: MakeQ
     queue.put_all(writes, 0.01)
     failures = [p.settle(0) for p in writes[2:]]
     assert [f and (f.reason, f.maybe_stored) for f in failures] == [(Reason.BUSY, False)] * 2
-    assert queue.take(InFlight()) == writes[:2]
+    assert connected(queue).batches == [writes[:2]]
 
 
-def test_waiting_for_room_wakes_the_sender_first(make_queue: MakeQueue) -> None:
-    queue, in_flight = make_queue(bytes_max=10), InFlight()
-    thread = in_thread(
-        lambda: queue.take(in_flight) and queue.acked(in_flight) and queue.take(in_flight)
-    )
-    eventually(lambda: sleeps(queue))
-    writes = [PendingWrite(bytes(4)) for _ in range(4)]
-    queue.put_all(writes, 5)
-    thread.join(5)
-    assert list(in_flight.batches) == [writes[2:]]
+def test_what_has_room_is_sent_before_the_rest_waits_for_some(make_queue: MakeQueue) -> None:
+    queue = make_queue(bytes_max=10, in_flight_max=1)
+    sent = connected(queue)
+    writes = [PendingWrite(bytes(4)) for _ in range(5)]
+    waiting = in_thread(lambda: queue.put_all(writes, 5))
+    eventually(lambda: is_within(waiting, "_wait_for_room"))
+    assert sent.batches == [writes[:2]]
+    assert sent.flushed == 1
+    sent.ack()
+    waiting.join(5)
+    assert sent.batches[1:] == [writes[2:4]]
 
 
 def test_the_end_of_a_write_may_bring_the_next_one(make_queue: MakeQueue) -> None:
@@ -283,4 +337,4 @@ def test_the_end_of_a_write_may_bring_the_next_one(make_queue: MakeQueue) -> Non
     queue.put(write, 0)
     queue.fail_queued(Failure(Reason.BROKEN, "gone", maybe_stored=False))
     assert ended == [write]
-    assert len(queue.take(InFlight()) or ()) == 1
+    assert list(map(len, connected(queue).batches)) == [1]

@@ -1,0 +1,302 @@
+"""Transport: how calls get to a Pump, by our own HTTP/2 or by public grpcio.
+
+Both do the same for a writer; messages are bytes, and failures are errors that carry gRPC's
+`code()` and `details()`.
+
+    http2     the thread that puts a binlog sends it, the writer's own thread reads the answers:
+              a lone write costs no hand-over between threads but that of its answer
+    grpcio    two threads of gRPC's in between; for what our own might not get along with
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+import grpc
+
+from penstock.http2.client.calls import PendingReply, stream_unary, unary
+from penstock.http2.client.channel import CallFailed, Channel, ClientCall
+from penstock.http2.client.client_connection import Outcome
+from penstock.http2.client.response_heads import UNAVAILABLE
+from penstock.security.tls import Tls
+from pumpclient.options import open_channel
+
+OnMessage = Callable[[bytes], None]
+
+
+class Conversation(Protocol):
+    """A call with messages both ways."""
+
+    def queue(self, pieces: Sequence[bytes]) -> None:
+        """Note a message, given in pieces, without any I/O."""
+
+    def flush(self) -> None:
+        """Send what was noted."""
+
+    def finish(self) -> None:
+        """Note that no more messages will be sent."""
+
+    def run(self) -> grpc.RpcError | None:
+        """Take the answers in this thread until the call ends; return its error."""
+
+
+class Reply(Protocol):
+    """An answer to come."""
+
+    def result(self) -> bytes:
+        """Wait for it; raises `RpcError`."""
+
+
+class Transport(AbstractContextManager["Transport"], Protocol):
+    """One connection to one node."""
+
+    def connect(self, timeout_s: float) -> None:
+        """Connect where that is not left to the first call; raises `RpcError`."""
+
+    def share(self) -> None:
+        """Be ready for what needs a thread that reads: `call_later` and `send_all`."""
+
+    def call(self, method: str, request: bytes, timeout_s: float) -> bytes:
+        """Make a unary call."""
+
+    def call_later(self, method: str, request: bytes, timeout_s: float) -> Reply:
+        """Begin a unary call."""
+
+    def send_all(self, method: str, messages: Iterable[bytes], timeout_s: float) -> bytes:
+        """Send many messages and return the one answer."""
+
+    def converse(self, method: str, on_message: OnMessage) -> Conversation:
+        """Begin a call with messages both ways."""
+
+    def abort(self) -> None:
+        """Break the connection, from any thread, without waiting."""
+
+    def close(self) -> None:
+        """End the connection; its calls fail."""
+
+
+class Http2Transport:
+    """Our own."""
+
+    def __init__(self, address: str, tls: Tls | None) -> None:
+        self._channel = Channel(address, tls)
+
+    def connect(self, timeout_s: float) -> None:
+        """Connect."""
+        self._channel.connect(timeout_s)
+
+    def share(self) -> None:
+        """Begin to read in a thread of the channel's own."""
+        self._channel.start()
+
+    def call(self, method: str, request: bytes, timeout_s: float) -> bytes:
+        """Make a unary call; this thread reads while it waits."""
+        return unary(self._channel, method, request, timeout_s=timeout_s)
+
+    def call_later(self, method: str, request: bytes, timeout_s: float) -> Reply:
+        """Begin a unary call."""
+        return PendingReply.to(self._channel, method, request, timeout_s=timeout_s)
+
+    def send_all(self, method: str, messages: Iterable[bytes], timeout_s: float) -> bytes:
+        """Send many messages and return the one answer."""
+        return stream_unary(self._channel, method, messages, timeout_s=timeout_s)
+
+    def converse(self, method: str, on_message: OnMessage) -> Conversation:
+        """Begin a call with messages both ways."""
+        return _Http2Conversation(self._channel, method, on_message)
+
+    def abort(self) -> None:
+        """Break the connection."""
+        self._channel.abort()
+
+    def close(self) -> None:
+        """End the connection."""
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class _Http2Conversation:
+    """The thread in `run` reads the socket, and hands over each message where it stands."""
+
+    def __init__(self, channel: Channel, method: str, on_message: OnMessage) -> None:
+        self._channel = channel
+        self.on_message = on_message
+        self._is_over = False
+        self._is_finished = False
+        self._error: CallFailed | None = None
+        self._call: ClientCall = channel.call(method, self)
+
+    def on_end(self, error: CallFailed | None) -> None:
+        """Let `run` return."""
+        self._is_over = True
+        self._error = error
+
+    def queue(self, pieces: Sequence[bytes]) -> None:
+        """Note a message."""
+        self._call.queue(pieces)
+
+    def flush(self) -> None:
+        """Send what was noted, in this thread."""
+        if self._is_finished:
+            self._call.end()
+        self._call.flush()
+
+    def finish(self) -> None:
+        """Note the end."""
+        self._is_finished = True
+
+    def run(self) -> grpc.RpcError | None:
+        """Read until the call ends."""
+        self._channel.serve(lambda: self._is_over)
+        return self._error
+
+
+class GrpcioTransport:
+    """Public grpcio's."""
+
+    def __init__(self, address: str, tls: Tls | None) -> None:
+        self._channel: Any = open_channel(address, tls)
+
+    def connect(self, timeout_s: float) -> None:
+        """Leave it to the first call."""
+
+    def share(self) -> None:
+        """Nothing: gRPC always has threads of its own."""
+
+    def call(self, method: str, request: bytes, timeout_s: float) -> bytes:
+        """Make a unary call."""
+        with _ClosedIsUnavailable():
+            reply: bytes = self._channel.unary_unary(method)(request, timeout=timeout_s)
+        return reply
+
+    def call_later(self, method: str, request: bytes, timeout_s: float) -> Reply:
+        """Begin a unary call."""
+        with _ClosedIsUnavailable():
+            reply: Reply = self._channel.unary_unary(method).future(request, timeout=timeout_s)
+        return reply
+
+    def send_all(self, method: str, messages: Iterable[bytes], timeout_s: float) -> bytes:
+        """Send many messages and return the one answer."""
+        sent = _Sent(messages)
+        try:
+            with _ClosedIsUnavailable():
+                call = self._channel.stream_unary(method)
+                reply: bytes = call(iter(sent), timeout=timeout_s)
+        except grpc.RpcError as error:
+            if sent.error is not None:
+                raise sent.error from error
+            raise
+        return reply
+
+    def converse(self, method: str, on_message: OnMessage) -> Conversation:
+        """Begin a call with messages both ways."""
+        with _ClosedIsUnavailable():
+            return _GrpcioConversation(self._channel.stream_stream(method), on_message)
+
+    def abort(self) -> None:
+        """Break the connection."""
+        self._channel.close()
+
+    def close(self) -> None:
+        """End the connection."""
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class _Sent:
+    """Messages as gRPC's thread takes them, and what went wrong in making them."""
+
+    def __init__(self, messages: Iterable[bytes]) -> None:
+        self._messages = messages
+        self.error: Exception | None = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            yield from self._messages
+        except Exception as error:
+            self.error = error
+            raise
+
+
+class _GrpcioConversation:
+    """gRPC pulls the messages out of an iterator, in a thread of its own."""
+
+    def __init__(self, method: Any, on_message: OnMessage) -> None:
+        self._messages: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._on_message = on_message
+        self._call = method(iter(self._messages.get, None))
+
+    def queue(self, pieces: Sequence[bytes]) -> None:
+        """Hand a message to that thread."""
+        self._messages.put(b"".join(pieces))
+
+    def flush(self) -> None:
+        """Nothing: that thread is awake."""
+
+    def finish(self) -> None:
+        """Let the iterator end."""
+        self._messages.put(None)
+
+    def run(self) -> grpc.RpcError | None:
+        """Take the answers."""
+        try:
+            for message in self._call:
+                self._on_message(message)
+        except grpc.RpcError as error:
+            return error
+        except ValueError:  # gRPC's way to say that the channel was closed meanwhile.
+            return None
+        finally:
+            self._messages.put(None)
+        return None
+
+
+class _ClosedIsUnavailable:
+    """Turns gRPC's `ValueError` about a channel that is closed into the error that it is."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(error, ValueError):
+            problem = "the client is closing"
+            raise CallFailed(Outcome(UNAVAILABLE, problem, (), True)) from error
+
+
+_TRANSPORTS: Final[dict[str, Callable[[str, Tls | None], Transport]]] = {
+    "http2": Http2Transport,
+    "grpcio": GrpcioTransport,
+}
+
+
+def open_transport(name: str, address: str, tls: Tls | None) -> Transport:
+    """Return a transport to a node by its name in `Options`; nothing is sent yet."""
+    return _TRANSPORTS[name](address, tls)
