@@ -1,28 +1,35 @@
 """Group commit: whatever waits becomes one write and one fdatasync, is acknowledged, then indexed.
 
-    submit ──> waiting ──> append (durable) ──> acknowledge ──> index ──> on_indexed
-                 ^           │                                              │
-    requests pile up here <──┘ while the disk works        next append <────┘
+    enqueue ──> waiting ──> append (durable) ──> settle ──> index ──> on_indexed
+                  ^           │                                         │
+     requests pile up here <──┘ while the disk works   next append <────┘
 
 Invariants: appends and index calls alternate, in order, never at the same time; nothing is
 acknowledged before `append` returned; a failed append is reported to every writer of its group
-and to no other. While an append takes less than a millisecond the event loop does it itself,
-which is cheaper than handing it to a thread; a slow disk gets a thread, so that pulls continue.
+and to no other. While an append waits less than a millisecond for the disk the event loop does it
+itself, and else a thread (`append_times.py`).
+
+Each submission is called back by itself: that spares a call that carries one binlog the future and
+the task that would wait for it. A group is all that comes in one turn of the event loop, for the
+first submission only schedules the append; `begin` does not wait for that.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
+import operator
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.errors import PenstockError, Retryable
 from pump.counters import Counters
+from pump.service.append_times import AppendTimes
 from pump.store.record import NotStored, TooManyOpen
 
 if TYPE_CHECKING:
@@ -36,24 +43,27 @@ log = logging.getLogger(__name__)
 Refusals = Mapping[int, PenstockError]
 """By position among the records submitted: those that were not stored, and why."""
 
-INLINE_BELOW_S = 0.001
-"""Appends that take less on average run in the event loop."""
+ALL_STORED: Final[Refusals] = {}
 
-_EWMA_WEIGHT = 0.1
-_PROBE_EVERY = 32
-_PROBE_BELOW = 10
-"""A thread's time includes its wait for the interpreter, and so looks slow. Unless the
-average is ten times the limit, each 32nd append is done inline to see how fast the disk is."""
+Settle = Callable[[Refusals | BaseException], None]
+"""Takes how a submission ended: its refusals, the rest being durable, or why its group failed.
+
+Called once, in the event loop's thread; must neither raise nor take long.
+"""
+
+INLINE_BELOW_S = 0.001
+"""Where appends wait less, the event loop does them (see `append_times.py`)."""
 
 _SLOW_S = 1.0
+_PAYLOAD = operator.itemgetter(3)
 
 
-@dataclass(slots=True)
-class _Waiting:
+class _Waiting(NamedTuple):
     records: Sequence[Record]
     size_bytes: int
-    done: asyncio.Future[Refusals]
     since_s: float
+    calls: int
+    settle: Settle
 
 
 class GroupCommit:
@@ -73,7 +83,7 @@ class GroupCommit:
         self._on_indexed = on_indexed
         self._group_bytes_max = group_bytes_max
         self._queue_bytes_max = queue_bytes_max
-        self._inline_below_s = inline_below_s
+        self._times = AppendTimes(inline_below_s)
         self.index_retry_s = 1.0
         self._counters = counters or Counters()
         self._loop = asyncio.get_running_loop()
@@ -82,12 +92,11 @@ class GroupCommit:
         self._queued_bytes = 0
         self._unindexed: Appended | None = None
         self._busy = False
+        self._beginning: asyncio.Handle | None = None  # While a first `_turn` is scheduled.
         self._roomy = asyncio.Event()
         self._roomy.set()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._until_probe = _PROBE_EVERY
-        self.append_s_average = 0.0
         self.records_written = 0
         self.groups_written = 0
 
@@ -109,7 +118,12 @@ class GroupCommit:
     @property
     def appends_inline(self) -> bool:
         """True while the event loop appends by itself."""
-        return self.append_s_average < self._inline_below_s
+        return self._times.are_short
+
+    @property
+    def append_s_average(self) -> float:
+        """How long an append took lately."""
+        return self._times.average_s
 
     async def room(self) -> None:
         """Return once the queue takes more: how a stream of batches feels back-pressure."""
@@ -126,23 +140,39 @@ class GroupCommit:
 
         Raises `Retryable` while the queue is full. When the append fails, the future raises.
         """
-        if self.is_full:
+        done: asyncio.Future[Refusals] = self._loop.create_future()
+        self.enqueue(records, partial(_settle_future, done))
+        return done
+
+    def enqueue(self, records: Sequence[Record], settle: Settle, calls: int = 1) -> None:
+        """Queue `records`, of which `settle` learns; raise `Retryable` while the queue is full.
+
+        `calls` are the callers who wait for them, which is how often the wait is counted.
+        """
+        if self._queued_bytes >= self._queue_bytes_max:
             overloaded = Retryable(
                 f"the Pump is overloaded: {self._queued_bytes} bytes wait to be written"
             )
             self._counters.refuse(overloaded)
             raise overloaded
-        done: asyncio.Future[Refusals] = self._loop.create_future()
-        size_bytes = sum(len(record.payload) for record in records)
-        self._waiting.append(_Waiting(records, size_bytes, done, time.perf_counter()))
+        size_bytes = sum(map(len, map(_PAYLOAD, records)))
+        self._waiting.append(_Waiting(records, size_bytes, time.perf_counter(), calls, settle))
         self._queued_bytes += size_bytes
-        if self.is_full:
+        if self._queued_bytes >= self._queue_bytes_max:
             self._roomy.clear()
         if not self._busy:
             self._busy = True
             self._idle.clear()
-            self._loop.call_soon(self._turn)
-        return done
+            self._beginning = self._loop.call_soon(self._turn)
+
+    def begin(self) -> None:
+        """Append what waits now instead of in the loop's next turn, unless a group is under way.
+
+        For who has gathered by himself what one turn brought.
+        """
+        if self._beginning is not None:
+            self._beginning.cancel()
+            self._turn()
 
     async def close(self) -> None:
         """Write and index what waits, then end the thread; nothing may be submitted any more."""
@@ -151,6 +181,7 @@ class GroupCommit:
 
     def _turn(self) -> None:
         """Index the group before, then append the next one, if any."""
+        self._beginning = None
         if not self._indexed():
             return
         if not self._waiting:
@@ -158,10 +189,10 @@ class GroupCommit:
             self._idle.set()
             return
         group = self._next_group()
-        records = [record for waiting in group for record in waiting.records]
-        if self.appends_inline or self._probe_is_due():
+        records = list(itertools.chain.from_iterable(waiting.records for waiting in group))
+        if self._times.are_short or self._times.probe_is_due():
             try:
-                stored = self._append(records, trusted=True)
+                stored = self._append(records, in_loop=True)
             except Exception as error:
                 self._failed(group, error)
             else:
@@ -188,33 +219,26 @@ class GroupCommit:
             self._roomy.set()
         return group
 
-    def _probe_is_due(self) -> bool:
-        self._until_probe -= 1
-        if self._until_probe > 0:
-            return False
-        self._until_probe = _PROBE_EVERY
-        return self.append_s_average < _PROBE_BELOW * self._inline_below_s
-
-    def _append(self, records: Sequence[Record], trusted: bool = False) -> _Stored:
+    def _append(self, records: Sequence[Record], in_loop: bool = False) -> _Stored:
         """Append all but those that the storage refuses; it takes a group whole or not at all."""
         refused: dict[int, PenstockError] = {}
-        left = list(range(len(records)))
+        left: Sequence[int] = range(len(records))
         while left:
-            begin_s = time.perf_counter()
+            begin_s, begin_cpu_s = time.perf_counter(), time.thread_time()
             try:
-                appended = self._storage.append([records[i] for i in left])
+                appended = self._storage.append([records[i] for i in left] if refused else records)
             except NotStored as error:
                 refused.update((left[i], reason) for i, reason in error.refused.items())
                 left = [i for i in left if i not in refused]
             else:
-                self._note_time(time.perf_counter() - begin_s, trusted, len(left))
+                took_s = time.perf_counter() - begin_s
+                waited_s = took_s - (time.thread_time() - begin_cpu_s)
+                self._times.note(took_s, waited_s, in_loop=in_loop)
+                self._note_time(took_s, len(left))
                 return appended, refused
         return None, refused
 
-    def _note_time(self, took_s: float, trusted: bool, count: int) -> None:
-        if trusted and took_s < self._inline_below_s <= self.append_s_average:
-            self.append_s_average = took_s
-        self.append_s_average += _EWMA_WEIGHT * (took_s - self.append_s_average)
+    def _note_time(self, took_s: float, count: int) -> None:
         self._counters.append_s.note(took_s)
         self._counters.group_records.note(count)
         if took_s > _SLOW_S:
@@ -223,10 +247,10 @@ class GroupCommit:
     def _stored(self, group: Sequence[_Waiting], stored: _Stored) -> None:
         """Acknowledge the group; its index entries follow once the acknowledgements left."""
         appended, refused = stored
-        _acknowledge(group, refused)
-        now_s, acknowledged = time.perf_counter(), self._counters.acknowledge_s
+        _settle(group, refused)
+        now_s = time.perf_counter()
         for waiting in group:
-            acknowledged.note(now_s - waiting.since_s)
+            self._counters.acknowledge_s.note(now_s - waiting.since_s, waiting.calls)
         for error in refused.values():
             self._counters.refuse(error)
             if isinstance(error, TooManyOpen):
@@ -240,11 +264,9 @@ class GroupCommit:
     def _failed(self, group: Sequence[_Waiting], error: BaseException) -> None:
         log.error("a group of %d writes failed: %s", len(group), error)
         self._counters.failed_groups += 1
-        self._counters.failed_writes += len(group)
+        self._counters.failed_writes += sum(waiting.calls for waiting in group)
         for waiting in group:
-            if not waiting.done.done():
-                waiting.done.set_exception(error)
-                waiting.done.exception()  # Seen, even if its caller goes away before looking.
+            waiting.settle(error)
         self._loop.call_soon(self._turn)
 
     def _indexed(self) -> bool:
@@ -266,12 +288,24 @@ class GroupCommit:
         return True
 
 
-def _acknowledge(group: Sequence[_Waiting], refused: Refusals) -> None:
-    """Acknowledge every submission, handing each the refusals among its own records."""
+def _settle(group: Sequence[_Waiting], refused: Refusals) -> None:
+    """Settle every submission, handing each the refusals among its own records."""
+    if not refused:
+        for waiting in group:
+            waiting.settle(ALL_STORED)
+        return
     begin = 0
     for waiting in group:
         end = begin + len(waiting.records)
-        own = {i - begin: refused[i] for i in range(begin, end) if i in refused} if refused else {}
-        if not waiting.done.done():  # Else its caller went away; it is stored all the same.
-            waiting.done.set_result(own)
+        waiting.settle({i - begin: refused[i] for i in range(begin, end) if i in refused})
         begin = end
+
+
+def _settle_future(done: asyncio.Future[Refusals], outcome: Refusals | BaseException) -> None:
+    if done.done():  # Its caller went away; it is stored all the same.
+        return
+    if isinstance(outcome, BaseException):
+        done.set_exception(outcome)
+        done.exception()  # Seen, even if its caller goes away before looking.
+    else:
+        done.set_result(outcome)
