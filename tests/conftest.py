@@ -6,6 +6,7 @@ pytest_plugins = [
     "tests.kit.servers.fix_etcd",
     "tests.kit.servers.fix_mariadb",
     "tests.kit.servers.fix_mysql",
+    "tests.kit.http2.fix_front",
     "tests.kit.servers.fix_pump",
     "tests.kit.servers.fix_source",
     "tests.kit.servers.fix_drainer",
