@@ -4,7 +4,8 @@
 
 `pump` is all that concerns the Pump, `drainer` all that concerns the Drainer. `pump.restart`,
 `pump.stored` and `catchup.10g` write tens of gigabytes, and run only under their own names and for
-these two; CATCHUP_GB=1 makes the last one small. What is being measured stands on stderr.
+these two; CATCHUP_GB=1 makes the last one small. `tidb` runs under its name only, too: it needs the
+TiDB that `deploy/tidb.sh .venv/servers` builds. What is being measured stands on stderr.
 
     {"name", "value", "unit", "baseline", "ratio", "detail"}
 
@@ -40,7 +41,9 @@ from tests.bench import (
     pump_matrix,
     pump_pull,
     pump_stored,
+    pump_unary,
     pump_write,
+    tidb_upstream,
 )
 from tests.bench.figure import Figure
 
@@ -63,11 +66,13 @@ OTHERS: dict[str, Bench] = {
     "apply.replica.mixed drainer.replica": apply_replica.measure,
     "apply.load_data.insert drainer.load_data": apply_load_data.measure,
     **{f"pump.write.{size}.": partial(pump_matrix.measure, size) for size in pump_matrix.SIZES},
+    "pump.write.transport.": pump_matrix.measure_transports,
+    "pump.unary.": pump_unary.measure,
     "pump.ack_p99.": pump_matrix.measure_ack,
     "pump.pull.128b": partial(pump_pull.measure_size, "128b"),
     "pump.pull.10k": partial(pump_pull.measure_size, "10k"),
     "pump.pull.100k": partial(pump_pull.measure_size, "100k"),
-    "pump.rebuild": pump_stored.measure_rebuild,
+    "pump.rebuild.": pump_stored.measure_rebuild,
     "relay.write. mysql.relay.": mysql_relay.measure,
     "mysql.decode.": mysql_decode.measure,
     "mysql.load": mysql_load.measure,
@@ -79,8 +84,10 @@ LONG: dict[str, Bench] = {
     "pump.restart.": pump_stored.measure_restart,
     "pump.stored.": pump_stored.measure,
     f"{catchup.NAME} drainer.catchup": catchup.measure,
+    "tidb.catchup": tidb_upstream.measure_catchup,
+    "tidb.lag.": tidb_upstream.measure_lag,
 }
-"""Run only when asked for: minutes and tens of gigabytes each."""
+"""Run only when asked for: minutes and tens of gigabytes each, or a TiDB."""
 
 
 def chosen(words: list[str]) -> dict[str, Bench]:

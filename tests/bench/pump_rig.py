@@ -62,11 +62,13 @@ class Measured:
 class Rig:
     """A Pump with its etcd; a context manager that leaves nothing running."""
 
-    def __init__(self, home: Path, *, sync: bool) -> None:
+    def __init__(self, home: Path, *, sync: bool, engine: str = "") -> None:
         self._cluster = Cluster(home, pumps=1, with_drainer=False)
         self.pump = self._cluster.pumps[NODE_ID]
         if not sync:
             self.pump.command.append("--no-storage-sync-log")
+        if engine:
+            self.pump.command += ["--server-engine", engine]
         self.data = home / NODE_ID
         self.first_ts = self._next_ts = compose(int(time.time() * 1000) + _HOUR_MS, 0)
         self.address, self.cluster_id = "", 0
@@ -99,8 +101,18 @@ class Rig:
         self._next_ts += _TIMESTAMPS_PER_LOAD
         return self._next_ts
 
-    def load(self, *, value_bytes: int, writers: int, seconds: float) -> Measured:
-        """Write from a process of its own, and return how that went."""
+    def load(
+        self,
+        *,
+        value_bytes: int,
+        writers: int,
+        seconds: float,
+        transport: str = "http2",
+        client: str = "tests.bench.pump_load",
+        first_ts: int = 0,
+        **more: int,
+    ) -> Measured:
+        """Write from a process of its own, a module that takes a `Load` and perhaps more."""
         load = Load(
             node_id=NODE_ID,
             address=self.address,
@@ -108,10 +120,11 @@ class Rig:
             value_bytes=value_bytes,
             writers=writers,
             seconds=seconds,
-            first_ts=self.next_ts(),
+            first_ts=first_ts or self.next_ts(),
+            transport=transport,
         )
         before, before_s = self.details(), self._cpu_s()
-        command = [sys.executable, "-m", "tests.bench.pump_load", json.dumps(asdict(load))]
+        command = [sys.executable, "-m", client, json.dumps(asdict(load) | more)]
         answer = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
         after, after_s = self.details(), self._cpu_s()
         groups = int(after["groups_written"]) - int(before["groups_written"])
