@@ -20,10 +20,15 @@ from penstock.pb import binlog_pb2, pump_pb2
 from penstock.wire.protowire import encode_uvarint
 
 _VARINT = rb"([\x80-\xff]{0,8}[\x01-\x7f])"
-_PLAIN = re.compile(
-    rb"\x08[\x00-\x7f]\x10" + _VARINT + rb"\x18" + _VARINT + rb"(?:\x38\x00\x40\x00)?", re.DOTALL
+_BEGINNING = re.compile(
+    rb"\x08[\x00-\x7f]\x10" + _VARINT + rb"\x18" + _VARINT + rb"(?:\x22([\x00-\x7f]))?", re.DOTALL
 )
-"""type, start_ts, commit_ts; from a TiDB also ddl_job_id and ddl_schema_state, which are zero."""
+"""type, start_ts, commit_ts, and the length of the prewrite_key, which a TiDB's Commits have."""
+
+_ZEROES = b"\x38\x00\x40\x00"
+"""ddl_job_id and ddl_schema_state, which a TiDB writes even where they are zero."""
+
+_COMMIT_TS = b"\x10"
 
 
 def encode_entities(
@@ -34,30 +39,37 @@ def encode_entities(
     `outcomes` are well-formed; `prewrites` may be empty, as those of fake binlogs are.
     """
     parts: list[bytes] = []
-    heads: dict[int, bytes] = {}  # By both lengths that it depends on: many are alike.
-    is_plain = _PLAIN.fullmatch
+    frames: dict[tuple[int, int], tuple[bytes, bytes]] = {}  # Many are alike.
+    begins = _BEGINNING.match
     for ts, prewrite, outcome in zip(commit_ts, prewrites, outcomes, strict=True):
-        found = is_plain(outcome)
-        meta = b"\x08%b\x10%b" % found.groups() if found else _meta(ts, prewrite + outcome)
-        size, meta_size = len(prewrite) + len(outcome), len(meta)
-        head = heads.get(key := size << 8 | meta_size)
-        if head is None:
-            head = heads[key] = _head(size, meta_size)
-        parts += (head, prewrite, outcome, b"\x22%c%b" % (meta_size, meta))
+        found = begins(outcome)
+        if found:
+            start, commit, key = found.groups()
+            left = len(outcome) - found.end() - (key[0] if key else 0)
+        if not found or (left and (left != len(_ZEROES) or not outcome.endswith(_ZEROES))):
+            parts.append(_by_protobuf(ts, prewrite + outcome))
+            continue
+        sizes = len(prewrite) + len(outcome), len(start) + len(commit)
+        frame = frames.get(sizes)
+        if frame is None:
+            frame = frames[sizes] = _frame(*sizes)
+        parts += (frame[0], prewrite, outcome, frame[1], start, _COMMIT_TS, commit)
     return MessageBlock(b"".join(parts))
 
 
-def _head(size: int, meta_size: int) -> bytes:
-    """Return what stands before a payload of `size` bytes with a Meta of fewer than 128 behind."""
+def _frame(size: int, varints_size: int) -> tuple[bytes, bytes]:
+    """Return what stands before a payload of `size` bytes, and between it and its start_ts."""
     beginning = b"\x12" + encode_uvarint(size)
-    size += len(beginning) + 2 + meta_size
+    between = b"\x22%c\x08" % (varints_size + 2)
+    size += len(beginning) + len(between) + varints_size + len(_COMMIT_TS)
     envelope = b"\x0a" + encode_uvarint(size)
-    return MESSAGE_HEAD.pack(0, len(envelope) + size) + envelope + beginning
+    return MESSAGE_HEAD.pack(0, len(envelope) + size) + envelope + beginning, between
 
 
-def _meta(commit_ts: int, payload: bytes) -> bytes:
+def _by_protobuf(commit_ts: int, payload: bytes) -> bytes:
     start_ts = binlog_pb2.Binlog.FromString(payload).start_ts
-    return pump_pb2.Meta(startTs=start_ts, commitTs=commit_ts).SerializeToString()
+    message = encode_entity(start_ts, commit_ts, payload)
+    return MESSAGE_HEAD.pack(0, len(message)) + message
 
 
 def encode_entity(start_ts: int, commit_ts: int, payload: bytes) -> bytes:

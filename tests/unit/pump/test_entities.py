@@ -9,6 +9,7 @@ from penstock.http2.unary import MessageBlock
 from penstock.pb import binlog_pb2, pump_pb2
 from penstock.wire.binlog import Binlog, BinlogType, fake_binlog
 from penstock.wire.codec import encode_binlog
+from penstock.wire.protowire import encode_uvarint
 from pump.service.entities import encode_entities, encode_entity
 
 TS = st.one_of(
@@ -16,6 +17,11 @@ TS = st.one_of(
     st.sampled_from([1, 127, 128, (1 << 56) - 1, 1 << 56, 1 << 58, (1 << 63) - 1]),
 )
 SIZES = st.sampled_from([0, 1, 90, 127, 128, 1000, 16_300, 16_384, 70_000])
+KEYS = [b"", b"key", b"\x38\x00\x40\x00", bytes(127), bytes(128), bytes(300)]
+
+
+def _with_key(commit: bytes, key: bytes) -> bytes:
+    return commit + b"\x22" + encode_uvarint(len(key)) + key
 
 
 @st.composite
@@ -42,7 +48,9 @@ def outcomes(draw: st.DrawFn) -> tuple[int, bytes]:
         plain,
         plain + b"\x38\x00\x40\x00",
         plain + b"\x38\x05\x40\x02",
-        plain + b"\x22\x03key",
+        *(_with_key(plain, key) + rest for key in KEYS for rest in (b"", b"\x38\x00\x40\x00")),
+        _with_key(plain, b"key") + b"\x38\x05\x40\x02",
+        _with_key(plain, b"key") + b"\x10\x09\x40\x00",
         plain + b"\x10\x09",  # A field twice: the last counts.
         b"\x10\x07" + plain,
         binlog_pb2.Binlog(commit_ts=commit_ts).SerializeToString() + b"\x08\x01" + start,
