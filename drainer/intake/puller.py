@@ -16,7 +16,6 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Protocol
 
 import grpc
@@ -25,9 +24,11 @@ from drainer.intake.payload import Payload, Remote
 from drainer.intake.spool import Run, Spool, chunk_of
 from drainer.pull_refusals import HINTS
 from penstock.errors import NeedsOperator
+from penstock.http2.client.async_channel import AsyncChannel, AsyncStream
+from penstock.http2.client.channel import CallFailed
 from penstock.pb import penstock_pb2, pump_pb2
 from penstock.security.refusal import refusal_of
-from penstock.security.tls import Tls, open_aio_channel
+from penstock.security.tls import Tls
 
 log = logging.getLogger(__name__)
 
@@ -45,15 +46,6 @@ _RUN_MAX = 256
 """How many single binlogs of TiDB-Binlog's stream are handed on at once."""
 _RUN_BYTES_MAX = 1 << 20
 """… and after how many bytes no more."""
-
-_OPTIONS = [
-    ("grpc.max_receive_message_length", -1),
-    # A channel of our own: back-off left over from an earlier one must not delay this one.
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.enable_http_proxy", 0),
-    # How long a connection may take to come about.
-    ("grpc.min_reconnect_backoff_ms", 5_000),
-]
 
 
 class Receiver(Protocol):
@@ -113,7 +105,7 @@ class Puller:
                         await self._receiver.receive(self.pump, commit_ts, payloads)
                         got += 1
                 self._lost("the Pump ended the stream")
-            except grpc.aio.AioRpcError as error:
+            except CallFailed as error:
                 if self._is_old_pump(error):
                     continue
                 self._stop_if_hopeless(error)
@@ -143,14 +135,14 @@ class Puller:
         self.problem = problem
         self.on_break()
 
-    def _is_old_pump(self, error: grpc.aio.AioRpcError) -> bool:
+    def _is_old_pump(self, error: CallFailed) -> bool:
         if error.code() is not grpc.StatusCode.UNIMPLEMENTED or not self._batched:
             return False
         log.info("Pump %s knows only TiDB-Binlog's methods", self.pump)
         self._batched = False
         return True
 
-    def _stop_if_hopeless(self, error: grpc.aio.AioRpcError) -> None:
+    def _stop_if_hopeless(self, error: CallFailed) -> None:
         hint = HINTS.get(error.code())
         if hint is not None:
             details = f"Pump {self.pump} at {self.address} refuses: {error.details()}"
@@ -158,7 +150,7 @@ class Puller:
 
     async def _stream(self) -> AsyncGenerator[Run]:
         after_ts = self._receiver.received_ts(self.pump)
-        async with open_aio_channel(self.address, self._who.tls, _OPTIONS) as channel:
+        async with AsyncChannel(self.address, self._who.tls) as channel:
             if self._batched:
                 who = replace(self._who, batch_bytes_max=self._batch_bytes_max)
                 runs = _pull_batches(channel, self.pump, who, after_ts)
@@ -179,12 +171,9 @@ def _nothing() -> None:
     """Do nothing."""
 
 
-async def _pull_batches(channel: Any, pump: str, who: Who, after_ts: int) -> AsyncGenerator[Run]:
-    pull = channel.unary_stream(
-        "/penstock.Pump/Pull",
-        request_serializer=penstock_pb2.PullRequest.SerializeToString,
-        response_deserializer=penstock_pb2.PullBatch.FromString,
-    )
+async def _pull_batches(
+    channel: AsyncChannel, pump: str, who: Who, after_ts: int
+) -> AsyncGenerator[Run]:
     request = penstock_pb2.PullRequest(
         cluster_id=who.cluster_id,
         after_ts=after_ts,
@@ -193,8 +182,12 @@ async def _pull_batches(channel: Any, pump: str, who: Who, after_ts: int) -> Asy
         pieces=True,
         metadata_only=who.metadata_only,
     )
-    call = pull(request)
-    read = partial(_read, call, who.silence_s_max)
+    call = channel.server_stream("/penstock.Pump/Pull", request.SerializeToString())
+
+    async def read() -> Any:
+        message = await _read(call, who.silence_s_max)
+        return None if message is None else penstock_pb2.PullBatch.FromString(message)
+
     while (batch := await read()) is not None:
         chunk = chunk_of(batch)
         if chunk is None:
@@ -214,41 +207,25 @@ def _payloads(pump: str, batch: Any) -> list[Payload]:
     return [Remote(pump, size, start, head) if size else head for head, size, start in entries]
 
 
-async def _pull_singles(channel: Any, who: Who, after_ts: int) -> AsyncGenerator[Run]:
-    pull = channel.unary_stream(
-        "/binlog.Pump/PullBinlogs",
-        request_serializer=pump_pb2.PullBinlogReq.SerializeToString,
-        response_deserializer=pump_pb2.PullBinlogResp.FromString,
-    )
+async def _pull_singles(channel: AsyncChannel, who: Who, after_ts: int) -> AsyncGenerator[Run]:
     position = pump_pb2.Pos(offset=after_ts)
-    call = pull(pump_pb2.PullBinlogReq(clusterID=who.cluster_id, startFrom=position))
-    reading: asyncio.Task[Any] | None = None
-    try:
-        while True:
-            reading = reading or asyncio.ensure_future(_read(call, who.silence_s_max))
-            first = await reading
-            reading = None
-            if first is None:
-                return
-            run, size = [first], len(first.entity.payload)
-            # What has arrived meanwhile goes along; what has not is waited for next time.
-            while len(run) < _RUN_MAX and size < _RUN_BYTES_MAX:
-                reading = asyncio.ensure_future(_read(call, who.silence_s_max))
-                done, _ = await asyncio.wait((reading,), timeout=0)
-                if not done or reading.exception() is not None or reading.result() is None:
-                    break
-                run.append(reading.result())
-                size += len(run[-1].entity.payload)
-                reading = None
-            entities = [message.entity for message in run]
-            yield [e.meta.commitTs for e in entities], [e.payload for e in entities]
-    finally:
-        if reading is not None:
-            reading.cancel()
+    request = pump_pb2.PullBinlogReq(clusterID=who.cluster_id, startFrom=position)
+    call = channel.server_stream("/binlog.Pump/PullBinlogs", request.SerializeToString())
+    while (message := await _read(call, who.silence_s_max)) is not None:
+        entities, size = [], 0
+        # What has arrived meanwhile goes along; what has not is waited for next time.
+        while message is not None:
+            entities.append(pump_pb2.PullBinlogResp.FromString(message).entity)
+            size += len(message)
+            full = len(entities) >= _RUN_MAX or size >= _RUN_BYTES_MAX
+            message = None if full else call.take()
+        yield [e.meta.commitTs for e in entities], [e.payload for e in entities]
 
 
-async def _read(call: Any, silence_s_max: float) -> Any:
+async def _read(call: AsyncStream, silence_s_max: float) -> bytes | None:
     """Return the next message, None at the end of the stream; TimeoutError when none comes."""
+    message = call.take()
+    if message is not None:
+        return message
     async with asyncio.timeout(silence_s_max):
-        message = await call.read()
-    return None if message is grpc.aio.EOF else message
+        return await call.read()

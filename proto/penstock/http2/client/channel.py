@@ -176,9 +176,7 @@ class Channel:
         a sign of life; after as long again without one, the connection is lost.
         """
         self.address = address
-        self._host, _, port = address.rpartition(":")
-        self._host = self._host.strip("[]")
-        self._port = port
+        self._host, self._port = address_parts(address)
         self._tls = tls
         self._keepalive_s = keepalive_s
         self._heard_s = 0.0
@@ -225,7 +223,7 @@ class Channel:
             self._set_receive_timeout(_TICK_S)
         except (OSError, ValueError) as error:
             self.close()
-            problem = f"failed to connect to {self.address}: {_text_of(error)}"
+            problem = f"failed to connect to {self.address}: {text_of(error)}"
             raise CallFailed(Outcome(UNAVAILABLE, problem, (), True)) from error
         except BaseException:
             self.close()
@@ -366,21 +364,13 @@ class Channel:
         return stream.unsent_bytes + self._connection.unsent_bytes + self._taken_bytes
 
     def _block(self, method: str, metadata: Metadata) -> bytes:
+        is_tls = self._tls is not None
         if metadata:
-            return self._encoded(method, metadata)
+            return request_block(method, self.address, is_tls=is_tls, metadata=metadata)
         block = self._blocks.get(method)
         if block is None:
-            block = self._blocks[method] = self._encoded(method, ())
+            block = self._blocks[method] = request_block(method, self.address, is_tls=is_tls)
         return block
-
-    def _encoded(self, method: str, metadata: Metadata) -> bytes:
-        return encode_request(
-            method,
-            self.address,
-            scheme="http" if self._tls is None else "https",
-            user_agent=_USER_AGENT,
-            metadata=metadata_out(metadata),
-        )
 
     def _open_socket(self, deadline_s: float) -> None:
         """Connect to the first of the host's addresses that answers, and shake hands."""
@@ -424,7 +414,7 @@ class Channel:
         except TimeoutError:
             raise
         except OSError as error:
-            return self._lose(_text_of(error))
+            return self._lose(text_of(error))
         if not size:
             return self._lose("the connection is closed")
         self._take_in(data)
@@ -574,6 +564,23 @@ class Channel:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
 
 
+def address_parts(address: str) -> tuple[str, str]:
+    """Return host and port of `host:port`, where an IPv6 host stands in brackets."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), port
+
+
+def request_block(method: str, address: str, *, is_tls: bool, metadata: Metadata = ()) -> bytes:
+    """Return the header block that begins a call of `/service/method`."""
+    return encode_request(
+        method,
+        address,
+        scheme="https" if is_tls else "http",
+        user_agent=_USER_AGENT,
+        metadata=metadata_out(metadata),
+    )
+
+
 def packed(pieces: list[Piece]) -> list[Piece]:
     """Return the same bytes in fewer pieces: small ones are joined, large ones are not copied."""
     if len(pieces) <= 1:
@@ -609,7 +616,8 @@ def _left_s(deadline_s: float) -> float:
     return left_s
 
 
-def _text_of(error: Exception) -> str:
+def text_of(error: Exception) -> str:
+    """Return what is wrong with a connection, in a few words."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"TLS: {error.verify_message}"
     return str(getattr(error, "strerror", None) or error)

@@ -1,0 +1,203 @@
+"""Async channel: one connection to a gRPC server, for the calls of an event loop that stream.
+
+    AsyncChannel ── server_stream(method, request) ──> AsyncStream ── read, take ──> messages
+
+What was read is given back to the server's window only when it is asked for, so no more than a
+window's worth waits here. A connection that broke stays broken: who wants another one makes another
+channel. Nothing is sent again by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from types import TracebackType
+from typing import Any, Final, Self
+
+from penstock.http2.client.channel import CallFailed, address_parts, request_block, text_of
+from penstock.http2.client.client_connection import ClientConnection, ClientStream, Event, Outcome
+from penstock.http2.client.response_heads import UNAVAILABLE
+from penstock.security.tls import Tls
+
+_CONNECT_S: Final = 5.0
+
+
+class AsyncStream:
+    """The messages that answer one call, in order, as they are asked for; for one task."""
+
+    def __init__(self, channel: _Connection, stream: ClientStream | None) -> None:
+        self._channel = channel
+        self._stream = stream
+        self._came: deque[bytes] = deque()
+        self._outcome: Outcome | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def read(self) -> bytes | None:
+        """Return the next message, None after the last; raises `CallFailed` when the call fails."""
+        while (message := self.take()) is None:
+            if self._outcome is not None:
+                if self._outcome.status:
+                    raise CallFailed(self._outcome)
+                return None
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        return message
+
+    def take(self) -> bytes | None:
+        """Return the next message if it is there already, else None."""
+        if not self._came:
+            return None
+        message = self._came.popleft()
+        if self._stream is not None:
+            self._channel.consumed(self._stream, message)
+        return message
+
+    def on_message(self, message: bytes) -> None:
+        """Keep a message until it is asked for."""
+        self._came.append(message)
+        self._wake()
+
+    def on_end(self, outcome: Outcome) -> None:
+        """Note how the call ended, which is known after all messages."""
+        self._outcome = outcome
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class AsyncChannel:
+    """A connection as a context manager; entering connects, leaving ends all of its calls."""
+
+    def __init__(
+        self, address: str, tls: Tls | None = None, *, connect_s: float = _CONNECT_S
+    ) -> None:
+        """Prepare a connection to `host:port`, which may take `connect_s` to come about."""
+        self._address = address
+        self._tls = tls
+        self._connect_s = connect_s
+        self._connection = _Connection()
+
+    async def __aenter__(self) -> Self:
+        """Connect; raises `CallFailed` (UNAVAILABLE), and `NeedsOperator` for unusable files."""
+        host, port = address_parts(self._address)
+        try:
+            context = None if self._tls is None else self._tls.client_context()
+            async with asyncio.timeout(self._connect_s):
+                await asyncio.get_running_loop().create_connection(
+                    lambda: self._connection, host, int(port), ssl=context
+                )
+                await self._connection.ready()
+        except (OSError, ValueError) as error:
+            self._connection.close()
+            problem = f"failed to connect to {self._address}: {_why(error)}"
+            raise CallFailed(Outcome(UNAVAILABLE, problem, (), True)) from error
+        except BaseException:
+            self._connection.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._connection.close()
+
+    def server_stream(self, method: str, request: bytes) -> AsyncStream:
+        """Make a call that is answered by any number of messages."""
+        block = request_block(method, self._address, is_tls=self._tls is not None)
+        return self._connection.call(block, request)
+
+
+class _Connection(asyncio.Protocol):
+    """What moves bytes between the event loop's socket and the state of the connection."""
+
+    def __init__(self) -> None:
+        self._state = ClientConnection()
+        self._transport: Any = None
+        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def ready(self) -> None:
+        """Return once the server's settings have come; raise `OSError` when they do not."""
+        await self._ready
+
+    def call(self, block: bytes, request: bytes) -> AsyncStream:
+        if self._state.ending is not None:
+            call = AsyncStream(self, None)
+            call.on_end(Outcome(UNAVAILABLE, self._state.ending, (), True))
+            return call
+        stream = self._state.open(block)
+        stream.is_held = True
+        call = AsyncStream(self, stream)
+        stream.user = call
+        self._state.send(stream, (request,), is_last=True)
+        self._flush()
+        return call
+
+    def consumed(self, stream: ClientStream, message: bytes) -> None:
+        self._state.consumed(stream, message)
+        self._flush()
+
+    def close(self) -> None:
+        self._lose("the channel is closed")
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
+        self._transport = transport
+        end = transport.get_extra_info("ssl_object")
+        agreed = None if end is None else end.selected_alpn_protocol()
+        if agreed not in ("h2", None):
+            self._lose(f"the peer speaks {agreed} and not HTTP/2")
+        self._flush()
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        self._dispatch(self._state.receive(data))
+        if (fault := self._state.fault) is not None:
+            self._flush()
+            self._lose(f"the server broke a rule of HTTP/2: {fault}")
+        elif self._state.is_ready and not self._ready.done():
+            self._ready.set_result(None)
+        self._flush()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        self._lose("the connection is closed" if error is None else text_of(error))
+
+    def _lose(self, problem: str) -> None:
+        """End all calls, as nothing will come any more."""
+        self._dispatch(self._state.lost(problem))
+        if not self._ready.done():
+            self._ready.set_exception(ConnectionResetError(self._state.ending))
+            self._ready.exception()  # Seen, even if no one waits any more.
+        if self._transport is not None:
+            transport, self._transport = self._transport, None
+            transport.abort()
+
+    def _dispatch(self, events: list[Event]) -> None:
+        for stream, what in events:
+            call = stream.user
+            assert isinstance(call, AsyncStream)
+            if isinstance(what, Outcome):
+                call.on_end(what)
+            else:
+                call.on_message(what)
+
+    def _flush(self) -> None:
+        if self._transport is not None and self._state.has_output:
+            self._transport.write(b"".join(self._state.take()))
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "timed out"
+    if isinstance(error, ConnectionError) and error.errno:
+        return os.strerror(error.errno)  # asyncio has put the address in its place.
+    return text_of(error)
