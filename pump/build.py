@@ -101,6 +101,7 @@ def build(
         resolver=resolver,
         resolving=Resolving(storage, group_commit, resolver),
         retention=_retention(config, storage, membership, clock),
+        front=entrance.server if isinstance(entrance.server, GrpcFront) else None,
     )
     operator = _operator(components, identity.node_id, entrance.pages)
     _add_services(components, operator, cluster_id, entrance.server)
@@ -196,9 +197,9 @@ def _add_services(components: Components, operator: Operator, cluster_id: int, s
     )
     tidb = TidbService(group_commit, pulls, admission)
     add_service(server, TIDB_SERVICE, timed(tidb.methods(), counters))
-    if isinstance(server, GrpcFront):  # grpcio has no fast path.
-        fast_writes = FastWrites(group_commit, admission, counters, flush=server.flush)
-        server.add_fast_unary(f"/{TIDB_SERVICE}/{WRITE_METHOD}", fast_writes.handle)
+    if (front := components.front) is not None:  # grpcio has no fast path.
+        fast_writes = FastWrites(group_commit, admission, counters, flush=front.flush)
+        front.add_fast_unary(f"/{TIDB_SERVICE}/{WRITE_METHOD}", fast_writes.handle)
     penstock = PenstockService(group_commit, large, pulls, admission, operator)
     add_service(server, "penstock.Pump", penstock.methods())
     if components.oracle is not None:

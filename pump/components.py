@@ -11,6 +11,7 @@ from penstock.ts import compose
 from penstock.wire.binlog_text import time_text
 
 if TYPE_CHECKING:
+    from penstock.http2.grpc_front import GrpcFront
     from penstock.oracle.server import OracleServer
     from pump.cluster.clock import ClusterClock
     from pump.cluster.fake_binlogs import FakeBinlogs
@@ -43,6 +44,8 @@ class Components:
     resolver: Resolver
     resolving: Resolving
     retention: Retention
+    front: GrpcFront | None
+    """What serves the port, where that is our own server."""
     began_s: float = field(default_factory=time.monotonic)
 
     def now_ts(self) -> int:

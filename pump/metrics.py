@@ -71,6 +71,9 @@ class PumpMetrics(Collector):
         )
         engine.add_metric([self._components.config.server_engine], 1.0)
         yield engine
+        if (front := self._components.front) is not None:
+            yield _gauge("connections", "Connections to the port.", front.connections)
+            yield _gauge("calls", "Calls under way on them.", front.calls)
         yield _gauge(
             "etcd_reachable", "0 while the status in etcd grows old.", not membership.etcd_is_away
         )

@@ -112,6 +112,8 @@ def test_a_scrape_counts_what_was_written_refused_left_open_and_pulled(
     assert 0 < found["penstock_pump_oldest_open_prewrite_seconds"] < 60
     assert found["penstock_pump_queue_bytes"] == 0
     assert found["penstock_pump_pullers"] == 1
+    assert found["penstock_pump_connections"] >= 1
+    assert found["penstock_pump_calls"] >= 1
     assert "penstock_pump_puller_lag_seconds{puller=drainer-9}" in found
     groups = found["penstock_pump_groups_written_total"]
     assert found["penstock_pump_group_binlogs_count"] == groups
