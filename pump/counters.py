@@ -83,6 +83,7 @@ class MeteredFile:
         self.size = file.size
         self.read = file.read
         self.truncate = file.truncate
+        self.extend = file.extend
         self.close = file.close
 
     @property

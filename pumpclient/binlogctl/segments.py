@@ -19,7 +19,15 @@ from google_crc32c import value
 from penstock.errors import Corrupt, NeedsOperator
 from penstock.log.files import File, Files, OsFiles
 from penstock.log.frame import HEADER_SIZE, MAGIC, Header, decode_header
-from penstock.log.segment import BEGIN, BrokenAt, Segment, open_segment, segment_name, walk
+from penstock.log.segment import (
+    BEGIN,
+    BrokenAt,
+    Segment,
+    open_segment,
+    segment_name,
+    walk,
+    written_bytes,
+)
 
 _NAME = re.compile(r"(\d{6,})\.seg")
 _CHUNK_BYTES = 4 << 20
@@ -167,8 +175,9 @@ def _frames(file: File, segment: Segment, end: int, is_last: bool) -> Iterator[F
             resume, header = next(following, (end, None))
             proven = not is_last or (header is not None and header.synced > broken.offset)
             if not proven and not any(h.synced > broken.offset for _, h in following):
-                what = f"torn end of {end - broken.offset} bytes ({broken.what}): never proven to"
-                yield Remark(segment.path, broken.offset, f"{what} have been acknowledged")
+                if torn := written_bytes(file, broken.offset, end):
+                    what = f"torn end of {torn} bytes ({broken.what}): never proven to have been"
+                    yield Remark(segment.path, broken.offset, f"{what} acknowledged")
                 return
             yield Damage(segment.path, broken.offset, resume, broken.what)
             place = resume

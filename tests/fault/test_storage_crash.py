@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import Corrupt
+from penstock.log.segment import BEGIN
 from penstock.log.segments import Place, Position
 from pump.store.checkpoint import Checkpoint, OpenPrewrite, checkpoint_of
 from pump.store.record import Record
@@ -355,11 +356,19 @@ def test_an_index_ahead_of_a_synced_log_is_an_alarm(tmp_path: Path) -> None:
     files = MemoryFiles()
     storage = _filled(tmp_path, files)
     die(storage)
+    end = storage._segments.end.offset
     last = max(files.nodes)
-    del files.nodes[last].data[-1:]
+    whole = files.nodes[last].data[:end]
+    files.nodes[last].data = whole[:-1]
     with pytest.raises(Corrupt, match="the file ends here") as raised:
         opened(tmp_path, files.after_kill())
     assert raised.value.path == str(last)
+    for lost in (1, 100, end - BEGIN):  # An older copy of a file that is extended ahead.
+        files.nodes[last].data = whole[:-lost] + bytes(5000 + lost)
+        with pytest.raises(Corrupt) as raised:
+            opened(tmp_path, files.after_kill())
+        assert raised.value.path == str(last)
+        assert raised.value.offset <= end - lost
 
 
 @pytest.mark.parametrize("group", [1, 3])

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import Corrupt
+from penstock.log.segment import segment_name
 from penstock.log.segments import Segments
 from pump.store.storage import Storage
 from tests.kit.fakes.files import MemoryFiles
@@ -115,9 +116,11 @@ def test_a_segment_cut_at_any_byte_is_named_unless_nothing_knows_of_it(
     files = MemoryFiles()
     storage = filled(tmp_path / "pump", files)
     copy_index(tmp_path / "pump", tmp_path / "copy")
+    end = storage._segments.end
     die(storage)
     for path, node in files.nodes.items():
-        for length in range(0, len(node.data), step):
+        is_last = path.name == segment_name(end.segment)
+        for length in range(0, end.offset if is_last else len(node.data), step):
             damaged = files.after_crash()
             del damaged.nodes[path].data[length:]
             put_index(tmp_path / "pump", tmp_path / "copy" if with_index else None)

@@ -13,9 +13,10 @@ A segment is sealed by its successor's header, not by a footer of its own: so a 
 failed is sealed at its last good byte without being written to once more, and whatever the failed
 write left after that byte does not count.
 
-Only the last segment may end in something that is no frame. That is the torn end of a crash, and
-is cut off, unless a frame further on says that the place was on the disk already: then bytes that
-were acknowledged have changed, which is `Corrupt`.
+Only the last segment may end in something that is no frame: zeros by which it was extended ahead
+of what is written, and before them the torn end of a crash. That is cut off, unless a frame further
+on says that the place was on the disk already: then bytes that were acknowledged have changed,
+which is `Corrupt`.
 """
 
 from __future__ import annotations
@@ -243,6 +244,7 @@ def find_end(file: File, segment: Segment, known_end: int) -> None:
         raise CutShort(
             str(segment.path), size, f"the file ends here, but it had {known_end} bytes on the disk"
         )
+    _check_known(file, segment, known_end, size)
     end = proven = known_end
     try:
         for block in blocks(file, known_end, size, segment.seed):
@@ -251,18 +253,61 @@ def find_end(file: File, segment: Segment, known_end: int) -> None:
     except BrokenAt as broken:
         if _was_synced(file, broken.offset, size, segment.seed):
             raise Corrupt(str(segment.path), broken.offset, broken.what) from broken
-        log.warning(
-            "%s: cut the torn end of an unfinished write, %d bytes from offset %d on",
-            segment.path,
-            size - broken.offset,
-            broken.offset,
-        )
+        if torn := written_bytes(file, broken.offset, size):
+            log.warning(
+                "%s: cut the torn end of an unfinished write, %d bytes from offset %d on",
+                segment.path,
+                torn,
+                broken.offset,
+            )
+        else:
+            log.info("%s: ends at offset %d, with zeros behind that", segment.path, broken.offset)
         file.truncate(end)
         _cut()
-    if size > proven:
+    if end > proven:
         _rewrite(file, proven, end)
         _rewritten()
     segment.end = segment.synced = end
+
+
+def written_bytes(file: File, begin: int, end: int) -> int:
+    """Return how many bytes from `begin` on are there when the zeros before `end` do not count."""
+    while begin < end:
+        place = max(begin, end - CHUNK_BYTES)
+        if left := file.read(place, end - place).rstrip(b"\0"):
+            return place + len(left) - begin
+        end = place
+    return 0
+
+
+def _check_known(file: File, segment: Segment, known_end: int, size: int) -> None:
+    """Raise unless a frame ends at `known_end`, for the file's length alone says nothing of it."""
+    last = _last_frame_end(file, known_end, segment.seed)
+    if last == known_end:
+        return
+    if written_bytes(file, last, size):
+        raise Corrupt(str(segment.path), last, "not a frame header")
+    raise CutShort(
+        str(segment.path), last, f"the frames end here, but there were some up to {known_end}"
+    )
+
+
+def _last_frame_end(file: File, before: int, seed: int) -> int:
+    """Return the largest place up to `before` where a frame ends; `BEGIN` if none does."""
+    high = before
+    while high > BEGIN:
+        low = max(BEGIN, high - CHUNK_BYTES)
+        chunk = file.read(low, min(high + HEADER_SIZE, before) - low)
+        at = chunk.rfind(MAGIC, 0, high - low + len(MAGIC) - 1)
+        while at >= 0:
+            header = decode_header(chunk, at, offset=low + at, seed=seed)
+            if header is not None:
+                end = low + at + HEADER_SIZE + header.length
+                if end <= before:
+                    return end
+            at = chunk.rfind(MAGIC, 0, at + len(MAGIC) - 1)
+        high = low
+    return BEGIN
 
 
 def _was_synced(file: File, place: int, size: int, seed: int) -> bool:

@@ -10,6 +10,8 @@ from pathlib import Path
 from penstock.log.files import File
 
 SECTOR = 512
+EXTENDED_MAX = 1500
+"""Few, so that it is cheap and happens often."""
 
 
 class Node:
@@ -87,6 +89,13 @@ class MemoryFile:
             if offset < size_bytes
         ]
 
+    def extend(self, size_bytes: int) -> int:
+        size = self.size()
+        more = min(size_bytes - size, EXTENDED_MAX)
+        if more > 0 and self._files.extends:
+            self.node.write(bytes(more), size)
+        return self.size()
+
     def close(self) -> None:
         pass
 
@@ -100,6 +109,7 @@ class MemoryFiles:
         self.calls: list[tuple[str, str]] = []
         self.fail: Callable[[str, Path], None] = lambda call, path: None
         self.free_bytes = 1 << 40
+        self.extends = True
 
     def check(self, call: str, path: Path) -> None:
         self.calls.append((call, path.name))

@@ -129,6 +129,7 @@ def test_of_fake_binlogs_only_the_last_one_is_kept() -> None:
 
 def test_a_file_ends_with_a_transaction_once_it_is_full_and_the_next_knows_its_place() -> None:
     files = MemoryFiles()
+    files.extends = False
     log = started(files)
     append(log, entries(*range(1, 101)))
     assert len(names(files)) == log.size()[0] > 5

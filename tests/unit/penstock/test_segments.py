@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import errno
+import logging
+import os
 import random
 import struct
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from google_crc32c import value
@@ -11,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import Corrupt, NeedsOperator, Retryable
+from penstock.log.frame import HEADER_SIZE
 from penstock.log.segment import BEGIN, CutShort, segment_name
 from penstock.log.segments import Place, Position, Segments, WriteFailed
 from tests.kit.fakes.files import MemoryFiles
@@ -88,7 +92,7 @@ def test_a_torn_end_is_cut_and_appending_continues_cleanly() -> None:
     stored(segments, b"kept")
     end = segments.end.offset
     stored(segments, b"torn away")
-    whole = bytes(files.nodes[FIRST].data)
+    whole = bytes(files.nodes[FIRST].data[: segments.end.offset])
     for cut in range(end, len(whole)):
         crashed = MemoryFiles()
         crashed.create(FIRST).write([whole[:cut]], 0)
@@ -99,14 +103,61 @@ def test_a_torn_end_is_cut_and_appending_continues_cleanly() -> None:
         assert scanned(opened(crashed)) == [b"kept", b"new"]
 
 
-def test_a_tail_of_zeros_is_torn(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_tail_of_zeros_is_cut_and_said(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     files = MemoryFiles()
     segments = opened(files)
     stored(segments, b"kept")
     files.nodes[FIRST].data.extend(bytes(5000))
     assert scanned(opened(files)) == [b"kept"]
-    assert "000000.seg" in caplog.text
-    assert f"offset {segments.end.offset}" in caplog.text
+    assert f"000000.seg: ends at offset {segments.end.offset}, with zeros" in caplog.text
+
+
+def test_zeros_behind_a_torn_end_are_no_part_of_it(caplog: pytest.LogCaptureFixture) -> None:
+    files = MemoryFiles()
+    segments = opened(files)
+    stored(segments, b"kept")
+    end = segments.end.offset
+    stored(segments, b"torn away")
+    del files.nodes[FIRST].data[segments.end.offset - 3 :]
+    files.nodes[FIRST].data.extend(bytes(9_000_000))
+    again = opened(files)
+    assert scanned(again) == [b"kept"]
+    torn = HEADER_SIZE + len(b"torn away") - 3
+    assert f"unfinished write, {torn} bytes from offset {end}" in caplog.text
+    stored(again, b"new")
+    assert scanned(opened(files)) == [b"kept", b"new"]
+
+
+@pytest.mark.parametrize("extends", [True, False])
+def test_a_file_is_as_long_as_what_is_in_it_once_it_is_sealed_or_stopped(
+    tmp_path: Path, extends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not extends:
+        full = OSError(errno.ENOSPC, "no space")
+        monkeypatch.setattr(os, "posix_fallocate", Mock(side_effect=full))
+    segments = Segments.open(tmp_path, segment_bytes_max=1 << 20)
+    stored(segments, bytes(600_000))
+    first = tmp_path / "000000.seg"
+    assert first.stat().st_size == (1 << 20 if extends else segments.end.offset)
+    stored(segments, bytes(600_000))
+    sealed_at = segments.end.offset
+    stored(segments, b"in the next")
+    assert first.stat().st_size == sealed_at
+    end = segments.end.offset
+    segments.close()
+    assert (tmp_path / "000001.seg").stat().st_size == end + HEADER_SIZE
+    assert len(scanned(Segments.open(tmp_path))) == 3
+
+
+def test_a_volume_without_plenty_of_space_is_not_taken_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    little = os.statvfs_result((4096, 4096, 250_000, 250_000, 250_000, 1, 1, 1, 0, 255))
+    monkeypatch.setattr(os, "fstatvfs", lambda descriptor: little)
+    segments = Segments.open(tmp_path)
+    stored(segments, b"small")
+    assert (tmp_path / "000000.seg").stat().st_size == segments.end.offset
 
 
 def test_damage_before_a_later_group_is_damage_not_a_torn_end() -> None:
