@@ -20,8 +20,7 @@ WANTED = $(sort $(foreach goal,$(MAKECMDGOALS),$(NEEDS_$(goal))))
 
 setup:  ## Virtual environment, packages, etcd, a JRE if there is no Java 17+
 	@deploy/setup.sh $(WANTED)
-	$(if $(filter tidb,$(WANTED)),@deploy/tidb.sh .venv/servers)
-	$(if $(filter conformance,$(WANTED)),@deploy/conformance.sh .venv/servers)
+	$(if $(filter tidb conformance,$(WANTED)),@deploy/go.sh .venv/servers $(filter tidb conformance,$(WANTED)))
 
 demo: setup  ## The whole main job on real data; SINK=mysql: into a MariaDB, SOURCE=mysql: from one too, SOURCE=tidb: from a TiDB
 	@$(BIN)/python -m deploy.demo --source $(SOURCE) --sink $(SINK)

@@ -1,4 +1,4 @@
-// What others test an HTTP/2 and gRPC server with; see deploy/conformance.sh. Go adds what these need.
+// What others test an HTTP/2 and gRPC server with; see deploy/go.sh. Go adds what these need.
 module penstock.example/conformance
 
 go 1.21

@@ -1,4 +1,4 @@
-"""A private TiDB with a PD and a TiKV beside it, or alone: what `deploy/tidb.sh` has built."""
+"""A private TiDB with a PD and a TiKV beside it, or alone: what `deploy/go.sh` has built."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from deploy.local.sql_server import UNPACKED, SqlProcess
 from penstock.errors import NeedsOperator, Retryable
 
 BUILT = UNPACKED / "tidb"
-"""Where `deploy/tidb.sh` leaves a link to what it has built."""
+"""Where `deploy/go.sh` leaves a link to what it has built."""
 READY_S_MAX = 300.0
 """Ten seconds on a machine of its own; the first start of a TiDB makes its system tables."""
 OWNER_LEASE_S = 10
@@ -22,7 +22,7 @@ def built(name: str) -> str:
     """Return the path of a program; raise `NeedsOperator` when it is not built."""
     path = BUILT / name
     if not path.exists():
-        raise NeedsOperator(f"no {name} in {BUILT}", hint=f"deploy/tidb.sh {UNPACKED}")
+        raise NeedsOperator(f"no {name} in {BUILT}", hint=f"deploy/go.sh {UNPACKED} tidb")
     return str(path)
 
 

@@ -1,4 +1,4 @@
-// What a TiDB is tried out with; see deploy/tidb.sh. Go adds what these need, in the versions that follow from them.
+// What a TiDB is tried out with; see deploy/go.sh. Go adds what these need, in the versions that follow from them.
 module penstock.example/tidb
 
 go 1.20

@@ -5,7 +5,7 @@
 `pump` is all that concerns the Pump, `drainer` all that concerns the Drainer. `pump.restart`,
 `pump.stored` and `catchup.10g` write tens of gigabytes, and run only under their own names and for
 these two; CATCHUP_GB=1 makes the last one small. `tidb` runs under its name only, too: it needs the
-TiDB that `deploy/tidb.sh .venv/servers` builds. What is being measured stands on stderr.
+TiDB that `deploy/go.sh .venv/servers tidb` builds. What is being measured stands on stderr.
 
     {"name", "value", "unit", "baseline", "ratio", "detail"}
 

@@ -1,6 +1,6 @@
 """Other people's clients and tests of conformance against our gRPC server, plain and over TLS.
 
-h2spec and grpc-go's client run with the long sweeps: `deploy/conformance.sh` builds them.
+h2spec and grpc-go's client run with the long sweeps: `deploy/go.sh` builds them.
 """
 
 from __future__ import annotations
