@@ -6,7 +6,8 @@
 The TiDB, its TiKV and everything else share one machine, so the first figure is taken when nothing
 is written any more; it is the best of three, for each of which the downstream is put back. They run
 only under their own names, and need what `make test-tidb` builds. `TIDB_CHANGES` asks for another
-number of row changes, `TIDB_RATE` for another rate.
+number of row changes, `TIDB_RATE` for another rate. Where `TIDB_BINLOG_DRAINER` is the path of
+TiDB-Binlog's own Drainer, the catch-up has it as its baseline, on the same stream, in turns.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import pymysql
 
 from deploy.local.cluster import Cluster
 from deploy.local.mariadb import MariadbServer
+from deploy.local.process import ServerProcess, free_port
 from deploy.local.sysbench import Sysbench
 from deploy.local.tidb import PdAndTikv, TidbServer
 from penstock.errors import Retryable
@@ -32,6 +34,8 @@ from tests.bench.marked_writers import LOOK_EVERY_S, MarkedWriters
 from tests.bench.oltp_writers import Pace
 
 CHANGES = int(os.environ.get("TIDB_CHANGES", "230000"))
+ORIGINAL = os.environ.get("TIDB_BINLOG_DRAINER", "")
+ORIGINAL_WORKERS = 16
 RATE = int(os.environ.get("TIDB_RATE", "300"))
 PUMPS = 2
 TABLES, ROWS = 4, 10_000
@@ -71,8 +75,9 @@ class Sides:
         """Commit a last transaction, which can be waited for."""
         self.upstream.run(f"UPDATE {self.marks} SET number = {number} WHERE id = 0")
 
-    def wait_for(self, number: int) -> None:
+    def wait_for(self, number: int, drainer: ServerProcess | None = None) -> None:
         """Return once that transaction is downstream, and so everything before it."""
+        drainer = drainer or self.cluster.drainer
         wanted, deadline_s = f"SELECT number FROM {self.marks} WHERE id = 0", time.monotonic()
         deadline_s += STALL_S_MAX
         with self.downstream.connect() as connection, connection.cursor() as cursor:
@@ -81,8 +86,8 @@ class Sides:
                     cursor.execute(wanted)
                     if cursor.fetchone() == (number,):
                         return
-                if time.monotonic() > deadline_s or not self.cluster.drainer.is_running:
-                    raise Retryable(f"no row arrives:\n{self.cluster.drainer.log_tail()}")
+                if time.monotonic() > deadline_s or not drainer.is_running:
+                    raise Retryable(f"no row arrives:\n{drainer.log_tail()}")
                 time.sleep(LOOK_EVERY_S)
 
     def keep(self) -> str:
@@ -157,36 +162,72 @@ def running(home: Path) -> Iterator[Sides]:
 
 def measure_catchup(home: Path) -> Iterator[Figure]:
     """Yield the seconds from the start of a Drainer's process to the last row downstream."""
-    took_s, drainer_s = [], []
+    took_s: dict[str, list[float]] = {"own": [], "original": []}
+    cpu_s: dict[str, list[float]] = {"own": [], "original": []}
     with running(home) as sides:
-        drainer = sides.cluster.drainer
-        drainer.stop()
+        drainers = {"own": sides.cluster.drainer}
+        if ORIGINAL:
+            drainers["original"] = original(sides)
+        sides.cluster.drainer.stop()
         checkpoint = sides.keep()
         done, rate = sides.fill(CHANGES)
         print(f"  {done} transactions written, {rate:.0f}/s", file=sys.stderr, flush=True)
         sides.mark(2)
         for _ in range(REPEATS):
-            drainer.stop()
-            sides.put_back(checkpoint)
-            begun_s = time.monotonic()
-            drainer.start()
-            sides.wait_for(2)
-            took_s.append(time.monotonic() - begun_s)
-            drainer_s.append(process_s(drainer.pid))
-            print(f"  {took_s[-1]:.1f} s", file=sys.stderr, flush=True)
+            for name, drainer in drainers.items():
+                sides.put_back(checkpoint)
+                begun_s = time.monotonic()
+                drainer.start()
+                try:
+                    sides.wait_for(2, drainer)
+                    took_s[name].append(time.monotonic() - begun_s)
+                    cpu_s[name].append(process_s(drainer.pid))
+                finally:
+                    drainer.stop()
+                print(f"  {name}: {took_s[name][-1]:.1f} s", file=sys.stderr, flush=True)
     yield Figure(
         name="tidb.catchup",
-        value=min(took_s),
+        value=min(took_s["own"]),
         unit="s",
+        baseline=min(took_s["original"], default=None),
         detail={
             "row_changes": CHANGES_PER_TRANSACTION * done,
-            "row_changes_per_s": round(CHANGES_PER_TRANSACTION * done / min(took_s)),
-            "all_s": [round(each, 1) for each in took_s],
-            "drainer_cpu_s": [round(each, 1) for each in drainer_s],
+            "row_changes_per_s": round(CHANGES_PER_TRANSACTION * done / min(took_s["own"])),
+            "all_s": {name: [round(each, 1) for each in all_s] for name, all_s in took_s.items()},
+            "cpu_s": {name: [round(each, 1) for each in all_s] for name, all_s in cpu_s.items()},
             "written_transactions_per_s": round(rate),
             "machine_load": round(os.getloadavg()[0], 1),
+            "baseline": "TiDB-Binlog's Drainer",
         },
     )
+
+
+def original(sides: Sides) -> ServerProcess:
+    """Return TiDB-Binlog's Drainer, not started; it goes on from the checkpoint of ours."""
+    home, to = sides.home / "original", sides.downstream
+    home.mkdir()
+    settings = home / "drainer.toml"
+    settings.write_text(
+        f"""
+        [syncer]
+        db-type = "mysql"
+        worker-count = {ORIGINAL_WORKERS}
+        [syncer.to]
+        host = "{to.host}"
+        port = {to.port}
+        user = "{to.user}"
+        password = "{to.password}"
+        """
+    )
+    settings.chmod(0o600)
+    command = [
+        ORIGINAL,
+        f"-config={settings}",
+        f"-addr=127.0.0.1:{free_port()}",
+        f"-data-dir={home / 'data'}",
+        f"-pd-urls=http://{sides.pd.url}",
+    ]
+    return ServerProcess(command, log=home / "drainer.log")
 
 
 def measure_lag(home: Path) -> Iterator[Figure]:
