@@ -216,7 +216,7 @@ def test_pumps_that_never_answer_end_in_a_retryable_error(cluster_of: ClusterOf)
 def test_a_prewrite_in_doubt_is_rolled_back_there_after_it_went_elsewhere(
     cluster_of: ClusterOf,
 ) -> None:
-    cluster = cluster_of()
+    cluster = cluster_of(write_timeout_s=20, attempt_timeout_s=1.0)
     a, b = cluster.start("a", "b")
     a.gate.clear()
     assert cluster.prewrite(1) == "b"
@@ -228,7 +228,7 @@ def test_a_prewrite_in_doubt_is_rolled_back_there_after_it_went_elsewhere(
 def test_an_orphan_on_a_pump_that_died_is_rolled_back_when_it_is_back(
     cluster_of: ClusterOf,
 ) -> None:
-    cluster = cluster_of()
+    cluster = cluster_of(write_timeout_s=20, attempt_timeout_s=1.0)
     a, b = cluster.start("a", "b")
     a.gate.clear()
 
