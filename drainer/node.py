@@ -38,6 +38,7 @@ from drainer.standby import EndedAsStandby, stand_by
 from penstock.cluster.drainer_runs import DrainerRun, run_named, standbys
 from penstock.cluster.node_registry import NodeState
 from penstock.errors import NeedsOperator
+from penstock.node import supervisor
 from penstock.node.http_status import HttpStatus
 from penstock.pb import penstock_pb2
 
@@ -53,6 +54,7 @@ async def run(config: DrainerConfig, stop: asyncio.Event) -> None:
                 return
             front = Front(config, components.security, components.home)
             stack.push_async_callback(front.close)
+            supervisor.say(supervisor.READY)
             handed_over = ""
             while True:
                 former = await stand_by(components, front, stop, handed_over=handed_over)

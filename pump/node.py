@@ -17,6 +17,7 @@ from penstock.cluster.etcd import connect
 from penstock.cluster.node_registry import NodeState
 from penstock.errors import Retryable
 from penstock.log.files import OsFiles
+from penstock.node import supervisor
 from penstock.oracle.cluster_id import find_cluster_id
 from penstock.security.tls import Security
 from pump.build import SERVER_GRACE_S, Entrance, build
@@ -129,6 +130,7 @@ class _Node:
             group.create_task(self._components.resolving.run())
             group.create_task(self._components.retention.run())
             await self._membership.join()
+            supervisor.say(supervisor.READY, "STATUS=online")
             group.create_task(
                 self._membership.heartbeats(self._components.config.heartbeat_interval_s)
             )

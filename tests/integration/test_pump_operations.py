@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import signal
+import socket
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -287,6 +289,32 @@ def test_a_pump_that_is_not_online_yet_is_not_serving(
         answer = health.Check(health_pb2.HealthCheckRequest(), timeout=10)
     assert answer.status == health_pb2.HealthCheckResponse.NOT_SERVING
     assert metrics_of(pump)["penstock_pump_state{state=paused}"] == 1
+
+
+def test_a_pump_says_to_systemd_when_it_is_online_that_it_lives_and_when_it_stops(
+    etcd_server: EtcdServer,
+    pump_factory: Factory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    monkeypatch.setenv("WATCHDOG_USEC", "200000")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(60)
+        pump = pump_factory(etcd_server.url)
+        heard = [systemd.recv(100)]
+        while heard[-1] != b"READY=1\nSTATUS=online":
+            heard.append(systemd.recv(100))
+        assert pump.status().state == "online"
+        assert systemd.recv(100) == b"WATCHDOG=1"
+        assert pump.stop() == 0
+        systemd.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                heard.append(systemd.recv(100))
+        assert b"STOPPING=1" in heard
+        assert set(heard) == {b"WATCHDOG=1", b"READY=1\nSTATUS=online", b"STOPPING=1"}
 
 
 def test_a_hangup_lets_a_pump_continue_with_a_new_log(

@@ -3,7 +3,8 @@
 SIGINT, SIGTERM   stop; the second one of a kind ends the process at once
 SIGHUP            log files are opened again, certificates are read again; never stops a node
 
-The exit codes are those of every program (`penstock.node.command`).
+Under systemd it says when it is up, stops, and that it lives (`supervisor.py`). The exit codes are
+those of every program (`penstock.node.command`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 from collections.abc import Awaitable, Callable
 
 from penstock.errors import NeedsOperator, PenstockError
-from penstock.node import command
+from penstock.node import command, supervisor
 from penstock.node.logs import Logs, grpc_lines_as_ours, start_logging
 from penstock.security import tls
 
@@ -89,13 +90,18 @@ async def _with_signals(main: Main, logs: Logs) -> None:
 
     def ask(number: signal.Signals) -> None:
         log.info("%s: stopping; send it again to end at once", number.name)
+        supervisor.say(supervisor.STOPPING)
         stop.set()
         loop.remove_signal_handler(number)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ask, number)
     loop.add_signal_handler(signal.SIGHUP, _reload, logs)
-    await main(stop)
+    living = asyncio.create_task(supervisor.live())
+    try:
+        await main(stop)
+    finally:
+        living.cancel()
 
 
 def _reload(logs: Logs) -> None:

@@ -29,7 +29,7 @@ from urllib.parse import quote
 from penstock.cluster import etcd
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.filters import Rules
-from penstock.node import service
+from penstock.node import service, supervisor
 from penstock.node.http_status import HttpStatus
 from penstock.node.output import TEXT, add_output, take_output, write
 from penstock.security.tls import Security
@@ -99,6 +99,7 @@ def run(settings: SourceConfig) -> int:
         pages = HttpStatus(f"Penstock source {settings.source_id}")
         Pages(source, settings.source_id).add_to(pages)
         await pages.start(settings.status_addr, 0)
+        supervisor.say(supervisor.READY)
         running = asyncio.create_task(asyncio.to_thread(source.run))
         stopping = asyncio.create_task(stop.wait())
         try:

@@ -1,0 +1,43 @@
+"""Supervisor: says to who started a node, by systemd's protocol, that it is up, lives or stops.
+
+A datagram of `NAME=value` lines to the socket that NOTIFY_SOCKET names: sd_notify(3). Without that
+variable nothing is said. Where WATCHDOG_USEC asks for it, the event loop says that it lives twice
+as often, so that one that hangs is started again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+
+log = logging.getLogger(__name__)
+
+READY = "READY=1"
+STOPPING = "STOPPING=1"
+_ALIVE = "WATCHDOG=1"
+
+
+def say(*lines: str) -> None:
+    """Say what is new; one that does not listen is one line in the log."""
+    path = os.environ.get("NOTIFY_SOCKET", "")
+    if not path:
+        return
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
+            # A name that begins with @ is one of Linux' abstract names, which begin with a zero.
+            out.sendto("\n".join(lines).encode(), f"\0{path[1:]}" if path[0] == "@" else path)
+    except OSError as error:
+        log.warning("NOTIFY_SOCKET %s: %s", path, error)
+
+
+async def live() -> None:
+    """Say so as often as is asked for, until cancelled; return at once when it is not."""
+    asked_us = os.environ.get("WATCHDOG_USEC", "")
+    is_for_us = os.environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+    if not asked_us.isdecimal() or not int(asked_us) or not is_for_us:
+        return
+    while True:
+        say(_ALIVE)
+        await asyncio.sleep(int(asked_us) / 2e6)
