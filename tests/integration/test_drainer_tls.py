@@ -79,7 +79,7 @@ def test_a_drainer_that_a_pump_does_not_trust_says_which_pump_and_why(
     cases: list[tuple[Tls | None, str]] = [
         (other.tls, "is not trusted"),
         (authority.issue("stranger").tls, "'stranger'"),
-        (None, "socket closed"),
+        (None, "does it want tls?"),
         (good.tls, ""),
     ]
     for number, (tls, reason) in enumerate(cases):

@@ -15,7 +15,13 @@ from collections import deque
 from types import TracebackType
 from typing import Any, Final, Self
 
-from penstock.http2.client.channel import CallFailed, address_parts, request_block, text_of
+from penstock.http2.client.channel import (
+    CallFailed,
+    address_parts,
+    lost_text,
+    request_block,
+    text_of,
+)
 from penstock.http2.client.client_connection import ClientConnection, ClientStream, Event, Outcome
 from penstock.http2.client.response_heads import UNAVAILABLE
 from penstock.security.tls import Tls
@@ -81,7 +87,7 @@ class AsyncChannel:
         self._address = address
         self._tls = tls
         self._connect_s = connect_s
-        self._connection = _Connection()
+        self._connection = _Connection(is_tls=tls is not None)
 
     async def __aenter__(self) -> Self:
         """Connect; raises `CallFailed` (UNAVAILABLE), and `NeedsOperator` for unusable files."""
@@ -119,8 +125,9 @@ class AsyncChannel:
 class _Connection(asyncio.Protocol):
     """What moves bytes between the event loop's socket and the state of the connection."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_tls: bool) -> None:
         self._state = ClientConnection()
+        self._is_tls = is_tls
         self._transport: Any = None
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -169,7 +176,8 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """See `asyncio.Protocol`."""
-        self._lose("the connection is closed" if error is None else text_of(error))
+        is_ready = self._state.is_ready
+        self._lose(lost_text(error, is_ready=is_ready, is_tls=self._is_tls))
 
     def _lose(self, problem: str) -> None:
         """End all calls, as nothing will come any more."""

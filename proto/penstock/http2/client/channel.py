@@ -414,9 +414,9 @@ class Channel:
         except TimeoutError:
             raise
         except OSError as error:
-            return self._lose(text_of(error))
+            return self._lose(self._lost_text(error))
         if not size:
-            return self._lose("the connection is closed")
+            return self._lose(self._lost_text(None))
         self._take_in(data)
         if (fault := self._connection.fault) is not None:
             return self._lose(f"the server broke a rule of HTTP/2: {fault}")
@@ -424,6 +424,10 @@ class Channel:
             self._heard_s, self._is_asking = time.monotonic(), False
             return self._tick()
         return True
+
+    def _lost_text(self, error: OSError | None) -> str:
+        is_ready, is_tls = self._connection.is_ready, self._tls is not None
+        return lost_text(error, is_ready=is_ready, is_tls=is_tls)
 
     def _take_in(self, data: bytes) -> None:
         with self._lock:
@@ -614,6 +618,14 @@ def _left_s(deadline_s: float) -> float:
     if left_s <= 0:
         raise TimeoutError("timed out")
     return left_s
+
+
+def lost_text(error: Exception | None, *, is_ready: bool, is_tls: bool) -> str:
+    """Return what to say of a connection's end; of one that a server ended at once, why it may."""
+    if not is_ready and (error is None or isinstance(error, ConnectionError)):
+        early = "it closed the connection before it spoke HTTP/2"
+        return early if is_tls else f"{early}; does it want TLS?"
+    return "the connection is closed" if error is None else text_of(error)
 
 
 def text_of(error: Exception) -> str:
