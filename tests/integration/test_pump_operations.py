@@ -302,7 +302,7 @@ def test_a_pump_says_to_systemd_when_it_is_online_that_it_lives_and_when_it_stop
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
         systemd.settimeout(60)
-        pump = pump_factory(etcd_server.url)
+        pump = pump_factory(etcd_server.url, online=False)
         heard = [systemd.recv(100)]
         while heard[-1] != b"READY=1\nSTATUS=online":
             heard.append(systemd.recv(100))

@@ -19,13 +19,14 @@ STOPPING = "STOPPING=1"
 _ALIVE = "WATCHDOG=1"
 
 
-def say(*lines: str) -> None:
-    """Say what is new; one that does not listen is one line in the log."""
+def say(*lines: str, wait_s: float = 1.0) -> None:
+    """Say what is new; one that does not listen for `wait_s` is one line in the log."""
     path = os.environ.get("NOTIFY_SOCKET", "")
     if not path:
         return
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
+            out.settimeout(wait_s)
             # A name that begins with @ is one of Linux' abstract names, which begin with a zero.
             out.sendto("\n".join(lines).encode(), f"\0{path[1:]}" if path[0] == "@" else path)
     except OSError as error:
@@ -39,5 +40,6 @@ async def live() -> None:
     if not asked_us.isdecimal() or not int(asked_us) or not is_for_us:
         return
     while True:
-        say(_ALIVE)
+        # Never waited for: what has not yet read the last ones needs no more of them.
+        say(_ALIVE, wait_s=0)
         await asyncio.sleep(int(asked_us) / 2e6)

@@ -73,3 +73,14 @@ def test_one_that_does_not_listen_is_a_line_in_the_log(
     caplog.clear()
     supervisor.say(supervisor.READY)
     assert caplog.text == ""
+
+
+def test_one_that_listens_but_does_not_read_holds_back_no_node(
+    heard: socket.socket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    while not caplog.text:
+        supervisor.say(supervisor.READY, wait_s=0)
+    monkeypatch.setenv("WATCHDOG_USEC", "20000")
+    with pytest.raises(TimeoutError):
+        asyncio.run(asyncio.wait_for(supervisor.live(), 0.1))
+    assert heard.recv(100) == b"READY=1"
