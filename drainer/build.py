@@ -51,8 +51,8 @@ from drainer.sinks.opening import open_sink
 from drainer.sinks.protocol import PartitionedSink, Sink
 from drainer.sinks.thread import SinkThread
 from drainer.spark.dispatcher import Dispatcher
+from drainer.spark.java import use_java
 from drainer.spark.job import SparkJob, SparkSettings
-from drainer.spark.jvm import use_java
 from drainer.spark.row_batches import Fetching, Generation
 from drainer.strategies import Strategy
 from drainer.strategies.merge import Parallel, Snapshot
@@ -124,8 +124,8 @@ async def build_components(
     compiled(config)  # A rule that cannot be is reported before anything is opened.
     open_sink(config.downstream, cluster_id=0)  # Contacts nothing: its URL, options, password.
     security = Security(config.security)
-    java = asyncio.create_task(asyncio.to_thread(use_java))
     home = stack.enter_context(Home(config.data_dir))
+    java = asyncio.create_task(asyncio.to_thread(use_java, home.path / "java"))
     fetch = fetch_settings(config)
     os.environ["JAVA_HOME"] = str(await java)
     opening = asyncio.create_task(_open_ends(config, security, stack, stop))

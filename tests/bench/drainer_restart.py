@@ -22,8 +22,9 @@ from pathlib import Path
 from deploy.local.cluster import Cluster
 from deploy.local.mariadb import MariadbServer
 from deploy.local.process import ServerProcess
+from drainer.spark.java import use_java
 from drainer.spark.job import JAVA_OPTIONS
-from drainer.spark.jvm import archive_in, use_java, write_archive
+from drainer.spark.jvm import archive_in, write_archive
 from pumpclient import PumpClient
 from tests.bench.figure import Figure
 from tests.bench.lag import checkpoint_ts, wait_until
@@ -47,7 +48,7 @@ print("done", flush=True)
 
 def measure(home: Path) -> Iterator[Figure]:
     """Yield the medians of a restart and of a takeover, in seconds."""
-    java_home = str(use_java())
+    java_home = str(use_java(home / "java"))
     os.environ["JAVA_HOME"] = java_home
     bare_s = [bare_spark_s() for _ in range(3)]
     with (

