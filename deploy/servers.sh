@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Unpacks database servers that this Debian release does not have, beside the machine's own packages.
+# Unpacks servers beside the machine's own packages: those that this Debian release does not have, or that its package would
+# start as a service.
 #
-#   deploy/servers.sh FOLDER NAME...    NAME: mysql (Debian's mysql-server-core) or mariadb (mariadb-server-core)
+#   deploy/servers.sh FOLDER NAME...    NAME: mysql, mariadb or prometheus
 #
 # Each goes to FOLDER/NAME with every library it needs, its own loader and C library included, so that nothing of the
 # machine is used or changed: apt works on a state of its own, and `dpkg -x` only unpacks. Run it again: it does nothing
-# where the server is there. `deploy/local/mysql.py` and `deploy/local/mariadb.py` start what is unpacked.
+# where the server is there. `deploy/local/` starts what is unpacked.
 set -euo pipefail
 SUITE=sid
 folder=$1; shift
@@ -40,7 +41,7 @@ CONF
   # The machine's proxies and authorities count, as they do for its own packages.
   apt-config dump | grep -iE '^Acquire::https?::' >> "$apt/apt.conf" || true
   retried env APT_CONFIG="$apt/apt.conf" apt-get update -qq -o APT::Update::Error-Mode=any >&2 \
-    || die "no MySQL and no newer MariaDB for the tests: $(mirror) does not give its suite $SUITE (is there a network?)"
+    || die "not all servers for the tests: $(mirror) does not give its suite $SUITE (is there a network?)"
 }
 
 retried() {  # COMMAND...
@@ -53,7 +54,8 @@ retried() {  # COMMAND...
 }
 
 unpack() {
-  local name=$1 apt=$2 package=$1-server-core
+  local name=$1 apt=$2 package=$1
+  [ "$name" = prometheus ] || package=$name-server-core
   local at=$folder/$name packages
   say "unpacking Debian $SUITE's $package into $at (nothing is installed)"
   export APT_CONFIG=$apt/apt.conf
@@ -72,7 +74,7 @@ folder=$(cd "$folder" && pwd)
 apt=
 trap '[ -z "$apt" ] || rm -rf "$apt"' EXIT
 for name; do
-  case $name in mysql|mariadb) ;; *) die "no server $name: mysql or mariadb" ;; esac
+  case $name in mysql|mariadb|prometheus) ;; *) die "no server $name: mysql, mariadb or prometheus" ;; esac
   [ ! -d "$folder/$name" ] || continue
   if [ -z "$apt" ]; then
     "$(dirname "$0")/packages.sh" servers

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deploy.local.sql_server import UNPACKED
+from deploy.local.programs import UNPACKED
 from penstock.errors import NeedsOperator
 
 BUILT = UNPACKED / "conformance"

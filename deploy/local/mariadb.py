@@ -6,8 +6,8 @@ import os
 import subprocess
 from pathlib import Path
 
-from deploy.local.programs import program
-from deploy.local.sql_server import SqlServer, Unpacked
+from deploy.local.programs import Unpacked, program
+from deploy.local.sql_server import SqlServer
 from penstock.errors import NeedsOperator
 
 LOG_SIZE = "--innodb-log-file-size=64M"

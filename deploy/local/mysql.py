@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from deploy.local.sql_server import SqlServer, Unpacked
+from deploy.local.programs import Unpacked
+from deploy.local.sql_server import SqlServer
 from penstock.errors import NeedsOperator
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -10,6 +11,8 @@ from typing import NamedTuple
 from penstock.errors import NeedsOperator
 
 TABLE = Path(__file__).parents[1] / "packages.txt"
+UNPACKED = Path(sys.prefix) / "servers"
+"""Where `deploy/servers.sh` unpacks servers that the machine's own release does not have."""
 _SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
 
 
@@ -40,3 +43,21 @@ def program(name: str, *others: str) -> str:
             return found
     package = next(row.package for row in needed() if row.program == name)
     raise NeedsOperator(f"no {name} here", hint=f"as root, apt-get install {package}")
+
+
+class Unpacked:
+    """A server of another release, run by the loader and the libraries that came with it."""
+
+    def __init__(self, name: str) -> None:
+        """Find it; raise `NeedsOperator` when it is not there."""
+        self.root = UNPACKED / name / "usr"
+        if not self.root.is_dir():
+            raise NeedsOperator(
+                f"no {name} in {UNPACKED}", hint=f"deploy/servers.sh {UNPACKED} {name}"
+            )
+
+    def command(self, program: str) -> list[str]:
+        """Return how a program of it is run; `program` is a path such as `sbin/mysqld`."""
+        libraries = next(self.root.glob("lib/*-linux-gnu"))
+        loader = next(self.root.glob("lib*/ld-linux-*.so.*"))
+        return [str(loader), "--library-path", str(libraries), str(self.root / program)]

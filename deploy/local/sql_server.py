@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import sys
 import time
 from pathlib import Path
 from typing import Any, Self
@@ -13,29 +12,9 @@ from urllib.parse import quote
 import pymysql
 
 from deploy.local.process import ServerProcess, free_port
-from penstock.errors import NeedsOperator, Retryable
+from penstock.errors import Retryable
 
 USER = "penstock"
-UNPACKED = Path(sys.prefix) / "servers"
-"""Where `deploy/servers.sh` unpacks servers that the machine's own release does not have."""
-
-
-class Unpacked:
-    """A server of another release, run by the loader and the libraries that came with it."""
-
-    def __init__(self, name: str) -> None:
-        """Find it; raise `NeedsOperator` when it is not there."""
-        self.root = UNPACKED / name / "usr"
-        if not self.root.is_dir():
-            raise NeedsOperator(
-                f"no {name} in {UNPACKED}", hint=f"deploy/servers.sh {UNPACKED} {name}"
-            )
-
-    def command(self, program: str) -> list[str]:
-        """Return how a program of it is run; `program` is a path such as `sbin/mysqld`."""
-        libraries = next(self.root.glob("lib/*-linux-gnu"))
-        loader = next(self.root.glob("lib*/ld-linux-*.so.*"))
-        return [str(loader), "--library-path", str(libraries), str(self.root / program)]
 
 
 class SqlProcess(ServerProcess):

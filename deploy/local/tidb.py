@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Self
 
 from deploy.local.process import ServerProcess, free_port
-from deploy.local.sql_server import UNPACKED, SqlProcess
+from deploy.local.programs import UNPACKED
+from deploy.local.sql_server import SqlProcess
 from penstock.errors import NeedsOperator, Retryable
 
 BUILT = UNPACKED / "tidb"

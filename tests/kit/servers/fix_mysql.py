@@ -19,7 +19,8 @@ import pytest
 from deploy.local import mariadb as local_mariadb
 from deploy.local import mysql as local_mysql
 from deploy.local.mysql import MysqlServer
-from deploy.local.sql_server import SqlServer, Unpacked
+from deploy.local.programs import Unpacked
+from deploy.local.sql_server import SqlServer
 from tests.kit.servers.binlog_server import (
     MARIADB,
     MARIADB_NEW,

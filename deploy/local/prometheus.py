@@ -1,0 +1,88 @@
+"""A private Prometheus, loopback only, that scrapes given nodes with the rules of the project."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from deploy.local.process import ServerProcess, free_port
+from deploy.local.programs import Unpacked
+from penstock.errors import Retryable
+
+START_S_MAX = 60.0
+MONITORING = Path(__file__).parents[1] / "monitoring"
+
+
+def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Prometheus' own tool in the folder of the rules."""
+    return subprocess.run(
+        [*Unpacked("prometheus").command("bin/promtool"), *arguments],
+        cwd=MONITORING,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+class Prometheus(ServerProcess):
+    """Scrapes every second; `targets` are host:port of status pages by the node's name."""
+
+    def __init__(self, home: Path, targets: Mapping[str, str]) -> None:
+        self._address = f"127.0.0.1:{free_port()}"
+        settings = {
+            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+            "rule_files": [str(MONITORING / "penstock.rules.yml")],
+            "scrape_configs": [
+                {
+                    "job_name": "penstock",
+                    "static_configs": [
+                        {"targets": [address], "labels": {"instance": name}}
+                        for name, address in targets.items()
+                    ],
+                }
+            ],
+        }
+        home.mkdir(parents=True, exist_ok=True)
+        config = home / "prometheus.yml"
+        config.write_text(json.dumps(settings))  # YAML contains JSON.
+        super().__init__(
+            [
+                *Unpacked("prometheus").command("bin/prometheus"),
+                f"--config.file={config}",
+                f"--storage.tsdb.path={home / 'data'}",
+                f"--web.listen-address={self._address}",
+            ],
+            log=home / "prometheus.log",
+        )
+
+    def start(self) -> Self:
+        """Start it and wait until it is ready; raise `Retryable` with its log when it is not."""
+        super().start()
+        deadline = time.monotonic() + START_S_MAX
+        while time.monotonic() < deadline and self.is_running:
+            try:
+                with urllib.request.urlopen(f"http://{self._address}/-/ready", timeout=1):
+                    return self
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.05)
+        raise Retryable(f"Prometheus does not start: {self.log_tail()}")
+
+    def query(self, expr: str) -> list[dict[str, Any]]:
+        """Return the series that an expression has now."""
+        asked = urllib.parse.urlencode({"query": expr})
+        with urllib.request.urlopen(f"http://{self._address}/api/v1/query?{asked}") as answer:
+            result: list[dict[str, Any]] = json.load(answer)["data"]["result"]
+        return result
+
+    def firing(self) -> set[str]:
+        """Return the alerts that fire now."""
+        found = self.query('ALERTS{alertstate="firing"}')
+        return {each["metric"]["alertname"] for each in found}

@@ -1,0 +1,118 @@
+"""`python -m deploy.monitoring` writes the files that Prometheus, Grafana and people read.
+
+penstock.rules.yml         alerts, for Prometheus' rule_files
+penstock.rules.test.yml    each alert fires when it is to, and else not: promtool test rules
+grafana.json               the dashboard
+runbook.md                 what each alert means, and what to do
+"""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from deploy.monitoring.alerts import ALERTS, PAGE, Alert
+from deploy.monitoring.dashboard import grafana
+
+FOLDER: Final = Path(__file__).parent
+_RUNBOOK = "https://github.com/penstock/penstock/blob/main/deploy/monitoring/runbook.md"
+_WIDTH = 100
+_HEAD = "# Made by `python -m deploy.monitoring` from alerts.py.\n"
+
+
+def files() -> dict[str, str]:
+    """Return the text of each file by its name."""
+    return {
+        "penstock.rules.yml": _yaml({"groups": [{"name": "penstock", "rules": _rules()}]}),
+        "penstock.rules.test.yml": _yaml(
+            {"rule_files": ["penstock.rules.yml"], "tests": _tests()},
+        ),
+        "grafana.json": json.dumps(grafana(), indent=2) + "\n",
+        "runbook.md": _runbook(),
+    }
+
+
+def _yaml(content: Mapping[str, Any]) -> str:
+    text: str = yaml.safe_dump(dict(content), sort_keys=False, width=_WIDTH)
+    return _HEAD + text
+
+
+def _rules() -> list[dict[str, Any]]:
+    return [
+        {
+            "alert": each.name,
+            "expr": each.expr,
+            "for": f"{each.minutes}m",
+            "labels": {"severity": each.severity},
+            "annotations": {
+                "summary": each.summary,
+                "runbook_url": f"{_RUNBOOK}#{each.name.lower()}",
+            },
+        }
+        for each in ALERTS
+    ]
+
+
+def _tests() -> list[dict[str, Any]]:
+    return [
+        _test(each, series, is_firing=series is each.fires)
+        for each in ALERTS
+        for series in (each.fires, each.is_quiet)
+    ]
+
+
+def _test(alert: Alert, series: Mapping[str, str], *, is_firing: bool) -> dict[str, Any]:
+    return {
+        "name": f"{alert.name} {'fires' if is_firing else 'is quiet'}",
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "promql_expr_test": [
+            {
+                "expr": f'count(ALERTS{{alertname="{alert.name}",alertstate="firing"}})',
+                "eval_time": f"{alert.minutes + 4}m",
+                "exp_samples": [{"labels": "{}", "value": 1}] if is_firing else [],
+            }
+        ],
+    }
+
+
+def _runbook() -> str:
+    parts = [
+        "# Runbook\n",
+        textwrap.fill(
+            "What each alert of `penstock.rules.yml` means, and what to do. `page` wakes someone,"
+            " `ticket` can wait for the day. Made by `python -m deploy.monitoring` from alerts.py.",
+            _WIDTH,
+        ),
+    ]
+    return "\n".join([*parts, *map(_page, ALERTS)])
+
+
+def _page(alert: Alert) -> str:
+    after = f"after {alert.minutes} min" if alert.minutes else "at once"
+    urgency = "wakes someone" if alert.severity == PAGE else "can wait for the day"
+    return "\n\n".join(
+        [
+            f"\n## {alert.name}",
+            f"```\n{alert.expr}\n```",
+            f"{after[0].upper()}{after[1:]}; it {urgency}.",
+            textwrap.fill(f"**It means:** {alert.meaning}", _WIDTH, break_on_hyphens=False),
+            textwrap.fill(f"**What to do:** {alert.remedy}", _WIDTH, break_on_hyphens=False) + "\n",
+        ]
+    )
+
+
+def main() -> int:
+    """Write all files."""
+    for name, text in files().items():
+        (FOLDER / name).write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

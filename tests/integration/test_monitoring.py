@@ -1,0 +1,92 @@
+"""A real Prometheus scrapes a real cluster: every plot has data, and alerts tell what is true."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from deploy.local.etcd import EtcdServer
+from deploy.local.prometheus import Prometheus, promtool
+from deploy.monitoring.__main__ import FOLDER, files
+from deploy.monitoring.alerts import ALERTS
+from deploy.monitoring.dashboard import expressions
+from tests.kit.servers.binlog_server import MARIADB, AnyBinlogServer, module_server, on_servers
+from tests.kit.servers.fix_drainer import DrainerFactory
+from tests.kit.servers.fix_source import SourceRig, cleared
+from tests.kit.servers.pages import asked
+from tests.kit.wait import eventually
+
+server = module_server(on_servers(MARIADB))
+LONG_S = 60
+
+
+@pytest.fixture
+def scraping(tmp_path: Path) -> Iterator[Callable[..., Prometheus]]:
+    """Start a Prometheus: `scraping(pump_1="127.0.0.1:9250", …)`."""
+    started: list[Prometheus] = []
+
+    def start(**targets: str) -> Prometheus:
+        named = {name.replace("_", "-"): address for name, address in targets.items()}
+        started.append(Prometheus(tmp_path / "prometheus", named).start())
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.stop()
+
+
+def test_every_plot_has_data_of_a_cluster_that_is_well_and_every_alert_can_fire(
+    rig: SourceRig,
+    server: AnyBinlogServer,
+    etcd_server: EtcdServer,
+    drainer_factory: DrainerFactory,
+    scraping: Callable[..., Prometheus],
+    tmp_path: Path,
+) -> None:
+    fresh = cleared(server)
+    source = rig.begin(fresh)
+    drainer = drainer_factory(etcd_server.url, f"sqlite:///{tmp_path / 'downstream.db'}")
+    nodes = {"pump_1": rig.pumps[0], "drainer_1": drainer}
+    pages = {name: node.status().details["status_pages"] for name, node in nodes.items()}
+    pages["source_1"] = f"http://{source.address}/"
+    prometheus = scraping(**{name: urlsplit(url).netloc for name, url in pages.items()})
+    empty = [expr.replace("$__rate_interval", "10s") for expr in expressions()]
+    rows = itertools.count()
+
+    def has_all() -> bool:
+        fresh.insert(1, first=next(rows))
+        empty[:] = [expr for expr in empty if not prometheus.query(expr)]
+        return not empty
+
+    with contextlib.suppress(AssertionError):
+        eventually(has_all, LONG_S)
+    assert empty == []
+    assert prometheus.firing() == set()
+    served = "".join(asked(f"{url}metrics")[1] for url in pages.values())
+    kinds = dict(re.findall(r"^# TYPE (\S+) (\w+)$", served, re.MULTILINE))
+    for alert in ALERTS:
+        for name in re.findall(r"\b(?:penstock|binlog)_\w+", alert.expr):
+            assert name.removesuffix("_bucket") in kinds, alert.name
+
+
+def test_each_alert_fires_when_it_is_to_and_else_not() -> None:
+    checked = promtool("check", "rules", "penstock.rules.yml")
+    assert f"{len(ALERTS)} rules found" in checked.stdout, checked.stderr
+    tested = promtool("test", "rules", "penstock.rules.test.yml")
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+
+
+def test_the_files_are_those_that_the_tables_make() -> None:
+    for name, text in files().items():
+        assert (FOLDER / name).read_text(encoding="utf-8") == text, "python -m deploy.monitoring"
+
+
+def test_the_sample_settings_of_prometheus_are_ones_that_it_takes() -> None:
+    checked = promtool("check", "config", "prometheus.yml")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
