@@ -5,7 +5,7 @@ ONLY ?=
 RELEASE ?=
 BIN := .venv/bin
 
-.PHONY: help setup proto proto-check fmt check test test-slow test-tidb demo bench fresh clean
+.PHONY: help setup proto proto-check fmt check test test-slow test-tidb demo bench dist fresh clean
 
 help:  ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ test-tidb: setup  ## The tests against a real TiDB, which is built the first tim
 
 bench: setup  ## Measure; JSON lines on stdout; ONLY=spine (or a name's beginning) picks
 	@$(BIN)/python -m tests.bench $(ONLY)
+
+dist: setup  ## Build the wheel and the sdist into dist/, and try them outside of the clone
+	@deploy/dist.sh
 
 fresh:  ## The README's commands on bare Debian machines; RELEASE=trixie, ONLY='demo$$' (a pattern) pick. Needs root
 	@deploy/fresh.sh $(RELEASE:%=-r %) $(if $(ONLY),-o '$(ONLY)')

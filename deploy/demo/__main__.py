@@ -1,8 +1,8 @@
 """Runs the main job on real data and compares the downstream with what was committed.
 
-    python -m deploy.demo [--sink sqlite|mysql] [--transactions 6000] [--rows N] [--keep]
-    python -m deploy.demo --source mysql [--seconds 30] [--rate 300] [--rows 10000] [--keep]
-    python -m deploy.demo --source tidb [--seconds 40] [--rate 100] [--rows 10000] [--keep]
+    penstock demo [--sink sqlite|mysql] [--transactions 6000] [--rows N] [--keep]
+    penstock demo --source mysql [--seconds 30] [--rate 300] [--rows 10000] [--keep]
+    penstock demo --source tidb [--seconds 40] [--rate 100] [--rows 10000] [--keep]
 
 Exits 0 when every table is identical, 1 when anything differs or fails.
 """
@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from deploy.demo.tidb import run as from_tidb
 from deploy.demo.watch import Watch
 from deploy.demo.workload import Workload
 from deploy.local.cluster import Cluster, lag_s
+from drainer.spark.java import use_java
 from penstock.errors import PenstockError
 from penstock.node.logs import start_logging
 from pumpclient import PumpClient
@@ -144,9 +146,9 @@ def run(home: Path, sink: str, size: Size) -> bool:
             demo.close()
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the demo as the command line says; return the exit code."""
-    parser = argparse.ArgumentParser(prog="deploy.demo", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="penstock demo", description=__doc__.split("\n")[0])
     parser.add_argument(
         "--source", choices=("flights", "mysql", "tidb"), default="flights",
         help="flights: a program with the data set; mysql, tidb: a MariaDB, a TiDB under sysbench",
@@ -157,11 +159,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, help="how long sysbench runs")
     parser.add_argument("--rate", type=int, help="sysbench's transactions a second")
     parser.add_argument("--keep", action="store_true", help="keep data and logs, and say where")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     if options.source != "flights" and options.sink == "sqlite":
         parser.error(f"--source {options.source} is compared with a server: --sink mysql")
     home = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
     try:
+        use_java(home / "java")  # Before anything starts.
         given = {name: vars(options)[name] for name in ("seconds", "rate", "rows")}
         given = {name: value for name, value in given.items() if value}
         if options.source == "mysql":

@@ -96,7 +96,7 @@ def verified_while_behind(
     """Let `penstock verify` begin while rows are missing: it waits until the Drainer has them."""
     source.stop()
     server.run("INSERT INTO shop.sale (id) VALUES (-1)", "INSERT INTO shop.visit (who) VALUES (-1)")
-    command = [sys.executable, "-m", verify.__name__, "verify", "--wait-s", str(LONG_S)]
+    command = [sys.executable, "-m", verify.__name__, "--wait-s", str(LONG_S)]
     command += ["--upstream", server.url, "--downstream", down.url, "--tables", "shop.*"]
     printed = folder / "verify"
     with printed.open("w") as out:

@@ -189,7 +189,7 @@ def test_a_table_that_several_sources_fill_is_whole_again_after_a_reload_and_a_r
     b.run("UPDATE T SET item = 41 WHERE id = 4")
     assert {(1, 10, "unseen"), (5, 50, "a")} <= set(brought(replica, shards))
     settings = b.source.command[b.source.command.index("--config") + 1]
-    arguments = ["verify", "--upstream", b.server.url, "--downstream", replica.server.url]
+    arguments = ["--upstream", b.server.url, "--downstream", replica.server.url]
     arguments += ["--tables", b.table, "--source", "db-1", "--source-config", settings]
     assert verify.main([*arguments, "--wait-s", "5", "--repair", "--yes"]) == 0
     b.run("INSERT INTO T VALUES (6, 60, 'b')", "UPDATE T SET item = item + 1")

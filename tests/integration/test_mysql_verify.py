@@ -50,7 +50,7 @@ def source(mariadb_binlog: MariadbServer) -> MariadbServer:
 
 def verify(up: SqlServer, down: SqlServer, *more: str) -> int:
     urls = ["--upstream", up.url, "--downstream", down.url]
-    return command.main(["verify", *urls, "--rows-per-chunk", "1000", "--wait-s", "0", *more])
+    return command.main([*urls, "--rows-per-chunk", "1000", "--wait-s", "0", *more])
 
 
 def test_flipped_missing_and_extra_rows_are_named_and_repaired(
@@ -142,12 +142,12 @@ def as_sqlite(source: MariadbServer, path: Path, capsys: pytest.CaptureFixture[s
         )
         database.commit()
         urls = ["--upstream", source.url, "--downstream", f"sqlite:///{path}", "--wait-s", "0"]
-        assert command.main(["verify", *urls, "--tables", "shop.pair"]) == 0
+        assert command.main([*urls, "--tables", "shop.pair"]) == 0
         database.execute("UPDATE `shop.pair` SET v = 1 WHERE b = 17")
         database.commit()
         database.execute("CREATE TABLE `shop.own` (a TEXT)")
     capsys.readouterr()
-    assert command.main(["verify", *urls, "--tables", "shop.pair", "shop.o*"]) == 1
+    assert command.main([*urls, "--tables", "shop.pair", "shop.o*"]) == 1
     printed = capsys.readouterr()
     assert "shop.pair ('k4', 17): changed in v\n" in printed.out
     assert "note: shop.own: table only downstream\n" in printed.err

@@ -257,7 +257,7 @@ def verify(server: TidbServer, *more: str) -> int:
     url = server.url.replace("mysql://", "tidb://")
     routes = [f"--route=up.{name}=down.{name}" for name in ("many", "types", "loose", "r")]
     return command.main(
-        ["verify", "--upstream", server.url, "--downstream", url, *routes,
+        ["--upstream", server.url, "--downstream", url, *routes,
          "--tables", "up.*", "--rows-per-chunk", "300", *more]
     )  # fmt: skip
 

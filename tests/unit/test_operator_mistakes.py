@@ -27,7 +27,7 @@ MODULES = {
     "pump": "pump",
     "drainer": "drainer",
     "mysql-source": "pumpclient.mysql.source",
-    "penstock": "pumpclient.mysql.verify",
+    "penstock": "penstock",
     "binlogctl": "pumpclient.binlogctl",
 }
 EXTRA_OF = {"pump": "pump", "drainer": "drainer", "mysql-source": "mysql", "penstock": "mysql"}

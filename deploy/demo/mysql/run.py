@@ -153,7 +153,7 @@ class Demo:
         print("", *lines(verdicts), "", sep="\n")
         print("penstock verify --upstream … --downstream …", flush=True)
         urls = ["--upstream", self.upstream.url, "--downstream", self.downstream.url]
-        verified = verify.main(["verify", *urls, "--tables", f"{schema}.*"]) == 0
+        verified = verify.main([*urls, "--tables", f"{schema}.*"]) == 0
         print(self.watch.memory_line())
         identical = len(verdicts) > TABLES and all(v.identical for v in verdicts)
         if identical and verified:

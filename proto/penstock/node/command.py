@@ -46,6 +46,8 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "google": (),
     "google_crc32c": (),
     "etcd3": (),
+    "psutil": ("demo",),
+    "rich": ("demo",),
 }
 """The extras of the distribution that bring a package; none: the distribution itself does."""
 

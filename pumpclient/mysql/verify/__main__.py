@@ -1,4 +1,4 @@
-"""`python -m pumpclient.mysql.verify`, the same as the `penstock` script."""
+"""`python -m pumpclient.mysql.verify`, the same as `penstock verify`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return main(argv)
 
-    return command.run("penstock", body, extra="mysql")
+    return command.run("penstock verify", body, extra="mysql")
 
 
 if __name__ == "__main__":

@@ -127,48 +127,48 @@ def _address(url: str, side: str) -> ServerAddress:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="penstock", description="Look after a replicated pair.")
+    parser = argparse.ArgumentParser(
+        prog="penstock verify", description="Compare an upstream with a downstream."
+    )
     parser.add_argument("--version", action="version", version=f"penstock {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    command = commands.add_parser("verify", help="compare an upstream with a downstream")
     url = "mysql://user:password@host:port/ (or tidb://); password also from PENSTOCK_{}_PASSWORD"
-    command.add_argument("--upstream", required=True, metavar="URL", help=url.format("UPSTREAM"))
-    command.add_argument(
+    parser.add_argument("--upstream", required=True, metavar="URL", help=url.format("UPSTREAM"))
+    parser.add_argument(
         "--downstream", required=True, metavar="URL",
         help=url.format("DOWNSTREAM") + ", or sqlite:///path",
     )  # fmt: skip
-    command.add_argument("--tables", nargs="+", metavar="PATTERN", help="such as 'shop.*'")
-    command.add_argument(
+    parser.add_argument("--tables", nargs="+", metavar="PATTERN", help="such as 'shop.*'")
+    parser.add_argument(
         "--source", default="", metavar="ID", help="source-id, when there are several"
     )
-    command.add_argument(
+    parser.add_argument(
         "--source-config",
         default="",
         metavar="FILE",
         help="settings of the source: its filters, routes, shard-mode and source-id count",
     )
-    command.add_argument(
+    parser.add_argument(
         "--route",
         action="append",
         default=[],
         metavar="FROM=TO",
         help="a table's name downstream, such as 'shop_*.order_*=shop.orders'; may be repeated",
     )
-    command.add_argument(
+    parser.add_argument(
         "--strict",
         action="store_true",
         help="tables and columns that only the downstream has are differences",
     )
-    add_output(command)
-    command.add_argument("--checkpoint-table", default="tidb_binlog.checkpoint", metavar="NAME")
-    command.add_argument("--rows-per-chunk", type=int, default=50_000, metavar="N")
-    command.add_argument(
+    add_output(parser)
+    parser.add_argument("--checkpoint-table", default="tidb_binlog.checkpoint", metavar="NAME")
+    parser.add_argument("--rows-per-chunk", type=int, default=50_000, metavar="N")
+    parser.add_argument(
         "--wait-s", type=float, default=10.0, metavar="S",
         help="how long the downstream may take to catch up, for each chunk that differs",
     )  # fmt: skip
-    command.add_argument("--max-differences", type=int, default=100, metavar="N")
-    command.add_argument("--repair", action="store_true", help="write upstream's rows")
-    command.add_argument("--yes", action="store_true", help="do not ask before a repair")
+    parser.add_argument("--max-differences", type=int, default=100, metavar="N")
+    parser.add_argument("--repair", action="store_true", help="write upstream's rows")
+    parser.add_argument("--yes", action="store_true", help="do not ask before a repair")
     return parser
 
 

@@ -1,0 +1,78 @@
+"""Command: `penstock init DIR` writes what a first cluster needs into a folder.
+
+*.toml         settings of a Pump, a Drainer and a source, each with its default
+compose/       a whole cluster in containers, with a password of its own in .env
+monitoring/    settings and alerts of Prometheus, Grafana's dashboard, a runbook
+systemd/       units that start the programs installed here
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.errors import NeedsOperator
+from penstock.node import command
+
+_SAMPLES = Path(__file__).parent
+_FOLDERS = {"conf": "", "compose": "compose", "monitoring": "monitoring", "systemd": "systemd"}
+"""Folders of samples, and what they are called below DIR."""
+_NOT_SAMPLES = frozenset({".py", ".pyc", ""})
+_PROGRAMS_OF_UNITS = "/opt/penstock/bin/"
+_OPEN, _SECRET = 0o644, 0o600
+
+
+class Sample(NamedTuple):
+    """One file: its path below the folder, its text, and who may read it."""
+
+    path: Path
+    text: str
+    mode: int = _OPEN
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the folder; return the exit code as `penstock.node.command` defines."""
+    return command.run("penstock init", lambda: _run(argv))
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="penstock init",
+        description="Write sample settings, units, alerts and a compose file into a folder.",
+    )
+    parser.add_argument("folder", metavar="DIR", type=Path, help="created when it is missing")
+    folder: Path = parser.parse_args(argv).folder
+    samples = list(_samples())
+    for path, _, _ in samples:
+        if (folder / path).exists():
+            raise NeedsOperator(f"there is {folder / path} already", hint="name a new folder")
+    for path, text, mode in samples:
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        created = os.open(folder / path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with open(created, "w", encoding="utf-8") as file:
+            file.write(text)
+        sys.stdout.write(f"{folder / path}\n")
+    return command.DONE
+
+
+def _samples() -> Iterator[Sample]:
+    """Yield each file; units start what runs this."""
+    for source, target in _FOLDERS.items():
+        for path in sorted((_SAMPLES / source).iterdir()):
+            if path.suffix in _NOT_SAMPLES:
+                continue
+            text = path.read_text(encoding="utf-8")
+            if path.suffix == ".service":
+                text = text.replace(_PROGRAMS_OF_UNITS, f"{Path(sys.executable).parent}/")
+            yield Sample(Path(target) / path.name, text)
+    password = f"PENSTOCK_PASSWORD={secrets.token_hex(16)}\n"
+    yield Sample(Path("compose/.env"), password, _SECRET)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

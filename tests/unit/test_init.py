@@ -1,0 +1,104 @@
+"""What `penstock init` writes is what the programs take."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deploy import init
+from drainer.settings import compat
+from pump.config import load_settings as load_pump
+from pumpclient.mysql.source.command import load as load_source
+
+LOADERS: dict[str, Any] = {
+    "pump": load_pump,
+    "drainer": lambda argv: compat.load_settings(argv, prog="drainer"),
+    "source": load_source,
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("init") / "shop"
+    assert init.main([str(made)]) == 0
+    return made
+
+
+def services(folder: Path) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = yaml.safe_load((folder / "compose/compose.yaml").read_text())
+    return found["services"]
+
+
+def test_a_folder_that_has_such_files_is_left_as_it_is(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path: path.stat() for path in folder.rglob("*")}
+    assert init.main([str(folder)]) == 2
+    assert "already (name a new folder)" in capsys.readouterr().err
+    assert {path: path.stat() for path in folder.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("role", "file"),
+    [("pump", "pump.toml"), ("drainer", "drainer.toml"), ("source", "mysql_source.toml")],
+)
+def test_each_role_takes_its_settings(role: str, file: str, folder: Path) -> None:
+    assert LOADERS[role](["--config", str(folder / file)])
+
+
+def test_each_role_takes_its_arguments_in_the_compose_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roles = set()
+    for service in services(folder).values():
+        if service["image"] == "penstock":
+            role, *arguments = service["command"]
+            with monkeypatch.context() as environment:
+                for name, value in service.get("environment", {}).items():
+                    environment.setenv(name, value)
+                assert LOADERS[role](arguments)
+            roles.add(role)
+    assert roles == LOADERS.keys()
+
+
+def test_every_file_that_the_compose_file_mounts_is_there(folder: Path) -> None:
+    mounts = [m for service in services(folder).values() for m in service.get("volumes", [])]
+    files = [mount.split(":")[0] for mount in mounts if mount.startswith(".")]
+    assert len(files) > 5
+    assert [file for file in files if not (folder / "compose" / file).is_file()] == []
+
+
+def test_the_password_of_a_compose_file_is_new_and_only_for_its_owner(
+    folder: Path, tmp_path: Path
+) -> None:
+    assert init.main([str(tmp_path / "other")]) == 0
+    mine, other = (each / "compose/.env" for each in (folder, tmp_path / "other"))
+    assert mine.read_text() != other.read_text()
+    assert mine.stat().st_mode & 0o777 == 0o600
+
+
+def test_units_start_the_programs_that_are_installed_here(folder: Path) -> None:
+    unit = (folder / "systemd/penstock-pump.service").read_text()
+    assert f"ExecStart={Path(sys.executable).parent}/pump --config" in unit
+
+
+def test_every_program_is_there_under_the_one_name(tmp_path: Path) -> None:
+    def penstock(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "penstock", *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    listed = penstock("--help").stdout
+    for name in ("pump", "drainer", "source", "ctl", "verify", "init", "demo"):
+        assert f"  {name} " in listed
+        asked = penstock(name, "--help")
+        assert asked.returncode == 0, asked.stderr
+        assert "usage: " in asked.stdout
+    mistyped = penstock("dranier")
+    assert mistyped.returncode == 2
+    assert mistyped.stderr == "penstock: no program dranier (did you mean drainer?)\n"
+    assert penstock().returncode == 2
