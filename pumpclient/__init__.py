@@ -4,7 +4,7 @@ This is the published interface; what is not named in `__all__` may change any d
 """
 
 from penstock.errors import Corrupt, Malformed, NeedsOperator, PenstockError, Retryable
-from penstock.wire.binlog import Binlog, BinlogType
+from penstock.wire.binlog import Binlog, BinlogType, Origin
 from pumpclient.client import PumpClient
 from pumpclient.errors import NoPump, OutcomeUnknown
 from pumpclient.options import Options, Tls
@@ -18,6 +18,7 @@ __all__ = [
     "NeedsOperator",
     "NoPump",
     "Options",
+    "Origin",
     "OutcomeUnknown",
     "PenstockError",
     "PumpClient",

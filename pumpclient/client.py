@@ -49,6 +49,7 @@ class PumpClient:
         self._session = session
         self._ddl = ddl
         self._resources = resources
+        self._is_closed = False
         self._lock = threading.Lock()
         # Where the Prewrites of `write_binlog` went, and when, until their Commit or Rollback.
         self._homes: OrderedDict[int, tuple[Pump, float]] = OrderedDict()
@@ -130,21 +131,25 @@ class PumpClient:
         source's transactions must be committed in the order of their origins, one of which is not
         beyond the last one seen is left out by the Drainer.
         """
+        self._check_open()
         return Transaction(self._session, schema, prewrite_key, origin)
 
     def execute_ddl(
         self, sql: str, schema: str | None = None, *, origin: Origin | None = None
     ) -> list[int]:
-        """Execute one DDL statement and return the commit timestamps of its jobs.
+        """Execute a DDL statement and return the commit timestamps of its jobs.
 
-        Waits for the transactions of all writers that are being committed, up to 30 s, then for
-        the DDL to be durable and decided. An IF [NOT] EXISTS without effect returns an empty list.
+        Of several statements, or one that makes several jobs (DROP TABLE a, b), each is done for
+        good before the next one is begun. Waits for the transactions of all writers that are being
+        committed, up to 30 s, then for the DDL to be durable and decided. An IF [NOT] EXISTS
+        without effect returns an empty list.
         With an `origin` it is done once, however often it is asked for: when the last DDL of the
         same source is not before it, nothing happens and the list is empty. Such a statement must
         come to one job: DROP TABLE a, b is for the caller to split. Raises `NeedsOperator` for what
         cannot be done, `Retryable` when it did not happen but may work later, `OutcomeUnknown` when
         no one could be asked.
         """
+        self._check_open()
         return self._ddl.execute(sql, schema, origin)
 
     def last_ddl_origin(self, source: str) -> Origin | None:
@@ -167,6 +172,7 @@ class PumpClient:
         `OutcomeUnknown` as `Transaction.commit` says. A caller's rows must be encoded for a
         schema version that cannot change meanwhile: only `begin` looks after that.
         """
+        self._check_open()
         if binlog.tp is BinlogType.PREWRITE:
             home = self._session.prewriter.write(
                 payload_of(binlog, self._session.options.spill_bytes)
@@ -185,7 +191,13 @@ class PumpClient:
 
     def close(self) -> None:
         """Deliver what is under way, for some seconds at most, and end all threads."""
+        self._is_closed = True
         self._resources.close()
+
+    def __repr__(self) -> str:
+        pumps = self._session.pumps
+        state = "closed" if self._is_closed else f"{len(pumps)} Pumps"
+        return f"<PumpClient of cluster {pumps.cluster_id}, {state}>"
 
     def __enter__(self) -> Self:
         return self
@@ -197,6 +209,10 @@ class PumpClient:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise NeedsOperator("the client is closed", hint="connect again")
 
     def _remember(self, start_ts: int, home: Pump) -> None:
         now_s = time.monotonic()

@@ -14,7 +14,7 @@ until `commit_ts` is known, no DDL's `commit_ts` can lie between a row and its e
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -54,6 +54,13 @@ class Transaction:
         self._is_over = False
         self.commit_ts: int | None = None
 
+    def __repr__(self) -> str:
+        if self.commit_ts:
+            state = f"committed at {self.commit_ts}"
+        else:
+            state = "over" if self._is_over else "open"
+        return f"<Transaction {state}, {self._changes.size_bytes} bytes of rows>"
+
     @property
     def start_ts(self) -> int:
         """The transaction's own timestamp, fetched when first asked for; raises `Retryable`."""
@@ -73,6 +80,14 @@ class Transaction:
 
         changes, data = self._encoded(table, encode)
         self._note(changes, data, MutationType.INSERT)
+
+    def insert_many(self, table: str, rows: Iterable[Row]) -> int:
+        """Add rows and return how many; raises as `insert` does, with the rows before it added."""
+        count = 0
+        for row in rows:
+            self.insert(table, row)
+            count += 1
+        return count
 
     def update(self, table: str, before: Row, after: Row) -> None:
         """Change a row from `before`, complete, to `after`, which may name only what changes.

@@ -186,6 +186,11 @@ class Pumps:
         self._prober = threading.Thread(target=self._probe, name="pumpclient probes", daemon=True)
         self._prober.start()
 
+    def __len__(self) -> int:
+        """Return how many Pumps are registered."""
+        with self._lock:
+            return len(self._pumps)
+
     def follow(self, statuses: Sequence[NodeStatus]) -> None:
         """Take over the full list of registered Pumps."""
         with self._lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
 import time
@@ -17,15 +18,18 @@ from deploy.local.etcd import EtcdServer
 from penstock.cluster.history import History
 from penstock.cluster.node_registry import Registry
 from penstock.datum.rows.row_codec import RowCodec
-from penstock.errors import NeedsOperator, Retryable
+from penstock.errors import Malformed, NeedsOperator, Retryable
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.schema.model import DdlJob
 from penstock.wire.binlog import Binlog, BinlogType, MutationType
 from penstock.wire.codec import decode_binlog, decode_prewrite_value
 from pumpclient import NoPump, Options, PumpClient
+from pumpclient.aio import AsyncPumpClient
 from pumpclient.delivery.retries import Deliveries
 from pumpclient.delivery.session import Session
+from pumpclient.rows import Row
 from tests.kit.servers.fix_pump import PumpProcess
+from tests.kit.wait import eventually
 
 MakePump = Callable[..., PumpProcess]
 CREATE = "CREATE TABLE shop.goods (id INT PRIMARY KEY, name VARCHAR(20) NOT NULL DEFAULT 'nut')"
@@ -81,16 +85,65 @@ StreamOf = Callable[[PumpProcess, int], list[Binlog]]
 
 
 def test_the_example_of_the_readme_runs(etcd_url: str, pump: PumpProcess) -> None:
-    readme = Path(__file__).parents[2] / "pumpclient" / "README.md"
-    found = re.search(r"```python\n(.*?)```", readme.read_text(), re.DOTALL)
-    assert found is not None
-    example = found[1]
+    example, on_asyncio = examples()[:2]
     assert len([line for line in example.splitlines() if line]) <= 10
     assert '"127.0.0.1:2379"' in example
     printed = StringIO()
     with redirect_stdout(printed):
         exec(example.replace("127.0.0.1:2379", etcd_url), {})
     assert int(printed.getvalue()) > 0
+    exec(on_asyncio.replace("127.0.0.1:2379", etcd_url), {"__name__": "example"})
+
+
+def examples() -> list[str]:
+    readme = Path(__file__).parents[2] / "pumpclient" / "README.md"
+    return re.findall(r"```python\n(.*?)```", readme.read_text(), re.DOTALL)
+
+
+def test_tasks_of_asyncio_commit_together_and_a_block_that_raises_does_not(
+    shop: PumpClient, etcd_url: str, pump: PumpProcess, stream_of: StreamOf
+) -> None:
+    async def put(client: AsyncPumpClient, number: int) -> int:
+        async with client.begin("shop") as txn:
+            rows: list[Row] = [{"id": 2 * number}, {"id": 2 * number + 1, "name": "bolt"}]
+            assert await txn.insert_many("goods", rows) == 2
+        assert txn.commit_ts
+        return txn.commit_ts
+
+    async def fail(client: AsyncPumpClient) -> None:
+        async with client.begin("shop") as txn:
+            await txn.insert("goods", {"id": 1})
+            await txn.delete("goods", {"id": 1})
+
+    async def body() -> list[int]:
+        async with await AsyncPumpClient.connect(etcd_url, options=QUICK) as client:
+            committed = await asyncio.gather(*(put(client, number) for number in range(50)))
+            with pytest.raises(Malformed, match="name"):
+                await fail(client)
+            assert (await client.table("goods", "shop")).name == "goods"
+        return committed
+
+    committed = asyncio.run(body())
+    found = stream_of(pump, max(committed))
+    assert {each.commit_ts for each in found if not each.is_ddl} == set(committed)
+    eventually(lambda: not [each for each in threading.enumerate() if "aio" in each.name])
+
+
+def test_a_client_that_is_closed_says_so_and_both_say_what_they_are(
+    shop: PumpClient, etcd_url: str
+) -> None:
+    with PumpClient.connect(etcd_url, options=QUICK) as client:
+        assert repr(client) == repr(shop)
+        assert repr(client).endswith("1 Pumps>")
+        txn = client.begin("shop")
+        assert repr(txn) == "<Transaction open, 0 bytes of rows>"
+        txn.insert_many("goods", ([number, "nut"] for number in range(3)))
+        assert txn.commit() == txn.commit_ts
+        assert repr(txn).startswith(f"<Transaction committed at {txn.commit_ts}, ")
+    assert repr(client).endswith(", closed>")
+    for call in (lambda: client.begin(), lambda: client.execute_ddl("CREATE DATABASE b")):
+        with pytest.raises(NeedsOperator, match=r"closed \(connect again\)"):
+            call()
 
 
 def test_a_transaction_is_streamed_as_it_was_written(

@@ -327,7 +327,7 @@ def converter(before: ColumnInfo, after: ColumnInfo) -> Callable[[Any], Any]:
             natural = _natural(before, after, stored)
         except (ValueError, ArithmeticError) as error:
             raise Malformed(
-                f"column {after.name!r}: {stored!r} cannot become a {after.tp.name}",
+                f"column {after.name!r}: {stored!r} cannot become a {after.sql_type}",
                 hint="change the value upstream before the column's type",
             ) from error
         return stored_value(target.decode(target.encode(natural), 0)[0])

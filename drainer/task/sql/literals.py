@@ -83,7 +83,7 @@ def family(column: ColumnInfo) -> Family:
     found = _FAMILIES.get(column.tp)
     if found is None:
         raise Malformed(
-            f"column {column.name!r} has the type {column.tp.name}, which has no row encoding",
+            f"column {column.name!r} has the type {column.sql_type}, which has no row encoding",
             hint="leave the table out, or change the column's type",
         )
     return found

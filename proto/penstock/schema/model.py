@@ -44,6 +44,32 @@ class MysqlType(IntEnum):
     GEOMETRY = 0xFF
 
 
+_SQL_NAMES = {
+    MysqlType.TINY: "TINYINT",
+    MysqlType.SHORT: "SMALLINT",
+    MysqlType.INT24: "MEDIUMINT",
+    MysqlType.LONG: "INT",
+    MysqlType.LONGLONG: "BIGINT",
+    MysqlType.NEWDECIMAL: "DECIMAL",
+    MysqlType.DURATION: "TIME",
+    MysqlType.VAR_STRING: "VARCHAR",
+    MysqlType.STRING: "CHAR",
+    MysqlType.TINY_BLOB: "TINYTEXT",
+    MysqlType.BLOB: "TEXT",
+    MysqlType.MEDIUM_BLOB: "MEDIUMTEXT",
+    MysqlType.LONG_BLOB: "LONGTEXT",
+}
+_SQL_NAMES_OF_BYTES = {
+    MysqlType.VARCHAR: "VARBINARY",
+    MysqlType.VAR_STRING: "VARBINARY",
+    MysqlType.STRING: "BINARY",
+    MysqlType.TINY_BLOB: "TINYBLOB",
+    MysqlType.BLOB: "BLOB",
+    MysqlType.MEDIUM_BLOB: "MEDIUMBLOB",
+    MysqlType.LONG_BLOB: "LONGBLOB",
+}
+
+
 class ColumnFlag(IntFlag):
     """Column flags of MySQL's protocol that Penstock reads or writes."""
 
@@ -93,6 +119,16 @@ class ColumnInfo:
     """True for a column that no one can name: one that a TiDB's index over an expression has."""
     native: str = ""
     """UUID, INET4 or INET6: a type that some servers have, whose values are texts here."""
+
+    @property
+    def sql_type(self) -> str:
+        """Its type by the name that statements have for it, such as BIGINT UNSIGNED."""
+        if self.native:
+            return self.native
+        names = _SQL_NAMES_OF_BYTES if self.is_binary else {}
+        name = names.get(self.tp) or _SQL_NAMES.get(self.tp, self.tp.name)
+        is_said = self.is_unsigned and self.tp not in (MysqlType.BIT, MysqlType.YEAR)
+        return f"{name} UNSIGNED" if is_said else name
 
     @property
     def is_unsigned(self) -> bool:

@@ -77,7 +77,7 @@ def _parse_bits(column: ColumnInfo, text: str) -> int:
 
 def _bad_default(column: ColumnInfo, text: str) -> Malformed:
     return Malformed(
-        f"the default {text!r} of column {column.name!r} is not a {column.tp.name}",
+        f"the default {text!r} of column {column.name!r} is not a {column.sql_type}",
         hint="set a literal as the column's default",
     )
 

@@ -232,7 +232,7 @@ def refused(column: ColumnInfo, value: object, why: str) -> Malformed:
     if len(shown) > 80:
         shown = shown[:77] + "..."
     return Malformed(
-        f"column {column.name!r} ({column.tp.name}) does not take {shown}: {why}",
+        f"column {column.name!r} ({column.sql_type}) does not take {shown}: {why}",
         hint="give a value that fits the column, or change the column",
     )
 
@@ -261,7 +261,7 @@ def compile_field(column: ColumnInfo) -> Field:
         if column.tp in types:
             return build(column)
     raise Malformed(
-        f"column {column.name!r} has type {column.tp.name}, which rows cannot hold",
+        f"column {column.name!r} has type {column.sql_type}, which rows cannot hold",
         hint="leave the table out, or change the column's type",
     )
 

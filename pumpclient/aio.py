@@ -1,0 +1,144 @@
+"""Aio: the client for programs on asyncio, each call of it a coroutine.
+
+    async with await AsyncPumpClient.connect("127.0.0.1:2379") as client:
+        async with client.begin("shop") as txn:
+            await txn.insert("orders", {"id": 1, "what": "nut"})
+        print(txn.commit_ts)
+
+It is the same client: its calls run on threads of their own, `threads` at a time, and so what many
+tasks commit at the same time travels together. A task that is cancelled does not take back what it
+has begun: a commit that is under way goes on, and `commit_ts` says what became of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar
+
+from penstock.schema.model import TableInfo
+from pumpclient.client import PumpClient
+from pumpclient.rows import Row
+from pumpclient.transaction import Transaction
+
+__all__ = ["AsyncPumpClient", "AsyncTransaction"]
+
+THREADS = 64
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class AsyncPumpClient:
+    """A connection to a Penstock cluster for writers; made by `connect`, shared by all tasks."""
+
+    def __init__(self, client: PumpClient, threads: ThreadPoolExecutor) -> None:
+        self._client = client
+        self._threads = threads
+
+    @classmethod
+    async def connect(
+        cls, etcd_urls: str = "127.0.0.1:2379", *, threads: int = THREADS, **settings: Any
+    ) -> Self:
+        """Return a client; `settings` and errors are those of `PumpClient.connect`."""
+        pool = ThreadPoolExecutor(threads, thread_name_prefix="pumpclient aio")
+        try:
+            client = await _on(pool, PumpClient.connect, etcd_urls, **settings)
+        except BaseException:
+            pool.shutdown(wait=False)
+            raise
+        return cls(client, pool)
+
+    def begin(self, schema: str | None = None) -> AsyncTransaction:
+        """Begin a transaction; tables named without a schema are in `schema`."""
+        return AsyncTransaction(self._client.begin(schema), self._threads)
+
+    async def execute_ddl(self, sql: str, schema: str | None = None) -> list[int]:
+        """Execute a DDL statement, as `PumpClient.execute_ddl` does."""
+        return await _on(self._threads, self._client.execute_ddl, sql, schema)
+
+    async def table(self, name: str, schema: str | None = None) -> TableInfo:
+        """Return the current version of a table; raise `NeedsOperator` when there is none."""
+        return await _on(self._threads, self._client.table, name, schema)
+
+    async def close(self) -> None:
+        """Deliver what is under way, for some seconds at most, and end all threads."""
+        await _on(self._threads, self._client.close)
+        self._threads.shutdown(wait=False)
+
+    def __repr__(self) -> str:
+        return repr(self._client).replace("PumpClient", "AsyncPumpClient", 1)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+class AsyncTransaction:
+    """Row changes that are committed together; for one task at a time.
+
+    With `async with` it commits at the end of the block, and rolls back when the block raises.
+    """
+
+    def __init__(self, transaction: Transaction, threads: ThreadPoolExecutor) -> None:
+        self._transaction = transaction
+        self._threads = threads
+
+    @property
+    def commit_ts(self) -> int | None:
+        """When it was committed; 0 for an empty one, None before."""
+        return self._transaction.commit_ts
+
+    async def insert(self, table: str, row: Row) -> None:
+        """Add a row, as `Transaction.insert` does."""
+        await _on(self._threads, self._transaction.insert, table, row)
+
+    async def insert_many(self, table: str, rows: Iterable[Row]) -> int:
+        """Add rows and return how many, as `Transaction.insert_many` does."""
+        return await _on(self._threads, self._transaction.insert_many, table, rows)
+
+    async def update(self, table: str, before: Row, after: Row) -> None:
+        """Change a row, as `Transaction.update` does."""
+        await _on(self._threads, self._transaction.update, table, before, after)
+
+    async def delete(self, table: str, before: Row) -> None:
+        """Remove a row, as `Transaction.delete` does."""
+        await _on(self._threads, self._transaction.delete, table, before)
+
+    async def commit(self) -> int:
+        """Write everything and return the `commit_ts`, with the errors of `Transaction.commit`."""
+        return await _on(self._threads, self._transaction.commit)
+
+    async def rollback(self) -> None:
+        """Forget all changes."""
+        await _on(self._threads, self._transaction.rollback)
+
+    def __repr__(self) -> str:
+        return repr(self._transaction).replace("Transaction", "AsyncTransaction", 1)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await _on(self._threads, self._transaction.__exit__, kind, error, trace)
+
+
+async def _on(
+    threads: ThreadPoolExecutor, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+) -> T:
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(threads, lambda: call(*args, **kwargs))
