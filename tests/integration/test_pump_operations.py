@@ -247,7 +247,7 @@ def test_pages_can_be_switched_off_and_a_taken_address_is_an_error(
 
 
 def test_health_follows_the_state_and_reflection_knows_the_services(
-    etcd_server: EtcdServer, pump_factory: Factory
+    etcd: Any, etcd_server: EtcdServer, pump_factory: Factory
 ) -> None:
     pump = pump_factory(etcd_server.url)
     serving = health_pb2.HealthCheckResponse.SERVING
@@ -292,6 +292,7 @@ def test_a_pump_that_is_not_online_yet_is_not_serving(
 
 
 def test_a_pump_says_to_systemd_when_it_is_online_that_it_lives_and_when_it_stops(
+    etcd: Any,
     etcd_server: EtcdServer,
     pump_factory: Factory,
     tmp_path: Path,
@@ -303,9 +304,13 @@ def test_a_pump_says_to_systemd_when_it_is_online_that_it_lives_and_when_it_stop
         systemd.bind(str(tmp_path / "notify"))
         systemd.settimeout(60)
         pump = pump_factory(etcd_server.url, online=False)
-        heard = [systemd.recv(100)]
-        while heard[-1] != b"READY=1\nSTATUS=online":
+        heard: list[bytes] = []
+
+        def is_ready() -> bool:
             heard.append(systemd.recv(100))
+            return heard[-1] == b"READY=1\nSTATUS=online"
+
+        eventually(is_ready, 60)
         assert pump.status().state == "online"
         assert systemd.recv(100) == b"WATCHDOG=1"
         assert pump.stop() == 0
