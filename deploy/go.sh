@@ -4,6 +4,7 @@
 #   deploy/go.sh FOLDER NAME...    builds, unless that is done; FOLDER/NAME leads to the programs. NAME is one of
 #       tidb           tidb-server, and pd-tikv, a PD and a TiKV to try it out with; `deploy/local/tidb.py` starts them
 #       conformance    what others test an HTTP/2 and gRPC server with: h2spec, and grpc-go's interoperability client
+#       helm           what renders deploy/chart
 #
 # Versions are those that follow from deploy/NAME/go.mod. What is built is kept by what it is built from in
 # ${XDG_CACHE_HOME:-~/.cache}/penstock: the first time takes minutes, for a TiDB 3 GB of disk for Go's own caches, and a
@@ -23,7 +24,10 @@ programs() {  # NAME: the programs and their packages; a toolchain that they mus
     conformance)
       toolchain=
       packages=(h2spec github.com/summerwind/h2spec/cmd/h2spec grpc-interop google.golang.org/grpc/interop/client) ;;
-    *) die "deploy/go.sh builds tidb and conformance, not $1" ;;
+    helm)
+      toolchain=
+      packages=(helm helm.sh/helm/v3/cmd/helm) ;;
+    *) die "deploy/go.sh builds tidb, conformance and helm, not $1" ;;
   esac
 }
 

@@ -2,7 +2,9 @@
 
 *.toml         settings of a Pump, a Drainer and a source, each with its default
 compose/       a whole cluster in containers, with a password of its own in .env
+kubernetes/    manifests of Pumps and Drainers
 monitoring/    settings and alerts of Prometheus, Grafana's dashboard, a runbook
+spark/         a Drainer's settings for Spark on a cluster
 systemd/       units that start the programs installed here
 """
 
@@ -20,7 +22,14 @@ from penstock.errors import NeedsOperator
 from penstock.node import command
 
 _SAMPLES = Path(__file__).parent
-_FOLDERS = {"conf": "", "compose": "compose", "monitoring": "monitoring", "systemd": "systemd"}
+_FOLDERS = {
+    "conf": "",
+    "compose": "compose",
+    "kubernetes": "kubernetes",
+    "monitoring": "monitoring",
+    "spark": "spark",
+    "systemd": "systemd",
+}
 """Folders of samples, and what they are called below DIR."""
 _NOT_SAMPLES = frozenset({".py", ".pyc", ""})
 _PROGRAMS_OF_UNITS = "/opt/penstock/bin/"

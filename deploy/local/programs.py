@@ -12,7 +12,7 @@ from penstock.errors import NeedsOperator
 
 TABLE = Path(__file__).parents[1] / "packages.txt"
 UNPACKED = Path(sys.prefix) / "servers"
-"""Where `deploy/servers.sh` unpacks servers that the machine's own release does not have."""
+"""Where `deploy/servers.sh` unpacks servers, and `deploy/go.sh` leaves links to what it built."""
 _SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
 
 
@@ -61,3 +61,13 @@ class Unpacked:
         libraries = next(self.root.glob("lib/*-linux-gnu"))
         loader = next(self.root.glob("lib*/ld-linux-*.so.*"))
         return [str(loader), "--library-path", str(libraries), str(self.root / program)]
+
+
+def built(name: str, program: str) -> str:
+    """Return the path of a program that `deploy/go.sh` has built; raise `NeedsOperator`."""
+    path = UNPACKED / name / program
+    if not path.exists():
+        raise NeedsOperator(
+            f"no {program} in {path.parent}", hint=f"deploy/go.sh {UNPACKED} {name}"
+        )
+    return str(path)

@@ -7,24 +7,14 @@ from pathlib import Path
 from typing import Self
 
 from deploy.local.process import ServerProcess, free_port
-from deploy.local.programs import UNPACKED
+from deploy.local.programs import built
 from deploy.local.sql_server import SqlProcess
-from penstock.errors import NeedsOperator, Retryable
+from penstock.errors import Retryable
 
-BUILT = UNPACKED / "tidb"
-"""Where `deploy/go.sh` leaves a link to what it has built."""
 READY_S_MAX = 300.0
 """Ten seconds on a machine of its own; the first start of a TiDB makes its system tables."""
 OWNER_LEASE_S = 10
 """How long the place of a killed TiDB's DDL owner stays taken, and DDL waits; of itself, 60."""
-
-
-def built(name: str) -> str:
-    """Return the path of a program; raise `NeedsOperator` when it is not built."""
-    path = BUILT / name
-    if not path.exists():
-        raise NeedsOperator(f"no {name} in {BUILT}", hint=f"deploy/go.sh {UNPACKED} tidb")
-    return str(path)
 
 
 class PdAndTikv(ServerProcess):
@@ -34,7 +24,7 @@ class PdAndTikv(ServerProcess):
         self.url = f"127.0.0.1:{free_port()}"
         super().__init__(
             [
-                built("pd-tikv"),
+                built("tidb", "pd-tikv"),
                 f"-pd={self.url}",
                 f"-peer=127.0.0.1:{free_port()}",
                 f"-store=127.0.0.1:{free_port()}",
@@ -83,7 +73,7 @@ class TidbServer(SqlProcess):
             [
                 "env",
                 f"tidb_manager_ttl={OWNER_LEASE_S}",
-                built("tidb-server"),
+                built("tidb", "tidb-server"),
                 f"--config={home / 'tidb.toml'}",
                 f"--host={self.host}",
                 f"--advertise-address={self.host}",

@@ -17,8 +17,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from deploy.local.conformance import conformance_program
-from deploy.local.programs import program
+from deploy.local.programs import built, program
 from tests.kit.http2 import interop_service
 from tests.kit.http2.front_process import ANSWER, FAST, FrontProcess
 from tests.kit.http2.interop_service import MESSAGES, Payload
@@ -251,7 +250,7 @@ def test_grpc_go_finds_its_interoperability_case_right(
     if how == "TLS":
         flags = [f"--server_port={front.tls_port}", "--use_tls", "--use_test_ca"]
         flags += [f"--ca_file={pair.ca}", "--server_host_override=localhost"]
-    command = [conformance_program("grpc-interop"), "--server_host=127.0.0.1", *flags]
+    command = [built("conformance", "grpc-interop"), "--server_host=127.0.0.1", *flags]
     ran = subprocess.run(
         [*command, f"--test_case={case}"],
         check=False,
@@ -280,7 +279,7 @@ def test_h2spec_finds_nothing_wrong(
     if how == "TLS":
         target = ["-p", str(front.tls_port), "--tls", "--insecure"]
     ran = subprocess.run(
-        [conformance_program("h2spec"), "--strict", "-h", "127.0.0.1", "-o", "10", *target],
+        [built("conformance", "h2spec"), "--strict", "-h", "127.0.0.1", "-o", "10", *target],
         check=False,
         stdout=subprocess.PIPE,
         timeout=600,

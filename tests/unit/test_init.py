@@ -51,6 +51,15 @@ def test_each_role_takes_its_settings(role: str, file: str, folder: Path) -> Non
     assert LOADERS[role](["--config", str(folder / file)])
 
 
+def test_a_drainer_takes_the_settings_for_each_kind_of_spark_cluster(folder: Path) -> None:
+    masters = set()
+    for path in sorted((folder / "spark").iterdir()):
+        settings, _ = LOADERS["drainer"](["--config", str(path)])
+        assert settings.spark.payloads == "executors"
+        masters.add(settings.spark.master.split(":")[0])
+    assert masters == {"spark", "yarn", "k8s"}
+
+
 def test_each_role_takes_its_arguments_in_the_compose_file(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,54 @@
+{{/* What all nodes have alike: who they are, what they may, and their certificates. */}}
+{{- define "penstock.environment" -}}
+- {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+- {name: PENSTOCK_ETCD_URLS, value: {{ .Values.etcdUrls | quote }}}
+{{- end -}}
+
+{{- define "penstock.arguments" -}}
+{{- if .Values.pdAddress }}
+- --pd-address={{ .Values.pdAddress }}
+{{- end }}
+{{- if .Values.tls.secret }}
+- --ssl-ca=/tls/ca.crt
+- --ssl-cert=/tls/tls.crt
+- --ssl-key=/tls/tls.key
+{{- end }}
+{{- end -}}
+
+{{- define "penstock.container" -}}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: {drop: [ALL]}
+volumeMounts:
+  - {name: data, mountPath: /data}
+  - {name: tmp, mountPath: /tmp}
+{{- if .Values.tls.secret }}
+  - {name: tls, mountPath: /tls, readOnly: true}
+{{- end }}
+{{- end -}}
+
+{{- define "penstock.pod" -}}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 10001
+  runAsGroup: 10001
+  fsGroup: 10001
+  seccompProfile: {type: RuntimeDefault}
+automountServiceAccountToken: false
+volumes:
+  - {name: tmp, emptyDir: {}}
+{{- if .Values.tls.secret }}
+  - {name: tls, secret: {secretName: {{ .Values.tls.secret }}, defaultMode: 0440}}
+{{- end }}
+{{- end -}}
+
+{{- define "penstock.claim" -}}
+metadata: {name: data}
+spec:
+  accessModes: [ReadWriteOnce]
+{{- if .storageClass }}
+  storageClassName: {{ .storageClass }}
+{{- end }}
+  resources: {requests: {storage: {{ .storage }}}}
+{{- end -}}

@@ -1,0 +1,55 @@
+"""The chart, rendered by Helm itself, is the manifests that are committed; each choice fits too."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from deploy.local.programs import built
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "deploy/chart"
+MANIFESTS = ROOT / "deploy/kubernetes/penstock.yaml"
+
+pytestmark = pytest.mark.slow
+
+
+def rendered(*values: str) -> str:
+    """Return what Helm makes of the chart; `values` are name=value."""
+    command = [built("helm", "helm"), "template", "penstock", str(CHART)]
+    command += ["--namespace", "penstock"]
+    for each in values:
+        command += ["--set", each]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_manifests_are_what_the_chart_renders_to_as_it_is() -> None:
+    head = "# helm template penstock deploy/chart --namespace penstock\n"
+    assert MANIFESTS.read_text() == head + rendered()
+
+
+def test_helm_finds_nothing_wrong_with_the_chart() -> None:
+    command = [built("helm", "helm"), "lint", "--strict", str(CHART)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_cluster_with_tls_a_pd_and_a_storage_class_fits_the_schemas_too() -> None:
+    text = rendered(
+        "tls.secret=certificates",
+        "pdAddress=pd:2379",
+        "pump.storageClass=fast",
+        "pump.arguments={--gc-days=3}",
+    )
+    manifests = list(yaml.safe_load_all(text))
+    assert len(manifests) == 6
+    for manifest in manifests:
+        kubernetes_validate.validate(manifest, "1.33", strict=True)
+    for wanted in ("--ssl-ca=/tls/ca.crt", "--pd-address=pd:2379", "--gc-days=3", "secretName"):
+        assert wanted in text
