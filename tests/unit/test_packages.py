@@ -115,7 +115,10 @@ def test_the_table_has_every_program_that_is_asked_for_by_name() -> None:
         (["demo", "SOURCE=tidb"], {"mariadb", "sysbench", "tidb"}),
         (["test-tidb"], {"mariadb", "sysbench", "tidb"}),
         (["test"], {"mariadb", "clients", "tests", "servers"}),
-        (["test-slow"], {"mariadb", "clients", "tests", "servers", "sysbench", "conformance", "helm"}),
+        (
+            ["test-slow"],
+            {"mariadb", "clients", "tests", "servers", "sysbench", "conformance", "helm"},
+        ),
         (["bench", "ONLY=mysql"], {"mariadb", "clients", "sysbench"}),
     ],
 )
