@@ -192,7 +192,11 @@ class _Node:
             await self._membership.leave(self._final, is_new=self._components.sink.is_new)
 
     async def _pause(self, pipeline: asyncio.Task[None]) -> None:
-        """Commit what is under way, take nothing new, and say that the downstream is consistent."""
+        """Commit what is under way, take nothing new, and say that the downstream is consistent.
+
+        A downstream that is away is waited for no longer than `stop-timeout-s` in all.
+        """
+        until_s = time.monotonic() + self._config.stop_timeout_s
         offline = self._final is NodeState.OFFLINE
         await self._membership.publish(NodeState.CLOSING if offline else NodeState.PAUSING)
         await self._pumps.close()
@@ -204,7 +208,13 @@ class _Node:
         pipeline.result()
         last = self._pipeline.progress.checkpoint
         last = replace(last, consistent=not last.ddl_intent_ts)
-        await self._components.thread.call(lambda: self._components.sink.save_checkpoint(last))
+        try:
+            async with asyncio.timeout(max(1.0, until_s - time.monotonic())):
+                await self._components.thread.call(
+                    lambda: self._components.sink.save_checkpoint(last)
+                )
+        except TimeoutError:
+            log.warning("the downstream did not take the note that it is consistent")
 
     def _end(self, asked: str, final: NodeState) -> None:
         """Begin to end in the state `final`; refuse a verb that was meant for someone else."""

@@ -105,6 +105,25 @@ def test_a_downstream_that_is_killed_while_rows_are_applied_holds_everything_onc
     replication.check()
 
 
+@pytest.mark.parametrize("kind", on_servers(MARIADB))
+def test_a_drainer_that_is_stopped_while_its_downstream_is_away_ends_and_continues_later(
+    replication: Replication,
+    sink_server: SqlServer,
+) -> None:
+    drainer = replication.start(sink_server, stop_timeout_s=3)
+    writer = replication.begin(seed=15)
+    drainer.wait_until(writer.transact(20))
+    sink_server.kill()
+    try:
+        assert drainer.stop(30) == 0
+        writer.transact(20)
+    finally:
+        sink_server.start()
+    drainer.start()
+    drainer.wait_until(writer.transact(20))
+    replication.check()
+
+
 def test_a_dead_pump_holds_the_merge_by_name_and_a_new_one_joins_before_it_serves(
     replication: Replication,
 ) -> None:
