@@ -19,6 +19,7 @@ from pumpclient.mysql.gtid import Flavor, GtidSet, parse_gtid_set
 from pumpclient.mysql.protocol.address import Connection, ServerAddress, rows
 
 _SYNTAX_ERROR = 1064
+_ACCESS_DENIED = 1227
 _HINT = "start the server with log_bin, and grant the user REPLICATION CLIENT"
 
 
@@ -130,8 +131,17 @@ def logs_cascades(connection: Connection) -> bool:
 
 
 def replica_ids(connection: Connection) -> set[int]:
-    """Return the numbers that are taken: the server's own and those of its replicas."""
-    found = first_known(connection, "SHOW SLAVE HOSTS", "SHOW REPLICAS")
+    """Return the numbers that are taken: the server's own and those of its replicas.
+
+    MariaDB shows its replicas only to those who may administer it, which a source need not: then
+    it is the server that refuses a number that another one has.
+    """
+    try:
+        found = first_known(connection, "SHOW SLAVE HOSTS", "SHOW REPLICAS")
+    except pymysql.err.OperationalError as error:
+        if error.args[0] != _ACCESS_DENIED:
+            raise
+        found = []
     taken = {int(str(row["server_id"])) for row in found}
     (row,) = rows(connection, "SELECT @@global.server_id AS id")
     return taken | {int(row["id"])}

@@ -20,6 +20,7 @@ import asyncio
 import gc
 import http.client
 import json
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -149,7 +150,8 @@ def ask(argv: Sequence[str]) -> str:
     """
     asked = _parser().parse_args(argv)
     settings = load(["--config", asked.config]) if asked.config else None
-    at = asked.status_addr or (settings.status_addr if settings else _STATUS_ADDR)
+    usual = os.environ.get(f"{ENV_PREFIX}_STATUS_ADDR", _STATUS_ADDR)
+    at = asked.status_addr or (settings.status_addr if settings else usual)
     try:
         return "".join(_answer(at, *request) for request in _requests(asked))
     except Retryable:

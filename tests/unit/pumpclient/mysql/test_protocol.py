@@ -31,7 +31,7 @@ from pumpclient.mysql.protocol.stream import (
     file_after,
     session_statements,
 )
-from tests.kit.fakes.scripted_mysql import UUID, ScriptedMysql, error, event_packet
+from tests.kit.fakes.scripted_mysql import UUID, ScriptedMysql, answers, error, event_packet
 from tests.kit.mysql.encoding import encode
 
 QUICK = StreamOptions(idle_s=0.02, heartbeat_s=30)
@@ -209,6 +209,15 @@ def test_a_mysql_8_4_is_asked_by_its_new_names() -> None:
         assert (status.file, status.position) == ("binlog.000004", 1234)
         assert str(status.gtids) == f"{UUID}:1-9"
         assert replica_ids(connection) == {7, 11, 12}
+
+
+def test_a_server_that_does_not_show_its_replicas_shows_its_own_number() -> None:
+    denied = error(1227, "Access denied; you need REPLICATION MASTER ADMIN", "42000")
+    with (
+        ScriptedMysql(rows={r"SHOW SLAVE HOSTS": denied, **answers()}) as server,
+        server.address.session() as connection,
+    ):
+        assert replica_ids(connection) == {7}
 
 
 def test_a_mysql_is_asked_for_what_a_gtid_set_lacks() -> None:
