@@ -1,0 +1,76 @@
+"""The documentation site: pages that are kept beside the code, brought in as MkDocs builds it.
+
+A hook of MkDocs (`mkdocs.yml`). Links between such pages are turned into links of the site; one to
+a file that has no page is shown as the name of that file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+_ROOT = Path(__file__).parents[1]
+_GUIDES = sorted((_ROOT / "drainer/guide").glob("*.md"))
+PAGES: Final = {
+    "ARCHITECTURE.md": "architecture.md",
+    "CHANGELOG.md": "reference/changelog.md",
+    "deploy/README.md": "operate/running.md",
+    "deploy/monitoring/runbook.md": "operate/runbook.md",
+    "drainer/README.md": "drainer/overview.md",
+    "pump/README.md": "operate/pump.md",
+    "pumpclient/README.md": "writers/pumpclient.md",
+    "pumpclient/mysql/README.md": "writers/mysql.md",
+    **{f"drainer/guide/{path.name}": f"drainer/{path.name}" for path in _GUIDES},
+}
+"""Files of the project, and where each is in the site."""
+_SAMPLES = {
+    "A Pump": "pump.toml",
+    "A Drainer": "drainer.toml",
+    "A source": "mysql_source.toml",
+}
+_LINK = re.compile(r"\[([^\]]*)\]\(([^)#\s]*)(#[^)\s]*)?\)")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages to those of the folder docs/."""
+    for source, page in PAGES.items():
+        text = (_ROOT / source).read_text(encoding="utf-8")
+        files.append(File.generated(config, page, content=linked(text, source, page)))
+    files.append(File.generated(config, "reference/settings.md", content=settings()))
+    return files
+
+
+def linked(text: str, source: str, page: str) -> str:
+    """Return the text of a file with its links as they are from its page."""
+
+    def link(found: re.Match[str]) -> str:
+        shown, target, anchor = found[1], found[2], found[3] or ""
+        if not target or "://" in target:
+            return found[0]
+        file = os.path.normpath(PurePosixPath(source).parent / target)
+        if file in PAGES:
+            there = os.path.relpath(PAGES[file], PurePosixPath(page).parent)
+            return f"[{shown}]({there}{anchor})"
+        return shown if "`" in shown or shown == file else f"{shown} (`{file}`)"
+
+    return _LINK.sub(link, text)
+
+
+def settings() -> str:
+    """Return a page with every setting of every program, as their samples have them."""
+    parts = [
+        "# Every setting\n",
+        "As keys of the file that `--config` names. Each is also a flag and a variable: `data-dir`"
+        " of a Pump is `--data-dir` and `PUMP_DATA_DIR`; `group-bytes-max` in `[sync]` of a source"
+        " is `--sync-group-bytes-max` and `MYSQL_SOURCE_SYNC_GROUP_BYTES_MAX`. Flags win over"
+        " variables, variables over the file.\n",
+    ]
+    for title, name in _SAMPLES.items():
+        text = (_ROOT / "deploy/conf" / name).read_text(encoding="utf-8")
+        parts.append(f"## {title}\n\n```toml\n{text}```\n")
+    return "\n".join(parts)
