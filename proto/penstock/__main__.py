@@ -18,10 +18,11 @@ from penstock.node import command
 
 
 class Program(NamedTuple):
-    """One program: the module whose `main(argv)` runs it, and a line of help."""
+    """One program: the module whose `main(argv)` runs it, a line of help, and its extra."""
 
     module: str
     purpose: str
+    extra: str = ""
 
 
 PROGRAMS: Final[Mapping[str, Program]] = {
@@ -31,14 +32,15 @@ PROGRAMS: Final[Mapping[str, Program]] = {
     "ctl": Program("pumpclient.binlogctl", "look at a cluster and change the state of its nodes"),
     "verify": Program("pumpclient.mysql.verify.__main__", "compare an upstream with a downstream"),
     "init": Program("deploy.init", "write a folder of settings, units and a compose file"),
-    "demo": Program("deploy.demo.__main__", "show the whole of it on this machine"),
+    "demo": Program("deploy.demo.__main__", "show the whole of it on this machine", "demo"),
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a program; return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    return command.run("penstock", lambda: _run(arguments))
+    program = PROGRAMS.get(arguments[0]) if arguments else None
+    return command.run("penstock", lambda: _run(arguments), extra=program.extra if program else "")
 
 
 def _run(arguments: list[str]) -> int:
