@@ -5,7 +5,7 @@ ONLY ?=
 RELEASE ?=
 BIN := .venv/bin
 
-.PHONY: help setup proto proto-check fmt check test test-slow test-tidb demo bench dist fresh clean
+.PHONY: help setup proto proto-check fmt check test test-slow test-tidb demo bench dist docs fresh clean
 
 help:  ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ test-tidb: setup  ## The tests against a real TiDB, which is built the first tim
 bench: setup  ## Measure; JSON lines on stdout; ONLY=spine (or a name's beginning) picks
 	@$(BIN)/python -m tests.bench $(ONLY)
 
+docs: setup  ## Build the documentation into site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 dist: setup  ## Build the wheel and the sdist into dist/, and try them outside of the clone
 	@deploy/dist.sh
 
@@ -60,4 +63,4 @@ proto-check: setup  ## Fail when the generated code is not that of proto/*.proto
 	@$(BIN)/python -m deploy.generated --check
 
 clean:  ## Remove the virtual environment and all caches
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
