@@ -11,6 +11,7 @@ pytest_plugins = [
     "tests.kit.servers.fix_source",
     "tests.kit.servers.fix_drainer",
     "tests.kit.servers.fix_spark",
+    "tests.kit.servers.fix_quick_start",
     "tests.kit.servers.fix_replication",
     "tests.kit.servers.fix_tidb",
     "tests.kit.servers.fix_tidb_alone",
