@@ -37,6 +37,23 @@ if TYPE_CHECKING:
 TIDB = "binlog_pump"
 OWN = "penstock_pump"
 
+_STORED = {
+    "max_commit_ts": "Up to where it can be pulled, as a timestamp.",
+    "purged_ts": "Up to where it is purged, as a timestamp.",
+    "unmatched": "Prewrites without Commit or Rollback.",
+    "segments": "Files of the log.",
+    "log_bytes": "Bytes of all segments.",
+    "available_bytes": "Free on the volume.",
+    "stop_write_at_available_bytes": "With no more free than this, new transactions are refused.",
+    "appended_records": "Records written since the start.",
+    "appended_bytes": "Bytes written since the start.",
+    "repeated_records": "Records that were stored already, since the start.",
+    "refused_records": "Records that contradict what is stored, since the start.",
+    "replayed_records": "Records that the start read again.",
+    "purged_entries": "Index entries that purges removed since the start.",
+}
+"""What a storage counts of itself, for `storage_…`."""
+
 
 class PumpMetrics(Collector):
     """All metrics of one Pump, and of its process."""
@@ -149,7 +166,7 @@ class PumpMetrics(Collector):
     def _storage(self) -> Iterator[Metric]:
         storage = self._components.storage
         for name, value in storage.stats().items():
-            yield _gauge(f"storage_{name}", "See the Pump's status, storage.", value)
+            yield _gauge(f"storage_{name}", _STORED[name], value)
         volume = os.statvfs(self._components.config.data_dir)
         sizes: dict[Labels, float] = {
             ("capacity",): volume.f_blocks * volume.f_frsize,

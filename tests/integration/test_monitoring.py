@@ -24,6 +24,7 @@ from tests.kit.wait import eventually
 
 server = module_server(on_servers(MARIADB))
 LONG_S = 60
+REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 
 
 @pytest.fixture
@@ -68,11 +69,30 @@ def test_every_plot_has_data_of_a_cluster_that_is_well_and_every_alert_can_fire(
         eventually(has_all, LONG_S)
     assert empty == []
     assert prometheus.firing() == set()
-    served = "".join(asked(f"{url}metrics")[1] for url in pages.values())
-    kinds = dict(re.findall(r"^# TYPE (\S+) (\w+)$", served, re.MULTILINE))
+    served = {name: asked(f"{url}metrics")[1] for name, url in pages.items()}
+    kinds = dict(re.findall(r"^# TYPE (\S+) (\w+)$", "".join(served.values()), re.MULTILINE))
     for alert in ALERTS:
         for name in re.findall(r"\b(?:penstock|binlog)_\w+", alert.expr):
             assert name.removesuffix("_bucket") in kinds, alert.name
+    wanted = reference(served)
+    assert REFERENCE.read_text(encoding="utf-8") == wanted, f"put this into {REFERENCE}:\n{wanted}"
+
+
+def reference(served: dict[str, str]) -> str:
+    """Return the page of all metrics, as nodes serve them."""
+    parts = [
+        "# Every metric\n\nWhat each node serves at `/metrics` of its `status-addr`, as real nodes"
+        " do in a test. Names that\nbegin with `binlog_` are those of TiDB-Binlog. A Pump and a"
+        " Drainer have those of their process\n(`process_…`, `python_…`) besides.\n"
+    ]
+    for title, node in (("A Pump", "pump_1"), ("A Drainer", "drainer_1"), ("A source", "source_1")):
+        kinds = dict(re.findall(r"^# TYPE (\S+) (\w+)$", served[node], re.MULTILINE))
+        abouts = re.findall(r"^# HELP ((?:penstock|binlog)_\S+) (.*)$", served[node], re.MULTILINE)
+        rows = [f"| `{name}` | {kinds[name]} | {about} |" for name, about in sorted(abouts)]
+        parts.append(
+            "\n".join([f"## {title}\n", "| metric | kind | meaning |", "|---|---|---|", *rows, ""])
+        )
+    return "\n".join(parts)
 
 
 def test_each_alert_fires_when_it_is_to_and_else_not() -> None:
