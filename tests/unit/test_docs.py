@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -51,3 +54,27 @@ def test_a_link_between_files_becomes_one_between_pages() -> None:
     assert linked(text, "drainer/guide/applying.md", "drainer/applying.md") == (
         "[a](overview.md#x), b (`pump/store/index.py`), [c](https://e.org), [d](#e)"
     )
+
+
+def commands() -> Iterator[tuple[str, list[str]]]:
+    """Yield each command of ours on a page for users, with the page."""
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        for block in re.findall(r"```\w*\n(.*?)```", page.read_text(), re.DOTALL):
+            for line in re.findall(r"^(?:\$ )?penstock (.*?)(?: &)?$", block, re.MULTILINE):
+                yield page.name, line.split()
+
+
+def test_every_command_of_the_pages_is_one_and_takes_what_it_is_given() -> None:
+    helps: dict[tuple[str, ...], str] = {}
+    for page, words in commands():
+        named = tuple(itertools.takewhile(lambda word: not word.startswith("-"), words))
+        program = named[:2] if named[0] in {"ctl", "source"} else named[:1]
+        if program not in helps:
+            asked = [sys.executable, "-m", "penstock", *program, "--help"]
+            done = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False)
+            assert done.returncode == 0, (page, program, done.stderr)
+            helps[program] = done.stdout
+        for word in words:
+            if word.startswith("--"):
+                assert word.split("=")[0] in helps[program], (page, words)
+    assert len(helps) >= 10
