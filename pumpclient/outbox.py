@@ -14,8 +14,9 @@ Locks that the block takes in the database are held until the Prewrite is durabl
 `write_timeout_s` when no Pump answers; SQLite has one lock for all writers. Read a row that the
 block is going to change with FOR UPDATE, or the value before that Penstock gets may be wrong.
 
-A connection of sqlite3 or PyMySQL; whatever is open on it already belongs to the transaction. The
-database may be in autocommit mode. A DDL within the block would commit too early in MySQL and is
+A connection of sqlite3 or PyMySQL, or a session of SQLAlchemy on one, which is flushed at the
+block's end; whatever is open on it already belongs to the transaction. The database may be in
+autocommit mode. A DDL within the block would commit too early in MySQL and is
 refused at its end.
 """
 
@@ -57,7 +58,7 @@ class Outbox:
 
     def create_table(self, connection: Any) -> None:
         """Create the outbox table unless it is there, and commit."""
-        outbox.create_table(connection, self._table)
+        outbox.create_table(_driver_s(connection), self._table)
 
     def transaction(
         self, client: PumpClient, connection: Any, schema: str | None = None
@@ -76,7 +77,7 @@ class Outbox:
         it never will be. Raises the driver's errors.
         """
         found = outbox.settle(
-            connection, self._table, transaction.key, transaction.start_ts, fence=True
+            _driver_s(connection), self._table, transaction.key, transaction.start_ts, fence=True
         )
         assert found is not None, "with a fence there is an answer"
         return found
@@ -90,7 +91,7 @@ class Outbox:
         then, on a connection with nothing open; writers that run clean up after themselves.
         """
         return outbox.purge(
-            connection,
+            _driver_s(connection),
             self._table,
             checkpoint_ts=checkpoint_ts,
             fences_older_than_s=fences_older_than_s,
@@ -116,7 +117,7 @@ class OutboxTransaction:
     def __init__(
         self, box: Outbox, client: PumpClient, connection: Any, schema: str | None
     ) -> None:
-        outbox.is_mysql(connection)  # Raises for a connection that is neither.
+        outbox.is_mysql(_driver_s(connection))  # Raises for a connection that is neither.
         self._box = box
         self._connection = connection
         self.key = outbox.new_key(box._name)
@@ -147,7 +148,7 @@ class OutboxTransaction:
         self._txn.delete(table, before)
 
     def __enter__(self) -> Self:
-        outbox.begin(self._connection)
+        outbox.begin(_driver_s(self._connection))
         return self
 
     def __exit__(
@@ -164,6 +165,8 @@ class OutboxTransaction:
 
     def _commit(self) -> None:
         try:
+            if _is_session(self._connection):
+                self._connection.flush()  # The outbox' row comes last.
             self._txn.commit(decide=self._decide)
         except OutcomeUnknown as unknown:
             if not self._is_decided:
@@ -191,12 +194,13 @@ class OutboxTransaction:
 
     def _decide(self, commit_ts: int) -> None:
         """Commit in the database: what happens here is what happened."""
-        if not outbox.in_transaction(self._connection):
+        driver_s = _driver_s(self._connection)
+        if not outbox.in_transaction(driver_s):
             raise NeedsOperator(
                 "the database's transaction was ended within the block",
                 hint="leave COMMIT and ROLLBACK to the block's end, and DDL out of it",
             )
-        forgotten = self._box._write(self._connection, self.key, self.start_ts, commit_ts)
+        forgotten = self._box._write(driver_s, self.key, self.start_ts, commit_ts)
         try:
             self._connection.commit()
         except BaseException as error:
@@ -211,6 +215,8 @@ class OutboxTransaction:
     def _was_committed(self, error: BaseException) -> bool:
         """Find out what a failed COMMIT has done, or raise `OutcomeUnknown`."""
         try:
+            if _is_session(self._connection):
+                self._connection.rollback()  # It asks on a connection that works.
             return self._box.settle(self._connection, self) > 0
         except Exception as second:
             self._undo()
@@ -229,3 +235,15 @@ class OutboxTransaction:
         except Exception as error:
             log.warning("no rollback in the database, so the connection is closed: %s", error)
             self._connection.close()
+
+
+def _is_session(connection: Any) -> bool:
+    """Return whether it is a session of SQLAlchemy, which this package does not import."""
+    return hasattr(connection, "get_bind")
+
+
+def _driver_s(connection: Any) -> Any:
+    """Return the driver's connection of a session's transaction; any other as it is."""
+    if not _is_session(connection):
+        return connection
+    return connection.connection().connection.driver_connection
