@@ -76,8 +76,8 @@ ALERTS: Final[tuple[Alert, ...]] = (
         meaning="What was committed a minute ago is not downstream, and that has lasted for five.",
         remedy="The dashboard's row *Merge* says whether a Pump holds the merge"
         " (`PenstockPumpHoldsMerge` has its remedy). If none does, the downstream is slower than"
-        " the writers: see `binlog_drainer_execute_duration_time`, locks and disk there; more"
-        " tasks (`apply.worker-count`) help a downstream that has processors left.",
+        " the writers: see `binlog_drainer_execute_duration_time`, locks and disk there. What"
+        ' `mode = "parallel"` in `[apply]` brings and costs is in drainer/guide/applying.md.',
         fires={
             f"penstock_drainer_lag_seconds{{{_DRAINER}}}": "90x10",
             f'penstock_drainer_state{{{_DRAINER},state="online"}}': "1x10",
