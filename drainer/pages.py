@@ -38,6 +38,7 @@ from drainer.intake.pump_set import Pumps
 from drainer.pipeline.progress import Progress
 from penstock.cluster.node_registry import NodeState
 from penstock.errors import NeedsOperator
+from penstock.node.build_info import build_info
 from penstock.node.histogram import Distribution, Labels, histogram
 from penstock.node.http_status import JSON, Answer, HttpStatus
 from penstock.node.output import facts_of
@@ -235,6 +236,7 @@ class _Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric of the Drainer itself."""
+        yield build_info()
         progress, own = self._pages.progress(), self._pages.status()
         checkpoint_ms = float(physical_ms(progress.checkpoint.commit_ts))
         about = "The checkpoint, in milliseconds."

@@ -26,6 +26,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from penstock.cluster.node_registry import NodeState
+from penstock.node.build_info import build_info
 from penstock.node.histogram import Labels, histogram
 from penstock.ts import physical_ms, seconds_between
 
@@ -71,6 +72,7 @@ class PumpMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric of the Pump itself."""
+        yield build_info()
         yield from self._state()
         yield from self._writing()
         yield from self._storage()
