@@ -44,11 +44,11 @@ ALERTS: Final[tuple[Alert, ...]] = (
         severity=PAGE,
         summary="{{ $labels.instance }} does not answer",
         meaning="Prometheus cannot reach the node's status page. A Pump that is down takes no"
-        " binlogs and, unless it was paused, holds back the merge of all others; a Drainer that is"
-        " down applies nothing; writers go on with the other Pumps.",
+        " binlogs and holds back the merge of all others; a Drainer that is down applies nothing;"
+        " writers go on with the other Pumps.",
         remedy="Look at the last line of its log. With exit code 2 it names what a person must do"
         " first; in all other cases start it again: it goes on where it was. A Pump whose disk is"
-        " gone is declared lost with `binlogctl lost-pump`, which says first what that costs.",
+        " gone is declared lost with `penstock ctl lost-pump`, which says first what that costs.",
         fires={'up{job="penstock",instance="pump-1"}': "0x10"},
         is_quiet={'up{job="penstock",instance="pump-1"}': "1x10"},
     ),
@@ -60,8 +60,8 @@ ALERTS: Final[tuple[Alert, ...]] = (
         summary="no Drainer is online: nothing goes downstream",
         meaning="No Drainer says that it is online; a standby is none. Pumps keep what is not yet"
         " downstream, until their disks are full.",
-        remedy="`binlogctl drainers` shows them all. Start one; if it stops again, the last line of"
-        " its log says what it stopped at: most often a DDL that waits for a decision"
+        remedy="`penstock ctl drainers` shows them all. Start one; if it stops again, the last"
+        " line of its log says what it stopped at: most often a DDL that waits for a decision"
         " (`drainer ddl list`), or a row that the downstream refuses.",
         fires={f'penstock_drainer_state{{{_DRAINER},state="online"}}': "0x10"},
         is_quiet={f'penstock_drainer_state{{{_DRAINER},state="online"}}': "1x10"},
@@ -96,9 +96,9 @@ ALERTS: Final[tuple[Alert, ...]] = (
         summary="all wait for {{ $labels.nodeID }}",
         meaning="Nothing can be applied beyond what this Pump's stream has reached, because"
         " an earlier commit may still come from it.",
-        remedy="`binlogctl status <drainer>` says why in `held_by_remedy`. A Pump that is down is"
-        " started again. One that runs is held by an open Prewrite (`PenstockOpenPrewrite`), or by"
-        " its network. One whose disk is gone: `binlogctl lost-pump`.",
+        remedy="`penstock ctl status <drainer>` says why in `held_by_remedy`. A Pump that is down"
+        " is started again. One that runs is held by an open Prewrite (`PenstockOpenPrewrite`), or"
+        " by its network. One whose disk is gone: `penstock ctl lost-pump`.",
         fires={
             f'penstock_drainer_pump_holds_low_water{{{_DRAINER},nodeID="pump-2"}}': "1x10",
             f"penstock_drainer_low_water_held_seconds{{{_DRAINER}}}": "31+60x10",
@@ -117,9 +117,9 @@ ALERTS: Final[tuple[Alert, ...]] = (
         " {{ $value | humanizeDuration }}",
         meaning="Its Prewrite came, and neither Commit nor Rollback; everything after it waits. A"
         " writer is stuck in its commit, or died and what became of the transaction is not found.",
-        remedy="`binlogctl status <pump>` names the transaction and what the resolver last heard."
-        " Writers of ours: see whether that process lives. A TiDB: PD and TiKV must answer the"
-        " Pump, which asks them again by itself.",
+        remedy="`penstock ctl status <pump>` names the transaction and what the resolver last"
+        " heard. Writers of ours: see whether that process lives. A TiDB: PD and TiKV must answer"
+        " the Pump, which asks them again by itself.",
         fires={f"penstock_pump_oldest_open_prewrite_seconds{{{_PUMP}}}": "121+60x10"},
         is_quiet={f"penstock_pump_oldest_open_prewrite_seconds{{{_PUMP}}}": "3x10"},
     ),
@@ -131,9 +131,10 @@ ALERTS: Final[tuple[Alert, ...]] = (
         severity=PAGE,
         summary="{{ $labels.instance }} has {{ $value | humanize1024 }}B left",
         meaning="The volume of the Pump's data is close to where it takes no more binlogs.",
-        remedy="Purging waits for the slowest Drainer: `binlogctl drainers` shows whose checkpoint"
-        " is old; one that will not come back is taken offline there. Else give it a larger"
-        " volume, or other files on it less room. Do not delete files of the data directory.",
+        remedy="Purging waits for the slowest Drainer: `penstock ctl drainers` shows whose"
+        " checkpoint is old. Start that one again; if it will not come back,"
+        " `penstock ctl update-drainer NODE --state offline` lets Pumps drop what only it needs."
+        " Else give the Pump a larger volume. Do not delete files of the data directory.",
         fires={
             f"penstock_pump_storage_available_bytes{{{_PUMP}}}": "29e9x10",
             f"penstock_pump_storage_stop_write_at_available_bytes{{{_PUMP}}}": "10e9x10",
@@ -152,7 +153,7 @@ ALERTS: Final[tuple[Alert, ...]] = (
         meaning="A write, a sync or a read of the log failed. What was acknowledged is on disk;"
         " the writers of what failed were given an error and go to another Pump.",
         remedy="The Pump's log names file and reason; `dmesg` and the disk's health come next. With"
-        " damage on disk `binlogctl dump <data-dir>` shows where, without changing anything.",
+        " damage on disk `penstock ctl dump <data-dir>` shows where, without changing anything.",
         fires={f'binlog_pump_storage_error_count{{{_PUMP},type="write_binlog"}}': "0+1x10"},
         is_quiet={f'binlog_pump_storage_error_count{{{_PUMP},type="write_binlog"}}': "3x10"},
     ),
@@ -213,7 +214,7 @@ ALERTS: Final[tuple[Alert, ...]] = (
         summary="rows of {{ $labels.table }} are left out: {{ $labels.cause }}",
         meaning="Rows end at the Drainer although no filter was meant to do that. They are counted"
         " exactly; nothing else is missing.",
-        remedy="`binlogctl status <drainer>` has the counts by cause and table under `left_out`,"
+        remedy="`penstock ctl status <drainer>` has the counts by cause and table under `left_out`,"
         " the log what was the first of each. An `override` was decided with `drainer ddl`;"
         " `drainer ddl list` shows it. `penstock verify` compares the table.",
         fires={
@@ -247,9 +248,9 @@ ALERTS: Final[tuple[Alert, ...]] = (
         summary="source {{ $labels.source }} does not sync",
         meaning="What its server commits does not come into the cluster. Its relay log is still"
         " received, unless the server has gone.",
-        remedy="`mysql-source status` says in which state it is, and of a statement or a table that"
-        " it stopped at, which overrides there are and what each costs. A source that was paused"
-        " goes on with `mysql-source resume`.",
+        remedy="`penstock source status` says in which state it is, and of a statement or a table"
+        " that it stopped at, which overrides there are and what each costs. A source that was"
+        " paused goes on with `penstock source resume`.",
         fires={f"penstock_source_is_syncing{{{_SOURCE}}}": "0x10"},
         is_quiet={f"penstock_source_is_syncing{{{_SOURCE}}}": "1x10"},
     ),
@@ -274,8 +275,8 @@ ALERTS: Final[tuple[Alert, ...]] = (
         summary="{{ $labels.table }} of source {{ $labels.source }} is not followed",
         meaning="Somebody left the table out, or ended its reload; downstream it is no longer what"
         " it is upstream. All other tables go on.",
-        remedy="`mysql-source status` shows what was left out. `mysql-source reload DB.TABLE` loads"
-        " it again while the rest goes on.",
+        remedy="`penstock source status` shows what was left out. `penstock source reload"
+        " DB.TABLE` loads it again while the rest goes on.",
         fires={f'penstock_source_table_left_out{{{_SOURCE},table="shop.t"}}': "1x10"},
         is_quiet={f'penstock_source_table_left_out{{{_SOURCE},table="shop.t"}}': "0x10"},
     ),
