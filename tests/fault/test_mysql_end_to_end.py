@@ -120,7 +120,6 @@ def repaired(server: SqlServer, down: SqlServer) -> None:
         "INSERT INTO shop.sale (id, code) VALUES (-7, 'no one sold this')",
     )
     arguments = [
-        "verify",
         "--upstream",
         server.url,
         "--downstream",

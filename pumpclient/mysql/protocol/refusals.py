@@ -49,7 +49,7 @@ def _row(
     return Refusal(code, re.compile(text, re.IGNORECASE | re.DOTALL), hint, chosen)
 
 
-_GRANT = "GRANT REPLICATION SLAVE, REPLICATION CLIENT, SELECT ON *.* TO the user"
+GRANT = "GRANT REPLICATION SLAVE, REPLICATION CLIENT, SELECT ON *.* TO the user"
 _POSITION_HINT = (
     "the position is from another server or from before RESET MASTER: start from a checkpoint of"
     " this server, or from a new initial load"
@@ -94,11 +94,11 @@ REFUSALS = (
     _row(1236, "could not find next log"),
     _row(1236, "start replication from earlier|encrypt|decrypt",
          "the server cannot decrypt its binlog: look at its error log and key management"),
-    _row(1044, "", _GRANT),
+    _row(1044, "", GRANT),
     _row(1045, "", "check user and password, and from which hosts the user may come"),
     _row(1130, "", "let the user connect from this host"),
-    _row(1142, "", _GRANT),
-    _row(1227, "", _GRANT),
+    _row(1142, "", GRANT),
+    _row(1227, "", GRANT),
     _row(1698, "", "the user may only come over a socket: give it a password"),
     _row(1820, "", "the user's password has expired: set a new one"),
     _row(1862, "", "the user's password has expired: set a new one"),

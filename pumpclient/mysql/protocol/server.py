@@ -133,8 +133,8 @@ def logs_cascades(connection: Connection) -> bool:
 def replica_ids(connection: Connection) -> set[int]:
     """Return the numbers that are taken: the server's own and those of its replicas.
 
-    MariaDB shows its replicas only to those who may administer it, which a source need not: then
-    it is the server that refuses a number that another one has.
+    MariaDB shows its replicas only to those who may administer it, which a source need not. Then
+    a number that is drawn is another source's once in the 100,000 that there are to draw.
     """
     try:
         found = first_known(connection, "SHOW SLAVE HOSTS", "SHOW REPLICAS")

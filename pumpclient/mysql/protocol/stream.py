@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid4
 
+import pymysql
+
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from pumpclient.mysql.events.files import rotate_of
 from pumpclient.mysql.events.frame import EventType, read_header
@@ -37,7 +39,7 @@ from pumpclient.mysql.protocol.packets import (
     dump_from_position,
     register_replica,
 )
-from pumpclient.mysql.protocol.refusals import PURGED_HINT, Purged, ServerIdTaken
+from pumpclient.mysql.protocol.refusals import GRANT, PURGED_HINT, Purged, ServerIdTaken
 from pumpclient.mysql.protocol.server import ServerIdentity, binlog_files, identify, replica_ids
 
 FIRST_DRAWN = (1 << 32) // 10
@@ -57,6 +59,7 @@ _MARIADB_CAPABILITY = 4
 """Understands MariaDB's GTIDs; without it they come as QUERY "BEGIN", and files differ."""
 
 _NS_PER_S = 1_000_000_000
+_LOGIN_REFUSED = 1045
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,9 +206,21 @@ class BinlogStream:
             if server_id is None:
                 server_id = draw_server_id(replica_ids(self._connection), secrets.randbelow)
             self._send(register_replica(server_id, socket.gethostname()))
-            self._private("_read_packet")()  # Raises unless it is OK.
+            self._registered()
         self._reader = PacketReader(semi_sync=self._options.semi_sync)
         return server_id
+
+    def _registered(self) -> None:
+        """Read the answer to a registration; raise what it says unless it is OK."""
+        try:
+            self._private("_read_packet")()
+        except pymysql.err.OperationalError as error:
+            code, text = error.args
+            if code != _LOGIN_REFUSED:
+                raise
+            # The login has passed, so it is not the password that is wrong.
+            problem = f"{self._address}: may not replicate: error {code}: {text}"
+            raise NeedsOperator(problem, hint=GRANT) from error
 
     def _private(self, name: str) -> Any:
         # PyMySQL has no public way to send another command; a test holds that these exist.
