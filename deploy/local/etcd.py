@@ -97,14 +97,7 @@ class EtcdServer(ServerProcess):
 
     def until_healthy(self) -> Self:
         """Return once it answers."""
-        deadline = time.monotonic() + START_S_MAX
-        while time.monotonic() < deadline and self.is_running:
-            try:
-                with urllib.request.urlopen(f"{self._health_url}/health", timeout=1):
-                    return self
-            except (urllib.error.URLError, OSError):
-                time.sleep(0.05)
-        raise Retryable(f"etcd does not start: {self.log_tail()}")
+        return self.until_answers(f"{self._health_url}/health", START_S_MAX)
 
     def leads(self) -> bool:
         """Return whether it leads its cluster, as far as it knows; False without an answer."""

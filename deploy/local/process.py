@@ -11,11 +11,14 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import psutil
+
+from penstock.errors import Retryable
 
 STOP_S_MAX = 30.0
 _PORT_MIN = 10_000
@@ -88,6 +91,17 @@ class ServerProcess:
                 self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
         return self
+
+    def until_answers(self, url: str, within_s: float) -> Self:
+        """Return once a page of it answers; raise `Retryable` with its log when none does."""
+        deadline_s = time.monotonic() + within_s
+        while time.monotonic() < deadline_s and self.is_running:
+            try:
+                with urllib.request.urlopen(url, timeout=1):
+                    return self
+            except OSError:  # urllib's own errors are some, too.
+                time.sleep(0.05)
+        raise Retryable(f"{self.log.stem} does not start: {self.log_tail()}")
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal, and nothing else."""

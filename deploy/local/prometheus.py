@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
-import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
@@ -14,7 +12,6 @@ from typing import Any, Self
 
 from deploy.local.process import ServerProcess, free_port
 from deploy.local.programs import Unpacked
-from penstock.errors import Retryable
 
 START_S_MAX = 60.0
 MONITORING = Path(__file__).parents[1] / "monitoring"
@@ -65,15 +62,7 @@ class Prometheus(ServerProcess):
 
     def start(self) -> Self:
         """Start it and wait until it is ready; raise `Retryable` with its log when it is not."""
-        super().start()
-        deadline = time.monotonic() + START_S_MAX
-        while time.monotonic() < deadline and self.is_running:
-            try:
-                with urllib.request.urlopen(f"http://{self._address}/-/ready", timeout=1):
-                    return self
-            except (urllib.error.URLError, OSError):
-                time.sleep(0.05)
-        raise Retryable(f"Prometheus does not start: {self.log_tail()}")
+        return super().start().until_answers(f"http://{self._address}/-/ready", START_S_MAX)
 
     def query(self, expr: str) -> list[dict[str, Any]]:
         """Return the series that an expression has now."""
