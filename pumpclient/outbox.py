@@ -16,8 +16,7 @@ block is going to change with FOR UPDATE, or the value before that Penstock gets
 
 A connection of sqlite3 or PyMySQL, or a session of SQLAlchemy on one, which is flushed at the
 block's end; whatever is open on it already belongs to the transaction. The database may be in
-autocommit mode. A DDL within the block would commit too early in MySQL and is
-refused at its end.
+autocommit mode. A DDL within the block would commit too early in MySQL and is refused at its end.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class Outbox:
 
     def create_table(self, connection: Any) -> None:
         """Create the outbox table unless it is there, and commit."""
-        outbox.create_table(_driver_s(connection), self._table)
+        outbox.create_table(_driver_connection(connection), self._table)
 
     def transaction(
         self, client: PumpClient, connection: Any, schema: str | None = None
@@ -77,7 +76,11 @@ class Outbox:
         it never will be. Raises the driver's errors.
         """
         found = outbox.settle(
-            _driver_s(connection), self._table, transaction.key, transaction.start_ts, fence=True
+            _driver_connection(connection),
+            self._table,
+            transaction.key,
+            transaction.start_ts,
+            fence=True,
         )
         assert found is not None, "with a fence there is an answer"
         return found
@@ -91,7 +94,7 @@ class Outbox:
         then, on a connection with nothing open; writers that run clean up after themselves.
         """
         return outbox.purge(
-            _driver_s(connection),
+            _driver_connection(connection),
             self._table,
             checkpoint_ts=checkpoint_ts,
             fences_older_than_s=fences_older_than_s,
@@ -117,7 +120,7 @@ class OutboxTransaction:
     def __init__(
         self, box: Outbox, client: PumpClient, connection: Any, schema: str | None
     ) -> None:
-        outbox.is_mysql(_driver_s(connection))  # Raises for a connection that is neither.
+        outbox.is_mysql(_driver_connection(connection))  # Raises for a connection that is neither.
         self._box = box
         self._connection = connection
         self.key = outbox.new_key(box._name)
@@ -148,7 +151,7 @@ class OutboxTransaction:
         self._txn.delete(table, before)
 
     def __enter__(self) -> Self:
-        outbox.begin(_driver_s(self._connection))
+        outbox.begin(_driver_connection(self._connection))
         return self
 
     def __exit__(
@@ -160,13 +163,20 @@ class OutboxTransaction:
         if kind is None:
             self._commit()
         else:
-            self._txn.rollback()
-            self._undo()
+            self._roll_back()
+
+    def _roll_back(self) -> None:
+        self._txn.rollback()
+        self._undo()
 
     def _commit(self) -> None:
+        if _is_session(self._connection):
+            try:
+                self._connection.flush()  # The Prewrite comes after all changes.
+            except BaseException:
+                self._roll_back()
+                raise
         try:
-            if _is_session(self._connection):
-                self._connection.flush()  # The outbox' row comes last.
             self._txn.commit(decide=self._decide)
         except OutcomeUnknown as unknown:
             if not self._is_decided:
@@ -194,13 +204,13 @@ class OutboxTransaction:
 
     def _decide(self, commit_ts: int) -> None:
         """Commit in the database: what happens here is what happened."""
-        driver_s = _driver_s(self._connection)
-        if not outbox.in_transaction(driver_s):
+        connection = _driver_connection(self._connection)
+        if not outbox.in_transaction(connection):
             raise NeedsOperator(
                 "the database's transaction was ended within the block",
                 hint="leave COMMIT and ROLLBACK to the block's end, and DDL out of it",
             )
-        forgotten = self._box._write(driver_s, self.key, self.start_ts, commit_ts)
+        forgotten = self._box._write(connection, self.key, self.start_ts, commit_ts)
         try:
             self._connection.commit()
         except BaseException as error:
@@ -242,7 +252,7 @@ def _is_session(connection: Any) -> bool:
     return hasattr(connection, "get_bind")
 
 
-def _driver_s(connection: Any) -> Any:
+def _driver_connection(connection: Any) -> Any:
     """Return the driver's connection of a session's transaction; any other as it is."""
     if not _is_session(connection):
         return connection
