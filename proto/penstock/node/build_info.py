@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import platform
-
-from prometheus_client.core import GaugeMetricFamily, Metric
+from typing import TYPE_CHECKING, Final
 
 from penstock import __version__
 
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+NAME: Final = "penstock_build_info"
+ABOUT: Final = "1, with the version as a label."
+LABELS: Final = {"version": __version__, "python": platform.python_version()}
+
 
 def build_info() -> Metric:
-    """Return `penstock_build_info`, which is 1, with what is known as its labels."""
-    family = GaugeMetricFamily(
-        "penstock_build_info", "1, with the version as a label.", labels=["version", "python"]
-    )
-    family.add_metric([__version__, platform.python_version()], 1.0)
+    """Return the metric; a node without that package of Prometheus writes it out by itself."""
+    from prometheus_client.core import GaugeMetricFamily
+
+    family = GaugeMetricFamily(NAME, ABOUT, labels=list(LABELS))
+    family.add_metric(list(LABELS.values()), 1.0)
     return family

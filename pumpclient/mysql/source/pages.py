@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from penstock import __version__
 from penstock.errors import NeedsOperator
+from penstock.node import build_info
 from penstock.node.http_status import JSON, Answer, HttpStatus
 from pumpclient.mysql.relay.layout import FileName, Location
 from pumpclient.mysql.source.service import SourceService
@@ -210,10 +209,11 @@ def metrics_text(service: SourceService, source_id: str) -> str:
         ("committed_position", "gauge", checkpoint.place.position if checkpoint else 0, "up to"),
     ]
     label = json.dumps(source_id)
+    build = ",".join(f"{name}={json.dumps(value)}" for name, value in build_info.LABELS.items())
     lines = [
-        "# HELP penstock_build_info 1, with the version as a label.",
-        "# TYPE penstock_build_info gauge",
-        f'penstock_build_info{{version="{__version__}",python="{platform.python_version()}"}} 1',
+        f"# HELP {build_info.NAME} {build_info.ABOUT}",
+        f"# TYPE {build_info.NAME} gauge",
+        f"{build_info.NAME}{{{build}}} 1",
     ]
     for name, kind, value, about in metrics:
         lines.append(f"# HELP {_PREFIX}{name} {about}")
