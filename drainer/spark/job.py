@@ -54,7 +54,7 @@ JAVA_OPTIONS = (
 """Of the driver's JVM: small, and quick to start.
 
 Else its heap begins with a 64th of the machine's memory, and most of it stays free: of 24 GiB that
-was 268 MiB for an idle JVM instead of 174, for the same processor time.
+was 268 MiB for an idle JVM instead of 176, for the same processor time.
 """
 
 _LOG4J = """
