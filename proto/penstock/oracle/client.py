@@ -10,36 +10,37 @@ and the first of them fetches for all as soon as that request is answered.
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
-from queue import SimpleQueue
-from typing import Any, Protocol
-
-import grpc
+from typing import Protocol
 
 from penstock.cluster.etcd import EtcdClient, read
 from penstock.cluster.node_registry import refuse_pd
 from penstock.errors import NeedsOperator, Retryable
-from penstock.oracle.pd import CHANNEL_OPTIONS, PdLeader, pd_tls_of
+from penstock.http2.client.channel import CallFailed, Channel, ClientCall
+from penstock.oracle.pd import PdLeader, pd_tls_of
 from penstock.pb import pdpb_pb2
 from penstock.security.refusal import refusal_of
-from penstock.security.tls import Tls, open_channel
+from penstock.security.tls import Tls
 from penstock.ts import LOGICAL_END, compose
 
 log = logging.getLogger(__name__)
 
 LEADER_KEY = "/penstock/v1/oracle/leader"
 
+_UNUSED_S_MAX = 10.0
+"""A Pump asks a connection that was silent for 20 s whether it is still there."""
+_CLOSED = "this oracle client is closed"
 _CALL_S_MAX = 1.0  # A frozen leader is abandoned soon after this, while others elect a new one.
 
 
 class TsoStream:
     """A stream to the current leader, used by one thread at a time; found again after a failure.
 
-    Reading from a stream has no deadline of its own, so a thread cancels the stream when the answer
-    is overdue.
+    The thread that asks also reads. Between two questions no one answers the server's pings, so a
+    stream that was not used for a while is opened again before the server takes it for dead.
     """
 
     def __init__(
@@ -48,12 +49,11 @@ class TsoStream:
         self._find_leader = find_leader
         self._tls = tls
         self._address = ""
-        self._channel: Any = None
-        self._call: Any = None
-        self._requests: SimpleQueue[pdpb_pb2.TsoRequest | None] = SimpleQueue()
+        self._channel: Channel | None = None
+        self._call: ClientCall | None = None
+        self._answers = _Answers()
         self._header = pdpb_pb2.RequestHeader()
-        self._overdue_s = math.inf
-        self._watchdog: threading.Thread | None = None
+        self._used_s = 0.0
         self._closed = threading.Event()
 
     def fetch(self, count: int, left_s: float) -> tuple[int, int]:
@@ -61,86 +61,99 @@ class TsoStream:
 
         One attempt: a failure is Retryable, and the next attempt looks for the leader again.
         """
-        left_s = max(min(left_s, _CALL_S_MAX), 0.01)
-        call = self._call or self._open(left_s)
-        self._overdue_s = time.monotonic() + left_s
+        begin_s = time.monotonic()
+        deadline_s = begin_s + max(min(left_s, _CALL_S_MAX), 0.01)
+        if begin_s - self._used_s > _UNUSED_S_MAX:
+            self._end_stream()
         try:
-            self._requests.put(pdpb_pb2.TsoRequest(header=self._header, count=count))
-            answer = next(call)
-        except grpc.RpcError as error:
+            if self._call is None:
+                self._open(deadline_s)
+            answer = self._ask(count, deadline_s)
+        except CallFailed as error:
             self._end_stream()
             if refusal := refusal_of(self._address, self._tls, error):
                 raise refusal from error
             raise Retryable(
                 f"the oracle at {self._address}: {error.code().name}: {error.details()}"
             ) from error
-        except StopIteration as error:
-            self._end_stream()
-            raise Retryable(f"the oracle at {self._address} ended the stream") from error
         except BaseException:
             # An answer that is still to come must not be taken for the next request's.
             self._end_stream()
             raise
-        finally:
-            self._overdue_s = math.inf
         if answer.header.error.type or answer.count != count:
             self._end_stream()
             raise Retryable(f"the oracle at {self._address}: {answer.header.error.message}")
+        self._used_s = time.monotonic()
         return answer.timestamp.physical, answer.timestamp.logical
 
     def close(self) -> None:
         """End the stream for good; who waits for its answer gets an error."""
         self._closed.set()
         self._end_stream()
-        if self._channel is not None:
-            self._channel.close()
-        if self._watchdog is not None:
-            self._watchdog.join()
 
-    def _open(self, left_s: float) -> Any:
-        address, cluster_id = self._find_leader(left_s)
-        if self._closed.is_set():
-            raise Retryable("this oracle client is closed")
+    def _ask(self, count: int, deadline_s: float) -> pdpb_pb2.TsoResponse:
+        channel, call, answers = self._channel, self._call, self._answers
+        if channel is None or call is None:
+            raise Retryable(_CLOSED)
+        request = pdpb_pb2.TsoRequest(header=self._header, count=count)
+        call.queue((request.SerializeToString(),))
+        call.flush()
+        if not channel.wait(answers.are_there, _never, deadline_s):
+            raise Retryable(f"the oracle at {self._address} does not answer")
+        return pdpb_pb2.TsoResponse.FromString(answers.next())
+
+    def _open(self, deadline_s: float) -> None:
+        address, cluster_id = self._find_leader(_left_s(deadline_s))
         if address != self._address:
             log.info("the oracle's leader is %s", address)
-        # With TLS a new stream is a new channel, which reads the certificates again.
-        if address != self._address or self._tls is not None:
-            if self._channel is not None:
-                self._channel.close()
-            self._address = address
-            self._channel = open_channel(address, self._tls, CHANNEL_OPTIONS)
+        self._address = address
         self._header = pdpb_pb2.RequestHeader(cluster_id=cluster_id)
-        self._requests = SimpleQueue()
-        try:
-            call = self._channel.stream_stream(
-                "/pdpb.PD/Tso",
-                request_serializer=pdpb_pb2.TsoRequest.SerializeToString,
-                response_deserializer=pdpb_pb2.TsoResponse.FromString,
-            )(iter(self._requests.get, None))
-        except ValueError as error:  # Another thread closes us right now.
-            raise Retryable("this oracle client is closed") from error
-        self._call = call
-        if self._closed.is_set():
-            # `close` may have come before it could see this stream and its channel.
-            self._end_stream()
-            self._channel.close()
-            raise Retryable("this oracle client is closed")
-        if self._watchdog is None:
-            self._watchdog = threading.Thread(target=self._watch, name="oracle", daemon=True)
-            self._watchdog.start()
-        return call
+        channel = self._channel = Channel(address, self._tls)
+        if self._closed.is_set():  # `close` could not see this channel.
+            raise Retryable(_CLOSED)
+        channel.connect(_left_s(deadline_s))
+        self._answers = _Answers()
+        self._call = channel.call("/pdpb.PD/Tso", self._answers)
 
     def _end_stream(self) -> None:
-        call, self._call = self._call, None
-        if call is not None:
-            call.cancel()
-        self._requests.put(None)  # gRPC's sending thread ends with its requests.
+        channel, self._channel, self._call = self._channel, None, None
+        if channel is not None:
+            channel.close()
 
-    def _watch(self) -> None:
-        while not self._closed.wait(_CALL_S_MAX / 4):
-            call = self._call
-            if call is not None and time.monotonic() > self._overdue_s:
-                call.cancel()
+
+class _Answers:
+    """What came on one stream; a handler of its call."""
+
+    def __init__(self) -> None:
+        self._came: deque[bytes] = deque()
+        self._outcome: CallFailed | None = None
+        self._is_over = False
+
+    def on_message(self, message: bytes) -> None:
+        """Keep an answer until it is asked for."""
+        self._came.append(message)
+
+    def on_end(self, error: CallFailed | None) -> None:
+        """Note that nothing more will come."""
+        self._is_over, self._outcome = True, error
+
+    def are_there(self) -> bool:
+        """Return whether there is an answer, or none to come."""
+        return self._is_over or bool(self._came)
+
+    def next(self) -> bytes:
+        """Return the answer; raise `CallFailed`, or `Retryable` where the server has ended."""
+        if self._came:
+            return self._came.popleft()
+        raise self._outcome or Retryable("the oracle ended the stream")
+
+
+def _left_s(deadline_s: float) -> float:
+    return max(deadline_s - time.monotonic(), 0.01)
+
+
+def _never(timeout_s: float | None) -> None:
+    raise AssertionError("a channel without a reader has its callers read")
 
 
 class EtcdLeader:
@@ -309,7 +322,7 @@ class OracleClient:
         while True:
             try:
                 if self._closed:
-                    raise Retryable("this oracle client is closed")
+                    raise Retryable(_CLOSED)
                 return compose(*self._stream.fetch(count, deadline_s - time.monotonic()))
             except Retryable as error:
                 if self._closed or time.monotonic() + _RETRY_S >= deadline_s:
