@@ -62,6 +62,9 @@ class Replay:
         self.last_ts = run.commit_ts[-1]
         return Merged(run.commit_ts, run.payloads, sum(map(len, run.payloads)))
 
+    def hurry(self) -> None:
+        """Do nothing: all of it is here."""
+
     def taken(self) -> None:
         """Do nothing: there is no one to notify that there is room."""
 

@@ -4,6 +4,7 @@
        ^                                                  │ error, silence, end of stream
        └────────────── 100 ms … 1 s later ────────────────┘
 
+Where the merge waits for this Pump, it is asked to move on: a fake binlog comes in the stream.
 What was received is never asked for again, what was not is: a broken stream loses and repeats
 nothing. A Pump without `penstock.Pump` (TiDB-Binlog's) is pulled one binlog per message. Errors
 that waiting cannot cure (a wrong cluster, purged binlogs, damaged bytes) stop the Drainer.
@@ -13,10 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import grpc
 
@@ -42,8 +44,12 @@ That finds a connection that was cut without a word, too. At 64 kB/s the largest
 BATCH_BYTES_MIN = 64 << 10
 """What a message may have at least, however slow the way is: 4 kB/s bring it here in time."""
 
+_ASK_AGAIN_S = 0.1
+"""A Pump that has not moved since it was asked has an open transaction, or had no time."""
+
 _RUN_MAX = 256
 """How many single binlogs of TiDB-Binlog's stream are handed on at once."""
+_UNIMPLEMENTED: Final = grpc.StatusCode.UNIMPLEMENTED.value[0]
 _RUN_BYTES_MAX = 1 << 20
 """… and after how many bytes no more."""
 
@@ -90,6 +96,9 @@ class Puller:
         self._receiver = receiver
         self._batched = True
         self._batch_bytes_max = who.batch_bytes_max
+        self._channel: AsyncChannel | None = None
+        self._asking: AsyncStream | None = None
+        self._asked: tuple[int, float] = (-1, 0.0)  # At which received_ts, and when.
         self.on_break: Callable[[], None] = _nothing
         """Called when a stream is lost, or one could not be had."""
 
@@ -118,6 +127,26 @@ class Puller:
                 self._lost(f"nothing arrived for {self._who.silence_s_max:.0f} s")
             pause_s = self._who.retry_s_min if got else min(pause_s * 2, RETRY_S_MAX)
             await asyncio.sleep(pause_s)
+
+    def ask(self, past_ts: int) -> None:
+        """Ask the Pump to move its stream on past `past_ts`; nothing waits for the answer.
+
+        Not while it is being asked, and not again before it has moved or a while has passed.
+        """
+        channel, asking, now_s = self._channel, self._asking, time.monotonic()
+        if channel is None or not self._batched:
+            return
+        if asking is not None:
+            if asking.outcome is None or asking.outcome.status == _UNIMPLEMENTED:
+                return
+            asking.take()
+        received_ts = self._receiver.received_ts(self.pump)
+        asked_at_ts, asked_s = self._asked
+        if received_ts == asked_at_ts and now_s < asked_s + _ASK_AGAIN_S:
+            return
+        self._asked = received_ts, now_s
+        request = penstock_pb2.AdvanceRequest(cluster_id=self._who.cluster_id, past_ts=past_ts)
+        self._asking = channel.server_stream("/penstock.Pump/Advance", request.SerializeToString())
 
     @property
     def is_original(self) -> bool:
@@ -150,7 +179,9 @@ class Puller:
 
     async def _stream(self) -> AsyncGenerator[Run]:
         after_ts = self._receiver.received_ts(self.pump)
+        self._asking = self._channel = None
         async with AsyncChannel(self.address, self._who.tls) as channel:
+            self._channel = channel
             if self._batched:
                 who = replace(self._who, batch_bytes_max=self._batch_bytes_max)
                 runs = _pull_batches(channel, self.pump, who, after_ts)

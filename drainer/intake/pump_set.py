@@ -46,18 +46,27 @@ from drainer.intake.merge_holder import (
     view_of_lost,
 )
 from drainer.intake.merger import PAYLOAD_OVERHEAD_BYTES, Merger
-from drainer.intake.payload import Payload, release
+from drainer.intake.payload import Payload, is_fake, release
 from drainer.intake.puller import Puller, Receiver, Who
 from penstock.cluster.departed_pumps import LastWord, LostPump
 from penstock.cluster.node_registry import NodeState, NodeStatus
-from penstock.errors import NeedsOperator, Retryable
+from penstock.errors import Malformed, NeedsOperator, Retryable
 
 log = logging.getLogger(__name__)
 
 FRESH_S = 6.0
 """Less than the 10 s after which a Pump takes a silent Drainer for dead, clocks being apart."""
 
+ASK_AFTER_S = 0.002
+"""How long a Pump may hold back what came from others before it is asked to move on.
+
+Under load each Pump's own next binlogs come sooner than that.
+"""
+
 _HELD_WARN_S = HELD_S
+_SMALL_BYTES = 64
+"""A fake binlog is smaller; what is larger is not decoded to find out."""
+
 _UNKNOWN_HOST = "unknown:0"
 
 
@@ -131,6 +140,8 @@ class Pumps:
         self._doubted: set[str] = set()
         self._knows_all = bool(stood)
         self.watch = LowWaterWatch(clock(), warn_s=_HELD_WARN_S)
+        self._last_ts = 0  # The last transaction that came; fake binlogs are not counted.
+        self._asking: asyncio.TimerHandle | None = None
         self._is_closed = False
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -199,12 +210,24 @@ class Pumps:
             self._merger.push(pump, commit_ts, payloads)
             self._note(pump, commit_ts, self._merger.bytes_of(pump) - before_bytes)
             self.arrived.set()
+            self._note_last(commit_ts, payloads)
             while self._merger.bytes_of(pump) > self._room_bytes // max(len(self._pullers), 1):
                 self._freed.clear()
                 await self._freed.wait()
         finally:
             self._waiting.discard(pump)
             self._heard_s[pump] = self._now_s()
+
+    def hurry(self) -> None:
+        """Have the Pumps asked to move on that hold back a transaction: someone waits for it."""
+        if self._asking is None and self._last_ts > self._merger.low_water:
+            self._asking = asyncio.get_running_loop().call_later(ASK_AFTER_S, self._ask)
+
+    def _ask(self) -> None:
+        self._asking = None
+        for name, (puller, _) in self._pullers.items():
+            if self._merger.received_ts(name) < self._last_ts:
+                puller.ask(self._last_ts)
 
     def taken(self) -> None:
         """Note that the merge was taken from: there may be room again."""
@@ -297,6 +320,12 @@ class Pumps:
             size = weight_bytes - PAYLOAD_OVERHEAD_BYTES * len(commit_ts)
             delay_s = lag_s(commit_ts[-1], self._around.now_ts())
             self.counters.arrived(pump, len(commit_ts), size, delay_s)
+
+    def _note_last(self, commit_ts: Sequence[int], payloads: Sequence[Payload]) -> None:
+        for ts, payload in zip(reversed(commit_ts), reversed(payloads), strict=True):
+            if _is_transaction(payload):
+                self._last_ts = max(self._last_ts, ts)
+                return
 
     def _follow(self, status: NodeStatus) -> None:
         name = status.node_id
@@ -448,6 +477,13 @@ class Pumps:
                     held.for_s, view.name, view.state, view.why or "connected", held.low_water,
                     self._merger.bytes, f" ({remedy})" if remedy else "",
                 )  # fmt: skip
+
+
+def _is_transaction(payload: Payload) -> bool:
+    try:
+        return len(payload) > _SMALL_BYTES or not is_fake(payload)
+    except Malformed:
+        return True  # Its reader says what is wrong with it.
 
 
 def may_part(

@@ -194,6 +194,7 @@ class Pipeline:
         if due_in_s <= 0 or self._slots == 0:
             await self._wake.wait()
             return
+        self._source.pumps.hurry()
         try:
             async with asyncio.timeout(due_in_s):
                 await self._wake.wait()
@@ -327,6 +328,9 @@ class Feed(Protocol):
 
     arrived: asyncio.Event
     """Set when the merger got something; the pipeline also sets it to wake itself."""
+
+    def hurry(self) -> None:
+        """Have what holds up the merge hurried on, where something waits for it."""
 
     def taken(self) -> None:
         """Note that the merger was taken from: there may be room again."""

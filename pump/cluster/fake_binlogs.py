@@ -6,6 +6,7 @@ taken from the Oracle and written as a Rollback with both timestamps equal. It i
 is appended: every transaction with a smaller commit_ts had its Prewrite durable here before that.
 
     a puller waits at the end:  at once if idle that long already, then every 100 ms
+    a merge waits for it:       at once, as often as a Drainer asks
     no one pulls:               every 3 s, so that the status in etcd moves on
     a fake binlog is held up by an unmatched Prewrite:  no further one until it is through
     a writer's clock ran ahead:  the stream does not move until the Oracle's time is there; no more
@@ -82,24 +83,25 @@ class FakeBinlogs:
         return ts
 
     async def _until_due(self) -> None:
-        """Return when the stream has stood still for as long as it may."""
-        loop = asyncio.get_running_loop()
+        """Return when the stream has stood still for as long as it may, or is asked to move."""
+        loop, pulls = asyncio.get_running_loop(), self._pulls
         while True:
-            now_s = loop.time()
-            is_waited_for = self._pulls.puller_waits.is_set()
+            pulls.asked.clear()
+            now_s, at_ts = loop.time(), self._storage.max_commit_ts
+            is_waited_for = pulls.puller_waits.is_set()
             interval_s = self._interval_pulled_s if is_waited_for else self._interval_idle_s
-            left_s = max(self._pulls.moved_at_s, self._written_at_s) + interval_s - now_s
-            if left_s <= 0 and self._storage.max_commit_ts >= self._last_ts:
+            left_s = max(pulls.moved_at_s, self._written_at_s) + interval_s - now_s
+            is_asked = is_waited_for and at_ts < pulls.asked_ts
+            if at_ts >= self._last_ts and (left_s <= 0 or is_asked):
+                pulls.asked_ts = 0  # One for each time that someone asks.
                 return
             left_s = left_s if left_s > 0 else interval_s
-            if is_waited_for:
-                await asyncio.sleep(left_s)
-            else:
-                await self._sleep_or_puller(left_s)
+            await _at_most(left_s, pulls.asked if is_waited_for else pulls.puller_waits)
 
-    async def _sleep_or_puller(self, length_s: float) -> None:
-        try:
-            async with asyncio.timeout(length_s):
-                await self._pulls.puller_waits.wait()
-        except TimeoutError:
-            pass
+
+async def _at_most(length_s: float, event: asyncio.Event) -> None:
+    try:
+        async with asyncio.timeout(length_s):
+            await event.wait()
+    except TimeoutError:
+        pass

@@ -105,6 +105,7 @@ class PenstockService:
             "WriteLarge": grpc.stream_unary_rpc_method_handler(self.write_large),
             "Pull": grpc.unary_stream_rpc_method_handler(self.pull),
             "Fetch": grpc.unary_stream_rpc_method_handler(self.fetch),
+            "Advance": grpc.unary_unary_rpc_method_handler(self.advance),
             "Status": grpc.unary_unary_rpc_method_handler(self.status),
             "Pause": grpc.unary_unary_rpc_method_handler(self.pause),
             "Close": grpc.unary_unary_rpc_method_handler(self.close),
@@ -225,6 +226,16 @@ class PenstockService:
                     yield encode_pull_batch(pulled.commit_ts, pulled.prewrites, pulled.outcomes)
         except (PenstockError, OSError) as error:
             await abort(context, error)
+
+    async def advance(self, data: bytes, context: Any) -> bytes:
+        """Have a fake binlog written soon, if the stream is not past what the caller waits for."""
+        request = await parsed(context, pb.AdvanceRequest, data)
+        try:
+            self._admission.check_cluster(request.cluster_id, context.peer)
+        except Refused as error:
+            await abort(context, error)
+        self._pulls.ask(request.past_ts)
+        return pb.AdvanceReply().SerializeToString()
 
     async def _chunks(self, large: Large) -> AsyncIterator[bytes]:
         offset = 0

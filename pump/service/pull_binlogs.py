@@ -53,6 +53,9 @@ class Pulls:
         self._closed = False
         self.moved_at_s = float("-inf")
         self.puller_waits = asyncio.Event()
+        self.asked = asyncio.Event()
+        """Set whenever someone asks for more, see `ask`."""
+        self.asked_ts = 0
         self.open: dict[int, Puller] = {}
         self.failed = 0
         """Reads that ended with an error, other than for purged binlogs."""
@@ -65,6 +68,11 @@ class Pulls:
             self._seen_ts = self._storage.max_commit_ts
             self.moved_at_s = asyncio.get_running_loop().time()
             self._wake_all()
+
+    def ask(self, past_ts: int) -> None:
+        """Note that a merge waits for this stream to pass `past_ts`; a fake binlog answers it."""
+        self.asked_ts = max(self.asked_ts, past_ts)
+        self.asked.set()
 
     def close(self) -> None:
         """End every pull without an error, after what it is just sending."""

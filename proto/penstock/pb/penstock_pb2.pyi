@@ -170,6 +170,18 @@ class HandOverReply(_message.Message):
     standbys: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, standbys: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class AdvanceRequest(_message.Message):
+    __slots__ = ("cluster_id", "past_ts")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    PAST_TS_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: int
+    past_ts: int
+    def __init__(self, cluster_id: _Optional[int] = ..., past_ts: _Optional[int] = ...) -> None: ...
+
+class AdvanceReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class TriggerGcRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

@@ -54,6 +54,11 @@ class PumpStub:
                 request_serializer=penstock_dot_pb_dot_penstock__pb2.FetchRequest.SerializeToString,
                 response_deserializer=penstock_dot_pb_dot_penstock__pb2.PullBatch.FromString,
                 _registered_method=True)
+        self.Advance = channel.unary_unary(
+                '/penstock.Pump/Advance',
+                request_serializer=penstock_dot_pb_dot_penstock__pb2.AdvanceRequest.SerializeToString,
+                response_deserializer=penstock_dot_pb_dot_penstock__pb2.AdvanceReply.FromString,
+                _registered_method=True)
         self.Status = channel.unary_unary(
                 '/penstock.Pump/Status',
                 request_serializer=penstock_dot_pb_dot_penstock__pb2.StatusRequest.SerializeToString,
@@ -110,6 +115,14 @@ class PumpServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Advance(self, request, context):
+        """Has a quiet Pump write a fake binlog now, for a Drainer whose merge waits for it. The reply does
+        not wait for that.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Status(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -158,6 +171,11 @@ def add_PumpServicer_to_server(servicer, server):
                     servicer.Fetch,
                     request_deserializer=penstock_dot_pb_dot_penstock__pb2.FetchRequest.FromString,
                     response_serializer=penstock_dot_pb_dot_penstock__pb2.PullBatch.SerializeToString,
+            ),
+            'Advance': grpc.unary_unary_rpc_method_handler(
+                    servicer.Advance,
+                    request_deserializer=penstock_dot_pb_dot_penstock__pb2.AdvanceRequest.FromString,
+                    response_serializer=penstock_dot_pb_dot_penstock__pb2.AdvanceReply.SerializeToString,
             ),
             'Status': grpc.unary_unary_rpc_method_handler(
                     servicer.Status,
@@ -288,6 +306,33 @@ class Pump:
             '/penstock.Pump/Fetch',
             penstock_dot_pb_dot_penstock__pb2.FetchRequest.SerializeToString,
             penstock_dot_pb_dot_penstock__pb2.PullBatch.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Advance(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.Pump/Advance',
+            penstock_dot_pb_dot_penstock__pb2.AdvanceRequest.SerializeToString,
+            penstock_dot_pb_dot_penstock__pb2.AdvanceReply.FromString,
             options,
             channel_credentials,
             insecure,

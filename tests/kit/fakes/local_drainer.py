@@ -89,6 +89,9 @@ class BankStream:
         self._may_take = True
         self.arrived.set()
 
+    def hurry(self) -> None:
+        """Do nothing."""
+
     def taken(self) -> None:
         """Do nothing."""
 

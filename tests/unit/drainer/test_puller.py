@@ -39,6 +39,9 @@ class FakePump:
         self.sent = 0
         self._server: Any = None
         self.payload: Callable[[int], bytes] = lambda ts: b"%d" % ts
+        self.advances = True
+        self.asked_to_pass: list[int] = []
+        self.on_advance: Callable[[int], None] = lambda past_ts: None
 
     @property
     def address(self) -> str:
@@ -68,6 +71,12 @@ class FakePump:
         handlers = {"binlog.Pump": {"PullBinlogs": single}}
         if self.batched:
             handlers["penstock.Pump"] = {"Pull": pull}
+        if self.batched and self.advances:
+            handlers["penstock.Pump"]["Advance"] = grpc.unary_unary_rpc_method_handler(
+                self.advance,
+                request_deserializer=penstock_pb2.AdvanceRequest.FromString,
+                response_serializer=penstock_pb2.AdvanceReply.SerializeToString,
+            )
         for name, methods in handlers.items():
             handler = grpc.method_handlers_generic_handler(name, methods)
             self._server.add_generic_rpc_handlers((handler,))
@@ -81,6 +90,12 @@ class FakePump:
         assert (request.cluster_id, request.drainer_id, request.pieces) == (7, "d", True)
         async for ts in self._after(request.after_ts, context):
             yield penstock_pb2.PullBatch(payloads=[self.payload(ts)], commit_ts=[ts])
+
+    async def advance(self, request: Any, context: Any) -> Any:
+        assert request.cluster_id == 7
+        self.asked_to_pass.append(request.past_ts)
+        self.on_advance(request.past_ts)
+        return penstock_pb2.AdvanceReply()
 
     async def pull_binlogs(self, request: Any, context: Any) -> AsyncIterator[Any]:
         assert request.clusterID == 7
@@ -277,6 +292,7 @@ async def merged(merger: Merger, pumps: Pumps, last: int) -> list[int]:
             pumps.arrived.clear()
             part = merger.take()
             if part is None:
+                pumps.hurry()
                 await pumps.arrived.wait()
             else:
                 out += part.commit_ts
@@ -736,5 +752,89 @@ def test_a_failure_that_no_retry_cures_ends_the_passes() -> None:
             with pytest.raises(NeedsOperator, match="purged"):
                 await pumps.run(0.01)
         await pump.stop()
+
+    run(test)
+
+
+@asynccontextmanager
+async def busy_and_quiet(quiet: FakePump) -> AsyncIterator[tuple[FakePump, Merger, Pumps]]:
+    """Two Pumps that are pulled: one that has just sent fake binlogs, and the quiet one."""
+    busy, cluster, merger = FakePump(), Cluster(), Merger(0)
+    busy.payload = quiet.payload = lambda ts: encode_binlog(fake_binlog(ts))
+    busy.add(1)
+    quiet.add(2)
+    await asyncio.gather(busy.start(), quiet.start())
+    try:
+        async with pumps_of(cluster, merger) as pumps:
+            cluster.put("busy", busy.address, NodeState.ONLINE)
+            cluster.put("quiet", quiet.address, NodeState.ONLINE)
+            await pumps.refresh()
+            await merged(merger, pumps, 1)
+            yield busy, merger, pumps
+    finally:
+        await asyncio.gather(busy.stop(), quiet.stop())
+
+
+def test_a_pump_that_holds_back_a_transaction_is_asked_to_move_on() -> None:
+    async def test() -> None:
+        quiet = FakePump()
+        quiet.on_advance = lambda past_ts: quiet.add(past_ts + 10)
+        async with busy_and_quiet(quiet) as (busy, merger, pumps):
+            busy.payload = lambda ts: b"a transaction" * 9
+            busy.add(20)
+            assert (await merged(merger, pumps, 20))[-1] == 20
+            assert quiet.asked_to_pass == [20]
+            assert busy.asked_to_pass == [], "who has sent it holds nothing back"
+
+    run(test)
+
+
+def test_no_pump_is_asked_to_move_on_for_the_sake_of_a_fake_binlog() -> None:
+    async def test() -> None:
+        quiet = FakePump()
+        async with busy_and_quiet(quiet) as (busy, merger, pumps):
+            for ts in range(20, 30):
+                busy.add(ts)
+                await until(lambda ts=ts: merger.received_ts("busy") == ts)  # type: ignore[misc]
+                pumps.hurry()
+            quiet.add(40)
+            await merged(merger, pumps, 29)
+            assert quiet.asked_to_pass == []
+
+    run(test)
+
+
+def test_a_pump_with_an_open_transaction_is_not_asked_again_and_again() -> None:
+    async def test() -> None:
+        quiet = FakePump()
+        async with busy_and_quiet(quiet) as (busy, merger, pumps):
+            busy.payload = lambda ts: b"a transaction" * 9
+            began_s = asyncio.get_running_loop().time()
+            for ts in range(20, 60):
+                busy.add(ts)
+                await until(lambda ts=ts: merger.received_ts("busy") == ts)  # type: ignore[misc]
+                pumps.hurry()
+            await until(lambda: bool(quiet.asked_to_pass))
+            took_s = asyncio.get_running_loop().time() - began_s
+            assert len(quiet.asked_to_pass) <= 2 + took_s / 0.1
+            quiet.add(70)
+            assert (await merged(merger, pumps, 59))[-1] == 59
+
+    run(test)
+
+
+def test_a_pump_of_an_earlier_version_is_pulled_all_the_same() -> None:
+    async def test() -> None:
+        quiet = FakePump()
+        quiet.advances = False
+        async with busy_and_quiet(quiet) as (busy, merger, pumps):
+            busy.payload = lambda ts: b"a transaction" * 9
+            busy.add(20)
+            await until(lambda: merger.received_ts("busy") == 20)
+            quiet.add(30)
+            await merged(merger, pumps, 20)
+            busy.add(40)
+            quiet.add(50)
+            assert (await merged(merger, pumps, 40))[-1] == 40
 
     run(test)

@@ -20,6 +20,8 @@ class Stream:
         self.max_commit_ts = 0
         self.moved_at_s = float("-inf")
         self.puller_waits = asyncio.Event()
+        self.asked = asyncio.Event()
+        self.asked_ts = 0
         self.held_up = False
         self.written: list[tuple[float, int]] = []
 
@@ -34,6 +36,10 @@ class Stream:
     def moves_to(self, ts: int) -> None:
         self.max_commit_ts = ts
         self.moved_at_s = asyncio.get_running_loop().time()
+
+    def ask(self, past_ts: int) -> None:
+        self.asked_ts = past_ts
+        self.asked.set()
 
     @property
     def stamps(self) -> list[int]:
@@ -127,6 +133,44 @@ def test_no_second_one_while_the_first_is_held_up_by_an_open_transaction() -> No
         await pass_time(0.05)
 
     assert run(body, counter()).stamps[:2] == [1000, 1001]
+
+
+def test_one_who_asks_gets_one_at_once_where_the_stream_is_not_there_yet() -> None:
+    async def body(stream: Stream, fake_binlogs: FakeBinlogs) -> None:
+        stream.moves_to(500)
+        stream.puller_waits.set()
+        await pass_time(0.001)
+        stream.ask(500 - 1)
+        await pass_time(0.001)
+        assert stream.stamps == []
+        stream.ask(500 + 1)
+        await pass_time(0.001)
+        assert stream.stamps == [1000]
+        await pass_time(0.015)
+
+    assert run(body, counter()).stamps == [1000], "one for each time that someone asks"
+
+
+def test_one_who_asks_for_a_time_far_ahead_gets_no_more_than_one() -> None:
+    async def body(stream: Stream, fake_binlogs: FakeBinlogs) -> None:
+        stream.moves_to(500)
+        stream.puller_waits.set()
+        stream.ask(1 << 62)
+        await pass_time(0.015)
+
+    assert run(body, counter()).stamps == [1000]
+
+
+def test_one_who_asks_is_answered_by_the_open_transaction_that_holds_up_the_last_one() -> None:
+    async def body(stream: Stream, fake_binlogs: FakeBinlogs) -> None:
+        stream.moves_to(500)
+        stream.puller_waits.set()
+        stream.held_up = True
+        for _ in range(5):
+            stream.ask(900)
+            await pass_time(0.001)
+
+    assert run(body, counter()).stamps == [1000]
 
 
 def test_a_dead_oracle_is_reported_once_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:

@@ -39,6 +39,11 @@ class AsyncStream:
         self._outcome: Outcome | None = None
         self._waiter: asyncio.Future[None] | None = None
 
+    @property
+    def outcome(self) -> Outcome | None:
+        """How the call ended; None while it is under way."""
+        return self._outcome
+
     async def read(self) -> bytes | None:
         """Return the next message, None after the last; raises `CallFailed` when the call fails."""
         while (message := self.take()) is None:
