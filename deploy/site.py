@@ -14,6 +14,8 @@ from typing import Final
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
+from deploy import error_pages
+
 _ROOT = Path(__file__).parents[1]
 _GUIDES = sorted((_ROOT / "drainer/guide").glob("*.md"))
 PAGES: Final = {
@@ -28,6 +30,8 @@ PAGES: Final = {
     **{f"drainer/guide/{path.name}": f"drainer/{path.name}" for path in _GUIDES},
 }
 """Files of the project, and where each is in the site."""
+_FROM_ROOT = "."
+"""Where a generated page stands whose links are as from the root folder."""
 _SAMPLES = {
     "A Pump": "pump.toml",
     "A Drainer": "drainer.toml",
@@ -42,6 +46,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         text = (_ROOT / source).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=linked(text, source, page)))
     files.append(File.generated(config, "reference/settings.md", content=settings()))
+    files.append(File.generated(config, error_pages.INDEX, content=error_pages.index()))
+    for page, text in error_pages.pages():
+        files.append(File.generated(config, page, content=linked(text, _FROM_ROOT, page)))
     return files
 
 

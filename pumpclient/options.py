@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import grpc
 
 from penstock.cluster.labels import parse_labels
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.security import tls as security
 from penstock.security.tls import Tls
@@ -70,14 +71,22 @@ class Options:
         """Refuse bounds that would stop everything."""
         for name in ("batch_count_max", "batch_bytes_max", "batches_in_flight_max"):
             if getattr(self, name) < 1:
-                raise NeedsOperator(f"{name} is {getattr(self, name)}", hint="it must be 1 or more")
+                raise NeedsOperator(
+                    f"{name} is {getattr(self, name)}",
+                    hint="it must be 1 or more",
+                    code=Code.SETTING_VALUE,
+                )
         if self.transport not in TRANSPORTS:
             raise NeedsOperator(
-                f"transport is {self.transport!r}", hint=f"one of {', '.join(TRANSPORTS)}"
+                f"transport is {self.transport!r}",
+                hint=f"one of {', '.join(TRANSPORTS)}",
+                code=Code.SETTING_VALUE,
             )
         if not 0 < self.full_pause_s <= self.full_pause_s_max:
             raise NeedsOperator(
-                f"full_pause_s is {self.full_pause_s:g}", hint="above 0, at most full_pause_s_max"
+                f"full_pause_s is {self.full_pause_s:g}",
+                hint="above 0, at most full_pause_s_max",
+                code=Code.SETTING_VALUE,
             )
         parse_labels(self.labels)
         parse_labels(self.prefer)

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from deploy.error_pages import INDEX, page_of
 from deploy.site import PAGES, linked
+from penstock.codes import SUBJECTS, Code
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -37,7 +39,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_page_is_in_the_menu_and_loads_nothing_from_elsewhere(site: Path) -> None:
     home = (site / "index.html").read_text()
     own = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")]
-    for page in (*map(str, own), *PAGES.values(), "reference/settings.md"):
+    generated = ("reference/settings.md", INDEX, *map(page_of, SUBJECTS))
+    for page in (*map(str, own), *PAGES.values(), *generated):
         place = page.removesuffix(".md").removesuffix("index")
         assert f'href="{place}/"' in home or place == "", page
     assert "https://fonts." not in home
@@ -47,6 +50,22 @@ def test_every_setting_is_on_its_page(site: Path) -> None:
     text = (site / "reference/settings/index.html").read_text()
     for name in ("stop-write-at-available", "batch-rows-max", "rows-per-chunk", "stop-timeout-s"):
         assert name in text
+
+
+def test_every_code_has_its_place_with_what_it_means_and_the_messages_that_show_it(
+    site: Path,
+) -> None:
+    index = (site / "reference/errors/index.html").read_text()
+    for code in Code:
+        subject = f"{code.number // 1000}xxx"
+        assert f'href="{subject}/#{str(code).lower()}"' in index
+        assert (
+            f'id="{str(code).lower()}"'
+            in (site / f"reference/errors/{subject}/index.html").read_text()
+        )
+    settings = (site / "reference/errors/1xxx/index.html").read_text()
+    assert "unknown variable … in the environment" in settings
+    assert "<td>130</td>" in index
 
 
 def test_a_link_between_files_becomes_one_between_pages() -> None:

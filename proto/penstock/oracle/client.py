@@ -21,6 +21,7 @@ import grpc
 
 from penstock.cluster.etcd import EtcdClient, read
 from penstock.cluster.node_registry import refuse_pd
+from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from penstock.oracle.pd import CHANNEL_OPTIONS, PdLeader, pd_tls_of
 from penstock.pb import pdpb_pb2
@@ -72,11 +73,14 @@ class TsoStream:
             if refusal := refusal_of(self._address, self._tls, error):
                 raise refusal from error
             raise Retryable(
-                f"the oracle at {self._address}: {error.code().name}: {error.details()}"
+                f"the oracle at {self._address}: {error.code().name}: {error.details()}",
+                code=Code.ORACLE_AWAY,
             ) from error
         except StopIteration as error:
             self._end_stream()
-            raise Retryable(f"the oracle at {self._address} ended the stream") from error
+            raise Retryable(
+                f"the oracle at {self._address} ended the stream", code=Code.ORACLE_AWAY
+            ) from error
         except BaseException:
             # An answer that is still to come must not be taken for the next request's.
             self._end_stream()
@@ -85,7 +89,10 @@ class TsoStream:
             self._overdue_s = math.inf
         if answer.header.error.type or answer.count != count:
             self._end_stream()
-            raise Retryable(f"the oracle at {self._address}: {answer.header.error.message}")
+            raise Retryable(
+                f"the oracle at {self._address}: {answer.header.error.message}",
+                code=Code.ORACLE_AWAY,
+            )
         return answer.timestamp.physical, answer.timestamp.logical
 
     def close(self) -> None:
@@ -100,7 +107,7 @@ class TsoStream:
     def _open(self, left_s: float) -> Any:
         address, cluster_id = self._find_leader(left_s)
         if self._closed.is_set():
-            raise Retryable("this oracle client is closed")
+            raise Retryable("this oracle client is closed", code=Code.CLOSED)
         if address != self._address:
             log.info("the oracle's leader is %s", address)
         # With TLS a new stream is a new channel, which reads the certificates again.
@@ -118,13 +125,13 @@ class TsoStream:
                 response_deserializer=pdpb_pb2.TsoResponse.FromString,
             )(iter(self._requests.get, None))
         except ValueError as error:  # Another thread closes us right now.
-            raise Retryable("this oracle client is closed") from error
+            raise Retryable("this oracle client is closed", code=Code.CLOSED) from error
         self._call = call
         if self._closed.is_set():
             # `close` may have come before it could see this stream and its channel.
             self._end_stream()
             self._channel.close()
-            raise Retryable("this oracle client is closed")
+            raise Retryable("this oracle client is closed", code=Code.CLOSED)
         if self._watchdog is None:
             self._watchdog = threading.Thread(target=self._watch, name="oracle", daemon=True)
             self._watchdog.start()
@@ -157,7 +164,10 @@ class EtcdLeader:
         address = read(self._etcd, LEADER_KEY, timeout_s=left_s)
         if address is None:
             refuse_pd(self._etcd)
-            raise Retryable("no oracle is elected: no Pump runs, or an election is under way")
+            raise Retryable(
+                "no oracle is elected: no Pump runs, or an election is under way",
+                code=Code.ORACLE_NONE,
+            )
         return address.decode(), 0
 
 
@@ -274,7 +284,7 @@ class OracleClient:
             for waiting in batch:
                 if waiting is turn or waiting.deadline_s <= now_s or self._closed:
                     is_final = isinstance(error, NeedsOperator)
-                    waiting.error = error if is_final else Retryable(*error.args)
+                    waiting.error = error if is_final else Retryable(*error.args, code=error.code)
                     done.append(waiting)
             turn.error = error
         finally:
@@ -309,9 +319,9 @@ class OracleClient:
         while True:
             try:
                 if self._closed:
-                    raise Retryable("this oracle client is closed")
+                    raise Retryable("this oracle client is closed", code=Code.CLOSED)
                 return compose(*self._stream.fetch(count, deadline_s - time.monotonic()))
             except Retryable as error:
                 if self._closed or time.monotonic() + _RETRY_S >= deadline_s:
-                    raise Retryable(f"no timestamp: {error}") from error
+                    raise Retryable(f"no timestamp: {error}", code=error.code) from error
                 time.sleep(_RETRY_S)

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from penstock import __version__
-from penstock.errors import Retryable
+from penstock.errors import Retryable, coded
 from penstock.node.output import add_output, plain, show
 from pumpclient.mysql.protocol.address import ServerAddress, address_in
 from pumpclient.mysql.verify.sides import Downstream, MysqlSide, SqliteSide
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return verify(args)
     except Retryable as error:  # 1 says that rows differ.
-        sys.stderr.write(f"penstock verify: {error}\n")
+        sys.stderr.write(f"penstock verify: {coded(error)}\n")
         return 2
 
 
