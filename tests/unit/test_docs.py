@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 import re
@@ -13,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from deploy.error_pages import INDEX, page_of
+from deploy.reference_pages import options_of_a_writer
 from deploy.site import PAGES, linked
 from penstock.codes import SUBJECTS, Code
+from pumpclient.options import Options
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,7 +42,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_page_is_in_the_menu_and_loads_nothing_from_elsewhere(site: Path) -> None:
     home = (site / "index.html").read_text()
     own = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")]
-    generated = ("reference/settings.md", INDEX, *map(page_of, SUBJECTS))
+    reference = [f"reference/{each}.md" for each in ("settings", "options", "commands")]
+    generated = (*reference, INDEX, *map(page_of, SUBJECTS))
     for page in (*map(str, own), *PAGES.values(), *generated):
         place = page.removesuffix(".md").removesuffix("index")
         assert f'href="{place}/"' in home or place == "", page
@@ -50,6 +54,28 @@ def test_every_setting_is_on_its_page(site: Path) -> None:
     text = (site / "reference/settings/index.html").read_text()
     for name in ("stop-write-at-available", "batch-rows-max", "rows-per-chunk", "stop-timeout-s"):
         assert name in text
+
+
+def test_every_option_of_a_writer_is_explained_with_its_default() -> None:
+    rows = {name: (default, text) for name, _, default, text in options_of_a_writer()}
+    assert set(rows) == {f"`{each.name}`" for each in dataclasses.fields(Options)}
+    for name, (default, text) in rows.items():
+        value = getattr(Options(), name.strip("`"))
+        assert eval(default.strip("`")) == value  # What the page shows is an expression of ours.
+        assert text, name
+
+
+def test_every_command_is_shown_with_its_flags(site: Path) -> None:
+    text = (site / "reference/commands/index.html").read_text()
+    for name, flag in (
+        ("penstock ctl lost-pump", "--accept-loss-after"),
+        ("penstock source reload", "--accept-gap"),
+        ("drainer ddl", "replace"),
+        ("penstock verify", "--max-differences"),
+        ("penstock demo", "--keep"),
+    ):
+        assert f'id="{name.replace(" ", "-")}"' in text
+        assert flag in text
 
 
 def test_every_code_has_its_place_with_what_it_means_and_the_messages_that_show_it(

@@ -149,7 +149,7 @@ def ask(argv: Sequence[str]) -> str:
 
     With `--config` the source may also be stopped: an override then goes into its checkpoint.
     """
-    asked = _parser().parse_args(argv)
+    asked = command_parser().parse_args(argv)
     settings = load(["--config", asked.config]) if asked.config else None
     usual = os.environ.get(f"{ENV_PREFIX}_STATUS_ADDR", _STATUS_ADDR)
     at = asked.status_addr or (settings.status_addr if settings else usual)
@@ -267,7 +267,8 @@ def _part(text: str) -> str:
     return quote(text, safe="") or "-"
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """Return the parser of the commands about a source that runs, or is stopped."""
     parser = argparse.ArgumentParser(
         prog=PROG, description="Ask a source that runs here, or change one that is stopped."
     )

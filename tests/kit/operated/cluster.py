@@ -449,7 +449,7 @@ class Cluster:
             out = io.StringIO()
             with _commands_reach(self, loop), contextlib.redirect_stdout(out):
                 try:
-                    arguments = binlogctl._parser().parse_args([*argv])
+                    arguments = binlogctl.command_parser().parse_args([*argv])
                     code: int = arguments.run(arguments)
                 except NeedsOperator as error:
                     return 2, out.getvalue() + str(error)
