@@ -50,6 +50,15 @@ def test_every_page_is_in_the_menu_and_loads_nothing_from_elsewhere(site: Path) 
     assert "https://fonts." not in home
 
 
+def test_the_pictures_are_files_of_ours_that_load_nothing(site: Path) -> None:
+    shown = re.findall(r'<img [^>]*src="([^"]+)"', (site / "how_it_works/index.html").read_text())
+    assert len(shown) == 3
+    for source in shown:
+        picture = (site / "how_it_works" / source).resolve().read_text()
+        assert "<title>" in picture
+        assert set(re.findall(r"https?://[^\"]+", picture)) == {"http://www.w3.org/2000/svg"}
+
+
 def test_every_setting_is_on_its_page(site: Path) -> None:
     text = (site / "reference/settings/index.html").read_text()
     for name in ("stop-write-at-available", "batch-rows-max", "rows-per-chunk", "stop-timeout-s"):
