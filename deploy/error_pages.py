@@ -70,7 +70,8 @@ def pages() -> Iterator[tuple[str, str]]:
                 f"*What to do:* {code.remedy}\n"
             )
             if shown := messages.get(code.name):
-                parts.append("\n```text\n" + "\n".join(shown) + "\n```\n")
+                parts.append("\nAs it is said:\n\n")
+                parts += [f"* `` {message} ``\n" for message in shown]
         yield page_of(subject), "".join(parts)
 
 

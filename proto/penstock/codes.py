@@ -24,7 +24,7 @@ from enum import Enum, unique
 from typing import Final
 
 _NOT_STARTED: Final = "The program does not start, and ends with exit code 2. Nothing has changed."
-_NOT_DONE: Final = "The command ends with exit code 2. Nothing has changed."
+_NOT_DONE: Final = "The command ends with this error. Nothing has changed."
 _AGAIN: Final = "It is tried again until it works. Nothing is lost, and nothing is left out."
 _CALLER: Final = "The call raises the error, and nothing of it is stored."
 _DRAINER_STOPS: Final = (
@@ -299,7 +299,7 @@ class Code(Enum):
     NODE_AWAY = (
         1304,
         "A node does not answer.",
-        "The command ends with exit code 1. Nothing has changed.",
+        _NOT_DONE,
         "Start the node if it does not run. If it runs, look whether its address in etcd is one"
         " that can be reached from here.",
     )
