@@ -10,7 +10,7 @@ from typing import Any
 
 from deploy.local.process import ServerProcess, flags, free_port, python_module
 from deploy.local.sql_server import SqlServer
-from penstock.codes import Code, code_in
+from penstock.codes import Code, code_named
 from penstock.errors import NeedsOperator, Retryable
 from pumpclient.mysql.relay.layout import Location
 
@@ -75,7 +75,7 @@ class MysqlSource(ServerProcess):
             raise NeedsOperator(
                 f"mysql-source: {status['problem']}",
                 hint=status["hint"],
-                code=code_in(status["code"]) or Code.NODE_REFUSES,
+                code=code_named(status["code"]) or Code.NODE_REFUSES,
             )
         if not status.get("committed"):
             return False

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from drainer.task.row_fetch_unit import CATALOGS_KEPT
 from drainer.task.version import code_version
 from drainer.task.work_loop import CATALOG, FAILED, HEADER, HELLO, RESULT, WORK
-from penstock.codes import Code, code_in
+from penstock.codes import Code, code_named
 from penstock.errors import NeedsOperator
 
 log = logging.getLogger(__name__)
@@ -308,5 +308,5 @@ def _failure(payload: bytes) -> NeedsOperator:
     return NeedsOperator(
         f"SQL generation failed: {failure['problem']}",
         hint=hint,
-        code=code_in(failure["code"]) or Code.DEFECT,
+        code=code_named(failure["code"]) or Code.DEFECT,
     )

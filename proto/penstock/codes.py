@@ -1564,11 +1564,16 @@ SUBJECTS: Final = {
 }
 """What the codes are about, by the first of their four digits."""
 
-_SHOWN = re.compile(r"\bPS-(\d{4})\b")
-_BY_NUMBER: Final = {code.number: code for code in Code}
+_SHOWN = re.compile(r"\[(PS-\d{4})\]")
+_BY_NAME: Final = {str(code): code for code in Code}
+
+
+def code_named(name: str) -> Code | None:
+    """Return the code that is called so, as PS-1001; None if this version does not know it."""
+    return _BY_NAME.get(name)
 
 
 def code_in(text: str) -> Code | None:
-    """Return the last code that a text shows; None if there is none that this version knows."""
+    """Return the last code that a text shows, as [PS-1001]; None if it shows none that is known."""
     found = _SHOWN.findall(text)
-    return _BY_NUMBER.get(int(found[-1])) if found else None
+    return code_named(found[-1]) if found else None

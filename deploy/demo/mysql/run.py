@@ -19,7 +19,7 @@ from deploy.local.cluster import Cluster
 from deploy.local.mariadb import MariadbServer, binlog_options
 from deploy.local.mysql_source import MysqlSource
 from deploy.local.sysbench import Sysbench, SysbenchRun
-from penstock.codes import Code, code_in
+from penstock.codes import Code, code_named
 from penstock.errors import NeedsOperator, Retryable
 from penstock.node.logs import start_logging
 from pumpclient import PumpClient
@@ -119,7 +119,7 @@ class Demo:
             raise NeedsOperator(
                 f"mysql-source: {status['problem']}",
                 hint=status["hint"],
-                code=code_in(status["code"]) or Code.NODE_REFUSES,
+                code=code_named(status["code"]) or Code.NODE_REFUSES,
             )
         return bool(status.get("state") == "syncing" and status["committed"])
 

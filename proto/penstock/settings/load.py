@@ -174,7 +174,8 @@ class _FlagParser(argparse.ArgumentParser):
         wrong = re.search(r"unrecognized arguments: (\S+)", message)
         near = difflib.get_close_matches(wrong[1].split("=")[0], known, 1) if wrong else []
         hint = f"did you mean {near[0]}?" if near else f"see {self.prog} --help"
-        raise NeedsOperator(message, hint=hint, code=Code.SETTING_VALUE)
+        code = Code.SETTING_UNKNOWN if wrong else Code.SETTING_VALUE
+        raise NeedsOperator(message, hint=hint, code=code)
 
 
 def _parser(

@@ -28,7 +28,7 @@ from typing import Any
 from urllib.parse import quote
 
 from penstock.cluster import etcd
-from penstock.codes import Code, code_in
+from penstock.codes import Code, code_named
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.filters import Rules
 from penstock.node import service, supervisor
@@ -186,7 +186,7 @@ def _refusal(text: str) -> PenstockError:
     try:
         answer = json.loads(text)
         problem, hint = answer["error"], answer.get("hint")
-        code = code_in(answer["code"]) or Code.NODE_REFUSES
+        code = code_named(answer["code"]) or Code.NODE_REFUSES
     except (ValueError, KeyError, TypeError):
         return NeedsOperator(text.strip(), hint="look at the source's log", code=Code.NODE_REFUSES)
     if hint:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.codes import SUBJECTS, Code, code_in
+from penstock.codes import SUBJECTS, Code, code_in, code_named
 from penstock.errors import Corrupt, Malformed, NeedsOperator, Retryable, code_of, coded
 from penstock.node import command
 from penstock.node.logs import JsonLines, TextLines, message_of
@@ -75,8 +75,13 @@ def test_an_error_that_quotes_another_node_shows_the_code_of_that_node_and_no_se
 
 def test_a_code_of_a_newer_version_is_none_of_ours() -> None:
     assert code_in("what [PS-9999]") is None
-    assert code_in("what, PS-10011") is None
-    assert code_in("a [PS-1001], then b [PS-2001]") is Code.ETCD_AWAY
+    assert code_named("PS-9999") is None
+    assert code_named("PS-2001") is code_in("a [PS-1001], then b [PS-2001]") is Code.ETCD_AWAY
+
+
+def test_data_that_an_error_quotes_does_not_pass_for_a_code() -> None:
+    quoted = Retryable("the row 'PS-1001' is locked", code=Code.SINK_AWAY)
+    assert coded(quoted) == "the row 'PS-1001' is locked [PS-7002]"
 
 
 def test_a_traceback_shows_the_code_below_the_text() -> None:
