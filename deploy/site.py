@@ -14,6 +14,8 @@ from typing import Final
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
+from deploy import error_pages, reference_pages
+
 _ROOT = Path(__file__).parents[1]
 _GUIDES = sorted((_ROOT / "drainer/guide").glob("*.md"))
 PAGES: Final = {
@@ -28,11 +30,8 @@ PAGES: Final = {
     **{f"drainer/guide/{path.name}": f"drainer/{path.name}" for path in _GUIDES},
 }
 """Files of the project, and where each is in the site."""
-_SAMPLES = {
-    "A Pump": "pump.toml",
-    "A Drainer": "drainer.toml",
-    "A source": "mysql_source.toml",
-}
+_FROM_ROOT = "."
+"""Where a generated page stands whose links are as from the root folder."""
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)#\s]*)(#[^)\s]*)?\)")
 
 
@@ -41,7 +40,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for source, page in PAGES.items():
         text = (_ROOT / source).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=linked(text, source, page)))
-    files.append(File.generated(config, "reference/settings.md", content=settings()))
+    for page, text in (*reference_pages.pages(), (error_pages.INDEX, error_pages.index())):
+        files.append(File.generated(config, page, content=text))
+    for page, text in error_pages.pages():
+        files.append(File.generated(config, page, content=linked(text, _FROM_ROOT, page)))
     return files
 
 
@@ -59,18 +61,3 @@ def linked(text: str, source: str, page: str) -> str:
         return shown if "`" in shown or shown == file else f"{shown} (`{file}`)"
 
     return _LINK.sub(link, text)
-
-
-def settings() -> str:
-    """Return a page with every setting of every program, as their samples have them."""
-    parts = [
-        "# Every setting\n",
-        "As keys of the file that `--config` names. Each is also a flag and a variable: `data-dir`"
-        " of a Pump is `--data-dir` and `PUMP_DATA_DIR`; `group-bytes-max` in `[sync]` of a source"
-        " is `--sync-group-bytes-max` and `MYSQL_SOURCE_SYNC_GROUP_BYTES_MAX`. Flags win over"
-        " variables, variables over the file.\n",
-    ]
-    for title, name in _SAMPLES.items():
-        text = (_ROOT / "deploy/conf" / name).read_text(encoding="utf-8")
-        parts.append(f"## {title}\n\n```toml\n{text}```\n")
-    return "\n".join(parts)

@@ -61,6 +61,7 @@ from drainer.task.row_fetch_unit import FetchSettings
 from drainer.task.version import Bundle
 from penstock.cluster.etcd import EtcdClient, connect
 from penstock.cluster.node_registry import Registry
+from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from penstock.oracle.client import Oracle, open_oracle
 from penstock.oracle.cluster_id import find_cluster_id
@@ -354,6 +355,7 @@ def _refuse_torn(config: ApplyConfig, commit_ts: int) -> None:
         problem,
         hint="start that Drainer again and let it end in order (binlogctl pause-drainer), which"
         " makes the checkpoint consistent; then start this one",
+        code=Code.CHECKPOINT_INCONSISTENT,
     )
 
 
@@ -504,6 +506,7 @@ def build_strategy(config: ApplyConfig, components: Components, start: Checkpoin
         raise NeedsOperator(
             "mode parallel needs a downstream that takes commits on several connections at once",
             hint="use mode snapshot for this downstream",
+            code=Code.SETTINGS_CONTRADICT,
         )
     return Parallel(generation, sink, thread, connections=config.connections, start=start)
 

@@ -15,6 +15,7 @@ import os
 from pathlib import Path
 from types import TracebackType
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 
 
@@ -37,7 +38,9 @@ class Home:
         except BlockingIOError as error:
             os.close(self._lock)
             raise NeedsOperator(
-                f"another Drainer runs in {self.path}", hint="stop it or use another --data-dir"
+                f"another Drainer runs in {self.path}",
+                hint="stop it or use another --data-dir",
+                code=Code.DATA_DIR_IN_USE,
             ) from error
         return self
 
@@ -65,6 +68,7 @@ class Home:
                 raise NeedsOperator(
                     f"{self.path} belongs to drainer {name}, not to {configured}",
                     hint="leave --node-id away, or use another --data-dir",
+                    code=Code.DATA_DIR_OTHER,
                 )
             return name
         name = configured or address

@@ -49,6 +49,7 @@ from drainer.sinks.opening import open_sink
 from drainer.sinks.protocol import Sink
 from penstock.cluster.drainer_runs import run_named
 from penstock.cluster.etcd import EtcdClient, connect
+from penstock.codes import Code
 from penstock.ddl.parse.parser import parse
 from penstock.errors import NeedsOperator
 from penstock.node.output import take_output, write
@@ -93,6 +94,7 @@ def _run(verb: str, rest: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
             f"unknown command: drainer ddl {' '.join((verb, *rest))}",
             hint="use list, track <commit_ts>, replace <commit_ts> <sql>, skip <commit_ts> or"
             " undo <commit_ts>; settings come last",
+            code=Code.COMMAND_UNKNOWN,
         )
     given, flags = rest[: _ARGUMENTS[verb]], rest[_ARGUMENTS[verb] :]
     config, _ = load_settings(flags, prog=f"drainer ddl {verb}")
@@ -141,7 +143,11 @@ class _Busy(NeedsOperator):
 
 def _commit_ts(text: str) -> int:
     if not text.isdecimal():
-        raise NeedsOperator(f"{text!r} is no commit_ts", hint="`drainer ddl list` shows it")
+        raise NeedsOperator(
+            f"{text!r} is no commit_ts",
+            hint="`drainer ddl list` shows it",
+            code=Code.COMMAND_ARGUMENT,
+        )
     return int(text)
 
 
@@ -228,7 +234,9 @@ def _changed(state: _DownstreamState, commit_ts: int, override: Override | None)
     def change(now: Checkpoint) -> Mapping[int, Override]:
         if state.has_passed(commit_ts, now):
             raise _Busy(
-                f"the DDL at {commit_ts} was passed just now", hint="`drainer ddl list` shows how"
+                f"the DDL at {commit_ts} was passed just now",
+                hint="`drainer ddl list` shows how",
+                code=Code.OVERRIDE_TOO_LATE,
             )
         _check_idle(state, now)
         made = {ts: each for ts, each in _all(state, now).items() if ts != commit_ts}
@@ -248,6 +256,7 @@ def _check_idle(state: _DownstreamState, now: Checkpoint) -> None:
         raise _Busy(
             f"drainer {state.writer} is running the DDL at {now.ddl_intent_ts} just now",
             hint="wait until `drainer ddl list` no longer shows it as begun, or stop the Drainer",
+            code=Code.DRAINER_BUSY,
         )
 
 
@@ -258,13 +267,16 @@ def _override(state: _DownstreamState, commit_ts: int, verb: str, sql: str | Non
     override = Override(commit_ts=commit_ts, verb=verb, sql=sql, made=made)
     job = state.job(commit_ts)
     if sql is not None and len(parse(sql)[1]) != 1:
-        raise NeedsOperator("more than one statement", hint="give exactly one")
+        raise NeedsOperator(
+            "more than one statement", hint="give exactly one", code=Code.DDL_SEVERAL
+        )
     tracked = None if job is None else _tried(state, job, override)
     if job is None and verb != SKIP:
         raise NeedsOperator(
             f"the DDL history has no DDL at {commit_ts}",
             hint="`drainer ddl list` shows those that come; without its job one can only be"
             " skipped, and what it did is not known then",
+            code=Code.OVERRIDE_UNKNOWN,
         )
     about = "which the DDL history does not have (yet)" if job is None else repr(job.query)
     return _changed(state, commit_ts, override), [
@@ -305,12 +317,14 @@ def _take_back(state: _DownstreamState, commit_ts: int, verb: str) -> _Decided:
             f" {'as it is' if known is None else 'like this: ' + known.describe()}",
             hint="what was followed and run stays. `drainer ddl track` takes a skipped or replaced"
             " one back; `drainer ddl list` shows these",
+            code=Code.OVERRIDE_TOO_LATE,
         )
     if state.writer:
         raise _Busy(
             f"drainer {state.writer} writes this downstream",
             hint="stop it and its standbys first: from the checkpoint on rows will go into tables"
             " that must be ready for them then",
+            code=Code.DRAINER_BUSY,
         )
     shown = [
         f"from the checkpoint at {state.after_ts} on, nothing is left out any more for the DDL at"
@@ -321,7 +335,11 @@ def _take_back(state: _DownstreamState, commit_ts: int, verb: str) -> _Decided:
 
     def change(now: Checkpoint) -> Mapping[int, Override]:
         if (now, now.writer) != (state.checkpoint, state.checkpoint.writer):
-            raise _Busy("a Drainer was started just now", hint="stop it and its standbys first")
+            raise _Busy(
+                "a Drainer was started just now",
+                hint="stop it and its standbys first",
+                code=Code.DRAINER_BUSY,
+            )
         return {**_all(state, now), commit_ts: replace(known, ended_ts=state.after_ts)}
 
     return change, [*shown, "this takes effect when a Drainer is started next"]
@@ -350,6 +368,7 @@ def _undo(state: _DownstreamState, commit_ts: int) -> _Decided:
         raise NeedsOperator(
             f"there is no override of the DDL at {commit_ts}",
             hint="`drainer ddl list` shows all overrides",
+            code=Code.OVERRIDE_UNKNOWN,
         )
     if state.has_passed(commit_ts, state.checkpoint):
         raise NeedsOperator(
@@ -357,6 +376,7 @@ def _undo(state: _DownstreamState, commit_ts: int) -> _Decided:
             f" {known.describe()}",
             hint=f"`drainer ddl track {commit_ts}` takes back, from the checkpoint on, what is left"
             " out for it",
+            code=Code.OVERRIDE_TOO_LATE,
         )
     return _changed(state, commit_ts, None), [
         f"the DDL at {commit_ts} will be followed as it is; it was to be {known.describe()}"
@@ -434,7 +454,7 @@ def _ways(tracker: SchemaTracker, job: DdlJob) -> list[str]:
     try:
         change = tracker.copy().track(job, Override(commit_ts=ts, verb=TRACK)).change
     except NeedsOperator as error:
-        first = f"    it cannot be tracked: {error.problem}"
+        first = f"    it cannot be tracked: {error.problem} [{error.code}]"
     else:
         first = f"    drainer ddl track {ts}: {track_means()}"
     return [

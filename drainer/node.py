@@ -37,6 +37,7 @@ from drainer.sinks.checkpoint import Overridden, TakenOver
 from drainer.standby import EndedAsStandby, stand_by
 from penstock.cluster.drainer_runs import DrainerRun, run_named, standbys
 from penstock.cluster.node_registry import NodeState
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.node import supervisor
 from penstock.node.http_status import HttpStatus
@@ -93,7 +94,11 @@ async def _be_active(
         try:
             return End.REPLACED if await node.live(stop, former) else End.STOPPED
         except Overridden as error:
-            log.warning("%s: reading them, and continuing from the checkpoint", error.problem)
+            log.warning(
+                "%s: reading them, and continuing from the checkpoint [%s]",
+                error.problem,
+                error.code,
+            )
             return End.OVERRIDDEN
         except TakenOver as error:
             # The writer of now is waited for if it can be seen; else there is something to mend.
@@ -101,7 +106,7 @@ async def _be_active(
             find = functools.partial(run_named, components.etcd, stored.writer if stored else "")
             if await asyncio.to_thread(find) is None:
                 raise
-            log.error("this Drainer writes no more: %s", error.problem)
+            log.error("this Drainer writes no more: %s [%s]", error.problem, error.code)
             return End.REPLACED
 
 
@@ -142,6 +147,7 @@ class _Node:
             raise NeedsOperator(
                 f"no standby waits for drainer {self._membership.node_id}",
                 hint="start another Drainer with the same sink, its own --data-dir and --node-id",
+                code=Code.NODE_STATE,
             )
         self._end(asked, NodeState.PAUSED)
         self._is_handing_over = True
@@ -222,9 +228,12 @@ class _Node:
             raise NeedsOperator(
                 f"this is drainer {self._membership.node_id}, not {asked}",
                 hint="the address is stale: list the nodes again",
+                code=Code.NODE_OTHER,
             )
         if self._ended.is_set():
-            raise NeedsOperator(f"drainer {asked} is ending already", hint="wait for it")
+            raise NeedsOperator(
+                f"drainer {asked} is ending already", hint="wait for it", code=Code.NODE_STATE
+            )
         self._final = final
         self._ended.set()
 

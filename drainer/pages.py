@@ -37,7 +37,7 @@ from drainer.intake.merge_holder import Condition
 from drainer.intake.pump_set import Pumps
 from drainer.pipeline.progress import Progress
 from penstock.cluster.node_registry import NodeState
-from penstock.errors import NeedsOperator
+from penstock.errors import NeedsOperator, coded
 from penstock.node.build_info import build_info
 from penstock.node.histogram import Distribution, Labels, histogram
 from penstock.node.http_status import JSON, Answer, HttpStatus
@@ -226,7 +226,7 @@ class Pages:
         except NeedsOperator as error:
             is_ours = asked == self.status().node_id
             status = HTTPStatus.CONFLICT if is_ours else HTTPStatus.NOT_FOUND
-            return _message(str(error), _WRONG, status=status)
+            return _message(coded(error), _WRONG, status=status)
         return _message(f"apply action {action} success!", _OK)
 
 

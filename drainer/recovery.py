@@ -26,6 +26,7 @@ from drainer.schema.tracker import SchemaTracker
 from drainer.settings.config import DrainerConfig
 from drainer.sinks.checkpoint import Checkpoint
 from penstock.cluster.node_registry import Registry
+from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError
 from penstock.schema.model import DdlJob
 
@@ -76,7 +77,10 @@ class Replay:
         """Return the job of a DDL; raise `EndsAtDdl` when the log lacks it."""
         job = self._jobs.get(step.job_id)
         if job is None:
-            raise EndsAtDdl(f"the relay log has no job for the DDL at {step.commit_ts}")
+            raise EndsAtDdl(
+                f"the relay log has no job for the DDL at {step.commit_ts}",
+                code=Code.DRAINER_LOG_ENDS,
+            )
         return job
 
 
@@ -155,4 +159,5 @@ async def _wait_for_upstream(components: Components, stop: asyncio.Event) -> Non
         raise NeedsOperator(
             f"the relay log is of cluster {components.cluster_id}, etcd's is {cluster_id}",
             hint="give this Drainer another relay log-dir, or the right etcd",
+            code=Code.CLUSTER_MISMATCH,
         )

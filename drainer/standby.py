@@ -30,6 +30,7 @@ from drainer.sinks.checkpoint import Checkpoint
 from penstock.cluster import drainer_runs
 from penstock.cluster.drainer_runs import DrainerRun, Standby
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry, is_live
+from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError
 from penstock.node.http_status import JSON, HttpStatus
 from penstock.node.http_status import Answer as Page
@@ -119,6 +120,7 @@ class StandbyRole:
         raise NeedsOperator(
             f"drainer {asked} is a standby of {self.active.node_id}",
             hint=f"binlogctl hand-over --node-id {self.active.node_id}",
+            code=Code.NODE_STATE,
         )
 
     def _check(self, asked: str) -> None:
@@ -126,6 +128,7 @@ class StandbyRole:
             raise NeedsOperator(
                 f"this is drainer {self._front.node_id}, not {asked}",
                 hint="the address is stale: list the nodes again",
+                code=Code.NODE_OTHER,
             )
 
     def add_pages(self, pages: HttpStatus) -> None:

@@ -68,9 +68,9 @@ _REASONS: tuple[tuple[type[BaseException], str], ...] = (
 
 def reason_of(error: BaseException) -> str:
     """Return one word for why a binlog was not taken."""
-    code = getattr(error, "code", None)
-    if isinstance(code, int):
-        return penstock_pb2.Refusal.Code.Name(code).lower()
+    refusal = getattr(error, "refusal", None)
+    if isinstance(refusal, int):
+        return penstock_pb2.Refusal.Code.Name(refusal).lower()
     return next((word for kind, word in _REASONS if isinstance(error, kind)), "other")
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from penstock.cluster.node_registry import NodeKind, is_live
-from penstock.errors import NeedsOperator, PenstockError
+from penstock.errors import NeedsOperator, PenstockError, coded
 from penstock.node.http_status import JSON, Answer, BadRequest, HttpStatus
 from penstock.node.output import facts_of
 from penstock.wire.binlog_text import describe
@@ -61,7 +61,7 @@ class Pages:
         try:
             pumps = await asyncio.to_thread(self._registry.list, NodeKind.PUMP)
         except PenstockError as error:
-            problem = str(error)
+            problem = coded(error)
         page = {
             "status": {pump.node_id: self._listed(pump) for pump in pumps},
             "CommitTS": self._components.now_ts(),
@@ -127,7 +127,7 @@ class Pages:
         except NeedsOperator as error:
             is_ours = asked == self._operator.node_id
             status = HTTPStatus.CONFLICT if is_ours else HTTPStatus.NOT_FOUND
-            return _outcome(str(error), _WRONG, status)
+            return _outcome(coded(error), _WRONG, status)
         return _outcome(f"apply action {action} success!", _OK)
 
 

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.wire.binlog import MutationType, PrewriteValue, TableMutation
 from penstock.wire.codec import decode_prewrite_value, encode_mutation_field, encode_prewrite_value
@@ -190,6 +191,7 @@ def _named(done: str) -> Iterator[None]:
         raise NeedsOperator(
             f"the temporary file of a large transaction cannot be {done}: {error}",
             hint=f"free space in {tempfile.gettempdir()}, or set Options.spill_dir",
+            code=Code.WRITER_SPOOL,
         ) from error
 
 

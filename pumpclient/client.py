@@ -20,6 +20,7 @@ from penstock.cluster import etcd
 from penstock.cluster.fence import DdlFence, WriterFence
 from penstock.cluster.history import History
 from penstock.cluster.node_registry import NodeKind, Registry
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.oracle.client import open_oracle
 from penstock.oracle.cluster_id import find_cluster_id
@@ -185,6 +186,7 @@ class PumpClient:
             raise NeedsOperator(
                 f"no Prewrite of {binlog.start_ts} was written by this client",
                 hint="a Commit must follow its own Prewrite",
+                code=Code.COMMIT_WITHOUT_PREWRITE,
             )
         home, start_s = found
         self._session.commit(home, binlog, start_s=start_s, wait=True)
@@ -212,7 +214,7 @@ class PumpClient:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise NeedsOperator("the client is closed", hint="connect again")
+            raise NeedsOperator("the client is closed", hint="connect again", code=Code.CLOSED)
 
     def _remember(self, start_ts: int, home: Pump) -> None:
         now_s = time.monotonic()

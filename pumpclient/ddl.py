@@ -36,6 +36,7 @@ from typing import Final
 
 from penstock.cluster.fence import DdlFence
 from penstock.cluster.history import DdlHistory, Guard
+from penstock.codes import Code
 from penstock.ddl import plan_ddl
 from penstock.errors import NeedsOperator, Retryable
 from penstock.schema.model import PUBLIC, DdlJob
@@ -85,6 +86,7 @@ class DdlExecutor:
                     raise NeedsOperator(
                         f"a statement with an origin comes to {len(jobs)} jobs: {sql}",
                         hint="pass its parts on one by one, each with an origin of its own",
+                        code=Code.DDL_SEVERAL,
                     )
                 jobs = [replace(jobs[0], origin=origin)]
             # A job below a recorded one counts as overtaken: see `History.is_overtaken`.
@@ -121,7 +123,10 @@ class DdlExecutor:
         with session.prewritten(WholePrewrite(prewrite)) as home:
             commit_ts = session.oracle.get_ts()
             if time.monotonic() - start_s > DECISION_S_MAX:
-                raise Retryable(f"DDL {job.id} took too long and was rolled back: {job.query}")
+                raise Retryable(
+                    f"DDL {job.id} took too long and was rolled back: {job.query}",
+                    code=Code.DDL_ROLLED_BACK,
+                )
             job = replace(job, finished_ts=commit_ts)
             is_decided = self._decide(job, guard)
         if not is_decided:

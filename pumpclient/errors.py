@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError
 
 
@@ -54,7 +55,7 @@ class OutcomeUnknown(PenstockError):
     def __init__(
         self, problem: str, *, start_ts: int, commit_ts: int, wait: Callable[[float], bool]
     ) -> None:
-        super().__init__(problem)
+        super().__init__(problem, code=Code.OUTCOME_UNKNOWN)
         self.start_ts = start_ts
         self.commit_ts = commit_ts
         self._wait = wait

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import grpc
 
 from penstock.cluster.labels import parse_labels
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.security import tls as security
 from penstock.security.tls import Tls
@@ -18,16 +19,16 @@ TRANSPORTS = ("http2", "grpcio")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Limits and intervals of one client; all bounds are for each Pump unless they say otherwise.
+    """Limits and intervals of one client; bounds are for each Pump unless they say otherwise."""
 
-    `coalesce` off sends one binlog per call through TiDB-Binlog's unary method: slower, and
-    only worth it to compare.
-    """
-
+    # Off sends one binlog per call through TiDB-Binlog's unary method: slower, and only worth it
+    # to compare.
     coalesce: bool = True
     # How calls get to the Pumps: "http2" is our own, "grpcio" the public library, which is slower.
     transport: str = "http2"
+    # How many binlogs go in one message.
     batch_count_max: int = 512
+    # How many bytes of them do.
     batch_bytes_max: int = 4 << 20
     # More batches in flight hide the network's delay, fewer let each one grow larger.
     batches_in_flight_max: int = 4
@@ -39,22 +40,29 @@ class Options:
     spill_bytes: int = 16 << 20
     # Where that file is; None means the system's folder for temporary files.
     spill_dir: str | None = None
+    # How long `connect` waits for a Pump, and one connection for its Pump's name.
     connect_timeout_s: float = 3.0
     # How long one try on one Pump may take before the next Pump is asked; large binlogs get more.
     attempt_timeout_s: float = 5.0
+    # The pause before a Prewrite that no Pump took is tried again.
     prewrite_retry_s: float = 0.1
+    # The pause before a Commit that got no answer is sent again.
     commit_retry_s: float = 1.0
     # Just under the Pumps' own `txn_timeout` (10 min), after which they may take a transaction
     # for rolled back: a Commit must never arrive after that verdict.
     commit_timeout_s: float = 570.0
     # TiDB-Binlog probes every 30 s; a Pump's restart takes one, and each probe is one small call.
     probe_interval_s: float = 3.0
+    # A Pump that fails more often than this in a row gets no new transactions until a probe works.
     errors_in_a_row_max: int = 10
     # A Pump that is out of space or overloaded gets no new transactions for this long; each refusal
     # in a row doubles it, up to the second.
     full_pause_s: float = 1.0
+    # The longest such pause.
     full_pause_s_max: float = 30.0
+    # How many Commits may be under way in the background.
     deliveries_max: int = 100_000
+    # How long `close` waits for them.
     close_timeout_s: float = 10.0
     # Only Pumps that bear all of these are written to: ("zone=a", "disk=fast").
     labels: tuple[str, ...] = ()
@@ -62,22 +70,31 @@ class Options:
     prefer: tuple[str, ...] = ()
     # Address of a real PD to take timestamps from; None means the oracle that the Pumps elect.
     pd_address: str | None = None
-    # For an etcd and a PD at https://; None means the `tls` that the Pumps are asked with.
+    # For an etcd at https://; None means the `tls` that the Pumps are asked with.
     etcd_tls: Tls | None = None
+    # For a PD at https://; None means the same.
     pd_tls: Tls | None = None
 
     def __post_init__(self) -> None:
         """Refuse bounds that would stop everything."""
         for name in ("batch_count_max", "batch_bytes_max", "batches_in_flight_max"):
             if getattr(self, name) < 1:
-                raise NeedsOperator(f"{name} is {getattr(self, name)}", hint="it must be 1 or more")
+                raise NeedsOperator(
+                    f"{name} is {getattr(self, name)}",
+                    hint="it must be 1 or more",
+                    code=Code.SETTING_VALUE,
+                )
         if self.transport not in TRANSPORTS:
             raise NeedsOperator(
-                f"transport is {self.transport!r}", hint=f"one of {', '.join(TRANSPORTS)}"
+                f"transport is {self.transport!r}",
+                hint=f"one of {', '.join(TRANSPORTS)}",
+                code=Code.SETTING_VALUE,
             )
         if not 0 < self.full_pause_s <= self.full_pause_s_max:
             raise NeedsOperator(
-                f"full_pause_s is {self.full_pause_s:g}", hint="above 0, at most full_pause_s_max"
+                f"full_pause_s is {self.full_pause_s:g}",
+                hint="above 0, at most full_pause_s_max",
+                code=Code.SETTING_VALUE,
             )
         parse_labels(self.labels)
         parse_labels(self.prefer)

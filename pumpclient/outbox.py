@@ -27,6 +27,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock import outbox
+from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from penstock.outbox import TABLE, Fenced
 from pumpclient.errors import OutcomeUnknown
@@ -194,6 +195,7 @@ class OutboxTransaction:
                 f"committed in the database at {self.commit_ts}, but a Pump has rolled it back:"
                 f" {error}",
                 hint='every Pump needs resolver.kind = "sql" and the URL of this database',
+                code=Code.OUTBOX_ROLLED_BACK,
             ) from error
         if self._is_decided:
             self._box._acknowledged.append(self.key)
@@ -209,6 +211,7 @@ class OutboxTransaction:
             raise NeedsOperator(
                 "the database's transaction was ended within the block",
                 hint="leave COMMIT and ROLLBACK to the block's end, and DDL out of it",
+                code=Code.OUTBOX_ENDED,
             )
         forgotten = self._box._write(connection, self.key, self.start_ts, commit_ts)
         try:
@@ -217,7 +220,9 @@ class OutboxTransaction:
             if not self._was_committed(error):
                 self._box._acknowledged.extend(forgotten)
                 if isinstance(error, Exception):
-                    raise Retryable(f"the database did not commit: {error}") from error
+                    raise Retryable(
+                        f"the database did not commit: {error}", code=Code.OUTBOX_NOT_COMMITTED
+                    ) from error
                 raise
             self._interrupt = None if isinstance(error, Exception) else error
         self._is_decided = True

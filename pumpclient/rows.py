@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+from penstock.codes import Code
 from penstock.datum.rows.defaults import parse_default
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.errors import Malformed
@@ -161,7 +162,11 @@ class Table:
         )
 
     def _malformed(self, problem: str, hint: str) -> Malformed:
-        return Malformed(f"table {self.schema_name}.{self.info.name}: {problem}", hint=hint)
+        return Malformed(
+            f"table {self.schema_name}.{self.info.name}: {problem}",
+            hint=hint,
+            code=Code.VALUE_REFUSED,
+        )
 
 
 def _now(column: ColumnInfo) -> str:

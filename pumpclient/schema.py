@@ -11,6 +11,7 @@ import difflib
 import threading
 
 from penstock.cluster.history import DdlHistory
+from penstock.codes import Code
 from penstock.ddl import Catalog
 from penstock.errors import NeedsOperator
 from pumpclient.rows import Table
@@ -25,6 +26,7 @@ def split_name(name: str, schema: str | None) -> tuple[str, str]:
         raise NeedsOperator(
             f"{name!r} names no table",
             hint='write "schema.table", or begin the transaction with a schema',
+            code=Code.TABLE_UNKNOWN,
         )
     return parts[0], parts[1]
 
@@ -84,7 +86,7 @@ class Schemas:
             raise _unknown(catalog, schema, name)
         if info.kind != "TABLE":
             problem = f"{schema}.{name} is a {info.kind.lower()}"
-            raise NeedsOperator(problem, hint="write to a table")
+            raise NeedsOperator(problem, hint="write to a table", code=Code.TABLE_UNKNOWN)
         table = self.table_by_id(info.id)
         if table is None:  # It was dropped a moment ago.
             raise _unknown(catalog, schema, name)
@@ -108,7 +110,7 @@ class Schemas:
 def _unknown(catalog: Catalog, schema: str, name: str) -> NeedsOperator:
     near = difflib.get_close_matches(f"{schema}.{name}", _names(catalog), n=1)
     hint = f"did you mean {near[0]}?" if near else "create it with execute_ddl"
-    return NeedsOperator(f"there is no table {schema}.{name}", hint=hint)
+    return NeedsOperator(f"there is no table {schema}.{name}", hint=hint, code=Code.TABLE_UNKNOWN)
 
 
 def _names(catalog: Catalog) -> list[str]:

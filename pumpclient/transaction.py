@@ -19,6 +19,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator, Retryable
 from penstock.wire.binlog import Binlog, BinlogType, MutationType, Origin
 from pumpclient.changes import Changes, ChangeSet, next_row_id
@@ -194,7 +195,8 @@ class Transaction:
         age_s = time.monotonic() - self._start_s
         if self._start_ts and age_s > self._session.options.commit_timeout_s / 2:
             raise Retryable(
-                f"start_ts was fetched {age_s:.0f} s ago, too long before the commit: begin again"
+                f"start_ts was fetched {age_s:.0f} s ago, too long before the commit: begin again",
+                code=Code.TRANSACTION_TOO_OLD,
             )
 
     def _encoded(self, name: str, encode: Callable[[Table], bytes]) -> tuple[Changes, bytes]:
@@ -231,6 +233,7 @@ class Transaction:
                     f"the transaction has {size_bytes} bytes of rows with this one, more than"
                     f" transaction_bytes_max, {size_max}; it is rolled back",
                     hint="commit more often",
+                    code=Code.TRANSACTION_TOO_LARGE,
                 )
             self._changes.note(changes, kind, data)
         except NeedsOperator:
@@ -239,4 +242,6 @@ class Transaction:
 
 
 def _over() -> NeedsOperator:
-    return NeedsOperator("the transaction is over", hint="begin another one")
+    return NeedsOperator(
+        "the transaction is over", hint="begin another one", code=Code.TRANSACTION_OVER
+    )

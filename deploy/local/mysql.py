@@ -7,6 +7,7 @@ from pathlib import Path
 
 from deploy.local.programs import Unpacked
 from deploy.local.sql_server import SqlServer
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 
 
@@ -43,6 +44,7 @@ class MysqlServer(SqlServer):
             raise NeedsOperator(
                 f"mysqld --initialize-insecure failed: {done.stderr[-2000:]}",
                 hint="see the lines above",
+                code=Code.CHILD_FAILED,
             )
 
 

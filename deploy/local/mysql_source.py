@@ -10,6 +10,7 @@ from typing import Any
 
 from deploy.local.process import ServerProcess, flags, free_port, python_module
 from deploy.local.sql_server import SqlServer
+from penstock.codes import Code, code_named
 from penstock.errors import NeedsOperator, Retryable
 from pumpclient.mysql.relay.layout import Location
 
@@ -68,10 +69,14 @@ class MysqlSource(ServerProcess):
         Raises `Retryable` when the process has ended, `NeedsOperator` when it waits for somebody.
         """
         if not self.is_running:
-            raise Retryable(f"mysql-source ended:\n{self.log_tail()}")
+            raise Retryable(f"mysql-source ended:\n{self.log_tail()}", code=Code.CHILD_FAILED)
         status = self.status()
         if status.get("state") == "failed":
-            raise NeedsOperator(f"mysql-source: {status['problem']}", hint=status["hint"])
+            raise NeedsOperator(
+                f"mysql-source: {status['problem']}",
+                hint=status["hint"],
+                code=code_named(status["code"]) or Code.NODE_REFUSES,
+            )
         if not status.get("committed"):
             return False
         done = Location.parse(status["committed"])

@@ -18,6 +18,7 @@ from typing import Any, Self
 
 import psutil
 
+from penstock.codes import Code
 from penstock.errors import Retryable
 
 STOP_S_MAX = 30.0
@@ -101,7 +102,9 @@ class ServerProcess:
                     return self
             except OSError:  # urllib's own errors are some, too.
                 time.sleep(0.05)
-        raise Retryable(f"{self.log.stem} does not start: {self.log_tail()}")
+        raise Retryable(
+            f"{self.log.stem} does not start: {self.log_tail()}", code=Code.CHILD_FAILED
+        )
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal, and nothing else."""

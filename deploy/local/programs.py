@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 
 TABLE = Path(__file__).parents[1] / "packages.txt"
@@ -42,7 +43,9 @@ def program(name: str, *others: str) -> str:
         if found:
             return found
     package = next(row.package for row in needed() if row.program == name)
-    raise NeedsOperator(f"no {name} here", hint=f"as root, apt-get install {package}")
+    raise NeedsOperator(
+        f"no {name} here", hint=f"as root, apt-get install {package}", code=Code.PROGRAM_MISSING
+    )
 
 
 class Unpacked:
@@ -53,7 +56,9 @@ class Unpacked:
         self.root = UNPACKED / name / "usr"
         if not self.root.is_dir():
             raise NeedsOperator(
-                f"no {name} in {UNPACKED}", hint=f"deploy/servers.sh {UNPACKED} {name}"
+                f"no {name} in {UNPACKED}",
+                hint=f"deploy/servers.sh {UNPACKED} {name}",
+                code=Code.PROGRAM_MISSING,
             )
 
     def command(self, program: str) -> list[str]:
@@ -68,6 +73,8 @@ def built(name: str, program: str) -> str:
     path = UNPACKED / name / program
     if not path.exists():
         raise NeedsOperator(
-            f"no {program} in {path.parent}", hint=f"deploy/go.sh {UNPACKED} {name}"
+            f"no {program} in {path.parent}",
+            hint=f"deploy/go.sh {UNPACKED} {name}",
+            code=Code.PROGRAM_MISSING,
         )
     return str(path)

@@ -12,6 +12,7 @@ from urllib.parse import quote
 import pymysql
 
 from deploy.local.process import ServerProcess, free_port
+from penstock.codes import Code
 from penstock.errors import Retryable
 
 USER = "penstock"
@@ -41,7 +42,9 @@ class SqlProcess(ServerProcess):
                 return self
             except pymysql.err.OperationalError:
                 time.sleep(0.02)
-        raise Retryable(f"{type(self).__name__} does not start: {self.log_tail()}")
+        raise Retryable(
+            f"{type(self).__name__} does not start: {self.log_tail()}", code=Code.CHILD_FAILED
+        )
 
     def connect(self, **options: Any) -> pymysql.connections.Connection[Any]:
         """Open a connection that commits each statement by itself, unless asked otherwise."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from deploy.local.process import ServerProcess
 from deploy.local.programs import program
 from deploy.local.sql_server import SqlProcess
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 
 WORKLOAD = "oltp_read_write"
@@ -58,7 +59,9 @@ class Sysbench:
         )
         if done.returncode != 0:
             raise NeedsOperator(
-                f"sysbench prepare failed: {done.stdout}{done.stderr}", hint="see the lines above"
+                f"sysbench prepare failed: {done.stdout}{done.stderr}",
+                hint="see the lines above",
+                code=Code.CHILD_FAILED,
             )
 
     def running(self, log: Path, *options: str) -> SysbenchRun:
@@ -87,5 +90,9 @@ class SysbenchRun(ServerProcess):
         report = self.log.read_text(errors="replace")
         done, again = _TRANSACTIONS.search(report), _IGNORED.search(report)
         if code != 0 or done is None or again is None:
-            raise NeedsOperator(f"sysbench failed: {self.log_tail()}", hint="see the lines above")
+            raise NeedsOperator(
+                f"sysbench failed: {self.log_tail()}",
+                hint="see the lines above",
+                code=Code.CHILD_FAILED,
+            )
         return int(done[1]), int(again[1])

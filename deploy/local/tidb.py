@@ -9,6 +9,7 @@ from typing import Self
 from deploy.local.process import ServerProcess, free_port
 from deploy.local.programs import built
 from deploy.local.sql_server import SqlProcess
+from penstock.codes import Code
 from penstock.errors import Retryable
 
 READY_S_MAX = 300.0
@@ -42,7 +43,7 @@ class PdAndTikv(ServerProcess):
             if b"ready: PD at" in self.log.read_bytes()[begin:]:
                 return self
             time.sleep(0.05)
-        raise Retryable(f"pd-tikv does not start: {self.log_tail()}")
+        raise Retryable(f"pd-tikv does not start: {self.log_tail()}", code=Code.CHILD_FAILED)
 
 
 class TidbServer(SqlProcess):

@@ -21,6 +21,7 @@ from penstock.cluster.node_registry import (
     Statuses,
     is_live,
 )
+from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.oracle.client import Oracle
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
@@ -148,6 +149,7 @@ class Membership:
             raise NeedsOperator(
                 f"a Drainer at {other.host} already has the node id {self.node_id}",
                 hint="give this one another --node-id, and remove .node from its data-dir",
+                code=Code.NODE_ID_TAKEN,
             )
 
     async def refuse_gap(self) -> None:
@@ -176,6 +178,7 @@ class Membership:
                 f" {ranges}: the Pump went offline without waiting for it",
                 hint="start that Pump again with its data-dir; or restore the downstream from a"
                 " newer backup and start it at that commit_ts",
+                code=Code.PUMP_LEFT,
             )
 
     async def retire(self, former: str) -> None:
@@ -242,4 +245,5 @@ def _ahead(checkpoint_ts: int, now_ts: int) -> NeedsOperator:
         f" {now_ts}: what commits in ({now_ts}, {checkpoint_ts}] would be left out",
         hint="the checkpoint is damaged or another cluster's, or etcd was put back: put the "
         "commitTS right up to which the downstream has everything",
+        code=Code.CHECKPOINT_AHEAD,
     )

@@ -15,7 +15,8 @@ import grpc
 
 from drainer.data_dir import Home
 from drainer.settings.config import DrainerConfig
-from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.codes import Code
+from penstock.errors import NeedsOperator, PenstockError, Retryable, coded
 from penstock.node.http_status import HttpStatus
 from penstock.node.requests import parsed
 from penstock.pb import cistern_pb2, penstock_pb2
@@ -159,7 +160,9 @@ def listen(server: Any, address: str, security: Security) -> int:
         return security.add_port(server, address)
     except RuntimeError as error:
         raise NeedsOperator(
-            f"cannot listen on {address}: {error}", hint="choose another --addr"
+            f"cannot listen on {address}: {error}",
+            hint="choose another --addr",
+            code=Code.ADDRESS_TAKEN,
         ) from error
 
 
@@ -184,7 +187,7 @@ async def _abort(context: Any, error: PenstockError) -> None:
     code = grpc.StatusCode.FAILED_PRECONDITION
     if isinstance(error, Retryable):
         code = grpc.StatusCode.UNAVAILABLE
-    await context.abort(code, str(error))
+    await context.abort(code, coded(error))
 
 
 def reached_at(config: DrainerConfig, port: int) -> str:

@@ -42,8 +42,9 @@ from drainer.differences.overrides import (
 from drainer.relay_log.stage import Relay
 from drainer.schema.rules import StreamRules
 from drainer.schema.tracker import SchemaTracker, Tracked
+from penstock.codes import Code
 from penstock.ddl import SchemaChange
-from penstock.errors import NeedsOperator, Retryable
+from penstock.errors import NeedsOperator, Retryable, coded
 from penstock.schema.model import DdlJob
 
 log = logging.getLogger(__name__)
@@ -190,6 +191,7 @@ def with_way_out(
         hint=f"{error.hint}; then start the Drainer again. Or override this DDL, and start it then."
         f" {'. '.join(ways)}. `drainer ddl list` shows this again, `drainer ddl undo {commit_ts}`"
         " takes an override back",
+        code=error.code,
     )
 
 
@@ -232,7 +234,7 @@ async def fetch_job(
         try:
             job = await asyncio.to_thread(history.get, step.job_id)
         except Retryable as error:
-            report(f"{what}: {error}")
+            report(f"{what}: {coded(error)}")
             log.error("%s: %s", what, error)
             asked_s = time.monotonic()
         else:
@@ -246,6 +248,7 @@ async def fetch_job(
                     f" {step.query}",
                     hint="was etcd wiped? Restore /penstock/v1/ddl, or start on a fresh copy of "
                     "the downstream with initial-commit-ts above this DDL",
+                    code=Code.DDL_HISTORY,
                 )
             report(f"{what}, which is not in {history.place} yet")
             if history.rules.is_fenced or now_s - logged_s > absent_s_max:

@@ -18,6 +18,7 @@ from drainer.schema.rules import FENCED, TIDB, StreamRules
 from drainer.settings.config import DrainerConfig
 from penstock.cluster.etcd import EtcdClient, is_any_from
 from penstock.cluster.history import JOBS, History
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.schema.model import DdlJob
 from penstock.security.tls import Security
@@ -87,6 +88,7 @@ def open_job_source(config: DrainerConfig, etcd: EtcdClient, security: Security)
             f" writers in {JOBS}: one stream has one source of schemas",
             hint="give the other writers a cluster of their own, with its own etcd and Pumps; or,"
             " where no TiDB writes here, leave pd-address out for this Drainer",
+            code=Code.TIDB_AND_OTHERS,
         )
     # PD, TiDB and what is between them have one and the same certificates.
     tls = security.pd_tls if config.pd_address.startswith("https://") else None

@@ -33,6 +33,7 @@ from drainer.schema.snapshot import SnapshotOrigin, pack, unpack
 from drainer.schema.tracker import SchemaTracker
 from drainer.sinks.checkpoint import Checkpoint
 from penstock.cluster.etcd import EtcdClient, read_prefix
+from penstock.codes import Code
 from penstock.errors import Corrupt, Malformed, NeedsOperator, Retryable
 from penstock.log.files import replace_file
 from penstock.schema.model import DdlJob
@@ -94,6 +95,7 @@ class SnapshotFile:
             raise NeedsOperator(
                 f"{self.path} is of cluster {origin.cluster_id}, not of {self._cluster_id}",
                 hint="is --data-dir another Drainer's? If not, delete the file",
+                code=Code.CLUSTER_MISMATCH,
             )
         for ts, fields in () if ahead else origin.overrides.items():
             if int(ts) not in self._overrides:
@@ -104,6 +106,7 @@ class SnapshotFile:
                     hint="was the checkpoint written by hand, or is this another downstream? The"
                     " DDL was not run as it is, so without the override rows would be written"
                     " wrongly: put the checkpoint back; for another downstream delete the file",
+                    code=Code.SNAPSHOT_OVERRIDE,
                 )
 
     def _overridden(self, up_to_ts: int) -> dict[str, Any]:
@@ -163,6 +166,7 @@ def recorded_overrides(etcd: EtcdClient, node_ids: Iterable[str]) -> dict[int, O
                     f"{key} in etcd is no override of a DDL: {value!r}",
                     hint="delete it in etcd; `drainer ddl list` shows the DDL, and `drainer ddl"
                     " track` or another of its commands writes the override again",
+                    code=Code.ETCD_VALUE,
                 ) from error
     return found
 
@@ -232,6 +236,7 @@ def _check_same_history(source: JobSource, file: SnapshotFile, origin: SnapshotO
             f" {origin.schema_version}, which {source.place} does not have",
             hint=f"was it wiped or put back? Restore {source.place}; if the history is right,"
             " delete the file",
+            code=Code.DDL_HISTORY,
         )
 
 
@@ -263,4 +268,5 @@ def _check_version(
         f" {checkpoint.schema_version}, but the DDL history up to there leads to {tracker.version}",
         hint="was the history wiped or put back, or is the downstream another cluster's? Restore"
         f" {source.place}, or begin with a fresh copy of the data and initial-commit-ts",
+        code=Code.DDL_HISTORY,
     )

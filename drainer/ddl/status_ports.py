@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from penstock.cluster.etcd import EtcdClient, read, read_prefix
+from penstock.codes import Code
 from penstock.errors import Malformed, PenstockError, Retryable
 from penstock.security.tls import Tls, open_http
 
@@ -101,16 +102,20 @@ class StatusPorts:
                 failures.append(f"{server}: {type(error).__name__}: {error}")
                 if has_begun:  # A part of its answer is with the caller.
                     self._forget(server)
-                    raise Retryable(failures[-1]) from error
+                    raise Retryable(failures[-1], code=Code.TIDB_AWAY) from error
             self._forget(server)
         if refusals and not failures:
-            raise NotGiven("; ".join(refusals))
+            raise NotGiven("; ".join(refusals), code=Code.TIDB_STATUS_PORT)
         if not failures:
             raise Retryable(
                 f"no TiDB server is listed in etcd below {SERVERS}: is --etcd-urls its PD's, and"
-                " does one run?"
+                " does one run?",
+                code=Code.TIDB_AWAY,
             )
-        raise Retryable(f"no TiDB server's status port answers: {'; '.join(failures + refusals)}")
+        raise Retryable(
+            f"no TiDB server's status port answers: {'; '.join(failures + refusals)}",
+            code=Code.TIDB_AWAY,
+        )
 
     def _forget(self, server: TidbServer) -> None:
         self._failed.add(server)
@@ -148,7 +153,7 @@ def read_array(source: Readable, where: str) -> Iterator[Any]:
         text, tail = _decoded(tail + piece, where, is_over=not piece)
         yield from array.fed(text, is_over=not piece)
         if not piece and not array.is_closed:
-            raise Retryable(f"{where}: the answer ends in the middle")
+            raise Retryable(f"{where}: the answer ends in the middle", code=Code.TIDB_AWAY)
 
 
 class _Array:
@@ -196,6 +201,7 @@ class _Array:
             raise Malformed(
                 f"{self._where} is no list of JSON: {text[:80]!r}",
                 hint="is this a TiDB's status port?",
+                code=Code.TIDB_STATUS_PORT,
             )
 
 
@@ -207,4 +213,6 @@ def _decoded(data: bytes, where: str, *, is_over: bool) -> tuple[str, bytes]:
         except UnicodeDecodeError as error:
             if is_over or error.start < len(data) - cut - 4:
                 break
-    raise Malformed(f"{where} is not UTF-8", hint="is this a TiDB's status port?")
+    raise Malformed(
+        f"{where} is not UTF-8", hint="is this a TiDB's status port?", code=Code.TIDB_STATUS_PORT
+    )

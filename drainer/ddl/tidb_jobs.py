@@ -23,6 +23,7 @@ from typing import Any, Protocol, overload
 
 from drainer.ddl.status_ports import NotGiven
 from drainer.schema.rules import TIDB
+from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator, Retryable
 from penstock.schema.model import DdlJob
 from penstock.schema.tidb_json import job_from_json
@@ -110,7 +111,8 @@ class TidbJobs:
                 f"a DDL of the TiDB is under way: its schema version is {wanted}, and its history"
                 f" leads to {newest}. A Drainer without a checkpoint waits for its end. A DDL that"
                 " was cancelled midway leaves a version that no job is about: then any further one,"
-                " as CREATE DATABASE, ends the wait"
+                " as CREATE DATABASE, ends the wait",
+                code=Code.TIDB_DDL_WAITS,
             )
 
     def _all(self) -> Iterator[Any]:
@@ -136,12 +138,14 @@ class TidbJobs:
                     raise Malformed(
                         f"{path} has {str(each)[:80]!r}, which is no DDL job",
                         hint="its JSON must have the shape of TiDB's",
+                        code=Code.TIDB_STATUS_PORT,
                     )
                 yield each
         except NotGiven as error:
             raise NeedsOperator(
                 f"the TiDB does not give out its DDL history: {error}",
                 hint="is this a TiDB's status port? Its [status] settings and its log say more",
+                code=Code.TIDB_STATUS_PORT,
             ) from error
 
 

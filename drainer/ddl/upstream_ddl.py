@@ -18,6 +18,7 @@ import logging
 import re
 from dataclasses import replace
 
+from penstock.codes import Code
 from penstock.ddl import SchemaChange
 from penstock.ddl.catalog import WITHOUT_EFFECT
 from penstock.ddl.rewrite.explicit_collations import as_made
@@ -58,6 +59,7 @@ def to_run(change: SchemaChange) -> SchemaChange:
             raise NeedsOperator(
                 f"{job.query!r} names a job of the upstream, which is another one downstream",
                 hint="bring the table and its rows back downstream by hand, as they are upstream",
+                code=Code.TIDB_JOB,
             )
         return change
     if job.type in _DROPS and len(change.dropped) == 1:

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, count
 from typing import Any
 
+from penstock.codes import Code
 from penstock.ddl import Catalog, SchemaChange, adopted, plan_ddl
 from penstock.errors import NeedsOperator
 from penstock.schema.model import DdlJob, DdlType, TableInfo
@@ -54,6 +55,7 @@ class Override:
             raise NeedsOperator(
                 f"the statement in place of the DDL at {self.commit_ts} comes to {len(jobs)} DDLs",
                 hint="give one that comes to exactly one",
+                code=Code.DDL_SEVERAL,
             )
         planned = jobs[0]
         if planned.table is not None and job.table is not None:

@@ -30,6 +30,7 @@ from operator import lt
 import numpy as np
 
 from drainer.intake.payload import Payload, is_fake, release, start_ts_of
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 
 log = logging.getLogger(__name__)
@@ -245,6 +246,7 @@ def _disorder(source: str, last_ts: int, commit_ts: Sequence[int]) -> NeedsOpera
         f"Pump {source} sent commit_ts {ts} after {last}",
         hint="its store is damaged, or two Pumps run under one node id; "
         "emitting either binlog could break the commit order, so the Drainer stops",
+        code=Code.PUMP_DISORDER,
     )
 
 
@@ -256,6 +258,7 @@ def _too_late(source: str, left_ts: int, ts: int, emitted_ts: int) -> NeedsOpera
         f" order; or read it with `binlogctl dump --full --from-ts {left_ts + 1} --to-ts"
         f" {emitted_ts}` on that Pump's data-dir, repair the downstream by hand, and then name"
         " those transactions in ignore-txn-commit-ts",
+        code=Code.PUMP_CAME_BACK,
     )
 
 
@@ -296,4 +299,5 @@ def _assert_same(ts: int, one: Payload, other: Payload) -> None:
             f"two Pumps hold different transactions with the commit_ts {ts}",
             hint="timestamps must be unique: check that all writers use one oracle; "
             "dropping either transaction would lose data, so the Drainer stops",
+            code=Code.COMMIT_TS_TWICE,
         )

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from drainer.intake.transaction_slices import Outline
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.wire.codec import decode_binlog
 from penstock.wire.protowire import Source
@@ -79,7 +80,7 @@ def opened(path: Path) -> Iterator[Source]:
 
     def broken(error: OSError) -> NeedsOperator:
         hint = "repair the disk of the data-dir; the Pump still has the binlog"
-        return NeedsOperator(f"cannot read {path}: {error.strerror}", hint=hint)
+        return NeedsOperator(f"cannot read {path}: {error.strerror}", hint=hint, code=Code.SPOOL)
 
     def read(offset: int, count: int) -> bytes:
         try:

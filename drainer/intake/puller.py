@@ -25,7 +25,8 @@ import grpc
 from drainer.intake.payload import Payload, Remote
 from drainer.intake.spool import Run, Spool, chunk_of
 from drainer.pull_refusals import HINTS
-from penstock.errors import NeedsOperator
+from penstock.codes import Code
+from penstock.errors import NeedsOperator, coded
 from penstock.http2.client.async_channel import AsyncChannel, AsyncStream
 from penstock.http2.client.channel import CallFailed
 from penstock.pb import penstock_pb2, pump_pb2
@@ -120,7 +121,8 @@ class Puller:
                 self._stop_if_hopeless(error)
                 tls = self._who.tls
                 refusal = await asyncio.to_thread(refusal_of, self.address, tls, error)
-                self._lost(str(refusal or f"{error.code().name}: {error.details()}"))
+                details = f"{error.code().name}: {error.details()}"
+                self._lost(details if refusal is None else coded(refusal))
             except TimeoutError:
                 if not got:  # Maybe not even the first message could get here in time.
                     self._batch_bytes_max = max(self._batch_bytes_max // 4, BATCH_BYTES_MIN)
@@ -175,7 +177,7 @@ class Puller:
         hint = HINTS.get(error.code())
         if hint is not None:
             details = f"Pump {self.pump} at {self.address} refuses: {error.details()}"
-            raise NeedsOperator(details, hint=hint) from error
+            raise NeedsOperator(details, hint=hint, code=Code.PULL_REFUSED) from error
 
     async def _stream(self) -> AsyncGenerator[Run]:
         after_ts = self._receiver.received_ts(self.pump)

@@ -50,6 +50,7 @@ from drainer.intake.payload import Payload, is_fake, release
 from drainer.intake.puller import Puller, Receiver, Who
 from penstock.cluster.departed_pumps import LastWord, LostPump
 from penstock.cluster.node_registry import NodeState, NodeStatus
+from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator, Retryable
 
 log = logging.getLogger(__name__)
@@ -506,4 +507,5 @@ def may_part(
         f" them up to {received_ts}: those in ({received_ts}, {up_to_ts}] are missing here",
         hint=f"start {status.node_id} again with its data-dir, and then this Drainer, which"
         " continues from there; or restore the downstream from a newer backup",
+        code=Code.PUMP_LEFT,
     )

@@ -27,6 +27,7 @@ from typing import Any
 
 from drainer.intake.payload import Payload, Spooled, opened
 from drainer.intake.transaction_slices import Outline, outline
+from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator
 from penstock.failpoints import point
 from penstock.wire.binlog import BinlogType
@@ -81,6 +82,7 @@ class Spool:
                         f"Pump {pump} sent {file.size} of {first.bytes} bytes of the binlog at "
                         f"{first.commit_ts} and then something else",
                         hint=_HINT,
+                        code=Code.PULL_MALFORMED,
                     )
 
     async def keep_large(self, pump: str, run: Run) -> AsyncGenerator[Run]:
@@ -121,7 +123,11 @@ def chunk_of(batch: Any) -> Any:
     if not batch.HasField("piece"):
         return None
     if batch.payloads or batch.commit_ts:
-        raise Malformed("a Pump sent a chunk and whole binlogs in one message", hint=_HINT)
+        raise Malformed(
+            "a Pump sent a chunk and whole binlogs in one message",
+            hint=_HINT,
+            code=Code.PULL_MALFORMED,
+        )
     return batch.piece
 
 
@@ -176,6 +182,7 @@ class _Writing:
                 f"{chunk.bytes} bytes at {chunk.commit_ts}, after {self.size} bytes of one of "
                 f"{self._total} bytes at {self._commit_ts}",
                 hint=_HINT,
+                code=Code.PULL_MALFORMED,
             )
         await self.write(chunk.data)
 
@@ -222,12 +229,14 @@ class _Writing:
                 f"a Pump sent a binlog of type {found.tp} with commit_ts {found.commit_ts} as "
                 f"{self._commit_ts}",
                 hint="the Pumps and the Drainer must speak the same binlog.proto",
+                code=Code.PULL_MALFORMED,
             )
         if found.ddl_job_id > 0 and self.size > DDL_BYTES_MAX:
             raise NeedsOperator(
                 f"the DDL at commit_ts {found.commit_ts} has {self.size} bytes, "
                 f"{DDL_BYTES_MAX} are the most",
                 hint="no one writes such a statement by hand: look for its writer",
+                code=Code.DDL_TOO_LARGE,
             )
 
 
@@ -245,4 +254,6 @@ def _disk(path: Path) -> Iterator[None]:
         hint = "repair the disk of the data-dir; nothing is lost, the Pump has the binlog"
         if error.errno in _FULL:
             hint = "make room in the data-dir for the largest transaction of each Pump, or move it"
-        raise NeedsOperator(f"cannot spool to {path}: {error.strerror}", hint=hint) from error
+        raise NeedsOperator(
+            f"cannot spool to {path}: {error.strerror}", hint=hint, code=Code.SPOOL
+        ) from error

@@ -43,6 +43,7 @@ from drainer.task.row_changes import (
     name_of,
     read_changes,
 )
+from penstock.codes import Code
 from penstock.errors import Malformed, Retryable
 from penstock.failpoints import point
 from penstock.pb import binlog_pb2 as pb
@@ -186,6 +187,7 @@ class _LargeTransaction:
             raise Malformed(
                 f"transaction {self._step.commit_ts} has a mutation with two tables' ids",
                 hint="the writer and the Drainer must speak the same binlog.proto",
+                code=Code.BINLOG_UNDECODABLE,
             )
         return self._targets[table_id]
 
@@ -235,7 +237,7 @@ class _Handover:
             if isinstance(made, Exception):
                 raise made
             return made
-        raise Retryable("the Drainer ends while it applies a large transaction")
+        raise Retryable("the Drainer ends while it applies a large transaction", code=Code.CLOSED)
 
     def _begin(self, batches: Iterator[HeldBatch], ready: _Ready) -> None:
         if not self._closed:

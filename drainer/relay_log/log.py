@@ -40,6 +40,7 @@ from drainer.relay_log.records import (
     is_large,
     size_of,
 )
+from penstock.codes import Code
 from penstock.errors import Corrupt, NeedsOperator
 from penstock.log.files import Files, OsFiles
 from penstock.log.segment import BEGIN, segment_name
@@ -117,7 +118,12 @@ class RelayLog:
                 yield place, record
 
     def _damage(self, place: Place, what: str) -> Corrupt:
-        return Corrupt(str(self.folder / segment_name(place.segment)), place.offset, what)
+        return Corrupt(
+            str(self.folder / segment_name(place.segment)),
+            place.offset,
+            what,
+            code=Code.DRAINER_LOG_DAMAGED,
+        )
 
     def runs(self, after_ts: int, spool: ChunkSpool | None = None) -> Iterator[Run]:
         """Yield what was merged after `after_ts`, in order; a large binlog is a run of its own."""
@@ -163,6 +169,7 @@ class RelayLog:
         raise NeedsOperator(
             f"the relay log in {self.folder} {lacking}",
             hint="bring the upstream back; was the relay log switched off, moved or emptied?",
+            code=Code.DRAINER_LOG_LACKS,
         )
 
     # --- writing ---------------------------------------------------------------------------
@@ -173,6 +180,7 @@ class RelayLog:
             raise NeedsOperator(
                 f"the relay log in {self.folder} is of cluster {self.cluster_id}, not {cluster_id}",
                 hint="give this Drainer another relay log-dir",
+                code=Code.CLUSTER_MISMATCH,
             )
         self.note_jobs(jobs)
         connected = self.cluster_id is not None and self.after_ts <= checkpoint_ts <= self.last_ts
@@ -302,6 +310,7 @@ def failed_write(error: WriteFailed) -> Exception:
             f"no space for the relay log: {error}",
             hint="make room on its disk, or give it another log-dir; nothing was applied "
             "that is not in it",
+            code=Code.DRAINER_LOG_FULL,
         )
     return error
 
@@ -331,7 +340,9 @@ class DdlLog:
                 self._jobs[job.id] = job
         except (ValueError, KeyError, TypeError, NeedsOperator) as error:
             path = str(self._segments.folder / segment_name(position.segment))
-            raise Corrupt(path, position.offset, f"no job of DDL: {error}") from error
+            raise Corrupt(
+                path, position.offset, f"no job of DDL: {error}", code=Code.DRAINER_LOG_DAMAGED
+            ) from error
 
     def jobs(self) -> list[DdlJob]:
         """Return all jobs that are on record, in order of their schema version."""

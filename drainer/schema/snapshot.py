@@ -21,6 +21,7 @@ from typing import Any
 from drainer.differences.deviations import Deviation
 from drainer.schema.rules import ALL_RULES, FENCED
 from drainer.schema.tracker import SchemaTracker, State
+from penstock.codes import Code
 from penstock.errors import Corrupt
 from penstock.schema.tidb_json import (
     job_from_json,
@@ -81,9 +82,16 @@ def unpack(data: bytes, path: str) -> tuple[SchemaTracker, SnapshotOrigin]:
     """Return what `pack` packed; raise `Corrupt` naming `path` for anything else."""
     packed = data[_HEADER_BYTES:]
     if not data.startswith(MAGIC):
-        raise Corrupt(path, 0, "no schema snapshot of this version of Penstock")
+        raise Corrupt(
+            path, 0, "no schema snapshot of this version of Penstock", code=Code.SNAPSHOT_DAMAGED
+        )
     if data[len(MAGIC) : _HEADER_BYTES] != hashlib.sha256(packed).digest():
-        raise Corrupt(path, len(MAGIC), "the schema snapshot does not match its checksum")
+        raise Corrupt(
+            path,
+            len(MAGIC),
+            "the schema snapshot does not match its checksum",
+            code=Code.SNAPSHOT_DAMAGED,
+        )
     body: dict[str, Any] = json.loads(zlib.decompress(packed))
     origin = SnapshotOrigin(
         cluster_id=body["cluster_id"],

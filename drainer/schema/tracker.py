@@ -32,6 +32,7 @@ from dataclasses import dataclass, replace
 from drainer.differences.deviations import NONE, Deviation, absent, compared
 from drainer.differences.overrides import REPLACE, SKIP, TRACK, Override
 from drainer.schema.rules import FENCED, Moment, StreamRules
+from penstock.codes import Code
 from penstock.ddl import Catalog, SchemaChange
 from penstock.errors import NeedsOperator
 from penstock.schema.model import JOB_SYNCED, DdlJob, DdlType, SchemaInfo, TableInfo
@@ -465,6 +466,7 @@ class SchemaTracker:
                 f"{change.job.query!r} is also about {', '.join(left_out)}, which an override left"
                 " out downstream",
                 hint="run the part that is about the others in its place",
+                code=Code.DDL_PARTLY_FILTERED,
             )
 
         def was(table: TableInfo) -> TableInfo:
@@ -501,6 +503,7 @@ class SchemaTracker:
                 f"rows of table id {table_id} were written under schema version {schema_version},"
                 f" but the stream's DDL has come to {self.version} only",
                 hint="a writer used a schema before its DDL was in the stream: check the history",
+                code=Code.SCHEMA_UNKNOWN,
             )
         versions = self._versions.get(table_id)
         if versions is None and table_id >= self.rules.system_ids_from:
@@ -511,6 +514,7 @@ class SchemaTracker:
             raise NeedsOperator(
                 f"rows name table id {table_id}, which no DDL has made",
                 hint=self.rules.unknown_table_hint,
+                code=Code.SCHEMA_UNKNOWN,
             )
         if schema_version < self._rows_moved.get(table_id, 0):
             self._warn_of_late_rows(table_id, schema_version)
@@ -522,6 +526,7 @@ class SchemaTracker:
             f" which is older than the versions kept (from {versions[0].since})",
             hint="a transaction stayed open across many schema changes; the rows of one that is"
             " named in ignore-txn-commit-ts are missing downstream, and are counted",
+            code=Code.SCHEMA_UNKNOWN,
         )
 
     def _warn_of_late_rows(self, table_id: int, schema_version: int) -> None:

@@ -31,6 +31,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from urllib.parse import quote, urlencode, urlsplit
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.filters import EventRule, FilterConfig, RouteRule, TablePattern
 from penstock.filters.table_lists import DrainerList
@@ -122,6 +123,7 @@ def check_db_type(db_type: str) -> None:
         raise NeedsOperator(
             f"syncer.db-type is {db_type!r}, and Penstock has no such downstream",
             hint=f"there is no output to files, Kafka or Oracle; {known}",
+            code=Code.SETTING_UNSUPPORTED,
         )
     raise out_of_range("syncer.db-type", db_type, known)
 
@@ -177,6 +179,7 @@ class SyncerConfig:
                 raise NeedsOperator(
                     f"a table-migrate-rule names the binlog-filter-rule {unknown[0]!r}",
                     hint=f"there are {', '.join(self.binlog_filter_rule) or 'none'}",
+                    code=Code.FILTER_RULE,
                 )
             used |= set(rule.binlog_filter_rule)
             named = [self.binlog_filter_rule[name] for name in rule.binlog_filter_rule]
@@ -205,6 +208,7 @@ class SyncerConfig:
             raise NeedsOperator(
                 f"no table-migrate-rule uses the binlog-filter-rule {unused[0]!r}",
                 hint="name it in one, or remove it",
+                code=Code.FILTER_RULE,
             )
         return replace(config, events=(*config.events, *events), routes=(*config.routes, *routes))
 
@@ -227,12 +231,15 @@ def downstream_url(
     if syncer.to != ToConfig() or (syncer.db_type in MYSQL_TYPES and sink == DEFAULT_SINK):
         if sink != DEFAULT_SINK:
             raise NeedsOperator(
-                "both sink and [syncer.to] name a downstream", hint="leave one of them out"
+                "both sink and [syncer.to] name a downstream",
+                hint="leave one of them out",
+                code=Code.SETTINGS_CONTRADICT,
             )
         if syncer.db_type == "sqlite":
             raise NeedsOperator(
                 "[syncer.to] names a server, and syncer.db-type is 'sqlite'",
                 hint="set sink = sqlite:///file.db, or another db-type",
+                code=Code.SETTINGS_CONTRADICT,
             )
         url = _of_to(syncer.db_type, syncer.to, os.environ if env is None else env)
     try:
@@ -241,11 +248,13 @@ def downstream_url(
         raise NeedsOperator(
             f"unreadable downstream URL: {error}",
             hint="write mysql://user:password@host:port/ and percent-encode special characters",
+            code=Code.SINK_URL,
         ) from error
     if syncer.db_type and (syncer.db_type == "sqlite") != (scheme == "sqlite"):
         raise NeedsOperator(
             f"syncer.db-type is {syncer.db_type!r}, and the sink is of type {scheme!r}",
             hint="leave db-type out: the sink's URL says it",
+            code=Code.SETTINGS_CONTRADICT,
         )
     options = {"sql-mode": syncer.sql_mode} if syncer.sql_mode else {}
     if syncer.loopback_control:
@@ -253,6 +262,7 @@ def downstream_url(
             raise NeedsOperator(
                 "loopback-control is on, and SQLite is no one's upstream",
                 hint="only a MySQL, MariaDB or TiDB downstream can send changes back",
+                code=Code.SETTINGS_CONTRADICT,
             )
         options["loopback-channel"] = str(syncer.channel_id)
     options |= more or {}
@@ -268,7 +278,9 @@ def _of_to(db_type: str, to: ToConfig, env: Mapping[str, str]) -> str:
     password = to.password or ("" if to.password_file else env.get("MYSQL_PSWD", ""))
     if to.password and to.password_file:
         raise NeedsOperator(
-            "[syncer.to] has both password and password-file", hint="leave one of them out"
+            "[syncer.to] has both password and password-file",
+            hint="leave one of them out",
+            code=Code.SETTINGS_CONTRADICT,
         )
     options = {
         "checkpoint-schema": to.checkpoint.schema,

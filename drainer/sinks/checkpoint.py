@@ -36,6 +36,7 @@ from typing import Any
 
 from drainer.differences.left_out import Totals, from_lists, to_lists
 from drainer.differences.overrides import Override, in_force
+from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator
 from penstock.wire.binlog import Place
 
@@ -173,6 +174,7 @@ def _unreadable(stored: object, why: str) -> Malformed:
         f"the checkpoint {stored!r} is damaged: {why}",
         hint="put back the commitTS up to which the downstream has everything; or, for a "
         "downstream restored from a copy, remove the checkpoint and give its initial-commit-ts",
+        code=Code.CHECKPOINT_DAMAGED,
     )
 
 
@@ -203,6 +205,7 @@ def of_another_cluster(cluster: object, others: Sequence[object], place: str) ->
         hint="check --etcd-urls and the downstream's address; if etcd was set up again for the same"
         " cluster, restore it, its cluster id included; two clusters that shall share one"
         f" downstream need a {place} each",
+        code=Code.CHECKPOINT_CLUSTER,
     )
 
 
@@ -298,10 +301,12 @@ class Ledger:
                 return Overridden(
                     "an operator changed the overrides of DDL",
                     hint="start the Drainer again: it reads them again",
+                    code=Code.OVERRIDES_CHANGED,
                 )
         return TakenOver(
             f"the downstream's checkpoint is {stored!r}, this Drainer last knew {self._known!r}",
             hint="another Drainer writes to the same downstream; stop one of them",
+            code=Code.CHECKPOINT_TAKEN,
         )
 
     def intent(self, checkpoint: Checkpoint) -> Checkpoint:

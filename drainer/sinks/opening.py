@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 from drainer.settings.syncer_section import MYSQL_TYPES
 from drainer.sinks.protocol import RETRY_S_MAX, Sink
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 
 
@@ -27,4 +28,5 @@ def open_sink(url: str, *, cluster_id: int, retry_s_max: float = RETRY_S_MAX) ->
     raise NeedsOperator(
         f"no sink for downstream scheme {scheme!r}",
         hint="use sqlite:///path/file.db or mysql://user:password@host:port/",
+        code=Code.SINK_URL,
     )

@@ -350,4 +350,5 @@ def located(error: Refused, after_ts: int, through_ts: int) -> Refused:
         " ignore-txn-commit-ts: its rows are missing downstream then, and are counted. With"
         " --batch-rows-max 1 each batch is one transaction, and the commit_ts it goes up to is"
         " that one's",
+        code=error.code,
     )

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from drainer.task.row_fetch_unit import CATALOGS_KEPT
 from drainer.task.version import code_version
 from drainer.task.work_loop import CATALOG, FAILED, HEADER, HELLO, RESULT, WORK
+from penstock.codes import Code, code_named
 from penstock.errors import NeedsOperator
 
 log = logging.getLogger(__name__)
@@ -228,6 +229,7 @@ class Dispatcher:
             f"Spark task {partition} runs Penstock {version}, this Drainer is {self._version}",
             hint="the Drainer sends its code to the executors: remove what they find before it "
             "(PYTHONPATH, spark.executorEnv), or restart a Drainer that was updated as it ran",
+            code=Code.SPARK_VERSION,
         )
         log.error("refused: %s", self._refusal)
         self._joined.set()
@@ -292,7 +294,7 @@ class Dispatcher:
             unit.losses += 1
             if unit.losses >= _LOSSES_MAX and not unit.answer.done():
                 problem = f"{unit.losses} Spark tasks were lost while working on unit {unit.number}"
-                unit.answer.set_exception(NeedsOperator(problem, hint=_HINT))
+                unit.answer.set_exception(NeedsOperator(problem, hint=_HINT, code=Code.SPARK_TASK))
             elif not unit.holders:
                 self._pending.appendleft(unit)
         self._dispatch()
@@ -303,4 +305,8 @@ def _failure(payload: bytes) -> NeedsOperator:
     hint = (
         failure["hint"] or "the Drainer's checkpoint stands before this batch; report this failure"
     )
-    return NeedsOperator(f"SQL generation failed: {failure['problem']}", hint=hint)
+    return NeedsOperator(
+        f"SQL generation failed: {failure['problem']}",
+        hint=hint,
+        code=code_named(failure["code"]) or Code.DEFECT,
+    )

@@ -15,6 +15,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 
 VERSION_MIN = 17
@@ -47,6 +48,7 @@ def use_java(folder: Path, environment: Mapping[str, str] = os.environ) -> Path:
         f"Spark needs Java {VERSION_MIN} or later; found {', '.join(seen) or 'none'}",
         hint="apt-get install default-jre-headless, or pip install 'penstock[jre]', or set"
         " JAVA_HOME",
+        code=Code.JAVA,
     )
 
 

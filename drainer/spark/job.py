@@ -35,6 +35,7 @@ from drainer.task import without_pandas
 from drainer.task.row_fetch_unit import FetchSettings
 from drainer.task.version import Bundle
 from drainer.task.work_loop import serve_partition
+from penstock.codes import Code
 from penstock.errors import PenstockError, Retryable
 
 log = logging.getLogger(__name__)
@@ -173,7 +174,10 @@ class SparkJob:
         """Say in one line that the job is to be started again; Spark's own lines are in a file."""
         what = "the Spark job failed"
         if not isinstance(error, Retryable) and not self._jvm.outlives(_RESTART_S_MIN):
-            what, error = "the Spark JVM has ended", Retryable(self._output.reason())
+            what, error = (
+                "the Spark JVM has ended",
+                Retryable(self._output.reason(), code=Code.SPARK_ENDED),
+            )
         why = f": {found}" if (found := _first_lines(error)) else ""
         log.error("%s, again in %.1f s%s (more in %s)", what, pause_s, why, self._output.path)
         log.debug("the Spark failure in full", exc_info=True)

@@ -38,6 +38,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import IO, Any
 
+from penstock.codes import Code
 from penstock.errors import Retryable
 
 log = logging.getLogger(__name__)
@@ -123,7 +124,8 @@ class Jvm:
                     self._copying.join(timeout=1)
                     raise Retryable(
                         f"the JVM ended at its start with code {self._process.returncode}:"
-                        f" {self._output.reason() or 'without a word'}"
+                        f" {self._output.reason() or 'without a word'}",
+                        code=Code.SPARK_ENDED,
                     )
                 time.sleep(_POLL_S)
             with info.open("rb") as file:

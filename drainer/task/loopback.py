@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from penstock.codes import Code
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.errors import Malformed
 from penstock.schema.model import TableInfo
@@ -54,6 +55,7 @@ class MarkTable(tuple[str, TableInfo]):
             raise Malformed(
                 f"{MARK_SCHEMA}.{MARK_TABLE} has no column {_CHANNEL_COLUMN}",
                 hint="loop-back control reads it there: let a Drainer create the table",
+                code=Code.LOOPBACK_TABLE,
             )
         made._channel_id, made._at = channel_id, column.offset
         made._codec = RowCodec(target[1])

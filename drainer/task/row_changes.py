@@ -31,6 +31,7 @@ from drainer.differences.left_out import (
 )
 from drainer.task.loopback import MarkTable
 from drainer.task.work_unit import TableRows
+from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator
 from penstock.filters.rules import RowPolicy
 from penstock.pb import binlog_pb2 as pb
@@ -199,12 +200,17 @@ def parse_merged(ts: int, payload: bytes) -> Any:
     try:
         binlog: Any = pb.Binlog.FromString(payload)
     except DecodeError as error:
-        raise Malformed(f"undecodable binlog at commit_ts {ts}: {error}", hint=hint) from error
+        raise Malformed(
+            f"undecodable binlog at commit_ts {ts}: {error}",
+            hint=hint,
+            code=Code.BINLOG_UNDECODABLE,
+        ) from error
     fake = binlog.tp == BinlogType.ROLLBACK and binlog.start_ts == binlog.commit_ts
     if binlog.commit_ts != ts or not (fake or binlog.tp == BinlogType.COMMIT):
         raise Malformed(
             f"a Pump sent a binlog of type {binlog.tp} with commit_ts {binlog.commit_ts} as {ts}",
             hint=hint,
+            code=Code.PULL_MALFORMED,
         )
     return binlog
 
@@ -213,7 +219,9 @@ def _parsed(prewrite_value: bytes) -> Any:
     try:
         return pb.PrewriteValue.FromString(prewrite_value)
     except DecodeError as error:
-        raise Malformed(f"undecodable row changes: {error}", hint=_HINT) from error
+        raise Malformed(
+            f"undecodable row changes: {error}", hint=_HINT, code=Code.BINLOG_UNDECODABLE
+        ) from error
 
 
 def read_changes(prewrite_value: bytes, lookup: Lookup) -> list[TableChanges]:
@@ -304,6 +312,7 @@ def _in_sequence(mutation: Any) -> tuple[bytes, list[bytes]]:
             f"table {mutation.table_id}: the sequence of {count} changes has {expected}"
             f" inserts, updates and deletes, the lists hold {held}",
             hint=_HINT,
+            code=Code.BINLOG_UNDECODABLE,
         )
     # Most transactions do one kind of thing to a table: a list is then taken over whole.
     if expected[0] == count:

@@ -25,6 +25,7 @@ import numpy as np
 
 from drainer.differences.left_out import Counts, from_lists, to_lists
 from drainer.task.work_unit import Statements
+from penstock.codes import Code
 from penstock.errors import Malformed
 from penstock.filters import FilterConfig
 from penstock.filters.table_lists import TableFilter
@@ -113,7 +114,9 @@ class FetchUnit:
             owners = np.frombuffer(data, "<u2", count, at + 8 * count)
             return cls(**header, commit_ts=stamps, owners=owners)
         except _UNREADABLE as error:
-            raise Malformed(f"undecodable fetch unit: {error}", hint=_HINT) from error
+            raise Malformed(
+                f"undecodable fetch unit: {error}", hint=_HINT, code=Code.SPARK_MESSAGE
+            ) from error
 
 
 _HEADER_FIELDS = (
@@ -164,7 +167,9 @@ def decode_made(data: bytes) -> tuple[Made, Facts]:
         header["kinds"] = {int(kind): count for kind, count in header["kinds"].items()}
         return made, Facts(**header)
     except _UNREADABLE as error:
-        raise Malformed(f"undecodable answer of a task: {error}", hint=_HINT) from error
+        raise Malformed(
+            f"undecodable answer of a task: {error}", hint=_HINT, code=Code.SPARK_MESSAGE
+        ) from error
 
 
 def _json(data: bytes, at: int) -> tuple[dict[str, Any], int]:

@@ -43,6 +43,7 @@ from drainer.task.selection import Selection
 from drainer.task.sql.generate import answer, generate
 from drainer.task.sql.keys import apply_key, can_meet_others
 from drainer.task.work_unit import Batch, Statements, in_order
+from penstock.codes import Code
 from penstock.errors import Corrupt, Malformed, NeedsOperator
 from penstock.filters import Rules
 from penstock.pb import penstock_pb2
@@ -165,6 +166,7 @@ class Fetcher:
                 raise Malformed(
                     f"this task lacks the catalog {number}: {error}",
                     hint="Drainer and Spark tasks must run the same version of Penstock",
+                    code=Code.SPARK_VERSION,
                 ) from error
             # The Drainer checks at its start, and not what DDL brings later: nor does this.
             channel_id = self._settings.channel_id
@@ -218,9 +220,11 @@ class Fetcher:
             code, details = error.code(), error.details()
             problem = f"the Pump at {address} does not send what it has: {code.name}: {details}"
             if code in HINTS:
-                raise NeedsOperator(problem, hint=HINTS[code]) from error
+                raise NeedsOperator(problem, hint=HINTS[code], code=Code.PULL_REFUSED) from error
             if code is grpc.StatusCode.UNIMPLEMENTED:
-                raise NeedsOperator(problem, hint="set spark.payloads to driver") from error
+                raise NeedsOperator(
+                    problem, hint="set spark.payloads to driver", code=Code.PULL_REFUSED
+                ) from error
             # The next try begins with a connection of its own: back-off must not delay it.
             if (channel := self._channels.pop(address, None)) is not None:
                 channel.close()
@@ -242,4 +246,5 @@ def _disagrees(address: str, wanted_ts: int, found_ts: int) -> NeedsOperator:
     return NeedsOperator(
         f"the Pump at {address} sent commit_ts {found_ts} where {wanted_ts} was asked for",
         hint="Pump and Drainer must run compatible versions",
+        code=Code.PULL_MALFORMED,
     )

@@ -25,6 +25,7 @@ from drainer.differences.overrides import subject_of
 from drainer.schema.tracker import Gone, SchemaTracker, Unknown
 from drainer.task.loopback import MarkTable, is_mark_table
 from drainer.task.row_changes import Loss, Screened, Target
+from penstock.codes import Code
 from penstock.ddl import SchemaChange, route_change
 from penstock.errors import NeedsOperator
 from penstock.filters import Rules
@@ -123,6 +124,7 @@ class Selection:
             raise NeedsOperator(
                 f"only a part of {job.query!r} is to run on tables that become one",
                 hint="change the downstream by hand, then track this DDL",
+                code=Code.DDL_PARTLY_FILTERED,
             )
         return self._routed(change)
 
@@ -253,4 +255,5 @@ def _shared(place: str, change: SchemaChange) -> NeedsOperator:
         f"{change.job.query!r} would touch {place} downstream, where other tables are routed too",
         hint="do downstream by hand what is right for the others, then track this DDL; event rules"
         " leave such DDL out for good",
+        code=Code.SHARDS_DIFFER,
     )

@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING
 
 from drainer.task.sql.generate import answer
 from drainer.task.version import code_version
-from penstock.errors import NeedsOperator
+from penstock.codes import Code
+from penstock.errors import NeedsOperator, code_of
 
 if TYPE_CHECKING:  # It brings the grammar of DDL with it, and most tasks fetch nothing.
     from drainer.task.row_fetch_unit import FetchSettings
@@ -139,10 +140,10 @@ def _read(connection: socket.socket, length: int) -> bytes | None:
 def _explain(error: Exception) -> bytes:
     """Return the report of a unit that cannot be worked on."""
     if isinstance(error, NeedsOperator):
-        report = {"problem": error.problem, "hint": error.hint}
+        problem, hint, code = error.problem, error.hint, code_of(error)
     else:
-        report = {"problem": f"{type(error).__name__}: {error}", "hint": ""}
-    return json.dumps(report).encode()
+        problem, hint, code = f"{type(error).__name__}: {error}", "", Code.DEFECT
+    return json.dumps({"problem": problem, "hint": hint, "code": str(code)}).encode()
 
 
 def _hang_up(connection: socket.socket) -> None:

@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.codes import Code
 from penstock.errors import Malformed
 from penstock.schema.model import TableInfo
 from penstock.schema.tidb_json import table_from_json, table_to_json
@@ -180,7 +181,9 @@ class WorkUnit:
                 members=tuple((s, n, d, u) for s, n, d, u in header["members"]),
             )
         except _UNREADABLE as error:
-            raise Malformed(f"undecodable work unit: {error}", hint=_HINT) from error
+            raise Malformed(
+                f"undecodable work unit: {error}", hint=_HINT, code=Code.SPARK_MESSAGE
+            ) from error
 
 
 @lru_cache(maxsize=1024)
@@ -222,14 +225,18 @@ class Statements:
             count = deletes + upserts + ordered
             lengths = struct.unpack_from(f"<{count}I", view, _COUNTS.size)
         except struct.error as error:
-            raise Malformed(f"undecodable statements: {error}", hint=_HINT) from error
+            raise Malformed(
+                f"undecodable statements: {error}", hint=_HINT, code=Code.SPARK_MESSAGE
+            ) from error
         at = _COUNTS.size + 4 * count
         texts = []
         for length in lengths:
             texts.append(bytes(view[at : at + length]))
             at += length
         if at != len(view):
-            raise Malformed(f"statements end at {at} of {len(view)} bytes", hint=_HINT)
+            raise Malformed(
+                f"statements end at {at} of {len(view)} bytes", hint=_HINT, code=Code.SPARK_MESSAGE
+            )
         upserts_end = deletes + upserts
         return cls(texts[:deletes], texts[deletes:upserts_end], texts[upserts_end:])
 

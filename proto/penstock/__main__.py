@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from penstock import __version__
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.node import command
 
@@ -54,7 +55,11 @@ def _run(arguments: list[str]) -> int:
     if asked not in PROGRAMS:
         near = difflib.get_close_matches(asked, PROGRAMS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(PROGRAMS)}"
-        raise NeedsOperator(f"no program {asked}" if asked else "which program?", hint=hint)
+        raise NeedsOperator(
+            f"no program {asked}" if asked else "which program?",
+            hint=hint,
+            code=Code.COMMAND_UNKNOWN,
+        )
     code: int = importlib.import_module(PROGRAMS[asked].module).main(arguments[1:])
     return code
 

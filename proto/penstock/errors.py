@@ -8,13 +8,24 @@
 
 A broken promise inside our own code is none of these: it is an `assert`, and the node stops.
 A stopped Drainer loses no data, a wrong one does.
+
+Each has a code (`penstock.codes`), under which the documentation has what it means and what to do.
+The text of an error, which other errors may quote, does not hold its own code: what shows an error
+to a person calls `coded`.
 """
 
 from __future__ import annotations
 
+from penstock.codes import Code, code_in
+
 
 class PenstockError(Exception):
     """The root of every failure that Penstock raises on purpose."""
+
+    def __init__(self, problem: str, *, code: Code) -> None:
+        super().__init__(problem)
+        self.code = code
+        self.add_note(str(code))  # A traceback shows it below the text.
 
 
 class Retryable(PenstockError):
@@ -24,8 +35,8 @@ class Retryable(PenstockError):
 class NeedsOperator(PenstockError):
     """Retrying cannot help; `hint` says in one sentence what would."""
 
-    def __init__(self, problem: str, *, hint: str) -> None:
-        super().__init__(f"{problem} ({hint})")
+    def __init__(self, problem: str, *, hint: str, code: Code) -> None:
+        super().__init__(f"{problem} ({hint})", code=code)
         self.problem = problem
         self.hint = hint
 
@@ -37,8 +48,24 @@ class Malformed(NeedsOperator):
 class Corrupt(PenstockError):
     """Stored bytes are not the bytes that were written; says where."""
 
-    def __init__(self, path: str, offset: int, what: str) -> None:
-        super().__init__(f"{path}, offset {offset}: {what}")
+    def __init__(self, path: str, offset: int, what: str, *, code: Code) -> None:
+        super().__init__(f"{path}, offset {offset}: {what}", code=code)
         self.path = path
         self.offset = offset
         self.what = what
+
+
+def coded(error: BaseException) -> str:
+    """Return what a person sees of an error: its text, and at the end its code.
+
+    A text that quotes another node has that node's code, which is nearer to the cause.
+    """
+    text = str(error)
+    if isinstance(error, PenstockError) and code_in(text) is None:
+        return f"{text} [{error.code}]"
+    return text
+
+
+def code_of(error: PenstockError) -> Code:
+    """Return the code that `coded` shows."""
+    return code_in(str(error)) or error.code

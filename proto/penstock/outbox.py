@@ -68,6 +68,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator, Retryable
 from penstock.ts import compose
 
@@ -102,7 +103,9 @@ def new_key(name: str) -> bytes:
     key = f"outbox/{name}/{uuid.uuid4().hex}".encode()
     if name_in(key) is None:
         raise NeedsOperator(
-            f"an outbox cannot be called {name!r}", hint="use letters, digits, and . _ -"
+            f"an outbox cannot be called {name!r}",
+            hint="use letters, digits, and . _ -",
+            code=Code.OUTBOX_UNUSABLE,
         )
     return key
 
@@ -123,6 +126,7 @@ def is_mysql(connection: Connection) -> bool:
     raise NeedsOperator(
         f"no outbox through a {type(connection).__module__}.{type(connection).__qualname__}",
         hint="use a connection of sqlite3 or PyMySQL",
+        code=Code.OUTBOX_UNUSABLE,
     )
 
 
@@ -153,7 +157,8 @@ def put(connection: Connection, table: str, key: bytes, start_ts: int, commit_ts
     except connection.IntegrityError as error:
         raise Fenced(
             f"transaction {start_ts} took too long between its Prewrite and its commit in the"
-            " database: a Pump has rolled it back"
+            " database: a Pump has rolled it back",
+            code=Code.OUTBOX_FENCED,
         ) from error
 
 
@@ -181,7 +186,9 @@ def settle(
             connection.rollback()
             found = _found(connection, table, key, start_ts)
             if found is None:
-                raise Retryable(f"the outbox row of {start_ts} came and went") from None
+                raise Retryable(
+                    f"the outbox row of {start_ts} came and went", code=Code.OUTBOX_NOT_COMMITTED
+                ) from None
         else:
             connection.commit()
             return 0
@@ -217,6 +224,7 @@ def _found(connection: Connection, table: str, key: bytes, start_ts: int) -> int
         raise Malformed(
             f"the outbox key {key!r} belongs to transaction {found_start_ts}, not {start_ts}",
             hint="every transaction needs a key of its own; `pumpclient.outbox` sees to that",
+            code=Code.OUTBOX_KEY,
         )
     return int(commit_ts)
 
@@ -234,7 +242,11 @@ def _of(connection: Connection, table: str) -> _Statements:
 @lru_cache(maxsize=64)
 def _statements(table: str, mysql: bool) -> _Statements:
     if not _TABLE_NAME.fullmatch(table):
-        raise NeedsOperator(f"no table can be called {table!r}", hint="write name or schema.name")
+        raise NeedsOperator(
+            f"no table can be called {table!r}",
+            hint="write name or schema.name",
+            code=Code.OUTBOX_UNUSABLE,
+        )
     name = ".".join(f"`{part}`" for part in table.split("."))
     mark, key, number = ("%s", "VARBINARY(255)", "BIGINT") if mysql else ("?", "BLOB", "INTEGER")
     tail = "ENGINE=InnoDB" if mysql else "WITHOUT ROWID"

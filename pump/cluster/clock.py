@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from penstock.ts import LOGICAL_BITS
 
@@ -52,14 +53,17 @@ class ClusterClock:
             if not self.is_set:
                 raise
             log.error("no timestamp: %s", error)
-            raise Retryable(str(error)) from error
+            raise Retryable(str(error), code=error.code) from error
         self._last_ts, self._last_s = ts, self._monotonic_s()
         return ts
 
     def now_ts(self) -> int:
         """Return about the present time, without asking; `Retryable` until `next_ts` succeeded."""
         if not self._last_ts:
-            raise Retryable("this Pump does not know the time yet: the oracle has not answered")
+            raise Retryable(
+                "this Pump does not know the time yet: the oracle has not answered",
+                code=Code.ORACLE_AWAY,
+            )
         elapsed_ms = int((self._monotonic_s() - self._last_s) * 1000)
         return self._last_ts + (elapsed_ms << LOGICAL_BITS)
 

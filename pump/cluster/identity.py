@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.cluster.node_registry import CLUSTER_ID_KEY
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.log.files import replace_file
 
@@ -44,6 +45,7 @@ def refuse_original(folder: Path) -> None:
             f"{folder} holds the binlogs of a Pump of TiDB-Binlog, which cannot be read here",
             hint="start with another, empty --data-dir and --node-id; that Pump is needed until it"
             " has handed over what it holds: binlogctl offline-pump",
+            code=Code.DATA_OF_TIDB_BINLOG,
         )
 
 
@@ -63,11 +65,13 @@ def kept_node_id(folder: Path, configured: str, address: str) -> str:
         raise NeedsOperator(
             f"{path} is empty, so no one knows which Pump this data belongs to",
             hint="write the node id into it that `binlogctl pumps` shows for this Pump",
+            code=Code.DATA_DIR_OTHER,
         )
     if configured not in ("", name):
         raise NeedsOperator(
             f"{folder} belongs to pump {name}, not to {configured}",
             hint="leave --node-id away, or use another --data-dir",
+            code=Code.DATA_DIR_OTHER,
         )
     return name
 
@@ -88,4 +92,5 @@ def refuse_other_cluster(folder: Path, cluster_id: int) -> None:
             f" {cluster_id}",
             hint="check --etcd-urls and --data-dir; if etcd lost its data, put the id back before"
             f" any node starts: etcdctl put {CLUSTER_ID_KEY} {kept or '<id>'}",
+            code=Code.CLUSTER_MISMATCH,
         )

@@ -41,6 +41,7 @@ import grpc.aio
 from penstock.cluster.departed_pumps import LastWord
 from penstock.cluster.labels import published, text_of
 from penstock.cluster.node_registry import Gap, NodeKind, NodeState, NodeStatus, is_live
+from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator, PenstockError, Retryable
 from penstock.pb import cistern_pb2, cistern_pb2_grpc, penstock_pb2, penstock_pb2_grpc
 from penstock.security.tls import Tls, open_aio_channel
@@ -247,7 +248,8 @@ class Membership:
                 if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                     raise Retryable(
                         f"the Pump {self._node_id} at {other.host} does not answer, but was heard"
-                        " of a moment ago (wait until it is taken for dead, or stop it)"
+                        " of a moment ago (wait until it is taken for dead, or stop it)",
+                        code=Code.NODE_ID_TAKEN,
                     ) from error
                 return
         is_us = status.details["instance"] == self._identity.instance  # Under our former address.
@@ -255,6 +257,7 @@ class Membership:
             raise NeedsOperator(
                 f"a Pump at {other.host} already has the node id {self._node_id}",
                 hint="give this one another --node-id, and remove .node from its data-dir",
+                code=Code.NODE_ID_TAKEN,
             )
 
     async def _notify_drainers(self) -> None:
@@ -293,7 +296,9 @@ async def _notify(drainer: NodeStatus, tls: Tls | None) -> None:
                 return
             except grpc.RpcError as error:
                 if left_s < _RETRY_S:
-                    raise Retryable(_not_notified(drainer, error)) from error
+                    raise Retryable(
+                        _not_notified(drainer, error), code=Code.DRAINER_NOT_NOTIFIED
+                    ) from error
                 await asyncio.sleep(_RETRY_S)
 
 

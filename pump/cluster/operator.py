@@ -20,7 +20,8 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.cluster.node_registry import NodeState
-from penstock.errors import NeedsOperator, PenstockError
+from penstock.codes import Code
+from penstock.errors import NeedsOperator, PenstockError, coded
 from penstock.pb import penstock_pb2 as pb
 from penstock.ts import seconds_between
 
@@ -123,11 +124,13 @@ class Operator:
             raise NeedsOperator(
                 f"this is pump {self._node_id}, not {node_id}",
                 hint="its address changed hands; list the Pumps again",
+                code=Code.NODE_OTHER,
             )
         if self._membership.state not in states:
             raise NeedsOperator(
                 f"pump {node_id} is {self._membership.state}",
                 hint="only an online Pump can do that",
+                code=Code.NODE_STATE,
             )
 
     def _check_skipped(self, wanted: Collection[str], drainers: Sequence[NodeStatus]) -> None:
@@ -137,11 +140,13 @@ class Operator:
                 raise NeedsOperator(
                     f"no one waits for a drainer {node_id!r}",
                     hint=f"those waited for: {', '.join(known) or 'none'}",
+                    code=Code.NODE_UNKNOWN,
                 )
             if self._membership.is_live(known[node_id]):
                 raise NeedsOperator(
                     f"drainer {node_id} is {known[node_id].state} and runs, it would lose binlogs",
                     hint="only a dead Drainer can be skipped; let it catch up, or take it offline",
+                    code=Code.DRAINER_NEEDED,
                 )
 
     async def _drain(self) -> None:
@@ -157,7 +162,7 @@ class Operator:
                 if not self._progress:
                     await self._membership.note_gaps(abandoned, end_ts)
             except (PenstockError, OSError) as error:
-                self._progress = f"trying again: {error}"
+                self._progress = f"trying again: {coded(error)}"
             if not self._progress:
                 break
             if time.monotonic() - reported_s >= _PROGRESS_EVERY_S:

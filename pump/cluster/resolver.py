@@ -30,7 +30,7 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, coded
 from penstock.schema.model import DdlJob
 from penstock.ts import seconds_between
 from penstock.wire.binlog import Binlog, BinlogType
@@ -272,7 +272,7 @@ class Resolving:
             if resolution.failure:
                 self._complain(start_ts, resolution.why)
         except (PenstockError, OSError) as error:
-            case.why = str(error)
+            case.why = coded(error)
             self._complain(start_ts, case.why)
 
     async def _write(self, unmatched: Unmatched, resolution: Resolution) -> None:

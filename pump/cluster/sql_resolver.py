@@ -39,6 +39,7 @@ from typing import Any
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from penstock import outbox
+from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from pump.cluster.resolver import (
     ROLLED_BACK,
@@ -80,7 +81,7 @@ class Database:
     def settle(self, key: bytes, start_ts: int, *, fence: bool) -> int | None:
         """Answer as `outbox.settle` does; raise `Retryable` when the database does not."""
         if time.monotonic() < self._away_until_s:
-            raise Retryable(self._away_because)
+            raise Retryable(self._away_because, code=Code.RESOLVER_AWAY)
         connection = None
         try:
             connection = self._take()
@@ -111,11 +112,14 @@ class Database:
     def _failed(self, error: Exception) -> Retryable:
         """Return what to raise for a driver's error, and keep others from meeting the same."""
         if is_locked(error):
-            return Retryable(f"the writer has its outbox row in {self.name} locked: {error}")
+            return Retryable(
+                f"the writer has its outbox row in {self.name} locked: {error}",
+                code=Code.RESOLVER_AWAY,
+            )
         self._away_because = f"the database {self.name} does not answer: {error}"
         self._away_until_s = time.monotonic() + _AWAY_S
         self._drop_idle()  # What was connected to a server that is gone is of no use.
-        return Retryable(self._away_because)
+        return Retryable(self._away_because, code=Code.RESOLVER_AWAY)
 
     def _drop_idle(self) -> None:
         while True:
@@ -155,9 +159,12 @@ class SqlResolver:
             raise NeedsOperator(
                 f"this Pump does not know where the outbox {name!r} is",
                 hint=f"add {name}=URL to resolver.url",
+                code=Code.RESOLVER_OUTBOX,
             )
         if entry.waiting >= _WAITING_MAX:
-            raise Retryable(f"too many questions to the database {entry.database.name}")
+            raise Retryable(
+                f"too many questions to the database {entry.database.name}", code=Code.RESOLVER_AWAY
+            )
         entry.waiting += 1
         try:
             found = await asyncio.get_running_loop().run_in_executor(
@@ -188,7 +195,9 @@ def databases(config: ResolverConfig) -> dict[str, Database]:
         name, url = split(entry)
         if name in found:
             raise NeedsOperator(
-                f"resolver.url names the outbox {name!r} twice", hint="give each a name: name=URL"
+                f"resolver.url names the outbox {name!r} twice",
+                hint="give each a name: name=URL",
+                code=Code.RESOLVER_URL,
             )
         shown, connect = opener(url, timeout_s=config.timeout_s)
         found[name] = Database(f"{name} at {shown}" if name else shown, config.table, connect)
@@ -218,12 +227,16 @@ def opener(url: str, *, timeout_s: float) -> tuple[str, Connect]:
         _ = parts.port
     except ValueError as error:
         # The URL itself may hold a password and is not repeated.
-        raise NeedsOperator(f"resolver.url is unreadable: {error}", hint=_HINT) from error
+        raise NeedsOperator(
+            f"resolver.url is unreadable: {error}", hint=_HINT, code=Code.RESOLVER_URL
+        ) from error
     if parts.scheme == "sqlite":
         return _sqlite(parts, timeout_s)
     if parts.scheme == "mysql":
         return _mysql(parts, timeout_s)
-    raise NeedsOperator(f"resolver.url has the scheme {parts.scheme!r}", hint=_HINT)
+    raise NeedsOperator(
+        f"resolver.url has the scheme {parts.scheme!r}", hint=_HINT, code=Code.RESOLVER_URL
+    )
 
 
 def is_locked(error: Exception) -> bool:
@@ -236,7 +249,7 @@ def is_locked(error: Exception) -> bool:
 def _sqlite(parts: SplitResult, timeout_s: float) -> tuple[str, Connect]:
     path = unquote(parts.path).removeprefix("/")
     if parts.netloc or not path:
-        raise NeedsOperator("resolver.url names no file", hint=_HINT)
+        raise NeedsOperator("resolver.url names no file", hint=_HINT, code=Code.RESOLVER_URL)
     # A file that is not there must not be created: an empty database would fence everything.
     uri = f"file:{quote(str(Path(path).absolute()))}?mode=rw"
 
@@ -256,13 +269,14 @@ def _mysql(parts: SplitResult, timeout_s: float) -> tuple[str, Connect]:
         raise NeedsOperator(
             "resolver.url is a MySQL's, and PyMySQL is not installed",
             hint="pip install 'penstock[mysql]'",
+            code=Code.PACKAGE_MISSING,
         ) from error
     asked = dict(parse_qsl(parts.query))
     unknown = asked.keys() - _TLS.keys()
     schema = unquote(parts.path).strip("/")
     if unknown or not schema or not parts.hostname:
         wrong = f"has an unknown option {unknown.pop()!r}" if unknown else "names no host or schema"
-        raise NeedsOperator(f"resolver.url {wrong}", hint=_HINT)
+        raise NeedsOperator(f"resolver.url {wrong}", hint=_HINT, code=Code.RESOLVER_URL)
     host, port = parts.hostname, parts.port or 3306
     options: dict[str, Any] = {_TLS[key]: value for key, value in asked.items()}
 

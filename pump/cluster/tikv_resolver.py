@@ -51,7 +51,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from penstock.errors import PenstockError, Retryable
+from penstock.codes import Code
+from penstock.errors import PenstockError, Retryable, coded
 from penstock.oracle.pd import PdLeader, pd_tls_of
 from penstock.security.tls import Tls
 from penstock.ts import physical_ms
@@ -134,7 +135,7 @@ class TikvResolver:
                 resolution = await self._ask(question)
             except PenstockError as error:
                 self._absences.pop(question.start_ts, None)
-                return _unknown(str(error), again_s=_AGAIN_S, failure=True)
+                return _unknown(coded(error), again_s=_AGAIN_S, failure=True)
         if resolution.outcome is not Outcome.UNKNOWN:
             self._absences.pop(question.start_ts, None)
         return resolution
@@ -162,7 +163,10 @@ class TikvResolver:
         now_ts = await self._now_ts()
         found = await self._store.status(key, start_ts, now_ts, forbid=True)
         if found.state is State.ABSENT:
-            raise Retryable("TiKV was asked to leave a rollback record, and has left none")
+            raise Retryable(
+                "TiKV was asked to leave a rollback record, and has left none",
+                code=Code.TIKV_ANSWER,
+            )
         return _resolution(found, start_ts, now_ts)
 
     async def _now_ts(self) -> int:

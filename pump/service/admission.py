@@ -17,6 +17,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from penstock.cluster.node_registry import NodeState
+from penstock.codes import Code
 from penstock.errors import PenstockError
 from penstock.pb import binlog_pb2, penstock_pb2, pump_pb2
 from penstock.wire.batch import decode_write_request, peek_binlog
@@ -42,11 +43,11 @@ _parsed, _new = binlog_pb2.Binlog.FromString, tuple.__new__
 
 
 class Refused(PenstockError):
-    """A binlog this Pump does not take; carries the code of both services."""
+    """A binlog this Pump does not take; carries what both services answer."""
 
-    def __init__(self, code: int, status: grpc.StatusCode, message: str) -> None:
-        super().__init__(message)
-        self.code = code
+    def __init__(self, refusal: int, status: grpc.StatusCode, message: str, *, code: Code) -> None:
+        super().__init__(message, code=code)
+        self.refusal = refusal
         self.status = status
 
 
@@ -88,6 +89,7 @@ class Admission:
                 _Code.CLUSTER_MISMATCH,
                 grpc.StatusCode.PERMISSION_DENIED,
                 f"cluster ID are mismatch, {cluster_id} vs {self._cluster_id}",
+                code=Code.CLUSTER_MISMATCH,
             )
             self._counters.refuse(mismatch)
             raise mismatch
@@ -117,6 +119,7 @@ class Admission:
                     f"transaction of {size_bytes} bytes is larger than this Pump's limit of"
                     f" {bytes_max} (raise transaction-bytes-max on all Pumps, or write smaller"
                     " transactions)",
+                    code=Code.BINLOG_TOO_LARGE,
                 )
         except Refused as refused:
             self._counters.refuse(refused)
@@ -166,6 +169,7 @@ class Admission:
                 f"binlog of {len(payload)} bytes is larger than this Pump's limit of"
                 f" {self._payload_bytes_max} (raise max-message-bytes on all Pumps and Drainers,"
                 " or write smaller transactions)",
+                code=Code.BINLOG_TOO_LARGE,
             )
         try:
             tp, start_ts, commit_ts, _ = peek_binlog(payload)
@@ -189,12 +193,15 @@ class Admission:
                 _Code.NOT_ONLINE,
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"no online: {self._state()}",
+                code=Code.PUMP_NOT_ONLINE,
             )
 
 
 def invalid(problem: str) -> Refused:
     """Return the refusal of what breaks the protocol."""
-    return Refused(_Code.INVALID, grpc.StatusCode.INVALID_ARGUMENT, problem)
+    return Refused(
+        _Code.INVALID, grpc.StatusCode.INVALID_ARGUMENT, problem, code=Code.BINLOG_INVALID
+    )
 
 
 def undecodable(message: type[Message], data: bytes, error: DecodeError) -> Refused:

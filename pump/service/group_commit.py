@@ -27,6 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from penstock.codes import Code
 from penstock.errors import PenstockError, Retryable
 from pump.counters import Counters
 from pump.service.append_times import AppendTimes
@@ -151,7 +152,8 @@ class GroupCommit:
         """
         if self._queued_bytes >= self._queue_bytes_max:
             overloaded = Retryable(
-                f"the Pump is overloaded: {self._queued_bytes} bytes wait to be written"
+                f"the Pump is overloaded: {self._queued_bytes} bytes wait to be written",
+                code=Code.PUMP_OVERLOADED,
             )
             self._counters.refuse(overloaded)
             raise overloaded

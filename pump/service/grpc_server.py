@@ -37,7 +37,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from penstock.cluster.node_registry import NodeState
-from penstock.errors import Corrupt, NeedsOperator, Retryable
+from penstock.codes import Code
+from penstock.errors import Corrupt, NeedsOperator, Retryable, coded
 from penstock.http2.grpc_front import GrpcFront
 from penstock.http2.server_limits import ServerLimits
 from pump.config import HTTP2
@@ -84,7 +85,7 @@ def status_of(error: BaseException) -> grpc.StatusCode:
 
 async def abort(context: Any, error: BaseException) -> NoReturn:
     """End the call with the error's status and text."""
-    await context.abort(status_of(error), str(error))
+    await context.abort(status_of(error), coded(error))
     raise AssertionError("abort returned")
 
 
@@ -138,6 +139,7 @@ def listen(server: Any, config: PumpConfig, security: Security) -> int:
         raise NeedsOperator(
             f"cannot listen on {config.addr}: {error}",
             hint="is another process there? choose another --addr",
+            code=Code.ADDRESS_TAKEN,
         ) from error
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError
 from google_crc32c import extend
 
+from penstock.codes import Code
 from penstock.errors import Malformed, PenstockError, Retryable
 from penstock.log.chunks import (
     DATA_BYTES,
@@ -124,7 +125,8 @@ class LargeWrites:
         error: PenstockError | None = None
         if len(others) >= STREAMS_MAX:
             error = Retryable(
-                f"the Pump is overloaded: {STREAMS_MAX} large transactions are being written"
+                f"the Pump is overloaded: {STREAMS_MAX} large transactions are being written",
+                code=Code.PUMP_OVERLOADED,
             )
         else:
             try:
@@ -132,7 +134,8 @@ class LargeWrites:
             except OutOfSpace as full:
                 error = OutOfSpace(
                     f"{full}; announced are {incoming.size_bytes} bytes, besides"
-                    f" {others.left_bytes()} of other large transactions"
+                    f" {others.left_bytes()} of other large transactions",
+                    code=Code.DISK_FULL,
                 )
         if error is not None:
             self._counters.refuse(error)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import grpc
 from google.protobuf.message import DecodeError
 
-from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.errors import NeedsOperator, PenstockError, Retryable, coded
 from penstock.log.chunks import DATA_BYTES
 from penstock.pb import binlog_pb2
 from penstock.pb import penstock_pb2 as pb
@@ -291,12 +291,12 @@ class PenstockService:
 
 
 def _refusal(index: int, error: BaseException) -> pb.Refusal:
-    return pb.Refusal(index=index, code=_code(error), message=str(error))  # type: ignore[arg-type]
+    return pb.Refusal(index=index, code=_code(error), message=coded(error))  # type: ignore[arg-type]
 
 
 def _code(error: BaseException) -> int:
     if isinstance(error, Refused):
-        return error.code
+        return error.refusal
     if isinstance(error, OutOfSpace):
         return pb.Refusal.RESOURCE_EXHAUSTED
     if isinstance(error, Retryable):

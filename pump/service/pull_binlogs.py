@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.codes import Code
 from penstock.errors import PenstockError, Retryable
 from pump.store.record import PurgedRange, TooLarge
 
@@ -118,7 +119,7 @@ class Pulls:
         loop, fetch = asyncio.get_running_loop(), self._storage.stream.fetch
         while wanted:
             if self._closed:
-                raise Retryable("the Pump is closing")
+                raise Retryable("the Pump is closing", code=Code.CLOSED)
             try:
                 pulled = await loop.run_in_executor(
                     self._threads, fetch, wanted, self._batch_bytes_max
@@ -141,7 +142,7 @@ class Pulls:
         chunk = b"-"
         while chunk:
             if self._closed:
-                raise Retryable("the Pump is closing")
+                raise Retryable("the Pump is closing", code=Code.CLOSED)
             try:
                 chunk = await loop.run_in_executor(self._threads, next, chunks, b"")
             except (PenstockError, OSError) as error:

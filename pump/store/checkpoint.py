@@ -23,6 +23,7 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
+from penstock.codes import Code
 from penstock.errors import Corrupt, PenstockError
 from penstock.log.segments import Place, Position
 from pump.store.record import IN_ONE
@@ -86,7 +87,9 @@ def unpack_checkpoint(value: bytes, path: str) -> Checkpoint:
     """Return the checkpoint in a stored value of the index at `path`; raise `Corrupt`."""
     form, segment, offset, largest_ts = _CHECKPOINT.unpack_from(value)
     if form not in (1, 2, FORMAT):
-        raise Corrupt(path, 0, f"this index has format {form}, not {FORMAT}")
+        raise Corrupt(
+            path, 0, f"this index has format {form}, not {FORMAT}", code=Code.INDEX_DAMAGED
+        )
     layout = _OPEN if form == FORMAT else _OPEN_BEFORE_3
     opened = []
     for start_ts, s, o, n, floor_ts, *first in layout.iter_unpack(value[_CHECKPOINT.size :]):

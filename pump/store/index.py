@@ -33,6 +33,7 @@ from typing import NamedTuple
 import plyvel
 
 from penstock import failpoints
+from penstock.codes import Code
 from penstock.errors import Corrupt, Retryable
 from penstock.log.segments import Place, Position
 from pump.store.checkpoint import Checkpoint, pack_checkpoint, unpack_checkpoint
@@ -125,7 +126,9 @@ class Index:
         """Entries that purges removed, for metrics."""
         is_new = not path.exists()
         if not is_new and not (path / "CURRENT").exists():
-            raise Corrupt(str(path), 0, "the index has lost its file CURRENT")
+            raise Corrupt(
+                str(path), 0, "the index has lost its file CURRENT", code=Code.INDEX_DAMAGED
+            )
         with _errors(str(path)):
             self._db = plyvel.DB(
                 str(path),
@@ -278,6 +281,6 @@ def _errors(doing: str) -> Iterator[None]:
         yield
     except plyvel.CorruptionError as error:
         what = f"the index is damaged: {error} (stop the Pump, remove the folder, start it again)"
-        raise Corrupt(doing, 0, what) from error
+        raise Corrupt(doing, 0, what, code=Code.INDEX_DAMAGED) from error
     except plyvel.Error as error:
-        raise Retryable(f"{doing}: {error}") from error
+        raise Retryable(f"{doing}: {error}", code=Code.INDEX_AWAY) from error

@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.log.segments import Position
 
@@ -66,7 +67,7 @@ class NotStored(PenstockError):
     def __init__(self, refused: Mapping[int, PenstockError]) -> None:
         first = refused[min(refused)]
         others = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
-        super().__init__(f"{first}{others}")
+        super().__init__(f"{first}{others}", code=refused[min(refused)].code)
         self.refused = refused
 
 
@@ -74,7 +75,11 @@ class Contradiction(NeedsOperator):
     """A binlog that cannot be true together with what was stored before it."""
 
     def __init__(self, problem: str) -> None:
-        super().__init__(problem, hint="the writer or its clock breaks the protocol; find it")
+        super().__init__(
+            problem,
+            hint="the writer or its clock breaks the protocol; find it",
+            code=Code.CONTRADICTION,
+        )
 
 
 class NoPrewrite(Retryable):
@@ -92,7 +97,8 @@ class TooManyOpen(OutOfSpace):
         super().__init__(
             f"{count} transactions are open, which is all that open-prewrites-max allows; the"
             f" oldest has the start_ts {oldest_start_ts} (find out why it does not end: is the"
-            " resolver's database away?)"
+            " resolver's database away?)",
+            code=Code.TRANSACTIONS_OPEN,
         )
 
 
@@ -104,6 +110,7 @@ class TooLarge(NeedsOperator):
             f"the binlog at commit_ts {commit_ts} has {size_bytes} bytes, a message at most"
             f" {bytes_max}",
             hint="pull with penstock.Pump/Pull and `pieces`, as a Drainer of this version does",
+            code=Code.BINLOG_TOO_LARGE,
         )
 
 
@@ -114,6 +121,7 @@ class PurgedRange(NeedsOperator):
         super().__init__(
             f"binlogs in ({after_ts}, {purged_ts}] are purged",
             hint="restore the downstream from a newer backup and start it at that commit_ts",
+            code=Code.BINLOG_PURGED,
         )
         self.after_ts = after_ts
         self.purged_ts = purged_ts
@@ -126,4 +134,5 @@ class NotHere(NeedsOperator):
         super().__init__(
             f"the binlog at commit_ts {commit_ts} cannot be fetched: {why}",
             hint="was the Pump's data-dir exchanged? Restart the Drainer, which asks again",
+            code=Code.BINLOG_NOT_HERE,
         )

@@ -47,6 +47,7 @@ from pathlib import Path
 from google.protobuf.message import DecodeError
 
 from penstock import failpoints
+from penstock.codes import Code
 from penstock.errors import Corrupt, Malformed, NeedsOperator
 from penstock.log.chunks import CHUNK as CHUNK_KIND
 from penstock.log.chunks import chunk_start_ts, decode_chunk_list, special_kind
@@ -250,7 +251,9 @@ def lock_folder(folder: Path) -> int:
     except OSError as error:
         os.close(descriptor)
         raise NeedsOperator(
-            f"another process has {folder} open", hint="two Pumps cannot share a data folder"
+            f"another process has {folder} open",
+            hint="two Pumps cannot share a data folder",
+            code=Code.DATA_DIR_IN_USE,
         ) from error
     return descriptor
 
@@ -267,6 +270,7 @@ def _abandon(folder: Path, missing: MissingSegments, files: Files, *, accepted_t
             f"{missing.what} (put the files back; or abandon all binlogs up to {missing.up_to_ts}"
             f" with accept-loss-up-to-ts = {missing.up_to_ts} in [storage]: Drainers whose"
             " checkpoint is below that are then refused)",
+            code=Code.SEGMENTS_MISSING,
         ) from missing
     aside = folder / SET_ASIDE_FOLDER
     aside.mkdir(exist_ok=True)
@@ -361,7 +365,12 @@ class Replay:
             return
         if self.purge.first_segment == 0:
             path = self.segments.folder / segment_name(position.segment)
-            raise Corrupt(str(path), position.offset, f"Commit {commit_ts} without its Prewrite")
+            raise Corrupt(
+                str(path),
+                position.offset,
+                f"Commit {commit_ts} without its Prewrite",
+                code=Code.SEGMENT_DAMAGED,
+            )
         self._lost(commit_ts)
 
     def _lost(self, commit_ts: int) -> None:
@@ -400,7 +409,9 @@ def _fields(segments: Segments, positions: list[Position], payloads: list[bytes]
     except (DecodeError, Malformed) as error:
         position = positions[len(found)]
         path = segments.folder / segment_name(position.segment)
-        raise Corrupt(str(path), position.offset, f"not a binlog: {error}") from error
+        raise Corrupt(
+            str(path), position.offset, f"not a binlog: {error}", code=Code.SEGMENT_DAMAGED
+        ) from error
     return found
 
 

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from penstock.codes import Code
 from penstock.errors import PenstockError
 from penstock.log.files import Files
 from penstock.log.segments import Position
@@ -106,7 +107,8 @@ class Reserve:
 def _out_of_space(free: int, reserve: int) -> OutOfSpace:
     # TiDB-Binlog's clients know this text.
     return OutOfSpace(
-        f"no available space, available: {free}, StopWriteAtAvailableSpace: {reserve}"
+        f"no available space, available: {free}, StopWriteAtAvailableSpace: {reserve}",
+        code=Code.DISK_FULL,
     )
 
 

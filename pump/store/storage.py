@@ -89,6 +89,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock import failpoints
+from penstock.codes import Code
 from penstock.log.files import Files, OsFiles
 from penstock.log.segments import Place, Position, WriteFailed
 from pump.store.checkpoint import Checkpoint, Flusher, checkpoint_of
@@ -383,6 +384,6 @@ class Storage:
                 _after_sync()
         except WriteFailed as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise OutOfSpace(str(error)) from error
+                raise OutOfSpace(str(error), code=Code.DISK_FULL) from error
             raise
         return positions

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from google_crc32c import extend
 
+from penstock.codes import Code
 from penstock.errors import Corrupt, Malformed, PenstockError
 from penstock.log.chunks import ChunkList, decode_chunk, decode_chunk_list, is_special
 from penstock.log.segment import segment_name
@@ -206,7 +207,7 @@ class Stream:
 
     def _corrupt(self, position: Position, problem: str) -> Corrupt:
         path = self._segments.folder / segment_name(position.segment)
-        return Corrupt(str(path), position.offset, problem)
+        return Corrupt(str(path), position.offset, problem, code=Code.SEGMENT_DAMAGED)
 
     def _read(self, after_ts: int, positions: Sequence[tuple[int, int, int]]) -> list[bytes]:
         try:

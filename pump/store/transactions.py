@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from penstock.codes import Code
 from penstock.errors import PenstockError
 from penstock.log.chunks import identity, is_special
 from penstock.log.segments import Position
@@ -201,7 +202,8 @@ class Ledger:
         before_ts = self._outcome_ts(start_ts, group)
         if before_ts is None:
             raise NoPrewrite(
-                f"the Prewrite of transaction {start_ts}, commit_ts {commit_ts}, is not here"
+                f"the Prewrite of transaction {start_ts}, commit_ts {commit_ts}, is not here",
+                code=Code.PREWRITE_MISSING,
             )
         if before_ts == -1:
             entry = self._lookup.commit(commit_ts)

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from penstock.pb import tikvpb_pb2
 from pump.tikv.channels import Channels
@@ -110,7 +111,7 @@ class Tikv:
             attempt += 1
             await asyncio.sleep(min(pause_s, max(until_s - self._monotonic_s(), 0)))
             pause_s = min(pause_s * 2, _PAUSE_S_MAX)
-        raise Retryable(f"no answer from TiKV: {problem}")
+        raise Retryable(f"no answer from TiKV: {problem}", code=Code.TIKV_AWAY)
 
     async def gc_safe_point(self) -> int:
         """Return up to which timestamp TiKV may have forgotten the past; `Retryable`."""
@@ -157,12 +158,14 @@ def status_of(answer: tikvpb_pb2.CheckTxnStatusResponse, start_ts: int) -> Trans
             f"TiKV has an error for transaction {start_ts}:"
             f" {' '.join(str(answer.error).split()) or 'of no known kind'}",
             hint="the Prewrite stays open; look at the log of the TiKV",
+            code=Code.TIKV_ANSWER,
         )
     if answer.commit_version:
         if answer.commit_version <= start_ts:
             raise NeedsOperator(
                 f"TiKV says that transaction {start_ts} committed at {answer.commit_version}",
                 hint="a commit_ts is above the start_ts: are the timestamps of one PD?",
+                code=Code.TIKV_ANSWER,
             )
         return TransactionStatus(State.COMMITTED, answer.commit_version)
     if answer.lock_ttl or answer.lock_info.lock_version:
@@ -173,4 +176,5 @@ def status_of(answer: tikvpb_pb2.CheckTxnStatusResponse, start_ts: int) -> Trans
     raise NeedsOperator(
         f"TiKV did something unknown, {answer.action}, with transaction {start_ts}",
         hint="the Prewrite stays open; this TiKV is newer than what this Pump knows",
+        code=Code.TIKV_ANSWER,
     )

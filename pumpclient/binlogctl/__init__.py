@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         call = in_our_words(sys.argv[1:] if argv is None else argv)
         for note in call.notes if call else ():
             sys.stderr.write(f"binlogctl: {note}\n")
-        arguments = _parser().parse_args(call.argv if call else argv)
+        arguments = command_parser().parse_args(call.argv if call else argv)
         resolve_node(arguments)
         code: int = arguments.run(arguments)
         return code
@@ -53,7 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return command.run("binlogctl", body)
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
     parser = argparse.ArgumentParser(
         prog="binlogctl",
         description="Look at and steer the nodes of a Penstock cluster.",

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator
 from penstock.log.chunks import (
     CHUNK,
@@ -144,7 +145,9 @@ class Totals:
 def _dump(arguments: argparse.Namespace) -> int:
     if not arguments.path.exists():
         raise NeedsOperator(
-            f"there is no {arguments.path}", hint="name a Pump's data-dir or a .seg file"
+            f"there is no {arguments.path}",
+            hint="name a Pump's data-dir or a .seg file",
+            code=Code.NO_LOG_HERE,
         )
     totals = _walk(arguments)
     if arguments.summary:

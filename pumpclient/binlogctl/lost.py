@@ -19,6 +19,7 @@ from typing import Any
 
 from penstock.cluster.departed_pumps import LostPump
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry, is_live
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.node.output import JSON, TEXT, moment_of, show
 from penstock.pb import penstock_pb2
@@ -79,6 +80,7 @@ def _lost_pump(arguments: argparse.Namespace) -> int:
             raise NeedsOperator(
                 f"{status.node_id} is offline: no Drainer waits for it",
                 hint="nothing is to be done",
+                code=Code.NODE_STATE,
             )
         received = _received(arguments, registry, status.node_id, cluster_ts)
         up_to_ts = known.up_to_ts if known else cluster_ts
@@ -182,11 +184,13 @@ def _refuse_more_than_accepted(
             f"drainer {least.drainer} has only what is up to {least.ts}, not up to {after_ts}",
             hint="wait for it; or declare lost for good what it lacks, and accept more:"
             f" --accept-loss-after {least.ts}",
+            code=Code.LOSS_TOO_LARGE,
         )
     if known is not None and known.after_ts < after_ts:
         raise NeedsOperator(
             f"more is declared lost already: what is after {known.after_ts}",
             hint="a declaration can be widened, not taken back",
+            code=Code.LOSS_TOO_LARGE,
         )
 
 
@@ -197,5 +201,7 @@ def _confirm(arguments: argparse.Namespace, name: str) -> None:
         typed = input(f"type the node id to declare this lost for good ({name}): ").strip()
     if typed != name:
         raise NeedsOperator(
-            "nothing was changed: this has to be confirmed", hint=f"add --confirm {name}"
+            "nothing was changed: this has to be confirmed",
+            hint=f"add --confirm {name}",
+            code=Code.NOT_CONFIRMED,
         )

@@ -16,7 +16,8 @@ import grpc
 from penstock.cluster import etcd
 from penstock.cluster.labels import labels_in
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry, is_live
-from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.codes import Code
+from penstock.errors import NeedsOperator, PenstockError, Retryable, coded
 from penstock.node.logs import one_line
 from penstock.node.output import facts_of, moment_of, show
 from penstock.oracle.client import open_oracle
@@ -162,9 +163,9 @@ def _last_known(arguments: argparse.Namespace, kind: NodeKind, error: Retryable)
         "max_commit_ts": str(status.max_commit_ts),
         "committed": time_of(status.max_commit_ts, now_s),
         "heartbeat": time_of(status.update_ts, now_s),
-        "address": f"{status.host}, no answer: {error}",
+        "address": f"{status.host}, no answer: {coded(error)}",
     }
-    facts = {**_listed(status, now_s), "answers": False, "problem": str(error)}
+    facts = {**_listed(status, now_s), "answers": False, "problem": coded(error)}
     if kind is NodeKind.PUMP:
         lines["holds_up_to"] = "unknown: it did not stop in order"
         facts |= {"holds_up_to_ts": None, "open_transactions": None}
@@ -247,7 +248,9 @@ def known_node(registry: Registry, kind: NodeKind, node_id: str) -> NodeStatus:
     if status is None:
         known = ", ".join(n.node_id for n in nodes_of(registry, kind)) or "none at all"
         raise NeedsOperator(
-            f"there is no node {node_id!r} among the {kind}", hint=f"known: {known}"
+            f"there is no node {node_id!r} among the {kind}",
+            hint=f"known: {known}",
+            code=Code.NODE_UNKNOWN,
         )
     return status
 
@@ -256,7 +259,9 @@ def tls_of(arguments: argparse.Namespace) -> Tls | None:
     """Return how nodes are called, from --ssl-ca and its like."""
     ca, cert, key = arguments.ssl_ca, arguments.ssl_cert, arguments.ssl_key
     if ca is None and (cert or key):
-        raise NeedsOperator("there is --ssl-cert or --ssl-key", hint="give --ssl-ca too")
+        raise NeedsOperator(
+            "there is --ssl-cert or --ssl-key", hint="give --ssl-ca too", code=Code.TLS_FILES
+        )
     return Tls(ca=ca, cert=cert, key=key) if ca else None
 
 
@@ -286,10 +291,12 @@ def _refusal(address: str, error: Any) -> PenstockError:
     if "Socket closed" in error.details():
         what += "; if it wants TLS, give --ssl-ca, and maybe --ssl-cert and --ssl-key"
     if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-        return Retryable(f"{what}; if it does not run, start it")
+        return Retryable(f"{what}; if it does not run, start it", code=Code.NODE_AWAY)
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-        return OtherKind(what, hint="is it another kind of node, or another version?")
-    return NeedsOperator(what, hint="look at the node's log")
+        return OtherKind(
+            what, hint="is it another kind of node, or another version?", code=Code.NODE_OTHER
+        )
+    return NeedsOperator(what, hint="look at the node's log", code=Code.NODE_REFUSES)
 
 
 def table_of(nodes: Sequence[NodeStatus], now_s: float) -> str:
@@ -363,8 +370,14 @@ def resolve_node(arguments: argparse.Namespace) -> None:
         return
     first, second = arguments.node, arguments.node_id
     if first and second and first != second:
-        raise NeedsOperator(f"two nodes are named: {first} and {second}", hint="name one of them")
+        raise NeedsOperator(
+            f"two nodes are named: {first} and {second}",
+            hint="name one of them",
+            code=Code.COMMAND_ARGUMENT,
+        )
     arguments.node = arguments.node_id = first or second
     if not arguments.node and not getattr(arguments, "addr", None):
         more = ", or --addr" if hasattr(arguments, "addr") else ""
-        raise NeedsOperator("no node is named", hint=f"give a node id{more}")
+        raise NeedsOperator(
+            "no node is named", hint=f"give a node id{more}", code=Code.COMMAND_ARGUMENT
+        )

@@ -14,6 +14,7 @@ from typing import Final
 from urllib.parse import quote
 
 from penstock.cluster.node_registry import NodeStatus
+from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from penstock.security.tls import Tls, open_http
 
@@ -34,11 +35,13 @@ def steer(status: NodeStatus, action: str, within_s: float, tls: Tls | None) -> 
         raise NeedsOperator(
             f"{status.host} does not answer as a node of TiDB-Binlog does",
             hint="is it another program? see that its address in etcd is right",
+            code=Code.NODE_OTHER,
         ) from error
     if code != _DONE:
         raise NeedsOperator(
             f"{status.node_id}, a node of TiDB-Binlog, refuses: {message}",
             hint="look at the node's log",
+            code=Code.NODE_REFUSES,
         )
 
 
@@ -48,7 +51,7 @@ def _put(host: str, path: str, within_s: float, tls: Tls | None) -> bytes:
         connection.request("PUT", path)
         body: bytes = connection.getresponse().read(_ANSWER_BYTES_MAX)
     except (OSError, http.client.HTTPException) as error:
-        raise Retryable(f"{host}: {error or type(error).__name__}") from error
+        raise Retryable(f"{host}: {error or type(error).__name__}", code=Code.NODE_AWAY) from error
     finally:
         connection.close()
     return body

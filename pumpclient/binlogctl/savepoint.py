@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.log.files import replace_file
 from penstock.node.output import moment_of, show
@@ -79,7 +80,9 @@ def _zone(name: str) -> tzinfo | None:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         raise NeedsOperator(
-            f"there is no time zone {name!r}", hint="use one such as Asia/Shanghai, UTC or Local"
+            f"there is no time zone {name!r}",
+            hint="use one such as Asia/Shanghai, UTC or Local",
+            code=Code.COMMAND_ARGUMENT,
         ) from error
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from google_crc32c import value
 
+from penstock.codes import Code
 from penstock.errors import Corrupt, NeedsOperator
 from penstock.log.files import File, Files, OsFiles
 from penstock.log.frame import HEADER_SIZE, MAGIC, Header, decode_header
@@ -96,6 +97,7 @@ def segment_paths(path: Path) -> list[Path]:
         raise NeedsOperator(
             f"there is no segment in {folder}",
             hint="name a Pump's data-dir, or one of the .seg files in its log folder",
+            code=Code.NO_LOG_HERE,
         )
     return sorted(found, key=lambda p: int(p.stem))
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.settings.compat import is_true
 from pumpclient.binlogctl.nodes import KINDS
@@ -73,7 +74,9 @@ def in_our_words(argv: Sequence[str]) -> Call | None:
     command = given.pop("cmd", "pumps")
     if command not in COMMANDS:
         raise NeedsOperator(
-            f"-cmd {command} is no command", hint=f"use one of {', '.join(COMMANDS)}"
+            f"-cmd {command} is no command",
+            hint=f"use one of {', '.join(COMMANDS)}",
+            code=Code.COMMAND_UNKNOWN,
         )
     made, notes = [command], []
     if command in ("pumps", "drainers"):
@@ -105,13 +108,18 @@ def _flags(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
             raise NeedsOperator(
                 f"{word!r} is no flag",
                 hint="name the command with -cmd; or call it as binlogctl COMMAND, see --help",
+                code=Code.COMMAND_UNKNOWN,
             )
         if flag not in FLAGS:
             near = difflib.get_close_matches(flag, FLAGS, 1)
             hint = f"did you mean -{near[0]}?" if near else "see binlogctl --help"
-            raise NeedsOperator(f"there is no flag {word.partition('=')[0]}", hint=hint)
+            raise NeedsOperator(
+                f"there is no flag {word.partition('=')[0]}", hint=hint, code=Code.COMMAND_UNKNOWN
+            )
         if not is_joined:
             value = "true" if flag in _SWITCHES else next(words, "")
             if not value:
-                raise NeedsOperator(f"{word} has no value", hint=f"write {word}=…")
+                raise NeedsOperator(
+                    f"{word} has no value", hint=f"write {word}=…", code=Code.COMMAND_ARGUMENT
+                )
         yield flag, value

@@ -22,6 +22,7 @@ from typing import Final
 
 from penstock.cluster.departed_pumps import LastWord
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry, is_live
+from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.node.output import show
 from penstock.pb import penstock_pb2
@@ -73,7 +74,9 @@ def retire(arguments: argparse.Namespace, registry: Registry, status: NodeStatus
     """Take a stopped Pump offline when every Drainer has all that it holds; else say what lacks."""
     name = status.node_id
     if status.state is NodeState.OFFLINE:
-        raise NeedsOperator(f"{name} is offline", hint="nothing is to be done")
+        raise NeedsOperator(
+            f"{name} is offline", hint="nothing is to be done", code=Code.NODE_STATE
+        )
     refuse_living(
         arguments, registry, NodeKind.PUMP, status,
         hint=f"let it hand over what it has: binlogctl offline-pump {name}",
@@ -96,9 +99,10 @@ def retire(arguments: argparse.Namespace, registry: Registry, status: NodeStatus
             f"{name} still holds binlogs that are only on its disk: {lacks}",
             hint=f"start {name} again, and each of these Drainers that does not run: it hands them"
             " over; then try again",
+            code=Code.NODE_HOLDS_BINLOGS,
         )
     if not registry.retire(status, word):
-        raise Retryable(f"{name} was heard of just now; nothing was changed")
+        raise Retryable(f"{name} was heard of just now; nothing was changed", code=Code.NODE_ALIVE)
     note = "every Drainer has all that it held"
     _show(arguments, status, NodeState.OFFLINE, f"; {note}", note)
     return 0
@@ -113,11 +117,13 @@ def _refuse_unknown(name: str, word: LastWord | None) -> None:
             hint=f"{start}; only if its disk is gone and it cannot start again: binlogctl lost-pump"
             f" {name} --accept-loss-after 0, which changes nothing and says what each Drainer would"
             " lose",
+            code=Code.NODE_HOLDS_BINLOGS,
         )
     if not word.is_final:
         raise NeedsOperator(
             f"{name} stopped with {word.open_count} transactions open, which may be committed",
             hint=f"{start}: it finds out what became of them",
+            code=Code.NODE_HOLDS_BINLOGS,
         )
 
 
@@ -129,7 +135,9 @@ def refuse_living(
     says_it_runs = status.state not in (NodeState.PAUSED, NodeState.OFFLINE)
     if says_it_runs and _is_heard_of(arguments, registry, kind, status):
         since = time_of(status.update_ts, time.time())
-        raise NeedsOperator(f"{name} is alive: its last heartbeat is of {since}", hint=hint)
+        raise NeedsOperator(
+            f"{name} is alive: its last heartbeat is of {since}", hint=hint, code=Code.NODE_ALIVE
+        )
     if not _listens(status.host):
         return
     request = penstock_pb2.StatusRequest()
@@ -139,9 +147,12 @@ def refuse_living(
         raise NeedsOperator(
             f"something listens at {status.host} that does not say who it is: {error}",
             hint=f"make sure that no process of {name} is left there, frozen or starting",
+            code=Code.NODE_ALIVE,
         ) from error
     if reply.node_id == name:
-        raise NeedsOperator(f"{name} is alive: it answers at {status.host}", hint=hint)
+        raise NeedsOperator(
+            f"{name} is alive: it answers at {status.host}", hint=hint, code=Code.NODE_ALIVE
+        )
 
 
 def _is_heard_of(

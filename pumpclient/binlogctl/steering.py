@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus
+from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.node.output import show
 from penstock.pb import penstock_pb2
@@ -105,6 +106,7 @@ def _steer_original(
         raise NeedsOperator(
             f"{status.node_id} is a node of TiDB-Binlog, which waits for every Drainer",
             hint="leave that option out, and start the Drainers that it waits for",
+            code=Code.COMMAND_ARGUMENT,
         )
     action = "pause" if arguments.verb == "pause" else "close"
     original_nodes.steer(status, action, CALL_S, tls_of(arguments))
@@ -134,6 +136,7 @@ def _ending(status: NodeStatus, verb: str, skip_drainers: Sequence[str]) -> tupl
         raise NeedsOperator(
             f"{status.node_id} is {status.state}",
             hint="only a node that is online can be stopped; start one that does not run",
+            code=Code.NODE_STATE,
         )
     if verb == "pause":
         return "Pause", penstock_pb2.PauseRequest(node_id=status.node_id)
@@ -180,7 +183,8 @@ def _wait_for(arguments: argparse.Namespace, kind: NodeKind, node_id: str, goal:
             reply = call(kind, address, "Status", request, CALL_S, tls_of(arguments))
             problem += f": {reply.details['closing']}" if reply.details.get("closing") else ""
     raise Retryable(
-        f"{node_id} is not {goal} after {arguments.timeout:g} s, {problem}; it continues by itself"
+        f"{node_id} is not {goal} after {arguments.timeout:g} s, {problem}; it continues by itself",
+        code=Code.WAIT_ENDED,
     )
 
 

@@ -29,6 +29,7 @@ from typing import Protocol
 
 from penstock import failpoints
 from penstock.cluster.fence import Pin
+from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator, PenstockError, Retryable
 from penstock.wire.binlog import Binlog, BinlogType, Origin
 from penstock.wire.codec import encode_binlog
@@ -159,7 +160,7 @@ class GroupWriter:
         ]
         pump = session.pumps.pick(start_ts[0], 0)
         if pump is None:
-            raise Retryable(str(session.pumps.missing()))
+            raise Retryable(str(session.pumps.missing()), code=Code.NO_PUMP)
         self._journal.begin(pump.node_id, start_ts)
         _before_prewrites()
         size = sum(map(len, payloads))
@@ -204,7 +205,7 @@ class GroupWriter:
             raise
         if not self._may_commit():
             self._roll_back(flight)
-            raise Retryable("another process has this source now")
+            raise Retryable("another process has this source now", code=Code.SOURCE_TAKEN)
         self._journal.decide(flight.start_ts, commit_ts)
         _before_commits()
         self._commit(flight, commit_ts)
@@ -229,14 +230,22 @@ class GroupWriter:
         self._session.pumps.report_prewrite(pump, failure)
         text = f"pump {pump.node_id}: {failure}"
         if failure.reason is Reason.INVALID:
-            return Malformed(text, hint="a smaller bound of group or transaction may help")
+            return Malformed(
+                text,
+                hint="a smaller bound of group or transaction may help",
+                code=Code.PREWRITE_REFUSED,
+            )
         if failure.reason is Reason.CERTIFICATE:
-            return NeedsOperator(text, hint="mend the certificates, then start again")
+            return NeedsOperator(
+                text, hint="mend the certificates, then start again", code=Code.PREWRITE_REFUSED
+            )
         if failure.reason is Reason.CLUSTER_MISMATCH:
             return NeedsOperator(
-                text, hint="it belongs to another cluster: check its --etcd-urls, and this writer's"
+                text,
+                hint="it belongs to another cluster: check its --etcd-urls, and this writer's",
+                code=Code.CLUSTER_MISMATCH,
             )
-        return Retryable(text)
+        return Retryable(text, code=Code.PREWRITE_NOT_TAKEN)
 
     def _commit(self, flight: _Flight, commit_ts: range) -> None:
         """Deliver all Commits in order, again and again until each one is acknowledged."""
@@ -260,7 +269,8 @@ class GroupWriter:
             if left and time.monotonic() > abandon_at_s:
                 raise Retryable(
                     f"pump {flight.pump.node_id} did not acknowledge {len(left)} Commits in"
-                    f" {options.commit_timeout_s:g} s; it decides about them"
+                    f" {options.commit_timeout_s:g} s; it decides about them",
+                    code=Code.COMMIT_LATE,
                 )
             if left:
                 time.sleep(options.commit_retry_s)
@@ -276,8 +286,9 @@ class GroupWriter:
             raise NeedsOperator(
                 f"{text}, and a later transaction of the source is committed",
                 hint="compare the tables; is the Pumps' txn-timeout-s below 600?",
+                code=Code.COMMIT_ORDER_BROKEN,
             )
-        raise Retryable(text)
+        raise Retryable(text, code=Code.PREWRITE_NOT_TAKEN)
 
     def _roll_back(self, flight: _Flight) -> None:
         """Undo a group of which no Commit was sent; in the background."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from penstock.codes import Code
 from penstock.errors import Retryable
 from penstock.log.chunks import DATA_BYTES, before_rows
 from penstock.wire.binlog import Binlog, BinlogType, Origin, PrewriteValue
@@ -143,7 +144,8 @@ def bring_up_to_date(changes: ChangeSet, schemas: Schemas) -> None:
         if now is None:
             raise Retryable(
                 f"table {each.table.schema_name}.{each.table.info.name} was dropped or"
-                " truncated since the transaction began"
+                " truncated since the transaction began",
+                code=Code.TABLE_CHANGED,
             )
         if now is not each.table:
             carried[table_id] = now

@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator, Retryable
 from pumpclient.delivery.payload import Payload
 from pumpclient.delivery.pump_set import Pump, Pumps
@@ -91,7 +92,8 @@ class Prewriter:
             if overdue and tries.count > len(self._pumps.all):
                 raise Retryable(
                     f"no Pump took the Prewrite in {self._write_timeout_s:g} s and"
-                    f" {tries.count} tries; the last error: {tries.last}"
+                    f" {tries.count} tries; the last error: {tries.last}",
+                    code=Code.PREWRITE_NOT_TAKEN,
                 )
             time.sleep(self._options.prewrite_retry_s)
         return pump
@@ -119,11 +121,13 @@ class Prewriter:
             raise Malformed(
                 f"pump {pump.node_id} refuses a binlog of {len(prewrite)} bytes: {failure.message}",
                 hint="smaller transactions may help",
+                code=Code.PREWRITE_REFUSED,
             )
         elif failure.reason is Reason.CLUSTER_MISMATCH:
             raise NeedsOperator(
                 f"pump {pump.node_id}: {failure.message}",
                 hint="it belongs to another cluster: check its --etcd-urls, and this writer's",
+                code=Code.CLUSTER_MISMATCH,
             )
         return False
 
@@ -133,6 +137,7 @@ def _untrusted(pumps: set[Pump], last: Failure | None) -> NeedsOperator:
     return NeedsOperator(
         f"no Pump takes the Prewrite: {names}; the last one: {last}",
         hint="mend the certificates; what is not committed was rolled back",
+        code=Code.PREWRITE_REFUSED,
     )
 
 
@@ -142,6 +147,7 @@ def _too_old(pumps: set[Pump], last: Failure | None) -> NeedsOperator:
         f"no Pump that is online takes a transaction of this size: {names}; the last one says:"
         f" {last}",
         hint="update the Pumps, or write smaller transactions",
+        code=Code.PREWRITE_REFUSED,
     )
 
 
@@ -150,4 +156,5 @@ def _out_of_space(full: set[Pump], last: Failure | None) -> NeedsOperator:
     return NeedsOperator(
         f"every Pump that is online is out of space: {names}; the last one says: {last}",
         hint="free disk space there, shorten gc, or start another Pump",
+        code=Code.PREWRITE_REFUSED,
     )

@@ -24,6 +24,7 @@ from typing import Final
 
 from penstock.cluster.labels import labels_in, matches, parse_labels, text_of
 from penstock.cluster.node_registry import NodeState, NodeStatus
+from penstock.codes import Code
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog
 from pumpclient.delivery.connection import PumpWriter, Target, write_large
@@ -252,18 +253,22 @@ class Pumps:
         """Return the error that says why there is no Pump to ask."""
         known = self.all
         if not known:
-            return NoPump("no Pump is registered in etcd", hint="start one: python -m pump")
+            return NoPump(
+                "no Pump is registered in etcd", hint="start one: python -m pump", code=Code.NO_PUMP
+            )
         if not any(map(self._is_ours, known)):
             borne = "; ".join(f"{p.node_id}: {text_of(p.labels) or 'none'}" for p in known)
             return NoPump(
                 f"no Pump bears the labels {text_of(self._wanted)}",
                 hint=f"correct the client's, or start such a Pump; there are: {borne}",
+                code=Code.NO_PUMP,
             )
         names = ", ".join(pump.node_id for pump in known if self._is_ours(pump))
         such = f" with the labels {text_of(self._wanted)}" if self._wanted else ""
         return NoPump(
             f"no Pump{such} is online; registered are {names}",
             hint="look at `binlogctl pumps`, start one",
+            code=Code.NO_PUMP,
         )
 
     @property

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 
 # 2^64 divided by the golden ratio: multiplication by it spreads neighbours far apart.
@@ -104,4 +105,6 @@ def selector_for(strategy: str) -> Selector:
     except KeyError:
         near = difflib.get_close_matches(strategy, _STRATEGIES, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"one of {', '.join(_STRATEGIES)}"
-        raise NeedsOperator(f"unknown strategy {strategy!r}", hint=hint) from None
+        raise NeedsOperator(
+            f"unknown strategy {strategy!r}", hint=hint, code=Code.SETTING_VALUE
+        ) from None

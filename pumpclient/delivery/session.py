@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from penstock.cluster.fence import WriterFence
+from penstock.codes import Code
 from penstock.errors import Retryable
 from penstock.oracle.client import Oracle
 from penstock.wire.binlog import Binlog
@@ -83,7 +84,8 @@ class Session:
             is_done = True
             # The Pump's resolver was quicker, so this is no doubt but a verdict.
             raise Retryable(
-                f"transaction {commit.start_ts} did not happen: pump {home.node_id}: {verdict}"
+                f"transaction {commit.start_ts} did not happen: pump {home.node_id}: {verdict}",
+                code=Code.COMMIT_ROLLED_BACK,
             ) from verdict
         finally:
             # Also after an interrupt: what was decided is delivered.

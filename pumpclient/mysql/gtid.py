@@ -42,6 +42,7 @@ from enum import StrEnum
 from typing import NamedTuple, Self
 from uuid import UUID
 
+from penstock.codes import Code
 from penstock.errors import Malformed
 
 _TAG = re.compile(r"[a-z_][a-z0-9_]{0,31}")
@@ -98,7 +99,11 @@ class MysqlGtidSet:
                 found.add_interval((source, tag), _interval(word))
                 numbered = True
             if not numbered:
-                raise Malformed(f"{part.strip()!r} has no transaction numbers", hint=_MYSQL_HINT)
+                raise Malformed(
+                    f"{part.strip()!r} has no transaction numbers",
+                    hint=_MYSQL_HINT,
+                    code=Code.GTID_MALFORMED,
+                )
         return found
 
     def add(self, gtid: MysqlGtid) -> None:
@@ -193,7 +198,7 @@ def _uuid(text: str) -> UUID:
             return UUID(text)
         except ValueError:
             pass
-    raise Malformed(f"{text!r} is no server uuid", hint=_MYSQL_HINT)
+    raise Malformed(f"{text!r} is no server uuid", hint=_MYSQL_HINT, code=Code.GTID_MALFORMED)
 
 
 def _interval(text: str) -> Interval:
@@ -203,7 +208,11 @@ def _interval(text: str) -> Interval:
         last = int(found[2]) if found[2] is not None else first
         if 1 <= first <= last < NUMBER_END:
             return first, last + 1
-    raise Malformed(f"{text!r} is no transaction number or range of them", hint=_MYSQL_HINT)
+    raise Malformed(
+        f"{text!r} is no transaction number or range of them",
+        hint=_MYSQL_HINT,
+        code=Code.GTID_MALFORMED,
+    )
 
 
 def _range_text(interval: Interval) -> str:
@@ -257,10 +266,16 @@ def decode_sids(data: bytes) -> MysqlGtidSet:
         found, end = _decode(data)
     except (struct.error, IndexError, ValueError) as error:
         raise Malformed(
-            f"undecodable GTID set of {len(data)} bytes: {error}", hint=_BINARY_HINT
+            f"undecodable GTID set of {len(data)} bytes: {error}",
+            hint=_BINARY_HINT,
+            code=Code.GTID_MALFORMED,
         ) from error
     if end != len(data):
-        raise Malformed(f"{len(data) - end} bytes too many after a GTID set", hint=_BINARY_HINT)
+        raise Malformed(
+            f"{len(data) - end} bytes too many after a GTID set",
+            hint=_BINARY_HINT,
+            code=Code.GTID_MALFORMED,
+        )
     return found
 
 
@@ -308,10 +323,16 @@ class MariadbGtid(NamedTuple):
         """Return the id that `text` names; raise `Malformed` when it is none."""
         found = _MARIADB_GTID.fullmatch(text.strip())
         if found is None:
-            raise Malformed(f"{text!r} is no MariaDB GTID", hint=_MARIADB_HINT)
+            raise Malformed(
+                f"{text!r} is no MariaDB GTID", hint=_MARIADB_HINT, code=Code.GTID_MALFORMED
+            )
         domain, server, sequence = map(int, found.groups())
         if domain >= _U32_END or server >= _U32_END or sequence >= _U64_END:
-            raise Malformed(f"{text!r} has a number that is too large", hint=_MARIADB_HINT)
+            raise Malformed(
+                f"{text!r} has a number that is too large",
+                hint=_MARIADB_HINT,
+                code=Code.GTID_MALFORMED,
+            )
         return cls(domain, server, sequence)
 
     def __str__(self) -> str:

@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from penstock.codes import Code
 from penstock.errors import Corrupt, NeedsOperator, Retryable
 from penstock.log.files import sync_folder
 from penstock.wire.binlog import Binlog, BinlogType
@@ -103,8 +104,12 @@ class Journal:
             # Half a line would be taken for damage once others stand after it.
             os.ftruncate(self._file, self._size)
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise Retryable(f"{self._path}: {error.strerror}") from error
-            raise NeedsOperator(f"{self._path}: {error.strerror}", hint=_DISK_HINT) from error
+                raise Retryable(
+                    f"{self._path}: {error.strerror}", code=Code.SOURCE_FILES
+                ) from error
+            raise NeedsOperator(
+                f"{self._path}: {error.strerror}", hint=_DISK_HINT, code=Code.SOURCE_FILES
+            ) from error
         self._size += len(data)
 
 
@@ -127,7 +132,12 @@ def _open_groups(path: Path) -> dict[int, OpenGroup]:
                 first, last = int(record["first"]), int(record["last"])
                 found[first] = OpenGroup(str(record["pump"]), range(first, last + 1))
         except (ValueError, KeyError, TypeError) as error:
-            raise Corrupt(str(path), number, f"line {number} cannot be read: {error!r}") from error
+            raise Corrupt(
+                str(path),
+                number,
+                f"line {number} cannot be read: {error!r}",
+                code=Code.SOURCE_STATE_DAMAGED,
+            ) from error
     if len(whole) < len(data):
         os.truncate(path, len(whole))
     return found
@@ -167,6 +177,7 @@ def _commit(session: Session, pump: Pump, group: OpenGroup) -> None:
             f" from {group.start_ts[0]} on, the others are committed",
             hint="the source was down for longer than the Pump's txn-timeout-s: compare the tables,"
             " then remove the journal",
+            code=Code.COMMIT_ORDER_BROKEN,
         )
     options = session.options
     for payload, start_ts, failure in zip(payloads, group.start_ts, failures, strict=True):

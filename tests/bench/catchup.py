@@ -24,6 +24,7 @@ import psutil
 import pymysql
 
 from deploy.local.cluster import Cluster
+from penstock.codes import Code
 from penstock.errors import Retryable
 from pumpclient import PumpClient
 from pumpclient.transaction import Transaction
@@ -220,7 +221,9 @@ def _next(cluster: Cluster, saved: Callable[[], int], commit_ts: int) -> int:
         if reached != last:
             last, last_s = reached, time.monotonic()
         if time.monotonic() > last_s + STALL_S_MAX or not cluster.drainer.is_running:
-            raise Retryable(f"the Drainer stands at {last}:\n{cluster.drainer.log_tail()}")
+            raise Retryable(
+                f"the Drainer stands at {last}:\n{cluster.drainer.log_tail()}", code=Code.ETCD_AWAY
+            )
         time.sleep(LOOK_EVERY_S)
     return reached
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 from deploy.local.sql_server import SqlProcess
+from penstock.codes import Code
 from penstock.errors import Retryable
 from tests.bench.oltp_writers import Pace
 
@@ -90,5 +91,7 @@ class MarkedWriters:
                         return seen
                     stalls_at_s = stalls_at_s or now_s + STALL_S_MAX
                     if now_s > stalls_at_s:
-                        raise Retryable(f"the downstream stands:\n{log_tail()}")
+                        raise Retryable(
+                            f"the downstream stands:\n{log_tail()}", code=Code.ETCD_AWAY
+                        )
                 time.sleep(LOOK_EVERY_S)

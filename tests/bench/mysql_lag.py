@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from penstock.codes import Code
 from penstock.errors import Retryable
 from tests.bench.apply_replica import fetch
 from tests.bench.figure import Figure, percentile
@@ -68,7 +69,9 @@ def _wait_for_spark(sides: Sides, number: int) -> None:
     deadline_s = time.monotonic() + STALL_S_MAX
     while sides.downstream.query(f"SELECT number FROM {marks} WHERE id = 0") != [(number,)]:
         if time.monotonic() > deadline_s:
-            raise Retryable(f"no row arrives:\n{sides.cluster.drainer.log_tail()}")
+            raise Retryable(
+                f"no row arrives:\n{sides.cluster.drainer.log_tail()}", code=Code.ETCD_AWAY
+            )
         time.sleep(LOOK_EVERY_S)
 
 

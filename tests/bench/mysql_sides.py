@@ -21,6 +21,7 @@ from deploy.local.mariadb import MariadbServer, binlog_options
 from deploy.local.mysql_source import MysqlSource
 from deploy.local.programs import program
 from deploy.local.sysbench import Sysbench
+from penstock.codes import Code
 from penstock.errors import Retryable
 from pumpclient import PumpClient
 from pumpclient.mysql.protocol.address import ServerAddress
@@ -191,7 +192,9 @@ class Sides:
                     return
                 for process in (source, self.cluster.drainer):
                     if not process.is_running:
-                        raise Retryable(f"{process.log}:\n{process.log_tail()}")
+                        raise Retryable(
+                            f"{process.log}:\n{process.log_tail()}", code=Code.ETCD_AWAY
+                        )
                 time.sleep(_LOOK_EVERY_S)
 
     def _names(self) -> list[tuple[str, str]]:

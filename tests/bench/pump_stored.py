@@ -17,6 +17,7 @@ from pathlib import Path
 
 import grpc
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from pump.store.storage import Storage, StorageConfig
 from tests.bench.figure import Figure
@@ -146,4 +147,5 @@ def need_room(home: Path, size_bytes: int) -> None:
         raise NeedsOperator(
             f"{home} has {free >> 30} GiB left, {size_bytes >> 30} are needed",
             hint="set TMPDIR to a larger volume",
+            code=Code.DDL_UNSUPPORTED,
         )

@@ -27,6 +27,7 @@ from deploy.local.mariadb import MariadbServer
 from deploy.local.process import ServerProcess, free_port
 from deploy.local.sysbench import Sysbench
 from deploy.local.tidb import PdAndTikv, TidbServer
+from penstock.codes import Code
 from penstock.errors import Retryable
 from tests.bench.figure import Figure, percentile
 from tests.bench.lag import bare_commits_ms, cpu_s, process_s
@@ -87,7 +88,7 @@ class Sides:
                     if cursor.fetchone() == (number,):
                         return
                 if time.monotonic() > deadline_s or not drainer.is_running:
-                    raise Retryable(f"no row arrives:\n{drainer.log_tail()}")
+                    raise Retryable(f"no row arrives:\n{drainer.log_tail()}", code=Code.ETCD_AWAY)
                 time.sleep(LOOK_EVERY_S)
 
     def keep(self) -> str:

@@ -19,6 +19,7 @@ from drainer.sinks.checkpoint import Checkpoint, Overridden
 from drainer.sinks.opening import open_sink
 from drainer.sinks.protocol import Sink
 from drainer.task.sql.table_sql import quote, table_name
+from penstock.codes import Code
 from penstock.ddl import Catalog, SchemaChange, plan_ddl
 from penstock.errors import Malformed, NeedsOperator, Retryable
 
@@ -181,7 +182,7 @@ def test_a_change_of_overrides_that_fails_leaves_the_checkpoint_as_it_is(
     operator.load_checkpoint()
 
     def refuse(now: Checkpoint) -> dict[int, Override]:
-        raise NeedsOperator("it is under way", hint="wait")
+        raise NeedsOperator("it is under way", hint="wait", code=Code.DDL_UNSUPPORTED)
 
     with pytest.raises(NeedsOperator, match="under way"):
         operator.change_overrides(refuse)
@@ -429,7 +430,7 @@ def test_list_after_list_of_statements_is_one_transaction(shop: tuple[Downstream
 
     def broken() -> Generator[list[bytes]]:
         yield insert(downstream, 90)
-        raise Malformed("no more", hint="none")
+        raise Malformed("no more", hint="none", code=Code.BINLOG_UNDECODABLE)
 
     with pytest.raises(Malformed, match="no more"):
         sink.apply_slices(broken, downstream.point())

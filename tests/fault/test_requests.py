@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError, Message
 
 from deploy.local.etcd import EtcdServer
 from drainer.cluster.server import Services, build_server, listen
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.node.http_status import HttpStatus
 from penstock.pb import cistern_pb2, pdpb_pb2, penstock_pb2, pump_pb2
@@ -129,13 +130,13 @@ class _NoPumps:
         """Find no Pumps."""
 
     def pause(self, asked: str) -> None:
-        raise NeedsOperator(f"not {asked}", hint="none")
+        raise NeedsOperator(f"not {asked}", hint="none", code=Code.DDL_UNSUPPORTED)
 
     def close(self, asked: str) -> None:
         self.pause(asked)
 
     async def hand_over(self, asked: str) -> Sequence[str]:
-        raise NeedsOperator(f"not {asked}", hint="none")
+        raise NeedsOperator(f"not {asked}", hint="none", code=Code.DDL_UNSUPPORTED)
 
     def add_pages(self, pages: HttpStatus) -> None:
         """Add none."""

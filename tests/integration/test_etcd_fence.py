@@ -15,6 +15,7 @@ from deploy.local.etcd import EtcdServer
 from penstock.cluster.etcd import connect, read, read_prefix
 from penstock.cluster.fence import PENDING_KEY, WRITERS, DdlFence, WriterFence
 from penstock.cluster.history import LOCK_KEY, History
+from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from penstock.schema.model import DdlJob, DdlType
 from tests.kit.fakes.oracle import MemoryOracle
@@ -247,7 +248,7 @@ def test_a_schema_that_cannot_be_read_is_for_the_operator_until_it_can(
 
     def on_version(version: int) -> None:
         if broken:
-            raise NeedsOperator("job 7 is unreadable", hint="restore it")
+            raise NeedsOperator("job 7 is unreadable", hint="restore it", code=Code.DDL_UNSUPPORTED)
 
     fence = WriterFence(etcd, "w", on_version)
     opened.callback(fence.close)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from deploy.local.etcd import EtcdServer
+from penstock.codes import Code
 from pumpclient import PumpClient
 from pumpclient.mysql.source import command
 from tests.kit.servers.binlog_server import (
@@ -132,6 +133,7 @@ def test_a_statement_that_cannot_be_followed_waits_for_a_decision(
             fresh.run("SET SESSION binlog_format = STATEMENT", sql)
             status = source.fails()
             assert "as a statement" in status["problem"]
+            assert status["code"] == str(Code.BINLOG_STATEMENT_FORMAT)
             assert status["statement"] in ask("status")
             assert "noted" in ask(*decision)
             source.catch_up(fresh)

@@ -17,6 +17,7 @@ import pytest
 from deploy.local.etcd import EtcdServer
 from penstock.cluster.history import History
 from penstock.cluster.node_registry import Registry
+from penstock.codes import Code
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.errors import Malformed, NeedsOperator, Retryable
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
@@ -243,7 +244,7 @@ def test_a_ddl_whose_client_died_before_it_was_recorded_holds_no_one_up_after_th
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def die(self: History, job: DdlJob, **more: Any) -> None:
-        raise Retryable("died")
+        raise Retryable("died", code=Code.ETCD_AWAY)
 
     with monkeypatch.context() as dying:
         dying.setattr(History, "append", die)
@@ -266,7 +267,7 @@ def test_a_ddl_whose_answer_from_history_was_lost_is_done_once(
         append(self, job, **more)
         if not lost:
             lost.append(job)
-            raise Retryable("etcd failed: UNAVAILABLE") from OSError()
+            raise Retryable("etcd failed: UNAVAILABLE", code=Code.ETCD_AWAY) from OSError()
 
     monkeypatch.setattr(History, "append", append_and_lose_the_answer)
     assert len(shop.execute_ddl("ALTER TABLE goods ADD COLUMN price INT", "shop")) == 1
@@ -281,7 +282,10 @@ def test_a_ddl_that_history_refuses_is_rolled_back_and_changes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(self: History, job: DdlJob, **more: Any) -> None:
-        raise Retryable(f"DDL job {job.id} was not recorded: the lock or the version moved on")
+        raise Retryable(
+            f"DDL job {job.id} was not recorded: the lock or the version moved on",
+            code=Code.ETCD_AWAY,
+        )
 
     with monkeypatch.context() as patched:
         patched.setattr(History, "append", refuse)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 import re
@@ -12,7 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from deploy.error_pages import INDEX, page_of
+from deploy.reference_pages import options_of_a_writer
 from deploy.site import PAGES, linked
+from penstock.codes import SUBJECTS, Code
+from pumpclient.options import Options
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -37,16 +42,65 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_page_is_in_the_menu_and_loads_nothing_from_elsewhere(site: Path) -> None:
     home = (site / "index.html").read_text()
     own = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")]
-    for page in (*map(str, own), *PAGES.values(), "reference/settings.md"):
+    reference = [f"reference/{each}.md" for each in ("settings", "options", "commands")]
+    generated = (*reference, INDEX, *map(page_of, SUBJECTS))
+    for page in (*map(str, own), *PAGES.values(), *generated):
         place = page.removesuffix(".md").removesuffix("index")
         assert f'href="{place}/"' in home or place == "", page
     assert "https://fonts." not in home
+
+
+def test_the_pictures_are_files_of_ours_that_load_nothing(site: Path) -> None:
+    shown = re.findall(r'<img [^>]*src="([^"]+)"', (site / "how_it_works/index.html").read_text())
+    assert len(shown) == 3
+    for source in shown:
+        picture = (site / "how_it_works" / source).resolve().read_text()
+        assert "<title>" in picture
+        assert set(re.findall(r"https?://[^\"]+", picture)) == {"http://www.w3.org/2000/svg"}
 
 
 def test_every_setting_is_on_its_page(site: Path) -> None:
     text = (site / "reference/settings/index.html").read_text()
     for name in ("stop-write-at-available", "batch-rows-max", "rows-per-chunk", "stop-timeout-s"):
         assert name in text
+
+
+def test_every_option_of_a_writer_is_explained_with_its_default() -> None:
+    rows = {name: (default, text) for name, _, default, text in options_of_a_writer()}
+    assert set(rows) == {f"`{each.name}`" for each in dataclasses.fields(Options)}
+    for name, (default, text) in rows.items():
+        value = getattr(Options(), name.strip("`"))
+        assert eval(default.strip("`")) == value  # What the page shows is an expression of ours.
+        assert text, name
+
+
+def test_every_command_is_shown_with_its_flags(site: Path) -> None:
+    text = (site / "reference/commands/index.html").read_text()
+    for name, flag in (
+        ("penstock ctl lost-pump", "--accept-loss-after"),
+        ("penstock source reload", "--accept-gap"),
+        ("drainer ddl", "replace"),
+        ("penstock verify", "--max-differences"),
+        ("penstock demo", "--keep"),
+    ):
+        assert f'id="{name.replace(" ", "-")}"' in text
+        assert flag in text
+
+
+def test_every_code_has_its_place_with_what_it_means_and_the_messages_that_show_it(
+    site: Path,
+) -> None:
+    index = (site / "reference/errors/index.html").read_text()
+    for code in Code:
+        subject = f"{code.number // 1000}xxx"
+        assert f'href="{subject}/#{str(code).lower()}"' in index
+        assert (
+            f'id="{str(code).lower()}"'
+            in (site / f"reference/errors/{subject}/index.html").read_text()
+        )
+    settings = (site / "reference/errors/1xxx/index.html").read_text()
+    assert "unknown variable … in the environment" in settings
+    assert "<td>130</td>" in index
 
 
 def test_a_link_between_files_becomes_one_between_pages() -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.node import command
 from penstock.node.command import CUT_OFF, EXTRAS, ending
@@ -82,7 +83,7 @@ def test_a_missing_extra_is_one_line_that_says_how_to_install_it(
 ) -> None:
     line = assert_one_line(run(program, asked, without=package, folder=tmp_path))
     remedy = f"pip install 'penstock[{EXTRA_OF[program]}]'"
-    assert line == f"{program}: the package {package} is not installed ({remedy})"
+    assert line == f"{program}: the package {package} is not installed ({remedy}) [PS-1009]"
 
 
 def test_verifying_without_its_extra_is_one_line_too(tmp_path: Path) -> None:
@@ -204,11 +205,15 @@ def test_a_statement_of_several_lines_is_one_line_of_an_error(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def body() -> int:
-        raise NeedsOperator("cannot follow 'CREATE TABLE t (\n  id INT)'", hint="replace it")
+        raise NeedsOperator(
+            "cannot follow 'CREATE TABLE t (\n  id INT)'",
+            hint="replace it",
+            code=Code.DDL_UNSUPPORTED,
+        )
 
     assert command.run("some", body) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line == "some: cannot follow 'CREATE TABLE t (\\n  id INT)' (replace it)"
+    assert line == "some: cannot follow 'CREATE TABLE t (\\n  id INT)' (replace it) [PS-5002]"
 
 
 def test_what_is_no_path_of_a_certificate_is_refused_with_a_hint() -> None:

@@ -152,3 +152,22 @@ def test_who_logs_in_to_a_mysql_without_tls_gets_what_that_takes(extra: str) -> 
     if "penstock[mysql]" in brought:
         brought |= set(extras["mysql"])
     assert any(requirement.startswith("cryptography") for requirement in brought)
+
+
+def test_a_set_up_that_pip_ends_says_why_pip_did(tmp_path: Path) -> None:
+    (tmp_path / "deploy").mkdir()
+    for name in ("setup.sh", "packages.sh", "packages.txt", "constraints.txt"):
+        shutil.copy(ROOT / "deploy" / name, tmp_path / "deploy")
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    python = tmp_path / ".venv/bin/python"
+    python.write_text(
+        '#!/bin/sh\ncase "$*" in *"pip install"*) echo "They conflict."; exit 1;; esac\n'
+    )
+    python.chmod(0o755)
+    done = subprocess.run(
+        [tmp_path / "deploy/setup.sh"], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 1
+    assert "They conflict.\nsetup: pip has failed" in done.stderr
+    assert not (tmp_path / ".venv/installed").exists()

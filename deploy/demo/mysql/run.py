@@ -19,6 +19,7 @@ from deploy.local.cluster import Cluster
 from deploy.local.mariadb import MariadbServer, binlog_options
 from deploy.local.mysql_source import MysqlSource
 from deploy.local.sysbench import Sysbench, SysbenchRun
+from penstock.codes import Code, code_named
 from penstock.errors import NeedsOperator, Retryable
 from penstock.node.logs import start_logging
 from pumpclient import PumpClient
@@ -115,7 +116,11 @@ class Demo:
     def _is_loaded(self) -> bool:
         status = self.source.status()
         if status.get("state") == "failed":
-            raise NeedsOperator(f"mysql-source: {status['problem']}", hint=status["hint"])
+            raise NeedsOperator(
+                f"mysql-source: {status['problem']}",
+                hint=status["hint"],
+                code=code_named(status["code"]) or Code.NODE_REFUSES,
+            )
         return bool(status.get("state") == "syncing" and status["committed"])
 
     def _take(self, step: Step, display: Display) -> None:
@@ -142,7 +147,9 @@ class Demo:
                     display.say(statement)
                     _execute(cursor, statement)
         except pymysql.MySQLError as error:
-            raise Retryable(f"the upstream refused a statement: {error}") from error
+            raise Retryable(
+                f"the upstream refused a statement: {error}", code=Code.CHILD_FAILED
+            ) from error
         finally:
             connection.close()
 

@@ -17,6 +17,7 @@ from deploy.demo.watch import Watch
 from deploy.local.cluster import Cluster
 from deploy.local.sysbench import WORKLOAD, Sysbench, SysbenchRun
 from deploy.local.tidb import PdAndTikv, TidbServer
+from penstock.codes import Code
 from penstock.errors import Retryable
 from penstock.oracle.client import OracleClient
 
@@ -109,7 +110,9 @@ class Demo:
                     display.say(statement)
                     cursor.execute(statement)
         except pymysql.MySQLError as error:
-            raise Retryable(f"the TiDB refused a statement: {error}") from error
+            raise Retryable(
+                f"the TiDB refused a statement: {error}", code=Code.CHILD_FAILED
+            ) from error
         finally:
             connection.close()
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pymysql.constants import ER
 from pymysql.err import MySQLError
 
+from penstock.codes import Code
 from penstock.ddl.charsets import charset_of_collation
 from penstock.ddl.rewrite.collation_substitutes import (
     SUBSTITUTE_CHARSETS,
@@ -179,6 +180,7 @@ def _stopped(name: str, substitute: str) -> NeedsOperator:
         f"the downstream has no collation {name}",
         hint=f'set apply.collations = "map" to have {substitute} in its place, or run another'
         " statement instead: drainer ddl replace",
+        code=Code.SINK_COLLATION,
     )
 
 
@@ -189,4 +191,5 @@ def _coarse(table: str, index: IndexInfo, column: ColumnInfo, substitute: str) -
         " that upstream tells apart, so rows would be lost",
         hint="give the column upstream a collation that both servers have, such as utf8mb4_bin, or"
         " run the statement with a finer one instead: drainer ddl replace",
+        code=Code.SINK_COLLATION,
     )

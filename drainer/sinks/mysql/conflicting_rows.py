@@ -14,6 +14,7 @@ from typing import Any
 from pymysql.constants import ER
 
 from drainer.sinks.protocol import Refused, pairs
+from penstock.codes import Code
 from penstock.ddl.syntax.lexer import quote_name
 from penstock.refused_inserts import inserted, names_in
 
@@ -71,6 +72,7 @@ def unknown(table: str) -> Refused:
     return Refused(
         f"an upsert of {table} met another row than its own, which is not found any more",
         hint="start the Drainer again; if it comes back, compare the tables' unique indexes",
+        code=Code.SINK_ROW_CONFLICT,
     )
 
 
@@ -90,6 +92,7 @@ def _refused(
         f" {pairs(key, [two[name] for name in key])}: {index} is unique, and the latter"
         f" is to have {pairs(held, [two[name] for name in held])}",
         hint=_FINER if is_key or "at the same time" in what else _COMPARE,
+        code=Code.SINK_ROW_CONFLICT,
     )
 
 

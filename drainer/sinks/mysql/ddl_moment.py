@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from penstock.codes import Code
 from penstock.ddl import adopted
 from penstock.ddl.tables.default_values import is_now
 from penstock.errors import NeedsOperator
@@ -40,6 +41,7 @@ def moment_s(change: SchemaChange) -> float:
             f"columns of {change.job.query!r} got different moments upstream",
             hint="add them downstream one by one, each after SET TIMESTAMP to the moment that"
             " older rows have upstream, then track this DDL",
+            code=Code.SINK_DDL_MOMENT,
         )
     return moment
 
@@ -70,4 +72,5 @@ def _parsed(text: str) -> float:
     raise NeedsOperator(
         f"older rows have {text!r} as the moment of their new column, which is none",
         hint="do it by hand downstream, then track this DDL",
+        code=Code.SINK_DDL_MOMENT,
     )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pymysql.constants import ER
 
+from penstock.codes import Code
 from penstock.ddl import adopted
 from penstock.errors import NeedsOperator
 from penstock.schema.model import PUBLIC, DdlType, TableInfo
@@ -87,6 +88,7 @@ def ensure_repeatable(change: SchemaChange) -> None:
         raise NeedsOperator(
             f"it is unknown whether the downstream already did: {change.job.query}",
             hint="look at the downstream, do it by hand if it is not done, and then track it",
+            code=Code.SINK_DDL_DOUBT,
         )
 
 

@@ -14,6 +14,7 @@ import re
 import pymysql
 
 from drainer.sinks.mysql.session import Connection, many, one, passes
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 
 log = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ def check_grants(
         problem = f"the downstream's account {account} has no right to {', '.join(missing)}"
         hint = f"GRANT {', '.join((*_ROWS, *_DDL))} on *.*, or on the schemas that are written"
         if needed is _ROWS:
-            raise NeedsOperator(f"{problem}: it cannot {what}", hint=hint)
+            raise NeedsOperator(f"{problem}: it cannot {what}", hint=hint, code=Code.SINK_GRANT)
         log.warning("%s: it cannot %s, and stops at the first one (%s)", problem, what, hint)
 
 

@@ -35,6 +35,7 @@ from drainer.sinks.mysql.url import MysqlTarget
 from drainer.sinks.protocol import Refused, row_of
 from drainer.task.loopback import MARK_SCHEMA, MARK_TABLE
 from penstock import refused_inserts
+from penstock.codes import Code
 from penstock.errors import Retryable
 from penstock.security.databases import CERTIFICATE_HINT, MISMATCH, MISMATCH_HINT
 
@@ -145,16 +146,19 @@ class MysqlSession:
                 deadline = time.monotonic() + self._retry_s_max
             if time.monotonic() + pause_s > deadline:
                 raise Retryable(
-                    f"downstream {self._target.name}: {problem}, for {self._retry_s_max:.0f} s"
+                    f"downstream {self._target.name}: {problem}, for {self._retry_s_max:.0f} s",
+                    code=Code.SINK_AWAY,
                 ) from problem
             log.warning("downstream %s: %s; trying again", self._target.name, problem)
             if self._closing.wait(pause_s):
-                raise Retryable("the sink was closed while it waited") from problem
+                raise Retryable(
+                    "the sink was closed while it waited", code=Code.CLOSED
+                ) from problem
             pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
     def _connected(self) -> Connection:
         if self._closing.is_set():
-            raise Retryable("the sink is closed")
+            raise Retryable("the sink is closed", code=Code.CLOSED)
         if self._connection is None:
             tls = self._target.tls
             self._connection = connection = _MarkingConnection(
@@ -345,4 +349,6 @@ def refused(error: BaseException, row: str = "") -> Refused:
         hint = limit
     elif code in ALREADY_CODES:
         hint = "the downstream's schema is not the upstream's at the checkpoint; make it so"
-    return Refused(f"the downstream refused{row and ' ' + row}: {error}", hint=hint)
+    return Refused(
+        f"the downstream refused{row and ' ' + row}: {error}", hint=hint, code=Code.SINK_REFUSES
+    )

@@ -63,6 +63,7 @@ from drainer.sinks.protocol import (
     lane_committed,
     partition_committed,
 )
+from penstock.codes import Code
 
 
 class WorkerQueues:
@@ -134,7 +135,9 @@ def _run(
         except (pymysql.err.MySQLError, OSError) as error:
             if safe:
                 raise  # What is run again in the safe form does no harm.
-            raise InDoubt(f"a commit got no answer: {error}") from error
+            raise InDoubt(
+                f"a commit got no answer: {error}", code=Code.SINK_COMMIT_DOUBT
+            ) from error
         lane_committed()
         return missed
 
@@ -285,6 +288,7 @@ class Fences:
             f"{what} is fenced off: this Drainer's epoch is {self._epoch}, the downstream's"
             f" {epoch}",
             hint="another Drainer writes to the same downstream; stop one of them",
+            code=Code.CHECKPOINT_TAKEN,
         )
 
 

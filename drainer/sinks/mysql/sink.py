@@ -67,6 +67,7 @@ from drainer.sinks.protocol import (
     transaction_committed,
 )
 from drainer.task.sql.literals import MYSQL
+from penstock.codes import Code
 from penstock.ddl.rewrite.foreign import spelled_for
 from penstock.ddl.syntax.lexer import quote_name
 from penstock.ddl.syntax.statements import Flavor
@@ -415,6 +416,7 @@ class MysqlSink:
                 f"a statement of {largest} bytes does not fit into the downstream's"
                 f" max_allowed_packet of {self._session.packet_bytes_max}",
                 hint="raise max_allowed_packet on the downstream; a single row can be that large",
+                code=Code.SINK_PACKET,
             )
 
 

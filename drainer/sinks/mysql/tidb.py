@@ -26,6 +26,7 @@ from typing import Any
 from pymysql.constants import ER
 from pymysql.err import MySQLError
 
+from penstock.codes import Code
 from penstock.errors import Retryable
 
 log = logging.getLogger(__name__)
@@ -110,7 +111,7 @@ def wait_for_ddl(connection: Any, query: str, closing: threading.Event) -> None:
             is_logged = True
             log.info("waiting for a DDL that the downstream still runs: %s", query)
         if closing.wait(_POLL_S):
-            raise Retryable("the sink was closed while the downstream ran a DDL")
+            raise Retryable("the sink was closed while the downstream ran a DDL", code=Code.CLOSED)
 
 
 def _is_under_way(connection: Any, query: str) -> bool:

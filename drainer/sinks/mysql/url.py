@@ -22,6 +22,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from drainer.sinks.mysql.collations import MAP, POLICIES
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.security.databases import FULL, PasswordFile, SqlTls
 from penstock.settings.setting import out_of_range
@@ -74,11 +75,14 @@ def parse_url(url: str) -> MysqlTarget:
         raise NeedsOperator(
             f"unreadable downstream URL: {error}",
             hint="write mysql://user:password@host:port/ and percent-encode special characters",
+            code=Code.SINK_URL,
         ) from error
     for key in asked:
         if key not in _KNOWN:
             raise NeedsOperator(
-                f"unknown downstream option {key!r}", hint=f"known are {', '.join(sorted(_KNOWN))}"
+                f"unknown downstream option {key!r}",
+                hint=f"known are {', '.join(sorted(_KNOWN))}",
+                code=Code.SINK_URL,
             )
     password = unquote(parts.password or "")
     password_file = _password_file(password, asked.get("password-file", ""))
@@ -120,6 +124,7 @@ def _password_file(password: str, file: str) -> PasswordFile | None:
         raise NeedsOperator(
             "the downstream's URL has a password and a password-file",
             hint="leave one of them out",
+            code=Code.SINK_URL,
         )
     return PasswordFile(file) if file else None
 
@@ -128,11 +133,14 @@ def _variables(text: str) -> Iterator[tuple[str, str]]:
     for each in filter(None, text.split(",")):
         found = _VARIABLE.fullmatch(each)
         if found is None:
-            raise NeedsOperator(f"{each!r} sets no session variable", hint="write name=value")
+            raise NeedsOperator(
+                f"{each!r} sets no session variable", hint="write name=value", code=Code.SINK_URL
+            )
         if found[1].lower() in _FIXED:
             raise NeedsOperator(
                 f"the session variable {found[1]} is part of how rows are written",
                 hint="times travel as UTC whatever the downstream's time zone is; sql-mode has a"
                 " setting of its own",
+                code=Code.SINK_URL,
             )
         yield found[1], found[2]

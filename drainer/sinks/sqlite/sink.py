@@ -45,6 +45,7 @@ from drainer.sinks.protocol import (
 )
 from drainer.sinks.sqlite.ddl import check_columns, plan
 from drainer.task.sql.literals import SQLITE
+from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 
 if TYPE_CHECKING:
@@ -72,7 +73,9 @@ def file_of(url: str) -> Path:
     path = unquote(parts.path)
     if parts.netloc or len(path) < 2 or parts.query:
         raise NeedsOperator(
-            f"{url!r} names no file", hint="write sqlite:///relative.db or sqlite:////absolute.db"
+            f"{url!r} names no file",
+            hint="write sqlite:///relative.db or sqlite:////absolute.db",
+            code=Code.SINK_URL,
         )
     return Path(path[1:])
 
@@ -289,15 +292,18 @@ class SqliteSink:
                     deadline = time.monotonic() + self._retry_s_max
                 if time.monotonic() > deadline:
                     raise Retryable(
-                        f"{self._path}: {problem}, for {self._retry_s_max:.0f} s"
+                        f"{self._path}: {problem}, for {self._retry_s_max:.0f} s",
+                        code=Code.SINK_AWAY,
                     ) from problem
                 log.warning("%s: %s; trying again", self._path, problem)
                 if self._closing.wait(_PAUSE_S):
-                    raise Retryable("the sink was closed while it waited") from problem
+                    raise Retryable(
+                        "the sink was closed while it waited", code=Code.CLOSED
+                    ) from problem
 
     def _connected(self) -> sqlite3.Connection:
         if self._closing.is_set():
-            raise Retryable("the sink is closed")
+            raise Retryable("the sink is closed", code=Code.CLOSED)
         if self._connection is None:
             self._check_path()
             self._connection = connection = sqlite3.connect(
@@ -338,6 +344,7 @@ class SqliteSink:
         return NeedsOperator(
             f"the downstream {self._path} cannot be used: {why}",
             hint="check the path, its rights, and that it is a database of SQLite",
+            code=Code.SQLITE_FILE,
         )
 
     def _disconnect(self) -> None:
@@ -385,4 +392,5 @@ def _refused(error: sqlite3.Error, row: str = "") -> Refused:
     return Refused(
         f"the downstream refused{row}: {error}",
         hint="compare the downstream's schema and data with the upstream's",
+        code=Code.SINK_REFUSES,
     )

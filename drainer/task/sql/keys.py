@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from drainer.task.sql.literals import padded_length
+from penstock.codes import Code
 from penstock.errors import Malformed
 from penstock.schema.model import PUBLIC, ColumnInfo, IndexInfo, MysqlType, TableInfo
 
@@ -69,6 +70,7 @@ def normal_key(column: ColumnInfo, values: pa.Array) -> pa.Array:
         raise Malformed(
             f"a row has NULL in the key column {column.name!r}",
             hint="the row was not written by a database; find its writer",
+            code=Code.ROW_MALFORMED,
         )
     if length := padded_length(column):
         return pa.array([v.ljust(length, b"\0") for v in values.to_pylist()], pa.large_binary())

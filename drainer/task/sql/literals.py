@@ -28,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.codes import Code
 from penstock.errors import Malformed
 from penstock.schema.model import ColumnInfo, MysqlType
 
@@ -85,6 +86,7 @@ def family(column: ColumnInfo) -> Family:
         raise Malformed(
             f"column {column.name!r} has the type {column.sql_type}, which has no row encoding",
             hint="leave the table out, or change the column's type",
+            code=Code.COLUMN_TYPE,
         )
     return found
 
@@ -275,6 +277,7 @@ def number_to_text(column: ColumnInfo, number: int) -> str:
     raise Malformed(
         f"column {column.name!r}: {number} is not one of its {len(elems)} elements",
         hint="the row was written with another version of the table",
+        code=Code.ROW_MALFORMED,
     )
 
 

@@ -57,6 +57,7 @@ from drainer.task.sql.literals import Family, family, padded_length
 from drainer.task.sql.rowwise import Row, row_codec
 from drainer.task.sql.table_sql import TableSql, table_sql
 from drainer.task.work_unit import Link, Op, WorkUnit
+from penstock.codes import Code
 from penstock.errors import Malformed
 from penstock.schema.model import PUBLIC, ColumnInfo, IndexColumn, IndexInfo, TableInfo
 from penstock.wire.binlog import MutationType
@@ -120,7 +121,9 @@ class RowStatements:
                 after=_matrix(columns[3 + sets :], len(batch)),
             )
         except _UNREADABLE as error:
-            raise Malformed(f"undecodable statements: {error}", hint=_HINT) from error
+            raise Malformed(
+                f"undecodable statements: {error}", hint=_HINT, code=Code.SPARK_MESSAGE
+            ) from error
 
 
 def _matrix(columns: list[pa.Array], rows: int) -> Keys:

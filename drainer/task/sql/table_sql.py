@@ -45,6 +45,7 @@ import pyarrow.compute as pc
 from drainer.task.sql.keys import EXACT, apply_key, can_meet_others, is_written
 from drainer.task.sql.literals import MYSQL, SQLITE, Family, family, literal, literal_column
 from drainer.task.work_unit import BOUNDS
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.schema.model import ColumnInfo, IndexInfo, MysqlType, TableInfo
 
@@ -236,6 +237,7 @@ class TableSql:
             raise NeedsOperator(
                 f"table {self.table.name!r} has no key and names columns like every row id",
                 hint="give the table a primary key",
+                code=Code.TABLE_KEY,
             )
         return f"{rowid} = (SELECT {rowid} FROM {self._target} WHERE {where} LIMIT 1)"
 

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator
 
 LAST_WORDS = "/penstock/v1/last_words/"
@@ -61,6 +62,7 @@ def last_words(items: Mapping[str, bytes]) -> dict[str, LastWord]:
             raise Malformed(
                 f"{key} is {text!r}: {error}",
                 hint="delete the key, and start that Pump again if a Drainer waits for it",
+                code=Code.ETCD_VALUE,
             ) from error
         found[word.pump] = word
     return found
@@ -97,6 +99,7 @@ class LostPump:
                 f" ({received_ts}, {self.up_to_ts}] are gone",
                 hint="restore the downstream from a backup of a later commit_ts; or give them up"
                 f" too: binlogctl lost-pump {self.pump} --accept-loss-after {received_ts}",
+                code=Code.LOST_BINLOGS_NEEDED,
             )
 
     def refuse_return(self) -> NeedsOperator:
@@ -106,6 +109,7 @@ class LostPump:
             f" what it holds after {self.after_ts}, and no one would read what it takes now",
             hint="start a new Pump: an empty --data-dir and another --node-id; the log of this one"
             " can be read with `binlogctl dump`",
+            code=Code.PUMP_LOST,
         )
 
 
@@ -119,6 +123,8 @@ def lost_pumps(items: Mapping[str, bytes]) -> dict[str, LostPump]:
             if type(lost.after_ts) is not int or type(lost.up_to_ts) is not int:
                 raise ValueError("timestamps are numbers")
         except (ValueError, TypeError) as error:
-            raise Malformed(f"{key} is {text!r}: {error}", hint="correct it in etcd") from error
+            raise Malformed(
+                f"{key} is {text!r}: {error}", hint="correct it in etcd", code=Code.ETCD_VALUE
+            ) from error
         found[lost.pump] = lost
     return found

@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 from penstock.cluster.etcd import EtcdClient, etcd_errors, read, read_prefix
 from penstock.cluster.lease import Lease
+from penstock.codes import Code
 from penstock.errors import Malformed
 
 RUNS = "/penstock/v1/drainer-runs/"
@@ -109,4 +110,6 @@ def _parsed(make: Callable[[Any], T], key: str, text: bytes) -> T:
     try:
         return make(json.loads(text))
     except (ValueError, TypeError) as error:
-        raise Malformed(f"{key} is {text!r}: {error}", hint="delete it in etcd") from error
+        raise Malformed(
+            f"{key} is {text!r}: {error}", hint="delete it in etcd", code=Code.ETCD_VALUE
+        ) from error

@@ -28,6 +28,7 @@ from typing import Any
 
 import grpc
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.pb.etcd import rpc_pb2, rpc_pb2_grpc
 from penstock.security.refusal import etcd_refusal
@@ -127,14 +128,22 @@ def _endpoints(urls: Sequence[str] | str) -> tuple[list[tuple[str, int]], bool]:
         port = port.rstrip("/")
         if not host or not port.isdecimal():
             raise NeedsOperator(
-                f"etcd endpoint {url!r} is not host:port", hint="like 10.0.0.1:2379"
+                f"etcd endpoint {url!r} is not host:port",
+                hint="like 10.0.0.1:2379",
+                code=Code.SETTING_VALUE,
             )
         found.append((host, int(port)))
     if not found:
-        raise NeedsOperator("no etcd endpoint given", hint="give at least one, like 127.0.0.1:2379")
+        raise NeedsOperator(
+            "no etcd endpoint given",
+            hint="give at least one, like 127.0.0.1:2379",
+            code=Code.SETTING_MISSING,
+        )
     if len(schemes) > 1:
         raise NeedsOperator(
-            "some etcd endpoints are https:// and some are not", hint="it is one or the other"
+            "some etcd endpoints are https:// and some are not",
+            hint="it is one or the other",
+            code=Code.SETTINGS_CONTRADICT,
         )
     return found, schemes == {True}
 
@@ -146,7 +155,9 @@ def _addresses(endpoints: Sequence[tuple[str, int]]) -> str:
         try:
             answers = socket.getaddrinfo(host, port, socket.AF_INET, socket.SOCK_STREAM)
         except OSError as error:
-            raise Retryable(f"cannot resolve etcd host {host!r}: {error}") from error
+            raise Retryable(
+                f"cannot resolve etcd host {host!r}: {error}", code=Code.ETCD_AWAY
+            ) from error
         found.append(f"{answers[0][4][0]}:{port}")
     return "ipv4:" + ",".join(found)
 
@@ -171,7 +182,9 @@ def etcd_errors(etcd: EtcdClient = None) -> Iterator[None]:
         code = error.code()
         if code in _REFUSALS:
             raise NeedsOperator(
-                f"{where} refused: {error.details()}", hint="check etcd's users and roles"
+                f"{where} refused: {error.details()}",
+                hint="check etcd's users and roles",
+                code=Code.ETCD_REFUSES,
             ) from error
         raise _failed(etcd, f"{where} failed: {code.name}: {error.details()}") from error
     except _etcd3.Etcd3Exception as error:
@@ -179,17 +192,17 @@ def etcd_errors(etcd: EtcdClient = None) -> Iterator[None]:
     except ValueError as error:
         if "closed channel" not in str(error):
             raise
-        raise EtcdClosed("this etcd client is closed") from error
+        raise EtcdClosed("this etcd client is closed", code=Code.CLOSED) from error
 
 
 def _failed(etcd: EtcdClient, problem: str) -> PenstockError:
     """Return the error of a call that failed, for the certificates' sake or for another."""
     refusal = None if etcd is None else etcd.refusal()
     if refusal is None:
-        return Retryable(problem)
+        return Retryable(problem, code=Code.ETCD_AWAY)
     if not etcd.has_answered:
-        return NeedsOperator(f"etcd: {refusal.problem}", hint=refusal.hint)
-    return Retryable(f"{problem}; {refusal}")
+        return NeedsOperator(f"etcd: {refusal.problem}", hint=refusal.hint, code=refusal.code)
+    return Retryable(f"{problem}; {refusal}", code=Code.ETCD_AWAY)
 
 
 def read(etcd: EtcdClient, key: str, *, timeout_s: float | None = None) -> bytes | None:

@@ -29,6 +29,7 @@ from types import TracebackType
 from penstock.cluster.etcd import EtcdClient, EtcdClosed, Watch, etcd_errors
 from penstock.cluster.history import LOCK_KEY, Guard, History
 from penstock.cluster.lease import Lease
+from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 
 log = logging.getLogger(__name__)
@@ -71,7 +72,10 @@ class Pin:
         held = self._membership.lease.is_held()
         self._fence._leave(self._membership)
         if error is None and not held:
-            raise Retryable("this writer's lease ran out while a transaction was being committed")
+            raise Retryable(
+                "this writer's lease ran out while a transaction was being committed",
+                code=Code.LEASE_LOST,
+            )
 
 
 class WriterFence:
@@ -101,7 +105,7 @@ class WriterFence:
         self._version = 0
         self._is_open = False
         self._closed = False
-        self._problem: PenstockError = Retryable("etcd has not answered yet")
+        self._problem: PenstockError = Retryable("etcd has not answered yet", code=Code.ETCD_AWAY)
         self._thread = threading.Thread(target=self._run, name="schema fence", daemon=True)
         self._thread.start()
 
@@ -142,12 +146,14 @@ class WriterFence:
     def _check_hope(self, left_s: float) -> None:
         """Raise what keeps us from continuing, when it will not pass or time is up."""
         if self._closed:
-            raise Retryable("this writer's fence is closed")
+            raise Retryable("this writer's fence is closed", code=Code.CLOSED)
         if isinstance(self._problem, NeedsOperator):
-            raise NeedsOperator(self._problem.problem, hint=self._problem.hint)
+            raise NeedsOperator(
+                self._problem.problem, hint=self._problem.hint, code=self._problem.code
+            )
         if left_s <= 0:
             reason = f"DDL {self._pending} is pending" if self._pending else str(self._problem)
-            raise Retryable(f"no transaction can commit now: {reason}")
+            raise Retryable(f"no transaction can commit now: {reason}", code=Code.LEASE_LOST)
 
     def _leave(self, membership: _Membership) -> None:
         with self._changed:
@@ -228,7 +234,9 @@ class WriterFence:
         with self._changed:
             # A DDL that was announced since waits for us, so `version` is still the newest.
             if not self._pending and not self._closed:
-                self._problem = Retryable("this writer's lease ran out; is etcd away?")
+                self._problem = Retryable(
+                    "this writer's lease ran out; is etcd away?", code=Code.LEASE_LOST
+                )
                 self._version = version
                 self._is_open = True
                 self._changed.notify_all()
@@ -261,7 +269,7 @@ class DdlFence:
         with etcd_errors(self._etcd):
             _, meta = self._etcd.get(LOCK_KEY)
         if meta is None:
-            raise Retryable("the DDL lock was lost")
+            raise Retryable("the DDL lock was lost", code=Code.DDL_LOCK_LOST)
         return meta.create_revision, meta.lease_id
 
     def _announce(self, pending: str, lock_revision: int, lease_id: int) -> Guard:
@@ -273,7 +281,9 @@ class DdlFence:
                 failure=[],
             )
         if not done:
-            raise Retryable("the DDL lock was lost, or another DDL is pending")
+            raise Retryable(
+                "the DDL lock was lost, or another DDL is pending", code=Code.DDL_LOCK_LOST
+            )
         return Guard(PENDING_KEY, answers[1][0][1].create_revision)
 
     def _wait_for_writers(self, pending: str, wait_s_max: float) -> None:
@@ -292,7 +302,10 @@ class DdlFence:
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0:
                     names = ", ".join(sorted(awaited))
-                    raise Retryable(f"writers still commit under the old schema: {names}")
+                    raise Retryable(
+                        f"writers still commit under the old schema: {names}",
+                        code=Code.DDL_WRITERS_LATE,
+                    )
                 changed.wait(left_s)
                 changed.clear()
         finally:

@@ -24,6 +24,7 @@ from typing import Any, Protocol
 from penstock.cluster.etcd import EtcdClient, Watch, etcd_errors, is_any_from, read, read_pages
 from penstock.cluster.lease import Lease
 from penstock.cluster.node_registry import Cancellable
+from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator, Retryable
 from penstock.schema.model import DdlJob
 from penstock.schema.tidb_json import job_from_json, job_to_json, origin_from_json, origin_to_json
@@ -109,10 +110,15 @@ class History:
             return
         found = read(self._etcd, key)
         if found is None:
-            raise Retryable(f"DDL job {job.id} was not recorded: the lock or the version moved on")
+            raise Retryable(
+                f"DDL job {job.id} was not recorded: the lock or the version moved on",
+                code=Code.DDL_LOCK_LOST,
+            )
         if found.decode() != text:
             raise NeedsOperator(
-                f"DDL job id {job.id} is taken", hint=f"was {NEXT_ID_KEY} in etcd put back?"
+                f"DDL job id {job.id} is taken",
+                hint=f"was {NEXT_ID_KEY} in etcd put back?",
+                code=Code.DDL_HISTORY,
             )
 
     def get(self, job_id: int) -> DdlJob | None:
@@ -253,7 +259,7 @@ class History:
                     return Guard(LOCK_KEY, meta.create_revision)
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0 or lease.is_lost():
-                    raise Retryable(f"{value.decode()} holds the DDL lock")
+                    raise Retryable(f"{value.decode()} holds the DDL lock", code=Code.DDL_LOCKED)
                 changed.wait(min(left_s, 1.0))
         finally:
             watch.cancel()
@@ -265,7 +271,11 @@ class History:
         if value is None:
             return 0, 0
         if not value.isdigit():
-            raise Malformed(f"{key} in etcd is {value!r}", hint="it must be a decimal number")
+            raise Malformed(
+                f"{key} in etcd is {value!r}",
+                hint="it must be a decimal number",
+                code=Code.ETCD_VALUE,
+            )
         return int(value), meta.mod_revision
 
 
@@ -281,7 +291,9 @@ def _json(key: str, value: bytes) -> Any:
     try:
         return json.loads(value)
     except ValueError as error:
-        raise Malformed(f"{key} in etcd is not JSON: {error}", hint="restore it") from error
+        raise Malformed(
+            f"{key} in etcd is not JSON: {error}", hint="restore it", code=Code.ETCD_VALUE
+        ) from error
 
 
 def _later(items: dict[str, bytes], after_version: int) -> list[DdlJob]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 
 
@@ -14,9 +15,15 @@ def parse_labels(texts: Iterable[str]) -> dict[str, str]:
     for text in texts:
         name, equals, value = (part.strip() for part in text.partition("="))
         if not name or not equals or not value or "=" in value:
-            raise NeedsOperator(f"{text!r} is not a label", hint="write name=value: zone=a")
+            raise NeedsOperator(
+                f"{text!r} is not a label", hint="write name=value: zone=a", code=Code.SETTING_VALUE
+            )
         if labels.setdefault(name, value) != value:
-            raise NeedsOperator(f"the label {name} has two values", hint="give it once")
+            raise NeedsOperator(
+                f"the label {name} has two values",
+                hint="give it once",
+                code=Code.SETTINGS_CONTRADICT,
+            )
     return labels
 
 

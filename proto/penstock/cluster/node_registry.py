@@ -30,6 +30,7 @@ from penstock.cluster.departed_pumps import (
 )
 from penstock.cluster.drainer_runs import standbys
 from penstock.cluster.etcd import EtcdClient, Watch, etcd_errors, read, read_prefix
+from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator
 from penstock.ts import seconds_between
 
@@ -114,7 +115,9 @@ class NodeStatus:
             )
         except (ValueError, AttributeError) as error:
             raise Malformed(
-                f"a node's status is {text!r}: {error}", hint="correct or delete its key in etcd"
+                f"a node's status is {text!r}: {error}",
+                hint="correct or delete its key in etcd",
+                code=Code.ETCD_VALUE,
             ) from error
 
 
@@ -214,6 +217,7 @@ def refuse_pd(etcd: EtcdClient) -> None:
             f"this etcd is that of the TiDB cluster {pd_id.decode('utf-8', 'replace')}, whose"
             " PD gives the timestamps",
             hint="give the addresses of its PD: pd-address",
+            code=Code.PD_CLUSTER,
         )
 
 
@@ -306,7 +310,11 @@ class Registry:
         items, _ = read_prefix(self._etcd, ENTERED)
         for key, text in items.items():
             if not text.isdigit():
-                raise Malformed(f"{key} in etcd is {text!r}", hint="it must be a decimal number")
+                raise Malformed(
+                    f"{key} in etcd is {text!r}",
+                    hint="it must be a decimal number",
+                    code=Code.ETCD_VALUE,
+                )
         return {key[len(ENTERED) :]: int(text) for key, text in items.items()}
 
     def put_last_word(self, word: LastWord) -> None:
@@ -371,7 +379,9 @@ def _gap(key: str, text: bytes) -> Gap:
     try:
         return Gap(**json.loads(text))
     except (ValueError, TypeError) as error:
-        raise Malformed(f"{key} is {text!r}: {error}", hint="correct it in etcd") from error
+        raise Malformed(
+            f"{key} is {text!r}: {error}", hint="correct it in etcd", code=Code.ETCD_VALUE
+        ) from error
 
 
 def _prefix(kind: NodeKind) -> str:
@@ -380,5 +390,9 @@ def _prefix(kind: NodeKind) -> str:
 
 def _cluster_id(text: bytes) -> int:
     if not text.isdigit():
-        raise Malformed(f"the cluster id is {text!r}", hint=f"correct {CLUSTER_ID_KEY} in etcd")
+        raise Malformed(
+            f"the cluster id is {text!r}",
+            hint=f"correct {CLUSTER_ID_KEY} in etcd",
+            code=Code.ETCD_VALUE,
+        )
     return int(text)

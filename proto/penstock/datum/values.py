@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import struct
 
+from penstock.codes import Code
 from penstock.errors import Malformed
 from penstock.wire import protowire
 from penstock.wire.protowire import encode_uvarint
@@ -53,7 +54,9 @@ _PADDING = bytes(_GROUP)
 
 def damaged(what: str) -> Malformed:
     """Return the error for bytes that do not follow the row format, to be raised by the caller."""
-    return Malformed(what, hint="the bytes are damaged or not in TiDB's row format")
+    return Malformed(
+        what, hint="the bytes are damaged or not in TiDB's row format", code=Code.ROW_MALFORMED
+    )
 
 
 def read_uvarint(data: bytes, at: int) -> tuple[int, int]:

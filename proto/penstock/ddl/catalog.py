@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
+from penstock.codes import Code
 from penstock.ddl.successors import adopted
 from penstock.ddl.tables.default_values import is_now
 from penstock.errors import NeedsOperator
@@ -324,6 +325,7 @@ def _unfit(job: DdlJob, why: str) -> NeedsOperator:
     return NeedsOperator(
         f"DDL job {job.id} ({job.query[:80]!r}, version {job.schema_version}) does not fit: {why}",
         hint="the DDL history is incomplete or was changed by hand: compare it with the tables",
+        code=Code.DDL_HISTORY,
     )
 
 

@@ -28,6 +28,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
+from penstock.codes import Code
 from penstock.ddl.syntax.statements import CharsetClause, Value, ValueKind
 from penstock.errors import NeedsOperator
 
@@ -89,7 +90,9 @@ def known(charset: str) -> str:
     """Return the character set; raise NeedsOperator for one that no one has."""
     if charset not in _SETS:
         raise NeedsOperator(
-            f"character set {charset!r} is unknown", hint="name a character set of MySQL"
+            f"character set {charset!r} is unknown",
+            hint="name a character set of MySQL",
+            code=Code.CHARSET,
         )
     return charset
 
@@ -126,6 +129,7 @@ def resolve(given: CharsetClause, inherited: tuple[str, str]) -> tuple[str, str]
         raise NeedsOperator(
             f"collation {collate!r} is not one of character set {charset!r}",
             hint=f"use a collation whose name starts with {charset}",
+            code=Code.CHARSET,
         )
     return charset, collate
 
@@ -214,6 +218,7 @@ def collation_name(number: int, *, is_mariadb: bool = False) -> str:
     raise NeedsOperator(
         f"the server's collation {number} is unknown",
         hint="convert the column to utf8mb4, or ask for a newer version of Penstock",
+        code=Code.CHARSET,
     )
 
 
@@ -337,7 +342,9 @@ def charset_named(name: str) -> Charset:
         plain = (bytes([n]).decode(codec, "replace") for n in range(256))
         table = (changes.get(n, _UNDEFINED if c == "\ufffd" else c) for n, c in enumerate(plain))
         return Charset(name, table="".join(table))
-    raise NeedsOperator(f"charset {name!r} is unknown", hint="convert the column to utf8mb4")
+    raise NeedsOperator(
+        f"charset {name!r} is unknown", hint="convert the column to utf8mb4", code=Code.CHARSET
+    )
 
 
 def literal_in(charset: Charset, value: Value) -> str:
@@ -358,4 +365,5 @@ def literal_in(charset: Charset, value: Value) -> str:
         raise NeedsOperator(
             f"0x{raw.hex()} is no text in character set {charset.name}",
             hint="write it as a string, or as bytes that this character set has",
+            code=Code.CHARSET,
         ) from None

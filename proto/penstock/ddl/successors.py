@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from penstock.codes import Code
 from penstock.ddl.parse.parser import parse
 from penstock.ddl.syntax.statements import AlterTable, ChangeColumn
 from penstock.errors import NeedsOperator
@@ -55,6 +56,7 @@ def check_known(job: DdlJob, before: TableInfo, after: TableInfo) -> None:
             f"it is not known whether {', '.join(came)} of {after.name} goes on with the values of"
             f" {', '.join(gone)}: {job.query}",
             hint="change the downstream by hand, then track this DDL",
+            code=Code.DDL_SUCCESSOR,
         )
 
 

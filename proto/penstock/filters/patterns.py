@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 
 Matches = Callable[[str], bool]
@@ -49,7 +50,9 @@ def regex(pattern: str, *, case_sensitive: bool) -> re.Pattern[str]:
         return re.compile(pattern, re.NOFLAG if case_sensitive else re.IGNORECASE)
     except re.error as error:
         raise NeedsOperator(
-            f"{pattern!r} is no regular expression: {error}", hint="correct the filter rule"
+            f"{pattern!r} is no regular expression: {error}",
+            hint="correct the filter rule",
+            code=Code.FILTER_PATTERN,
         ) from error
 
 
@@ -100,4 +103,6 @@ def _class(pattern: str, inside: bytes) -> bytes:
 
 
 def _bad(pattern: str, why: str, hint: str) -> NeedsOperator:
-    return NeedsOperator(f"the pattern {pattern!r} cannot be: {why}", hint=hint)
+    return NeedsOperator(
+        f"the pattern {pattern!r} cannot be: {why}", hint=hint, code=Code.FILTER_PATTERN
+    )

@@ -19,6 +19,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.filters.patterns import Matches, either, regex
 from penstock.filters.settings import RouteRule
@@ -55,19 +56,26 @@ def extractions(rule: RouteRule, label: str, source_id: str) -> tuple[Extraction
         key = f"{label}: extract-{origin}"
         if not pattern or not column:
             raise NeedsOperator(
-                f"{key} needs a {origin}-regexp and a target-column", hint="set them both"
+                f"{key} needs a {origin}-regexp and a target-column",
+                hint="set them both",
+                code=Code.ROUTE_RULE,
             )
         compiled = regex(pattern, case_sensitive=True)
         if not compiled.groups:
             raise NeedsOperator(
                 f"{key}: {pattern!r} has no group, so nothing is extracted",
                 hint="put parentheses around what the column is to hold, as in (.*)",
+                code=Code.ROUTE_RULE,
             )
         if origin == "source" and not source_id:
-            raise NeedsOperator(f"{key}: this upstream has no name", hint="set source-id")
+            raise NeedsOperator(
+                f"{key}: this upstream has no name", hint="set source-id", code=Code.ROUTE_RULE
+            )
         if column.lower() in (each.column.lower() for each in made):
             raise NeedsOperator(
-                f"{key}: column {column!r} is extracted twice", hint="name another column"
+                f"{key}: column {column!r} is extracted twice",
+                hint="name another column",
+                code=Code.ROUTE_RULE,
             )
         made.append(Extraction(column, origin, compiled))
     return tuple(made)
@@ -105,12 +113,15 @@ class Router:
                 raise NeedsOperator(
                     f"{route.label} leads into {rule.target_schema!r}",
                     hint="that schema belongs to the server or to the Drainer itself",
+                    code=Code.ROUTE_RULE,
                 )
             place = (rule.schema_pattern, rule.table_pattern)
             key = place if case_sensitive else (place[0].lower(), place[1].lower())
             if key in seen:
                 raise NeedsOperator(
-                    f"{seen[key]} and {route.label} have the same patterns", hint="remove one"
+                    f"{seen[key]} and {route.label} have the same patterns",
+                    hint="remove one",
+                    code=Code.ROUTE_AMBIGUOUS,
                 )
             seen[key] = route.label
             self._routes.append(route)
@@ -158,6 +169,7 @@ class Router:
             raise NeedsOperator(
                 f"{' and '.join(r.label for r in level)} both match {place}",
                 hint="make their patterns tell the tables apart",
+                code=Code.ROUTE_AMBIGUOUS,
             )
         return level[0] if level else None
 
@@ -166,12 +178,15 @@ def _compiled(rule: RouteRule, number: int, case_sensitive: bool, source_id: str
     label = f"route {number} ({rule.schema_pattern!r}, {rule.table_pattern!r})"
     if not rule.schema_pattern or not rule.target_schema:
         raise NeedsOperator(
-            f"{label} needs a schema-pattern and a target-schema", hint="set them both"
+            f"{label} needs a schema-pattern and a target-schema",
+            hint="set them both",
+            code=Code.ROUTE_RULE,
         )
     if rule.target_table and not rule.table_pattern:
         raise NeedsOperator(
             f"{label} has a target-table and no table-pattern",
             hint="use the table-pattern * to merge all tables of a schema into one",
+            code=Code.ROUTE_RULE,
         )
 
     def compiled(pattern: str) -> Matches:

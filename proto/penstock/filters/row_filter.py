@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from penstock.codes import Code
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.errors import NeedsOperator
 from penstock.filters.expressions.compiler import Predicate, check_expression, compile_expression
@@ -37,14 +38,22 @@ class RowFilter:
             name = f"{rule.schema}.{rule.table}"
             if not all(place):
                 raise NeedsOperator(
-                    f"an expression filter is for {name!r}", hint="give it a schema and a table"
+                    f"an expression filter is for {name!r}",
+                    hint="give it a schema and a table",
+                    code=Code.FILTER_EXPRESSION,
                 )
             if place in self._rules:
-                raise NeedsOperator(f"{name} has two expression filters", hint="make one of them")
+                raise NeedsOperator(
+                    f"{name} has two expression filters",
+                    hint="make one of them",
+                    code=Code.FILTER_EXPRESSION,
+                )
             given = [getattr(rule, key) for key in _KEYS if getattr(rule, key)]
             if not given:
                 raise NeedsOperator(
-                    f"the expression filter of {name} is empty", hint="give it an expression"
+                    f"the expression filter of {name} is empty",
+                    hint="give it an expression",
+                    code=Code.FILTER_EXPRESSION,
                 )
             for text in given:
                 check_expression(text)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from penstock.codes import Code
 from penstock.ddl import SchemaChange
 from penstock.errors import NeedsOperator
 from penstock.filters.events import Decision, EventFilter, operations
@@ -126,6 +127,7 @@ class Rules:
                     hint="execute by hand what shall happen downstream, and let this DDL be"
                     " tracked only (ignore-txn-commit-ts);"
                     " upstream, write one operation in each statement",
+                    code=Code.DDL_PARTLY_FILTERED,
                 )
             if decision is not Decision.DO:
                 passed.discard(place)
@@ -135,6 +137,7 @@ class Rules:
                 f"{change.job.query!r} concerns {kept}, and other tables that filters leave out",
                 hint="execute the replicated part by hand downstream, and let this DDL be tracked"
                 " only (ignore-txn-commit-ts)",
+                code=Code.DDL_PARTLY_FILTERED,
             )
         return bool(passed)
 
@@ -182,4 +185,5 @@ def _refused(what: str) -> NeedsOperator:
     return NeedsOperator(
         f"{what} meet an event rule that says Error",
         hint="decide what shall happen, change the rule, and start again",
+        code=Code.FILTER_STOPS,
     )

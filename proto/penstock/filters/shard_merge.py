@@ -21,6 +21,7 @@ from enum import Enum, auto
 from hashlib import blake2b
 from typing import Any
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.filters.routes import Constants
 from penstock.schema.model import PUBLIC, ColumnFlag, ColumnInfo, IndexColumn, IndexInfo, TableInfo
@@ -54,6 +55,7 @@ def routed_table(schema: str, name: str, table: TableInfo, constants: Constants 
             raise NeedsOperator(
                 f"a route adds the column {column!r} to rows of {table.name!r}, which has one",
                 hint="extract into a column of another name",
+                code=Code.ROUTE_COLUMN,
             )
     indexes = tuple(replace(i, id=stable_id("index", i.name)) for i in table.indexes)
     return replace(
@@ -181,4 +183,5 @@ def _unfit(name: str, why: str) -> NeedsOperator:
         f"several tables are replicated into {name}, and {why}",
         hint="change the downstream's table by hand so that rows of all sources fit, and let"
         " this DDL be tracked only (ignore-txn-commit-ts)",
+        code=Code.SHARDS_DIFFER,
     )

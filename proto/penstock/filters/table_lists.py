@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.filters.patterns import Matches, either, plain_regex
 from penstock.filters.settings import FilterConfig, TablePattern
@@ -109,7 +110,9 @@ def _names(patterns: Iterable[str], compiled: Callable[[str], Matches], key: str
     out = []
     for pattern in patterns:
         if not pattern or pattern == "~":
-            raise NeedsOperator(f"{key} has an empty pattern", hint="leave it out")
+            raise NeedsOperator(
+                f"{key} has an empty pattern", hint="leave it out", code=Code.FILTER_PATTERN
+            )
         out.append(compiled(pattern))
     return out
 

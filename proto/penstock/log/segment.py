@@ -31,6 +31,7 @@ from typing import NamedTuple
 from google_crc32c import extend, value
 
 from penstock import failpoints
+from penstock.codes import Code
 from penstock.errors import Corrupt, NeedsOperator
 from penstock.log.files import File, Files
 from penstock.log.frame import (
@@ -121,16 +122,28 @@ def open_segment(files: Files, path: Path, number: int) -> Segment:
     finally:
         file.close()
     if len(data) < BEGIN:
-        raise Corrupt(str(path), len(data), "the file ends within the segment header")
+        raise Corrupt(
+            str(path),
+            len(data),
+            "the file ends within the segment header",
+            code=Code.SEGMENT_DAMAGED,
+        )
     magic, version, written, previous_end, earlier_largest_ts, crc = _HEADER.unpack(data)
     if magic != SEGMENT_MAGIC or value(data[: _CHECKED.size]) != crc:
-        raise Corrupt(str(path), 0, "not a segment header")
+        raise Corrupt(str(path), 0, "not a segment header", code=Code.SEGMENT_DAMAGED)
     if version != VERSION:
         raise NeedsOperator(
-            f"{path} is a segment of version {version}", hint=f"this Penstock reads {VERSION}"
+            f"{path} is a segment of version {version}",
+            hint=f"this Penstock reads {VERSION}",
+            code=Code.SEGMENT_VERSION,
         )
     if written != number:
-        raise Corrupt(str(path), 8, f"this is segment {written}, under the name of another")
+        raise Corrupt(
+            str(path),
+            8,
+            f"this is segment {written}, under the name of another",
+            code=Code.SEGMENT_DAMAGED,
+        )
     return Segment(number, path, crc, previous_end, earlier_largest_ts)
 
 
@@ -242,7 +255,10 @@ def find_end(file: File, segment: Segment, known_end: int) -> None:
     size = file.size()
     if size < known_end:
         raise CutShort(
-            str(segment.path), size, f"the file ends here, but it had {known_end} bytes on the disk"
+            str(segment.path),
+            size,
+            f"the file ends here, but it had {known_end} bytes on the disk",
+            code=Code.SEGMENT_CUT_SHORT,
         )
     _check_known(file, segment, known_end, size)
     end = proven = known_end
@@ -252,7 +268,9 @@ def find_end(file: File, segment: Segment, known_end: int) -> None:
             proven = max(proven, block.synced)
     except BrokenAt as broken:
         if _was_synced(file, broken.offset, size, segment.seed):
-            raise Corrupt(str(segment.path), broken.offset, broken.what) from broken
+            raise Corrupt(
+                str(segment.path), broken.offset, broken.what, code=Code.SEGMENT_DAMAGED
+            ) from broken
         if torn := written_bytes(file, broken.offset, size):
             log.warning(
                 "%s: cut the torn end of an unfinished write, %d bytes from offset %d on",
@@ -286,9 +304,12 @@ def _check_known(file: File, segment: Segment, known_end: int, size: int) -> Non
     if last == known_end:
         return
     if written_bytes(file, last, size):
-        raise Corrupt(str(segment.path), last, "not a frame header")
+        raise Corrupt(str(segment.path), last, "not a frame header", code=Code.SEGMENT_DAMAGED)
     raise CutShort(
-        str(segment.path), last, f"the frames end here, but there were some up to {known_end}"
+        str(segment.path),
+        last,
+        f"the frames end here, but there were some up to {known_end}",
+        code=Code.SEGMENT_CUT_SHORT,
     )
 
 

@@ -33,6 +33,7 @@ from typing import NamedTuple
 from google_crc32c import value
 
 from penstock import failpoints
+from penstock.codes import Code
 from penstock.errors import Corrupt, Retryable
 from penstock.log.files import File, Files, OsFiles
 from penstock.log.frame import HEADER_SIZE, PAYLOAD_CRC_AT, encode_frames
@@ -77,7 +78,7 @@ class WriteFailed(Retryable):
     """The disk did not take a write; nothing of it counts, and the next append may succeed."""
 
     def __init__(self, path: Path, error: OSError) -> None:
-        super().__init__(f"{path}: {error.strerror or error}")
+        super().__init__(f"{path}: {error.strerror or error}", code=Code.LOG_WRITE_FAILED)
         self.errno = error.errno
 
 
@@ -118,7 +119,12 @@ class Segments:
         found = open_chain(files, folder)
         if known_end is not None and known_end.segment not in found:
             missing = str(folder / segment_name(known_end.segment))
-            raise CutShort(missing, 0, "this segment is missing, but its binlogs are known")
+            raise CutShort(
+                missing,
+                0,
+                "this segment is missing, but its binlogs are known",
+                code=Code.SEGMENT_CUT_SHORT,
+            )
         if not found:
             segment, file = create_segment(files, folder, 0, previous_end=0, earlier_largest_ts=0)
             return cls(folder, files, {0: segment}, file, segment_bytes_max)
@@ -127,7 +133,10 @@ class Segments:
             sealed = found[known_end.segment]
             if sealed.end < known_end.offset:
                 raise CutShort(
-                    str(sealed.path), sealed.end, "sealed here, but more was on the disk"
+                    str(sealed.path),
+                    sealed.end,
+                    "sealed here, but more was on the disk",
+                    code=Code.SEGMENT_CUT_SHORT,
                 )
         in_last = known_end is not None and known_end.segment == last.number
         file = files.open(last.path, writable=True)
@@ -244,7 +253,9 @@ class Segments:
                         )
                         yield list(map(_new, itertools.repeat(Position), found)), payloads
             except BrokenAt as broken:
-                raise Corrupt(str(segment.path), broken.offset, broken.what) from broken
+                raise Corrupt(
+                    str(segment.path), broken.offset, broken.what, code=Code.SEGMENT_DAMAGED
+                ) from broken
 
     def drop_before(self, number: int) -> None:
         """Remove all segments below `number`, oldest first, so that a crash leaves no gap."""
@@ -256,7 +267,9 @@ class Segments:
                 self._files.sync_folder(self.folder)
                 _segment_dropped()
             except OSError as error:
-                raise Retryable(f"{self._segments[old].path}: {error}") from error
+                raise Retryable(
+                    f"{self._segments[old].path}: {error}", code=Code.LOG_UNREADABLE
+                ) from error
             self._reader.forget(old)
             del self._segments[old]
 
@@ -332,6 +345,7 @@ class MissingSegments(Corrupt):
             0,
             f"segment {which} is missing, {segment_name(last + 1)} is there: its binlogs have"
             f" timestamps in ({after_ts}, {up_to_ts}]",
+            code=Code.SEGMENTS_MISSING,
         )
         self.first = first
         self.last = last
@@ -376,7 +390,9 @@ def _seal(files: Files, segment: Segment, successor: Segment) -> None:
         file.close()
     if size < successor.previous_end:
         known = f"{successor.path.name} knows {successor.previous_end} bytes"
-        raise CutShort(str(segment.path), size, f"the file ends here, but {known}")
+        raise CutShort(
+            str(segment.path), size, f"the file ends here, but {known}", code=Code.SEGMENT_CUT_SHORT
+        )
     segment.end = segment.synced = successor.previous_end
 
 
@@ -425,7 +441,12 @@ class Reader:
             payload = block[begin:end]
             if len(block) < end or unpack(block, begin - crc_before)[0] != value(payload):
                 path = self._folder / segment_name(segment)
-                raise Corrupt(str(path), offset, f"the {length} bytes stored here have changed")
+                raise Corrupt(
+                    str(path),
+                    offset,
+                    f"the {length} bytes stored here have changed",
+                    code=Code.SEGMENT_DAMAGED,
+                )
             payloads.append(payload)
         return payloads
 
@@ -456,4 +477,6 @@ class Reader:
             return self.file(number).read(offset, length)
         except OSError as error:
             path = self._folder / segment_name(number)
-            raise Retryable(f"{path}, offset {offset}: cannot be read: {error}") from error
+            raise Retryable(
+                f"{path}, offset {offset}: cannot be read: {error}", code=Code.LOG_UNREADABLE
+            ) from error

@@ -3,7 +3,7 @@
 0     done; a node that stopped as asked; a comparison without a difference
 1     a failure that a restart or another try may cure, or a defect; `penstock verify` found
       differences, `binlogctl dump` found damage
-2     a person must act first: the line ends with a hint
+2     a person must act first: the line ends with a hint and a code
 130   interrupted by Ctrl-C
 141   the reader of the output went away, as `head` does
 
@@ -23,7 +23,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, TextIO
 
-from penstock.errors import NeedsOperator, PenstockError
+from penstock.codes import Code
+from penstock.errors import NeedsOperator, PenstockError, coded
 from penstock.node.logs import one_line
 from penstock.settings.load import check_variables
 
@@ -93,9 +94,9 @@ def ending(error: BaseException, extra: str = "") -> Ending | None:
     `extra` is the distribution's extra that the program belongs to.
     """
     if isinstance(error, NeedsOperator):
-        return Ending(NEEDS_OPERATOR, str(error))
+        return Ending(NEEDS_OPERATOR, coded(error))
     if isinstance(error, PenstockError):
-        return Ending(FAILED, str(error))
+        return Ending(FAILED, coded(error))
     if isinstance(error, ImportError):
         return _of_import(error, extra)
     return _of_system(error) if isinstance(error, OSError) else None
@@ -106,7 +107,7 @@ def _of_system(error: OSError) -> Ending | None:
     if hint is None or (error.filename is None and error.errno not in _WITHOUT_NAME):
         return None
     where = f"cannot use {os.fsdecode(error.filename)}: " if error.filename else ""
-    return Ending(NEEDS_OPERATOR, f"{where}{error.strerror} ({hint})")
+    return Ending(NEEDS_OPERATOR, f"{where}{error.strerror} ({hint}) [{Code.PATH_UNUSABLE}]")
 
 
 def _of_import(error: ImportError, extra: str) -> Ending | None:
@@ -119,7 +120,8 @@ def _of_import(error: ImportError, extra: str) -> Ending | None:
     what = f"cannot be loaded: {error}"
     if isinstance(error, ModuleNotFoundError):
         what = "is not installed"
-    return Ending(NEEDS_OPERATOR, f"the package {package} {what} (pip install '{wanted}')")
+    line = f"the package {package} {what} (pip install '{wanted}') [{Code.PACKAGE_MISSING}]"
+    return Ending(NEEDS_OPERATOR, line)
 
 
 def run(prog: str, body: Callable[[], int], *, extra: str = "") -> int:

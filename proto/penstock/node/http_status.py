@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from urllib.parse import unquote
 
-from penstock.errors import NeedsOperator, PenstockError
+from penstock.codes import Code
+from penstock.errors import NeedsOperator, PenstockError, code_of
 from penstock.security.tls import Security, common_names, server_context
 
 log = logging.getLogger(__name__)
@@ -123,6 +124,7 @@ class HttpStatus:
                 raise NeedsOperator(
                     f"cannot serve status pages at {address}: {error}",
                     hint="choose another --status-addr, or off",
+                    code=Code.ADDRESS_TAKEN,
                 ) from error
             self._server = await asyncio.start_server(self._serve, host, 0)
         port = self._server.sockets[0].getsockname()[1]
@@ -218,9 +220,9 @@ class HttpStatus:
 def _refusal(method: str, error: PenstockError) -> Answer:
     """Return what a page could not do as JSON: the asker's fault if it was to change something."""
     is_theirs = isinstance(error, NeedsOperator) and method not in ("GET", "HEAD")
-    fields = {"error": str(error)}
+    fields = {"error": str(error), "code": str(code_of(error))}
     if isinstance(error, NeedsOperator):
-        fields = {"error": error.problem, "hint": error.hint}
+        fields |= {"error": error.problem, "hint": error.hint}
     status = HTTPStatus.BAD_REQUEST if is_theirs else HTTPStatus.SERVICE_UNAVAILABLE
     return Answer(json.dumps(fields, ensure_ascii=False) + "\n", JSON, status)
 

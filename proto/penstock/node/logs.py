@@ -6,8 +6,10 @@
 A line break or another control character within a message is written as an escape, so that SQL of
 several lines stays one line and no value can pass for a line of its own. The traceback of a defect
 follows its line, indented by four spaces; in JSON it is the field `traceback`. JSON also has the
-`template` of a message with values, to group lines by, the number `left_out`, and what a call gives
-as `extra=`. A file is opened again when it was moved or removed (as logrotate does), or on demand.
+`template` of a message with values, to group lines by, the `code` of an error, the number
+`left_out`, and what a call gives as `extra=`. A line about an error of ours ends with the error's
+code, `[PS-1001]`. A file is opened again when it was moved or removed (as logrotate does), or on
+demand.
 
 *Limits* keep a storm of equal lines from hiding everything else, without hiding that it blows.
 Lines are equal when they come from the same logger, level and message template, whatever values
@@ -43,7 +45,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.errors import NeedsOperator
+from penstock.codes import Code, code_in
+from penstock.errors import NeedsOperator, PenstockError
 
 log = logging.getLogger(__name__)
 
@@ -100,6 +103,8 @@ class JsonLines(_Lines):
             "logger": record.name,
             "message": message_of(record),
         }
+        if code := code_in(fields["message"]):
+            fields["code"] = str(code)
         if record.args:
             fields["template"] = str(record.msg)
         if traceback := self.traceback_of(record):
@@ -122,6 +127,7 @@ class LogFile(logging.handlers.WatchedFileHandler):
                 raise NeedsOperator(
                     f"cannot open the log file {self.baseFilename} again: {error.strerror}",
                     hint="let the account that runs this write there",
+                    code=Code.LOG_FILE,
                 ) from error
             if before is not None:
                 before.close()
@@ -162,16 +168,23 @@ def start_logging(level: str = "info", file: str = "", form: str = "text") -> Lo
     names = logging.getLevelNamesMapping()
     if level.upper() not in names:
         raise NeedsOperator(
-            f"unknown log level {level!r}", hint="use debug, info, warning or error"
+            f"unknown log level {level!r}",
+            hint="use debug, info, warning or error",
+            code=Code.SETTING_VALUE,
         )
     if form not in FORMATS:
-        raise NeedsOperator(f"unknown log format {form!r}", hint=f"use {' or '.join(FORMATS)}")
+        raise NeedsOperator(
+            f"unknown log format {form!r}",
+            hint=f"use {' or '.join(FORMATS)}",
+            code=Code.SETTING_VALUE,
+        )
     try:
         handler = LogFile(file, encoding="utf-8") if file else logging.StreamHandler()
     except OSError as error:
         raise NeedsOperator(
             f"cannot write the log file {file}: {error.strerror}",
             hint="name another --log-file, or let the account that runs this write there",
+            code=Code.LOG_FILE,
         ) from error
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
     limits = LimitFilter()
@@ -193,12 +206,16 @@ Kind = tuple[str, int, str]
 def message_of(record: logging.LogRecord) -> str:
     """Return the text of a record; never raises, since a log line must not stop what it is about.
 
-    Arguments that do not fit their template are shown beside it.
+    It ends with the code of an error that is among its arguments. Arguments that do not fit their
+    template are shown beside it.
     """
     try:
-        return record.getMessage()
+        text = record.getMessage()
     except Exception:
-        return f"{record.msg} {record.args!r}"
+        text = f"{record.msg} {record.args!r}"
+    given = record.args if isinstance(record.args, tuple) else ()
+    error = next((each for each in given if isinstance(each, PenstockError)), None)
+    return text if error is None or code_in(text) else f"{text} [{error.code}]"
 
 
 @dataclass(slots=True)

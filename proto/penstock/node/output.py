@@ -25,6 +25,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.pb import penstock_pb2
 from penstock.wire.binlog_text import time_text
@@ -54,7 +55,9 @@ def take_output(argv: Sequence[str]) -> tuple[str, list[str]]:
         else:
             rest.append(word)
     if form not in (TEXT, JSON):
-        raise NeedsOperator(f"unknown output {form!r}", hint="use -o text or -o json")
+        raise NeedsOperator(
+            f"unknown output {form!r}", hint="use -o text or -o json", code=Code.COMMAND_ARGUMENT
+        )
     return form, rest
 
 

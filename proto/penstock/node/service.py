@@ -15,6 +15,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError
 from penstock.node import command, supervisor
 from penstock.node.logs import Logs, grpc_lines_as_ours, start_logging
@@ -40,7 +41,9 @@ def run(
     distribution that brings what the node imports. Raises `NeedsOperator` for logs that cannot be.
     """
     if not __debug__:
-        sys.stderr.write("refusing to run with python -O: assertions guard the data\n")
+        sys.stderr.write(
+            f"refusing to run with python -O: assertions guard the data [{Code.ASSERTIONS_OFF}]\n"
+        )
         return command.NEEDS_OPERATOR
     with grpc_lines_as_ours():
         logs = start_logging(log_level, log_file, log_format)
@@ -67,7 +70,11 @@ def _explained(errors: list[BaseException], extra: str) -> int:
     endings = [(error, command.ending(error, extra)) for error in errors]
     for error, found in endings:
         if found is None:
-            log.error("stopped by a defect; please report it with the lines above", exc_info=error)
+            log.error(
+                "stopped by a defect; please report it with the lines above [%s]",
+                Code.DEFECT,
+                exc_info=error,
+            )
         elif not isinstance(error, PenstockError):  # Where it came from may be of use, too.
             log.debug("the traceback", exc_info=error)
     ours = [(found, type(error).__name__) for error, found in endings if found is not None]

@@ -18,6 +18,7 @@ from typing import Protocol
 
 from penstock.cluster.etcd import EtcdClient, read
 from penstock.cluster.node_registry import refuse_pd
+from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from penstock.http2.client.channel import CallFailed, Channel, ClientCall
 from penstock.oracle.pd import PdLeader, pd_tls_of
@@ -74,7 +75,8 @@ class TsoStream:
             if refusal := refusal_of(self._address, self._tls, error):
                 raise refusal from error
             raise Retryable(
-                f"the oracle at {self._address}: {error.code().name}: {error.details()}"
+                f"the oracle at {self._address}: {error.code().name}: {error.details()}",
+                code=Code.ORACLE_AWAY,
             ) from error
         except BaseException:
             # An answer that is still to come must not be taken for the next request's.
@@ -82,7 +84,10 @@ class TsoStream:
             raise
         if answer.header.error.type or answer.count != count:
             self._end_stream()
-            raise Retryable(f"the oracle at {self._address}: {answer.header.error.message}")
+            raise Retryable(
+                f"the oracle at {self._address}: {answer.header.error.message}",
+                code=Code.ORACLE_AWAY,
+            )
         self._used_s = time.monotonic()
         return answer.timestamp.physical, answer.timestamp.logical
 
@@ -94,12 +99,12 @@ class TsoStream:
     def _ask(self, count: int, deadline_s: float) -> pdpb_pb2.TsoResponse:
         channel, call, answers = self._channel, self._call, self._answers
         if channel is None or call is None:
-            raise Retryable(_CLOSED)
+            raise Retryable(_CLOSED, code=Code.CLOSED)
         request = pdpb_pb2.TsoRequest(header=self._header, count=count)
         call.queue((request.SerializeToString(),))
         call.flush()
         if not channel.wait(answers.are_there, _never, deadline_s):
-            raise Retryable(f"the oracle at {self._address} does not answer")
+            raise Retryable(f"the oracle at {self._address} does not answer", code=Code.ORACLE_AWAY)
         return pdpb_pb2.TsoResponse.FromString(answers.next())
 
     def _open(self, deadline_s: float) -> None:
@@ -110,7 +115,7 @@ class TsoStream:
         self._header = pdpb_pb2.RequestHeader(cluster_id=cluster_id)
         channel = self._channel = Channel(address, self._tls)
         if self._closed.is_set():  # `close` could not see this channel.
-            raise Retryable(_CLOSED)
+            raise Retryable(_CLOSED, code=Code.CLOSED)
         channel.connect(_left_s(deadline_s))
         self._answers = _Answers()
         self._call = channel.call("/pdpb.PD/Tso", self._answers)
@@ -145,7 +150,7 @@ class _Answers:
         """Return the answer; raise `CallFailed`, or `Retryable` where the server has ended."""
         if self._came:
             return self._came.popleft()
-        raise self._outcome or Retryable("the oracle ended the stream")
+        raise self._outcome or Retryable("the oracle ended the stream", code=Code.ORACLE_AWAY)
 
 
 def _left_s(deadline_s: float) -> float:
@@ -170,7 +175,10 @@ class EtcdLeader:
         address = read(self._etcd, LEADER_KEY, timeout_s=left_s)
         if address is None:
             refuse_pd(self._etcd)
-            raise Retryable("no oracle is elected: no Pump runs, or an election is under way")
+            raise Retryable(
+                "no oracle is elected: no Pump runs, or an election is under way",
+                code=Code.ORACLE_NONE,
+            )
         return address.decode(), 0
 
 
@@ -287,7 +295,7 @@ class OracleClient:
             for waiting in batch:
                 if waiting is turn or waiting.deadline_s <= now_s or self._closed:
                     is_final = isinstance(error, NeedsOperator)
-                    waiting.error = error if is_final else Retryable(*error.args)
+                    waiting.error = error if is_final else Retryable(*error.args, code=error.code)
                     done.append(waiting)
             turn.error = error
         finally:
@@ -322,9 +330,9 @@ class OracleClient:
         while True:
             try:
                 if self._closed:
-                    raise Retryable(_CLOSED)
+                    raise Retryable(_CLOSED, code=Code.CLOSED)
                 return compose(*self._stream.fetch(count, deadline_s - time.monotonic()))
             except Retryable as error:
                 if self._closed or time.monotonic() + _RETRY_S >= deadline_s:
-                    raise Retryable(f"no timestamp: {error}") from error
+                    raise Retryable(f"no timestamp: {error}", code=error.code) from error
                 time.sleep(_RETRY_S)

@@ -15,6 +15,7 @@ import time
 
 from penstock.cluster.etcd import EtcdClient, etcd_errors
 from penstock.cluster.node_registry import CLUSTER_ID_KEY, PD_CLUSTER_ID_KEY, Registry
+from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from penstock.oracle.pd import PdLeader, pd_tls_of
 from penstock.security.tls import Tls
@@ -77,4 +78,5 @@ def _keep(etcd: EtcdClient, pd_id: int, pd_address: str) -> None:
         f" {', '.join(values) or '?'}",
         hint="check etcd-urls and pd-address; if the cluster began without its PD's id, see"
         " 'With a TiDB' in pump/README.md",
+        code=Code.PD_CLUSTER,
     )

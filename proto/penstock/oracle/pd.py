@@ -13,6 +13,7 @@ import logging
 
 import grpc
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from penstock.pb import pdpb_pb2
 from penstock.security.refusal import refusal_of
@@ -42,6 +43,7 @@ def pd_tls_of(addresses: str, tls: Tls | None) -> Tls | None:
         raise NeedsOperator(
             f"only some addresses in {addresses!r} begin with https://",
             hint="write https:// before each address in pd-address, or before none",
+            code=Code.SETTINGS_CONTRADICT,
         )
     return (tls or Tls()) if secure == {True} else None
 
@@ -81,7 +83,7 @@ class PdLeader:
             refusals.append(None)
         if refusals and (first := refusals[0]) is not None and None not in refusals:
             raise first
-        raise Retryable(problem)
+        raise Retryable(problem, code=Code.PD_AWAY)
 
     def _leader(self, address: str, answer: pdpb_pb2.GetMembersResponse) -> tuple[str, int]:
         found = answer.header.cluster_id
@@ -89,11 +91,14 @@ class PdLeader:
             raise NeedsOperator(
                 f"PD at {address} is of cluster {found}, and it was {self._cluster_id} before",
                 hint="check pd-address: all PDs in it must be of one cluster",
+                code=Code.PD_CLUSTER,
             )
         url = answer.leader.client_urls[0]
         if url.startswith("https://") and self._tls is None:
             raise NeedsOperator(
-                f"PD's leader at {url} asks for TLS", hint="write https:// in pd-address"
+                f"PD's leader at {url} asks for TLS",
+                hint="write https:// in pd-address",
+                code=Code.TLS_MISMATCH,
             )
         self._cluster_id = found
         urls = [url for member in answer.members for url in member.client_urls]

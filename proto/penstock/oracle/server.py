@@ -26,7 +26,8 @@ import grpc
 from penstock.cluster.etcd import EtcdClient, Watch, etcd_errors
 from penstock.cluster.lease import Lease
 from penstock.cluster.node_registry import Registry
-from penstock.errors import PenstockError, Retryable
+from penstock.codes import Code
+from penstock.errors import PenstockError, Retryable, coded
 from penstock.node.requests import parsed
 from penstock.oracle.client import COUNT_MAX, LEADER_KEY
 from penstock.pb import pdpb_pb2
@@ -162,7 +163,7 @@ class OracleServer:
             try:
                 return await self._take(request.count)
             except PenstockError as error:
-                problem = (grpc.StatusCode.UNAVAILABLE, str(error))
+                problem = (grpc.StatusCode.UNAVAILABLE, coded(error))
         await context.abort(*problem)
         raise AssertionError("abort has raised")
 
@@ -170,7 +171,9 @@ class OracleServer:
         while True:
             term = self._term
             if term is None or not term.lease.is_held():
-                raise Retryable(f"{self._address} is not the oracle's leader")
+                raise Retryable(
+                    f"{self._address} is not the oracle's leader", code=Code.ORACLE_MOVED
+                )
             last_ts = term.allocator.take(count)
             if last_ts is not None:
                 return last_ts
@@ -276,7 +279,9 @@ class OracleServer:
             )
         leaders, windows = answers
         if not saved and (not leaders or leaders[0][1].create_revision != term.created_revision):
-            raise _Deposed(f"{self._address} was deposed as the oracle's leader")
+            raise _Deposed(
+                f"{self._address} was deposed as the oracle's leader", code=Code.ORACLE_MOVED
+            )
         value, meta = windows[0]
         term.window_revision = meta.mod_revision
         return int(value)

@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
+from penstock.codes import Code
 from penstock.errors import Malformed
 from penstock.schema.model import (
     PUBLIC,
@@ -96,6 +97,7 @@ def origin_from_json(fields: Mapping[str, Any]) -> Origin:
         raise Malformed(
             f"an origin in etcd cannot be read: {error!r}",
             hint="it has a source, and an epoch, a file and a position that are numbers",
+            code=Code.ETCD_VALUE,
         ) from error
 
 
@@ -222,6 +224,7 @@ def _reading(what: str) -> Iterator[None]:
         raise Malformed(
             f"{what} in the DDL history cannot be read: {type(error).__name__}: {error}",
             hint="its JSON must have the shape of TiDB's",
+            code=Code.DDL_HISTORY,
         ) from error
 
 

@@ -16,6 +16,7 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.security.trust import trusting
 
@@ -44,6 +45,7 @@ class SqlTls:
             raise NeedsOperator(
                 f"ssl-verify is {self.verify!r}",
                 hint='"full" checks CA and host name, "ca" the CA only',
+                code=Code.SETTING_VALUE,
             )
 
     def context(self) -> ssl.SSLContext:
@@ -60,6 +62,7 @@ class SqlTls:
             raise NeedsOperator(
                 f"TLS towards the server: {error}",
                 hint="check the paths of ssl-ca, ssl-cert and ssl-key",
+                code=Code.TLS_FILES,
             ) from error
         return context
 
@@ -95,10 +98,13 @@ class PasswordFile:
             raise NeedsOperator(
                 f"cannot read the password-file {self._path}: {reason}",
                 hint="check path and rights",
+                code=Code.PASSWORD_FILE,
             ) from error
         if not lines or not lines[0]:
             raise NeedsOperator(
-                f"the password-file {self._path} is empty", hint="write the password into it"
+                f"the password-file {self._path} is empty",
+                hint="write the password into it",
+                code=Code.PASSWORD_FILE,
             )
         return lines[0]
 

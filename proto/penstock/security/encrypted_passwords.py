@@ -16,6 +16,7 @@ from typing import Final
 
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 
 HAS_OWN_KEY: Final = "BINLOG_SECRET_KEY"
@@ -45,6 +46,7 @@ def decrypted(text: str, env: Mapping[str, str]) -> str:
         raise NeedsOperator(
             "an encrypted password is not one, or is of another key",
             hint=f"set {HAS_OWN_KEY} as where it was encrypted; or use password-file instead",
+            code=Code.PASSWORD_ENCRYPTED,
         ) from error
 
 
@@ -55,7 +57,9 @@ def _key(env: Mapping[str, str]) -> bytes:
         key = b""
     if len(key) not in _KEY_BYTES:
         raise NeedsOperator(
-            f"{HAS_OWN_KEY} is no key", hint="it is 32, 48 or 64 hexadecimal digits"
+            f"{HAS_OWN_KEY} is no key",
+            hint="it is 32, 48 or 64 hexadecimal digits",
+            code=Code.PASSWORD_ENCRYPTED,
         )
     return key
 

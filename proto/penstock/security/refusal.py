@@ -17,6 +17,7 @@ from typing import Any
 
 import grpc
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.security.tls import Tls
 
@@ -51,6 +52,7 @@ def refusal_of(address: str, tls: Tls | None, error: Any) -> NeedsOperator | Non
         return NeedsOperator(
             f"{address} refuses {shown}: {error.details()}",
             hint="show a certificate whose common name its cert-allowed-cn lists",
+            code=Code.TLS_REFUSED,
         )
     if tls is None or error.code() is not grpc.StatusCode.UNAVAILABLE:
         return None
@@ -106,12 +108,15 @@ def certificate_refusal(
             f"the certificate of {address} is not trusted: {error.verify_message}",
             hint=f"it must be valid, for {name or 'this host'}, and signed by the CA in"
             f" {ca or 'the system'} ({settings['ssl-ca']})",
+            code=Code.TLS_NOT_TRUSTED,
         )
     except ssl.SSLError as error:
         if error.reason == "WRONG_VERSION_NUMBER":
             without = "write http:// in its address" if whose else "leave out ssl-ca"
             return NeedsOperator(
-                f"{address} does not speak TLS", hint=f"{without}, or switch TLS on there"
+                f"{address} does not speak TLS",
+                hint=f"{without}, or switch TLS on there",
+                code=Code.TLS_MISMATCH,
             )
         if error.reason not in _ALERTS:
             return None
@@ -125,6 +130,7 @@ def certificate_refusal(
         problem,
         hint=f"give {settings['ssl-cert']} and {settings['ssl-key']} of one that is valid and"
         " signed by the CA that it trusts",
+        code=Code.TLS_REFUSED,
     )
 
 

@@ -32,6 +32,7 @@ from typing import Any, NoReturn
 import grpc
 import grpc.aio
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.security.trust import trusting
 from penstock.settings.setting import out_of_range, setting
@@ -116,7 +117,9 @@ class Tls:
         """Prepare; nothing is read yet. Raises `NeedsOperator` for what is no path of a file."""
         if (cert is None) != (key is None):
             raise NeedsOperator(
-                "a certificate and its key belong together", hint="give both of them, or neither"
+                "a certificate and its key belong together",
+                hint="give both of them, or neither",
+                code=Code.TLS_FILES,
             )
         self._ca, self._cert, self._key = _path("ca", ca), _path("cert", cert), _path("key", key)
         self._lock = threading.Lock()
@@ -151,6 +154,7 @@ class Tls:
                 f" {error.verify_message}",
                 hint="every node would refuse it: give ssl-cert, ssl-key and ssl-ca that belong"
                 " together; see deploy/README.md",
+                code=Code.TLS_NOT_TRUSTED,
             ) from error
 
     @property
@@ -194,7 +198,11 @@ class Tls:
             try:
                 pem = self._checked()
                 if self._stamp() != stamp:
-                    raise NeedsOperator(f"{self} changed while read", hint="they are read again")
+                    raise NeedsOperator(
+                        f"{self} changed while read",
+                        hint="they are read again",
+                        code=Code.TLS_FILES,
+                    )
             except NeedsOperator as error:
                 if self._good is None:
                     raise
@@ -219,6 +227,7 @@ class Tls:
                 raise NeedsOperator(
                     f"{self._ca} is no PEM file of certificates: {_reason(error)}",
                     hint="ssl-ca wants the CA's certificate",
+                    code=Code.TLS_FILES,
                 ) from error
         if self._cert is not None:
             assert self._key is not None
@@ -229,6 +238,7 @@ class Tls:
                     f"{self._cert} and {self._key} are not a certificate and its key:"
                     f" {_reason(error)}",
                     hint="both are PEM files, made for each other; see deploy/README.md",
+                    code=Code.TLS_FILES,
                 ) from error
         return pem
 
@@ -236,6 +246,7 @@ class Tls:
         raise NeedsOperator(
             f"{self._key} is encrypted",
             hint="keep the key without a passphrase, readable only by who runs this",
+            code=Code.TLS_FILES,
         )
 
     def __repr__(self) -> str:
@@ -246,7 +257,9 @@ def _path(name: str, given: object) -> Path | None:
     if given is None or (isinstance(given, str | Path) and str(given)):
         return None if given is None else Path(given)
     raise NeedsOperator(
-        f"{name} of TLS is {given!r}", hint="give the path of a PEM file, as text or as a Path"
+        f"{name} of TLS is {given!r}",
+        hint="give the path of a PEM file, as text or as a Path",
+        code=Code.TLS_FILES,
     )
 
 
@@ -264,7 +277,9 @@ def _content(path: Path | None) -> bytes | None:
         return path.read_bytes() if path is not None else None
     except OSError as error:
         raise NeedsOperator(
-            f"cannot read {path}: {error.strerror}", hint="check ssl-ca, ssl-cert and ssl-key"
+            f"cannot read {path}: {error.strerror}",
+            hint="check ssl-ca, ssl-cert and ssl-key",
+            code=Code.TLS_FILES,
         ) from error
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 
 
@@ -49,7 +50,9 @@ def is_true(value: Any) -> bool:
     """Return the truth that a file's value or a flag's text says; raise `NeedsOperator`."""
     if isinstance(value, bool) or str(value).lower() in ("true", "false", "1", "0"):
         return str(value).lower() in ("true", "1")
-    raise NeedsOperator(f"{value!r} is neither true nor false", hint="write true or false")
+    raise NeedsOperator(
+        f"{value!r} is neither true nor false", hint="write true or false", code=Code.SETTING_VALUE
+    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,7 +90,11 @@ class Translation:
                 if self._is_extra(key, new) and new in values:
                     continue
                 if new in made or (new != key and new in values):
-                    raise NeedsOperator(f"{new} is set twice, as {key} too", hint="leave one out")
+                    raise NeedsOperator(
+                        f"{new} is set twice, as {key} too",
+                        hint="leave one out",
+                        code=Code.SETTINGS_CONTRADICT,
+                    )
                 made[new] = converted
         return {**made, self.gathered: params} if params else made
 
@@ -109,7 +116,9 @@ class Translation:
                 elif rest:
                     value = rest.pop(0)
                 else:
-                    raise NeedsOperator(f"{token} has no value", hint=f"write {token}=…")
+                    raise NeedsOperator(
+                        f"{token} has no value", hint=f"write {token}=…", code=Code.SETTING_VALUE
+                    )
             key = self.flags[name]
             for new, converted in self._answered(key, value):
                 flag = self._flag(new, converted)
@@ -152,7 +161,9 @@ class Translation:
             if not _is_among(value, answer.usual):
                 self.notes.append(f"{key} has no effect: {answer.why}")
         elif not _is_among(value, answer.harmless):
-            raise NeedsOperator(f"{key} is not supported", hint=answer.hint)
+            raise NeedsOperator(
+                f"{key} is not supported", hint=answer.hint, code=Code.SETTING_UNSUPPORTED
+            )
 
 
 def _is_among(value: Any, values: Sequence[Any]) -> bool:

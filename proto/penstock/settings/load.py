@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from penstock import __version__
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 
 log = logging.getLogger(__name__)
@@ -127,6 +128,7 @@ def check_variables(env: Mapping[str, str], prefix: str, known: Collection[str])
             raise NeedsOperator(
                 f"unknown variable {name} in the environment",
                 hint=f"did you mean {names[near[0]]}? if it is for another program, unset it here",
+                code=Code.SETTING_UNKNOWN,
             )
         log.warning("%s in the environment is no setting, and is left out", name)
 
@@ -172,7 +174,8 @@ class _FlagParser(argparse.ArgumentParser):
         wrong = re.search(r"unrecognized arguments: (\S+)", message)
         near = difflib.get_close_matches(wrong[1].split("=")[0], known, 1) if wrong else []
         hint = f"did you mean {near[0]}?" if near else f"see {self.prog} --help"
-        raise NeedsOperator(message, hint=hint)
+        code = Code.SETTING_UNKNOWN if wrong else Code.SETTING_VALUE
+        raise NeedsOperator(message, hint=hint, code=code)
 
 
 def _parser(
@@ -222,10 +225,12 @@ def _from_file(
         document = tomllib.loads(text)
     except OSError as error:
         raise NeedsOperator(
-            f"cannot read {path}: {error.strerror}", hint="check --config"
+            f"cannot read {path}: {error.strerror}", hint="check --config", code=Code.SETTINGS_FILE
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise NeedsOperator(f"{path} is not TOML: {error}", hint="see deploy/conf/") from error
+        raise NeedsOperator(
+            f"{path} is not TOML: {error}", hint="see deploy/conf/", code=Code.SETTINGS_FILE
+        ) from error
     by_key = {setting.key: setting for setting in settings}
     values = {}
     named = {s.key for s in settings if typing.get_origin(s.kind) is dict}
@@ -234,7 +239,11 @@ def _from_file(
         if setting is None:
             near = difflib.get_close_matches(key, by_key, 1)
             hint = f"did you mean {near[0]!r}?" if near else "keys are listed by --help"
-            raise NeedsOperator(f"{path}{_line(text, key)}: unknown key {key!r}", hint=hint)
+            raise NeedsOperator(
+                f"{path}{_line(text, key)}: unknown key {key!r}",
+                hint=hint,
+                code=Code.SETTING_UNKNOWN,
+            )
         values[setting.path] = _parsed(setting, value, f"{path}{_line(text, key)}: {key}")
     return values
 
@@ -270,7 +279,9 @@ def _parsed(setting: _Setting, value: Any, source: str) -> Any:
     try:
         return parse(value) if parse else _coerced(setting, value)
     except (ValueError, TypeError) as error:
-        raise NeedsOperator(f"{source}: {error}", hint=_wanted(setting)) from error
+        raise NeedsOperator(
+            f"{source}: {error}", hint=_wanted(setting), code=Code.SETTING_VALUE
+        ) from error
 
 
 def _table_value(field: dataclasses.Field[Any], kind: Any, value: Any, source: str) -> Any:
@@ -341,6 +352,7 @@ def _build(cls: type[T], values: Mapping[tuple[str, ...], Any], path: tuple[str,
             raise NeedsOperator(
                 f"{'.'.join(map(_kebab, here))} is not set",
                 hint="give it as a flag or in the config file",
+                code=Code.SETTING_MISSING,
             )
     return typing.cast(T, cls(**arguments))
 
@@ -372,7 +384,9 @@ def read_tables(kind: Any, value: Any, source: str, read: ReadValue) -> Any:
     wanted = dict if origin is not tuple else list
     if not isinstance(value, wanted):
         shown = f"[[{source.rpartition(' ')[2]}]]" if wanted is list else "a table"
-        raise NeedsOperator(f"{source} is {value!r}", hint=f"write it as {shown}")
+        raise NeedsOperator(
+            f"{source} is {value!r}", hint=f"write it as {shown}", code=Code.SETTING_VALUE
+        )
     if origin is tuple:
         return tuple(_row(row, each, f"{source}[{i}]", read) for i, each in enumerate(value, 1))
     if origin is dict:
@@ -383,7 +397,9 @@ def read_tables(kind: Any, value: Any, source: str, read: ReadValue) -> Any:
 
 def _row(row: type[Any], table: Any, source: str, read: ReadValue) -> Any:
     if not isinstance(table, Mapping):
-        raise NeedsOperator(f"{source} is {table!r}", hint="it must be a table")
+        raise NeedsOperator(
+            f"{source} is {table!r}", hint="it must be a table", code=Code.SETTING_VALUE
+        )
     hints = typing.get_type_hints(row)
     fields = {field.name.replace("_", "-"): field for field in dataclasses.fields(row)}
     values = {}
@@ -392,7 +408,9 @@ def _row(row: type[Any], table: Any, source: str, read: ReadValue) -> Any:
         if field is None:
             near = difflib.get_close_matches(key, fields, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"keys are {', '.join(fields)}"
-            raise NeedsOperator(f"{source}: unknown key {key!r}", hint=hint)
+            raise NeedsOperator(
+                f"{source}: unknown key {key!r}", hint=hint, code=Code.SETTING_UNKNOWN
+            )
         if hints[field.name] is Any:
             values[field.name] = value
         else:

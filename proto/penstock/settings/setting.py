@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 
 _SECRET = re.compile(r"password|passwd|secret|token|credential", re.IGNORECASE)
@@ -45,7 +46,9 @@ def check_advertised(address: str) -> None:
 
 def out_of_range(name: str, value: object, hint: str) -> NeedsOperator:
     """Return the error for a setting whose value cannot be."""
-    return NeedsOperator(f"{name.replace('_', '-')} is {value!r}", hint=hint)
+    return NeedsOperator(
+        f"{name.replace('_', '-')} is {value!r}", hint=hint, code=Code.SETTING_VALUE
+    )
 
 
 def changed_text(settings: Any, default: Any) -> str:

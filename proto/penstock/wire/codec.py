@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from google.protobuf.message import DecodeError
 
+from penstock.codes import Code
 from penstock.errors import Malformed
 from penstock.pb import binlog_pb2 as pb
 from penstock.wire.binlog import (
@@ -50,9 +51,15 @@ def decode_binlog(data: bytes) -> Binlog:
     try:
         message = pb.Binlog.FromString(data)
     except DecodeError as error:
-        raise Malformed(f"undecodable binlog of {len(data)} bytes: {error}", hint=_HINT) from error
+        raise Malformed(
+            f"undecodable binlog of {len(data)} bytes: {error}",
+            hint=_HINT,
+            code=Code.BINLOG_UNDECODABLE,
+        ) from error
     if message.tp > BinlogType.ROLLBACK:
-        raise Malformed(f"binlog of the obsolete type {message.tp}", hint=_HINT)
+        raise Malformed(
+            f"binlog of the obsolete type {message.tp}", hint=_HINT, code=Code.BINLOG_UNDECODABLE
+        )
     return Binlog(
         tp=BinlogType(message.tp),
         start_ts=message.start_ts,
@@ -71,7 +78,9 @@ def decode_origin(data: bytes) -> Origin:
     try:
         return origin_of(pb.Origin.FromString(data))
     except DecodeError as error:
-        raise Malformed(f"undecodable origin: {error}", hint=_HINT) from error
+        raise Malformed(
+            f"undecodable origin: {error}", hint=_HINT, code=Code.BINLOG_UNDECODABLE
+        ) from error
 
 
 def origin_of(message: pb.Origin) -> Origin:
@@ -115,7 +124,9 @@ def decode_prewrite_value(data: bytes) -> PrewriteValue:
     try:
         message = pb.PrewriteValue.FromString(data)
     except DecodeError as error:
-        raise Malformed(f"undecodable row changes: {error}", hint=_HINT) from error
+        raise Malformed(
+            f"undecodable row changes: {error}", hint=_HINT, code=Code.BINLOG_UNDECODABLE
+        ) from error
     return PrewriteValue(
         schema_version=message.schema_version,
         mutations=tuple(_mutation(m) for m in message.mutations),
@@ -137,7 +148,9 @@ def _mutation(message: pb.TableMutation) -> TableMutation:
         sequence = tuple(MutationType(kind) for kind in message.sequence)
     except ValueError as error:
         raise Malformed(
-            f"obsolete row change in table {message.table_id}: {error}", hint=_HINT
+            f"obsolete row change in table {message.table_id}: {error}",
+            hint=_HINT,
+            code=Code.BINLOG_UNDECODABLE,
         ) from error
     mutation = TableMutation(
         table_id=message.table_id,
@@ -153,5 +166,6 @@ def _mutation(message: pb.TableMutation) -> TableMutation:
             f"table {message.table_id}: the sequence has {listed} inserts, updates and deletes,"
             f" the lists hold {counts}",
             hint=_HINT,
+            code=Code.BINLOG_UNDECODABLE,
         )
     return mutation

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from penstock.codes import Code
 from penstock.errors import Malformed
 
 CHUNK_BYTES = 256 << 10
@@ -113,6 +114,7 @@ def malformed(at: int, what: str) -> Malformed:
     return Malformed(
         f"undecodable binlog, {what} at its byte {at}",
         hint="the writer, the Pumps and the Drainer must speak the same binlog.proto",
+        code=Code.BINLOG_UNDECODABLE,
     )
 
 

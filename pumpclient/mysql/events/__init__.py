@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from penstock.codes import Code
 from penstock.errors import Malformed
 from pumpclient.mysql.events.compressed import TransactionPayload, decompress_block
 from pumpclient.mysql.events.files import (
@@ -151,4 +152,5 @@ def decode_event(event: bytes, checksum: Checksum, header: Header | None = None)
     raise Malformed(
         f"{header} is unknown, and its server does not allow to ignore it",
         hint="a newer version of Penstock may know it",
+        code=Code.EVENT_UNKNOWN,
     )

@@ -24,6 +24,7 @@ from typing import Self
 
 import zstandard
 
+from penstock.codes import Code
 from penstock.errors import Malformed
 from pumpclient.mysql.events.field_reader import BodyReader
 from pumpclient.mysql.events.frame import HEADER_SIZE, read_header
@@ -37,16 +38,26 @@ _HINT = "bytes of the event are lost, or it is compressed in a way that is unkno
 def decompress_block(data: bytes | memoryview) -> bytes:
     """Return what a MariaDB block holds; raise `Malformed` when it is none."""
     if not data or not data[0] & _BLOCK_MARK or data[0] & _ALGORITHM_BITS:
-        raise Malformed(f"a compressed block that begins with {bytes(data[:1])!r}", hint=_HINT)
+        raise Malformed(
+            f"a compressed block that begins with {bytes(data[:1])!r}",
+            hint=_HINT,
+            code=Code.EVENT_MALFORMED,
+        )
     length_size = data[0] & _LENGTH_BITS
     length = int.from_bytes(data[1 : 1 + length_size], "big")
     unpacking = zlib.decompressobj()
     try:
         plain = unpacking.decompress(data[1 + length_size :], length + 1)
     except zlib.error as error:
-        raise Malformed(f"a damaged compressed block: {error}", hint=_HINT) from error
+        raise Malformed(
+            f"a damaged compressed block: {error}", hint=_HINT, code=Code.EVENT_MALFORMED
+        ) from error
     if len(plain) != length or not unpacking.eof:
-        raise Malformed(f"a compressed block is not of the {length} bytes it promises", hint=_HINT)
+        raise Malformed(
+            f"a compressed block is not of the {length} bytes it promises",
+            hint=_HINT,
+            code=Code.EVENT_MALFORMED,
+        )
     return plain
 
 
@@ -100,7 +111,11 @@ class TransactionPayload:
             del waiting[:at]
         if waiting or total != self.plain_bytes:
             problem = f"{total} bytes in a transaction payload of {self.plain_bytes}"
-            raise Malformed(f"{problem}, {len(waiting)} after its last event", hint=_HINT)
+            raise Malformed(
+                f"{problem}, {len(waiting)} after its last event",
+                hint=_HINT,
+                code=Code.EVENT_MALFORMED,
+            )
 
     def _pieces(self) -> Iterator[bytes]:
         if self.compression is Compression.NONE:
@@ -111,4 +126,6 @@ class TransactionPayload:
             while piece := unpacking.read(_PIECE_BYTES):
                 yield piece
         except zstandard.ZstdError as error:
-            raise Malformed(f"a damaged transaction payload: {error}", hint=_HINT) from error
+            raise Malformed(
+                f"a damaged transaction payload: {error}", hint=_HINT, code=Code.EVENT_MALFORMED
+            ) from error

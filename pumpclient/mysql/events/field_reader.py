@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.codes import Code
 from penstock.errors import Malformed
 
 _LENGTH_BYTES = {0xFC: 2, 0xFD: 3, 0xFE: 8}
@@ -65,7 +66,7 @@ class BodyReader:
 
     def malformed(self, problem: str) -> Malformed:
         """Return the error to raise for this body."""
-        return Malformed(f"{self._what}: {problem}", hint=_HINT)
+        return Malformed(f"{self._what}: {problem}", hint=_HINT, code=Code.EVENT_MALFORMED)
 
 
 def pack_number(number: int) -> bytes:

@@ -31,6 +31,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Self
 
+from penstock.codes import Code
 from penstock.errors import Malformed
 from pumpclient.mysql.events.field_reader import BodyReader
 from pumpclient.mysql.events.frame import (
@@ -76,11 +77,13 @@ class FormatDescription:
                 f"server {version} writes binlog version {binlog_version} with headers of"
                 f" {header_length} bytes",
                 hint="servers since MySQL 5.6 and MariaDB 10 write version 4 with 19 bytes",
+                code=Code.EVENT_UNKNOWN,
             )
         if algorithm not in list(Checksum):
             raise Malformed(
                 f"server {version} writes checksum algorithm {algorithm}",
                 hint="set its binlog_checksum to CRC32 or NONE",
+                code=Code.EVENT_UNKNOWN,
             )
         return cls(version, created_s, lengths, Checksum(algorithm))
 

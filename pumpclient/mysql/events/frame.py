@@ -20,6 +20,7 @@ from enum import IntEnum, IntFlag
 from typing import NamedTuple
 from zlib import crc32
 
+from penstock.codes import Code
 from penstock.errors import Malformed
 
 
@@ -166,12 +167,14 @@ def read_header(data: bytes | memoryview, at: int = 0) -> Header:
         raise Malformed(
             f"{len(data) - at} bytes where an event's header needs {HEADER_SIZE}",
             hint="the stream or file ends within an event",
+            code=Code.EVENT_MALFORMED,
         )
     header = tuple.__new__(Header, HEADER.unpack_from(data, at))  # `_make` without its call.
     if header.size < HEADER_SIZE:
         raise Malformed(
             f"an event of {header.size} bytes is shorter than its header",
             hint="the file is damaged, or the position is not the beginning of an event",
+            code=Code.EVENT_MALFORMED,
         )
     return header
 

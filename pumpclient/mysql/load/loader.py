@@ -15,6 +15,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.filters.rules import RowPolicy
 from penstock.schema.model import TableInfo
@@ -141,7 +142,10 @@ class RowWriter:
         """Send rows on their way."""
         options = self._session.options
         if self._session.schemas.table_by_id(table.info.id) is not table:
-            raise Retryable(f"table {table.schema_name}.{table.info.name} was altered here")
+            raise Retryable(
+                f"table {table.schema_name}.{table.info.name} was altered here",
+                code=Code.LOAD_DISTURBED,
+            )
         changes = ChangeSet(options.spill_bytes, options.spill_dir)
         changes.tables[table.info.id] = Changes(
             table, inserted=list(rows), sequence=[MutationType.INSERT] * len(rows)
@@ -165,7 +169,7 @@ class RowWriter:
         except (NeedsOperator, Retryable):
             raise
         except PenstockError as error:
-            raise Retryable(f"rows were not written: {error}") from error
+            raise Retryable(f"rows were not written: {error}", code=Code.LOAD_DISTURBED) from error
 
 
 def _nothing() -> None:
@@ -212,7 +216,10 @@ class _Run:
     def check_stopped(self) -> None:
         """Raise `Retryable` once the load is to end."""
         if self.is_stopped():
-            raise Retryable("stopped before the load was done; it continues when run again")
+            raise Retryable(
+                "stopped before the load was done; it continues when run again",
+                code=Code.LOAD_DISTURBED,
+            )
 
 
 class Load:
@@ -248,6 +255,7 @@ class Load:
                 f"the load was begun by {state.source!r} in epoch {state.epoch},"
                 f" this is {source!r} in epoch {epoch}",
                 hint="remove load.json and the targets to load again",
+                code=Code.LOAD_OF_OTHER,
             )
         with closing(Journal(self._journal_path)) as journal:
             return self._completed(_Run(journal, self._is_stopped, self.options.may_commit), state)
@@ -353,6 +361,7 @@ class _Attempt:
             raise NeedsOperator(
                 f"a load into tables that others share ended early: {sorted(stale)}",
                 hint="remove this server's rows from them, then load.json, and load again",
+                code=Code.LOAD_OF_OTHER,
             )
 
     def _save(self, **changes: object) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import pymysql
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from pumpclient.mysql.load.state import BinlogPlace
 from pumpclient.mysql.load.text_rows import PACKET_BYTES_MAX, TextRows
@@ -95,7 +96,9 @@ class SnapshotSession:
             while True:
                 more = connection._rfile.read1(_RECEIVED_BYTES)
                 if not more:
-                    raise Retryable(f"{self._address}: the server closed the connection")
+                    raise Retryable(
+                        f"{self._address}: the server closed the connection", code=Code.SERVER_AWAY
+                    )
                 data = data + more if data else more
                 out: list[bytes] = []
                 at, is_ended = reader.read(data, 0, out)
@@ -136,7 +139,9 @@ class SnapshotSession:
                 yield
             except pymysql.err.MySQLError as error:
                 if error.args and error.args[0] in _CHANGED:
-                    raise Retryable(f"the schema changed while it was loaded: {error}") from error
+                    raise Retryable(
+                        f"the schema changed while it was loaded: {error}", code=Code.LOAD_DISTURBED
+                    ) from error
                 raise
 
 
@@ -144,7 +149,7 @@ def _exactly(file: Any, data: bytes, size: int) -> tuple[bytes, bytes]:
     if len(data) < size:
         data += file.read(size - len(data))
         if len(data) < size:
-            raise Retryable("the server closed the connection within a row")
+            raise Retryable("the server closed the connection within a row", code=Code.SERVER_AWAY)
     return data[:size], data[size:]
 
 
@@ -182,7 +187,9 @@ def _check_prepared(locker: Connection, address: ServerAddress) -> None:
         log.warning("it is unknown whether XA transactions are prepared: %s", error)
         return
     if count:
-        raise Retryable(f"{address}: {count} XA transactions are prepared: end them first")
+        raise Retryable(
+            f"{address}: {count} XA transactions are prepared: end them first", code=Code.LOAD_XA
+        )
 
 
 def _at_one_moment(
@@ -198,6 +205,7 @@ def _at_one_moment(
                 raise NeedsOperator(
                     f"{address}: the user may not lock all tables for a moment: {error}",
                     hint="GRANT RELOAD ON *.* TO the user",
+                    code=Code.SERVER_GRANT,
                 ) from error
             raise
         try:

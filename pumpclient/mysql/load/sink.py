@@ -27,6 +27,7 @@ from typing import Any
 import pymysql
 
 from penstock import refused_inserts
+from penstock.codes import Code
 from penstock.ddl.syntax.lexer import quote_path
 from penstock.errors import NeedsOperator, Retryable
 from pumpclient.mysql.load.text_rows import SqlRows
@@ -93,7 +94,10 @@ class SinkSession:
             self.packet_bytes_max = int(self.fetch("SELECT @@max_allowed_packet")[0][0])
             for name in self._locks:
                 if self.fetch("SELECT GET_LOCK(%s, %s)", (name, _LOCK_S)) != [(1,)]:
-                    raise Retryable(f"{self._address}: another load's session is at work there")
+                    raise Retryable(
+                        f"{self._address}: another load's session is at work there",
+                        code=Code.LOAD_DISTURBED,
+                    )
         except BaseException:
             self.close()
             raise
@@ -117,6 +121,7 @@ class SinkSession:
                 f"a row needs a statement of {len(statement)} bytes, and {self._address} takes"
                 f" {self.packet_bytes_max}",
                 hint="raise max_allowed_packet there",
+                code=Code.SINK_PACKET,
             )
         deadline_s = time.monotonic() + self._options.retry_s
         may_be_there = False
@@ -140,8 +145,9 @@ class SinkSession:
                 raise NeedsOperator(
                     f"the sink refuses rows: {error.problem}",
                     hint="compare the table there with the source's; does anybody write to it?",
+                    code=Code.LOAD_REFUSED,
                 ) from error
-        raise Retryable("another process has this source now")
+        raise Retryable("another process has this source now", code=Code.SOURCE_TAKEN)
 
     def _query(self, statement: bytes) -> None:
         connection: Any = self._connection
@@ -208,6 +214,7 @@ class Sink:
                     f"the Drainer has not created these tables in {self._options.address}: {names}",
                     hint="is it running, is this its sink, are its checkpoint's name and the"
                     " tables' names as the load expects them (its filters and routes)?",
+                    code=Code.LOAD_NO_TABLES,
                 )
             time.sleep(_LOOK_EVERY_S)
 

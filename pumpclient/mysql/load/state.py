@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from penstock.codes import Code
 from penstock.errors import Corrupt, NeedsOperator
 from penstock.log.files import replace_file
 from penstock.wire.binlog import Origin
@@ -72,6 +73,7 @@ class Floors:
                 f"a statement at {place} on {names} is loaded for a part of these tables",
                 hint="the load was begun again after it; load once more from the beginning"
                 " (remove load.json and the targets), without such statements meanwhile",
+                code=Code.LOAD_STATEMENT,
             )
         return loaded == {True}
 
@@ -117,15 +119,21 @@ class StateFile:
         except FileNotFoundError:
             return None
         except json.JSONDecodeError as error:
-            raise Corrupt(str(self._path), error.pos, f"not JSON: {error.msg}") from error
+            raise Corrupt(
+                str(self._path), error.pos, f"not JSON: {error.msg}", code=Code.LOAD_STATE
+            ) from error
         if not isinstance(fields, dict) or fields.get("version") != _VERSION:
             raise NeedsOperator(
-                f"{self._path} has no version {_VERSION}", hint="use the Penstock that wrote it"
+                f"{self._path} has no version {_VERSION}",
+                hint="use the Penstock that wrote it",
+                code=Code.LOAD_STATE,
             )
         try:
             return _state(fields)
         except (KeyError, TypeError, ValueError) as error:
-            raise Corrupt(str(self._path), 0, f"it lacks or garbles {error}") from error
+            raise Corrupt(
+                str(self._path), 0, f"it lacks or garbles {error}", code=Code.LOAD_STATE
+            ) from error
 
     def write(self, state: LoadState) -> None:
         """Save durably."""
@@ -146,7 +154,9 @@ class StateFile:
             replace_file(self._path, json.dumps(fields, indent=1).encode())
         except OSError as error:
             raise NeedsOperator(
-                f"{self._path} cannot be written: {error}", hint="free the disk, or its rights"
+                f"{self._path} cannot be written: {error}",
+                hint="free the disk, or its rights",
+                code=Code.SOURCE_FILES,
             ) from error
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
+from penstock.codes import Code
 from penstock.ddl.syntax.lexer import quote_name, quote_path
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.rows.table_map import Name
@@ -203,6 +204,7 @@ def check_engines(tables: Sequence[SourceTable]) -> None:
         raise NeedsOperator(
             f"{len(others)} tables are of engines without transactions: {names}",
             hint="ALTER TABLE … ENGINE = InnoDB, or leave them out by the filters",
+            code=Code.ENGINE_WITHOUT_TRANSACTIONS,
         )
 
 

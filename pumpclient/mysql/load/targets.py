@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from penstock.codes import Code
 from penstock.ddl import Catalog, plan_ddl
 from penstock.ddl.rewrite.explicit_collations import explicit
 from penstock.ddl.syntax.lexer import quote_name, quote_path
@@ -53,6 +54,7 @@ class Targets:
                 raise NeedsOperator(
                     f"table {target[0]}.{target[1]} is there already, and not by this load",
                     hint="drop it, leave it out by the filters, or load into it (into-existing)",
+                    code=Code.LOAD_TARGET,
                 )
 
     def check_definitions(self, tables: Iterable[SourceTable]) -> None:
@@ -78,6 +80,7 @@ class Targets:
                     raise NeedsOperator(
                         f"{'.'.join(other)} is loaded too, and letter case makes no difference",
                         hint="leave one of them out by the filters, or route it to another name",
+                        code=Code.LETTER_CASE,
                     )
                 first, known = columns.setdefault((schema, name), (table, _essence(found)))
                 if known != _essence(found):
@@ -85,11 +88,13 @@ class Targets:
                         f"it and {first.schema}.{first.name} go into one table, and their columns"
                         " differ",
                         hint="alter one of them on the server, then load again",
+                        code=Code.SHARDS_DIFFER,
                     )
             except NeedsOperator as error:
                 raise NeedsOperator(
                     f"{table.schema}.{table.name} cannot be loaded: {error.problem}",
                     hint=error.hint,
+                    code=error.code,
                 ) from error
 
     def exists(self, target: Name) -> bool:

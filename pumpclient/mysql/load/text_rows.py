@@ -25,6 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
+from penstock.codes import Code
 from penstock.datum import values
 from penstock.datum.rows.fields import STRING_TYPES, TIME_TYPES, integer_range
 from penstock.datum.rows.reader import (
@@ -137,7 +138,11 @@ def _lines(count: int, indent: int) -> list[str]:
 def _long(data: bytes, at: int, size: int) -> tuple[bytes, int]:
     width = {252: 2, 253: 3, 254: 8}.get(size)
     if width is None:
-        raise Malformed(f"a column begins with {size:#x}", hint="the connection lost bytes")
+        raise Malformed(
+            f"a column begins with {size:#x}",
+            hint="the connection lost bytes",
+            code=Code.SERVER_STREAM,
+        )
     begin = at + width
     end = begin + int.from_bytes(data[at:begin], "little")
     return data[begin:end], end
@@ -219,6 +224,7 @@ def _null_piece(stored: Stored) -> Callable[[], bytes]:
             raise Malformed(
                 f"column {stored.column.name!r} is NOT NULL here and NULL there",
                 hint="alter one of them",
+                code=Code.TABLE_DIFFERS,
             )
         return stored.header + _NULL
 

@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 import pymysql
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.security.databases import PasswordFile, SqlTls
 from pumpclient.mysql.protocol.refusals import refusal
@@ -80,6 +81,7 @@ def address_in(url: str, what: str, password: str = "") -> ServerAddress:
         raise NeedsOperator(
             f"the {what} is no URL of a server",
             hint="write mysql://user:password@host:port/ and percent-encode special characters",
+            code=Code.SERVER_URL,
         )
     user = unquote(parts.username or "root")
     return ServerAddress(host, port, user, unquote(parts.password or "") or password)
@@ -91,20 +93,22 @@ def server_errors(address: object) -> Iterator[None]:
     try:
         yield
     except pymysql.err.MySQLError as error:
-        code, message = error.args[0] if error.args else 0, str(error)
-        if isinstance(error, pymysql.err.InternalError) and code not in range(1000, 5000):
-            raise Retryable(f"{address}: {error}") from error
-        known = len(error.args) > 1 and isinstance(code, int)
-        found = refusal(code, str(error.args[1])) if known else Retryable(message)
-        raise _located(found, address) from error
+        number = error.args[0] if error.args else 0
+        if isinstance(error, pymysql.err.InternalError) and number not in range(1000, 5000):
+            raise Retryable(f"{address}: {error}", code=Code.SERVER_AWAY) from error
+        if len(error.args) > 1 and isinstance(number, int):
+            raise _located(refusal(number, str(error.args[1])), address) from error
+        raise Retryable(f"{address}: {error}", code=Code.SERVER_AWAY) from error
     except OSError as error:
-        raise Retryable(f"{address}: {error or type(error).__name__}") from error
+        raise Retryable(
+            f"{address}: {error or type(error).__name__}", code=Code.SERVER_AWAY
+        ) from error
 
 
 def _located(error: PenstockError, address: object) -> PenstockError:
     if isinstance(error, NeedsOperator):
-        return type(error)(f"{address}: {error.problem}", hint=error.hint)
-    return type(error)(f"{address}: {error}")
+        return type(error)(f"{address}: {error.problem}", hint=error.hint, code=error.code)
+    return type(error)(f"{address}: {error}", code=error.code)
 
 
 def rows(connection: Connection, sql: str, *parameters: object) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import struct
 from enum import IntFlag
 
+from penstock.codes import Code
 from penstock.errors import Retryable
 from pumpclient.mysql.gtid import MysqlGtidSet, encode_sids
 from pumpclient.mysql.protocol.refusals import refusal
@@ -111,7 +112,10 @@ class PacketReader:
         # A caller that asks for an acknowledgement begins again at 1. An error at shutdown has 0.
         if found in (0, 1):
             return found
-        raise Retryable(f"packet {found} of a dump where {expected} was due: packets are lost")
+        raise Retryable(
+            f"packet {found} of a dump where {expected} was due: packets are lost",
+            code=Code.SERVER_STREAM,
+        )
 
     def _take(self, payload: bytes, events: list[bytes]) -> bool:
         """Take one packet that is not a plain event; return False when it must wait."""
@@ -140,7 +144,7 @@ class PacketReader:
 def error_of(payload: bytes) -> Exception:
     """Return what an error packet, or one that is none of the known, means."""
     if payload[:1] != bytes([_ERR]):
-        return Retryable(f"a packet of a dump begins with {payload[:1]!r}")
+        return Retryable(f"a packet of a dump begins with {payload[:1]!r}", code=Code.SERVER_STREAM)
     (code,) = _ERROR.unpack_from(payload, 1)
     message = payload[9:] if payload[3:4] == b"#" else payload[3:]
     return refusal(code, message.decode("utf-8", "replace"))

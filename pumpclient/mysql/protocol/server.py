@@ -14,6 +14,7 @@ from typing import Any
 
 import pymysql
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.gtid import Flavor, GtidSet, parse_gtid_set
 from pumpclient.mysql.protocol.address import Connection, ServerAddress, rows
@@ -98,7 +99,7 @@ def master_status(connection: Connection, flavor: Flavor) -> MasterStatus:
     """Return the end of the binlog; raise `NeedsOperator` when the server writes none."""
     found = first_known(connection, "SHOW MASTER STATUS", "SHOW BINARY LOG STATUS")
     if not found:
-        raise NeedsOperator("the server writes no binlog", hint=_HINT)
+        raise NeedsOperator("the server writes no binlog", hint=_HINT, code=Code.SERVER_SETTING)
     row = found[0]
     if flavor is Flavor.MARIADB:
         gtids = binlog_gtids(connection, flavor)
@@ -271,6 +272,8 @@ def checked_flavor(address: ServerAddress) -> Flavor:
                 continue
             finding = f"{check.name} is {check.found}"
             if check.required:
-                raise NeedsOperator(f"{address}: {finding}", hint=check.hint)
+                raise NeedsOperator(
+                    f"{address}: {finding}", hint=check.hint, code=Code.SERVER_SETTING
+                )
             log.warning("%s: %s: %s", address, finding, check.hint)
         return identify(connection).flavor

@@ -26,6 +26,7 @@ from uuid import UUID, uuid4
 
 import pymysql
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from pumpclient.mysql.events.files import rotate_of
 from pumpclient.mysql.events.frame import EventType, read_header
@@ -182,6 +183,7 @@ class BinlogStream:
             raise NeedsOperator(
                 f"{self._address} runs {self.identity.version}, the GTIDs are of {flavor.value}",
                 hint="a relay log cannot go over from MySQL to MariaDB or back: begin a new one",
+                code=Code.SERVER_OTHER,
             )
 
     def _flags(self, *, to_the_end: bool = False) -> int:
@@ -220,7 +222,7 @@ class BinlogStream:
                 raise
             # The login has passed, so it is not the password that is wrong.
             problem = f"{self._address}: may not replicate: error {code}: {text}"
-            raise NeedsOperator(problem, hint=GRANT) from error
+            raise NeedsOperator(problem, hint=GRANT, code=Code.SERVER_GRANT) from error
 
     def _private(self, name: str) -> Any:
         # PyMySQL has no public way to send another command; a test holds that these exist.
@@ -246,7 +248,8 @@ class BinlogStream:
             if data is None:
                 if now_s - heard_s > stalled_s:
                     raise Retryable(
-                        f"{self._address}: neither event nor heartbeat for {stalled_s:g} s"
+                        f"{self._address}: neither event nor heartbeat for {stalled_s:g} s",
+                        code=Code.SERVER_AWAY,
                     )
                 yield []
                 continue
@@ -266,15 +269,17 @@ class BinlogStream:
             raise NeedsOperator(
                 f"{self._address}: {error}",
                 hint=f"another replica has server id {self._options.server_id}: choose another",
+                code=Code.SERVER_ID_TAKEN,
             ) from error
         except NeedsOperator as error:
-            raise type(error)(f"{self._address}: {error.problem}", hint=error.hint) from error
+            problem = f"{self._address}: {error.problem}"
+            raise type(error)(problem, hint=error.hint, code=error.code) from error
 
     def _receive(self) -> Iterator[bytes | None]:
         """Yield what the socket has, None after each `idle_s` without anything."""
         sock = self._private("_sock")
         if sock is None:
-            raise Retryable(f"{self._address}: the connection is closed")
+            raise Retryable(f"{self._address}: the connection is closed", code=Code.SERVER_AWAY)
         poll = select.poll()
         poll.register(sock, select.POLLIN)
         timeout_ms = self._options.idle_s * 1000
@@ -290,9 +295,13 @@ class BinlogStream:
                 yield data
         except OSError as error:
             if not self._closing:
-                raise Retryable(f"{self._address}: the connection was cut: {error}") from error
+                raise Retryable(
+                    f"{self._address}: the connection was cut: {error}", code=Code.SERVER_AWAY
+                ) from error
         if not self._closing:
-            raise Retryable(f"{self._address}: the server closed the connection")
+            raise Retryable(
+                f"{self._address}: the server closed the connection", code=Code.SERVER_AWAY
+            )
 
     def events(self) -> Iterator[bytes]:
         """Yield the events of `batches` one by one."""
@@ -345,7 +354,7 @@ def description_of(
         for event in stream.events():
             if read_header(event).type == EventType.FORMAT_DESCRIPTION:
                 return stream.identity, event
-    raise Retryable(f"{address}: the stream ended before {file} began")
+    raise Retryable(f"{address}: the stream ended before {file} began", code=Code.SERVER_AWAY)
 
 
 def file_after(
@@ -364,7 +373,7 @@ def file_after(
                 file = rotate_of(event).file
             elif file:
                 return stream.identity, file  # A refusal would have come instead.
-    raise Retryable(f"{address}: the stream ended before it began")
+    raise Retryable(f"{address}: the stream ended before it began", code=Code.SERVER_AWAY)
 
 
 def file_at(address: ServerAddress, options: StreamOptions, time_s: int) -> str:
@@ -383,7 +392,11 @@ def file_at(address: ServerAddress, options: StreamOptions, time_s: int) -> str:
         else:
             high = middle
     if not names:
-        raise NeedsOperator(f"{address} has no binlog", hint="start it with log_bin")
+        raise NeedsOperator(
+            f"{address} has no binlog", hint="start it with log_bin", code=Code.SERVER_SETTING
+        )
     if low == 0:
-        raise Purged(f"{address}: {names[0]} began after {time_s}", hint=PURGED_HINT)
+        raise Purged(
+            f"{address}: {names[0]} began after {time_s}", hint=PURGED_HINT, code=Code.SERVER_PURGED
+        )
     return names[low - 1]

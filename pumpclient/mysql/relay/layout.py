@@ -21,6 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator
 from penstock.log.files import DRAFT, replace_file
 from pumpclient.mysql.gtid import Flavor, GtidSet, parse_gtid_set
@@ -50,7 +51,9 @@ class FileName(NamedTuple):
         """Return the name that `text` is; raise `Malformed` when it is none."""
         found = _FILE.fullmatch(text)
         if found is None or int(found[2]) == 0:
-            raise Malformed(f"{text!r} is no binlog file's name", hint=_FILE_HINT)
+            raise Malformed(
+                f"{text!r} is no binlog file's name", hint=_FILE_HINT, code=Code.RELAY_INDEX
+            )
         return cls(found[1], int(found[2]))
 
     def __str__(self) -> str:
@@ -69,7 +72,11 @@ class SubDir(NamedTuple):
         """Return the sub-directory that a line of the index names; raise `Malformed`."""
         found = _SUB_DIR.fullmatch(text)
         if found is None or int(found[2]) == 0:
-            raise Malformed(f"{text!r} is no sub-directory of a relay log", hint=_INDEX_HINT)
+            raise Malformed(
+                f"{text!r} is no sub-directory of a relay log",
+                hint=_INDEX_HINT,
+                code=Code.RELAY_INDEX,
+            )
         return cls(found[1], int(found[2]))
 
     def __str__(self) -> str:
@@ -94,7 +101,9 @@ class Location(NamedTuple):
         found = _LOCATED.fullmatch(text)
         if found is None or int(found[2]) == 0 or int(found[3]) == 0:
             hint = "write it as mysql-bin|000001.000003:4, the sub-directory's number in between"
-            raise Malformed(f"{text!r} is no place in a relay log", hint=hint)
+            raise Malformed(
+                f"{text!r} is no place in a relay log", hint=hint, code=Code.RELAY_INDEX
+            )
         return cls(int(found[2]), FileName(found[1], int(found[3])), int(found[4]))
 
     def __str__(self) -> str:
@@ -115,7 +124,9 @@ def read_index(text: str) -> list[SubDir]:
     for earlier, later in pairwise(listed):
         if later.suffix != earlier.suffix + 1:
             raise NeedsOperator(
-                f"{INDEX_NAME}: {later} does not follow {earlier}", hint=_INDEX_HINT
+                f"{INDEX_NAME}: {later} does not follow {earlier}",
+                hint=_INDEX_HINT,
+                code=Code.RELAY_INDEX,
             )
     return listed
 
@@ -143,9 +154,11 @@ class Meta:
         try:
             found = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
-            raise Malformed(f"{META_NAME} is not TOML: {error}", hint=hint) from error
+            raise Malformed(
+                f"{META_NAME} is not TOML: {error}", hint=hint, code=Code.RELAY_INDEX
+            ) from error
         if {key: type(value) for key, value in found.items()} != _KEYS or found["binlog-pos"] < 0:
-            raise Malformed(f"{META_NAME} says {found}", hint=hint)
+            raise Malformed(f"{META_NAME} says {found}", hint=hint, code=Code.RELAY_INDEX)
         gtids = parse_gtid_set(found["binlog-gtid"], flavor)
         return cls(found["binlog-name"], found["binlog-pos"], gtids)
 
@@ -173,6 +186,7 @@ class RelayFolder:
                 raise NeedsOperator(
                     f"{index} names {sub_dir}, which is not there",
                     hint="restore it, or move the relay log away and start from a checkpoint",
+                    code=Code.RELAY_GONE,
                 )
 
     @property
@@ -217,6 +231,7 @@ class RelayFolder:
             raise NeedsOperator(
                 f"{path} holds {found[0]}, and {INDEX_NAME} does not name it",
                 hint="move that directory away: it is not of this relay log, or the index is old",
+                code=Code.RELAY_INDEX,
             )
 
     def trim(self) -> list[SubDir]:

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError
 from pumpclient.mysql.relay.layout import (
     FIRST_POSITION,
@@ -99,13 +100,17 @@ class Purger:
         needed = self._needed()
         if needed is None:
             raise NeedsOperator(
-                "no one has said which files are still to be read", hint="start the source first"
+                "no one has said which files are still to be read",
+                hint="start the source first",
+                code=Code.NODE_STATE,
             )
         return needed
 
     def _purge(self, may_go: Callable[[Path], bool], end: Location | None = None) -> list[str]:
         if not self._busy.acquire(blocking=False):
-            raise NeedsOperator("another purge is under way", hint="wait for its end")
+            raise NeedsOperator(
+                "another purge is under way", hint="wait for its end", code=Code.NODE_STATE
+            )
         try:
             return self._purged(may_go, end or self._place())
         finally:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from penstock.codes import Code
 from penstock.errors import Corrupt, NeedsOperator
 from pumpclient.mysql.events.frame import FILE_MAGIC, HEADER, HEADER_SIZE
 from pumpclient.mysql.relay.layout import (
@@ -141,7 +142,10 @@ class RelayReader:
                 # All of it was looked for again after the next one had been seen: there is no more.
                 if torn_bytes and following.suffix == self.location.suffix:
                     raise Corrupt(
-                        str(path), self.location.position, f"{torn_bytes} bytes are half an event"
+                        str(path),
+                        self.location.position,
+                        f"{torn_bytes} bytes are half an event",
+                        code=Code.RELAY_DAMAGED,
                     )
                 self.location = following
                 return
@@ -172,7 +176,9 @@ class RelayReader:
         while end - at >= HEADER_SIZE:
             size = unpack(data, at)[_SIZE_FIELD]
             if size < HEADER_SIZE:
-                raise Corrupt(str(path), position + at, f"an event of {size} bytes")
+                raise Corrupt(
+                    str(path), position + at, f"an event of {size} bytes", code=Code.RELAY_DAMAGED
+                )
             if end - at < size:
                 break
             events.append(data[at : at + size])
@@ -207,6 +213,7 @@ class RelayReader:
                 raise NeedsOperator(
                     f"{path} has {size} bytes, {self.location.position} were read before",
                     hint=_GONE_HINT,
+                    code=Code.RELAY_GONE,
                 )
             self._seen = self._growth.end if self._growth is not None else None
             yield Chunk(self.location, [])
@@ -214,7 +221,9 @@ class RelayReader:
     def _description(self, path: Path, file: int) -> Chunk:
         """Return the event that describes the file."""
         if os.pread(file, FIRST_POSITION, 0) != FILE_MAGIC:
-            raise Corrupt(str(path), 0, "no binlog file: its first bytes are others")
+            raise Corrupt(
+                str(path), 0, "no binlog file: its first bytes are others", code=Code.RELAY_DAMAGED
+            )
         size = HEADER.unpack(os.pread(file, HEADER_SIZE, FIRST_POSITION))[_SIZE_FIELD]
         event = _whole(file, size, FIRST_POSITION)
         return Chunk(self.location.at(FIRST_POSITION), [event])
@@ -250,7 +259,12 @@ class RelayReader:
 
     def damaged(self, place: Location) -> Corrupt:
         """Return the error for an event, in the file of `location`, that is not what was sent."""
-        return Corrupt(str(self._path()), place.position, "an event's checksum does not hold")
+        return Corrupt(
+            str(self._path()),
+            place.position,
+            "an event's checksum does not hold",
+            code=Code.RELAY_DAMAGED,
+        )
 
     def _path(self) -> Path:
         for sub_dir in self._sub_dirs():
@@ -266,7 +280,9 @@ class RelayReader:
         """Raise unless the file may still come."""
         later = self._next()
         if later is not None:
-            raise NeedsOperator(f"{path} is not there, and {later} is", hint=_GONE_HINT)
+            raise NeedsOperator(
+                f"{path} is not there, and {later} is", hint=_GONE_HINT, code=Code.RELAY_GONE
+            )
 
 
 def _whole(file: int, size: int, position: int) -> bytes:

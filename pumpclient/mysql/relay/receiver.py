@@ -31,6 +31,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from zlib import crc32
 
+from penstock.codes import Code
 from penstock.errors import Malformed, PenstockError, Retryable
 from pumpclient.mysql.events.files import FormatDescription
 from pumpclient.mysql.events.frame import (
@@ -123,6 +124,7 @@ class Transformer:
             f"the event at {self.writer.at} of the server's {self.writer.file} is damaged: {what}",
             hint="mariadb-binlog or mysqlbinlog with --verify-binlog-checksum on the server tells"
             " whether its file is; if so, begin again with an initial load",
+            code=Code.EVENT_MALFORMED,
         )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from zlib import crc32
 
+from penstock.codes import Code
 from penstock.errors import Corrupt, Malformed, NeedsOperator
 from pumpclient.mysql.events.files import FormatDescription
 from pumpclient.mysql.events.frame import (
@@ -54,14 +55,18 @@ def recover(folder: Path, meta: Meta) -> Recovered:
     files = files_in(folder)
     wanted = FileName.parse(meta.file) if meta.file else None
     if wanted is not None and (not files or files[-1] < wanted):
-        raise NeedsOperator(f"{folder} has no {wanted}", hint=_SHORT_HINT)
+        raise NeedsOperator(f"{folder} has no {wanted}", hint=_SHORT_HINT, code=Code.RELAY_GONE)
     if not files:
         return Recovered(None, FIRST_POSITION, meta.gtids)
     path = folder / str(files[-1])
     trusted = meta.position if files[-1] == wanted else 0
     size = path.stat().st_size
     if size < trusted:
-        raise NeedsOperator(f"{path} has {size} bytes, {trusted} were relayed", hint=_SHORT_HINT)
+        raise NeedsOperator(
+            f"{path} has {size} bytes, {trusted} were relayed",
+            hint=_SHORT_HINT,
+            code=Code.RELAY_GONE,
+        )
     tracker = TransactionTracker(meta.gtids.copy())
     end = complete_until(path, tracker, trusted)
     return _cut(path, end, Recovered(files[-1], max(end, FIRST_POSITION), tracker.gtids))
@@ -94,7 +99,12 @@ def complete_until(path: Path, tracker: TransactionTracker, trusted: int = 0) ->
     with path.open("rb") as file:
         if file.read(FIRST_POSITION) != FILE_MAGIC:
             if size >= FIRST_POSITION or trusted:
-                raise Corrupt(str(path), 0, "no binlog file: its first bytes are others")
+                raise Corrupt(
+                    str(path),
+                    0,
+                    "no binlog file: its first bytes are others",
+                    code=Code.RELAY_DAMAGED,
+                )
             return 0
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _scan(path, data, tracker, trusted)
@@ -117,7 +127,9 @@ def _scan(path: Path, data: mmap.mmap, tracker: TransactionTracker, trusted: int
         if not tracker.inside and not problem:
             safe = at
     if problem and at < trusted:
-        raise Corrupt(str(path), at, f"{problem}, before what relay.meta counts on")
+        raise Corrupt(
+            str(path), at, f"{problem}, before what relay.meta counts on", code=Code.RELAY_DAMAGED
+        )
     return safe
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator, Retryable
 from pumpclient.mysql.events.frame import HEADER, HEADER_SIZE
 from pumpclient.mysql.gtid import Flavor, GtidSet, parse_gtid_set
@@ -99,7 +100,10 @@ class ResumeFinder:
 
     def _check_same(self, answered: ServerIdentity, identity: ServerIdentity) -> None:
         if answered != identity:
-            raise Retryable(f"{self._address} leads to {answered.uuid}, just now {identity.uuid}")
+            raise Retryable(
+                f"{self._address} leads to {answered.uuid}, just now {identity.uuid}",
+                code=Code.SERVER_OTHER,
+            )
 
     def _switch(
         self, current: SubDir, found: Recovered, identity: ServerIdentity, start: Start
@@ -112,6 +116,7 @@ class ResumeFinder:
                 f"{self._address} is {identity.uuid}, the relay log is of {current.uuid}, and there"
                 " are no GTIDs to find its place by",
                 hint="turn GTIDs on at all servers, or begin again with an initial load",
+                code=Code.SERVER_OTHER,
             )
         else:
             _check_flavor(gtids, identity)
@@ -150,7 +155,11 @@ class ResumeFinder:
         with self._address.session() as connection:
             names = _names(connection)
         if not names:
-            raise PositionLost(f"{self._address} has no binlog", hint="start it with log_bin")
+            raise PositionLost(
+                f"{self._address} has no binlog",
+                hint="start it with log_bin",
+                code=Code.SERVER_SETTING,
+            )
         empty = parse_gtid_set("", identity.flavor)
         self._folder.add(identity.uuid)
         self._folder.save(Meta("", FIRST_POSITION, empty))
@@ -170,4 +179,5 @@ def _check_flavor(gtids: GtidSet, identity: ServerIdentity) -> None:
         raise NeedsOperator(
             f"the relay log is of a {other.value}, the server runs {identity.version}",
             hint="a relay log cannot go over from MySQL to MariaDB or back: begin a new one",
+            code=Code.SERVER_OTHER,
         ) from error

@@ -19,6 +19,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from penstock.codes import Code
 from penstock.errors import Corrupt, Malformed
 from penstock.log.files import sync_folder
 from pumpclient.mysql.events.files import FormatDescription, is_fake, rotate_of
@@ -74,6 +75,7 @@ class RelayWriter:
             raise PositionLost(
                 f"the server went back from {self.file} to {name}",
                 hint="it was restored or reset: compare its GTIDs with relay.meta",
+                code=Code.SERVER_POSITION_LOST,
             )
         else:
             self.at = rotate.position
@@ -83,7 +85,9 @@ class RelayWriter:
         """Take a FORMAT_DESCRIPTION: open the file it is of, and write it unless it is there."""
         if self._next is None:
             raise PositionLost(
-                "a FORMAT_DESCRIPTION before any ROTATE", hint="this is not a server's stream"
+                "a FORMAT_DESCRIPTION before any ROTATE",
+                hint="this is not a server's stream",
+                code=Code.SERVER_STREAM,
             )
         if self._next != self.file:
             self.close()
@@ -103,13 +107,16 @@ class RelayWriter:
             raise PositionLost(
                 f"the server's {self.file} began at another time than the one in {self._folder}",
                 hint="the server was reset or restored: a new sub-directory must begin",
+                code=Code.SERVER_POSITION_LOST,
             )
 
     def put(self, event: bytes, end_position: int, size: int) -> None:
         """Take any other event: write it at its place, or see that it is there."""
         if not self.is_open:
             raise PositionLost(
-                "an event before any FORMAT_DESCRIPTION", hint="this is not a server's stream"
+                "an event before any FORMAT_DESCRIPTION",
+                hint="this is not a server's stream",
+                code=Code.SERVER_STREAM,
             )
         start = self.at
         # Servers since MariaDB 11.4 leave out positions within a transaction.
@@ -142,6 +149,7 @@ class RelayWriter:
                 str(self._folder / str(self.file)),
                 start,
                 "the server sends other bytes than those that were relayed",
+                code=Code.RELAY_DAMAGED,
             )
 
     def _open(self, name: FileName) -> None:
@@ -153,7 +161,9 @@ class RelayWriter:
             self._append(FILE_MAGIC)
             sync_folder(self._folder)
         elif self.offset < FIRST_POSITION:
-            raise Corrupt(str(path), 0, "shorter than its first four bytes")
+            raise Corrupt(
+                str(path), 0, "shorter than its first four bytes", code=Code.RELAY_DAMAGED
+            )
 
     def flush(self) -> None:
         """Give the buffer to the operating system: readers see it, a power cut may lose it.
@@ -233,6 +243,7 @@ def _dummy(size: int, start: int, near: Header, checksum: Checksum) -> bytes:
         raise Malformed(
             f"a hole of {size} bytes at {start}, which no event fits into",
             hint="the server's file is damaged, or the relay log is not of this server",
+            code=Code.EVENT_MALFORMED,
         )
     flags = EventFlag.SUPPRESS_USE | EventFlag.RELAY_LOG
     end = (start + size) & _POSITION_MASK

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from penstock.codes import Code
 from penstock.ddl.charsets import Charset
 from penstock.errors import Malformed, NeedsOperator
 from pumpclient.mysql.rows.table_map import Column, WireType, charset_of
@@ -30,20 +31,29 @@ def reading_of(column: Column) -> Reading:
     real = column.real_type
     if real in _INTEGERS:
         if column.is_unsigned is None:
-            raise NeedsOperator(f"the binlog does not have the sign of {real.name}", hint=_FULL)
+            raise NeedsOperator(
+                f"the binlog does not have the sign of {real.name}",
+                hint=_FULL,
+                code=Code.BINLOG_METADATA,
+            )
         return numbers.integer(_INTEGERS[real], is_unsigned=column.is_unsigned)
     make = _MAKERS.get(real)
     if make is None:
         raise Malformed(
             f"values of type {real.name} are not known",
             hint="rebuild the table with the server's own version: ALTER TABLE … FORCE",
+            code=Code.ROWS_EVENT,
         )
     return make(column)
 
 
 def _charset(column: Column) -> Charset:
     if column.collation is None:
-        raise NeedsOperator(f"the binlog does not have the charset of {column.name}", hint=_FULL)
+        raise NeedsOperator(
+            f"the binlog does not have the charset of {column.name}",
+            hint=_FULL,
+            code=Code.BINLOG_METADATA,
+        )
     return charset_of(column.collation)
 
 
@@ -66,6 +76,7 @@ def _prefix(column: Column) -> int:
         raise Malformed(
             f"a {column.type.name} with lengths of {column.metadata} bytes",
             hint="the TABLE_MAP is damaged",
+            code=Code.ROWS_EVENT,
         )
     return column.metadata
 
@@ -79,7 +90,7 @@ def _bit(column: Column) -> Reading:
     # The metadata is a pair: bits past the last whole byte, whole bytes.
     bits = (column.metadata & 0xFF) * 8 + (column.metadata >> 8)
     if not 0 < bits <= 64:
-        raise Malformed(f"a BIT({bits})", hint="the TABLE_MAP is damaged")
+        raise Malformed(f"a BIT({bits})", hint="the TABLE_MAP is damaged", code=Code.ROWS_EVENT)
     return numbers.bit(bits)
 
 

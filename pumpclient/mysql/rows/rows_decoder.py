@@ -19,6 +19,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator
 from pumpclient.mysql.events.field_reader import BodyReader
 from pumpclient.mysql.events.frame import EventType
@@ -96,6 +97,7 @@ class ImageReader:
             raise NeedsOperator(
                 f"the images of {self._name} do not have its columns {missing}",
                 hint="set the server's binlog_row_image to FULL, and reconnect its clients",
+                code=Code.BINLOG_ROW_IMAGE,
             )
 
     def _after(self, body: BodyReader, event: RowsEvent, old: list[bytes | None]) -> Row:
@@ -160,7 +162,9 @@ class Decoder:
         self._optional = optional
         width = len(table_map.columns)
         if not width:
-            raise Malformed(f"table {table_map.name} has no columns", hint=_HINT)
+            raise Malformed(
+                f"table {table_map.name} has no columns", hint=_HINT, code=Code.ROWS_EVENT
+            )
         self._readings = [reading_of(column) for column in table_map.columns]
         self._wanted = columns_wanted
         self._id_size = id_size
@@ -190,7 +194,9 @@ class Decoder:
             return self._unusual(RowsEvent.decode(EventType(type_), body, id_size=self._id_size))
         except (LookupError, ValueError, ArithmeticError, struct.error) as error:
             raise Malformed(
-                f"rows of {self.table_map.name} cannot be read: {error}", hint=_HINT
+                f"rows of {self.table_map.name} cannot be read: {error}",
+                hint=_HINT,
+                code=Code.ROWS_EVENT,
             ) from error
 
     def _unusual(self, event: RowsEvent) -> RowChanges:

@@ -41,6 +41,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, Self
 
+from penstock.codes import Code
 from penstock.ddl.charsets import Charset, charset_named, charset_of_collation, collation_name
 from penstock.errors import Malformed
 from pumpclient.mysql.events.field_reader import BodyReader
@@ -188,7 +189,9 @@ def wire_type(number: int) -> WireType:
         return WireType(number)
     except ValueError:
         raise Malformed(
-            f"column type {number} is unknown", hint="a newer version of Penstock may know it"
+            f"column type {number} is unknown",
+            hint="a newer version of Penstock may know it",
+            code=Code.ROWS_EVENT,
         ) from None
 
 

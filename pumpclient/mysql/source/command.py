@@ -28,6 +28,7 @@ from typing import Any
 from urllib.parse import quote
 
 from penstock.cluster import etcd
+from penstock.codes import Code, code_named
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.filters import Rules
 from penstock.node import service, supervisor
@@ -148,7 +149,7 @@ def ask(argv: Sequence[str]) -> str:
 
     With `--config` the source may also be stopped: an override then goes into its checkpoint.
     """
-    asked = _parser().parse_args(argv)
+    asked = command_parser().parse_args(argv)
     settings = load(["--config", asked.config]) if asked.config else None
     usual = os.environ.get(f"{ENV_PREFIX}_STATUS_ADDR", _STATUS_ADDR)
     at = asked.status_addr or (settings.status_addr if settings else usual)
@@ -170,7 +171,9 @@ def _answer(status_addr: str, method: str, path: str) -> str:
         answer = connection.getresponse()
         text = answer.read().decode()
     except (OSError, http.client.HTTPException) as error:
-        raise Retryable(f"no source answers at {status_addr}: {error!r}") from error
+        raise Retryable(
+            f"no source answers at {status_addr}: {error!r}", code=Code.NODE_AWAY
+        ) from error
     finally:
         connection.close()
     if answer.status != http.HTTPStatus.OK:
@@ -183,9 +186,12 @@ def _refusal(text: str) -> PenstockError:
     try:
         answer = json.loads(text)
         problem, hint = answer["error"], answer.get("hint")
+        code = code_named(answer["code"]) or Code.NODE_REFUSES
     except (ValueError, KeyError, TypeError):
-        return NeedsOperator(text.strip(), hint="look at the source's log")
-    return NeedsOperator(problem, hint=hint) if hint else Retryable(problem)
+        return NeedsOperator(text.strip(), hint="look at the source's log", code=Code.NODE_REFUSES)
+    if hint:
+        return NeedsOperator(problem, hint=hint, code=code)
+    return Retryable(problem, code=code)
 
 
 def _requests(asked: argparse.Namespace) -> list[tuple[str, str]]:
@@ -224,7 +230,9 @@ def _edits(asked: argparse.Namespace, settings: SourceConfig) -> list[Edit]:
             return [revoked(asked.what, accepts_gap=asked.accept_gap)]
         case verb if verb in VERBS:
             if not asked.at:
-                raise NeedsOperator("the source is stopped", hint="name the place: --at")
+                raise NeedsOperator(
+                    "the source is stopped", hint="name the place: --at", code=Code.COMMAND_ARGUMENT
+                )
             sql = getattr(asked, "sql", "")
             return [override_at(verb, asked.at, (sql,) if sql else ())]
         case _:
@@ -248,6 +256,7 @@ def changed_while_stopped(settings: SourceConfig, edit: Edit) -> str:
             raise NeedsOperator(
                 f"source {settings.source_id} has not begun: it has no checkpoint",
                 hint="leave tables out by ignore-tables in its settings",
+                code=Code.NODE_STATE,
             )
         changed, text = edit(found)
         store.save(changed)
@@ -258,7 +267,8 @@ def _part(text: str) -> str:
     return quote(text, safe="") or "-"
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """Return the parser of the commands about a source that runs, or is stopped."""
     parser = argparse.ArgumentParser(
         prog=PROG, description="Ask a source that runs here, or change one that is stopped."
     )

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pymysql
 
+from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator
 from pumpclient.mysql.gtid import GtidSet, MariadbGtidSet, parse_gtid_set
 from pumpclient.mysql.protocol.address import Connection, ServerAddress
@@ -60,7 +61,9 @@ def first_checkpoint(
     try:
         gtids = parse_gtid_set(start, identity.flavor)
     except Malformed as error:
-        raise NeedsOperator(f"start {start!r}: {error.problem}", hint=_HINT) from error
+        raise NeedsOperator(
+            f"start {start!r}: {error.problem}", hint=_HINT, code=Code.SOURCE_START
+        ) from error
     _, file = file_after(address, options, gtids)
     return _at(root, identity, file, FIRST_POSITION, gtids=str(gtids))
 
@@ -70,7 +73,7 @@ def moment_s(text: str) -> int:
     try:
         moment = dt.datetime.fromisoformat(text)
     except ValueError as error:
-        raise NeedsOperator(f"{text!r} is no moment", hint=_HINT) from error
+        raise NeedsOperator(f"{text!r} is no moment", hint=_HINT, code=Code.SOURCE_START) from error
     return int((moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp())
 
 
@@ -114,7 +117,9 @@ def _at(
 ) -> Checkpoint:
     name = FileName.parse(file)
     if position < FIRST_POSITION:
-        raise NeedsOperator(f"position {position} of {file}", hint="a file's first one is 4")
+        raise NeedsOperator(
+            f"position {position} of {file}", hint="a file's first one is 4", code=Code.SOURCE_START
+        )
     there = file_in(root, name)
     suffix = there.suffix if there else _next_suffix(root)
     done = Location(suffix, name, position)
@@ -131,7 +136,9 @@ def _at(
 def _next_suffix(root: Path) -> int:
     if root.exists() and any(root.iterdir()):
         raise NeedsOperator(
-            f"the relay log in {root} does not have that place", hint="give an empty relay-dir"
+            f"the relay log in {root} does not have that place",
+            hint="give an empty relay-dir",
+            code=Code.SOURCE_START,
         )
     return 1
 
@@ -156,6 +163,7 @@ def without_relay(
                 f"{address} was reset: it has {has}, the checkpoint {checkpoint.gtids}, and the"
                 " relay log is gone",
                 hint="begin again with an initial load",
+                code=Code.SERVER_RESET,
             )
         restart = Location.parse(checkpoint.restart) if checkpoint.restart else None
         return replace(
@@ -168,6 +176,7 @@ def without_relay(
             f"{address} is {identity.uuid}, the checkpoint is of {checkpoint.server}, and there are"
             " no GTIDs to find its place by",
             hint="turn GTIDs on at all servers, or begin again with an initial load",
+            code=Code.SERVER_OTHER,
         )
     gtids = parse_gtid_set(checkpoint.gtids, identity.flavor)
     _, file = file_after(address, options, gtids)

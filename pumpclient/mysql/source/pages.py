@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.node import build_info
 from penstock.node.http_status import JSON, Answer, HttpStatus
@@ -30,6 +31,7 @@ def described(service: SourceService) -> dict[str, Any]:
         "state": counters.state,
         "problem": counters.problem,
         "hint": counters.hint,
+        "code": counters.code,
         "overrides": counters.overrides,
         "statement": counters.statement_place,
         "seconds_behind": round(behind_s, 3),
@@ -116,7 +118,9 @@ class Pages:
         """Pause or resume."""
         action = names["action"]
         if action not in ("pause", "resume"):
-            raise NeedsOperator(f"no action {action!r}", hint="pause or resume")
+            raise NeedsOperator(
+                f"no action {action!r}", hint="pause or resume", code=Code.COMMAND_UNKNOWN
+            )
         await asyncio.to_thread(getattr(self._service, action))
         return Answer(f"{action}: done\n")
 
@@ -125,10 +129,14 @@ class Pages:
         verb, place = names["verb"], names["place"].removeprefix("-")
         sql = names["sql"] if names["sql"] != "-" else ""
         if verb not in VERBS:
-            raise NeedsOperator(f"no verb {verb!r}", hint=", ".join(VERBS))
+            raise NeedsOperator(
+                f"no verb {verb!r}", hint=", ".join(VERBS), code=Code.COMMAND_UNKNOWN
+            )
         if bool(sql) == (verb == "skip"):
             raise NeedsOperator(
-                f"{verb} {'takes no' if sql else 'needs a'} statement", hint="as --help says"
+                f"{verb} {'takes no' if sql else 'needs a'} statement",
+                hint="as --help says",
+                code=Code.COMMAND_ARGUMENT,
             )
         statements = (sql,) if sql else ()
         return Answer(await asyncio.to_thread(self._service.rule, verb, place, statements))
@@ -152,7 +160,9 @@ class Pages:
         """Purge the relay log."""
         purger, what = self._service.purger, names["what"].removeprefix("-")
         if purger is None:
-            raise NeedsOperator("the relay log is not open yet", hint="try again in a moment")
+            raise NeedsOperator(
+                "the relay log is not open yet", hint="try again in a moment", code=Code.NODE_STATE
+            )
         match names["strategy"]:
             case "inactive":
                 gone = await asyncio.to_thread(purger.inactive)
@@ -161,7 +171,11 @@ class Pages:
             case "time":
                 gone = await asyncio.to_thread(purger.expired, float(what or 0))
             case other:
-                raise NeedsOperator(f"no strategy {other!r}", hint="inactive, filename or time")
+                raise NeedsOperator(
+                    f"no strategy {other!r}",
+                    hint="inactive, filename or time",
+                    code=Code.COMMAND_ARGUMENT,
+                )
         return Answer("".join(f"{name}\n" for name in gone) or "nothing to purge\n")
 
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError
 from pumpclient.mysql.protocol.address import ServerAddress
 from pumpclient.mysql.protocol.stream import StreamOptions
@@ -78,7 +79,9 @@ class RelayLog:
 
     def _failed(self, error: Exception) -> None:
         if not isinstance(error, PenstockError):
-            error = NeedsOperator(f"the relay log in {self.dir}: {error}", hint=_OPENED_HINT)
+            error = NeedsOperator(
+                f"the relay log in {self.dir}: {error}", hint=_OPENED_HINT, code=Code.RELAY_UNUSABLE
+            )
         self.failure = error
         self._ended()
 

@@ -20,7 +20,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from penstock.cluster import etcd
-from penstock.errors import Corrupt, NeedsOperator, PenstockError, Retryable
+from penstock.codes import Code
+from penstock.errors import Corrupt, NeedsOperator, PenstockError, Retryable, code_of
 from penstock.filters import Rules
 from penstock.security.tls import Security
 from pumpclient.client import PumpClient
@@ -120,7 +121,7 @@ class SourceService:
         """Continue after a pause or a failure."""
         self._paused = False
         counters = self.counters
-        counters.problem = counters.hint = ""
+        counters.problem = counters.hint = counters.code = ""
         counters.overrides = ()
         counters.state = "starting" if counters.state == "failed" else counters.state
         self._interrupt(syncer=False)
@@ -133,7 +134,11 @@ class SourceService:
         counters = self.counters
         place = place or (counters.statement_place if counters.state == "failed" else "")
         if not place:
-            raise NeedsOperator("no statement has failed", hint="name its place, file:position")
+            raise NeedsOperator(
+                "no statement has failed",
+                hint="name its place, file:position",
+                code=Code.NODE_STATE,
+            )
         return self.change(override_at(verb, place, statements))
 
     def skip_table(self, name: Name) -> str:
@@ -170,7 +175,9 @@ class SourceService:
         except TooLate:
             done.cancel()
             raise Retryable(
-                "the source does not get to it: it is starting, loading, or waits for etcd or Pumps"
+                "the source does not get to it: it is starting, loading, or waits for etcd or"
+                " Pumps",
+                code=Code.NODE_STATE,
             ) from None
 
     def _interrupt(self, *, syncer: bool = True) -> None:
@@ -205,7 +212,11 @@ class SourceService:
             edits, self._edits = self._edits, []
         for _, done in edits:
             if done.set_running_or_notify_cancel():
-                done.set_exception(Retryable("the source stops: ask again once it is stopped"))
+                done.set_exception(
+                    Retryable(
+                        "the source stops: ask again once it is stopped", code=Code.NODE_STATE
+                    )
+                )
 
     def _started(self, opened: ExitStack) -> tuple[SyncContext, Checkpoint]:
         config = self._config
@@ -418,19 +429,19 @@ class SourceService:
         bound_s = min(pace.retry_s_max, pace.retry_s_min * 2 ** min(failures, 10))
         wait_s = bound_s * random.uniform(0.5, 1.0)
         log.warning("source %s: %s; again in %.1f s", self._config.source_id, error, wait_s)
-        self.counters.problem = str(error)
+        self.counters.problem, self.counters.code = str(error), str(code_of(error))
         deadline_s = time.monotonic() + wait_s
         with self._news:
             self._news.wait_for(
                 lambda: self._stopped.is_set() or self._edits or time.monotonic() > deadline_s,
                 wait_s,
             )
-        self.counters.problem = ""
+        self.counters.problem = self.counters.code = ""
 
     def _failed(self, error: PenstockError) -> None:
         counters = self.counters
         counters.state, counters.problem = "failed", getattr(error, "problem", str(error))
-        counters.hint = getattr(error, "hint", "")
+        counters.hint, counters.code = getattr(error, "hint", ""), str(code_of(error))
         counters.overrides = ()
         if isinstance(error, Refused):
             counters.overrides = choices(error, counters.rulings)

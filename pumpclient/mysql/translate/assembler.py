@@ -20,6 +20,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator
 from pumpclient.mysql.events import Event, StatementPart, decode_event
 from pumpclient.mysql.events.compressed import TransactionPayload
@@ -67,11 +68,13 @@ def refuse_losses(event: Event, place: Location) -> None:
         raise NeedsOperator(
             f"the server says at {place} that its binlog lacks changes: {event}",
             hint="compare the tables, load them again, and begin after this place",
+            code=Code.BINLOG_INCIDENT,
         )
     if isinstance(event, StatementPart):
         raise NeedsOperator(
             f"{event.type.name} at {place}: LOAD DATA in statement format",
             hint="set the server's binlog_format to ROW and reconnect its clients",
+            code=Code.BINLOG_STATEMENT_FORMAT,
         )
 
 
@@ -115,6 +118,7 @@ class PreparedRows:
                 f"{waiting} bytes of rows wait for an XA COMMIT, the oldest since"
                 f" {min([*self.begins, prepared.begin])}; more than {self._bytes_max} are not kept",
                 hint="end what XA RECOVER lists on the server, or raise the bound",
+                code=Code.XA_PREPARED,
             )
 
     def keep(self, xid: XaId, prepared: Prepared) -> None:
@@ -337,6 +341,7 @@ class Assembler:
             raise Malformed(
                 f"rows at {begin.at(at)} of a table that no TABLE_MAP named",
                 hint="begin at the start of a transaction",
+                code=Code.ROWS_EVENT,
             ) from None
         if made is None:
             return None
@@ -379,6 +384,7 @@ class Assembler:
                     f"a ROLLBACK at {begin} follows rows that were logged, as servers do it"
                     " when tables without transactions are among them: some stayed, some did not",
                     hint="compare these tables, and use InnoDB for all of them",
+                    code=Code.ENGINE_WITHOUT_TRANSACTIONS,
                 ))  # fmt: skip
                 yield Undone()
             if b"TO" not in words[1:3]:
@@ -417,6 +423,7 @@ class Assembler:
                     f"XA COMMIT {name.decode()} at {begin}: its rows are before the place where"
                     " this source began",
                     hint="begin before its XA PREPARE, or compare the tables and skip this place",
+                    code=Code.XA_PREPARED,
                 ))  # fmt: skip
                 yield RowsLeftOut(None, None)
             if verb == b"COMMIT" and own is not None and not self._was_done(end):
@@ -426,6 +433,7 @@ class Assembler:
             self._refuse(end, NeedsOperator(
                 f"{query.statement[:80]!r} at {begin} is no XA statement that is known",
                 hint="skip this place",
+                code=Code.XA_PREPARED,
             ))  # fmt: skip
             yield RowsLeftOut(None, None)
 

@@ -25,7 +25,7 @@ class Refused(NeedsOperator):
         place: Location | None = None,
         is_statement: bool = False,
     ) -> None:
-        super().__init__(error.problem, hint=error.hint)
+        super().__init__(error.problem, hint=error.hint, code=error.code)
         self.tables = tables
         self.place = place
         self.is_statement = is_statement

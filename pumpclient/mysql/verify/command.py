@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from penstock import __version__
-from penstock.errors import Retryable
+from penstock.errors import Retryable, coded
 from penstock.node.output import add_output, plain, show
 from pumpclient.mysql.protocol.address import ServerAddress, address_in
 from pumpclient.mysql.verify.sides import Downstream, MysqlSide, SqliteSide
@@ -27,11 +27,11 @@ _STATEMENT_S = 3600.0
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return the exit code."""
-    args = _parser().parse_args(argv)
+    args = command_parser().parse_args(argv)
     try:
         return verify(args)
     except Retryable as error:  # 1 says that rows differ.
-        sys.stderr.write(f"penstock verify: {error}\n")
+        sys.stderr.write(f"penstock verify: {coded(error)}\n")
         return 2
 
 
@@ -126,7 +126,8 @@ def _address(url: str, side: str) -> ServerAddress:
     return replace(address_in(url, side.lower(), password), statement_timeout_s=_STATEMENT_S)
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """Return the parser of `penstock verify`."""
     parser = argparse.ArgumentParser(
         prog="penstock verify", description="Compare an upstream with a downstream."
     )

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from penstock.codes import Code
 from penstock.ddl.syntax.lexer import quote_name, quote_path
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.gtid import Flavor
@@ -111,7 +112,9 @@ class MysqlSide:
         self._address = address
         self._checkpoint = tuple(checkpoint.split("."))
         if len(self._checkpoint) != 2:
-            raise NeedsOperator(f"{checkpoint!r} is no table", hint="write schema.table")
+            raise NeedsOperator(
+                f"{checkpoint!r} is no table", hint="write schema.table", code=Code.COMMAND_ARGUMENT
+            )
         self.session = SnapshotSession(address)
         """Outside of any snapshot, for what is not rows."""
         self.flavor: Flavor | None = Flavor.of_version(version_of(self.session.connection))
@@ -236,7 +239,9 @@ class SqliteSide:
         except sqlite3.Error as error:
             if database is not None:
                 database.close()
-            raise NeedsOperator(f"{path}: {error}", hint="name the Drainer's file") from error
+            raise NeedsOperator(
+                f"{path}: {error}", hint="name the Drainer's file", code=Code.SQLITE_FILE
+            ) from error
         self._database = database
 
     def tables(self) -> list[Name]:
@@ -295,7 +300,9 @@ class SqliteSide:
     ) -> None:
         """Is not possible: how values are kept there is the Drainer's to decide."""
         raise NeedsOperator(
-            "an SQLite downstream is not repaired", hint="build it again from a load"
+            "an SQLite downstream is not repaired",
+            hint="build it again from a load",
+            code=Code.COMMAND_ARGUMENT,
         )
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.filters import FilterConfig, Rules
 from penstock.filters.settings import RouteRule
@@ -64,9 +65,14 @@ def names_of(source_config: str, routes: Sequence[str]) -> Names:
         raise NeedsOperator(
             "routes are given twice, by --source-config and by --route",
             hint="write them into the file",
+            code=Code.COMMAND_ARGUMENT,
         )
     if not Path(source_config).is_file():
-        raise NeedsOperator(f"there is no file {source_config}", hint="name the source's settings")
+        raise NeedsOperator(
+            f"there is no file {source_config}",
+            hint="name the source's settings",
+            code=Code.COMMAND_ARGUMENT,
+        )
     source = read_settings(
         SourceConfig, ["--config", source_config], prog="penstock verify", env_prefix="MYSQL_SOURCE"
     )
@@ -85,7 +91,9 @@ def _route(text: str) -> RouteRule:
     target_schema, _, target_table = target.partition(".")
     if not schema or not target_schema:
         raise NeedsOperator(
-            f"{text!r} is no route", hint="write schema.table=schema.table, or schema=schema"
+            f"{text!r} is no route",
+            hint="write schema.table=schema.table, or schema=schema",
+            code=Code.COMMAND_ARGUMENT,
         )
     return RouteRule(
         schema_pattern=schema, table_pattern=table,

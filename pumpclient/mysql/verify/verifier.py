@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.load.tables import (
     INTEGER_TYPES,
@@ -111,6 +112,7 @@ class Verifier:
             raise NeedsOperator(
                 f"no table is called {', '.join(self._options.tables)}",
                 hint="patterns are like shop.*",
+                code=Code.COMMAND_ARGUMENT,
             )
         if names.leaves_rows_out:
             self._say("note: the source leaves rows out by its filters: they show as missing")

@@ -17,6 +17,7 @@ import tomllib
 from pathlib import Path
 
 from drainer.sinks.checkpoint import Checkpoint
+from penstock.codes import Code
 from penstock.errors import Malformed, Retryable
 from penstock.log.files import Files, OsFiles
 
@@ -47,6 +48,7 @@ class CheckpointFile:
             raise Malformed(
                 f"{self.path} is damaged: {error}",
                 hint="put back the commitTS up to which everything was delivered",
+                code=Code.BINLOG_UNDECODABLE,
             ) from error
 
     def save(self, checkpoint: Checkpoint) -> None:
@@ -81,4 +83,4 @@ class CheckpointFile:
             with contextlib.suppress(OSError):
                 self._files.remove(fresh)
             reason = error.strerror or os.strerror(error.errno or 0)
-            raise Retryable(f"cannot save {self.path}: {reason}") from error
+            raise Retryable(f"cannot save {self.path}: {reason}", code=Code.ETCD_AWAY) from error

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from penstock.cluster.history import FIRST_ID, LOCK_KEY, Guard
+from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from penstock.schema.model import DdlJob
 from penstock.wire.binlog import Origin
@@ -26,14 +27,18 @@ class MemoryHistory:
     def append(self, job: DdlJob, *, guards: Sequence[Guard] = ()) -> None:
         with self._mutex:
             if any(g.created_revision != self._lock_count for g in guards):
-                raise Retryable("the lock was lost")
+                raise Retryable("the lock was lost", code=Code.ETCD_AWAY)
             found = self._jobs.get(job.id)
             if found is not None:
                 if found != job:
-                    raise NeedsOperator(f"DDL job id {job.id} is taken", hint="a test's mistake")
+                    raise NeedsOperator(
+                        f"DDL job id {job.id} is taken",
+                        hint="a test's mistake",
+                        code=Code.DDL_UNSUPPORTED,
+                    )
                 return
             if job.schema_version <= self.schema_version():
-                raise Retryable("the version moved on")
+                raise Retryable("the version moved on", code=Code.ETCD_AWAY)
             self._jobs[job.id] = job
             for watch in list(self._watches):
                 watch.on_job(job)
@@ -65,7 +70,7 @@ class MemoryHistory:
     @contextmanager
     def lock(self, holder: str, ttl_s: int = 10, wait_s_max: float = 30) -> Iterator[MemoryLock]:
         if not self._ddl.acquire(timeout=wait_s_max):
-            raise Retryable(f"someone holds the DDL lock, not {holder}")
+            raise Retryable(f"someone holds the DDL lock, not {holder}", code=Code.ETCD_AWAY)
         try:
             with self._mutex:
                 self._lock_count += 1

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from io import BytesIO
 from typing import BinaryIO
 
+from penstock.codes import Code
 from penstock.errors import Malformed
 from pumpclient.mysql.events.files import FormatDescription, GtidList, PreviousGtids, Rotate
 from pumpclient.mysql.events.frame import (
@@ -106,7 +107,11 @@ class BinlogFile:
         """
         self._file.seek(0)
         if (magic := self._file.read(FIRST_POSITION)) != FILE_MAGIC:
-            raise Malformed(f"a file that begins with {magic!r} is no binlog", hint=_HINT)
+            raise Malformed(
+                f"a file that begins with {magic!r} is no binlog",
+                hint=_HINT,
+                code=Code.BINLOG_UNDECODABLE,
+            )
         if self.position > FIRST_POSITION and self.verifies:
             self.description = self._first_description()
         self._file.seek(self.position)
@@ -125,7 +130,11 @@ class BinlogFile:
                 fields = unpack(waiting, at)
                 type_, size = fields[1], fields[3]  # As `Header` has them.
                 if size < HEADER_SIZE:
-                    raise Malformed(f"an event of {size} bytes at {begin + at}", hint=_HINT)
+                    raise Malformed(
+                        f"an event of {size} bytes at {begin + at}",
+                        hint=_HINT,
+                        code=Code.BINLOG_UNDECODABLE,
+                    )
                 behind = at + size
                 if behind > end:
                     wanted = size
@@ -158,7 +167,11 @@ class BinlogFile:
             return
         promised = self.description is not None and self.description.checksum is Checksum.CRC32
         if promised and not checksum_holds(event):
-            raise Malformed(f"the checksum of the {header} at {self.position}", hint=_HINT)
+            raise Malformed(
+                f"the checksum of the {header} at {self.position}",
+                hint=_HINT,
+                code=Code.BINLOG_UNDECODABLE,
+            )
 
 
 def ends_as_stated(header: Header, end: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from penstock.codes import Code
 from penstock.errors import Malformed
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.rows.rows_decoder import Decoder, decoder_for
@@ -56,6 +57,7 @@ class TableMaps:
             raise Malformed(
                 f"rows of table id {number}, which no TABLE_MAP gave",
                 hint="begin at the start of a transaction",
+                code=Code.BINLOG_UNDECODABLE,
             ) from None
 
     def forget(self) -> None:

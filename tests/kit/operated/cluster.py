@@ -28,6 +28,7 @@ from drainer.intake.merger import Merger
 from drainer.intake.pump_set import Pumps
 from drainer.sinks.checkpoint import Checkpoint
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus
+from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.pb import penstock_pb2
 from penstock.ts import compose
@@ -89,7 +90,7 @@ class Line:
 
     def __getattr__(self, name: str) -> Any:
         if self.is_cut:
-            raise Retryable("etcd cannot be reached")
+            raise Retryable("etcd cannot be reached", code=Code.ETCD_AWAY)
         return getattr(self._registry, name)
 
 
@@ -393,11 +394,11 @@ class Cluster:
         """Let a Drainer look at the list of Pumps, as a Pump that joins does."""
         twin = self.drainer(drainer.node_id)
         if twin is None or twin.pumps is None:
-            raise Retryable(f"drainer {drainer.node_id} does not answer")
+            raise Retryable(f"drainer {drainer.node_id} does not answer", code=Code.ETCD_AWAY)
         try:
             await twin.pumps.refresh()
         except NeedsOperator as error:
-            raise Retryable(str(error)) from error
+            raise Retryable(str(error), code=Code.ETCD_AWAY) from error
 
     async def notify_stopped(self, drainer: NodeStatus, tls: object) -> None:
         """Notify a Drainer that may well have stopped."""
@@ -448,7 +449,7 @@ class Cluster:
             out = io.StringIO()
             with _commands_reach(self, loop), contextlib.redirect_stdout(out):
                 try:
-                    arguments = binlogctl._parser().parse_args([*argv])
+                    arguments = binlogctl.command_parser().parse_args([*argv])
                     code: int = arguments.run(arguments)
                 except NeedsOperator as error:
                     return 2, out.getvalue() + str(error)
@@ -666,7 +667,9 @@ class _Puller:
             try:
                 pulled = storage.pull(after_ts, bytes_max=2000, count_max=7)
             except PurgedRange as error:
-                raise NeedsOperator(f"Pump {self.pump} refuses: {error}", hint="restore") from error
+                raise NeedsOperator(
+                    f"Pump {self.pump} refuses: {error}", hint="restore", code=Code.DDL_UNSUPPORTED
+                ) from error
             self.problem = ""
             if pulled.payloads:
                 await self._receiver.receive(self.pump, pulled.commit_ts, pulled.payloads)

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from penstock.codes import Code
 from penstock.ddl import plan_ddl
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.log.files import replace_file
@@ -76,7 +77,7 @@ class Incarnation:
                 self.calls_left -= 1
                 self.is_dead = self.calls_left < 0
             if self.is_dead:
-                raise Retryable("killed")
+                raise Retryable("killed", code=Code.ETCD_AWAY)
 
 
 class Outside:
@@ -253,11 +254,11 @@ class _Store:
 
     def own(self, holder: str) -> None:
         if self._world.owner is not None:
-            raise SourceTaken("another process runs this source")
+            raise SourceTaken("another process runs this source", code=Code.SOURCE_TAKEN)
         self._world.owner = self._incarnation
 
     def own_again(self) -> None:
-        raise SourceTaken("killed")
+        raise SourceTaken("killed", code=Code.SOURCE_TAKEN)
 
     def is_ours(self) -> bool:
         return self._world.owner is self._incarnation and not self._incarnation.is_dead
@@ -340,7 +341,7 @@ class _Load:
         try:
             for begin in range(0, len(rows), _LOADED_AT_ONCE):
                 if self._is_stopped():
-                    raise Retryable("stopped")
+                    raise Retryable("stopped", code=Code.ETCD_AWAY)
                 table = session.schemas.table(schema, name)
                 changes = ChangeSet(1 << 20, None)
                 noted = changes.tables[table.info.id] = Changes(table)
@@ -363,7 +364,7 @@ def _served(world: Outside) -> Any:
     def answer(status_addr: str, method: str, path: str) -> str:
         """Answer as the pages of the source that runs."""
         if world.unit is None or world.incarnation.is_dead or world.ended is not None:
-            raise Retryable("no source answers")
+            raise Retryable("no source answers", code=Code.ETCD_AWAY)
         pages = HttpStatus("twin")
         Pages(world.unit, SOURCE).add_to(pages)
         for route in pages._routes:
@@ -405,7 +406,9 @@ def _server_of(world: Outside, patch: pytest.MonkeyPatch) -> None:
         with world.server.lock:
             found = world.server.tables.get(name[1])
             if found is None:
-                raise NeedsOperator(f"{'.'.join(name)} is no table", hint="leave it out")
+                raise NeedsOperator(
+                    f"{'.'.join(name)} is no table", hint="leave it out", code=Code.DDL_UNSUPPORTED
+                )
             client.execute_ddl(found.definition(name[1], "IF NOT EXISTS "))
 
     def names(connection: Any) -> list[tuple[str, str]]:

@@ -17,6 +17,7 @@ import pytest
 from drainer.spark.dispatcher import UNITS_PER_TASK_MAX, Dispatcher
 from drainer.task.version import Bundle, code_version
 from drainer.task.work_loop import FAILED, HEADER, HELLO, RESULT, WORK, serve
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from tests.kit.wait import turn, until
 
@@ -226,7 +227,7 @@ def test_a_unit_that_takes_every_task_down_stops_the_drainer() -> None:
 def test_a_failed_unit_says_what_the_operator_can_do() -> None:
     def refuse(payload: bytes) -> bytes:
         if payload == b"known":
-            raise NeedsOperator("column x is odd", hint="make it even")
+            raise NeedsOperator("column x is odd", hint="make it even", code=Code.DDL_UNSUPPORTED)
         raise ValueError("surprise")
 
     async def test() -> None:

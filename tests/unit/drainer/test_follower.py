@@ -16,6 +16,7 @@ from drainer.differences.left_out import DDLS, IGNORED, OVERRIDE, LeftOut
 from drainer.differences.overrides import REPLACE, SKIP, TRACK, Override, in_force
 from drainer.schema.tracker import SchemaTracker, Unknown
 from drainer.sinks.checkpoint import Checkpoint
+from penstock.codes import Code
 from penstock.ddl import SchemaChange
 from penstock.errors import Malformed, NeedsOperator
 from penstock.schema.model import DdlJob
@@ -37,7 +38,9 @@ class Stream:
 
     async def _fetch(self, step: DdlStep) -> DdlJob:
         if step.job_id not in self._jobs:
-            raise NeedsOperator("the job is not there", hint="restore it")
+            raise NeedsOperator(
+                "the job is not there", hint="restore it", code=Code.DDL_UNSUPPORTED
+            )
         return self._jobs[step.job_id]
 
     def follow(self, job: DdlJob) -> FollowedDdl:
@@ -125,7 +128,7 @@ def test_the_hint_offers_the_safe_override_first_and_says_what_each_means() -> N
 
 
 def refuse() -> SchemaChange:
-    raise NeedsOperator("only an operator knows", hint="look")
+    raise NeedsOperator("only an operator knows", hint="look", code=Code.DDL_UNSUPPORTED)
 
 
 def test_a_skipped_ddl_that_cannot_be_tracked_leaves_out_the_tables_that_no_one_knows() -> None:

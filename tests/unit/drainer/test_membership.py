@@ -7,6 +7,7 @@ import pytest
 
 from drainer.cluster.membership import Membership
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus
+from penstock.codes import Code
 from penstock.errors import Retryable
 from tests.kit.fakes.registry import MemoryRegistry
 
@@ -53,7 +54,7 @@ def test_a_place_that_cannot_be_left_is_named_with_what_does_it(
 ) -> None:
     class Away(MemoryRegistry):
         def forget(self, kind: NodeKind, node_id: str) -> None:
-            raise Retryable("etcd is away")
+            raise Retryable("etcd is away", code=Code.ETCD_AWAY)
 
     drainer = member(Away())
     asyncio.run(drainer.publish_and_list())

@@ -18,6 +18,7 @@ from drainer.intake.pump_set import Pumps
 from drainer.intake.spool import Spool
 from penstock.cluster.departed_pumps import LastWord, LostPump
 from penstock.cluster.node_registry import NodeState, NodeStatus
+from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from penstock.pb import penstock_pb2, pump_pb2
 from penstock.wire.binlog import Binlog, BinlogType, fake_binlog
@@ -265,7 +266,7 @@ class Cluster:
     async def publish_and_list(self) -> list[NodeStatus]:
         self.passes += 1
         if self.is_away:
-            raise Retryable("etcd is away")
+            raise Retryable("etcd is away", code=Code.ETCD_AWAY)
         return list(self.statuses.values())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from drainer.sinks.protocol import Refused, located, row_of
+from penstock.codes import Code
 
 UPSERT = (
     b"INSERT INTO `s`.`t(1)` (`id`,`v`) VALUES (1,'it''s, (so)'),(2,x'00'),(3,NULL),"
@@ -43,6 +44,6 @@ def test_a_wide_row_is_described_in_part() -> None:
 
 
 def test_the_batch_is_named_with_ways_to_continue() -> None:
-    error = located(Refused("refused", hint="compare"), 10, 20)
+    error = located(Refused("refused", hint="compare", code=Code.SINK_REFUSES), 10, 20)
     assert "after commit_ts 10 and up to 20" in str(error)
     assert "ignore-txn-commit-ts" in error.hint

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from penstock.node import http_status
 from penstock.node.http_status import Answer, BadRequest, HttpStatus
@@ -20,7 +21,7 @@ async def hello(names: Mapping[str, str]) -> Answer:
 
 
 async def away(names: Mapping[str, str]) -> Answer:
-    raise Retryable("etcd is away")
+    raise Retryable("etcd is away", code=Code.ETCD_AWAY)
 
 
 async def broken(names: Mapping[str, str]) -> Answer:
@@ -88,7 +89,7 @@ def test_a_failing_page_is_an_answer_and_not_the_end() -> None:
     async def test(server: HttpStatus) -> None:
         assert await sent(server, b"GET /away HTTP/1.1\r\n\r\n") == (
             503,
-            '{"error": "etcd is away"}\n',
+            '{"error": "etcd is away", "code": "PS-2001"}\n',
         )
         assert (await sent(server, b"GET /broken HTTP/1.1\r\n\r\n"))[0] == 500
         assert (await sent(server, b"GET /hello HTTP/1.1\r\n\r\n"))[0] == 200

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.codes import Code
 from penstock.errors import Corrupt, NeedsOperator, Retryable
 from penstock.node import service
 from penstock.node.logs import start_logging
@@ -46,9 +47,9 @@ def test_the_first_signal_asks_the_node_to_stop() -> None:
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (NeedsOperator("wrong cluster", hint="check the id"), 2),
-        (Retryable("etcd is away"), 1),
-        (Corrupt("000001.seg", 12, "flipped"), 1),
+        (NeedsOperator("wrong cluster", hint="check the id", code=Code.DDL_UNSUPPORTED), 2),
+        (Retryable("etcd is away", code=Code.ETCD_AWAY), 1),
+        (Corrupt("000001.seg", 12, "flipped", code=Code.SEGMENT_DAMAGED), 1),
         (RuntimeError("a defect"), 1),
     ],
 )
@@ -66,7 +67,7 @@ def test_the_exit_code_says_who_must_act(error: Exception, code: int) -> None:
 
 def test_the_hint_is_in_the_log(capfd: pytest.CaptureFixture[str]) -> None:
     async def main(stop: asyncio.Event) -> None:
-        raise NeedsOperator("wrong cluster", hint="check the id")
+        raise NeedsOperator("wrong cluster", hint="check the id", code=Code.DDL_UNSUPPORTED)
 
     service.run(main)
     captured = capfd.readouterr()

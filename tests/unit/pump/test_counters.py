@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from penstock.codes import Code
 from penstock.errors import PenstockError, Retryable
 from penstock.node.histogram import Distribution
 from penstock.pb import penstock_pb2
@@ -48,16 +49,16 @@ def test_a_falling_run_counts_as_its_values_do_one_by_one(span_s: float) -> None
 @pytest.mark.parametrize(
     ("error", "word"),
     [
-        (OutOfSpace("full"), "no_space"),
-        (NoPrewrite("none"), "no_prewrite"),
+        (OutOfSpace("full", code=Code.DISK_FULL), "no_space"),
+        (NoPrewrite("none", code=Code.PREWRITE_MISSING), "no_prewrite"),
         (Contradiction("both"), "contradiction"),
-        (Retryable("much"), "overloaded"),
-        (PenstockError("?"), "other"),
+        (Retryable("much", code=Code.ETCD_AWAY), "overloaded"),
+        (PenstockError("?", code=Code.CLOSED), "other"),
     ],
 )
 def test_a_refusal_has_one_word_for_its_reason(error: Exception, word: str) -> None:
     assert reason_of(error) == word
-    error.code = penstock_pb2.Refusal.NOT_ONLINE  # type: ignore[attr-defined]
+    error.refusal = penstock_pb2.Refusal.NOT_ONLINE  # type: ignore[attr-defined]
     assert reason_of(error) == "not_online"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
+from penstock.codes import Code
 from penstock.errors import Retryable
 from penstock.wire.codec import decode_binlog
 from pump.cluster.fake_binlogs import FakeBinlogs
@@ -179,7 +180,7 @@ def test_a_dead_oracle_is_reported_once_and_tried_again(caplog: pytest.LogCaptur
     def next_ts() -> int:
         answer = next(answers)
         if answer < 77:
-            raise Retryable("no leader")
+            raise Retryable("no leader", code=Code.ETCD_AWAY)
         return answer
 
     async def body(stream: Stream, fake_binlogs: FakeBinlogs) -> None:

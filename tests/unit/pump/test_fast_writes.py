@@ -137,7 +137,7 @@ def test_a_probe_waits_for_no_disk_and_learns_of_a_full_one(tmp_path: Path) -> N
         assert await answers.all_of(pump.fast, request(b"")) == [OK]
         pump.full = True
         full = await answers.all_of(pump.fast, request(b""))
-        assert full == [("UNKNOWN", "no available space")]
+        assert full == [("UNKNOWN", "no available space [PS-3009]")]
         assert pump.writer.groups_written == 0
 
     run(tmp_path, body)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from penstock.codes import Code
 from penstock.errors import Retryable
 from penstock.wire.binlog import BinlogType
 from pump.counters import Counters
@@ -38,7 +39,11 @@ class Disk:
         self.calls.append(("append", [record.start_ts for record in records]))
         if self.append_errors:
             raise self.append_errors.pop()
-        refused = {i: Retryable("no") for i, r in enumerate(records) if r.start_ts in self.refuse}
+        refused = {
+            i: Retryable("no", code=Code.ETCD_AWAY)
+            for i, r in enumerate(records)
+            if r.start_ts in self.refuse
+        }
         if refused:
             raise NotStored(refused)
         return Appended(list(records))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.cluster.departed_pumps import LastWord
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus
+from penstock.codes import Code
 from penstock.errors import Retryable
 from pump.cluster.identity import Identity
 from pump.cluster.membership import SCORE_MAX, Load, Membership, score_of
@@ -27,7 +28,7 @@ class AwayFor(MemoryRegistry):
     def put(self, kind: NodeKind, status: NodeStatus) -> None:
         self.left -= 1
         if self.left >= 0:
-            raise Retryable("etcd is away")
+            raise Retryable("etcd is away", code=Code.ETCD_AWAY)
         super().put(kind, status)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from penstock.codes import Code
 from penstock.errors import Retryable
 from pump.service.pull_binlogs import Pulls
 from pump.store.record import PurgedRange
@@ -56,7 +57,7 @@ def test_a_disk_that_cannot_be_read_is_counted(
     assert pulled(pulls, "a").commit_ts == [2]
 
     def unreadable(*_: Any, **__: Any) -> None:
-        raise Retryable("an input/output error")
+        raise Retryable("an input/output error", code=Code.ETCD_AWAY)
 
     monkeypatch.setattr(storage, "pull", unreadable)
     with pytest.raises(Retryable):

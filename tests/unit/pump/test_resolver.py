@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from penstock.codes import Code
 from penstock.errors import PenstockError, Retryable
 from penstock.schema.model import DdlJob, DdlType
 from penstock.ts import compose
@@ -151,14 +152,14 @@ def test_a_resolver_that_knows_when_it_will_know_more_is_asked_then() -> None:
 def test_what_waits_is_listed_with_its_key_and_why() -> None:
     soon = Resolution(Outcome.UNKNOWN, why="its lock holds", again_s=9)
     waiting = Waiting(prewrite(), prewrite(START_TS + 1))
-    resolving = ask(waiting, Oracle(soon, Retryable("PD is away")))
+    resolving = ask(waiting, Oracle(soon, Retryable("PD is away", code=Code.ETCD_AWAY)))
     first, second = resolving.waiting()
     assert (first.start_ts, first.prewrite_key, first.why) == (
         START_TS,
         b"the key",
         "its lock holds",
     )
-    assert (second.start_ts, second.why) == (START_TS + 1, "PD is away")
+    assert (second.start_ts, second.why) == (START_TS + 1, "PD is away [PS-2001]")
     assert 0 <= time.time() - first.since_s < 60
 
 
@@ -227,7 +228,7 @@ def test_a_resolver_that_breaks_its_promise_ends_the_task() -> None:
 
 def test_the_same_failure_of_many_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     waiting = Waiting(*(prewrite(START_TS + i) for i in range(50)))
-    ask(waiting, Oracle(*[Retryable("the database is away")] * 50))
+    ask(waiting, Oracle(*[Retryable("the database is away", code=Code.ETCD_AWAY)] * 50))
     assert caplog.text.count("the database is away") == 1
 
 
@@ -235,14 +236,14 @@ def test_one_failure_does_not_keep_others_from_being_resolved(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     waiting = Waiting(prewrite(), prewrite(START_TS + 1))
-    ask(waiting, Oracle(Retryable("etcd is away"), ROLLED_BACK))
+    ask(waiting, Oracle(Retryable("etcd is away", code=Code.ETCD_AWAY), ROLLED_BACK))
     assert [binlog.start_ts for binlog in waiting.written] == [START_TS + 1]
     assert f"transaction {START_TS} stays open, trying again: etcd is away" in caplog.text
 
 
 def test_a_refused_answer_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     waiting = Waiting(prewrite())
-    waiting.error = Retryable("the Pump is overloaded")
+    waiting.error = Retryable("the Pump is overloaded", code=Code.ETCD_AWAY)
     assert ask(waiting, Oracle(ROLLED_BACK)).resolved == 0
     assert "overloaded" in caplog.text
 

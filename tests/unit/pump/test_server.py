@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.cluster.node_registry import NodeState
+from penstock.codes import Code
 from penstock.errors import Corrupt, NeedsOperator
 from penstock.log.files import Files
 from penstock.pb import penstock_pb2, pump_pb2
@@ -82,7 +83,7 @@ class Pump:
 
     def _check_space(self) -> None:
         if self.full:
-            raise OutOfSpace("no available space")
+            raise OutOfSpace("no available space", code=Code.DISK_FULL)
 
     async def close(self) -> None:
         self.pulls.close()
@@ -221,7 +222,7 @@ def test_prewrites_need_online_and_commits_do_not(tmp_path: Path) -> None:
             pump.state = state
             refusal = await pump.refusal(prewrite(20))
             assert refusal.code is grpc.StatusCode.FAILED_PRECONDITION
-            assert refusal.details == f"no online: {state}"
+            assert refusal.details == f"no online: {state} [PS-3103]"
             (ack,) = await pump.write_batches([[prewrite(20)]])
             assert [r.code for r in ack.refusals] == [penstock_pb2.Refusal.NOT_ONLINE]
         await pump.write(commit(10, 12))
@@ -287,7 +288,8 @@ def test_a_probe_is_not_stored_and_learns_of_a_full_disk(tmp_path: Path) -> None
         assert pump.writer.records_written == 0
         pump.full = True
         refusal = await pump.refusal(b"")
-        assert (refusal.code, refusal.details) == (grpc.StatusCode.UNKNOWN, "no available space")
+        assert refusal.code is grpc.StatusCode.UNKNOWN
+        assert refusal.details == "no available space [PS-3009]"
         (ack,) = await pump.write_batches([[b""]])
         assert ack.refusals[0].code == penstock_pb2.Refusal.RESOURCE_EXHAUSTED
 
@@ -297,8 +299,11 @@ def test_a_probe_is_not_stored_and_learns_of_a_full_disk(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (Corrupt("f", 3, "bad"), grpc.StatusCode.DATA_LOSS),
-        (NeedsOperator("x", hint="y"), grpc.StatusCode.FAILED_PRECONDITION),
+        (Corrupt("f", 3, "bad", code=Code.SEGMENT_DAMAGED), grpc.StatusCode.DATA_LOSS),
+        (
+            NeedsOperator("x", hint="y", code=Code.DDL_UNSUPPORTED),
+            grpc.StatusCode.FAILED_PRECONDITION,
+        ),
         (OSError(5, "Input/output error"), grpc.StatusCode.UNKNOWN),
     ],
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.codes import Code
 from penstock.errors import Corrupt, NeedsOperator, Retryable
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog
@@ -334,7 +335,7 @@ def test_an_index_entry_can_be_written_again_after_a_failure(
 
 
 def _fails(batch: object) -> None:
-    raise Retryable("made to fail")
+    raise Retryable("made to fail", code=Code.ETCD_AWAY)
 
 
 # Restarts and purges; crashes and damage are in tests/fault.

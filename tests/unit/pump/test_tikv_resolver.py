@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from penstock.pb import tikvpb_pb2
 from penstock.ts import compose
@@ -55,7 +56,7 @@ class World:
 
     async def next_ts(self) -> int:
         if self.pd_is_away:
-            raise Retryable("PD is away")
+            raise Retryable("PD is away", code=Code.ETCD_AWAY)
         return compose(BEGAN_MS + int(self.now_s * 1000), 0)
 
     async def status(
@@ -171,11 +172,12 @@ def test_a_lock_that_comes_in_the_last_moment_is_respected() -> None:
 
 
 def test_the_wait_begins_again_after_an_answer_that_did_not_come() -> None:
-    world = World(ABSENT, Retryable("the region has no leader"), ABSENT)
+    world = World(ABSENT, Retryable("the region has no leader", code=Code.ETCD_AWAY), ABSENT)
     world.ask()
     world.now_s = 3.5
     failed = world.ask()
-    assert (failed, failed.failure, failed.why) == (UNKNOWN, True, "the region has no leader")
+    assert (failed, failed.failure) == (UNKNOWN, True)
+    assert failed.why == "the region has no leader [PS-2001]"
     for now_s in (4.5, 7.0):
         world.now_s = now_s
         assert world.ask() == UNKNOWN, "a TiDB that waits for the region must have its turn first"
@@ -184,7 +186,9 @@ def test_the_wait_begins_again_after_an_answer_that_did_not_come() -> None:
 
 
 def test_an_answer_that_is_none_is_a_failure_and_decides_nothing() -> None:
-    world = World(NeedsOperator("TiKV has an error", hint="look at its log"))
+    world = World(
+        NeedsOperator("TiKV has an error", hint="look at its log", code=Code.DDL_UNSUPPORTED)
+    )
     found = world.ask()
     assert (found, found.failure) == (UNKNOWN, True)
     assert "TiKV has an error" in found.why
@@ -195,7 +199,7 @@ def test_without_a_time_from_pd_nothing_is_asked_and_nothing_decided() -> None:
     world.ask()
     world.now_s, world.pd_is_away = 3_600.0, True
     found = world.ask()
-    assert (found, found.failure, found.why) == (UNKNOWN, True, "PD is away")
+    assert (found, found.failure, found.why) == (UNKNOWN, True, "PD is away [PS-2001]")
     assert len(world.asked) == 1
 
 
@@ -269,7 +273,9 @@ def test_what_has_no_key_of_tidb_is_asked_elsewhere(key: bytes) -> None:
     st.lists(
         st.tuples(
             st.floats(0.1, 30),
-            st.sampled_from([ABSENT, locked(3_000), locked(60_000), Retryable("away")]),
+            st.sampled_from(
+                [ABSENT, locked(3_000), locked(60_000), Retryable("away", code=Code.ETCD_AWAY)]
+            ),
         ),
         max_size=30,
     )

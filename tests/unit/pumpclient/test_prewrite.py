@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.cluster.node_registry import NodeState, NodeStatus
+from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator, Retryable
 from penstock.pb import penstock_pb2
 from penstock.wire.binlog import Binlog, BinlogType
@@ -336,7 +337,7 @@ def test_a_transaction_that_fails_after_its_prewrite_is_rolled_back(
         pytest.raises(Retryable, match="no oracle"),
         cluster.session.prewritten(WholePrewrite(Binlog(tp=BinlogType.PREWRITE, start_ts=1))),
     ):
-        raise Retryable("no oracle")
+        raise Retryable("no oracle", code=Code.ETCD_AWAY)
     eventually(lambda: (BinlogType.ROLLBACK, 1) in kinds(a))
 
 
@@ -394,7 +395,7 @@ def test_rows_that_cannot_be_read_end_the_write_with_their_own_error(cluster_of:
 
         def read(self, offset: int, length: int) -> bytes:
             if offset > 2 << 20:
-                raise NeedsOperator("the file is gone", hint="look")
+                raise NeedsOperator("the file is gone", hint="look", code=Code.DDL_UNSUPPORTED)
             return bytes(length)
 
     (pump,) = cluster.start("pump-1")

@@ -27,6 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.codes import Code
 from penstock.datum import values
 from penstock.datum.columnar.reads import Ints, Mask, RowBytes
 from penstock.datum.columnar.render import arrow_type, handle_flag, render, row_flag
@@ -159,6 +160,7 @@ def decode_keys(
             raise Malformed(
                 f"key column {table.columns[position].name!r} of {table.name!r} is not in its rows",
                 hint="use a primary key of columns that are stored",
+                code=Code.TABLE_KEY,
             )
     images = _Batch(plan, kind, rows, positions, keys_only=True).decode()
     return images.before, images.after
@@ -353,5 +355,6 @@ def _checked(rows: pa.Array | pa.ChunkedArray) -> pa.Array:
         raise Malformed(
             f"rows come as {rows.type} with {rows.null_count} NULLs",
             hint="hand over a binary array with the bytes of a row in every place",
+            code=Code.ROW_MALFORMED,
         )
     return rows

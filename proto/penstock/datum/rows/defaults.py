@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
+from penstock.codes import Code
 from penstock.datum.rows import fields
 from penstock.datum.times import fraction_text
 from penstock.errors import Malformed
@@ -79,6 +80,7 @@ def _bad_default(column: ColumnInfo, text: str) -> Malformed:
     return Malformed(
         f"the default {text!r} of column {column.name!r} is not a {column.sql_type}",
         hint="set a literal as the column's default",
+        code=Code.DDL_DEFAULT,
     )
 
 

@@ -30,6 +30,7 @@ from math import isfinite
 from struct import error as struct_error
 from struct import pack, unpack
 
+from penstock.codes import Code
 from penstock.datum import decimals, jsonb, times, values
 from penstock.datum.values import damaged
 from penstock.errors import Malformed
@@ -234,6 +235,7 @@ def refused(column: ColumnInfo, value: object, why: str) -> Malformed:
     return Malformed(
         f"column {column.name!r} ({column.sql_type}) does not take {shown}: {why}",
         hint="give a value that fits the column, or change the column",
+        code=Code.VALUE_REFUSED,
     )
 
 
@@ -263,6 +265,7 @@ def compile_field(column: ColumnInfo) -> Field:
     raise Malformed(
         f"column {column.name!r} has type {column.sql_type}, which rows cannot hold",
         hint="leave the table out, or change the column's type",
+        code=Code.COLUMN_TYPE,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from penstock.codes import Code
 from penstock.datum import decimals, jsonb, values
 from penstock.datum.rows import defaults, fields
 from penstock.datum.rows.fields import Decode, Field
@@ -223,7 +224,11 @@ class RowReader:
         return found
 
     def _in_table(self, problem: Malformed) -> Malformed:
-        return Malformed(f"table {self._table.name!r}: {problem.problem}", hint=problem.hint)
+        return Malformed(
+            f"table {self._table.name!r}: {problem.problem}",
+            hint=problem.hint,
+            code=Code.ROW_MALFORMED,
+        )
 
     def _read_handle(self, data: bytes) -> tuple[dict[int, object], int]:
         found: dict[int, object] = {}

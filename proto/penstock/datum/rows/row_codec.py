@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from penstock.codes import Code
 from penstock.datum import values
 from penstock.datum.rows import fields
 from penstock.datum.rows.fields import Decode, Encode, Field, refused
@@ -115,6 +116,7 @@ class RowCodec:
             raise Malformed(
                 f"table {self.table.name!r}: a row has {len(row)} values for {self._width} columns",
                 hint="give one value per column of the table's current version",
+                code=Code.VALUE_REFUSED,
             )
 
 

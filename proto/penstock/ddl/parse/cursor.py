@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
+from penstock.codes import Code
 from penstock.ddl.charsets import charset_named, literal_in
 from penstock.ddl.syntax.lexer import RESERVED, Kind, Source, Token, quote_text
 from penstock.ddl.syntax.statements import Edit, Flavor, ForeignEdit, TableRef, Value, ValueKind
@@ -66,11 +67,14 @@ class Cursor:
         raise NeedsOperator(
             f"cannot read the DDL near {near!r}{what}",
             hint="check the statement; the docstring of penstock.ddl says what can be followed",
+            code=Code.DDL_UNREADABLE,
         )
 
     def refuse(self, what: str, hint: str) -> NoReturn:
         """Raise NeedsOperator for something understood but not supported."""
-        raise NeedsOperator(f"Penstock does not support {what}", hint=hint)
+        raise NeedsOperator(
+            f"Penstock does not support {what}", hint=hint, code=Code.DDL_UNSUPPORTED
+        )
 
     def is_word(self, *words: str) -> bool:
         """Return whether bare words stand here, in this order."""
@@ -126,6 +130,7 @@ class Cursor:
             raise NeedsOperator(
                 f"{token.text!r} is no valid name",
                 hint=f"names have 1 to {NAME_CHARS_MAX} characters and no space at the end",
+                code=Code.DDL_NAME,
             )
         self.at += 1
         return token.text
@@ -402,5 +407,6 @@ def _ascii_digits(cur: Cursor) -> str:
         raise NeedsOperator(
             f"the bytes of {written}, which its character set gives a meaning, are not known",
             hint="write it without the character set, or in hexadecimal",
+            code=Code.CHARSET,
         )
     return text.encode().hex()

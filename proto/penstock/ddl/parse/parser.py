@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from penstock.codes import Code
 from penstock.ddl.parse import alter_clauses, versioning
 from penstock.ddl.parse.column_clauses import read_charset, read_column, read_option
 from penstock.ddl.parse.cursor import Cursor
@@ -87,7 +88,9 @@ def parse(sql: str) -> tuple[Source, list[Statement]]:
             break
         statements.append(_statement(cur))
     if not statements:
-        raise NeedsOperator("the DDL is empty", hint="give at least one statement")
+        raise NeedsOperator(
+            "the DDL is empty", hint="give at least one statement", code=Code.DDL_UNREADABLE
+        )
     return source, statements
 
 
@@ -100,6 +103,7 @@ def _statement(cur: Cursor) -> Statement:
         raise NeedsOperator(
             f"{verb or 'this'} starts no DDL that Penstock can follow",
             hint="schema changes are CREATE, ALTER, DROP, TRUNCATE and RENAME",
+            code=Code.DDL_UNREADABLE,
         )
     found = reader(cur)
     if not cur.at_end():

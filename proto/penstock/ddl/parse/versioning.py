@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from penstock.codes import Code
 from penstock.ddl.parse.cursor import Cursor
 from penstock.ddl.syntax.lexer import Kind
 from penstock.ddl.syntax.statements import (
@@ -206,5 +207,6 @@ def _is_of_history(table: TableInfo, operation: Operation) -> bool:
         raise NeedsOperator(
             f"table {table.name!r}: it is partitioned by SYSTEM_TIME there, not here",
             hint="skip the statement if it touches no partition of current rows",
+            code=Code.DDL_UNSUPPORTED,
         )
     return isinstance(operation, Partitions) or operation == PartitionBy(())

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from penstock.codes import Code
 from penstock.ddl.syntax.lexer import RESERVED, Kind, Source, Token, quote_name, quote_path, read
 from penstock.ddl.syntax.statements import Edit
 from penstock.errors import NeedsOperator
@@ -34,7 +35,9 @@ def check_view(select: str, schema: str) -> None:
     for table in TableScan(read(select)).tables():
         if not table.schema:
             raise NeedsOperator(
-                f"a view in {schema!r} names table {table.name!r} without its database", hint=_HINT
+                f"a view in {schema!r} names table {table.name!r} without its database",
+                hint=_HINT,
+                code=Code.DDL_VIEW,
             )
 
 
@@ -65,6 +68,7 @@ def _alias(table: ReadTable, start: int, schema: str) -> Edit:
         raise NeedsOperator(
             f"a view in {schema!r} reads {table.name!r} FOR SYSTEM_TIME, under another name here",
             hint="give the table an alias in the view",
+            code=Code.DDL_VIEW,
         )
     at = start + table.alias_at
     return Edit(at, at, f" AS {quote_name(table.name)}")
@@ -77,6 +81,7 @@ def _check_distinct(names: Sequence[tuple[str, str]], schema: str) -> None:
             raise NeedsOperator(
                 f"a view in {schema!r} reads two tables called {name[1]!r}",
                 hint="give both an alias in the view",
+                code=Code.DDL_VIEW,
             )
 
 
@@ -352,4 +357,5 @@ class TableScan:
         return NeedsOperator(
             f"the tables of a view are unclear near {near!r}",
             hint="create the view downstream by hand, then leave this statement out",
+            code=Code.DDL_VIEW,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from penstock.codes import Code
 from penstock.ddl.parse.versioning import versioned
 from penstock.ddl.plan.jobs import Jobs, named
 from penstock.ddl.rewrite.explicit_collations import (
@@ -86,7 +87,11 @@ def plan_alter(before: TableInfo, schema: SchemaInfo, parts: Sequence[Part]) -> 
         return None
     renames = [o.ref for o in operations if isinstance(o, RenameTo)]
     if len(renames) > 1:
-        raise NeedsOperator(f"table {before.name!r} is renamed twice", hint="rename it once")
+        raise NeedsOperator(
+            f"table {before.name!r} is renamed twice",
+            hint="rename it once",
+            code=Code.DDL_DEFINITION,
+        )
     table, implied = altered(before, operations, schema)
     edits = [edit for o in operations for edit in _edits(o, table)]
     edits += implied_edits(implied, "ADD ")
@@ -157,6 +162,7 @@ def check_alike(table: TableInfo, other: TableInfo) -> None:
         raise NeedsOperator(
             f"tables {table.name!r} and {other.name!r} have different columns",
             hint="EXCHANGE PARTITION needs two tables of the same definition",
+            code=Code.DDL_DEFINITION,
         )
 
 

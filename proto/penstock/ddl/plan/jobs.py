@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from penstock.codes import Code
 from penstock.ddl.catalog import Catalog
 from penstock.ddl.syntax.lexer import Source, quote_name, quote_path
 from penstock.ddl.syntax.statements import Edit, Statement, TableRef, edited
@@ -46,7 +47,11 @@ class Jobs:
         """Return the schema that a name without or with one belongs to."""
         wanted = name or self.default_schema
         if wanted is None:
-            raise NeedsOperator("no database is chosen", hint="write the table as schema.table")
+            raise NeedsOperator(
+                "no database is chosen",
+                hint="write the table as schema.table",
+                code=Code.DDL_NOT_FOUND,
+            )
         return wanted
 
     def schema(self, name: str | None) -> SchemaInfo:
@@ -54,7 +59,11 @@ class Jobs:
         wanted = self.schema_name(name)
         found = self.catalog.schema(wanted)
         if found is None:
-            raise NeedsOperator(f"database {wanted!r} does not exist", hint="create it first")
+            raise NeedsOperator(
+                f"database {wanted!r} does not exist",
+                hint="create it first",
+                code=Code.DDL_NOT_FOUND,
+            )
         return found
 
     def find(self, ref: TableRef) -> TableInfo | None:
@@ -67,7 +76,9 @@ class Jobs:
         table = self.catalog.table(schema.name, ref.name)
         if table is None:
             raise NeedsOperator(
-                f"table {schema.name}.{ref.name} does not exist", hint="check the name"
+                f"table {schema.name}.{ref.name} does not exist",
+                hint="check the name",
+                code=Code.DDL_NOT_FOUND,
             )
         return schema, table
 
@@ -77,7 +88,9 @@ class Jobs:
         if table.kind != "TABLE":
             kind = table.kind.lower()
             raise NeedsOperator(
-                f"{schema.name}.{table.name} is a {kind}", hint=f"name a table, or a {kind} verb"
+                f"{schema.name}.{table.name} is a {kind}",
+                hint=f"name a table, or a {kind} verb",
+                code=Code.DDL_OTHER_KIND,
             )
         return schema, table
 
@@ -89,7 +102,9 @@ class Jobs:
         found = self.catalog.table(schema.name, name)
         if found is not None and found.id != unless_id:
             raise NeedsOperator(
-                f"table {schema.name}.{found.name} exists", hint="drop it or choose another name"
+                f"table {schema.name}.{found.name} exists",
+                hint="drop it or choose another name",
+                code=Code.DDL_EXISTS,
             )
 
     def text(self, statement: Statement, *edits: Edit) -> str:

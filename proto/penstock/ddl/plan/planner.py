@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from penstock.codes import Code
 from penstock.ddl.catalog import Catalog
 from penstock.ddl.charsets import resolve
 from penstock.ddl.parse.parser import parse
@@ -119,7 +120,11 @@ class _Plan(Jobs):
         if self.catalog.schema(statement.name) is not None:
             if statement.if_not_exists:
                 return
-            raise NeedsOperator(f"database {statement.name!r} exists", hint="choose another name")
+            raise NeedsOperator(
+                f"database {statement.name!r} exists",
+                hint="choose another name",
+                code=Code.DDL_EXISTS,
+            )
         charset, collate = resolve(statement.charset, ("utf8mb4", "utf8mb4_bin"))
         schema = SchemaInfo(
             id=self.next_id(), name=statement.name, charset=charset, collate=collate
@@ -206,7 +211,9 @@ class _Plan(Jobs):
                 if statement.if_exists:
                     continue
                 raise NeedsOperator(
-                    f"{kind.lower()} {ref.name!r} does not exist", hint="check the name"
+                    f"{kind.lower()} {ref.name!r} does not exist",
+                    hint="check the name",
+                    code=Code.DDL_NOT_FOUND,
                 )
             self._drop(schema, found)
 
@@ -279,7 +286,11 @@ class _Plan(Jobs):
         schema, before = self.table(old)
         target = self.schema(new.schema)
         if before.is_view and target.name != schema.name:
-            raise NeedsOperator("a view cannot change its database", hint="create it again there")
+            raise NeedsOperator(
+                "a view cannot change its database",
+                hint="create it again there",
+                code=Code.DDL_OTHER_KIND,
+            )
         self.check_free(target, new.name, unless_id=before.id * (new.name != before.name))
         self.emit_table(DdlType.RENAME_TABLE, target, before.renamed(new.name), "")
         return schema, before.name, target, new.name
@@ -359,7 +370,9 @@ def _alter(jobs: Jobs, statement: AlterSequence) -> None:
         if statement.if_exists:
             return
         raise NeedsOperator(
-            f"sequence {statement.ref.name!r} does not exist", hint="check the name"
+            f"sequence {statement.ref.name!r} does not exist",
+            hint="check the name",
+            code=Code.DDL_NOT_FOUND,
         )
     query = jobs.text(statement, named(statement.ref, owner, found.name, owner))
     jobs.emit_table(DdlType.ALTER_SEQUENCE, owner, found, query)

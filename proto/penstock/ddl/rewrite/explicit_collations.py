@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from penstock.codes import Code
 from penstock.ddl.charsets import built_in, charset_of_collation, full_name, our_own
 from penstock.ddl.parse.parser import parse
 from penstock.ddl.syntax.lexer import quote_name
@@ -271,6 +272,7 @@ def _unclear() -> NeedsOperator:
         "DEFAULT stands for a collation that its session chose, of a character set that is not"
         " written",
         hint="replace the statement by one that names the collation",
+        code=Code.CHARSET,
     )
 
 

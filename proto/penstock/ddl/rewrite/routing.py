@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from penstock.codes import Code
 from penstock.ddl.catalog import SchemaChange
 from penstock.ddl.parse.parser import parse
 from penstock.ddl.parse.views import Mapping, view_edits
@@ -58,7 +59,9 @@ def _mapped(ref: TableRef, schema: str | None, mapping: Mapping) -> tuple[str, .
     owner = ref.schema or schema
     if owner is None:
         raise NeedsOperator(
-            f"table {ref.name!r} has no database", hint="write the table as schema.table"
+            f"table {ref.name!r} has no database",
+            hint="write the table as schema.table",
+            code=Code.DDL_NOT_FOUND,
         )
     if not ref.name:
         return (mapping(owner, "")[0],)

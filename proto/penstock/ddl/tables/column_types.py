@@ -28,6 +28,7 @@ as with `explicit_defaults_for_timestamp`.
 
 from __future__ import annotations
 
+from penstock.codes import Code
 from penstock.ddl.charsets import char_bytes_max, charset_named, literal_in, resolve
 from penstock.ddl.syntax.statements import ColumnDef, TypeSpec, ValueKind
 from penstock.ddl.tables.default_values import default_of
@@ -86,7 +87,7 @@ Shape = tuple[MysqlType, int, int]
 
 def refuse(column: ColumnDef, problem: str, hint: str) -> NeedsOperator:
     """Return the error for something a column cannot have."""
-    return NeedsOperator(f"column {column.name!r}: {problem}", hint=hint)
+    return NeedsOperator(f"column {column.name!r}: {problem}", hint=hint, code=Code.DDL_DEFINITION)
 
 
 def shape_of(column: ColumnDef, charset: str) -> Shape:
@@ -221,7 +222,9 @@ def large_type(size_bytes: int) -> tuple[MysqlType, int]:
     for tp, flen in _LARGE.values():
         if size_bytes <= flen:
             return tp, flen
-    raise NeedsOperator("a TEXT or BLOB above 4 GiB", hint="choose a smaller length")
+    raise NeedsOperator(
+        "a TEXT or BLOB above 4 GiB", hint="choose a smaller length", code=Code.DDL_DEFINITION
+    )
 
 
 def _names_shape(column: ColumnDef, charset: str) -> Shape:
@@ -306,7 +309,9 @@ def _charset(spec: TypeSpec, inherited: tuple[str, str]) -> tuple[str, str]:
     if not _is_text(spec):
         if spec.charset.charset not in (None, "binary"):
             raise NeedsOperator(
-                f"{spec.name} takes no character set", hint="leave CHARACTER SET out"
+                f"{spec.name} takes no character set",
+                hint="leave CHARACTER SET out",
+                code=Code.CHARSET,
             )
         return "binary", "binary"
     charset, collate = resolve(spec.charset, inherited)

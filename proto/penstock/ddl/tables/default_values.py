@@ -26,6 +26,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 
+from penstock.codes import Code
 from penstock.ddl.charsets import charset_named, literal_in
 from penstock.ddl.syntax.statements import Value, ValueKind
 from penstock.errors import NeedsOperator
@@ -176,11 +177,13 @@ def origin_of(column: ColumnInfo) -> str | None:
         raise NeedsOperator(
             f"column {column.name!r}: adding a column whose default is an expression",
             hint="add it without a default, fill the rows, then set the default",
+            code=Code.DDL_DEFAULT,
         )
     if ColumnFlag.AUTO_INCREMENT in column.flag:
         raise NeedsOperator(
             f"column {column.name!r}: the numbers that older rows get cannot be known",
             hint="add a plain column, fill it, then make it AUTO_INCREMENT",
+            code=Code.DDL_DEFAULT,
         )
     if column.default is not None or not column.is_not_null:
         return column.default
@@ -194,6 +197,7 @@ def _now(column: ColumnInfo, value: Value) -> str:
         raise NeedsOperator(
             f"column {column.name!r}: its default has other decimals than the column",
             hint=f"write {NOW}({column.decimal})",
+            code=Code.DDL_DEFAULT,
         )
     return f"{NOW}({value.text})" if column.decimal else NOW
 
@@ -202,6 +206,7 @@ def _misfit(column: ColumnInfo, text: str) -> NeedsOperator:
     return NeedsOperator(
         f"column {column.name!r}: {text!r} is no default for its type",
         hint="give a default that the column can hold",
+        code=Code.DDL_DEFAULT,
     )
 
 

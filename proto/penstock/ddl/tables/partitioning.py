@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from penstock.codes import Code
 from penstock.ddl.syntax.statements import Operation, PartitionBy, Partitions
 from penstock.errors import NeedsOperator
 from penstock.schema.model import DdlType, TableInfo
@@ -104,4 +105,4 @@ def _check_distinct(table: TableInfo, names: Sequence[str]) -> None:
 
 
 def _unfit(table: TableInfo, problem: str, hint: str) -> NeedsOperator:
-    return NeedsOperator(f"table {table.name!r}: {problem}", hint=hint)
+    return NeedsOperator(f"table {table.name!r}: {problem}", hint=hint, code=Code.DDL_DEFINITION)

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from penstock.codes import Code
 from penstock.ddl.charsets import char_bytes_max, resolve
 from penstock.ddl.syntax.statements import ColumnDef, CreateTable, KeyDef, KeyPart, PartitionBy
 from penstock.ddl.tables.column_types import (
@@ -75,12 +76,14 @@ def geometry_prefix(key: KeyBuilder, part: KeyPart, column: ColumnInfo) -> int:
             raise NeedsOperator(
                 f"the SPATIAL index {key.name!r} is over something else",
                 hint="it takes one geometry that is NOT NULL",
+                code=Code.DDL_DEFINITION,
             )
         return -1
     if key.unique or key.fulltext:
         raise NeedsOperator(
             f"index {key.name!r} over the geometry {column.name!r}",
             hint="make the key of other columns, and a SPATIAL index for this one",
+            code=Code.DDL_DEFINITION,
         )
     if GEOMETRIES[column.decimal] == "POINT":
         return POINT_BYTES
@@ -229,7 +232,9 @@ class TableBuilder:
 
     def refuse(self, problem: str, hint: str) -> NeedsOperator:
         """Return the error for something this table cannot have."""
-        return NeedsOperator(f"table {self.table.name!r}: {problem}", hint=hint)
+        return NeedsOperator(
+            f"table {self.table.name!r}: {problem}", hint=hint, code=Code.DDL_DEFINITION
+        )
 
     def finish(self) -> TableInfo:
         """Return the table; what MySQL would refuse raises NeedsOperator."""

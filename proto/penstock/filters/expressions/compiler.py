@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.filters.expressions.comparison import comparison, membership, pattern_test
 from penstock.filters.expressions.functions import ARITHMETIC, FUNCTIONS, cast, prepared
@@ -54,6 +55,7 @@ def compile_expression(text: str, table: TableInfo) -> Predicate:
         raise NeedsOperator(
             f"the expression {text!r} does not fit table {table.name!r}: {error.problem}",
             hint=error.hint,
+            code=Code.FILTER_EXPRESSION,
         ) from None
     kind, run = term.kind, term.run
     return lambda row: is_true(kind, run(row)) is True
@@ -69,11 +71,13 @@ def _check_names(node: Node, text: str) -> None:
         raise NeedsOperator(
             f"the expression {text!r} calls {node.name}, which is unknown",
             hint=f"functions are {', '.join(sorted([*FUNCTIONS, 'IF', 'IFNULL', 'NULLIF']))}, …",
+            code=Code.FILTER_EXPRESSION,
         )
     if not limits[0] <= count <= limits[1]:
         raise NeedsOperator(
             f"the expression {text!r} gives {node.name} {count} arguments",
             hint=f"it takes {limits[0]} to {limits[1]}",
+            code=Code.FILTER_EXPRESSION,
         )
     for arg in node.args:
         _check_names(arg, text)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import NoReturn, TypeAlias
 
+from penstock.codes import Code
 from penstock.ddl.syntax.lexer import Kind, Token, read
 from penstock.errors import NeedsOperator
 
@@ -83,6 +84,7 @@ class _ExpressionParser:
         raise NeedsOperator(
             f"cannot read the expression {self.text!r} at {rest!r}: {wanted} is wanted",
             hint="drainer/guide/filters_and_routes.md says what an expression may hold",
+            code=Code.FILTER_EXPRESSION,
         )
 
     def word(self, *words: str) -> bool:

@@ -24,6 +24,7 @@ from decimal import ROUND_HALF_UP, Context, Decimal
 from enum import Enum, auto
 from typing import Any, TypeAlias
 
+from penstock.codes import Code
 from penstock.datum.rows.fields import STRING_TYPES
 from penstock.ddl.charsets import pads
 from penstock.errors import NeedsOperator
@@ -75,7 +76,7 @@ def constant(node: Literal) -> Term:
 
 def refuse(problem: str, hint: str) -> NeedsOperator:
     """Return the error for what an expression may not do."""
-    return NeedsOperator(problem, hint=hint)
+    return NeedsOperator(problem, hint=hint, code=Code.FILTER_EXPRESSION)
 
 
 Number: TypeAlias = int | float | Decimal

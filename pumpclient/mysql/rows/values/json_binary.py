@@ -40,6 +40,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
+from penstock.codes import Code
 from penstock.datum.decimals import read_decimal_text
 from penstock.errors import Malformed
 from pumpclient.mysql.events.field_reader import BodyReader
@@ -68,7 +69,7 @@ class Opaque(NamedTuple):
 
 def malformed(problem: str) -> Malformed:
     """Return the error for bytes that are no JSON."""
-    return Malformed(f"JSON: {problem}", hint=_HINT)
+    return Malformed(f"JSON: {problem}", hint=_HINT, code=Code.ROWS_EVENT)
 
 
 def inlined(is_large: bool) -> set[int]:

@@ -14,6 +14,7 @@ import struct
 from collections.abc import Callable
 from decimal import Decimal
 
+from penstock.codes import Code
 from penstock.datum.decimals import WORD_BYTES, word_sizes
 from penstock.errors import Malformed
 from pumpclient.mysql.rows.values.reading import Reading, big_endian, fixed, joined, unsigned
@@ -64,7 +65,9 @@ def decimal_reading(precision: int, scale: int) -> Reading:
     """Return the reading of DECIMAL, a `Decimal` with exactly `scale` digits after its point."""
     if not 0 < precision <= _DIGITS_MAX or scale > min(precision, _SCALE_MAX):
         raise Malformed(
-            f"a DECIMAL({precision},{scale}) cannot exist", hint="the TABLE_MAP is damaged"
+            f"a DECIMAL({precision},{scale}) cannot exist",
+            hint="the TABLE_MAP is damaged",
+            code=Code.ROWS_EVENT,
         )
     name = f"decimal_{precision}_{scale}"
     read, size = _decimal_reader(precision, scale)

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from ipaddress import IPv4Address
 from uuid import UUID
 
+from penstock.codes import Code
 from penstock.ddl.charsets import Charset
 from penstock.errors import Malformed
 from pumpclient.mysql.rows.values.numbers import shortest_float
@@ -69,12 +70,15 @@ def decompressed(raw: bytes) -> bytes:
         plain = unpacking.decompress(raw[start:], length + 1)
     except zlib.error as error:
         raise Malformed(
-            f"a damaged COMPRESSED value: {error}", hint="bytes of the event are lost"
+            f"a damaged COMPRESSED value: {error}",
+            hint="bytes of the event are lost",
+            code=Code.ROWS_EVENT,
         ) from error
     if len(plain) != length:
         raise Malformed(
             f"a COMPRESSED value is not of the {length} bytes it promises",
             hint="bytes of the event are lost",
+            code=Code.ROWS_EVENT,
         )
     return plain
 
@@ -97,7 +101,9 @@ def read_vector(raw: bytes) -> tuple[float, ...]:
 def choice(size: int) -> Reading:
     """Return the reading of ENUM and SET: a number; see `Column.labels`."""
     if not 1 <= size <= 8:
-        raise Malformed(f"an ENUM or SET of {size} bytes", hint="the TABLE_MAP is damaged")
+        raise Malformed(
+            f"an ENUM or SET of {size} bytes", hint="the TABLE_MAP is damaged", code=Code.ROWS_EVENT
+        )
     return unsigned(size)
 
 
@@ -137,7 +143,11 @@ _DECLARED: dict[str, tuple[int, Callable[[bytes], str]]] = {
 def declared(name: str) -> Reading:
     """Return the reading of MariaDB's `uuid`, `inet4` or `inet6`, which is text."""
     if name not in _DECLARED:
-        raise Malformed(f"{name!r} is no type that comes as bytes", hint=", ".join(_DECLARED))
+        raise Malformed(
+            f"{name!r} is no type that comes as bytes",
+            hint=", ".join(_DECLARED),
+            code=Code.ROWS_EVENT,
+        )
     size, read = _DECLARED[name]
     function = f"{name}_text"
     return prefixed(1, f"{function}({{0}}.ljust({size}, b'\\0'))", **{function: read})

@@ -19,6 +19,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable
 
+from penstock.codes import Code
 from penstock.errors import Malformed
 from pumpclient.mysql.rows.values.reading import Reading, fixed
 
@@ -60,7 +61,9 @@ _SECONDS = Texts(lambda s: f"{s // 3600:02d}:{s // 60 % 60:02d}:{s % 60:02d}")
 def fraction_size(fsp: int) -> int:
     """Return the bytes of `fsp` fraction digits; more than six are malformed."""
     if fsp > FSP_MAX:
-        raise Malformed(f"{fsp} fraction digits", hint="the TABLE_MAP is damaged")
+        raise Malformed(
+            f"{fsp} fraction digits", hint="the TABLE_MAP is damaged", code=Code.ROWS_EVENT
+        )
     return (fsp + 1) // 2
 
 

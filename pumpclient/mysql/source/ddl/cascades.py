@@ -27,6 +27,7 @@ from dataclasses import dataclass
 
 import pymysql
 
+from penstock.codes import Code
 from penstock.ddl.parse.parser import parse
 from penstock.ddl.syntax.statements import (
     AddColumns,
@@ -199,7 +200,9 @@ class Cascades:
             names = "; ".join(map(str, found[:_NAMED_MAX]))
             more = len(found) - _NAMED_MAX
             raise NeedsOperator(
-                f"{what}: {names}" + (f" and {more} more" if more > 0 else ""), hint=hint
+                f"{what}: {names}" + (f" and {more} more" if more > 0 else ""),
+                hint=hint,
+                code=Code.FOREIGN_KEY_ACTIONS,
             )
         new = [each for each in found if each not in self._reported]
         self._reported.update(new)
@@ -228,4 +231,6 @@ def _of_table(connection: Connection, name: Name) -> list[Cascade]:
     try:
         return cascades_of_table(name, sql)
     except NeedsOperator as error:
-        raise NeedsOperator(f"{'.'.join(name)}: {error.problem}", hint=error.hint) from error
+        raise NeedsOperator(
+            f"{'.'.join(name)}: {error.problem}", hint=error.hint, code=error.code
+        ) from error

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from penstock.codes import Code
 from penstock.ddl import plan_ddl
 from penstock.ddl.parse.parser import parse
 from penstock.ddl.rewrite.explicit_collations import explicit
@@ -125,7 +126,9 @@ class Statements:
             raise _refused(statement, error, names) from error
         except (RecursionError, LookupError, ValueError, TypeError, AttributeError) as error:
             log.exception("%s: a statement is read wrongly", place_of(statement))
-            broken = NeedsOperator(f"reading it failed: {error!r}", hint=_BROKEN_HINT)
+            broken = NeedsOperator(
+                f"reading it failed: {error!r}", hint=_BROKEN_HINT, code=Code.STATEMENT_UNREADABLE
+            )
             raise _refused(statement, broken, self.tables_of(statement)) from error
         if override is not None and override.verb is Verb.SKIP:
             return replace(found, left_out=self.tables_of(statement))
@@ -201,7 +204,9 @@ class Statements:
             try:
                 done += self._executed(piece, own)
             except NeedsOperator as error:
-                broken = NeedsOperator(f"{piece.sql}: {error.problem}", hint=error.hint)
+                broken = NeedsOperator(
+                    f"{piece.sql}: {error.problem}", hint=error.hint, code=error.code
+                )
                 names = tuple(name for name in piece.tables[:1] if name[1])
                 raise _refused(statement, broken, names) from error
         return done
@@ -288,7 +293,7 @@ def place_of(statement: Statement) -> str:
 
 def _refused(statement: Statement, error: NeedsOperator, names: Sequence[Name]) -> Refused:
     place = statement.end
-    named = NeedsOperator(f"{place_text(place)}: {error.problem}", hint=error.hint)
+    named = NeedsOperator(f"{place_text(place)}: {error.problem}", hint=error.hint, code=error.code)
     return Refused(named, *names, place=place, is_statement=True)
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum, auto
 
+from penstock.codes import Code
 from penstock.datum.rows.fields import INTEGER_BITS, STRING_TYPES
 from penstock.ddl.syntax.statements import (
     AddColumns,
@@ -171,4 +172,6 @@ def _has_key(operation: AddKey, table: TableInfo) -> bool:
 
 
 def _refused(name: str, why: str) -> NeedsOperator:
-    return NeedsOperator(f"several tables are replicated into {name}, and {why}", hint=_HINT)
+    return NeedsOperator(
+        f"several tables are replicated into {name}, and {why}", hint=_HINT, code=Code.SHARDS_DIFFER
+    )

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 
+from penstock.codes import Code
 from penstock.ddl.rewrite.explicit_collations import explicit
 from penstock.ddl.rewrite.routing import rename_tables
 from penstock.ddl.syntax.lexer import quote_name, quote_path
@@ -173,6 +174,7 @@ def two_names(name: str, other: str) -> NeedsOperator:
     return NeedsOperator(
         f"{name} and {other} are two on the server, but letter case makes no difference here",
         hint=f"skip what is about {name}, or rename it on the server",
+        code=Code.LETTER_CASE,
     )
 
 
@@ -221,7 +223,11 @@ def define_table(
     schema, name = source
     sql = show_create(connection, source)
     if not sql:
-        raise NeedsOperator(f"{schema}.{name} is no table", hint="leave it out with a filter")
+        raise NeedsOperator(
+            f"{schema}.{name} is no table",
+            hint="leave it out with a filter",
+            code=Code.DDL_OTHER_KIND,
+        )
     here = target(schema, name)
     ensure_schema(client, here[0], database_collation(connection, schema))
     ((version,),) = (row.values() for row in rows(connection, "SELECT VERSION()"))

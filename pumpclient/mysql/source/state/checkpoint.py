@@ -26,6 +26,7 @@ from typing import Any, Protocol
 
 from penstock.cluster.etcd import EtcdClient, etcd_errors, read, read_prefix
 from penstock.cluster.lease import Lease
+from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator, Retryable
 from penstock.wire.binlog import Origin
 from pumpclient.mysql.relay.layout import Location
@@ -90,7 +91,9 @@ class Checkpoint:
             found = cls(**fields, left_out=left_out)
             _ = found.place
         except (ValueError, TypeError, AttributeError) as error:
-            raise Malformed(f"{key} in etcd cannot be read: {error}", hint=_HINT) from error
+            raise Malformed(
+                f"{key} in etcd cannot be read: {error}", hint=_HINT, code=Code.ETCD_VALUE
+            ) from error
         return found
 
 
@@ -130,7 +133,9 @@ class SourceStore:
     def __init__(self, etcd: EtcdClient, source_id: str, *, ttl_s: int = 10) -> None:
         """Name the source; nothing is asked yet. A dead owner has it for `ttl_s` seconds more."""
         if not source_id or "/" in source_id:
-            raise NeedsOperator(f"source-id is {source_id!r}", hint="a name without /")
+            raise NeedsOperator(
+                f"source-id is {source_id!r}", hint="a name without /", code=Code.SETTING_VALUE
+            )
         self._etcd = etcd
         self._ttl_s = ttl_s
         self._key = SOURCES + source_id
@@ -150,7 +155,10 @@ class SourceStore:
         """Take the source again once its lease is lost; raise `SourceTaken` when another had it."""
         found = read(self._etcd, self._key)
         if found not in self._stored:
-            raise SourceTaken(f"another process has had this source since {self._holder} lost it")
+            raise SourceTaken(
+                f"another process has had this source since {self._holder} lost it",
+                code=Code.SOURCE_TAKEN,
+            )
         do = self._etcd.transactions
         is_same = do.create(self._key) == 0 if found is None else do.value(self._key) == found
         self._take(self._holder, [is_same])
@@ -176,7 +184,10 @@ class SourceStore:
         if not won:
             lease.close()
             who = owner[0][0].decode() if owner else "another process"
-            raise SourceTaken(f"{who} runs this source; a dead one is forgotten in {self._ttl_s} s")
+            raise SourceTaken(
+                f"{who} runs this source; a dead one is forgotten in {self._ttl_s} s",
+                code=Code.SOURCE_TAKEN,
+            )
         self._holder, self._lease, self._created = holder, lease, owner[0][1].create_revision
         with self._lock:
             # Seen in the same moment: a lease that ends before the first `load` loses nothing.
@@ -209,7 +220,10 @@ class SourceStore:
             if done:
                 self._stored = {text}
         if not done:
-            raise Retryable(f"{self._owner_key} is not ours: this process lost the source")
+            raise Retryable(
+                f"{self._owner_key} is not ours: this process lost the source",
+                code=Code.SOURCE_TAKEN,
+            )
 
     def close(self) -> None:
         """Let others have it."""

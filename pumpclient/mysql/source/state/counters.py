@@ -20,6 +20,8 @@ class SourceCounters:
     """starting, syncing, paused, failed, stopped."""
     problem: str = ""
     hint: str = ""
+    code: str = ""
+    """The code of the problem, as people see it."""
     statement_place: str = ""
     """The place of the statement that is being executed, or that failed."""
     overrides: tuple[str, ...] = ()

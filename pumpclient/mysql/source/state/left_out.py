@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from penstock.codes import Code
 from penstock.ddl.parse.parser import parse
 from penstock.ddl.syntax.lexer import quote_path
 from penstock.ddl.syntax.statements import (
@@ -296,4 +297,5 @@ def _check_likened(piece: Piece, statement: Parsed, left_out: LeftOut) -> None:
         raise NeedsOperator(
             f"it copies the definition of {found.label}, which is left out and was altered since",
             hint="replace it by a CREATE TABLE with all columns, or leave the new table out too",
+            code=Code.LEFT_OUT_COPIED,
         )

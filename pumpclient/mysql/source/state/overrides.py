@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
+from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator
 from pumpclient.mysql.relay.layout import FileName
 from pumpclient.mysql.rows.table_map import Name
@@ -47,7 +48,9 @@ def table_skipped(name: Name, is_replicated: Callable[[str, str], bool]) -> Edit
     def edit(checkpoint: Checkpoint) -> tuple[Checkpoint, str]:
         if not is_replicated(*name):
             raise NeedsOperator(
-                f"the filters leave {label} out already", hint="there is nothing to do"
+                f"the filters leave {label} out already",
+                hint="there is nothing to do",
+                code=Code.OVERRIDE_UNKNOWN,
             )
         before = _of(checkpoint, name)
         if before.is_whole and not before.reload:
@@ -103,17 +106,21 @@ def revoked(what: str, *, accepts_gap: bool = False) -> Edit:
         found = _of(checkpoint, name)
         if not found.is_whole:
             raise NeedsOperator(
-                f"there is no override for {what}", hint="mysql-source status lists them"
+                f"there is no override for {what}",
+                hint="mysql-source status lists them",
+                code=Code.OVERRIDE_UNKNOWN,
             )
         if found.reload:
             raise NeedsOperator(
                 f"{found.label} is being loaded again: it is not whole downstream",
                 hint="wait for it: the table is followed again once the reload is done",
+                code=Code.GAP_NOT_ACCEPTED,
             )
         if found.is_partial:
             raise NeedsOperator(
                 f"a reload of {found.label} was ended: an unknown part of it is downstream",
                 hint=f"mysql-source reload {found.label}: once that is done it is followed again",
+                code=Code.GAP_NOT_ACCEPTED,
             )
         if not (found.is_complete or accepts_gap):
             raise NeedsOperator(
@@ -121,6 +128,7 @@ def revoked(what: str, *, accepts_gap: bool = False) -> Edit:
                 f" {found.label} were left out",
                 hint="with --accept-gap it is followed again and they stay missing downstream until"
                 " penstock verify --repair",
+                code=Code.GAP_NOT_ACCEPTED,
             )
         return _with(checkpoint, replace(found, is_whole=False)), (
             f"{found.label} is followed again from {checkpoint.done} on\n"
@@ -134,6 +142,7 @@ def _without_decision(checkpoint: Checkpoint, place: str) -> tuple[Checkpoint, s
         raise NeedsOperator(
             f"the source is past {place}, so the override of it is done",
             hint="mysql-source status says how much was left out",
+            code=Code.OVERRIDE_TOO_LATE,
         )
     left = {at: each for at, each in checkpoint.rulings.items() if at != place}
     return replace(checkpoint, rulings=left), f"{place} is not overridden any more\n"

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.filters import Rules
 from pumpclient.client import PumpClient
@@ -125,6 +126,7 @@ class CatchUp:
             raise NeedsOperator(
                 "the server was changed or reset before its binlog had passed the load",
                 hint="begin again: remove the load's file, the checkpoint and the targets",
+                code=Code.SERVER_RESET,
             )
 
 

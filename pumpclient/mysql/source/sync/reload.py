@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cluster import etcd
+from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.filters import Rules
 from penstock.log.files import replace_file
@@ -123,7 +124,9 @@ def reload_group(
     """
     label = ".".join(name)
     if not rules.is_replicated(*name):
-        raise NeedsOperator(f"the filters leave {label} out", hint="change them first")
+        raise NeedsOperator(
+            f"the filters leave {label} out", hint="change them first", code=Code.OVERRIDE_UNKNOWN
+        )
     group = siblings(config, rules, [name]) | {name}
     is_merged = len(group) > 1 or (
         config.shard_mode == OPTIMISTIC and rules.router.is_routed(*name)
@@ -139,6 +142,7 @@ def reload_group(
                 " drops it with all its rows",
                 hint="with --accept-gap it does so, and loads what this source has; penstock verify"
                 " --repair with --source-config of each of the others then brings back its rows",
+                code=Code.GAP_NOT_ACCEPTED,
             )
     return (name, *sorted(group - {name}))
 
@@ -194,7 +198,9 @@ class FollowFile:
             replace_file(self._path, json.dumps(asdict(checkpoint)).encode())
         except OSError as error:
             raise NeedsOperator(
-                f"{self._path} cannot be written: {error}", hint="free the disk, or its rights"
+                f"{self._path} cannot be written: {error}",
+                hint="free the disk, or its rights",
+                code=Code.SOURCE_FILES,
             ) from error
 
 
@@ -322,7 +328,7 @@ class Reload:
             if self._source_place() >= at or (counters.idle and read is not None and read >= at):
                 break
             if self._stopped.wait(self._here.pace.reload_poll_s):
-                raise Retryable("stopped")
+                raise Retryable("stopped", code=Code.CLOSED)
         self._check_whole()
         self.status.state = "loads"
 
@@ -337,7 +343,8 @@ class Reload:
             names = ", ".join(".".join(name) for name in sorted(others)[:5])
             raise Retryable(
                 f"{names} goes where {self._label} goes, and the source is not that far yet; if"
-                " this stays, ask for the reload again"
+                " this stays, ask for the reload again",
+                code=Code.RELOAD_WAITS,
             )
 
     def _source_place(self) -> Location:
@@ -392,7 +399,7 @@ class Reload:
             finally:
                 self._syncer = None
         if self._stopped.is_set():
-            raise Retryable("stopped")
+            raise Retryable("stopped", code=Code.CLOSED)
 
     def _join(self) -> None:
         """Let the source follow the table, from a place on up to which this has brought it in."""
@@ -411,7 +418,9 @@ class Reload:
         left_out = LeftOut(checkpoint.left_out)
         tables = [each for each in left_out.tables if each.reload == self.number]
         if {each.name for each in tables} != self.names or checkpoint.server != self._server:
-            raise Retryable(f"{self._label} is reloaded by another number by now")
+            raise Retryable(
+                f"{self._label} is reloaded by another number by now", code=Code.SOURCE_TAKEN
+            )
         self._read_up_to(checkpoint.place)
         for each in tables:
             left_out.remove(each.name)

@@ -15,6 +15,7 @@ from functools import partial
 from zlib import crc32
 
 from penstock import failpoints
+from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from pumpclient.client import PumpClient
 from pumpclient.delivery.group_commit import GroupWriter
@@ -162,7 +163,7 @@ class Syncer:
             self._writer.close()
             self._gatherer.close()
         if self._context.store.is_lost():
-            raise Retryable("the lease on this source ran out")
+            raise Retryable("the lease on this source ran out", code=Code.SOURCE_TAKEN)
 
     def _keep_what_is_done(self) -> None:
         """Commit all before what cannot be followed, so that an override begins right there."""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from penstock.codes import Code
 from penstock.ddl.parse.parser import parse
 from penstock.ddl.rewrite.routing import rename_tables
 from penstock.ddl.syntax.lexer import quote_name
@@ -176,7 +177,9 @@ class Translator:
         try:
             parts = list(_split(text))
         except NeedsOperator as error:
-            raise NeedsOperator(f"{error.problem}: {text[:200]!r}", hint=_HINT) from error
+            raise NeedsOperator(
+                f"{error.problem}: {text[:200]!r}", hint=_HINT, code=error.code
+            ) from error
         for sql, statement in parts:
             made, kept = self._piece(written_out(sql), statement, schema, kept)
             pieces += made
@@ -190,6 +193,7 @@ class Translator:
             f"the binlog has changes of rows as a statement: {text[:200]!r}",
             hint="set the server's binlog_format to ROW and reconnect its clients; do by hand what"
             " this statement did, then skip it",
+            code=Code.BINLOG_STATEMENT_FORMAT,
         )
 
     def _piece(
@@ -210,6 +214,7 @@ class Translator:
             raise NeedsOperator(
                 f"{sql!r} concerns replicated tables and others that filters leave out",
                 hint=_HINT,
+                code=Code.DDL_PARTLY_FILTERED,
             )
         return [Piece(rename_tables(sql, schema or None, self.target), tables, sql)], kept
 

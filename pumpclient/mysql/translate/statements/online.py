@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.rows.table_map import Name
 
@@ -103,15 +104,20 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     try:
         compiled = re.compile(pattern)
     except re.error as error:
-        raise NeedsOperator(f"{pattern!r} is no pattern: {error}", hint="write a regex") from error
+        raise NeedsOperator(
+            f"{pattern!r} is no pattern: {error}", hint="write a regex", code=Code.FILTER_PATTERN
+        ) from error
     if compiled.groups != 1 or not (pattern.startswith("^") and pattern.endswith("$")):
         raise NeedsOperator(
             f"{pattern!r} must have one group, the table's name, and be anchored at both ends",
             hint=f"such as {SHADOW[0]!r}",
+            code=Code.FILTER_PATTERN,
         )
     return compiled
 
 
 def _odd(old: Name, new: Name, why: str) -> NeedsOperator:
     pair = f"RENAME {'.'.join(old)} TO {'.'.join(new)}"
-    return NeedsOperator(f"{pair}: {why}, so the online DDL cannot be followed", hint=_HINT)
+    return NeedsOperator(
+        f"{pair}: {why}, so the online DDL cannot be followed", hint=_HINT, code=Code.ONLINE_DDL
+    )

@@ -23,6 +23,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from penstock.codes import Code
 from penstock.ddl.charsets import charset_of_collation, collation_name
 from penstock.ddl.rewrite.explicit_collations import SessionCollations
 from penstock.ddl.syntax.lexer import Kind, read
@@ -95,6 +96,7 @@ def statement_text(query: Query) -> str:
         raise NeedsOperator(
             f"a statement is not in its session's character set: {query.statement[:80]!r}",
             hint="give a statement to run instead of it, or skip it",
+            code=Code.STATEMENT_UNREADABLE,
         ) from error
 
 
@@ -178,11 +180,13 @@ def _rewritten(kind: str, piece: str, sql_mode: int, dialect: Dialect) -> str:
         raise NeedsOperator(
             f"{piece} means another type under its session's sql_mode",
             hint="give the statement with the types that SHOW CREATE TABLE prints instead of it",
+            code=Code.STATEMENT_UNREADABLE,
         )
     if kind == "pipes" and sql_mode & PIPES_AS_CONCAT:
         raise NeedsOperator(
             "a DDL joins texts by ||, which means another thing under the default sql_mode",
             hint="give the statement with CONCAT instead of it",
+            code=Code.STATEMENT_UNREADABLE,
         )
     return piece
 
@@ -191,6 +195,7 @@ def _unended(text: str, at: int) -> NeedsOperator:
     return NeedsOperator(
         f"a statement holds a quote or comment that never ends near {text[at : at + 30]!r}",
         hint="give a statement to run instead of it, or skip it",
+        code=Code.STATEMENT_UNREADABLE,
     )
 
 

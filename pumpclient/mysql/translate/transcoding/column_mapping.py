@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from penstock.codes import Code
 from penstock.datum.rows.defaults import missing_datum
 from penstock.datum.rows.fields import STRING_TYPES
 from penstock.datum.rows.reader import Stored, stored_columns
@@ -226,7 +227,9 @@ def _collation_of(charset: str) -> int:
                 return number
         except NeedsOperator:
             continue
-    raise NeedsOperator(f"charset {charset!r} is unknown", hint="convert the column to utf8mb4")
+    raise NeedsOperator(
+        f"charset {charset!r} is unknown", hint="convert the column to utf8mb4", code=Code.CHARSET
+    )
 
 
 def _check(table_map: TableMap, pair: ColumnPair) -> None:
@@ -251,7 +254,7 @@ def _check(table_map: TableMap, pair: ColumnPair) -> None:
 
 
 def _mismatch(table_map: TableMap, problem: str, hint: str = _HINT) -> NeedsOperator:
-    return NeedsOperator(f"rows of {table_map.name}: {problem}", hint=hint)
+    return NeedsOperator(f"rows of {table_map.name}: {problem}", hint=hint, code=Code.TABLE_DIFFERS)
 
 
 def _listed(names: Iterable[str]) -> str:

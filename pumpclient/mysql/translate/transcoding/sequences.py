@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.codes import Code
 from penstock.ddl.syntax.lexer import quote_path
 from penstock.errors import Malformed
 from pumpclient.mysql.rows.rows_decoder import Decoder, decoder_for
@@ -98,6 +99,7 @@ class SequenceRows:
                 f"{table_map.name} is a sequence here and a table of {len(table_map.columns)}"
                 " columns there",
                 hint="drop the sequence here, or leave the table out",
+                code=Code.TABLE_DIFFERS,
             )
         declared: dict[int, dict[str, Any]] = {
             n: {"name": column, "is_unsigned": wire.is_unsigned or column in _UNSIGNED}

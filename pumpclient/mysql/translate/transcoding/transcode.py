@@ -28,6 +28,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TypeVar
 
+from penstock.codes import Code
 from penstock.datum import values
 from penstock.datum.rows.fields import TIME_TYPES
 from penstock.datum.rows.reader import EMPTY_ROW, ROW_ID, handle_parts, handle_position
@@ -85,7 +86,9 @@ def _changes(
             yield MutationType.DELETE, before
         elif is_current:
             raise Malformed(
-                "a row of its history becomes current", hint="compare the table here with it there"
+                "a row of its history becomes current",
+                hint="compare the table here with it there",
+                code=Code.TABLE_DIFFERS,
             )
 
 
@@ -175,10 +178,13 @@ class Transcoder:
             raise NeedsOperator(
                 f"rows of {self.table_map.name}: {error.problem}",
                 hint=error.hint or "compare the table here with the one there",
+                code=error.code,
             ) from error
         except (LookupError, ValueError, ArithmeticError, struct.error) as error:
             raise Malformed(
-                f"rows of {self.table_map.name} cannot be read: {error}", hint=_HINT
+                f"rows of {self.table_map.name} cannot be read: {error}",
+                hint=_HINT,
+                code=Code.ROWS_EVENT,
             ) from error
 
     def _changes(self, type_: int, body: bytes) -> EncodedChanges:
@@ -193,7 +199,9 @@ class Transcoder:
         event = self._decoded(type_, body)
         if not self._is_whole(event):
             raise Malformed(
-                "its images lack columns", hint="SET GLOBAL binlog_row_image = 'FULL' there"
+                "its images lack columns",
+                hint="SET GLOBAL binlog_row_image = 'FULL' there",
+                code=Code.BINLOG_ROW_IMAGE,
             )
         kind = event.layout.kind
         read = self._read_new if kind is Kind.INSERT else self._read_whole
@@ -358,7 +366,11 @@ def _held(column: ColumnInfo, value: object) -> object:
 
 
 def _null(name: str) -> Malformed:
-    return Malformed(f"column {name!r} is NOT NULL here and NULL there", hint="alter one of them")
+    return Malformed(
+        f"column {name!r} is NOT NULL here and NULL there",
+        hint="alter one of them",
+        code=Code.TABLE_DIFFERS,
+    )
 
 
 def _made(

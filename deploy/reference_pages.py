@@ -1,0 +1,146 @@
+"""Reference pages, generated as the site is built: every setting, option, command and flag.
+
+Settings are shown as their samples have them, which a test holds to the programs. Options are read
+from the source of `pumpclient.options`: a comment above an option is its explanation. Commands are
+shown as `--help` prints them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import io
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from deploy import init
+from deploy.demo import __main__ as demo
+from drainer import ddl_command
+from penstock import __main__ as penstock
+from pumpclient import binlogctl
+from pumpclient.mysql.source import command as source
+from pumpclient.mysql.verify import command as verify
+
+_ROOT: Final = Path(__file__).parents[1]
+_SAMPLES: Final[Mapping[str, str]] = {
+    "A Pump": "pump.toml",
+    "A Drainer": "drainer.toml",
+    "A source": "mysql_source.toml",
+}
+_COLUMNS: Final = "92"
+"""How wide a help text is."""
+
+
+def pages() -> Iterator[tuple[str, str]]:
+    """Yield the path and the text of each page."""
+    yield "reference/settings.md", settings()
+    yield "reference/options.md", options()
+    yield "reference/commands.md", commands()
+
+
+def settings() -> str:
+    """Return a page with every setting of every program, as their samples have them."""
+    parts = [
+        "# Every setting\n",
+        "As keys of the file that `--config` names. Each is also a flag and a variable: `data-dir`"
+        " of a Pump is `--data-dir` and `PUMP_DATA_DIR`; `group-bytes-max` in `[sync]` of a source"
+        " is `--sync-group-bytes-max` and `MYSQL_SOURCE_SYNC_GROUP_BYTES_MAX`. Flags win over"
+        " variables, variables over the file. What a program writes is in"
+        " [Every option of a writer](options.md).\n",
+    ]
+    for title, name in _SAMPLES.items():
+        text = (_ROOT / "deploy/conf" / name).read_text(encoding="utf-8")
+        parts.append(f"## {title}\n\n```toml\n{text}```\n")
+    return "\n".join(parts)
+
+
+def options() -> str:
+    """Return a page with every option of a program that embeds `pumpclient`."""
+    parts = [
+        "# Every option of a writer\n",
+        "Fields of `pumpclient.Options`, for a program that writes:"
+        ' `PumpClient.connect(etcd_urls, options=Options(labels=("zone=a",)))`. Few programs ever'
+        " need to change one. Bounds are for each Pump unless they say otherwise.\n",
+        "| option | type | default | meaning |\n|---|---|---|---|",
+    ]
+    parts += [f"| {' | '.join(row)} |" for row in options_of_a_writer()]
+    return "\n".join(parts)
+
+
+def options_of_a_writer() -> Iterator[tuple[str, str, str, str]]:
+    """Yield each option's name, type, default and explanation."""
+    text = (_ROOT / "pumpclient/options.py").read_text(encoding="utf-8")
+    lines = text.splitlines()
+    defined = next(node for node in ast.parse(text).body if isinstance(node, ast.ClassDef))
+    for node in defined.body:
+        if not isinstance(node, ast.AnnAssign) or node.value is None:
+            continue
+        above: list[str] = []
+        number = node.lineno - 2
+        while lines[number].startswith("    # "):
+            above.insert(0, lines[number].removeprefix("    # "))
+            number -= 1
+        kind = ast.unparse(node.annotation).replace("|", "or")
+        name, default = f"`{ast.unparse(node.target)}`", f"`{ast.unparse(node.value)}`"
+        yield name, kind, default, " ".join(above)
+
+
+def commands() -> str:
+    """Return a page with every command, as its help says it."""
+    parts = [
+        "# Every command\n\n"
+        "As `--help` prints it. `penstock ctl` is also `binlogctl`, `penstock source` is also"
+        " `mysql-source`. The flags that start a Pump, a Drainer or a source are its"
+        " [settings](settings.md). Exit codes are those of [every program](errors.md#exit-codes).\n"
+    ]
+    for title, text in helps():
+        parts.append(f"\n## {title}\n\n```text\n{text.rstrip()}\n```\n")
+    return "".join(parts)
+
+
+def helps() -> Iterator[tuple[str, str]]:
+    """Yield the name and the help of each command."""
+    with _neutral():
+        yield "penstock", _printed(penstock.main)
+        for prefix, parser in (
+            ("penstock ctl", binlogctl.command_parser()),
+            ("penstock source", source.command_parser()),
+        ):
+            for name, each in _commands_of(parser).items():
+                yield f"{prefix} {name}", each.format_help()
+        yield "drainer ddl", ddl_command.USAGE
+        yield "penstock verify", verify.command_parser().format_help()
+        yield "penstock init", _printed(init.main)
+        yield "penstock demo", _printed(demo.main)
+
+
+def _commands_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return dict(action.choices)
+    raise AssertionError(f"{parser.prog} has no commands")
+
+
+def _printed(main: Callable[[Sequence[str]], int]) -> str:
+    """Return what a program prints when it is asked for help."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
+        main(["--help"])
+    return out.getvalue()
+
+
+@contextlib.contextmanager
+def _neutral() -> Iterator[None]:
+    """Let a help text depend neither on who reads it nor on where."""
+    before = dict(os.environ)
+    os.environ["COLUMNS"] = _COLUMNS
+    for name in [each for each in os.environ if each.startswith("PENSTOCK_")]:
+        del os.environ[name]
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

@@ -1,0 +1,126 @@
+"""The codes of errors: none changes, none is used twice, and a person sees one of them, once."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import traceback
+from pathlib import Path
+
+import pytest
+
+from penstock.codes import SUBJECTS, Code, code_in, code_named
+from penstock.errors import Corrupt, Malformed, NeedsOperator, Retryable, code_of, coded
+from penstock.node import command
+from penstock.node.logs import JsonLines, TextLines, message_of
+from tests.test_house import modules
+
+RECORDED = Path(__file__).with_name("codes.txt")
+ERROR = NeedsOperator("there is no x", hint="make one", code=Code.SETTING_UNKNOWN)
+
+
+def recorded() -> dict[str, str]:
+    lines = RECORDED.read_text(encoding="utf-8").splitlines()
+    return dict(line.split(" ", 1) for line in lines)
+
+
+def test_a_code_never_changes_its_meaning_and_is_never_used_again() -> None:
+    """A new code gets a line; the line of one that is no longer needed stays.
+
+    The words of a line may become better, together with those of the code; what they mean may not.
+    """
+    known = recorded()
+    lines = RECORDED.read_text(encoding="utf-8").splitlines()
+    assert len(known) == len(lines), "a number is recorded twice"
+    assert lines == sorted(lines)
+    for code in Code:
+        assert known.get(str(code)) == f"{code.name}: {code.meaning}"
+
+
+def test_no_number_stands_for_two_codes() -> None:
+    assert len({code.number for code in Code}) == len(Code)
+    assert len({code.meaning for code in Code}) == len(Code)
+    assert {code.number // 1000 for code in Code} == set(SUBJECTS)
+
+
+def test_every_code_is_one_that_can_be_met() -> None:
+    text = "\n".join(path.read_text() for path in modules() if path.name != "codes.py")
+    used = set(re.findall(r"\bCode\.([A-Z][A-Z_]+)\b", text))
+    assert {code.name for code in Code} - used == set()
+
+
+def test_a_code_is_explained_in_whole_sentences() -> None:
+    for code in Code:
+        assert len(code.meaning) <= 100, code.meaning
+        for text in (code.meaning, code.meanwhile, code.remedy):
+            assert text[0].isupper() or text[0] == "`", text
+            assert text.endswith((".", "?")), text
+            assert "  " not in text, text
+
+
+def test_what_a_person_sees_ends_with_the_code() -> None:
+    assert str(ERROR) == "there is no x (make one)"
+    assert coded(ERROR) == "there is no x (make one) [PS-1001]"
+    assert coded(Corrupt("f", 3, "bad", code=Code.SEGMENT_DAMAGED)).endswith("bad [PS-3001]")
+    assert coded(OSError(5, "no")) == "[Errno 5] no"
+
+
+def test_an_error_that_quotes_another_node_shows_the_code_of_that_node_and_no_second_one() -> None:
+    quoted = Retryable(f"pump-1: {coded(ERROR)}", code=Code.PULL_REFUSED)
+    assert coded(quoted) == "pump-1: there is no x (make one) [PS-1001]"
+    assert code_of(quoted) is Code.SETTING_UNKNOWN
+    assert code_of(ERROR) is Code.SETTING_UNKNOWN
+
+
+def test_a_code_of_a_newer_version_is_none_of_ours() -> None:
+    assert code_in("what [PS-9999]") is None
+    assert code_named("PS-9999") is None
+    assert code_named("PS-2001") is code_in("a [PS-1001], then b [PS-2001]") is Code.ETCD_AWAY
+
+
+def test_data_that_an_error_quotes_does_not_pass_for_a_code() -> None:
+    quoted = Retryable("the row 'PS-1001' is locked", code=Code.SINK_AWAY)
+    assert coded(quoted) == "the row 'PS-1001' is locked [PS-7002]"
+
+
+def test_a_traceback_shows_the_code_below_the_text() -> None:
+    assert traceback.format_exception_only(ERROR)[-1].strip() == "PS-1001"
+
+
+def record(text: str, *given: object) -> logging.LogRecord:
+    return logging.LogRecord("some", logging.ERROR, "f", 1, text, given, None)
+
+
+def test_a_log_line_about_an_error_has_its_code_once() -> None:
+    assert message_of(record("%s: %s", "here", ERROR)) == (
+        "here: there is no x (make one) [PS-1001]"
+    )
+    assert message_of(record("%s", coded(ERROR))).count("PS-1001") == 1
+    assert message_of(record("all is %s", "well")) == "all is well"
+    assert TextLines().format(record("%s", ERROR)).endswith(" [PS-1001]")
+
+
+def test_a_log_line_as_json_has_the_code_as_a_field() -> None:
+    assert json.loads(JsonLines().format(record("%s", ERROR)))["code"] == "PS-1001"
+    assert "code" not in json.loads(JsonLines().format(record("all is well")))
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ERROR, "PS-1001"),
+        (Malformed("x", hint="y", code=Code.ETCD_VALUE), "PS-2003"),
+        (Retryable("x", code=Code.ETCD_AWAY), "PS-2001"),
+        (FileNotFoundError(2, "No such file", "/nowhere"), "PS-1010"),
+        (ModuleNotFoundError("no plyvel", name="plyvel"), "PS-1009"),
+    ],
+)
+def test_a_command_that_fails_says_the_code(
+    error: Exception, code: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def body() -> int:
+        raise error
+
+    assert command.run("some", body) in (1, 2)
+    assert capsys.readouterr().err.endswith(f" [{code}]\n")

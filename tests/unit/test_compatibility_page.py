@@ -1,0 +1,30 @@
+"""The page of compatibility names the formats that the code writes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from drainer.relay_log import records
+from penstock.log import chunks, segment
+from pump.store import checkpoint
+from pumpclient.mysql.load import state
+
+PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
+
+
+@pytest.mark.parametrize(
+    ("file", "version"),
+    [
+        ("a Pump's log: segments", segment.VERSION),
+        ("a Pump's log: large transactions in chunks", chunks.FORMAT),
+        ("a Pump's index", checkpoint.FORMAT),
+        ("a Drainer's relay log", records.FORMAT),
+        ("the state of a load, `load.json`", state._VERSION),
+    ],
+)
+def test_a_format_on_disk_is_the_one_that_the_page_names(file: str, version: int) -> None:
+    rows = dict(re.findall(r"^\| ([^|]+) \| (\d+) \|", PAGE.read_text(), re.MULTILINE))
+    assert int(rows[file]) == version

