@@ -55,6 +55,9 @@ class NodeState(StrEnum):
     OFFLINE = "offline"
     STANDBY = "standby"
     """Of a Drainer that waits for another one; never in the list that Pumps read."""
+    READING = "reading"
+    """Of a program that reads the stream by a name, among the Drainers: Pumps keep binlogs for it,
+    and need not notify it, because it lists them itself before each step (`drainer.stream`)."""
 
 
 class NodeKind(StrEnum):
@@ -82,6 +85,11 @@ class NodeStatus:
     label: Mapping[str, Any] | None = None
     max_commit_ts: int = 0
     update_ts: int = 0
+
+    @property
+    def is_reader(self) -> bool:
+        """True for a program that reads the stream by a name; no one listens at port 0."""
+        return self.host.endswith(":0")
 
     def to_json(self) -> str:
         """Return the eight fields as TiDB-Binlog names and orders them."""

@@ -1,0 +1,47 @@
+"""Cursor: what a reader has of the stream, and how far it is, element by element (pure)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from drainer.stream.decoder import Chunk
+from drainer.stream.transaction import Changes, Committed, Reached, Transaction
+
+
+class Cursor:
+    """The elements of the last chunk, and the one that the program has."""
+
+    def __init__(self, start: Reached, release: Callable[[Changes], None]) -> None:
+        """Begin; `release` lets go of a large transaction's changes when its turn is over."""
+        self.reached = start
+        """All up to here was given to the program, what it has at present included."""
+        self._release = release
+        self._through = start
+        self._waiting: deque[Committed] = deque()
+        self._large: Changes | None = None
+
+    def take(self, chunk: Chunk) -> None:
+        """Take a chunk, once all of the one before is given."""
+        assert not self._waiting
+        self._waiting.extend(chunk.committed)
+        self._through = chunk.reached
+
+    def next(self) -> Committed | None:
+        """Return the next element, None when another chunk is needed."""
+        self.let_go()
+        if not self._waiting:
+            self.reached = self._through
+            return None
+        one = self._waiting.popleft()
+        if isinstance(one, Transaction) and one.is_large:
+            self._large = one.changes
+        self.reached = one.reached
+        return one
+
+    def let_go(self) -> None:
+        """Let go of what the program has, if that is large."""
+        if self._large is not None:
+            self._large.expire()
+            self._release(self._large)
+            self._large = None
