@@ -141,7 +141,7 @@ async def open_feed(wanted: Wanted) -> Feed:
         schema = await asyncio.to_thread(schema_from_history, source, start.checkpoint)
         folder = await asyncio.to_thread(_spool_folder, options.spool_dir, stack)
         spool = Spool(folder, bytes_max=options.large_bytes)
-        feed = Feed(wanted, start, spool, _Cluster(Registry(etcd), oracle, source, schema))
+        feed = Feed(wanted, start, spool, Cluster(Registry(etcd), oracle, source, schema))
         stack.push_async_callback(feed.end)
         await feed.begin()
         feed.resources = stack.pop_all()
@@ -180,7 +180,7 @@ def _as_it_is(error: NeedsOperator, ts: int, change: SchemaChange | None) -> Nee
     return NeedsOperator(f"DDL at {ts}: {error.problem}", hint=error.hint)
 
 
-class _Cluster(NamedTuple):
+class Cluster(NamedTuple):
     """What a feed asks of the cluster besides its Pumps."""
 
     registry: Registry
@@ -192,7 +192,7 @@ class _Cluster(NamedTuple):
 class Feed:
     """What a reader is fed by; belongs to one event loop."""
 
-    def __init__(self, wanted: Wanted, start: Reached, spool: Spool, cluster: _Cluster) -> None:
+    def __init__(self, wanted: Wanted, start: Reached, spool: Spool, cluster: Cluster) -> None:
         self.start = start
         self.acknowledged_ts = start.checkpoint.commit_ts
         self.resources = AsyncExitStack()
