@@ -222,7 +222,7 @@ def test_a_pump_that_joins_unannounced_or_is_away_lets_nothing_be_missed(
         try:
             found = [next_of(reader).commit_ts for _ in range(20)]
             second, third = pump_factory(etcd_url), pump_factory(etcd_url)
-            used = set()
+            used: set[str] = set()
             while not {second.node_id, third.node_id} <= used:
                 found.append(next_of(reader).commit_ts)
                 used = {p.name for p in reader.pumps() if p.received_ts}
@@ -323,7 +323,7 @@ def test_on_asyncio_a_reader_that_is_given_up_and_asked_again_loses_nothing(
     etcd_url: str, shop: PumpClient
 ) -> None:
     async def body() -> tuple[list[int], list[int]]:
-        found, committed = [], []
+        found, committed = list[int](), list[int]()
         async with await AsyncReader.connect(etcd_url, after=NOW) as reader:
             for number in range(10):
                 assert await reader.get(0.02) is None

@@ -273,8 +273,9 @@ def test_what_cannot_be_is_refused_before_anything_is_asked(
 
 @pytest.mark.parametrize("name", ["buffer_bytes", "large_bytes", "list_interval_s"])
 def test_bounds_of_a_reader_are_above_zero(name: str) -> None:
+    wrong: dict[str, Any] = {name: 0}
     with pytest.raises(NeedsOperator, match=name.replace("_", ".")):
-        ReaderOptions(**{name: 0})
+        ReaderOptions(**wrong)
 
 
 _WITHOUT = """
