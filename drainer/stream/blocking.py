@@ -13,8 +13,8 @@ from typing import Any, Self, TypeVar
 from drainer.differences.left_out import lines
 from drainer.intake.merge_holder import PumpView
 from drainer.stream.cursor import Cursor
-from drainer.stream.decoder import Chunk
-from drainer.stream.feed import BEGINNING, Feed, ReaderOptions, Wanted, open_feed
+from drainer.stream.decoder import Portion
+from drainer.stream.feed import BEGINNING, ReaderFeed, ReaderOptions, Wanted, open_feed
 from drainer.stream.reader import closed, describe
 from drainer.stream.transaction import Committed, Reached
 from penstock.filters import FilterConfig
@@ -29,11 +29,11 @@ class Reader:
     One thread reads; any other may close it, and ask how it stands.
     """
 
-    def __init__(self, feed: Feed, loop: _Loop) -> None:
+    def __init__(self, feed: ReaderFeed, loop: _Loop) -> None:
         self._feed = feed
         self._loop = loop
         self._cursor = Cursor(feed.start, lambda changes: loop.later(changes.release))
-        self._asked: Future[Chunk | None] | None = None
+        self._asked: Future[Portion | None] | None = None
         self._is_closed = False
 
     @classmethod
@@ -108,17 +108,17 @@ class Reader:
             found = self._cursor.next()
             if found is not None:
                 return found
-            chunk = self._more(None if end_s is None else max(0.0, end_s - self._loop.now_s()))
-            if chunk is None:
+            portion = self._more(None if end_s is None else max(0.0, end_s - self._loop.now_s()))
+            if portion is None:
                 break
-            self._cursor.take(chunk)
+            self._cursor.take(portion)
         return None
 
-    def _more(self, timeout_s: float | None) -> Chunk | None:
+    def _more(self, timeout_s: float | None) -> Portion | None:
         if self._asked is None:
             self._asked = self._loop.begin(self._feed.more())
         try:
-            chunk = self._asked.result(timeout_s)
+            portion = self._asked.result(timeout_s)
         except CancelledError:
             return None  # The loop has ended meanwhile.
         except TimeoutError:
@@ -127,7 +127,7 @@ class Reader:
             self._asked = None
             raise
         self._asked = None
-        return chunk
+        return portion
 
     def waits_for(self) -> str:
         """Return who or what holds the stream up, and what helps; empty while it moves.

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from drainer.stream.decoder import Chunk
+from drainer.stream.decoder import Portion
 from drainer.stream.transaction import Changes, Committed, Reached, Transaction
 
 
 class Cursor:
-    """The elements of the last chunk, and the one that the program has."""
+    """The elements of the last portion, and the one that the program has."""
 
     def __init__(self, start: Reached, release: Callable[[Changes], None]) -> None:
         """Begin; `release` lets go of a large transaction's changes when its turn is over."""
@@ -21,14 +21,14 @@ class Cursor:
         self._waiting: deque[Committed] = deque()
         self._large: Changes | None = None
 
-    def take(self, chunk: Chunk) -> None:
-        """Take a chunk, once all of the one before is given."""
+    def take(self, portion: Portion) -> None:
+        """Take a portion, once all of the one before is given."""
         assert not self._waiting
-        self._waiting.extend(chunk.committed)
-        self._through = chunk.reached
+        self._waiting.extend(portion.committed)
+        self._through = portion.reached
 
     def next(self) -> Committed | None:
-        """Return the next element, None when another chunk is needed."""
+        """Return the next element, None when another portion is needed."""
         self.let_go()
         if not self._waiting:
             self.reached = self._through

@@ -47,7 +47,7 @@ SLICES: Final = Limits(bytes_max=1 << 20, rows_max=5000)
 """How much of a large transaction is in memory at a time."""
 
 
-class Chunk(NamedTuple):
+class Portion(NamedTuple):
     """What a run of the stream holds for a reader, and how far that is."""
 
     committed: list[Committed]
@@ -77,7 +77,7 @@ class Decoder:
         self._pumps: Mapping[str, int] = {}
         self.left_out = LeftOutTotals({})
 
-    async def decode(self, merged: Merged, pumps: Mapping[str, int]) -> Chunk:
+    async def decode(self, merged: Merged, pumps: Mapping[str, int]) -> Portion:
         """Return what a run holds; `pumps` is who takes part, for the checkpoints.
 
         Raises `Malformed` for what is no binlog, and `NeedsOperator` for a DDL or rows that cannot
@@ -89,7 +89,7 @@ class Decoder:
             one = await self._one(ts, payload)
             if one is not None:
                 found.append(one)
-        return Chunk(found, self._reached(merged.commit_ts[-1]))
+        return Portion(found, self._reached(merged.commit_ts[-1]))
 
     async def _one(self, ts: int, payload: Payload) -> Committed | None:
         if isinstance(payload, Spooled):

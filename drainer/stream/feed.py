@@ -1,6 +1,6 @@
 """Feed: pulls, merges and decodes for one reader, in an event loop, from one place on.
 
-    fill:   merge ── below what the last look at the Pumps allows ── decode ──> one chunk waits
+    fill:   merge ── below what the last look at the Pumps allows ── decode ──> one portion waits
     beside: passes over the list of Pumps, heartbeats under a name, the cluster's time
 
 In memory are at most `buffer_bytes` in front of the merge, one run that waits and one that is being
@@ -33,7 +33,7 @@ from drainer.intake.spool import Spool
 from drainer.pull_refusals import HINTS
 from drainer.relay_log.stage import NoRelay
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.stream.decoder import Chunk, Decoder
+from drainer.stream.decoder import Decoder, Portion
 from drainer.stream.registration import (
     HEARTBEAT_S,
     Named,
@@ -122,7 +122,7 @@ class Wanted:
         return self.after
 
 
-async def open_feed(wanted: Wanted) -> Feed:
+async def open_feed(wanted: Wanted) -> ReaderFeed:
     """Connect, and begin to pull; `Retryable` where etcd, oracle or a PD do not answer."""
     begin = wanted.check()
     options, tls = wanted.options, wanted.tls
@@ -141,7 +141,7 @@ async def open_feed(wanted: Wanted) -> Feed:
         schema = await asyncio.to_thread(schema_from_history, source, start.checkpoint)
         folder = await asyncio.to_thread(_spool_folder, options.spool_dir, stack)
         spool = Spool(folder, bytes_max=options.large_bytes)
-        feed = Feed(wanted, start, spool, Cluster(Registry(etcd), oracle, source, schema))
+        feed = ReaderFeed(wanted, start, spool, Cluster(Registry(etcd), oracle, source, schema))
         stack.push_async_callback(feed.end)
         await feed.begin()
         feed.resources = stack.pop_all()
@@ -189,7 +189,7 @@ class Cluster(NamedTuple):
     schema: StartingSchema
 
 
-class Feed:
+class ReaderFeed:
     """What a reader is fed by; belongs to one event loop."""
 
     def __init__(self, wanted: Wanted, start: Reached, spool: Spool, cluster: Cluster) -> None:
@@ -230,7 +230,7 @@ class Feed:
         )
         self._listed_ts, self._looked_s = checkpoint.commit_ts, float("-inf")
         self._tasks: list[asyncio.Task[None]] = []
-        self._chunk: Chunk | None = None
+        self._portion: Portion | None = None
         self._filled, self._emptied = asyncio.Event(), asyncio.Event()
         self._failure: BaseException | None = None
         self._problem = ""
@@ -260,16 +260,16 @@ class Feed:
             self._failure = task.exception()
             self._filled.set()
 
-    async def more(self) -> Chunk | None:
+    async def more(self) -> Portion | None:
         """Return what comes next, None once this is closed; may be cancelled, and loses nothing.
 
         Raises what stops the stream, again each time.
         """
         while not self._is_closed:
-            if self._chunk is not None:
-                chunk, self._chunk = self._chunk, None
+            if self._portion is not None:
+                portion, self._portion = self._portion, None
                 self._emptied.set()
-                return chunk
+                return portion
             if self._failure is not None:
                 raise self._failure
             self._filled.clear()
@@ -277,19 +277,19 @@ class Feed:
         return None
 
     async def _fill(self) -> None:
-        """Take from the merge and decode, a chunk ahead of the reader."""
+        """Take from the merge and decode, a portion ahead of the reader."""
         while True:
             self._pumps.arrived.clear()
             merged = self._merger.take(self._listed_ts)
             if merged is not None:
                 self._pumps.taken()
-                chunk = await self.decoder.decode(merged, self._pumps.standing())
+                portion = await self.decoder.decode(merged, self._pumps.standing())
                 del merged
-                while self._chunk is not None:
+                while self._portion is not None:
                     self._emptied.clear()
                     await self._emptied.wait()
-                self._chunk = chunk
-                del chunk
+                self._portion = portion
+                del portion
                 self._filled.set()
             elif self._merger.low_water > self._listed_ts:
                 await self._look()

@@ -18,7 +18,7 @@ from typing import Self
 from drainer.differences.left_out import lines
 from drainer.intake.merge_holder import PumpView
 from drainer.stream.cursor import Cursor
-from drainer.stream.feed import BEGINNING, Feed, ReaderOptions, Wanted, open_feed
+from drainer.stream.feed import BEGINNING, ReaderFeed, ReaderOptions, Wanted, open_feed
 from drainer.stream.transaction import Changes, Committed, Reached
 from penstock.errors import NeedsOperator
 from penstock.filters import FilterConfig
@@ -33,7 +33,7 @@ def closed() -> NeedsOperator:
 class AsyncReader:
     """Committed transactions in commit order, for one task at a time; made by `connect`."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: ReaderFeed) -> None:
         self._feed = feed
         self._cursor = Cursor(feed.start, Changes.release)
         self._is_closed = False
@@ -89,10 +89,10 @@ class AsyncReader:
             found = self._cursor.next()
             if found is not None:
                 return found
-            chunk = await self._feed.more()
-            if chunk is None:
+            portion = await self._feed.more()
+            if portion is None:
                 break
-            self._cursor.take(chunk)
+            self._cursor.take(portion)
         return None
 
     def waits_for(self) -> str:

@@ -15,7 +15,7 @@ from drainer.intake.puller import Receiver, Who
 from drainer.intake.spool import Spool
 from drainer.schema.rules import FENCED
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.stream.feed import Cluster, Feed, ReaderOptions, Wanted
+from drainer.stream.feed import Cluster, ReaderFeed, ReaderOptions, Wanted
 from drainer.stream.transaction import Reached
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Statuses
 from penstock.errors import NeedsOperator, Retryable
@@ -93,7 +93,7 @@ def holds(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[tuple[int, bytes]]]
     return held
 
 
-def feed_of(bank: Bank, registry: Registry, folder: Path, *, name: str = "") -> Feed:
+def feed_of(bank: Bank, registry: Registry, folder: Path, *, name: str = "") -> ReaderFeed:
     source: Any = Jobs(bank)
     checkpoint = Checkpoint(0, 0)
     options = ReaderOptions(list_interval_s=0.001)
@@ -101,7 +101,7 @@ def feed_of(bank: Bank, registry: Registry, folder: Path, *, name: str = "") -> 
     etcd, oracle = registry, Oracle()
     cluster = Cluster(etcd, oracle, source, schema_from_history(source, checkpoint))  # type: ignore[arg-type]
     spool = Spool(folder / "spool", bytes_max=1 << 20)
-    return Feed(wanted, Reached(7, checkpoint), spool, cluster)
+    return ReaderFeed(wanted, Reached(7, checkpoint), spool, cluster)
 
 
 async def everything(bank: Bank, registry: Registry, folder: Path) -> list[int]:
@@ -110,10 +110,10 @@ async def everything(bank: Bank, registry: Registry, folder: Path) -> list[int]:
     await feed.begin()
     try:
         while True:
-            chunk = await feed.more()
-            assert chunk is not None
-            found += [each.commit_ts for each in chunk.committed]
-            if chunk.reached.checkpoint.commit_ts >= bank.last_ts:
+            portion = await feed.more()
+            assert portion is not None
+            found += [each.commit_ts for each in portion.committed]
+            if portion.reached.checkpoint.commit_ts >= bank.last_ts:
                 return found
     finally:
         await feed.end()
