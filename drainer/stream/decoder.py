@@ -43,8 +43,8 @@ from drainer.task.row_changes import (
 from penstock.ddl import SchemaChange
 from penstock.wire.binlog import Origin
 
-SLICES: Final = Limits(bytes_max=1 << 20, rows_max=5000)
-"""How much of a large transaction is in memory at a time."""
+SLICES: Final = Limits(bytes_max=5 << 20, rows_max=50_000)
+"""How much of a large transaction is in memory at a time: more than a mutation of our writers."""
 
 
 class Portion(NamedTuple):

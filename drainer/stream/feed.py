@@ -4,7 +4,7 @@
     beside: passes over the list of Pumps, heartbeats under a name, the cluster's time
 
 In memory are at most `buffer_bytes` in front of the merge, one run that waits and one that is being
-decoded (about 1 MiB each, and one message for each Pump), and 1 MiB of a large transaction.
+decoded (about 1 MiB each, and one message for each Pump), and 5 MiB of a large transaction.
 """
 
 from __future__ import annotations

@@ -50,6 +50,15 @@ class Named(Membership):
             registry, oracle, node_id=name, host=host_of_reader(), checkpoint_ts=acknowledged_ts
         )
         self.state = NodeState.READING
+        self._listed_s = float("-inf")
+
+    def _publish_and_list(self, status: NodeStatus) -> Statuses:
+        """List the Pumps; publish now and then, for no one waits for this status to be fresh."""
+        now_s = time.monotonic()
+        if now_s - self._listed_s < HEARTBEAT_S / 2:
+            return self._list()
+        self._listed_s = now_s
+        return super()._publish_and_list(status)
 
 
 class Nameless(Membership):
