@@ -32,6 +32,7 @@ state `reading`: Pumps purge nothing after what it has acknowledged, whether it 
 without a name reads what there is.
 """
 
+from drainer.intake.merge_holder import PumpView
 from drainer.stream.blocking import Reader
 from drainer.stream.feed import BEGINNING, NOW, ReaderOptions
 from drainer.stream.reader import AsyncReader
@@ -48,6 +49,7 @@ __all__ = [
     "EventRule",
     "ExpressionRule",
     "FilterConfig",
+    "PumpView",
     "Reader",
     "ReaderOptions",
     "RouteRule",

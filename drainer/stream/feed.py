@@ -116,7 +116,7 @@ class Wanted:
             check_name(self.name)
         if isinstance(self.after, str):
             return Reached.from_text(self.after)
-        if isinstance(self.after, bool) or not NOW <= self.after < 1 << 63:
+        if type(self.after) is not int or not NOW <= self.after < 1 << 63:
             hint = "give BEGINNING, NOW, a commit_ts or a checkpoint"
             raise NeedsOperator(f"nothing is after {self.after!r}", hint=hint)
         return self.after

@@ -3,20 +3,24 @@
 /tidb-binlog/v1/drainers/<name>   state `reading` while it runs, `paused` after it has closed
 
 `max_commit_ts` there is what the program has acknowledged: Pumps purge nothing after it, and one
-that leaves waits for it, as for a Drainer's checkpoint. The host is the machine's with port 0: no
-one listens there, by which such an entry is known (`NodeStatus.is_reader`).
+that leaves waits for it, as for a Drainer's checkpoint. The host is reader@MACHINE:0, where no one
+listens, and by which such an entry is known (`NodeStatus.is_reader`). Which run it is, is in the
+label: of two that took a name at the same moment the first one finds the second's, and stops.
 """
 
 from __future__ import annotations
 
 import re
+import secrets
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from drainer.cluster.membership import Membership
 from penstock.cluster.node_registry import (
+    READER,
     NodeKind,
     NodeRegistry,
     NodeState,
@@ -37,7 +41,7 @@ _LOOK_S: Final = 0.1
 
 def host_of_reader() -> str:
     """Return what stands in place of an address."""
-    return f"{socket.gethostname()}:0"
+    return f"{READER}{socket.gethostname()}:0"
 
 
 class Named(Membership):
@@ -50,13 +54,25 @@ class Named(Membership):
             registry, oracle, node_id=name, host=host_of_reader(), checkpoint_ts=acknowledged_ts
         )
         self.state = NodeState.READING
+        self._label = {"run": secrets.token_hex(8)}
         self._listed_s = float("-inf")
 
+    def _status(self) -> NodeStatus:
+        return replace(super()._status(), label=self._label)
+
     def _publish_and_list(self, status: NodeStatus) -> Statuses:
-        """List the Pumps; publish now and then, for no one waits for this status to be fresh."""
+        """List the Pumps; publish now and then, for no one waits for this status to be fresh.
+
+        Raises `NeedsOperator` when another reader has taken the name meanwhile.
+        """
         now_s = time.monotonic()
         if now_s - self._listed_s < HEARTBEAT_S / 2:
             return self._list()
+        if self._is_listed:
+            found = self._registry.get(NodeKind.DRAINER, self.node_id)
+            if found is not None and found.is_reader and found.label != self._label:
+                self._is_listed = False
+                raise _taken(found)
         self._listed_s = now_s
         return super()._publish_and_list(status)
 
@@ -114,8 +130,13 @@ def take_name(
         if last is None or last.state is not NodeState.READING:
             return True
         if last.update_ts != found.update_ts:
-            raise NeedsOperator(
-                f"a reader on {last.host.rpartition(':')[0]} runs under the name {name}",
-                hint="stop it, or give this one another name",
-            )
+            raise _taken(last)
     return True
+
+
+def _taken(other: NodeStatus) -> NeedsOperator:
+    machine = other.host.removeprefix(READER).rpartition(":")[0]
+    return NeedsOperator(
+        f"a reader on {machine} runs under the name {other.node_id}",
+        hint="stop it, or give this one another name",
+    )

@@ -6,6 +6,7 @@ from drainer.stream import Ddl as Ddl
 from drainer.stream import EventRule as EventRule
 from drainer.stream import ExpressionRule as ExpressionRule
 from drainer.stream import FilterConfig as FilterConfig
+from drainer.stream import PumpView as PumpView
 from drainer.stream import Reader as Reader
 from drainer.stream import ReaderOptions as ReaderOptions
 from drainer.stream import RouteRule as RouteRule

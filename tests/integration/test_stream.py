@@ -282,7 +282,7 @@ def test_a_name_holds_the_purge_up_to_what_is_acknowledged_and_is_one_reader_s(
             assert "drainer audit (reading) still needs binlogs after 0" in purge(pump)
             with pytest.raises(NeedsOperator, match="runs under the name audit"):
                 Reader.connect(etcd_url, name="audit")
-            assert re.search(r"audit +\S+:0 +reading ", said("drainers")[1])
+            assert re.search(r"audit +reader@\S+:0 +reading ", said("drainers")[1])
             code, text = said("status", "audit")
             assert (code, "a program that reads the stream" in text) == (0, True)
             code, text = said("offline-drainer", "audit")

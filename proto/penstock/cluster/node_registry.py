@@ -41,6 +41,8 @@ PD_CLUSTER_ID_KEY = "/penstock/v1/pd_cluster_id"
 
 GAPS = "/penstock/v1/gaps"
 ENTERED = "/penstock/v1/entered/"
+READER = "reader@"
+"""What stands before its machine's name as the host of a program that reads the stream."""
 
 T = TypeVar("T")
 
@@ -88,8 +90,8 @@ class NodeStatus:
 
     @property
     def is_reader(self) -> bool:
-        """True for a program that reads the stream by a name; no one listens at port 0."""
-        return self.host.endswith(":0")
+        """True for a program that reads the stream by a name; it listens nowhere."""
+        return self.host.startswith(READER)
 
     def to_json(self) -> str:
         """Return the eight fields as TiDB-Binlog names and orders them."""

@@ -164,6 +164,32 @@ def test_without_etcd_nothing_passes_and_the_reader_says_why(
     assert "the list of Pumps cannot be read: etcd is away" in found["why"]
 
 
+def test_of_two_readers_that_take_a_name_at_once_one_stops_and_the_other_keeps_it(
+    tmp_path: Path, holds: dict[str, list[tuple[int, bytes]]]
+) -> None:
+    bank, registry = Bank(1), Registry()
+
+    async def read_on(feed: ReaderFeed) -> None:
+        while await feed.more() is not None:
+            pass
+
+    async def body() -> None:
+        feeds = [feed_of(bank, registry, tmp_path, name="audit") for _ in range(2)]
+        await asyncio.gather(*(each.begin() for each in feeds))
+        async with asyncio.timeout(30):
+            with pytest.raises(NeedsOperator, match="runs under the name audit"):
+                await asyncio.gather(*map(read_on, feeds))
+        for each in feeds:
+            await each.end()
+
+    holds["a"] = bank.binlogs
+    registry.put(NodeKind.PUMP, listed("a"))
+    asyncio.run(body())
+    found = registry.get(NodeKind.DRAINER, "audit")
+    assert found is not None
+    assert found.state is NodeState.PAUSED
+
+
 def test_a_name_is_not_taken_from_a_drainer_and_one_that_comes_to_nothing_is_forgotten(
     tmp_path: Path, holds: dict[str, list[tuple[int, bytes]]]
 ) -> None:

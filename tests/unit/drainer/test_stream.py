@@ -259,6 +259,7 @@ def test_a_text_that_is_no_checkpoint_is_refused(text: str) -> None:
     [
         ({"after": -2}, "after -2"),
         ({"after": True}, "after True"),
+        ({"after": None}, "after None"),
         ({"after": "x"}, "checkpoint"),
         ({"name": "a/b"}, "name"),
         ({"name": "-a"}, "name"),
