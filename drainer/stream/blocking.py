@@ -16,7 +16,7 @@ from drainer.stream.cursor import Cursor
 from drainer.stream.decoder import Portion
 from drainer.stream.feed import BEGINNING, ReaderFeed, ReaderOptions, Wanted, open_feed
 from drainer.stream.reader import closed, describe
-from drainer.stream.transaction import Committed, Reached
+from drainer.stream.transaction import Committed
 from penstock.filters import FilterConfig
 from penstock.security.tls import Tls
 
@@ -82,10 +82,10 @@ class Reader:
     def acknowledge(self, checkpoint: str) -> None:
         """Let Pumps purge what is before a checkpoint, because the program has stored that.
 
-        Of use for a reader with a name; the others hold nothing. Raises `Malformed` for a text that
-        is no checkpoint.
+        Of use for a reader with a name; the others hold nothing. Raises `NeedsOperator` for what is
+        no checkpoint of what this reader has given.
         """
-        self._feed.acknowledged_ts = Reached.from_text(checkpoint).checkpoint.commit_ts
+        self._feed.acknowledged_ts = self._cursor.acknowledged(checkpoint)
 
     def get(self, timeout_s: float | None = None) -> Committed | None:
         """Return what comes next, None when nothing does within `timeout_s`.

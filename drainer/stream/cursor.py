@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from drainer.stream.decoder import Portion
 from drainer.stream.transaction import Changes, Committed, Reached, Transaction
+from penstock.errors import NeedsOperator
 
 
 class Cursor:
@@ -38,6 +39,17 @@ class Cursor:
             self._large = one.changes
         self.reached = one.reached
         return one
+
+    def acknowledged(self, text: str) -> int:
+        """Return up to where a checkpoint is done; `NeedsOperator` for one not reached yet."""
+        cluster_id, checkpoint = Reached.from_text(text)
+        own, reached = self.reached
+        if cluster_id != own or checkpoint.commit_ts > reached.commit_ts:
+            raise NeedsOperator(
+                f"this reader has given nothing up to the checkpoint at {checkpoint.commit_ts}",
+                hint="acknowledge a checkpoint of this reader, once it is stored",
+            )
+        return checkpoint.commit_ts
 
     def let_go(self) -> None:
         """Let go of what the program has, if that is large."""

@@ -19,7 +19,7 @@ from drainer.differences.left_out import lines
 from drainer.intake.merge_holder import PumpView
 from drainer.stream.cursor import Cursor
 from drainer.stream.feed import BEGINNING, ReaderFeed, ReaderOptions, Wanted, open_feed
-from drainer.stream.transaction import Changes, Committed, Reached
+from drainer.stream.transaction import Changes, Committed
 from penstock.errors import NeedsOperator
 from penstock.filters import FilterConfig
 from penstock.security.tls import Tls
@@ -67,7 +67,7 @@ class AsyncReader:
 
     def acknowledge(self, checkpoint: str) -> None:
         """Let Pumps purge what is before a stored checkpoint, as `Reader.acknowledge`."""
-        self._feed.acknowledged_ts = Reached.from_text(checkpoint).checkpoint.commit_ts
+        self._feed.acknowledged_ts = self._cursor.acknowledged(checkpoint)
 
     async def get(self, timeout_s: float | None = None) -> Committed | None:
         """Return what comes next, None when nothing does in time; may be cancelled.

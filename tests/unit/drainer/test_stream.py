@@ -26,7 +26,7 @@ from drainer.schema.tracker import SchemaTracker
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.stream import Ddl, FilterConfig, Reader, ReaderOptions, TablePattern, Transaction
 from drainer.stream.cursor import Cursor
-from drainer.stream.decoder import Decoder
+from drainer.stream.decoder import Decoder, Portion
 from drainer.stream.transaction import Changes, Committed, Reached, Row
 from drainer.task.selection import Selection
 from penstock.errors import Malformed, NeedsOperator
@@ -243,6 +243,20 @@ def test_a_transaction_that_is_to_be_ignored_is_counted_and_not_read(tmp_path: P
     assert len(found) == len(all_of_it) - 1
     assert ignored.commit_ts not in {one.commit_ts for one in found}
     assert "ignore-txn-commit-ts: 1 transactions" in decoder.left_out.describe()["left_out"]
+
+
+def test_only_what_was_given_can_be_acknowledged(tmp_path: Path) -> None:
+    bank, cursor = Bank(2), Cursor(BEGIN, Changes.release)
+    first, second, *_ = read(bank, tmp_path)
+    cursor.take(Portion([first, second], second.reached))
+    assert cursor.next() is first
+    assert cursor.acknowledged(first.checkpoint) == first.commit_ts
+    with pytest.raises(NeedsOperator, match="has given nothing"):
+        cursor.acknowledged(second.checkpoint)
+    assert cursor.next() is second
+    assert cursor.acknowledged(second.checkpoint) == second.commit_ts
+    with pytest.raises(NeedsOperator, match="has given nothing"):
+        cursor.acknowledged(second.reached._replace(cluster_id=8).text)
 
 
 @pytest.mark.parametrize(
