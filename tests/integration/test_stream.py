@@ -344,6 +344,7 @@ def test_on_asyncio_a_reader_that_is_given_up_and_asked_again_loses_nothing(
     assert found == committed
 
 
+@pytest.mark.slow
 def test_with_tls_a_reader_shows_its_certificate_or_says_who_refuses_it(
     etcd_url: str, pump_factory: MakePump, tmp_path: Path
 ) -> None:

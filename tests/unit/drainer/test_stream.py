@@ -139,7 +139,7 @@ def applied(bank: Bank, folder: Path, seed: int) -> list[tuple[str, int]]:
     return found
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(seed=st.integers(0, 1 << 30))
 def test_what_is_read_is_what_a_drainer_applies_and_each_state_is_one_there_was(
     tmp_path_factory: pytest.TempPathFactory, seed: int
@@ -154,7 +154,7 @@ def test_what_is_read_is_what_a_drainer_applies_and_each_state_is_one_there_was(
     assert found == applied(bank, folder, seed)
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(seed=st.integers(0, 1 << 30), data=st.data())
 def test_who_continues_after_any_checkpoint_gets_the_rest_once(
     tmp_path_factory: pytest.TempPathFactory, seed: int, data: st.DataObject
