@@ -44,6 +44,9 @@ lacks writer drainer drainer
 lacks writer source mysql
 lacks writer demo demo
 install pump "$wheel[pump]" && starts pump pump ctl
+install stream "$wheel[stream]"
+(cd "$home" && stream/bin/python -c 'import penstock.stream') || die "[stream] penstock.stream cannot be imported"
+say "[stream] imports penstock.stream"
 install mysql "$sdist[mysql]" && starts mysql source verify ctl
 install all "$wheel[all]" && starts all pump drainer source ctl verify init
 install demo "$wheel[demo,jre]"

@@ -266,7 +266,8 @@ async def build_active(
 
     `former` is the node id of the one whose place this Drainer takes, empty if there was none.
     """
-    open_source = functools.partial(open_job_source, config, components.etcd, components.security)
+    pd_tls = components.security.pd_tls
+    open_source = functools.partial(open_job_source, config.pd_address, components.etcd, pd_tls)
     source = await insist(stop, "the source of DDL jobs", open_source)
     checkpoint = await starting_point(config, components, source, stop)
     schema = await _starting_schema(config, components, source, checkpoint, stop, former)

@@ -105,7 +105,7 @@ def _run(verb: str, rest: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
         cluster_id = find_cluster_id(etcd, config.pd_address, security.pd_tls)
         sink = open_sink(config.downstream, cluster_id=cluster_id, retry_s_max=_SINK_S_MAX)
         with closing(sink):
-            source = open_job_source(config, etcd, security)
+            source = open_job_source(config.pd_address, etcd, security.pd_tls)
             if verb == "list":
                 state = _read(config, etcd, source, sink)
                 return _list(state), _facts(state)

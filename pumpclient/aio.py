@@ -13,13 +13,17 @@ has begun: a commit that is under way goes on, and `commit_ts` says what became 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
+from penstock.errors import NeedsOperator
 from penstock.schema.model import TableInfo
+from penstock.wire.binlog import Origin
 from pumpclient.client import PumpClient
+from pumpclient.errors import closed
 from pumpclient.rows import Row
 from pumpclient.transaction import Transaction
 
@@ -51,13 +55,15 @@ class AsyncPumpClient:
             raise
         return cls(client, pool)
 
-    def begin(self, schema: str | None = None) -> AsyncTransaction:
-        """Begin a transaction; tables named without a schema are in `schema`."""
-        return AsyncTransaction(self._client.begin(schema), self._threads)
+    def begin(self, schema: str | None = None, *, origin: Origin | None = None) -> AsyncTransaction:
+        """Begin a transaction, as `PumpClient.begin` does."""
+        return AsyncTransaction(self._client.begin(schema, origin=origin), self._threads)
 
-    async def execute_ddl(self, sql: str, schema: str | None = None) -> list[int]:
+    async def execute_ddl(
+        self, sql: str, schema: str | None = None, *, origin: Origin | None = None
+    ) -> list[int]:
         """Execute a DDL statement, as `PumpClient.execute_ddl` does."""
-        return await _on(self._threads, self._client.execute_ddl, sql, schema)
+        return await _on(self._threads, self._client.execute_ddl, sql, schema, origin=origin)
 
     async def table(self, name: str, schema: str | None = None) -> TableInfo:
         """Return the current version of a table; raise `NeedsOperator` when there is none."""
@@ -65,7 +71,8 @@ class AsyncPumpClient:
 
     async def close(self) -> None:
         """Deliver what is under way, for some seconds at most, and end all threads."""
-        await _on(self._threads, self._client.close)
+        with contextlib.suppress(NeedsOperator):  # It is closed already.
+            await _on(self._threads, self._client.close)
         self._threads.shutdown(wait=False)
 
     def __repr__(self) -> str:
@@ -141,4 +148,8 @@ async def _on(
     threads: ThreadPoolExecutor, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
 ) -> T:
     loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(threads, lambda: call(*args, **kwargs))
+    try:
+        called = loop.run_in_executor(threads, lambda: call(*args, **kwargs))
+    except RuntimeError as error:  # The threads have ended.
+        raise closed() from error
+    return await called

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 from penstock.codes import Code
@@ -124,7 +125,7 @@ class SpoolFile:
     For one thread at a time; any number may read.
     """
 
-    def __init__(self, folder: str | None) -> None:
+    def __init__(self, folder: str | Path | None) -> None:
         """Open a file in `folder`, by default where the system keeps temporary files.
 
         Raises `NeedsOperator`, here and everywhere, when the disk does not do its part.
@@ -201,7 +202,7 @@ class ChangeSet:
     def __init__(
         self,
         spill_bytes: int,
-        spill_dir: str | None,
+        spill_dir: str | Path | None,
         *,
         mutation_bytes_max: int = MUTATION_BYTES_MAX,
     ) -> None:

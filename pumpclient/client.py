@@ -33,6 +33,7 @@ from pumpclient.delivery.pump_set import Pump, Pumps
 from pumpclient.delivery.retries import Deliveries
 from pumpclient.delivery.selector import selector_for
 from pumpclient.delivery.session import Session
+from pumpclient.errors import closed
 from pumpclient.options import Options, Tls
 from pumpclient.rows import Table
 from pumpclient.schema import Schemas, split_name
@@ -141,9 +142,9 @@ class PumpClient:
         """Execute a DDL statement and return the commit timestamps of its jobs.
 
         Of several statements, or one that makes several jobs (DROP TABLE a, b), each is done for
-        good before the next one is begun. Waits for the transactions of all writers that are being
-        committed, up to 30 s, then for the DDL to be durable and decided. An IF [NOT] EXISTS
-        without effect returns an empty list.
+        good before the next one is begun; none is begun when one of them cannot be. Waits for the
+        transactions of all writers that are being committed, up to 30 s, then for the DDL to be
+        durable and decided. An IF [NOT] EXISTS without effect returns an empty list.
         With an `origin` it is done once, however often it is asked for: when the last DDL of the
         same source is not before it, nothing happens and the list is empty. Such a statement must
         come to one job: DROP TABLE a, b is for the caller to split. Raises `NeedsOperator` for what
@@ -155,14 +156,16 @@ class PumpClient:
 
     def last_ddl_origin(self, source: str) -> Origin | None:
         """Return the origin of the last DDL that `source` passed on, None before the first."""
+        self._check_open()
         return self._ddl.last_origin(source)
 
     def table(self, name: str, schema: str | None = None) -> TableInfo:
         """Return the current version of a table; raise `NeedsOperator` when there is none."""
-        return self._session.schemas.table(*split_name(name, schema)).info
+        return self.compiled(name, schema).info
 
     def compiled(self, name: str, schema: str | None = None) -> Table:
         """Return the same, ready to encode rows."""
+        self._check_open()
         return self._session.schemas.table(*split_name(name, schema))
 
     def write_binlog(self, binlog: Binlog) -> None:
@@ -214,7 +217,7 @@ class PumpClient:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise NeedsOperator("the client is closed", hint="connect again", code=Code.CLOSED)
+            raise closed()
 
     def _remember(self, start_ts: int, home: Pump) -> None:
         now_s = time.monotonic()

@@ -45,6 +45,11 @@ class NoPump(NeedsOperator):
     """There is no Pump that could take a binlog."""
 
 
+def closed() -> NeedsOperator:
+    """Return the error for a client that is used after its end."""
+    return NeedsOperator("the client is closed", hint="connect again", code=Code.CLOSED)
+
+
 class OutcomeUnknown(PenstockError):
     """The commit was decided and sent, but no answer came: it is most likely, not surely, done.
 

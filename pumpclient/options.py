@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import grpc
 
@@ -39,7 +40,7 @@ class Options:
     # Above this much, rows wait for the commit in an unnamed file, and go to the Pump in chunks.
     spill_bytes: int = 16 << 20
     # Where that file is; None means the system's folder for temporary files.
-    spill_dir: str | None = None
+    spill_dir: str | Path | None = None
     # How long `connect` waits for a Pump, and one connection for its Pump's name.
     connect_timeout_s: float = 3.0
     # How long one try on one Pump may take before the next Pump is asked; large binlogs get more.

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -55,6 +56,9 @@ class Outbox:
         self._table = table
         # Rows that no one needs any more; they go along with later transactions.
         self._acknowledged: deque[bytes] = deque(maxlen=_ACKNOWLEDGED_MAX)
+
+    def __repr__(self) -> str:
+        return f"<Outbox {self._name}, table {self._table}>"
 
     def create_table(self, connection: Any) -> None:
         """Create the outbox table unless it is there, and commit."""
@@ -143,6 +147,10 @@ class OutboxTransaction:
         """Add a row, as `Transaction.insert` does."""
         self._txn.insert(table, row)
 
+    def insert_many(self, table: str, rows: Iterable[Row]) -> int:
+        """Add rows and return how many, as `Transaction.insert_many` does."""
+        return self._txn.insert_many(table, rows)
+
     def update(self, table: str, before: Row, after: Row) -> None:
         """Change a row, as `Transaction.update` does."""
         self._txn.update(table, before, after)
@@ -150,6 +158,9 @@ class OutboxTransaction:
     def delete(self, table: str, before: Row) -> None:
         """Remove a row, as `Transaction.delete` does."""
         self._txn.delete(table, before)
+
+    def __repr__(self) -> str:
+        return repr(self._txn).replace("Transaction", "OutboxTransaction", 1)
 
     def __enter__(self) -> Self:
         outbox.begin(_driver_connection(self._connection))

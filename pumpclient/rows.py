@@ -1,7 +1,9 @@
 """Rows: as an application gives them, made complete: names matched, defaults filled in.
 
     insert          a column that is not named takes its default, as in MySQL
-    before image    every column is named: what was in the row cannot be guessed
+    before image    every column is named: what was in the row cannot be guessed, and more than
+                    the key is needed: a unique value that is given up is deleted before another
+                    row takes it, filters look at the row before, and so may who reads the stream
     after image     a column that is not named keeps its value from before, and
                     ON UPDATE CURRENT_TIMESTAMP columns take the time, as in MySQL
 
@@ -63,7 +65,8 @@ class Table:
         if missing:
             raise self._malformed(
                 f"the image before the change lacks {', '.join(map(repr, missing))}",
-                "name every column with the value it had",
+                "name every column with the value it had, not the key alone: unique keys, filters"
+                " and programs that read the stream need it; read the row before you change it",
             )
         return tuple(given.get(c.id) for c in self.info.columns)
 

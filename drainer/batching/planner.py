@@ -191,9 +191,7 @@ class Planner:
         if not isinstance(payload, bytes):
             return self._advance_handle(ts, payload)
         binlog = parse_merged(ts, payload)
-        # TiDB sends a sequence's value; values travel within rows, so none is replicated.
-        is_setval = binlog.ddl_query[:13].lower() == b"select setval"
-        if binlog.tp == BinlogType.ROLLBACK or is_setval:
+        if moves_only_time(binlog):
             self._waiting.popleft()
             self._through_ts = ts
             return None
@@ -203,8 +201,8 @@ class Planner:
                 return before
             self._waiting.popleft()
             self._targets.clear()
-            return self._ddl_step(ts, binlog)
-        origin = _origin(binlog)
+            return ddl_step(ts, binlog, self._origins)
+        origin = origin_in(binlog)
         if self._origins.is_repeated(ts, origin):
             self._pass_over(ts)
             return None
@@ -237,7 +235,7 @@ class Planner:
 
     def _advance_remote(self, ts: int, payload: Remote) -> Step | None:
         """Take a transaction into the batch without its rows, which a task is going to fetch."""
-        origin = _origin(parse_merged(ts, payload.head)) if payload.head else None
+        origin = origin_in(parse_merged(ts, payload.head)) if payload.head else None
         if self._origins.is_repeated(ts, origin):
             self._pass_over(ts)
             return None
@@ -267,15 +265,6 @@ class Planner:
         places, is_ignored = self._origins.now(), self._is_ignored(ts)
         return LargeStep(ts, payload, self._targets.of, self._limits, places, is_ignored)
 
-    def _ddl_step(self, ts: int, binlog: Any) -> DdlStep:
-        origin = _origin(binlog)
-        is_repeated = self._origins.is_repeated(ts, origin)
-        if not is_repeated:
-            self._origins.note(origin)
-        query = binlog.ddl_query.decode("utf-8", "replace")
-        state = binlog.ddl_schema_state
-        return DdlStep(ts, binlog.ddl_job_id, query, self._origins.now(), is_repeated, state)
-
     def _pass_over(self, ts: int) -> None:
         self._waiting.popleft()
         self._through_ts = ts
@@ -288,8 +277,27 @@ class Planner:
         return True
 
 
-def _origin(binlog: Any) -> Origin | None:
+def moves_only_time(binlog: Any) -> bool:
+    """Return whether a merged binlog is neither row changes nor a DDL that has an effect."""
+    # TiDB sends a sequence's value; values travel within rows, so none is replicated.
+    is_setval: bool = binlog.ddl_query[:13].lower() == b"select setval"
+    return is_setval or bool(binlog.tp == BinlogType.ROLLBACK)
+
+
+def origin_in(binlog: Any) -> Origin | None:
+    """Return where a merged binlog's transaction was made, None for the writer's own."""
     return origin_of(binlog.origin) if binlog.HasField("origin") else None
+
+
+def ddl_step(ts: int, binlog: Any, origins: Origins) -> DdlStep:
+    """Return the step of a DDL's merged binlog, and note its origin."""
+    origin = origin_in(binlog)
+    is_repeated = origins.is_repeated(ts, origin)
+    if not is_repeated:
+        origins.note(origin)
+    query = binlog.ddl_query.decode("utf-8", "replace")
+    state = binlog.ddl_schema_state
+    return DdlStep(ts, binlog.ddl_job_id, query, origins.now(), is_repeated, state)
 
 
 class Origins:

@@ -137,6 +137,12 @@ class Membership:
             other = await asyncio.to_thread(self._registry.get, NodeKind.DRAINER, self.node_id)
         except Retryable:
             return  # The downstream's checkpoint has the last word on who may write.
+        if other is not None and other.is_reader and other.state is not NodeState.OFFLINE:
+            raise NeedsOperator(
+                f"the node id {self.node_id} is that of a program that reads the stream",
+                hint="give this Drainer another --node-id, and remove .node from its data-dir",
+                code=Code.NODE_ID_TAKEN,
+            )
         if other is None or other.host == self.host or not is_live(other, self.now_ts()):
             return
         async with open_aio_channel(other.host, self._tls) as channel:
@@ -223,6 +229,9 @@ class Membership:
     def _publish_and_list(self, status: NodeStatus) -> Statuses:
         self._is_listed = True
         self._registry.put(NodeKind.DRAINER, status)
+        return self._list()
+
+    def _list(self) -> Statuses:
         statuses = self._registry.list(NodeKind.PUMP)
         # After the list: a Pump withdraws its word before it lists itself as anything but offline.
         self.lost, self.last_words = self._registry.lost(), self._registry.last_words()

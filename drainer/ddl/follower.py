@@ -50,6 +50,7 @@ from penstock.schema.model import DdlJob
 log = logging.getLogger(__name__)
 
 Route = Callable[[SchemaChange], SchemaChange | LeftOut | None]
+WayOut = Callable[[NeedsOperator, int, SchemaChange | None], NeedsOperator]
 
 
 class FollowedDdl(NamedTuple):
@@ -80,8 +81,13 @@ class DdlFollower:
         overrides: Mapping[int, Override],
         ignored_ts: Set[int] = frozenset(),
         route: Route = straight,
+        way_out: WayOut | None = None,
     ) -> None:
-        """`ignored_ts` are commit_ts whose DDL is tracked and not run."""
+        """`ignored_ts` are commit_ts whose DDL is tracked and not run.
+
+        `way_out` adds to an error how to continue; default: by the overrides of a Drainer.
+        """
+        self._way_out = way_out or with_way_out
         self._schemas = schemas
         self._fetch_job = fetch_job
         self._overrides = overrides
@@ -113,7 +119,7 @@ class DdlFollower:
             return self._routed(step, override, tracked)._replace(ts=ts)
         except NeedsOperator as error:
             change = None if tracked is None else tracked.change
-            raise with_way_out(error, ts, change) from error
+            raise self._way_out(error, ts, change) from error
 
     def _routed(self, step: DdlStep, override: Override | None, tracked: Tracked) -> FollowedDdl:
         change, run = tracked.change, tracked.run

@@ -21,7 +21,7 @@ from penstock.cluster.history import JOBS, History
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.schema.model import DdlJob
-from penstock.security.tls import Security
+from penstock.security.tls import Tls
 
 
 class JobSource(Protocol):
@@ -75,12 +75,12 @@ def rules_of(config: DrainerConfig) -> StreamRules:
     return TIDB if config.pd_address else FENCED
 
 
-def open_job_source(config: DrainerConfig, etcd: EtcdClient, security: Security) -> JobSource:
-    """Return the source that the settings name; it may be Retryable.
+def open_job_source(pd_address: str, etcd: EtcdClient, pd_tls: Tls | None) -> JobSource:
+    """Return the source of a cluster with this PD, empty for none; it may be Retryable.
 
     A history of Penstock's own beside a TiDB's raises NeedsOperator.
     """
-    if not config.pd_address:
+    if not pd_address:
         return EtcdJobs(History(etcd))
     if is_any_from(etcd, JOBS, JOBS):
         raise NeedsOperator(
@@ -91,5 +91,4 @@ def open_job_source(config: DrainerConfig, etcd: EtcdClient, security: Security)
             code=Code.TIDB_AND_OTHERS,
         )
     # PD, TiDB and what is between them have one and the same certificates.
-    tls = security.pd_tls if config.pd_address.startswith("https://") else None
-    return TidbJobs(StatusPorts(etcd, tls))
+    return TidbJobs(StatusPorts(etcd, pd_tls if pd_address.startswith("https://") else None))

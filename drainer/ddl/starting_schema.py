@@ -228,6 +228,16 @@ def schema_from(
     return StartingSchema(tracker=tracker, overrides=made, jobs=jobs, file=file)
 
 
+def schema_from_history(source: JobSource, checkpoint: Checkpoint) -> StartingSchema:
+    """Return the schema at the checkpoint where neither a snapshot nor an override is kept."""
+    jobs = source.jobs()
+    tracker = SchemaTracker.from_history(
+        jobs, checkpoint.commit_ts, rules=source.rules, version=checkpoint.schema_version
+    )
+    _check_version(source, tracker, checkpoint, {}, jobs)
+    return StartingSchema(tracker=tracker, overrides={}, jobs=jobs)
+
+
 def _check_same_history(source: JobSource, file: SnapshotFile, origin: SnapshotOrigin) -> None:
     job = source.get(origin.last_job_id)
     if job is None or job.schema_version != origin.schema_version:
@@ -264,7 +274,7 @@ def _check_version(
         tracker.catalog.version = checkpoint.schema_version
         return
     raise NeedsOperator(
-        f"the downstream's checkpoint at {checkpoint.commit_ts} was written under schema version"
+        f"the checkpoint at {checkpoint.commit_ts} was written under schema version"
         f" {checkpoint.schema_version}, but the DDL history up to there leads to {tracker.version}",
         hint="was the history wiped or put back, or is the downstream another cluster's? Restore"
         f" {source.place}, or begin with a fresh copy of the data and initial-commit-ts",

@@ -139,15 +139,17 @@ class Merger:
             release(payload)
         return commit_ts[late:], payloads[late:]
 
-    def take(self) -> Merged | None:
+    def take(self, up_to_ts: int | None = None) -> Merged | None:
         """Return the next run at or below the low water, or None when every such one is out.
+
+        With `up_to_ts` nothing above that is emitted either.
 
         It ends where a Pump's message ends: the first one that fills that Pump's share of
         `RUN_BYTES`. So a run's size is bounded by those and one message per Pump.
         """
         if not self._sources:
             return None
-        horizon = self.low_water
+        horizon = self.low_water if up_to_ts is None else min(self.low_water, up_to_ts)
         share = RUN_BYTES // len(self._sources)
         for state in self._sources.values():
             horizon = min(horizon, _reach(state, share, horizon))

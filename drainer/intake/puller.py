@@ -15,9 +15,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 import grpc
@@ -81,6 +81,7 @@ class Who:
     tls: Tls | None = None
     metadata_only: bool = False
     """Rows stay on the Pumps, for Spark's tasks to fetch."""
+    hints: Mapping[grpc.StatusCode, str] = field(default_factory=lambda: HINTS)
     silence_s_max: float = SILENCE_S_MAX
     retry_s_min: float = RETRY_S_MIN
 
@@ -174,7 +175,7 @@ class Puller:
         return True
 
     def _stop_if_hopeless(self, error: CallFailed) -> None:
-        hint = HINTS.get(error.code())
+        hint = self._who.hints.get(error.code())
         if hint is not None:
             details = f"Pump {self.pump} at {self.address} refuses: {error.details()}"
             raise NeedsOperator(details, hint=hint, code=Code.PULL_REFUSED) from error

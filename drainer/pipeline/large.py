@@ -25,9 +25,8 @@ from contextlib import closing, suppress
 from itertools import islice
 
 from drainer.batching.planner import LargeStep
+from drainer.batching.spooled_rows import SpooledRows
 from drainer.differences.left_out import IGNORED, LOOP_BACK, ROWS, TRANSACTIONS, Counts, LeftOut
-from drainer.intake.payload import Spooled, opened
-from drainer.intake.transaction_slices import slices, survey
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.protocol import Sink
 from drainer.sinks.thread import SinkThread
@@ -36,15 +35,13 @@ from drainer.strategies import Prepared
 from drainer.task.loopback import MarkTable
 from drainer.task.row_changes import (
     Collector,
-    Lookup,
     Screened,
-    Target,
     is_own,
     name_of,
     read_changes,
 )
 from penstock.codes import Code
-from penstock.errors import Malformed, Retryable
+from penstock.errors import Retryable
 from penstock.failpoints import point
 from penstock.pb import binlog_pb2 as pb
 
@@ -73,9 +70,10 @@ class LargeTransactions:
 
         Raises `Malformed` when the step holds no row changes, and what looking up a table raises.
         """
-        version, targets = await asyncio.to_thread(_surveyed, step.payload, step.lookup)
-        large = _LargeTransaction(step, version, targets, self)
-        if step.is_ignored or not {MarkTable, Screened}.isdisjoint(map(type, targets.values())):
+        rows = await asyncio.to_thread(SpooledRows, step.payload, step.lookup, step.limits)
+        large = _LargeTransaction(step, rows, self)
+        targets = rows.targets.values()
+        if step.is_ignored or not {MarkTable, Screened}.isdisjoint(map(type, targets)):
             await asyncio.to_thread(large.count)
         return large
 
@@ -94,12 +92,9 @@ class LargeTransactions:
 class _LargeTransaction:
     """A large step whose tables are known; see `Prepared`."""
 
-    def __init__(
-        self, step: LargeStep, version: int, targets: dict[int, Target], owner: LargeTransactions
-    ) -> None:
+    def __init__(self, step: LargeStep, rows: SpooledRows, owner: LargeTransactions) -> None:
         self._step = step
-        self._version = version
-        self._targets = targets
+        self._rows = rows
         self._owner = owner
         self.ends_here = False
         """True when nothing of it goes downstream."""
@@ -110,12 +105,12 @@ class _LargeTransaction:
             self._end(self._ignored_counts())
             return
         found = Counts()
-        with closing(self._slices()) as values:
+        with closing(self._rows.values()) as values:
             for value in values:
                 if self._is_returning(value):
                     self._end(Counts([LeftOut(TRANSACTIONS, LOOP_BACK)]))
                     return
-                for change in read_changes(value, self._target):
+                for change in read_changes(value, self._rows.target):
                     found.update(change.left_out or {})
         self._step.left_out.update(found)
 
@@ -125,17 +120,17 @@ class _LargeTransaction:
 
     def _ignored_counts(self) -> Counts:
         found = Counts([LeftOut(TRANSACTIONS, IGNORED)])
-        with closing(self._slices()) as values:
+        with closing(self._rows.values()) as values:
             for value in values:
                 for mutation in pb.PrewriteValue.FromString(value).mutations:
-                    name = name_of(self._target, mutation.table_id, self._version)
+                    name = name_of(self._rows.target, mutation.table_id, self._rows.version)
                     found[LeftOut(ROWS, IGNORED, name)] += len(mutation.sequence)
         return found
 
     def _is_returning(self, value: bytes) -> bool:
         """Return whether a slice has this Drainer's own mark."""
         for mutation in pb.PrewriteValue.FromString(value).mutations:
-            target = self._targets.get(mutation.table_id)
+            target = self._rows.targets.get(mutation.table_id)
             if isinstance(target, MarkTable) and is_own(mutation, target):
                 return True
         return False
@@ -156,9 +151,9 @@ class _LargeTransaction:
         """Yield the slices from the first on; each call is a walk of its own."""
         step, report_s = self._step, time.monotonic() + _REPORT_S
         read_bytes, number = 0, 0
-        with closing(self._slices()) as values:
+        with closing(self._rows.values()) as values:
             for value in values:
-                changes = [each for each in read_changes(value, self._target) if each.rows]
+                changes = [each for each in read_changes(value, self._rows.target) if each.rows]
                 read_bytes += len(value)
                 if changes:
                     number += 1
@@ -172,24 +167,6 @@ class _LargeTransaction:
                         "transaction %d: %d of %d bytes", step.commit_ts, read_bytes,
                         step.payload.size,
                     )  # fmt: skip
-
-    def _slices(self) -> Generator[bytes]:
-        """Yield the slices' bytes from the first on."""
-        payload, limits = self._step.payload, self._step.limits
-        begin, end = payload.outline.value_start, payload.outline.value_end
-        with opened(payload.path) as source:
-            yield from slices(source, begin, end, version=self._version, limits=limits)
-
-    def _target(self, table_id: int, version: int) -> Target:
-        # A mutation that names a second table after its rows is none that a survey reads.
-        assert version == self._version
-        if table_id not in self._targets:
-            raise Malformed(
-                f"transaction {self._step.commit_ts} has a mutation with two tables' ids",
-                hint="the writer and the Drainer must speak the same binlog.proto",
-                code=Code.BINLOG_UNDECODABLE,
-            )
-        return self._targets[table_id]
 
 
 class _Handover:
@@ -254,10 +231,3 @@ class _Handover:
             ready.put(await self._generate(made.pop()) if made else None)
         except Exception as error:
             ready.put(error)
-
-
-def _surveyed(payload: Spooled, lookup: Lookup) -> tuple[int, dict[int, Target]]:
-    found = payload.outline
-    with opened(payload.path) as source:
-        version, tables = survey(source, found.value_start, found.value_end)
-    return version, {table_id: lookup(table_id, version) for table_id in sorted(tables)}

@@ -27,6 +27,7 @@ _NOT_STARTED: Final = "The program does not start, and ends with exit code 2. No
 _NOT_DONE: Final = "The command ends with this error. Nothing has changed."
 _AGAIN: Final = "It is tried again until it works. Nothing is lost, and nothing is left out."
 _CALLER: Final = "The call raises the error, and nothing of it is stored."
+_CALLER_READS: Final = "The call raises the error. The Pumps keep what the reader has not had."
 _DRAINER_STOPS: Final = (
     "The Drainer stops before it with exit code 2, and applies nothing that comes after it. The"
     " Pumps keep what it has not pulled."
@@ -1075,6 +1076,29 @@ class Code(Enum):
         "What a Drainer and its Spark tasks say to each other cannot be read.",
         _DRAINER_STOPS,
         "Both must run the same version. If they do, please report it.",
+    )
+
+    # Programs that read the stream.
+
+    READER_POSITION = (
+        6301,
+        "A program that reads the stream names a place at which it cannot be.",
+        _CALLER_READS,
+        "Hand back a `checkpoint` of the reader as it was, or give a `commit_ts` as a number."
+        " Acknowledge what this reader has given, once it is stored.",
+    )
+    READER_NAME = (
+        6302,
+        "A name for a reader has letters that a name cannot have.",
+        _CALLER_READS,
+        "Up to 100 letters, digits, dots, dashes and underscores; the first one is no mark.",
+    )
+    READER_ROWS_GONE = (
+        6303,
+        "A program asks for the changes of a large transaction when it has the next one already.",
+        _CALLER_READS,
+        "Read the changes of a transaction before asking for what comes next; a large one is not"
+        " kept. Begin again at the last stored checkpoint to see it once more.",
     )
 
     # The Drainer's relay log.

@@ -264,6 +264,8 @@ class Membership:
         now_ts = await self._clock.next_ts()
         notified = []
         for drainer in await asyncio.to_thread(self._registry.list, NodeKind.DRAINER):
+            if drainer.is_reader:
+                continue  # It lists the Pumps itself before it goes on, and takes no calls.
             if is_live(drainer, now_ts):
                 notified.append(self.notify(drainer, self._tls))
             elif is_live(replace(drainer, state=NodeState.ONLINE), now_ts):

@@ -116,6 +116,9 @@ def _received(
         if drainer.state is NodeState.OFFLINE:
             continue
         name = drainer.node_id
+        if drainer.is_reader:
+            found.append(_Received(name, drainer.max_commit_ts, "reads; its checkpoint"))
+            continue
         if not is_live(drainer, cluster_ts):
             found.append(_Received(name, drainer.max_commit_ts, "does not run; its checkpoint"))
             continue

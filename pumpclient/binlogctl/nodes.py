@@ -110,6 +110,11 @@ def _listed(node: NodeStatus, now_s: float) -> dict[str, Any]:
 def _status(arguments: argparse.Namespace) -> int:
     kind, address = _addressed(arguments, list(KINDS.values()))
     tls = tls_of(arguments)
+    if not arguments.addr and kind is NodeKind.DRAINER:
+        with Cluster(arguments) as registry:
+            reader = known_node(registry, kind, arguments.node)
+        if reader.is_reader:
+            return _of_silent(arguments, reader, "a program that reads the stream")
     try:
         reply = call(kind, address, "Status", penstock_pb2.StatusRequest(), CALL_S, tls)
     except Retryable as error:
@@ -118,7 +123,9 @@ def _status(arguments: argparse.Namespace) -> int:
         return _last_known(arguments, kind, error)
     except OtherKind:
         if not arguments.addr:
-            return _of_original(arguments, kind)
+            with Cluster(arguments) as registry:
+                status = known_node(registry, kind, arguments.node)
+            return _of_silent(arguments, status, "a node of TiDB-Binlog, which says no more")
         # No Pump: an address says nothing about the kind of node.
         kind = NodeKind.DRAINER
         reply = call(kind, address, "Status", penstock_pb2.StatusRequest(), CALL_S, tls)
@@ -134,10 +141,8 @@ def _status(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _of_original(arguments: argparse.Namespace, kind: NodeKind) -> int:
-    """Print what etcd knows of a node that knows none of our methods."""
-    with Cluster(arguments) as registry:
-        status = known_node(registry, kind, arguments.node)
+def _of_silent(arguments: argparse.Namespace, status: NodeStatus, what: str) -> int:
+    """Print what etcd knows of a node that answers none of our calls, being `what`."""
     now_s = time.time()
     lines = {
         "node_id": status.node_id,
@@ -145,7 +150,7 @@ def _of_original(arguments: argparse.Namespace, kind: NodeKind) -> int:
         "max_commit_ts": str(status.max_commit_ts),
         "committed": time_of(status.max_commit_ts, now_s),
         "heartbeat": time_of(status.update_ts, now_s),
-        "address": f"{status.host}, a node of TiDB-Binlog, which says no more",
+        "address": f"{status.host}, {what}",
     }
     show(arguments, {**_listed(status, now_s), "answers": True}, _columns(lines))
     return 0
@@ -329,7 +334,8 @@ def log_form(nodes: Sequence[NodeStatus], now_s: float) -> str:
 def _line(node: NodeStatus, now_s: float) -> tuple[str, ...]:
     state = str(node.state)
     # A node that was killed still says "online": only its silence shows it.
-    if node.state is NodeState.ONLINE and not is_live(node, compose(int(now_s * 1000), 0)):
+    runs = node.state in (NodeState.ONLINE, NodeState.READING)
+    if runs and not is_live(node, compose(int(now_s * 1000), 0)):
         state += " (silent)"
     return (
         node.node_id,

@@ -44,7 +44,9 @@ def update(
     one = "pump" if kind is NodeKind.PUMP else "drainer"
     refuse_living(
         arguments, registry, kind, status,
-        hint=f"it keeps its state itself; to stop it: binlogctl pause-{one} or offline-{one}",
+        hint="stop the program that reads by this name"
+        if status.is_reader
+        else f"it keeps its state itself; to stop it: binlogctl pause-{one} or offline-{one}",
     )  # fmt: skip
     registry.put(kind, replace(status, state=state))
     note = ""

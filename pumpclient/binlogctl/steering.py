@@ -66,7 +66,8 @@ def _add_kind(commands: Any, shared: argparse.ArgumentParser, kind: str) -> None
                 help="do not wait for this Drainer as long as it is dead; may be repeated",
             )
         if verb == "update":
-            states = [str(state) for state in NodeState if state is not NodeState.STANDBY]
+            own = (NodeState.STANDBY, NodeState.READING)
+            states = [str(state) for state in NodeState if state not in own]
             command.add_argument("--state", required=True, choices=states)
 
 
@@ -132,6 +133,14 @@ def _ending(status: NodeStatus, verb: str, skip_drainers: Sequence[str]) -> tupl
     """Return the call that makes a node stop; only it knows what it still has to finish."""
     # A Pump that is closing can still learn whom not to wait for.
     again = bool(skip_drainers) and status.state is NodeState.CLOSING
+    if status.is_reader:
+        raise NeedsOperator(
+            f"{status.node_id} is a program that reads the stream ({status.state}), which takes no"
+            " calls",
+            hint="stop the program; if it will never read again: binlogctl update-drainer"
+            f" {status.node_id} --state offline lets Pumps drop what only it needs",
+            code=Code.NODE_STATE,
+        )
     if status.state not in (NodeState.ONLINE, NodeState.STANDBY) and not again:
         raise NeedsOperator(
             f"{status.node_id} is {status.state}",

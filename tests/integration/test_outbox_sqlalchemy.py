@@ -11,6 +11,7 @@ from sqlalchemy import Engine, create_engine, select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
+from deploy.examples import outbox_session as example
 from deploy.local.etcd import EtcdServer
 from penstock.cluster.node_registry import Registry
 from penstock.errors import NeedsOperator
@@ -106,3 +107,26 @@ def test_objects_of_a_session_and_rows_are_committed_together_or_not_at_all(
     binlogs = [decode_binlog(payload) for _, payload in pulled]
     committed = [each.commit_ts for each in binlogs if not each.is_fake and not each.is_ddl]
     assert committed == [first_ts, second.commit_ts]
+
+
+def test_the_example_sells_the_same_in_both_and_nothing_that_is_sold_out(
+    etcd: Any, etcd_server: EtcdServer, pump_factory: Callable[..., PumpProcess], tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path / 'shop.db'}"
+    settings = {"resolver_kind": "sql", "resolver_url": f"shop={url}"}
+    pump = pump_factory(etcd_server.url, **settings)
+    asked = ["--database", url, "--etcd-urls", etcd_server.url, "--orders", "3"]
+    example.main(asked)
+    example.main(asked)
+    engine = create_engine(url)
+    with PumpClient.connect(etcd_server.url) as client, Session(engine) as session:
+        example.stock_up(client, session, number=2, stock=0)
+        with pytest.raises(ValueError, match="sold out"):
+            example.order(client, session, 7, item_id=2)
+        assert list(session.scalars(select(example.Order.id))) == [1, 2, 3, 4, 5, 6]
+        assert session.get_one(example.Item, 1).stock == 1_000_000 - 6
+        last_ts = client.session.oracle.get_ts()
+    engine.dispose()
+    pulled = pull_until(pump.addr, Registry(etcd).cluster_id(), last_ts)
+    binlogs = [decode_binlog(payload) for _, payload in pulled]
+    assert len([each for each in binlogs if not each.is_fake and not each.is_ddl]) == 2 + 6

@@ -142,9 +142,40 @@ def test_a_client_that_is_closed_says_so_and_both_say_what_they_are(
         assert txn.commit() == txn.commit_ts
         assert repr(txn).startswith(f"<Transaction committed at {txn.commit_ts}, ")
     assert repr(client).endswith(", closed>")
-    for call in (lambda: client.begin(), lambda: client.execute_ddl("CREATE DATABASE b")):
+    for call in (
+        lambda: client.begin(),
+        lambda: client.execute_ddl("CREATE DATABASE b"),
+        lambda: client.table("shop.goods"),
+        lambda: client.last_ddl_origin("a"),
+    ):
         with pytest.raises(NeedsOperator, match=r"closed \(connect again\)"):
             call()
+
+
+def test_on_asyncio_a_client_that_is_closed_says_so_too(shop: PumpClient, etcd_url: str) -> None:
+    async def body() -> None:
+        client = await AsyncPumpClient.connect(etcd_url, options=QUICK)
+        txn = client.begin("shop")
+        await client.close()
+        await client.close()
+        for call in (
+            lambda: txn.insert("goods", {"id": 1}),
+            lambda: client.execute_ddl("CREATE DATABASE b"),
+            lambda: client.table("shop.goods"),
+        ):
+            with pytest.raises(NeedsOperator, match=r"closed \(connect again\)"):
+                await call()
+        with pytest.raises(NeedsOperator, match="closed"):
+            client.begin()
+
+    asyncio.run(body())
+
+
+def test_of_several_statements_none_is_begun_when_one_cannot_be(shop: PumpClient) -> None:
+    for wrong in ("CREATE NONSENSE", "CREATE TABLE shop.goods (id INT PRIMARY KEY)"):
+        with pytest.raises(NeedsOperator):
+            shop.execute_ddl(f"CREATE DATABASE more; {wrong}")
+    assert len(shop.execute_ddl("CREATE DATABASE more; CREATE TABLE more.t (id INT)")) == 2
 
 
 def test_a_transaction_is_streamed_as_it_was_written(

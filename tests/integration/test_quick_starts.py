@@ -58,3 +58,7 @@ def test_a_mariadb_follows_another_one_after_few_commands(
     finally:
         for server in servers.values():
             server.stop()
+
+
+def test_a_program_reads_what_another_one_writes(reader: Callable[..., Reader]) -> None:
+    reader("../reading.md").follow()

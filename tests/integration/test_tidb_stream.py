@@ -21,6 +21,7 @@ from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import open_sink
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.pb import pump_pb2, pump_pb2_grpc
+from penstock.stream import Ddl, Reader, ReaderOptions, Transaction
 from penstock.wire.binlog import Binlog, BinlogType, MutationType, PrewriteValue, TableMutation
 from penstock.wire.codec import encode_binlog, encode_prewrite_value
 from tests.kit.fakes.scripted_tidb import CLUSTER_ID, TidbCluster, row_key
@@ -172,3 +173,38 @@ def test_a_tidb_s_ddl_is_listed_and_overridden_by_the_time_at_which_its_job_fini
         asked("undo", coming.job.finished_ts)
         assert main(["ddl", "skip", str(made.job.finished_ts), *settings]) == 2
         assert "it was followed as it is" in capsys.readouterr().err
+
+
+def test_a_program_reads_the_stream_of_a_tidb(
+    etcd: Any,
+    etcd_server: EtcdServer,
+    cluster: TidbCluster,
+    pump_factory: Callable[..., PumpProcess],
+) -> None:
+    pump = pump_factory(etcd_server.url, pd_address=cluster.url)
+    history = TidbHistory(cluster.next_ts)
+    tidb, options = Tidb(cluster, pump, history), ReaderOptions(pd_address=cluster.url)
+    with StatusPort(etcd, lambda: ascending(history.all)) as port:
+        tidb.ddl("CREATE DATABASE Shop")
+        tidb.ddl("CREATE TABLE t (id INT PRIMARY KEY)")
+        tidb.insert((1,), (2,))
+        with Reader.connect(etcd_server.url, options=options) as reader:
+            first = [reader.get(30) for _ in range(3)]
+            assert [type(each) for each in first] == [Ddl, Ddl, Transaction]
+            stored = reader.checkpoint
+        port.stop()
+        tidb.ddl("ALTER TABLE t ADD a INT DEFAULT 7")
+        tidb.ddl("CREATE UNIQUE INDEX i ON t (a)", change=failed(3))
+        tidb.insert((3, 30))
+        port.start()
+        with Reader.connect(etcd_server.url, after=stored, options=options) as reader:
+            altered, last = reader.get(30), reader.get(30)
+            assert isinstance(altered, Ddl)
+            assert altered.query == "ALTER TABLE t ADD a INT DEFAULT 7"
+            assert isinstance(last, Transaction)
+            assert [change.after for change in last.changes] == [{"id": 3, "a": 30}]
+            port.stop()
+            tidb.ddl("ALTER TABLE t ADD b INT")
+            eventually(lambda: "no TiDB server's status port answers" in reader.waits_for(), 30)
+            port.start()
+            assert isinstance(reader.get(30), Ddl)

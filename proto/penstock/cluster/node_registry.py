@@ -42,6 +42,8 @@ PD_CLUSTER_ID_KEY = "/penstock/v1/pd_cluster_id"
 
 GAPS = "/penstock/v1/gaps"
 ENTERED = "/penstock/v1/entered/"
+READER = "reader@"
+"""What stands before its machine's name as the host of a program that reads the stream."""
 
 T = TypeVar("T")
 
@@ -56,6 +58,9 @@ class NodeState(StrEnum):
     OFFLINE = "offline"
     STANDBY = "standby"
     """Of a Drainer that waits for another one; never in the list that Pumps read."""
+    READING = "reading"
+    """Of a program that reads the stream by a name, among the Drainers: Pumps keep binlogs for it,
+    and need not notify it, because it lists them itself before each step (`drainer.stream`)."""
 
 
 class NodeKind(StrEnum):
@@ -83,6 +88,11 @@ class NodeStatus:
     label: Mapping[str, Any] | None = None
     max_commit_ts: int = 0
     update_ts: int = 0
+
+    @property
+    def is_reader(self) -> bool:
+        """True for a program that reads the stream by a name; it listens nowhere."""
+        return self.host.startswith(READER)
 
     def to_json(self) -> str:
         """Return the eight fields as TiDB-Binlog names and orders them."""

@@ -66,7 +66,8 @@ class Reader:
     def follow(self, first: int = 0, last: int | None = None) -> None:
         """Do all that the page says, or that a range of its blocks of commands does."""
         for title, text in self.blocks("python"):
-            (self._home / title).write_text(text)
+            if title:  # The others show a part of a program.
+                (self._home / title).write_text(text)
         for _, text in self.blocks("console")[first:last]:
             for command, shown in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", text, re.MULTILINE):
                 self.typed += 1

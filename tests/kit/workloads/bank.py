@@ -93,6 +93,15 @@ class Bank:
         """Return what a downstream holds whose checkpoint is there."""
         return self._states[bisect_right(self._stamps, commit_ts) - 1]
 
+    def insert_again(self) -> Row:
+        """Insert a key that is there already, as only a mistaken program does; return the row."""
+        key = min(self._accounts)
+        self._accounts[key] = ("somebody else", 5)
+        writing = _Writing(self._catalog)
+        writing.insert("account", (key, *self._accounts[key]))
+        self._commit(writing)
+        return (key, *self._accounts[key])
+
     # --- how it is made up -----------------------------------------------------------------
 
     def _next_ts(self) -> int:

@@ -1,14 +1,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from drainer.cluster.membership import Membership
-from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus
+from penstock.cluster.node_registry import READER, NodeKind, NodeState, NodeStatus
 from penstock.codes import Code
-from penstock.errors import Retryable
+from penstock.errors import NeedsOperator, Retryable
 from tests.kit.fakes.registry import MemoryRegistry
 
 DRAINER = NodeKind.DRAINER
@@ -60,3 +61,13 @@ def test_a_place_that_cannot_be_left_is_named_with_what_does_it(
     asyncio.run(drainer.publish_and_list())
     asyncio.run(drainer.leave(NodeState.PAUSED, is_new=True))
     assert "start it again; without that: binlogctl update-drainer --node-id d" in caplog.text
+
+
+def test_a_drainer_does_not_take_the_name_of_a_program_that_reads() -> None:
+    registry = MemoryRegistry()
+    reader = NodeStatus(node_id="d", host=f"{READER}app:0", state=NodeState.PAUSED, update_ts=9)
+    registry.put(DRAINER, reader)
+    with pytest.raises(NeedsOperator, match="that of a program that reads the stream"):
+        asyncio.run(member(registry).refuse_duplicate())
+    registry.put(DRAINER, replace(reader, state=NodeState.OFFLINE))
+    asyncio.run(member(registry).refuse_duplicate())

@@ -44,6 +44,25 @@ def test_the_example_of_the_seed_waits_for_the_pump_that_is_behind() -> None:
     assert merger.holders == ["a"]
 
 
+def test_nothing_above_a_bound_is_emitted_before_the_bound_is_raised() -> None:
+    merger = Merger(0)
+    for source in "ab":
+        merger.add(source)
+    push(merger, "a", 1, 3, 5, 7)
+    push(merger, "b", 2, 4, 6)
+    assert merger.take(0) is None
+    first = merger.take(3)
+    assert first is not None
+    assert first.commit_ts == [1, 2, 3]
+    assert merger.take(3) is None
+    assert merger.add("new") == 3
+    assert merger.take(9) is None, "who joins meanwhile is waited for, whatever the bound"
+    push(merger, "new", 6)
+    rest = merger.take(9)
+    assert rest is not None
+    assert rest.commit_ts == [4, 5, 6]
+
+
 def test_a_pump_that_joins_late_enters_at_what_was_emitted() -> None:
     merger = Merger(0)
     merger.add("a")

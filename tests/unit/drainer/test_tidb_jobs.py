@@ -26,7 +26,6 @@ from drainer.schema.rules import FENCED, TIDB
 from drainer.settings.config import DrainerConfig
 from penstock.cluster.history import History
 from penstock.errors import Malformed, NeedsOperator, Retryable
-from penstock.security.tls import Security, SecurityConfig
 from tests.kit.servers.authority import Authority
 from tests.kit.tidb.status_port import StatusPort
 from tests.kit.tidb.tidb_history import TidbHistory, ascending, failed
@@ -231,16 +230,15 @@ def test_a_ddl_waits_for_a_job_that_comes_late_and_says_so(etcd: Any, ports: Any
 
 
 def test_the_settings_say_whose_jobs_they_are(etcd: Any) -> None:
-    security = Security(SecurityConfig())
-    own = open_job_source(DrainerConfig(), etcd, security)
+    own = open_job_source("", etcd, None)
     assert isinstance(own, EtcdJobs)
     assert own.rules is FENCED
-    tidb = open_job_source(DrainerConfig(pd_address="127.0.0.1:2379"), etcd, security)
+    tidb = open_job_source("127.0.0.1:2379", etcd, None)
     assert tidb.rules is TIDB
     History(etcd).append(history()[0])
     assert [job.id for job in own.jobs()] == [history()[0].id]
     with pytest.raises(NeedsOperator, match="one stream has one source of schemas"):
-        open_job_source(DrainerConfig(pd_address="127.0.0.1:2379"), etcd, security)
+        open_job_source("127.0.0.1:2379", etcd, None)
 
 
 @pytest.mark.slow

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.cluster.departed_pumps import LastWord
-from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus
+from penstock.cluster.node_registry import READER, NodeKind, NodeState, NodeStatus
 from penstock.codes import Code
 from penstock.errors import Retryable
+from penstock.security.tls import Tls
 from pump.cluster.identity import Identity
 from pump.cluster.membership import SCORE_MAX, Load, Membership, score_of
 from tests.kit.fakes.registry import MemoryRegistry
@@ -123,3 +124,23 @@ def test_it_is_always_within_its_bounds(
     free: int, reserve: int, volume: int, queue_fill: float, append_s: float
 ) -> None:
     assert 0 <= score_of(Load(free, reserve, volume, queue_fill, append_s)) <= SCORE_MAX
+
+
+def test_a_pump_that_joins_notifies_every_drainer_and_no_reader() -> None:
+    registry, notified = MemoryRegistry(), list[str]()
+
+    async def notify(drainer: NodeStatus, tls: Tls | None) -> None:
+        notified.append(drainer.node_id)
+
+    for name, host, state in (
+        ("drainer-1", "d:1", NodeState.ONLINE),
+        ("audit", f"{READER}app:0", NodeState.READING),
+        ("index", f"{READER}app:0", NodeState.PAUSED),
+    ):
+        status = NodeStatus(node_id=name, host=host, state=state, update_ts=7)
+        registry.put(NodeKind.DRAINER, status)
+    member = joined(registry)
+    member.notify = member.notify_stopped = notify
+    asyncio.run(member.join())
+    assert notified == ["drainer-1"]
+    assert member.state is NodeState.ONLINE

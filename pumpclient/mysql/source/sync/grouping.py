@@ -6,6 +6,7 @@ Pure but for the file in which a transaction's rows wait when they are many.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from penstock.filters.rules import RowPolicy
 from penstock.wire.binlog import MutationType, Origin
@@ -18,7 +19,7 @@ class Gatherer:
     """The group that is being made, and the transaction that is open after it."""
 
     def __init__(
-        self, *, count_max: int, bytes_max: int, spill_bytes: int, spill_dir: str | None
+        self, *, count_max: int, bytes_max: int, spill_bytes: int, spill_dir: str | Path | None
     ) -> None:
         """Groups have at most that many transactions, and few bytes more than `bytes_max`."""
         self._count_max = count_max

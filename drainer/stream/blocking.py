@@ -1,0 +1,223 @@
+"""Reader for programs without asyncio: the same in a thread of its own, with blocking calls."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from drainer.differences.left_out import lines
+from drainer.intake.merge_holder import PumpView
+from drainer.stream.cursor import Cursor
+from drainer.stream.decoder import Portion
+from drainer.stream.feed import BEGINNING, ReaderFeed, ReaderOptions, Wanted, open_feed
+from drainer.stream.reader import closed, describe
+from drainer.stream.transaction import Committed
+from penstock.filters import FilterConfig
+from penstock.security.tls import Tls
+
+T = TypeVar("T")
+
+
+class Reader:
+    """Committed transactions in commit order; made by `connect`.
+
+    One thread reads; any other may close it, and ask how it stands.
+    """
+
+    def __init__(self, feed: ReaderFeed, loop: _Loop) -> None:
+        self._feed = feed
+        self._loop = loop
+        self._cursor = Cursor(feed.start, lambda changes: loop.later(changes.release))
+        self._asked: Future[Portion | None] | None = None
+        self._is_closed = False
+
+    @classmethod
+    def connect(
+        cls,
+        etcd_urls: str = "127.0.0.1:2379",
+        *,
+        after: int | str = BEGINNING,
+        name: str = "",
+        filter: FilterConfig | None = None,
+        tls: Tls | None = None,
+        options: ReaderOptions | None = None,
+    ) -> Self:
+        """Return a reader of the cluster whose nodes are registered in that etcd.
+
+        It begins `after` a commit_ts, at the `BEGINNING`, `NOW`, or where a `checkpoint` says. With
+        a `name` it is listed beside the Drainers, and Pumps purge nothing that was not
+        acknowledged; only one at a time may run under a name. `filter` is what a Drainer's
+        `[filter]` is: tables, kinds of change, row expressions, and other names for tables. Raises
+        `Retryable` when etcd or the oracle does not answer, `NeedsOperator` for what cannot be.
+        """
+        wanted = Wanted(
+            etcd_urls=etcd_urls,
+            after=after,
+            name=name,
+            filter=filter,
+            tls=tls,
+            options=options or ReaderOptions(),
+        )
+        loop = _Loop()
+        try:
+            return cls(loop.run(open_feed(wanted)), loop)
+        except BaseException:
+            loop.end()
+            raise
+
+    @property
+    def checkpoint(self) -> str:
+        """How far this reader is: all up to there was given to the program.
+
+        It also moves while nothing comes that the program wants, so a program that waits in `get`
+        stores it now and then. Within a loop over the reader it is that of the element at hand.
+        """
+        return self._cursor.reached.text
+
+    def acknowledge(self, checkpoint: str) -> None:
+        """Let Pumps purge what is before a checkpoint, because the program has stored that.
+
+        Of use for a reader with a name; the others hold nothing. Raises `NeedsOperator` for what is
+        no checkpoint of what this reader has given.
+        """
+        self._feed.acknowledged_ts = self._cursor.acknowledged(checkpoint)
+
+    def get(self, timeout_s: float | None = None) -> Committed | None:
+        """Return what comes next, None when nothing does within `timeout_s`.
+
+        Raises `NeedsOperator` for what stops the stream for good, as binlogs that are purged, and
+        when the reader is closed. An outage of Pumps or etcd is waited out (`waits_for`).
+        """
+        try:
+            found = self._next(timeout_s)
+        except TimeoutError:
+            return None
+        if found is None:
+            raise closed()
+        return found
+
+    def _next(self, timeout_s: float | None) -> Committed | None:
+        """Return what comes next, None when the reader is closed; raise TimeoutError."""
+        end_s = None if timeout_s is None else self._loop.now_s() + timeout_s
+        while not self._is_closed:
+            found = self._cursor.next()
+            if found is not None:
+                return found
+            portion = self._more(None if end_s is None else max(0.0, end_s - self._loop.now_s()))
+            if portion is None:
+                break
+            self._cursor.take(portion)
+        return None
+
+    def _more(self, timeout_s: float | None) -> Portion | None:
+        if self._asked is None:
+            self._asked = self._loop.begin(self._feed.more())
+        try:
+            portion = self._asked.result(timeout_s)
+        except CancelledError:
+            return None  # The loop has ended meanwhile.
+        except TimeoutError:
+            raise  # What was asked for is taken next time.
+        except Exception:
+            self._asked = None
+            raise
+        self._asked = None
+        return portion
+
+    def waits_for(self) -> str:
+        """Return who or what holds the stream up, and what helps; empty while it moves.
+
+        A Pump that is away holds it, for what that Pump has may be what comes next.
+        """
+        return self._loop.ask(self._feed.waits_for)
+
+    def pumps(self) -> Sequence[PumpView]:
+        """Return every Pump as the merge sees it: its condition, why, how far it is."""
+        return self._loop.ask(self._feed.pumps)
+
+    def left_out(self) -> Sequence[str]:
+        """Return what was left out since the start, a line for each cause and table."""
+        return self._loop.ask(lambda: lines(self._feed.decoder.left_out.totals))
+
+    def close(self) -> None:
+        """End pulling, from any thread; an iteration under way ends too."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._loop.run(self._feed.close())
+            self._loop.end()
+
+    def __repr__(self) -> str:
+        return describe(self, self._cursor, is_closed=self._is_closed)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Committed:
+        found = self._next(None)
+        if found is None:
+            raise StopIteration
+        return found
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class _Loop:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._ending = asyncio.Event()
+        self._thread = threading.Thread(target=self._live, name="penstock reader", daemon=True)
+        self._thread.start()
+
+    def _live(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # Cancels what is left.
+            runner.run(self._ending.wait())
+
+    def now_s(self) -> float:
+        """Return the loop's time."""
+        return self._loop.time()
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Begin something in the loop."""
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError as error:
+            work.close()
+            raise closed() from error
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something in the loop, and wait for it."""
+        return self.begin(work).result()
+
+    def ask(self, question: Callable[[], T]) -> T:
+        """Return an answer that only the loop can give."""
+
+        async def answer() -> T:
+            return question()
+
+        return self.run(answer())
+
+    def later(self, act: Callable[[], None]) -> None:
+        """Do something in the loop soon, if it still runs."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(act)
+
+    def end(self) -> None:
+        """End the loop and its thread."""
+        self.later(lambda: self._ending.set())
+        self._thread.join()

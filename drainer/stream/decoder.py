@@ -1,0 +1,216 @@
+"""Decoder: turns runs of the merged stream into transactions and DDL, by the schema at each point.
+
+    binlog ──┬─ fake, rolled back       time moves
+             ├─ DDL ── tracked always ──┬─ filtered: time moves
+             │                          └─> Ddl
+             └─ rows ── filters, routes ┬─ none is left: time moves
+                                        └─> Transaction, its rows still as bytes
+
+What is left out is counted and said once in the log, as a Drainer does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Set
+from typing import Final, NamedTuple
+
+from drainer.batching.planner import DdlStep, Origins, ddl_step, moves_only_time, origin_in
+from drainer.batching.spooled_rows import SpooledRows
+from drainer.ddl.follower import FollowedDdl
+from drainer.differences.left_out import (
+    IGNORED,
+    TRANSACTIONS,
+    Counts,
+    LeftOut,
+    LeftOutTotals,
+)
+from drainer.intake.merger import Merged
+from drainer.intake.payload import Payload, Spooled, start_ts_of
+from drainer.intake.transaction_slices import Limits
+from drainer.schema.tracker import SchemaTracker
+from drainer.sinks.checkpoint import Checkpoint
+from drainer.stream.transaction import Changes, Committed, Ddl, Reached, RowForms, Transaction
+from drainer.task.row_changes import (
+    Lookup,
+    Screened,
+    TableChanges,
+    Targets,
+    ignored_counts,
+    parse_merged,
+    read_changes,
+)
+from penstock.ddl import SchemaChange
+from penstock.wire.binlog import Origin
+
+SLICES: Final = Limits(bytes_max=5 << 20, rows_max=50_000)
+"""How much of a large transaction is in memory at a time: more than a mutation of our writers."""
+
+
+class Portion(NamedTuple):
+    """What a run of the stream holds for a reader, and how far that is."""
+
+    committed: list[Committed]
+    reached: Reached
+
+
+class Decoder:
+    """Follows the stream from one place on; for one event loop."""
+
+    def __init__(
+        self,
+        start: Reached,
+        schemas: SchemaTracker,
+        *,
+        lookup: Lookup,
+        follow: Callable[[DdlStep], Awaitable[FollowedDdl]],
+        ignored_ts: Set[int] = frozenset(),
+    ) -> None:
+        """Begin where `schemas` is; `lookup` and `follow` are those of a Drainer."""
+        self._cluster_id = start.cluster_id
+        self._schemas = schemas
+        self._follow = follow
+        self._ignored_ts = ignored_ts
+        self._origins = Origins(start.checkpoint.origins)
+        self._targets = Targets(lookup)
+        self._forms = RowForms()
+        self._pumps: Mapping[str, int] = {}
+        self.left_out = LeftOutTotals({})
+
+    async def decode(self, merged: Merged, pumps: Mapping[str, int]) -> Portion:
+        """Return what a run holds; `pumps` is who takes part, for the checkpoints.
+
+        Raises `Malformed` for what is no binlog, and `NeedsOperator` for a DDL or rows that cannot
+        be followed.
+        """
+        self._pumps = pumps
+        found = []
+        for ts, payload in zip(merged.commit_ts, merged.payloads, strict=True):
+            one = await self._one(ts, payload)
+            if one is not None:
+                found.append(one)
+        return Portion(found, self._reached(merged.commit_ts[-1]))
+
+    async def _one(self, ts: int, payload: Payload) -> Committed | None:
+        if isinstance(payload, Spooled):
+            return await self._large(ts, payload)
+        assert isinstance(payload, bytes), "no one asked for metadata only"
+        binlog = parse_merged(ts, payload)
+        if moves_only_time(binlog):
+            return None
+        if binlog.ddl_job_id > 0:
+            step = ddl_step(ts, binlog, self._origins)
+            return await self._ddl(step, binlog.start_ts, origin_in(binlog))
+        origin = origin_in(binlog)
+        if self._origins.is_repeated(ts, origin):
+            return None
+        self._origins.note(origin)
+        if ts in self._ignored_ts:
+            self._count(ignored_counts(binlog.prewrite_value, self._targets.of))
+            return None
+        changes = read_changes(binlog.prewrite_value, self._targets.of)
+        for each in changes:
+            self._count(each.left_out)
+        changes = [each for each in changes if each.rows]
+        return self._transaction(
+            ts, payload, origin, _names(changes), Changes(lambda: (changes,), self._forms)
+        )
+
+    def _transaction(
+        self,
+        ts: int,
+        payload: bytes | Spooled,
+        origin: Origin | None,
+        tables: tuple[str, ...],
+        changes: Changes,
+    ) -> Transaction | None:
+        if not tables:
+            return None
+        return Transaction(
+            commit_ts=ts,
+            start_ts=start_ts_of(payload),
+            origin=origin,
+            tables=tables,
+            reached=self._reached(ts),
+            size_bytes=payload.size if isinstance(payload, Spooled) else len(payload),
+            changes=changes,
+        )
+
+    async def _large(self, ts: int, payload: Spooled) -> Transaction | None:
+        origin, tables = payload.outline.origin, tuple[str, ...]()
+        is_repeated = self._origins.is_repeated(ts, origin)
+        if not is_repeated:
+            self._origins.note(origin)
+        is_ignored = ts in self._ignored_ts
+        changes = Changes(tuple, self._forms)
+        if is_ignored and not is_repeated:
+            self._count(Counts([LeftOut(TRANSACTIONS, IGNORED)]))
+        elif not is_repeated:
+            rows = await asyncio.to_thread(SpooledRows, payload, self._targets.of, SLICES)
+            tables, left_out = await asyncio.to_thread(_passing, rows)
+            self._count(left_out)
+            changes = Changes(rows.changes, self._forms, payload)
+        if not tables:
+            payload.release()
+        return self._transaction(ts, payload, origin, tables, changes)
+
+    async def _ddl(self, step: DdlStep, start_ts: int, origin: Origin | None) -> Ddl | None:
+        self._targets.clear()
+        self._forms = RowForms()
+        followed = await self._follow(step)
+        if step.is_repeated:
+            return None
+        self._count(followed.left_out)
+        change = followed.run
+        if change is None:
+            return None
+        return Ddl(
+            commit_ts=step.commit_ts,
+            start_ts=start_ts,
+            origin=origin,
+            tables=_concerned(change),
+            reached=self._reached(step.commit_ts),
+            schema=change.job.schema_name,
+            query=change.job.query,
+            change=change,
+        )
+
+    def _reached(self, ts: int) -> Reached:
+        return Reached(
+            self._cluster_id,
+            Checkpoint(ts, self._schemas.version, origins=self._origins.now(), pumps=self._pumps),
+        )
+
+    def _count(self, counts: Counts | None) -> None:
+        if counts:
+            self.left_out.reached(self.left_out.after(counts))
+
+
+def _names(changes: list[TableChanges]) -> tuple[str, ...]:
+    names = (f"{each.target[0]}.{each.target[1].name}" for each in changes)
+    return tuple(dict.fromkeys(names))
+
+
+def _passing(rows: SpooledRows) -> tuple[tuple[str, ...], Counts]:
+    """Return the tables of which rows pass, and what is left out; blocking.
+
+    The file is only walked through where that depends on the rows.
+    """
+    targets = rows.targets.values()
+    if not any(isinstance(target, Screened) for target in targets):
+        return tuple(f"{schema}.{table.name}" for schema, table in targets), Counts()
+    found: dict[str, None] = {}
+    left_out = Counts()
+    for part in rows.changes():
+        found.update(dict.fromkeys(_names([each for each in part if each.rows])))
+        for each in part:
+            left_out.update(each.left_out or {})
+    return tuple(found), left_out
+
+
+def _concerned(change: SchemaChange) -> tuple[str, ...]:
+    """Return the tables that a DDL made, changed or dropped, under their names after it."""
+    named = [(schema, table) for schema, table in (*change.dropped, *change.created)]
+    named += [(schema, after) for schema, _, after in change.altered]
+    named += [(schema, after) for _, _, schema, after in change.renamed]
+    return tuple(dict.fromkeys(f"{schema}.{table.name}" for schema, table in named))

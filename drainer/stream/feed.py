@@ -1,0 +1,346 @@
+"""Feed: pulls, merges and decodes for one reader, in an event loop, from one place on.
+
+    fill:   merge ── below what the last look at the Pumps allows ── decode ──> one portion waits
+    beside: passes over the list of Pumps, heartbeats under a name, the cluster's time
+
+In memory are at most `buffer_bytes` in front of the merge, one run that waits and one that is being
+decoded (about 1 MiB each, and one message for each Pump), and 5 MiB of a large transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import tempfile
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import grpc
+
+from drainer.ddl.follower import DdlFollower, NotedJobs
+from drainer.ddl.job_source import JobSource, open_job_source
+from drainer.ddl.starting_schema import StartingSchema, schema_from_history
+from drainer.intake.merge_holder import PumpView
+from drainer.intake.merger import Merger
+from drainer.intake.puller import Who
+from drainer.intake.pump_set import Pumps
+from drainer.intake.spool import Spool
+from drainer.pull_refusals import HINTS
+from drainer.relay_log.stage import NoRelay
+from drainer.sinks.checkpoint import Checkpoint
+from drainer.stream.decoder import Decoder, Portion
+from drainer.stream.registration import (
+    HEARTBEAT_S,
+    Named,
+    Nameless,
+    check_name,
+    take_name,
+)
+from drainer.stream.transaction import Reached
+from drainer.task.selection import Selection
+from penstock.cluster.etcd import connect
+from penstock.cluster.node_registry import NodeState, Registry
+from penstock.codes import Code
+from penstock.ddl import SchemaChange
+from penstock.errors import NeedsOperator, Retryable
+from penstock.filters import FilterConfig, Rules
+from penstock.oracle.client import Oracle, open_oracle
+from penstock.oracle.cluster_id import find_cluster_id
+from penstock.security.tls import Tls
+from penstock.settings.setting import out_of_range
+
+log = logging.getLogger(__name__)
+
+BEGINNING: Final = 0
+"""Where all history begins."""
+NOW: Final = -1
+"""What is committed from now on."""
+
+_RETRY_S = 1.0
+_HINTS = {
+    **HINTS,
+    grpc.StatusCode.OUT_OF_RANGE: "begin with a fresh copy of the data, and read after its"
+    " commit_ts; a reader with a name keeps Pumps from purging what it has not acknowledged",
+    grpc.StatusCode.FAILED_PRECONDITION: "check the cluster that this reader was pointed at",
+    grpc.StatusCode.PERMISSION_DENIED: "check the cluster that this reader was pointed at",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReaderOptions:
+    """Settings of a reader that few programs ever need to change."""
+
+    # Addresses of the PDs where a TiDB is the writer, comma-separated; its DDL comes from there.
+    pd_address: str = ""
+    # For an etcd and a PD at https://; None means the `tls` that the Pumps are asked with.
+    etcd_tls: Tls | None = None
+    pd_tls: Tls | None = None
+    # What routes with extract-source call this upstream.
+    source_id: str = ""
+    # commit_ts of transactions that are left out; a DDL among them is still followed.
+    ignored_ts: frozenset[int] = frozenset()
+    # How much of all Pumps may wait for the merge.
+    buffer_bytes: int = 16 << 20
+    # Larger transactions go through a file, one for each Pump at a time.
+    large_bytes: int = 8 << 20
+    # Where those files are; None means the system's folder for temporary files.
+    spool_dir: str | Path | None = None
+    # How often the Pumps are listed while there is something to read: its delay at the most.
+    list_interval_s: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Raise `NeedsOperator` for a value out of range."""
+        for name in ("buffer_bytes", "large_bytes", "list_interval_s"):
+            if getattr(self, name) <= 0:
+                raise out_of_range(name, getattr(self, name), "it must be above zero")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What a program asks a reader for; see `Reader.connect`."""
+
+    etcd_urls: str
+    after: int | str
+    name: str
+    filter: FilterConfig | None
+    tls: Tls | None
+    options: ReaderOptions
+
+    def check(self) -> int | Reached:
+        """Return where to begin; raise `NeedsOperator` for what cannot be."""
+        if self.name:
+            check_name(self.name)
+        if isinstance(self.after, str):
+            return Reached.from_text(self.after)
+        if type(self.after) is not int or not NOW <= self.after < 1 << 63:
+            hint = "give BEGINNING, NOW, a commit_ts or a checkpoint"
+            raise NeedsOperator(
+                f"nothing is after {self.after!r}", hint=hint, code=Code.READER_POSITION
+            )
+        return self.after
+
+
+async def open_feed(wanted: Wanted) -> ReaderFeed:
+    """Connect, and begin to pull; `Retryable` where etcd, oracle or a PD do not answer."""
+    begin = wanted.check()
+    options, tls = wanted.options, wanted.tls
+    if tls is not None:
+        tls.check()
+    pd_tls = options.pd_tls or tls
+    async with AsyncExitStack() as stack:
+        etcd = connect(wanted.etcd_urls, tls=options.etcd_tls or tls)
+        stack.push_async_callback(asyncio.to_thread, etcd.close)
+        pd_address = options.pd_address or None
+        cluster_id = await asyncio.to_thread(find_cluster_id, etcd, pd_address, pd_tls)
+        oracle = open_oracle(etcd, pd_address, tls, pd_tls=pd_tls)
+        stack.push_async_callback(asyncio.to_thread, oracle.close)
+        source = await asyncio.to_thread(open_job_source, options.pd_address, etcd, pd_tls)
+        start = await asyncio.to_thread(_start, begin, cluster_id, oracle, source)
+        schema = await asyncio.to_thread(schema_from_history, source, start.checkpoint)
+        folder = await asyncio.to_thread(_spool_folder, options.spool_dir, stack)
+        spool = Spool(folder, bytes_max=options.large_bytes)
+        feed = ReaderFeed(wanted, start, spool, Cluster(Registry(etcd), oracle, source, schema))
+        stack.push_async_callback(feed.end)
+        await feed.begin()
+        feed.resources = stack.pop_all()
+    return feed
+
+
+def _start(begin: int | Reached, cluster_id: int, oracle: Oracle, source: JobSource) -> Reached:
+    """Return the place to begin at; blocking."""
+    if isinstance(begin, Reached):
+        if begin.cluster_id != cluster_id:
+            raise NeedsOperator(
+                f"the checkpoint is of cluster {begin.cluster_id}, and this etcd is that of cluster"
+                f" {cluster_id}",
+                hint="check the address of etcd, and whose checkpoint this is",
+                code=Code.CLUSTER_MISMATCH,
+            )
+        return begin
+    start_ts = oracle.get_ts() if begin == NOW else begin
+    if start_ts > 0:  # A DDL that was committed by then may still be without a job.
+        source.check_settled()
+    return Reached(cluster_id, Checkpoint(start_ts, 0))
+
+
+def _spool_folder(wanted: str | Path | None, stack: AsyncExitStack) -> Path:
+    try:
+        made = tempfile.TemporaryDirectory(prefix="penstock-reader-", dir=wanted)
+    except OSError as error:
+        raise NeedsOperator(
+            f"there is no place for large transactions: {error}",
+            hint="set spool_dir",
+            code=Code.SPOOL,
+        ) from error
+    stack.push_async_callback(asyncio.to_thread, made.cleanup)
+    return Path(made.name)
+
+
+def _as_it_is(error: NeedsOperator, ts: int, change: SchemaChange | None) -> NeedsOperator:
+    """Return what stops a reader at a DDL; it has no downstream where another one could run."""
+    return NeedsOperator(f"DDL at {ts}: {error.problem}", hint=error.hint, code=error.code)
+
+
+class Cluster(NamedTuple):
+    """What a feed asks of the cluster besides its Pumps."""
+
+    registry: Registry
+    oracle: Oracle
+    source: JobSource
+    schema: StartingSchema
+
+
+class ReaderFeed:
+    """What a reader is fed by; belongs to one event loop."""
+
+    def __init__(self, wanted: Wanted, start: Reached, spool: Spool, cluster: Cluster) -> None:
+        self.start = start
+        self.acknowledged_ts = start.checkpoint.commit_ts
+        self.resources = AsyncExitStack()
+        """What else is to be closed in the end."""
+        self._wanted = wanted
+        self._registry, self._oracle = cluster.registry, cluster.oracle
+        options, checkpoint = wanted.options, start.checkpoint
+        kind = Named if wanted.name else Nameless
+        node_id = wanted.name or f"reader-{socket.gethostname()}-{os.getpid()}"
+        self._membership = kind(
+            cluster.registry, cluster.oracle, node_id, lambda: self.acknowledged_ts
+        )
+        self._merger = Merger(checkpoint.commit_ts, options.ignored_ts)
+        who = Who(start.cluster_id, node_id, spool, tls=wanted.tls, hints=_HINTS)
+        self._pumps = Pumps(
+            self._merger, self._membership, who, options.buffer_bytes, checkpoint.pumps
+        )
+        schemas = cluster.schema.tracker
+        selection = Selection(Rules(wanted.filter, source_id=options.source_id), schemas)
+        self._jobs = NotedJobs(cluster.source, cluster.schema, NoRelay())
+        follower = DdlFollower(
+            schemas,
+            self._jobs.fetch,
+            overrides={},
+            ignored_ts=options.ignored_ts,
+            route=selection.route,
+            way_out=_as_it_is,
+        )
+        self.decoder = Decoder(
+            start,
+            schemas,
+            lookup=selection.lookup,
+            follow=follower.follow,
+            ignored_ts=options.ignored_ts,
+        )
+        self._listed_ts, self._looked_s = checkpoint.commit_ts, float("-inf")
+        self._tasks: list[asyncio.Task[None]] = []
+        self._portion: Portion | None = None
+        self._filled, self._emptied = asyncio.Event(), asyncio.Event()
+        self._failure: BaseException | None = None
+        self._problem = ""
+        self._is_new = False
+        self._is_closed = False
+
+    async def begin(self) -> None:
+        """Take the name, look at the Pumps, and begin to pull."""
+        name = self._wanted.name
+        if name:
+            now_ts = await asyncio.to_thread(self._oracle.get_ts)
+            self._is_new = not await asyncio.to_thread(take_name, self._registry, name, now_ts)
+            await self._membership.refuse_gap()
+        await self._pumps.refresh()
+        self._is_new = False
+        self._begin_task(self._fill())
+        self._begin_task(self._pumps.run(HEARTBEAT_S))
+        self._begin_task(self._membership.keep_time())
+
+    def _begin_task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        task.add_done_callback(self._task_ended)
+        self._tasks.append(task)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and self._failure is None:
+            self._failure = task.exception()
+            self._filled.set()
+
+    async def more(self) -> Portion | None:
+        """Return what comes next, None once this is closed; may be cancelled, and loses nothing.
+
+        Raises what stops the stream, again each time.
+        """
+        while not self._is_closed:
+            if self._portion is not None:
+                portion, self._portion = self._portion, None
+                self._emptied.set()
+                return portion
+            if self._failure is not None:
+                raise self._failure
+            self._filled.clear()
+            await self._filled.wait()
+        return None
+
+    async def _fill(self) -> None:
+        """Take from the merge and decode, a portion ahead of the reader."""
+        while True:
+            self._pumps.arrived.clear()
+            merged = self._merger.take(self._listed_ts)
+            if merged is not None:
+                self._pumps.taken()
+                portion = await self.decoder.decode(merged, self._pumps.standing())
+                del merged
+                while self._portion is not None:
+                    self._emptied.clear()
+                    await self._emptied.wait()
+                self._portion = portion
+                del portion
+                self._filled.set()
+            elif self._merger.low_water > self._listed_ts:
+                await self._look()
+            else:
+                self._pumps.hurry()
+                await self._pumps.arrived.wait()
+
+    async def _look(self) -> None:
+        """List the Pumps: what was at or below the low water before that may pass then."""
+        loop, interval_s = asyncio.get_running_loop(), self._wanted.options.list_interval_s
+        await asyncio.sleep(max(0.0, self._looked_s + interval_s - loop.time()))
+        self._looked_s, low_water = loop.time(), self._merger.low_water
+        try:
+            await self._pumps.refresh()
+        except Retryable as error:
+            self._problem = f"the list of Pumps cannot be read: {error}"
+            await asyncio.sleep(_RETRY_S)
+        else:
+            self._problem = ""
+            self._listed_ts = max(self._listed_ts, low_water)
+
+    def waits_for(self) -> str:
+        """Return who or what holds the stream up, and what helps; empty while it moves."""
+        views = self._pumps.views()
+        held = self._pumps.held().describe(views)
+        reasons = [self._problem, self._jobs.waits_for()]
+        reasons += [held.get("held_by", ""), held.get("held_by_remedy", "")]
+        return "; ".join(filter(None, reasons))
+
+    def pumps(self) -> list[PumpView]:
+        """Return every Pump as the merge sees it."""
+        return self._pumps.views()
+
+    async def close(self) -> None:
+        """End everything; `more` returns None from now on."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._filled.set()
+            await self.resources.aclose()
+
+    async def end(self) -> None:
+        """Stop pulling, and leave the cluster; a name keeps its place."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._pumps.close()
+        await self._membership.leave(NodeState.PAUSED, is_new=self._is_new)

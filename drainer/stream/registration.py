@@ -1,0 +1,147 @@
+"""Registration: what a reader is to the cluster: an entry of its own by a name, or nothing.
+
+/tidb-binlog/v1/drainers/<name>   state `reading` while it runs, `paused` after it has closed
+
+`max_commit_ts` there is what the program has acknowledged: Pumps purge nothing after it, and one
+that leaves waits for it, as for a Drainer's checkpoint. The host is reader@MACHINE:0, where no one
+listens, and by which such an entry is known (`NodeStatus.is_reader`). Which run it is, is in the
+label: of two that took a name at the same moment the first one finds the second's, and stops.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from drainer.cluster.membership import Membership
+from penstock.cluster.node_registry import (
+    READER,
+    NodeKind,
+    NodeRegistry,
+    NodeState,
+    NodeStatus,
+    Statuses,
+    is_live,
+)
+from penstock.codes import Code
+from penstock.errors import NeedsOperator
+from penstock.oracle.client import Oracle
+
+HEARTBEAT_S: Final = 1.0
+WATCHED_S: Final = 3.5
+"""A reader that runs shows that within so many seconds."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_LOOK_S: Final = 0.1
+
+
+def host_of_reader() -> str:
+    """Return what stands in place of an address."""
+    return f"{READER}{socket.gethostname()}:0"
+
+
+class Named(Membership):
+    """A reader that is listed."""
+
+    def __init__(
+        self, registry: NodeRegistry, oracle: Oracle, name: str, acknowledged_ts: Callable[[], int]
+    ) -> None:
+        super().__init__(
+            registry, oracle, node_id=name, host=host_of_reader(), checkpoint_ts=acknowledged_ts
+        )
+        self.state = NodeState.READING
+        self._label = {"run": secrets.token_hex(8)}
+        self._listed_s = float("-inf")
+
+    def _status(self) -> NodeStatus:
+        return replace(super()._status(), label=self._label)
+
+    def _publish_and_list(self, status: NodeStatus) -> Statuses:
+        """List the Pumps; publish now and then, for no one waits for this status to be fresh.
+
+        Raises `NeedsOperator` when another reader has taken the name meanwhile.
+        """
+        now_s = time.monotonic()
+        if now_s - self._listed_s < HEARTBEAT_S / 2:
+            return self._list()
+        if self._is_listed:
+            found = self._registry.get(NodeKind.DRAINER, self.node_id)
+            if found is not None and found.is_reader and found.label != self._label:
+                self._is_listed = False
+                raise _taken(found)
+        self._listed_s = now_s
+        return super()._publish_and_list(status)
+
+
+class Nameless(Membership):
+    """A reader that no one knows of: it looks at the Pumps, and writes nothing to etcd."""
+
+    def __init__(
+        self, registry: NodeRegistry, oracle: Oracle, name: str, acknowledged_ts: Callable[[], int]
+    ) -> None:
+        super().__init__(
+            registry, oracle, node_id=name, host=host_of_reader(), checkpoint_ts=acknowledged_ts
+        )
+
+    def _publish_and_list(self, status: NodeStatus) -> Statuses:
+        return self._list()
+
+    async def list_again(self, pump: NodeStatus) -> None:
+        """Leave etcd as it is; the Pump is waited for all the same."""
+
+    async def publish(self, state: NodeState) -> None:
+        """Publish nothing."""
+
+
+def check_name(name: str) -> None:
+    """Raise `NeedsOperator` for a name that cannot be one."""
+    if not _NAME.fullmatch(name):
+        raise NeedsOperator(
+            f"{name!r} is no name for a reader",
+            hint="up to 100 letters, digits, dots, dashes and underscores, the first one no mark",
+            code=Code.READER_NAME,
+        )
+
+
+def take_name(
+    registry: NodeRegistry, name: str, now_ts: int, *, watched_s: float = WATCHED_S
+) -> bool:
+    """Return whether a reader of that name has been here before; blocking.
+
+    Raises `NeedsOperator` when the name is a Drainer's, or a reader's that runs.
+
+    One that was heard of a moment ago, and may have been killed since, is watched for `watched_s`.
+    May be Retryable.
+    """
+    found = registry.get(NodeKind.DRAINER, name)
+    if found is None:
+        return False
+    if not found.is_reader:
+        raise NeedsOperator(
+            f"{name} is the name of the Drainer at {found.host}",
+            hint="give the reader another",
+            code=Code.NODE_ID_TAKEN,
+        )
+    end_s = time.monotonic() + watched_s
+    while is_live(found, now_ts) and time.monotonic() < end_s:
+        time.sleep(_LOOK_S)
+        last = registry.get(NodeKind.DRAINER, name)
+        if last is None or last.state is not NodeState.READING:
+            return True
+        if last.update_ts != found.update_ts:
+            raise _taken(last)
+    return True
+
+
+def _taken(other: NodeStatus) -> NeedsOperator:
+    machine = other.host.removeprefix(READER).rpartition(":")[0]
+    return NeedsOperator(
+        f"a reader on {machine} runs under the name {other.node_id}",
+        hint="stop it, or give this one another name",
+        code=Code.NODE_ID_TAKEN,
+    )

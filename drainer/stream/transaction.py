@@ -1,0 +1,218 @@
+"""Transaction: what a reader gets, in commit order: the changes of a transaction, or a DDL.
+
+Rows stay the writer's bytes until they are asked for. A large transaction's are in a file and read
+from there slice by slice, so that they are there until the program asks for what comes after it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final, Literal, NamedTuple
+
+from drainer.intake.payload import Spooled
+from drainer.sinks.checkpoint import Checkpoint
+from drainer.task.row_changes import TableChanges, Target
+from penstock.codes import Code
+from penstock.datum.rows.reader import stored_columns
+from penstock.datum.rows.row_codec import RowCodec
+from penstock.ddl import SchemaChange
+from penstock.errors import Malformed, NeedsOperator
+from penstock.ts import physical_ms
+from penstock.wire.binlog import MutationType, Origin
+
+Row = Mapping[str, object]
+"""Values by column name, as `penstock.datum.rows.fields` says for each type."""
+
+_CLUSTER: Final = "cluster"
+_WRITER: Final = "reader"
+
+
+class Reached(NamedTuple):
+    """A place in the stream of a cluster: all up to there was read."""
+
+    cluster_id: int
+    checkpoint: Checkpoint
+
+    @property
+    def text(self) -> str:
+        """The place as JSON, for a program to store: a downstream's checkpoint, and the cluster."""
+        return json.dumps(
+            json.loads(self.checkpoint.to_json(_WRITER)) | {_CLUSTER: self.cluster_id}
+        )
+
+    @classmethod
+    def from_text(cls, text: str) -> Reached:
+        """Return the place that `text` stands for; raise `Malformed` for anything else."""
+        try:
+            stored = json.loads(text)
+        except ValueError:
+            stored = None
+        cluster_id = stored.get(_CLUSTER) if isinstance(stored, dict) else None
+        if type(cluster_id) is not int:
+            raise Malformed(
+                f"{text!r} is no checkpoint of a reader",
+                hint="hand back a `checkpoint` as it was; or give a commit_ts, as a number",
+                code=Code.READER_POSITION,
+            )
+        return cls(cluster_id, Checkpoint.from_fields(stored))
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One row that a transaction changed.
+
+    `before` is None for an insert, `after` for a delete. Columns that rows do not hold, generated
+    VIRTUAL ones, are in neither. `key` names the columns of the primary key, none without one.
+    """
+
+    kind: Literal["insert", "update", "delete"]
+    schema: str
+    table: str
+    before: Row | None
+    after: Row | None
+    key: tuple[str, ...] = ()
+
+
+class _RowForm:
+    """How the rows of one version of a table become changes."""
+
+    def __init__(self, target: Target) -> None:
+        self._schema, table = target
+        self._table = table.name
+        self._codec = RowCodec(table)
+        self._names = [(each.position, each.column.name) for each in stored_columns(table)]
+        key = table.primary_key
+        self._key = tuple(part.name for part in key.columns) if key is not None else ()
+
+    def change(self, kind: int, data: bytes) -> Change:
+        """Return a row's change; raise `Malformed` for bytes that are none."""
+        place = (self._schema, self._table)
+        if kind == MutationType.INSERT:
+            row = self._codec.decode_insert(data)
+            return Change("insert", *place, None, self._named(row), self._key)
+        if kind == MutationType.DELETE:
+            row = self._codec.decode_delete(data)
+            return Change("delete", *place, self._named(row), None, self._key)
+        before, after = self._codec.decode_update(data)
+        return Change("update", *place, self._named(before), self._named(after), self._key)
+
+    def _named(self, row: tuple[object, ...]) -> Row:
+        return {name: row[position] for position, name in self._names}
+
+
+class RowForms:
+    """The forms of the tables as they are between two DDLs."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Target, _RowForm]] = {}
+
+    def of(self, target: Target) -> _RowForm:
+        """Return the form of a target, which is one object for as long as no DDL comes."""
+        known = self._known.get(id(target))
+        if known is None:
+            known = self._known[id(target)] = (target, _RowForm(target))
+        return known[1]
+
+
+class Changes(Iterable[Change]):
+    """The changes of one transaction, decoded as they are walked through, as often as wanted.
+
+    Those of a table come in their order, one table after the other. A row that cannot be decoded
+    raises `Malformed`.
+    """
+
+    def __init__(
+        self,
+        parts: Callable[[], Iterable[list[TableChanges]]],
+        forms: RowForms,
+        spooled: Spooled | None = None,
+    ) -> None:
+        """`parts` are what there is, from the first on; of a large transaction in its file."""
+        self._parts = parts
+        self._forms = forms
+        self._spooled = spooled
+        self._is_gone = False
+
+    def __iter__(self) -> Iterator[Change]:
+        spooled = self._spooled
+        if spooled is not None and (self._is_gone or not spooled.path.exists()):
+            raise NeedsOperator(
+                f"the changes of the large transaction {spooled.outline.commit_ts} are gone",
+                hint="read them before asking for what comes next",
+                code=Code.READER_ROWS_GONE,
+            )
+        for part in self._parts():
+            for changes in part:
+                if changes.rows:
+                    change = self._forms.of(changes.target).change
+                    yield from map(change, changes.kinds, changes.rows)
+
+    @property
+    def is_large(self) -> bool:
+        """True when they are in a file, and not there for longer than the transaction's turn."""
+        return self._spooled is not None
+
+    def expire(self) -> None:
+        """Let no one begin to read a large transaction any more; in any thread."""
+        self._is_gone = True
+
+    def release(self) -> None:
+        """Delete the file of a large transaction; in the event loop alone."""
+        self.expire()
+        if self._spooled is not None:
+            self._spooled.release()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Committed:
+    """What every element of the stream has."""
+
+    commit_ts: int
+    start_ts: int
+    origin: Origin | None
+    """Where it was made, if a source passed it on."""
+    tables: tuple[str, ...]
+    """The tables concerned, as schema.table."""
+    reached: Reached = field(repr=False)
+
+    @property
+    def checkpoint(self) -> str:
+        """What to store once this is done, and to hand back as `after`: all up to here is read."""
+        return self.reached.text
+
+    @property
+    def committed_at(self) -> datetime:
+        """When it was committed, by the cluster's clock, to the millisecond."""
+        return datetime.fromtimestamp(physical_ms(self.commit_ts) / 1000, UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transaction(_Committed):
+    """Row changes that were committed together; `size_bytes` is what they took on a Pump."""
+
+    size_bytes: int
+    changes: Changes = field(repr=False)
+
+    @property
+    def is_large(self) -> bool:
+        """True when its changes are in a file: read them before asking for what comes next."""
+        return self.changes.is_large
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ddl(_Committed):
+    """A schema change: rows before it have the columns before it, and rows after it those after.
+
+    `schema` is the database that `query` is about, `change` what became of tables, by their
+    definitions before and after.
+    """
+
+    schema: str
+    query: str
+    change: SchemaChange = field(repr=False)
+
+
+Committed = Transaction | Ddl

@@ -1,0 +1,30 @@
+"""Stream: `drainer.stream` under the name that programs know: read committed transactions.
+
+Like the programs of `penstock.__main__` it is named here and imported from above, because a reader
+is a Drainer without a downstream, and this package stays below all others. `stream.pyi` says the
+same to type checkers.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import Final
+
+from penstock.node import command
+
+
+def _reader() -> ModuleType:
+    try:
+        return importlib.import_module("drainer.stream")
+    except ImportError as error:
+        found = command.ending(error, EXTRA)
+        raise error if found is None else ImportError(found.line, name=error.name) from error
+
+
+EXTRA: Final = "stream"
+"""The extra of the distribution that brings what a reader needs: neither Spark nor Java."""
+
+_found = _reader()
+__all__ = list(_found.__all__)
+globals().update({name: getattr(_found, name) for name in __all__})

@@ -1,0 +1,15 @@
+from drainer.stream import BEGINNING as BEGINNING
+from drainer.stream import NOW as NOW
+from drainer.stream import AsyncReader as AsyncReader
+from drainer.stream import Change as Change
+from drainer.stream import Ddl as Ddl
+from drainer.stream import EventRule as EventRule
+from drainer.stream import ExpressionRule as ExpressionRule
+from drainer.stream import FilterConfig as FilterConfig
+from drainer.stream import PumpView as PumpView
+from drainer.stream import Reader as Reader
+from drainer.stream import ReaderOptions as ReaderOptions
+from drainer.stream import RouteRule as RouteRule
+from drainer.stream import TablePattern as TablePattern
+from drainer.stream import Tls as Tls
+from drainer.stream import Transaction as Transaction
