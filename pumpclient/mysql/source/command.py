@@ -100,6 +100,7 @@ def run(settings: SourceConfig) -> int:
         pages = HttpStatus(f"Penstock source {settings.source_id}")
         Pages(source, settings.source_id).add_to(pages)
         await pages.start(settings.status_addr, 0)
+        source.pages_url = pages.url
         supervisor.say(supervisor.READY)
         running = asyncio.create_task(asyncio.to_thread(source.run))
         stopping = asyncio.create_task(stop.wait())

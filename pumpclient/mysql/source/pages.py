@@ -14,6 +14,7 @@ from typing import Any
 from penstock.errors import NeedsOperator
 from penstock.node import build_info
 from penstock.node.http_status import JSON, Answer, HttpStatus
+from penstock.node.recent_problems import RECENT
 from pumpclient.mysql.relay.layout import FileName, Location
 from pumpclient.mysql.source.service import SourceService
 from pumpclient.mysql.source.state.left_out import LeftOutTable
@@ -54,6 +55,7 @@ def described(service: SourceService) -> dict[str, Any]:
         "lives": counters.runs,
         "history_rows": counters.history_rows,
         "rulings": counters.rulings,
+        "problems": [{"time": moment, "summary": line} for moment, line in RECENT.lines()],
         "left_out": {
             each.label: {
                 "since": each.since,

@@ -2,6 +2,7 @@
 
     /penstock/v1/sources/<id>         JSON, the fields of `Checkpoint`
     /penstock/v1/sources/<id>/owner   who runs it, on that process' lease
+    /penstock/v1/sources/<id>/pages   the URL of that process' status pages, on the same lease
 
 Only the owner writes the first, in an etcd transaction that demands the second. `done` is a place
 in the relay log: all up to it is committed. The relay log's sub-directories count histories, and so
@@ -127,7 +128,9 @@ class CheckpointStore(Protocol):
 class SourceStore:
     """One source's checkpoint while this process owns it; `own` first."""
 
-    def __init__(self, etcd: EtcdClient, source_id: str, *, ttl_s: int = 10) -> None:
+    def __init__(
+        self, etcd: EtcdClient, source_id: str, *, ttl_s: int = 10, pages_url: str = ""
+    ) -> None:
         """Name the source; nothing is asked yet. A dead owner has it for `ttl_s` seconds more."""
         if not source_id or "/" in source_id:
             raise NeedsOperator(f"source-id is {source_id!r}", hint="a name without /")
@@ -135,6 +138,7 @@ class SourceStore:
         self._ttl_s = ttl_s
         self._key = SOURCES + source_id
         self._owner_key = f"{self._key}/owner"
+        self._pages_url = pages_url
         self._lease: Lease | None = None
         self._created = 0
         self._lock = threading.Lock()
@@ -165,6 +169,7 @@ class SourceStore:
                     success=[
                         do.put(self._owner_key, holder, lease=lease.id),
                         do.get(self._key),
+                        do.put(f"{self._key}/pages", self._pages_url, lease=lease.id),
                         do.get(self._owner_key),
                     ],
                     failure=[do.get(self._owner_key)],
