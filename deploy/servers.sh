@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # Unpacks servers beside the machine's own packages: those that this Debian release does not have, or that its package would
-# start as a service.
+# start as a service. And axe-core, with which the console's tests look for barriers, from npm's registry, by its checksum.
 #
-#   deploy/servers.sh FOLDER NAME...    NAME: mysql, mariadb or prometheus
+#   deploy/servers.sh FOLDER NAME...    NAME: mysql, mariadb, prometheus or axe-core
 #
 # Each goes to FOLDER/NAME with every library it needs, its own loader and C library included, so that nothing of the
 # machine is used or changed: apt works on a state of its own, and `dpkg -x` only unpacks. Run it again: it does nothing
 # where the server is there. `deploy/local/` starts what is unpacked.
 set -euo pipefail
 SUITE=sid
+AXE=4.14.1
+AXE_SHA256=e6b0ce02b84d892e2e33e403485e7f3d6c29e2be6df65daf44d89ba564139745
 folder=$1; shift
 say() { printf 'setup: %s\n' "$*" >&2; }
 die() { say "$@"; exit 1; }
@@ -69,13 +71,30 @@ unpack() {
   unset APT_CONFIG
 }
 
+fetch_axe() {
+  local at=$folder/axe-core
+  say "fetching axe-core $AXE from npm's registry into $at"
+  rm -rf "$at.new"; mkdir -p "$at.new"
+  curl -fsSL --retry 3 -o "$at.new/package.tgz" "https://registry.npmjs.org/axe-core/-/axe-core-$AXE.tgz" \
+    || die "could not fetch axe-core (is there a network?); run it again"
+  sha256sum --check --quiet <<< "$AXE_SHA256  $at.new/package.tgz" || die "axe-core $AXE is not what it was: not used"
+  tar -xzf "$at.new/package.tgz" -C "$at.new" --strip-components=1 package/axe.min.js package/LICENSE
+  rm "$at.new/package.tgz"
+  mv "$at.new" "$at"
+}
+
 mkdir -p "$folder"
 folder=$(cd "$folder" && pwd)
 apt=
 trap '[ -z "$apt" ] || rm -rf "$apt"' EXIT
 for name; do
-  case $name in mysql|mariadb|prometheus) ;; *) die "no server $name: mysql, mariadb or prometheus" ;; esac
+  case $name in mysql|mariadb|prometheus|axe-core) ;; *) die "no $name: mysql, mariadb, prometheus or axe-core" ;; esac
   [ ! -d "$folder/$name" ] || continue
+  if [ "$name" = axe-core ]; then
+    "$(dirname "$0")/packages.sh" servers
+    fetch_axe
+    continue
+  fi
   if [ -z "$apt" ]; then
     "$(dirname "$0")/packages.sh" servers
     apt=$(mktemp -d)

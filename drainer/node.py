@@ -119,7 +119,7 @@ async def _be_active(
         stack.push_async_callback(presence.end)
         await presence.begin(stop)
         active = await build_active(config, components, front, stack, stop, former)
-        with suppress(PenstockError):  # Whoever reads it sees that this Drainer runs.
+        with suppress(PenstockError):  # Who reads it sees that this Drainer runs.
             await asyncio.to_thread(forget_stop, components.etcd, front.node_id)
         node = _Node(config, components, front, active)
         try:

@@ -24,7 +24,7 @@ log = logging.getLogger("penstock.console")
 
 PROG = "penstock console"
 ADDRESS = "127.0.0.1:9252"
-_REQUEST_S = 10
+_KEEP_ALIVE_S = 30
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -121,9 +121,11 @@ async def _serve(arguments: argparse.Namespace, access: object, stop: asyncio.Ev
         context = server_context(tls, with_client_certificate=bool(allowed))
     poller = Poller(arguments.etcd_urls, etcd_tls=etcd_tls_of(arguments), tls=tls)
     console = Console(poller, access, arguments, allowed=allowed)
-    runner = web.AppRunner(console.app(), access_log=None, keepalive_timeout=_REQUEST_S)
+    runner = web.AppRunner(
+        console.app(), access_log=None, keepalive_timeout=_KEEP_ALIVE_S, shutdown_timeout=1
+    )
     await runner.setup()
-    site = web.TCPSite(runner, host, int(port), ssl_context=context, shutdown_timeout=1)
+    site = web.TCPSite(runner, host, int(port), ssl_context=context)
     try:
         await site.start()
     except OSError as error:

@@ -26,7 +26,7 @@ _SESSIONS_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class Login:
     """One login; `csrf` is in every form of its pages."""
 
     name: str
@@ -41,35 +41,35 @@ class Access:
         """Take the token, empty for none; `clock` never goes back."""
         self._token = token.encode()
         self._clock = clock
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, Login] = {}
 
     @property
     def has_token(self) -> bool:
         """Whether anyone may act at all."""
         return bool(self._token)
 
-    def log_in(self, token: str) -> Session | None:
+    def log_in(self, token: str) -> Login | None:
         """Begin a session; None for a token that is not the console's."""
         shown = token.strip().encode("utf-8", "replace")
         if not self._token or not hmac.compare_digest(shown, self._token):
             return None
         now_s = self._clock()
         live = [each for each in self._sessions.values() if each.until_s > now_s]
-        made = Session(secrets.token_urlsafe(32), secrets.token_urlsafe(32), now_s + SESSION_S)
+        made = Login(secrets.token_urlsafe(32), secrets.token_urlsafe(32), now_s + SESSION_S)
         self._sessions = {each.name: each for each in [*live[1 - _SESSIONS_MAX :], made]}
         return made
 
-    def session(self, name: str) -> Session | None:
+    def session(self, name: str) -> Login | None:
         """Return the session of that name while it lasts."""
         found = self._sessions.get(name)
         return found if found is not None and found.until_s > self._clock() else None
 
-    def log_out(self, session: Session) -> None:
+    def log_out(self, session: Login) -> None:
         """End a session."""
         self._sessions.pop(session.name, None)
 
 
-def is_of(session: Session, csrf: str) -> bool:
+def is_of(session: Login, csrf: str) -> bool:
     """Return whether a form is of a page that this session was shown."""
     return hmac.compare_digest(csrf.encode("utf-8", "replace"), session.csrf.encode())
 

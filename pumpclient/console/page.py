@@ -258,10 +258,10 @@ def _plots(state: ClusterState, chronicle: Chronicle, now_s: float) -> Html:
         for stream in drainer.streams
         for line in lines(DRAINER, [drainer.name], f"{STREAM}{stream.pump}")
     ]
-    drawn = [
+    drawn: list[tuple[str, list[plots.Line], plots.Words, float]] = [
         ("Lag of the downstream", lines(DRAINER, drainers, "lag_s"), wording.duration, 1.0),
         ("Rows applied downstream", lines(DRAINER, drainers, "rows"), wording.rate, 10.0),
-        ("Taken by Pumps", lines(PUMP, pumps, "storage_appended_bytes"), wording.byte_rate, 10_000.0),
+        ("Taken by Pumps", lines(PUMP, pumps, "storage_appended_bytes"), wording.byte_rate, 10_000),
         ("Streams behind, as they are merged", streams, wording.duration, 1.0),
         ("Sources behind their servers", lines(SOURCE, sources, "seconds_behind"),
          wording.duration, 1.0),

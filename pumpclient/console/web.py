@@ -27,7 +27,7 @@ from aiohttp import web
 from penstock.errors import NeedsOperator, PenstockError
 from penstock.security.tls import common_names
 from pumpclient.console import page, safe_verbs
-from pumpclient.console.access import COOKIE, SESSION_S, Access, Session, is_loopback, is_of
+from pumpclient.console.access import COOKIE, SESSION_S, Access, Login, is_loopback, is_of
 from pumpclient.console.cluster_state import ClusterState, state_of
 from pumpclient.console.markup import Html
 from pumpclient.console.page import ACTIONS, Notice, Viewer
@@ -54,7 +54,7 @@ _HEADERS: Final = {
     "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
 }
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -179,7 +179,7 @@ class Console:
 
     # Who may act, and what they do.
 
-    def _session(self, request: web.Request) -> Session | None:
+    def _session(self, request: web.Request) -> Login | None:
         return self._access.session(request.cookies.get(COOKIE, ""))
 
     def _viewer(self, request: web.Request) -> Viewer:
@@ -236,7 +236,7 @@ class Console:
         asked = request.match_info
         return safe_verbs.find(self._state(), asked["verb"], asked["node"])
 
-    async def _acting(self, request: web.Request) -> Session:
+    async def _acting(self, request: web.Request) -> Login:
         """Return the session that a form belongs to; refuse one that no page of ours has sent."""
         session = self._session(request)
         form = await request.post()

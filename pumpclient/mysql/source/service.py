@@ -230,9 +230,8 @@ class SourceService:
         opened.callback(client.close)
         connection = etcd.connect(config.etcd_urls, tls=security.etcd_tls)
         opened.callback(connection.close)
-        store = self._store = SourceStore(
-            connection, config.source_id, ttl_s=config.lease_s, pages_url=self.pages_url
-        )
+        store = self._store = SourceStore(connection, config.source_id, ttl_s=config.lease_s)
+        store.pages_url = self.pages_url
         own_once_free(store, self._stopped)
         opened.callback(store.close)
         journal = Journal(config.data_dir / f"{config.source_id}.journal")

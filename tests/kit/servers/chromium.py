@@ -10,6 +10,7 @@ has the methods.
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import select
@@ -46,19 +47,26 @@ DESKTOP = Size("desktop", 1440, 900)
 SIZES = (PHONE, TABLET, DESKTOP)
 
 
+def _high(descriptor: int) -> int:
+    """Return a descriptor's copy that is none of those which Chromium is to find its pipes at."""
+    copy = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10)
+    os.close(descriptor)
+    return copy
+
+
 class Chromium:
     """One browser with one page; use as a context manager."""
 
     def __init__(self, folder: Path) -> None:
         """Start it with a profile of its own in `folder`."""
-        to_read, self._to_write = os.pipe()
-        self._from_read, from_write = os.pipe()
+        to_read, self._to_write = map(_high, os.pipe())
+        self._from_read, from_write = map(_high, os.pipe())
         shell = f'exec "$0" "$@" 3<&{to_read} 4>&{from_write}'
         command = [program("chromium"), *_FLAGS, f"--user-data-dir={folder / 'profile'}"]
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / "chromium.log").open("wb") as log:
             self._process = subprocess.Popen(
-                ["sh", "-c", shell, *command, "about:blank"],
+                ["bash", "-c", shell, *command, "about:blank"],
                 pass_fds=(to_read, from_write), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
         os.close(to_read)
@@ -156,7 +164,7 @@ class Chromium:
 
     def text(self) -> str:
         """Return all text of the page, as it is seen."""
-        return str(self.ask("document.body.innerText"))
+        return str(self.ask("document.body?.innerText"))
 
     def click(self, selector: str) -> None:
         """Press an element, as a person does."""

@@ -128,9 +128,7 @@ class CheckpointStore(Protocol):
 class SourceStore:
     """One source's checkpoint while this process owns it; `own` first."""
 
-    def __init__(
-        self, etcd: EtcdClient, source_id: str, *, ttl_s: int = 10, pages_url: str = ""
-    ) -> None:
+    def __init__(self, etcd: EtcdClient, source_id: str, *, ttl_s: int = 10) -> None:
         """Name the source; nothing is asked yet. A dead owner has it for `ttl_s` seconds more."""
         if not source_id or "/" in source_id:
             raise NeedsOperator(f"source-id is {source_id!r}", hint="a name without /")
@@ -138,7 +136,8 @@ class SourceStore:
         self._ttl_s = ttl_s
         self._key = SOURCES + source_id
         self._owner_key = f"{self._key}/owner"
-        self._pages_url = pages_url
+        self.pages_url = ""
+        """Where this process' status pages are; to be set before `own`."""
         self._lease: Lease | None = None
         self._created = 0
         self._lock = threading.Lock()
@@ -169,7 +168,7 @@ class SourceStore:
                     success=[
                         do.put(self._owner_key, holder, lease=lease.id),
                         do.get(self._key),
-                        do.put(f"{self._key}/pages", self._pages_url, lease=lease.id),
+                        do.put(f"{self._key}/pages", self.pages_url, lease=lease.id),
                         do.get(self._owner_key),
                     ],
                     failure=[do.get(self._owner_key)],
