@@ -1,18 +1,15 @@
 """Command: `penstock console` serves one page that shows a cluster, live.
 
 It asks etcd and every node with the options of `penstock ctl`, and changes nothing unless it has a
-token: then whoever logs in with it may use the safe verbs.
+token: then who logs in with it may use the safe verbs.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import contextlib
-import logging
 import os
-import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from penstock import __version__
@@ -20,11 +17,8 @@ from penstock.errors import NeedsOperator
 from penstock.node import command
 from penstock.settings.setting import check_address
 
-log = logging.getLogger("penstock.console")
-
 PROG = "penstock console"
 ADDRESS = "127.0.0.1:9252"
-_KEEP_ALIVE_S = 30
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,18 +29,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str] | None) -> int:
     # Here, so that a package that is not installed is an error like others.
     from penstock.node import service
-    from pumpclient.console.access import TOKEN_VARIABLE, Access, read_token
+    from pumpclient.console.web import serve
+
+    arguments, token = load(argv)
+    return service.run(partial(serve, arguments, token), extra="console")
+
+
+def load(argv: Sequence[str] | None) -> tuple[argparse.Namespace, str]:
+    """Return what the command line says, and the token; raise `NeedsOperator` for what is not."""
+    from pumpclient.console.access import TOKEN_VARIABLE, read_token
 
     arguments = _parser().parse_args(argv)
     check_address("addr", arguments.addr)
     token = read_token(arguments.token_file, os.environ.get(TOKEN_VARIABLE, ""))
     _refuse_unsafe(arguments, has_token=bool(token))
-    access = Access(token, time.monotonic)
-
-    async def serve(stop: asyncio.Event) -> None:
-        await _serve(arguments, access, stop)
-
-    return service.run(serve, extra="console")
+    return arguments, token
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -100,55 +97,6 @@ def _refuse_unsafe(arguments: argparse.Namespace, *, has_token: bool) -> None:
             "--cert-allowed-cn needs TLS",
             hint="give --ssl-ca, --ssl-cert and --ssl-key, and an --addr that is not loopback",
         )
-
-
-async def _serve(arguments: argparse.Namespace, access: object, stop: asyncio.Event) -> None:
-    from aiohttp import web
-
-    from penstock.node import supervisor
-    from penstock.security.tls import server_context
-    from pumpclient.binlogctl.nodes import etcd_tls_of, tls_of
-    from pumpclient.console.access import Access, is_loopback
-    from pumpclient.console.poller import Poller
-    from pumpclient.console.web import Console
-
-    assert isinstance(access, Access)
-    host, _, port = arguments.addr.rpartition(":")
-    host = host.strip("[]")
-    tls, allowed = tls_of(arguments), frozenset(arguments.cert_allowed_cn)
-    context = None
-    if tls is not None and arguments.ssl_cert and not is_loopback(host):
-        context = server_context(tls, with_client_certificate=bool(allowed))
-    poller = Poller(arguments.etcd_urls, etcd_tls=etcd_tls_of(arguments), tls=tls)
-    console = Console(poller, access, arguments, allowed=allowed)
-    runner = web.AppRunner(
-        console.app(), access_log=None, keepalive_timeout=_KEEP_ALIVE_S, shutdown_timeout=1
-    )
-    await runner.setup()
-    site = web.TCPSite(runner, host, int(port), ssl_context=context)
-    try:
-        await site.start()
-    except OSError as error:
-        await runner.cleanup()
-        raise NeedsOperator(
-            f"cannot listen on {arguments.addr}: {error}", hint="choose another --addr"
-        ) from error
-    bound = runner.addresses[0][1]
-    shown = f"[{host}]" if ":" in host else host
-    log.info("the console is at %s://%s:%d/", "https" if context else "http", shown, bound)
-    supervisor.say(supervisor.READY)
-    tasks = [asyncio.create_task(each) for each in (poller.run(), console.run(), stop.wait())]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        await console.close()
-        for task in tasks:
-            task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.gather(*tasks, return_exceptions=True)
-        await runner.cleanup()
 
 
 if __name__ == "__main__":

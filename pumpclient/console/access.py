@@ -1,4 +1,4 @@
-"""Access: who may act at a console: whoever has shown its token, for a while, from this very page.
+"""Access: who may act at a console: those who have shown its token, for a while, from its page.
 
 Without a token a console is read-only. With one, a form takes it and a session begins: a random
 name in a cookie that no script can read and no other site can send (HttpOnly, SameSite=Strict), and

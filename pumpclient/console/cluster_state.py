@@ -20,7 +20,17 @@ from penstock.cluster.node_registry import NodeState, NodeStatus, is_live
 from penstock.ts import compose, physical_ms
 from pumpclient.console import wording
 from pumpclient.console.chronicle import Chronicle
-from pumpclient.console.facts import Facts, listed, number, text, texts, timestamp, truth, within
+from pumpclient.console.facts import (
+    Facts,
+    drainer_lag_s,
+    listed,
+    number,
+    text,
+    texts,
+    timestamp,
+    truth,
+    within,
+)
 from pumpclient.console.observation import (
     DRAINER,
     PUMP,
@@ -296,7 +306,7 @@ def _drainers(listing: Listing, seen: Observation, rates: _Rates) -> Iterator[Dr
             level=look.level,
             word=look.word,
             why=look.why,
-            lag_s=number(facts, "lag_s") if look.level < Level.WATCH else None,
+            lag_s=drainer_lag_s(facts) if look.level < Level.WATCH else None,
             rows_per_s=rates.of(DRAINER, name, "rows"),
             transactions_per_s=rates.of(DRAINER, name, "transactions"),
             checkpoint_s=physical_ms(node.max_commit_ts) / 1000,
@@ -413,7 +423,7 @@ def _drainer_concerns(drainer: DrainerNode) -> Iterator[Concern]:
         yield Concern(
             level=Level.ACT,
             title=f"Drainer {name} has stopped and waits for a decision",
-            detail=f"{stop.made}: {stop.problem}",
+            detail=f"{stop.made[:19].replace('T', ' ')} UTC: {stop.problem}",
             remedy="" if stop.choices else stop.hint,
             choices=stop.choices,
         )

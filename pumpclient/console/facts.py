@@ -42,6 +42,11 @@ def text(facts: Facts, name: str) -> str:
     return str(found)[:_TEXT_CHARS_MAX] if isinstance(found, int | float) else ""
 
 
+def drainer_lag_s(facts: Facts) -> float | None:
+    """Return how far a Drainer's downstream is behind, None while it has no checkpoint yet."""
+    return number(facts, "lag_s") if timestamp(facts, "max_commit_ts") else None
+
+
 def truth(facts: Facts, name: str) -> bool:
     """Return whether a fact is there and true."""
     return facts.get(name) is True

@@ -258,18 +258,15 @@ def _plots(state: ClusterState, chronicle: Chronicle, now_s: float) -> Html:
         for stream in drainer.streams
         for line in lines(DRAINER, [drainer.name], f"{STREAM}{stream.pump}")
     ]
-    drawn: list[tuple[str, list[plots.Line], plots.Words, float]] = [
-        ("Lag of the downstream", lines(DRAINER, drainers, "lag_s"), wording.duration, 1.0),
-        ("Rows applied downstream", lines(DRAINER, drainers, "rows"), wording.rate, 10.0),
-        ("Taken by Pumps", lines(PUMP, pumps, "storage_appended_bytes"), wording.byte_rate, 10_000),
-        ("Streams behind, as they are merged", streams, wording.duration, 1.0),
-        ("Sources behind their servers", lines(SOURCE, sources, "seconds_behind"),
-         wording.duration, 1.0),
-    ]  # fmt: skip
+    drawn = [
+        ("Lag of the downstream", lines(DRAINER, drainers, "lag_s"), plots.SECONDS),
+        ("Rows applied downstream", lines(DRAINER, drainers, "rows"), plots.EACH_SECOND),
+        ("Taken by Pumps", lines(PUMP, pumps, "storage_appended_bytes"), plots.BYTES_EACH_SECOND),
+        ("Lag of Pumps' streams", streams, plots.SECONDS),
+        ("Lag of sources", lines(SOURCE, sources, "seconds_behind"), plots.SECONDS),
+    ]
     return joined(
-        plots.over_time(title, some, span_s=span_s, words=words, least=least)
-        for title, some, words, least in drawn
-        if some
+        plots.over_time(title, some, scale, span_s) for title, some, scale in drawn if some
     )
 
 

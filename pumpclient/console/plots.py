@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from pumpclient.console import wording
 from pumpclient.console.markup import Html, element, tag
@@ -21,6 +21,12 @@ _WIDTH, _HEIGHT = 400, 180
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 390, 12, 152
 _POINTS_MAX: Final = 180
 _STEPS: Final = (1.0, 2.0, 5.0, 10.0)
+_MINUTE_S, _HOUR_S, _DAY_S = 60.0, 3600.0, 86_400.0
+_DURATIONS: Final = (
+    1.0, 2.0, 4.0, 10.0, 20.0, _MINUTE_S, 2 * _MINUTE_S, 4 * _MINUTE_S, 10 * _MINUTE_S,
+    20 * _MINUTE_S, _HOUR_S, 2 * _HOUR_S, 4 * _HOUR_S, 12 * _HOUR_S, _DAY_S, 2 * _DAY_S,
+)  # fmt: skip
+"""Of which the half is round, too."""
 _NO_DISTORTION: Final = {"viewBox": f"0 0 {_WIDTH} {_HEIGHT}"}
 
 
@@ -33,19 +39,31 @@ class Line:
     points: Sequence[float | None]
 
 
-Words = Callable[[float | None], str]
-"""Writes a value with its unit."""
+class Scale(NamedTuple):
+    """How a vertical axis is written, how far it goes at least, and where it may end."""
+
+    words: Callable[[float | None], str]
+    least: float
+    ends: Sequence[float] = ()
+
+    def top(self, greatest: float) -> float:
+        """Return where an axis ends on which a value is shown."""
+        wanted = max(greatest, self.least)
+        return next((end for end in self.ends if end >= wanted), axis_top(wanted))
 
 
-def over_time(
-    title: str, lines: Sequence[Line], *, span_s: float, words: Words, least: float
-) -> Html:
-    """Return a figure: the greatest value now, the lines over `span_s` up to now, and a legend.
+SECONDS: Final = Scale(wording.duration, 1.0, _DURATIONS)
+EACH_SECOND: Final = Scale(wording.rate, 10.0)
+BYTES_EACH_SECOND: Final = Scale(wording.byte_rate, 10_000.0)
 
-    The vertical axis begins at 0 and goes to `least` at least, so that noise does not look large.
+
+def over_time(title: str, lines: Sequence[Line], scale: Scale, span_s: float) -> Html:
+    """Return a figure: the lines over `span_s` up to now, and a legend with what they are now.
+
+    The vertical axis begins at 0, and has a least length so that noise does not look large.
     """
     seen = [value for line in lines for value in line.points if value is not None]
-    top = axis_top(max([*seen, least]))
+    words, top = scale.words, scale.top(max(seen, default=0.0))
     said = "; ".join(f"{line.label} {words(line.now)}" for line in lines) or "nothing seen yet"
     drawn = [_line(index % LINES_MAX, line, top, alone=len(lines) == 1)
              for index, line in enumerate(lines)]  # fmt: skip
@@ -97,7 +115,7 @@ def bar(parts: Sequence[tuple[str, float]], mark: float | None, about: str) -> H
     return element("svg", shown, attributes)
 
 
-def _axes(top: float, span_s: float, words: Words) -> Iterable[Html]:
+def _axes(top: float, span_s: float, words: Callable[[float | None], str]) -> Iterable[Html]:
     for part in (0.0, 0.5, 1.0):
         y = _y(part * top, top)
         yield tag("line", x1=_LEFT, x2=_RIGHT, y1=_n(y), y2=_n(y), class_="grid")
@@ -145,7 +163,7 @@ def _path(run: Sequence[tuple[float, float]]) -> str:
     return "M" + " L".join(f"{_n(x)} {_n(y)}" for x, y in run)
 
 
-def _legend(lines: Sequence[Line], words: Words) -> Html:
+def _legend(lines: Sequence[Line], words: Callable[[float | None], str]) -> Html:
     return tag(
         "ul",
         [

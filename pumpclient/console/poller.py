@@ -25,7 +25,7 @@ from penstock.cluster import etcd
 from penstock.cluster.drainer_runs import standbys, stops
 from penstock.cluster.etcd import EtcdClient, read_prefix
 from penstock.cluster.fence import writers
-from penstock.cluster.node_registry import NodeKind, NodeState, Registry
+from penstock.cluster.node_registry import SOURCES, NodeKind, NodeState, Registry
 from penstock.errors import Malformed, NeedsOperator, PenstockError, Retryable
 from penstock.node.logs import one_line
 from penstock.node.output import facts_of
@@ -33,7 +33,7 @@ from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.security.tls import Tls, open_aio_channel
 from pumpclient.binlogctl.nodes import error_of
 from pumpclient.console.chronicle import Chronicle
-from pumpclient.console.facts import Facts, listed, number, text
+from pumpclient.console.facts import Facts, drainer_lag_s, listed, number, text
 from pumpclient.console.observation import (
     DRAINER,
     PUMP,
@@ -45,7 +45,6 @@ from pumpclient.console.observation import (
     Observation,
     SourceEntry,
 )
-from pumpclient.mysql.source.state.checkpoint import SOURCES
 
 log = logging.getLogger(__name__)
 
@@ -64,11 +63,6 @@ _CHANNEL: Final = (
 _STUBS: Final[Mapping[str, Any]] = {
     PUMP: penstock_pb2_grpc.PumpStub,
     DRAINER: penstock_pb2_grpc.DrainerStub,
-}
-_GAUGES: Final = {
-    PUMP: (),
-    DRAINER: ("lag_s",),
-    SOURCE: ("seconds_behind",),
 }
 _COUNTERS: Final = {
     PUMP: ("binlogs_written", "storage_appended_bytes"),
@@ -182,8 +176,11 @@ class Poller:
         self._answers[node] = Answer(facts=facts)
         kind, name = node
         now_s, label = time.monotonic(), f"{kind} {name}"
-        for gauge in _GAUGES[kind]:
-            self.chronicle.gauge(label, gauge, now_s, number(facts, gauge))
+        if kind == DRAINER:
+            self.chronicle.gauge(label, "lag_s", now_s, drainer_lag_s(facts))
+        if kind == SOURCE:
+            behind_s = number(facts, "seconds_behind")
+            self.chronicle.gauge(label, "seconds_behind", now_s, behind_s)
         for counter in _COUNTERS[kind]:
             self.chronicle.counter(label, counter, now_s, number(facts, counter))
         for stream in listed(facts, "pumps"):

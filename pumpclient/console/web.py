@@ -18,14 +18,16 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from importlib import resources
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import web
 
 from penstock.errors import NeedsOperator, PenstockError
-from penstock.security.tls import common_names
+from penstock.node import supervisor
+from penstock.security.tls import common_names, server_context
+from pumpclient.binlogctl.nodes import etcd_tls_of, tls_of
 from pumpclient.console import page, safe_verbs
 from pumpclient.console.access import COOKIE, SESSION_S, Access, Login, is_loopback, is_of
 from pumpclient.console.cluster_state import ClusterState, state_of
@@ -40,6 +42,8 @@ VIEWERS_MAX: Final = 100
 _BODY_BYTES_MAX: Final = 16 << 10
 _BETWEEN_S: Final = 1.0
 _QUIET_S: Final = 10.0
+_KEEP_ALIVE_S: Final = 30.0
+_END_S: Final = 1.0
 _WRONG_TOKEN_S: Final = 1.0
 _NOTICES_MAX: Final = 20
 _STATIC: Final[Mapping[str, str]] = {
@@ -313,3 +317,46 @@ async def _static(request: web.Request) -> web.StreamResponse:
         raise web.HTTPNotFound(text="no such file")
     text = resources.files("pumpclient.console").joinpath("static", name).read_text("utf-8")
     return web.Response(text=text, content_type=_STATIC[name])
+
+
+async def serve(arguments: argparse.Namespace, token: str, stop: asyncio.Event) -> None:
+    """Serve until asked to stop; raise `NeedsOperator` for an address that cannot be had."""
+    host, _, port = arguments.addr.rpartition(":")
+    host = host.strip("[]")
+    tls, allowed = tls_of(arguments), frozenset(arguments.cert_allowed_cn)
+    context = None
+    if tls is not None and arguments.ssl_cert and not is_loopback(host):
+        tls.check()
+        context = server_context(tls, with_client_certificate=bool(allowed))
+    poller = Poller(arguments.etcd_urls, etcd_tls=etcd_tls_of(arguments), tls=tls)
+    console = Console(poller, Access(token, time.monotonic), arguments, allowed=allowed)
+    runner = web.AppRunner(console.app(), access_log=None, keepalive_timeout=_KEEP_ALIVE_S,
+                           shutdown_timeout=_END_S)  # fmt: skip
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, int(port), ssl_context=context).start()
+        shown = f"[{host}]" if ":" in host else host
+        scheme = "https" if context else "http"
+        log.info("the console is at %s://%s:%d/", scheme, shown, runner.addresses[0][1])
+        supervisor.say(supervisor.READY)
+        await _until_stopped(stop, poller.run(), console.run())
+    except OSError as error:
+        raise NeedsOperator(
+            f"cannot listen on {arguments.addr}: {error}", hint="choose another --addr"
+        ) from error
+    finally:
+        await console.close()
+        await runner.cleanup()
+
+
+async def _until_stopped(stop: asyncio.Event, *running: Coroutine[Any, Any, None]) -> None:
+    """Let all run until asked to stop; raise what ends one of them before."""
+    tasks = [asyncio.create_task(each) for each in (stop.wait(), *running)]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

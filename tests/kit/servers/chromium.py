@@ -41,7 +41,7 @@ class Size(NamedTuple):
     density: float = 1.0
 
 
-PHONE = Size("phone", 390, 844, 2.0)
+PHONE = Size("phone", 390, 844, 1.5)
 TABLET = Size("tablet", 820, 1180)
 DESKTOP = Size("desktop", 1440, 900)
 SIZES = (PHONE, TABLET, DESKTOP)

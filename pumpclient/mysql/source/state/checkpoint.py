@@ -27,6 +27,7 @@ from typing import Any, Protocol
 
 from penstock.cluster.etcd import EtcdClient, etcd_errors, read, read_prefix
 from penstock.cluster.lease import Lease
+from penstock.cluster.node_registry import SOURCES
 from penstock.errors import Malformed, NeedsOperator, Retryable
 from penstock.wire.binlog import Origin
 from pumpclient.mysql.relay.layout import Location
@@ -35,7 +36,6 @@ from pumpclient.mysql.source.state.left_out import LeftOutTable
 log = logging.getLogger(__name__)
 
 _WAIT_S = 0.5
-SOURCES = "/penstock/v1/sources/"
 _HINT = "restore the key, or delete it and start the source from a place that is known"
 
 

@@ -56,6 +56,7 @@ def drainer_facts(*pumps: str, **more: Any) -> dict[str, Any]:
     """Return what a Drainer says that is well and merges these Pumps."""
     return {
         "lag_s": 0.25,
+        "max_commit_ts": ago(0.25),
         "downstream": "mysql db:3306",
         "downstream_waits_for": "nothing",
         "ddl_waits_for": "nothing",

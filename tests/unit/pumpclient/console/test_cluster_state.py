@@ -126,6 +126,12 @@ def test_why_a_drainer_stopped_is_over_once_it_runs_again() -> None:
     assert seen(cluster(stops=(stop,))).concerns == []
 
 
+def test_a_drainer_without_a_checkpoint_has_no_lag_yet() -> None:
+    fresh = drainer_facts("pump-1", lag_s=1.7e9, max_commit_ts=0)
+    state = seen(cluster(answers={(DRAINER, "drainer-1"): Answer(facts=fresh)}))
+    assert (state.drainers[0].lag_s, state.level) == (None, Level.FINE)
+
+
 def test_a_standby_is_named_at_the_drainer_that_it_waits_for() -> None:
     waiting = Standby(
         node_id="drainer-2", host="h", active="drainer-1", writer="w",

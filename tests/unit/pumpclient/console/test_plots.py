@@ -21,9 +21,16 @@ def test_an_axis_ends_at_a_round_number_that_is_not_far_above(value: float) -> N
     assert f"{top:e}"[0] in "125"
 
 
+@pytest.mark.parametrize(
+    ("greatest", "half"), [(0.2, "0.5 s"), (15, "10 s"), (70, "1 min"), (5000, "1 h")]
+)
+def test_an_axis_of_time_has_round_hours_minutes_and_seconds(greatest: float, half: str) -> None:
+    assert wording.duration(plots.SECONDS.top(greatest) / 2) == half
+
+
 def test_a_gap_breaks_a_line_and_a_lone_point_is_a_dot() -> None:
     line = plots.Line(label="p", now=1.0, points=[1.0, 2.0, None, 3.0])
-    figure = plots.over_time("Lag", [line], span_s=60, words=wording.duration, least=1.0)
+    figure = plots.over_time("Lag", [line], plots.SECONDS, 60.0)
     path = next(
         each.get("d", "") for each in ElementTree.fromstring(figure).iter("path")
         if each.get("class") == "line" and "M1 5" not in each.get("d", "")
@@ -43,7 +50,7 @@ def test_many_points_are_thinned_and_the_greatest_of_them_stays() -> None:
 
 def test_a_plot_says_in_words_what_it_shows() -> None:
     lines = [plots.Line(label=name, now=0.5, points=[0.5]) for name in ("d-1", "d-2")]
-    figure = plots.over_time("Lag", lines, span_s=600, words=wording.duration, least=1.0)
+    figure = plots.over_time("Lag", lines, plots.SECONDS, 600.0)
     picture = next(ElementTree.fromstring(figure).iter("svg"))
     assert picture.get("role") == "img"
     assert picture.get("aria-label") == "Lag over the last 10 min. Now: d-1 0.5 s; d-2 0.5 s"
