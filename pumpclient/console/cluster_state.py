@@ -5,6 +5,8 @@
 A *level* says how much a thing wants a person: fine, note, watch, act. A *concern* is a sentence
 about what is not as it should be, what that means, and what ends it: the node's own words, because
 it knows best. Nothing here raises for what a node says.
+
+Above 500 lines, because what a node is and what of it wants a person come from the same facts.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import IntEnum
 from typing import Final
 
@@ -46,6 +49,8 @@ LAG_WATCH_S: Final = 30.0
 _NOTHING: Final = ("", "nothing")
 _COUNTED: Final = re.compile(r"([\w-]+): (\d{1,18}) (\w+)(?: of (.*))?", re.DOTALL)
 _PROBLEMS_MAX: Final = 30
+_LAST_HEARTBEAT_S: Final = 5.0
+"""A Drainer's entry is written this much after its last word, at most."""
 
 
 class Level(IntEnum):
@@ -298,6 +303,8 @@ def _drainers(listing: Listing, seen: Observation, rates: _Rates) -> Iterator[Dr
         answer = seen.answers.get((DRAINER, name))
         facts, look = _facts(answer), _look(node, answer, seen.now_s)
         stop = None if look.level is Level.FINE else stops.get(name)
+        if stop is not None and not _is_last_word(stop, node):
+            stop = None
         if stop is not None:
             look = _Look(Level.ACT, "stopped", stop.problem)
         yield DrainerNode(
@@ -320,6 +327,15 @@ def _drainers(listing: Listing, seen: Observation, rates: _Rates) -> Iterator[Dr
             standbys=[each.node_id for each in listing.standbys if each.active == name],
             stop=stop,
         )
+
+
+def _is_last_word(stop: DrainerStop, node: NodeStatus) -> bool:
+    """Return whether nothing was heard of a Drainer after it said why it stopped."""
+    try:
+        made_s = datetime.fromisoformat(stop.made).timestamp()
+    except (ValueError, OverflowError):
+        return True
+    return physical_ms(node.update_ts) / 1000 <= made_s + _LAST_HEARTBEAT_S
 
 
 def _unless_nothing(facts: Facts, name: str) -> str:
@@ -384,8 +400,10 @@ def _concerns(state: ClusterState, seen: Observation) -> Iterator[Concern]:
         yield from _pump_concerns(pump)
     for source in state.sources:
         yield from _source_concerns(source)
-    listing = seen.listing
-    for gap in listing.gaps if listing is not None else ():
+    listing = seen.listing or Listing()
+    for problem in listing.problems:
+        yield Concern(level=Level.WATCH, title="An entry in etcd cannot be read", detail=problem)
+    for gap in listing.gaps:
         yield Concern(
             level=Level.ACT,
             title=f"Drainer {gap.drainer} can never get what Pump {gap.pump} held",

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from penstock.cluster.departed_pumps import LostPump
 from penstock.cluster.drainer_runs import DrainerStop, Standby
 from penstock.cluster.node_registry import Gap, NodeStatus
 from pumpclient.console.facts import Facts
@@ -38,12 +37,13 @@ class Listing:
     pumps: Sequence[NodeStatus] = ()
     drainers: Sequence[NodeStatus] = ()
     standbys: Sequence[Standby] = ()
-    lost: Mapping[str, LostPump] = field(default_factory=dict)
     gaps: Sequence[Gap] = ()
     stops: Sequence[DrainerStop] = ()
     writers: Sequence[str] = ()
     """Ids of writers; a source is one too."""
     sources: Sequence[SourceEntry] = ()
+    problems: Sequence[str] = ()
+    """Entries that cannot be read; what they are about is missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

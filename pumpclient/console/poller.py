@@ -13,9 +13,9 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import aiohttp
 import grpc
@@ -49,6 +49,7 @@ from pumpclient.console.observation import (
 log = logging.getLogger(__name__)
 
 Ask = Callable[[], Awaitable[Facts]]
+T = TypeVar("T")
 
 EVERY_S: Final = 2.0
 WITHIN_S: Final = 3.0
@@ -240,18 +241,29 @@ def asked(listing: Listing) -> list[tuple[Named, str]]:
 
 
 def listing_of(client: EtcdClient) -> Listing:
-    """Return what etcd says of the cluster; raises what etcd does, and `Malformed`."""
-    registry = Registry(client)
-    drainers = registry.list(NodeKind.DRAINER)
+    """Return what etcd says of the cluster; raises `Retryable` when it does not answer.
+
+    What cannot be read, as another version's may be, is named and left out.
+    """
+    registry, problems = Registry(client), list[str]()
+
+    def read(part: Callable[[], Sequence[T]]) -> Sequence[T]:
+        try:
+            return part()
+        except Malformed as error:
+            problems.append(str(error))
+            return ()
+
+    drainers = read(lambda: registry.list(NodeKind.DRAINER))
     return Listing(
-        pumps=registry.list(NodeKind.PUMP),
+        pumps=read(lambda: registry.list(NodeKind.PUMP)),
         drainers=drainers,
-        standbys=standbys(client),
-        lost=registry.lost(),
-        gaps=[gap for drainer in drainers for gap in registry.gaps(drainer.node_id)],
-        stops=stops(client),
+        standbys=read(lambda: standbys(client)),
+        gaps=read(lambda: [gap for each in drainers for gap in registry.gaps(each.node_id)]),
+        stops=read(lambda: stops(client)),
         writers=writers(client),
         sources=source_entries(read_prefix(client, SOURCES)[0]),
+        problems=problems,
     )
 
 

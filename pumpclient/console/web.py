@@ -325,8 +325,9 @@ async def serve(arguments: argparse.Namespace, token: str, stop: asyncio.Event) 
     host = host.strip("[]")
     tls, allowed = tls_of(arguments), frozenset(arguments.cert_allowed_cn)
     context = None
-    if tls is not None and arguments.ssl_cert and not is_loopback(host):
+    if tls is not None:
         tls.check()
+    if tls is not None and arguments.ssl_cert and not is_loopback(host):
         context = server_context(tls, with_client_certificate=bool(allowed))
     poller = Poller(arguments.etcd_urls, etcd_tls=etcd_tls_of(arguments), tls=tls)
     console = Console(poller, Access(token, time.monotonic), arguments, allowed=allowed)

@@ -126,6 +126,21 @@ def test_why_a_drainer_stopped_is_over_once_it_runs_again() -> None:
     assert seen(cluster(stops=(stop,))).concerns == []
 
 
+def test_what_a_drainer_said_before_its_last_heartbeat_is_over() -> None:
+    old = DrainerStop(
+        node_id="drainer-1", made="2025-11-23T12:00:00+00:00", problem="DDL at 5", hint=""
+    )
+    state = seen(cluster(drainer=node("drainer-1", NodeState.PAUSED), stops=(old,)))
+    assert state.drainers[0].word == "paused"
+
+
+def test_an_entry_of_etcd_that_cannot_be_read_is_said_and_hides_nothing_else() -> None:
+    listing = Listing(pumps=[node("pump-1")], problems=["a node's status is b'?'"])
+    state = seen(Observation(now_s=NOW_S, listing=listing))
+    assert "An entry in etcd cannot be read" in titles(state)
+    assert [pump.name for pump in state.pumps] == ["pump-1"]
+
+
 def test_a_drainer_without_a_checkpoint_has_no_lag_yet() -> None:
     fresh = drainer_facts("pump-1", lag_s=1.7e9, max_commit_ts=0)
     state = seen(cluster(answers={(DRAINER, "drainer-1"): Answer(facts=fresh)}))
