@@ -185,6 +185,8 @@ class ClusterState:
     """Nodes that have left."""
     purge_waits_for: str = ""
     left_out: Sequence[LeftOutOf] = ()
+    unheard: Sequence[str] = ()
+    """Drainers and sources that have said nothing yet of what they leave out."""
     problems: Sequence[NodeProblem] = ()
 
     @property
@@ -214,6 +216,12 @@ def state_of(seen: Observation, chronicle: Chronicle, now_s: float) -> ClusterSt
         offline=[n.node_id for n in (*listing.pumps, *listing.drainers) if _has_left(n)],
         purge_waits_for=_purge_waits_for(listing, seen.now_s),
         left_out=list(_left_out(seen)),
+        unheard=[
+            name
+            for kind, names in ((DRAINER, drainers), (SOURCE, sources))
+            for name in (each.name for each in names)
+            if not _facts(seen.answers.get((kind, name)))
+        ],
         problems=_problems(seen),
     )
     concerns = sorted(_concerns(state, seen), key=lambda each: -each.level)
@@ -263,6 +271,12 @@ def _facts(answer: Answer | None) -> Facts:
     return answer.facts if answer is not None and answer.facts is not None else {}
 
 
+def _facts_now(look: _Look, answer: Answer | None) -> Facts:
+    """Return what a node says that runs and answers; what it said before is of another time."""
+    is_heard = answer is not None and not answer.problem and look.word != "paused"
+    return _facts(answer) if is_heard else {}
+
+
 def _pump(node: NodeStatus, seen: Observation, rates: _Rates) -> PumpNode:
     answer = seen.answers.get((PUMP, node.node_id))
     facts, look = _facts(answer), _look(node, answer, seen.now_s)
@@ -281,7 +295,7 @@ def _pump(node: NodeStatus, seen: Observation, rates: _Rates) -> PumpNode:
         level=look.level,
         word=look.word,
         why=look.why,
-        leads_oracle=truth(facts, "leads_oracle") and look.level is not Level.ACT,
+        leads_oracle=truth(_facts_now(look, answer), "leads_oracle"),
         binlogs_per_s=rates.of(PUMP, node.node_id, "binlogs_written"),
         bytes_per_s=rates.of(PUMP, node.node_id, "storage_appended_bytes"),
         log_bytes=number(facts, "storage_log_bytes"),
@@ -301,7 +315,8 @@ def _drainers(listing: Listing, seen: Observation, rates: _Rates) -> Iterator[Dr
     for node in active:
         name = node.node_id
         answer = seen.answers.get((DRAINER, name))
-        facts, look = _facts(answer), _look(node, answer, seen.now_s)
+        look = _look(node, answer, seen.now_s)
+        facts = _facts_now(look, answer)
         stop = None if look.level is Level.FINE else stops.get(name)
         if stop is not None and not _is_last_word(stop, node):
             stop = None
@@ -313,14 +328,14 @@ def _drainers(listing: Listing, seen: Observation, rates: _Rates) -> Iterator[Dr
             level=look.level,
             word=look.word,
             why=look.why,
-            lag_s=drainer_lag_s(facts) if look.level < Level.WATCH else None,
+            lag_s=drainer_lag_s(facts),
             rows_per_s=rates.of(DRAINER, name, "rows"),
             transactions_per_s=rates.of(DRAINER, name, "transactions"),
             checkpoint_s=physical_ms(node.max_commit_ts) / 1000,
-            downstream=text(facts, "downstream"),
+            downstream=text(_facts(answer), "downstream"),
             downstream_waits_for=_unless_nothing(facts, "downstream_waits_for"),
             ddl_waits_for=_unless_nothing(facts, "ddl_waits_for"),
-            held_by=text(facts, "held_by") if look.level < Level.ACT else "",
+            held_by=text(facts, "held_by"),
             held_s=number(facts, "low_water_held_s"),
             remedy=text(facts, "held_by_remedy"),
             streams=[_stream(each) for each in listed(facts, "pumps")],

@@ -62,7 +62,7 @@ def fragments(state: ClusterState, chronicle: Chronicle, now_s: float) -> dict[s
         "plots": _plots(state, chronicle, now_s),
         "disk": _disk(state),
         "sources": _sources(state.sources),
-        "left-out": _left_out(state.left_out),
+        "left-out": _left_out(state.left_out, state.unheard),
         "problems": _problems(state.problems),
         "moment": joined(f"as of {wording.clock(state.now_s)} UTC"),
     }
@@ -315,9 +315,10 @@ def _source(source: SourceNode) -> Html:
     )  # fmt: skip
 
 
-def _left_out(left_out: Sequence[LeftOutOf]) -> Html:
+def _left_out(left_out: Sequence[LeftOutOf], unheard: Sequence[str]) -> Html:
+    said = f"Not known of {', '.join(unheard)}, which has not said it yet." if unheard else ""
     if not left_out:
-        return tag("p", "Nothing: all that is written goes downstream.", class_="empty")
+        return tag("p", said or "Nothing: all that is written goes downstream.", class_="empty")
     most = max(each.count for each in left_out)
     shown = sorted(left_out, key=lambda each: -each.count)
     more = len(shown) - _SHOWN_MAX
@@ -325,6 +326,7 @@ def _left_out(left_out: Sequence[LeftOutOf]) -> Html:
         tag("ul", [tag("li", _one_left_out(each, most)) for each in shown[:_SHOWN_MAX]],
             class_="bars"),
         tag("p", f"and {more} more") if more > 0 else None,
+        tag("p", said, class_="about") if said else None,
     )  # fmt: skip
 
 
@@ -341,7 +343,7 @@ def _one_left_out(each: LeftOutOf, most: int) -> Html:
 
 def _problems(problems: Sequence[NodeProblem]) -> Html:
     if not problems:
-        return tag("p", "None since the nodes started.", class_="empty")
+        return tag("p", "None that the nodes have said.", class_="empty")
     items = [
         tag(
             "li",

@@ -144,7 +144,7 @@ class Poller:
             if (node, address) not in self._tasks:
                 asking = self._keep_asking(node, address)
                 self._tasks[node, address] = asyncio.create_task(asking)
-        known = {node for node, _ in wanted}
+        known = named(self._listing)  # The last word of one that was stopped is kept.
         for node in [node for node in self._answers if node not in known]:
             del self._answers[node]
 
@@ -238,6 +238,16 @@ def asked(listing: Listing) -> list[tuple[Named, str]]:
     drainers |= {each.node_id: each.host for each in listing.standbys}
     found += [((DRAINER, name), host) for name, host in sorted(drainers.items())]
     return found + [((SOURCE, s.source_id), s.pages_url) for s in listing.sources if s.pages_url]
+
+
+def named(listing: Listing) -> set[Named]:
+    """Return all nodes that etcd knows, those too that were stopped."""
+    return {
+        *((PUMP, pump.node_id) for pump in listing.pumps),
+        *((DRAINER, drainer.node_id) for drainer in listing.drainers),
+        *((DRAINER, standby.node_id) for standby in listing.standbys),
+        *((SOURCE, source.source_id) for source in listing.sources),
+    }
 
 
 def listing_of(client: EtcdClient) -> Listing:

@@ -214,6 +214,28 @@ def test_the_last_problems_of_all_nodes_are_one_list_the_newest_first() -> None:
     ]
 
 
+def test_what_a_node_left_out_stays_known_once_it_is_stopped_and_what_it_did_does_not() -> None:
+    said = drainer_facts("pump-1", left_out="filter: 12 rows of shop.a")
+    state = seen(
+        cluster(
+            drainer=node("drainer-1", NodeState.PAUSED),
+            answers={(DRAINER, "drainer-1"): Answer(facts=said)},
+        )
+    )
+    assert [each.name for each in state.left_out] == ["shop.a"]
+    (drainer,) = state.drainers
+    assert (drainer.lag_s, list(drainer.streams)) == (None, [])
+    assert drainer.downstream == "mysql db:3306"
+
+
+def test_of_a_node_that_has_said_nothing_it_is_not_claimed_that_it_leaves_nothing_out() -> None:
+    quiet = cluster(
+        drainer=node("drainer-1", NodeState.PAUSED), answers={(DRAINER, "drainer-1"): Answer()}
+    )
+    assert seen(quiet).unheard == ["drainer-1"]
+    assert seen(cluster()).unheard == []
+
+
 def test_purging_waits_for_the_drainer_that_is_furthest_behind() -> None:
     words = seen(cluster()).purge_waits_for
     assert words.startswith("Pumps keep what Drainer drainer-1 (online) has not got yet")

@@ -125,6 +125,13 @@ def test_a_decision_is_shown_as_commands_with_their_consequences() -> None:
     assert f"{wanted}<p>your statement runs instead</p>" in text
 
 
+def test_nothing_left_out_is_said_of_nodes_that_have_said_so_only() -> None:
+    assert "Nothing: all that is written goes downstream." in drawn(cluster())
+    text = drawn(cluster(answers={(DRAINER, "drainer-1"): Answer()}))
+    assert "Nothing: all" not in text
+    assert "Not known of drainer-1" in text
+
+
 def test_only_who_may_act_sees_actions() -> None:
     assert "pause-pump" not in drawn(cluster())
     assert "Read-only" in drawn(cluster())
