@@ -57,6 +57,7 @@ def fragments(state: ClusterState, chronicle: Chronicle, now_s: float) -> dict[s
     """Return all that every viewer sees, by the id of the element it belongs into."""
     return {
         "headline": _headline(state),
+        "lag": _lag(state),
         "concerns": joined(map(_concern, state.concerns)),
         "stream": picture(state) if state.is_known else _waiting(),
         "plots": _plots(state, chronicle, now_s),
@@ -102,9 +103,11 @@ def document(parts: Mapping[str, Html], viewer: Viewer, *, cluster: str, began_s
     header = tag(
         "header",
         tag("div", tag("h1", "Penstock"), tag("p", cluster, class_="cluster"), class_="title"),
+        # Read out when it changes; what changes every second is not.
         tag("div", parts["headline"], id="headline", class_="headline", aria_live="polite"),
-        tag("p", tag("span", parts["moment"], id="moment"), tag("span", "", id="connection"),
-            class_="moment", role="status"),
+        tag("p", parts["lag"], id="lag"),
+        tag("p", tag("span", parts["moment"], id="moment"),
+            tag("span", "", id="connection", role="status"), class_="moment"),
     )  # fmt: skip
     main = tag("main", tag("div", parts["concerns"], id="concerns"), *sections)
     return whole("Penstock", header, main, _footer(viewer), live=True)
@@ -195,11 +198,14 @@ def _headline(state: ClusterState) -> Html:
     if wanting:
         things = "One thing needs" if len(wanting) == 1 else f"{len(wanting)} things need"
         return _said(Level.ACT, f"{things} a person")
-    lags = [drainer.lag_s for drainer in state.drainers if drainer.lag_s is not None]
-    about = f"downstream {wording.duration(max(lags))} behind" if lags else "nothing downstream"
     if state.level is Level.WATCH:
-        return _said(Level.WATCH, f"Worth a look; {about}")
-    return _said(Level.FINE, f"All is well; {about}")
+        return _said(Level.WATCH, "Worth a look")
+    return _said(Level.FINE, "All is well")
+
+
+def _lag(state: ClusterState) -> Html:
+    lags = [drainer.lag_s for drainer in state.drainers if drainer.lag_s is not None]
+    return joined(f"downstream {wording.duration(max(lags))} behind" if lags else None)
 
 
 def _said(level: Level, words: str) -> Html:
