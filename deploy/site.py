@@ -55,8 +55,9 @@ def linked(text: str, source: str, page: str) -> str:
         if not target or "://" in target:
             return found[0]
         file = os.path.normpath(PurePosixPath(source).parent / target)
-        if file in PAGES:
-            there = os.path.relpath(PAGES[file], PurePosixPath(page).parent)
+        of_site = PAGES.get(file, file.removeprefix("docs/") if file.startswith("docs/") else "")
+        if of_site:
+            there = os.path.relpath(of_site, PurePosixPath(page).parent)
             return f"[{shown}]({there}{anchor})"
         return shown if "`" in shown or shown == file else f"{shown} (`{file}`)"
 

@@ -15,8 +15,9 @@ import functools
 import logging
 import time
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
@@ -30,17 +31,27 @@ from drainer.build import (
 )
 from drainer.cluster.presence import Presence
 from drainer.cluster.server import Front
+from drainer.ddl.follower import DdlRefused
 from drainer.pages import Pages
 from drainer.recovery import recover
 from drainer.settings.config import DrainerConfig
 from drainer.sinks.checkpoint import Overridden, TakenOver
+from drainer.sinks.opening import label_of
 from drainer.standby import EndedAsStandby, stand_by
-from penstock.cluster.drainer_runs import DrainerRun, run_named, standbys
+from penstock.cluster.drainer_runs import (
+    DrainerRun,
+    DrainerStop,
+    forget_stop,
+    put_stop,
+    run_named,
+    standbys,
+)
 from penstock.cluster.node_registry import NodeState
 from penstock.codes import Code
-from penstock.errors import NeedsOperator
+from penstock.errors import NeedsOperator, PenstockError
 from penstock.node import supervisor
 from penstock.node.http_status import HttpStatus
+from penstock.node.recent_problems import RECENT
 from penstock.pb import penstock_pb2
 
 log = logging.getLogger(__name__)
@@ -59,7 +70,11 @@ async def run(config: DrainerConfig, stop: asyncio.Event) -> None:
             handed_over = ""
             while True:
                 former = await stand_by(components, front, stop, handed_over=handed_over)
-                end = await _be_active(config, components, front, stop, former)
+                try:
+                    end = await _be_active(config, components, front, stop, former)
+                except NeedsOperator as error:
+                    await _leave_word(components, front, error)
+                    raise
                 if end is End.STOPPED:
                     return
                 handed_over = components.sink.writer if end is End.REPLACED else ""
@@ -68,6 +83,21 @@ async def run(config: DrainerConfig, stop: asyncio.Event) -> None:
         log.info("stopped before the Drainer was up")
     except EndedAsStandby:
         log.info("ended as a standby, as asked")
+
+
+async def _leave_word(components: Components, front: Front, error: NeedsOperator) -> None:
+    """Say in etcd why this Drainer ends and what can be decided; an etcd that is away lacks it."""
+    said = DrainerStop(
+        node_id=front.node_id,
+        made=datetime.now(UTC).isoformat(timespec="seconds"),
+        problem=error.problem,
+        hint=error.hint,
+        choices=error.choices if isinstance(error, DdlRefused) else (),
+    )
+    try:
+        await asyncio.to_thread(put_stop, components.etcd, said)
+    except PenstockError as failed:
+        log.warning("etcd does not take why this Drainer ends: %s", failed)
 
 
 class End(Enum):
@@ -90,6 +120,8 @@ async def _be_active(
         stack.push_async_callback(presence.end)
         await presence.begin(stop)
         active = await build_active(config, components, front, stack, stop, former)
+        with suppress(PenstockError):  # Who reads it sees that this Drainer runs.
+            await asyncio.to_thread(forget_stop, components.etcd, front.node_id)
         node = _Node(config, components, front, active)
         try:
             return End.REPLACED if await node.live(stop, former) else End.STOPPED
@@ -244,12 +276,14 @@ class _Node:
             "uptime_s": f"{time.monotonic() - self._began_s:.0f}",
             "status_pages": self._front.pages.url or "none",
             "writer": self._components.sink.writer,
+            "downstream": label_of(self._config.downstream),
             "lag_s": f"{self._membership.lag_s():.3f}",
             "lag_clock": self._membership.clock_is_from(),
             "spark_tasks": str(self._components.dispatcher.tasks),
             "spark_tasks_lost": str(self._components.dispatcher.lost_tasks),
             **progress.describe(),
             **self._pumps.describe(),
+            **RECENT.details(),
         }
         return penstock_pb2.StatusReply(
             node_id=self._membership.node_id,

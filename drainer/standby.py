@@ -34,6 +34,7 @@ from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError
 from penstock.node.http_status import JSON, HttpStatus
 from penstock.node.http_status import Answer as Page
+from penstock.node.recent_problems import RECENT
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.security.tls import Tls, open_aio_channel
 from penstock.ts import compose
@@ -94,6 +95,7 @@ class StandbyRole:
             "waits_for": self.waits_for,
             "spark_tasks": str(self._components.dispatcher.tasks),
             "spark_tasks_lost": str(self._components.dispatcher.lost_tasks),
+            **RECENT.details(),
         }
         return penstock_pb2.StatusReply(
             node_id=self._front.node_id,

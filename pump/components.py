@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from penstock.node.recent_problems import RECENT
 from penstock.ts import compose
 from penstock.wire.binlog_text import time_text
 
@@ -75,6 +76,7 @@ class Components:
             "etcd": "away" if self.membership.etcd_is_away else "reachable",
             "leads_oracle": str(self.oracle is not None and self.oracle.is_leader),
             **{f"storage_{name}": str(value) for name, value in self.storage.stats().items()},
+            **RECENT.details(),
         }
 
 

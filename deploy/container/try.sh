@@ -9,7 +9,7 @@ cd "$(dirname "$0")"
 PATH=/opt/penstock/bin:$PATH
 cd /data
 as() { setpriv --reuid 10001 --regid 10001 --clear-groups -- "$@"; }
-for role in pump drainer source ctl verify; do
+for role in pump drainer source ctl console verify; do
   as penstock "$role" --help > /dev/null
   echo "penstock $role: it starts"
 done

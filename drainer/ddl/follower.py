@@ -180,9 +180,15 @@ def _of_nothing(step: DdlStep) -> SchemaChange:
     return SchemaChange(job=job)
 
 
-def with_way_out(
-    error: NeedsOperator, commit_ts: int, change: SchemaChange | None
-) -> NeedsOperator:
+class DdlRefused(NeedsOperator):
+    """A DDL that stops the Drainer; `choices` are the overrides, with what each means."""
+
+    def __init__(self, problem: str, *, hint: str, code: Code, choices: tuple[str, ...]) -> None:
+        super().__init__(problem, hint=hint, code=code)
+        self.choices = choices
+
+
+def with_way_out(error: NeedsOperator, commit_ts: int, change: SchemaChange | None) -> DdlRefused:
     """Return the error about a DDL with the overrides that let a Drainer continue, safest first.
 
     `change` is what it did upstream, None when that cannot be tracked.
@@ -192,12 +198,13 @@ def with_way_out(
         ways.append(f"`drainer ddl track {commit_ts}`: {track_means()}")
     ways.append(f'`drainer ddl replace {commit_ts} "<sql>"`: {replace_means()}')
     ways.append(f"`drainer ddl skip {commit_ts}`: {skip_means(change)}")
-    return NeedsOperator(
+    return DdlRefused(
         f"DDL at {commit_ts}: {error.problem}",
         hint=f"{error.hint}; then start the Drainer again. Or override this DDL, and start it then."
         f" {'. '.join(ways)}. `drainer ddl list` shows this again, `drainer ddl undo {commit_ts}`"
         " takes an override back",
         code=error.code,
+        choices=(f"{error.hint}; then start the Drainer again", *ways),
     )
 
 

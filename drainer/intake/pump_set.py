@@ -304,6 +304,9 @@ class Pumps:
         lines["late_transactions_left_out"] = str(self.late)
         for view in views:
             lines[f"pump {view.name}"] = view.describe()
+            lines[f"pump {view.name} condition"] = str(view.condition)
+            lines[f"pump {view.name} holds_low_water"] = str(view.holds)
+            lines[f"pump {view.name} lag_s"] = f"{view.lag_s:.3f}"
             lines[f"pump {view.name} received_ts"] = str(view.received_ts)
         return lines
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from drainer.settings.syncer_section import MYSQL_TYPES
 from drainer.sinks.protocol import RETRY_S_MAX, Sink
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
+
+
+def label_of(url: str) -> str:
+    """Return what downstream a URL names, without its user, password and options."""
+    parts = urlsplit(url)
+    if parts.scheme == "sqlite":
+        return f"sqlite {unquote(parts.path)[1:]}"
+    return f"{parts.scheme} {parts.netloc.rpartition('@')[2]}"
 
 
 def open_sink(url: str, *, cluster_id: int, retry_s_max: float = RETRY_S_MAX) -> Sink:

@@ -31,6 +31,7 @@ PROGRAMS: Final[Mapping[str, Program]] = {
     "drainer": Program("drainer.__main__", "run a Drainer, or answer the DDL it stopped at"),
     "source": Program("pumpclient.mysql.source.__main__", "run a MySQL or MariaDB as a writer"),
     "ctl": Program("pumpclient.binlogctl", "look at a cluster and change the state of its nodes"),
+    "console": Program("pumpclient.console.__main__", "show a cluster on one page", "console"),
     "verify": Program("pumpclient.mysql.verify.__main__", "compare an upstream with a downstream"),
     "init": Program("deploy.init", "write a folder of settings, units and a compose file"),
     "demo": Program("deploy.demo.__main__", "show the whole of it on this machine", "demo"),

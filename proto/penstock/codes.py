@@ -395,6 +395,14 @@ class Code(Enum):
         "Let the Drainer catch up, or take it offline by `penstock ctl offline-drainer`.",
     )
 
+    CONSOLE_TOKEN = (
+        1319,
+        "The token of a console is no text, is too short, or would travel in plain sight.",
+        "The console does not start, and ends with exit code 2.",
+        "Make one by `openssl rand -hex 24`. Elsewhere than on 127.0.0.1 a console with a token"
+        " needs TLS.",
+    )
+
     # Etcd and the nodes of a cluster.
 
     ETCD_AWAY = (

@@ -22,17 +22,14 @@ others are those of `penstock.node.command`.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from penstock import __version__
 from penstock.node import command
 from penstock.node.output import add_output
-from penstock.settings.load import ETCD_URLS
 from pumpclient.binlogctl import dump, lost, nodes, savepoint, steering
-from pumpclient.binlogctl.nodes import resolve_node, table_of
+from pumpclient.binlogctl.nodes import connection_options, resolve_node, table_of
 from pumpclient.binlogctl.spelling import in_our_words
 
 __all__ = ["main", "table_of"]
@@ -61,23 +58,8 @@ def command_parser() -> argparse.ArgumentParser:
         epilog="The spelling of TiDB-Binlog is understood too: binlogctl -cmd pumps -pd-urls URL",
     )
     parser.add_argument("--version", action="version", version=f"binlogctl {__version__}")
-    shared = argparse.ArgumentParser(add_help=False)
-    shared.add_argument(
-        "--etcd-urls",
-        default=os.environ.get(ETCD_URLS, "127.0.0.1:2379"),
-        metavar="HOST:PORT,…",
-        help=f"where etcd listens (default: {ETCD_URLS}, here %(default)s)",
-    )
+    shared = connection_options()
     add_output(shared)
-    for flag, what in (
-        ("--etcd-ssl-ca", "the CA of an etcd at https:// (default: --ssl-ca)"),
-        ("--etcd-ssl-cert", "a certificate to show to it (default: --ssl-cert)"),
-        ("--etcd-ssl-key", "its private key"),
-        ("--ssl-ca", "the CA of the nodes' certificates; turns TLS on"),
-        ("--ssl-cert", "a certificate to show, where nodes have cert-allowed-cn"),
-        ("--ssl-key", "its private key"),
-    ):
-        shared.add_argument(flag, type=Path, metavar="FILE", help=f"PEM file of {what}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     nodes.add_commands(commands, shared)
     steering.add_commands(commands, shared)

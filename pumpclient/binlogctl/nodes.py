@@ -6,9 +6,11 @@ A command takes its node as `pause-pump pump-1` or as `pause-pump --node-id pump
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 import grpc
@@ -23,6 +25,7 @@ from penstock.node.output import facts_of, moment_of, show
 from penstock.oracle.client import open_oracle
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.security.refusal import refusal_of
+from penstock.settings.load import ETCD_URLS
 from penstock.settings.setting import check_address
 from penstock.ts import compose, physical_ms
 from pumpclient.options import Tls, open_channel
@@ -59,6 +62,27 @@ def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
     )
     now.add_argument("--pd-address", metavar="HOST:PORT", help="of the PD, if there is one")
     now.set_defaults(run=_timestamp)
+
+
+def connection_options() -> argparse.ArgumentParser:
+    """Return the options that say where the cluster is, as the parent of a parser."""
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument(
+        "--etcd-urls",
+        default=os.environ.get(ETCD_URLS, "127.0.0.1:2379"),
+        metavar="HOST:PORT,…",
+        help=f"where etcd listens (default: {ETCD_URLS}, here %(default)s)",
+    )
+    for flag, what in (
+        ("--etcd-ssl-ca", "the CA of an etcd at https:// (default: --ssl-ca)"),
+        ("--etcd-ssl-cert", "a certificate to show to it (default: --ssl-cert)"),
+        ("--etcd-ssl-key", "its private key"),
+        ("--ssl-ca", "the CA of the nodes' certificates; turns TLS on"),
+        ("--ssl-cert", "a certificate to show, where nodes have cert-allowed-cn"),
+        ("--ssl-key", "its private key"),
+    ):
+        shared.add_argument(flag, type=Path, metavar="FILE", help=f"PEM file of {what}")
+    return shared
 
 
 class OtherKind(NeedsOperator):
@@ -288,10 +312,11 @@ def call(
         try:
             return getattr(_STUBS[kind](channel), method)(request, timeout=within_s)
         except grpc.RpcError as error:
-            raise (refusal_of(address, tls, error) or _refusal(address, error)) from error
+            raise (refusal_of(address, tls, error) or error_of(address, error)) from error
 
 
-def _refusal(address: str, error: Any) -> PenstockError:
+def error_of(address: str, error: Any) -> PenstockError:
+    """Return what a call that failed means to its caller."""
     what = f"{address}: {error.code().name}: {error.details()}"
     if "Socket closed" in error.details():
         what += "; if it wants TLS, give --ssl-ca, and maybe --ssl-cert and --ssl-key"

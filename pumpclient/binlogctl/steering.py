@@ -28,6 +28,7 @@ from pumpclient.binlogctl.nodes import (
     known_node,
     tls_of,
 )
+from pumpclient.options import Tls
 
 _TICK_S: Final = 0.5
 
@@ -81,11 +82,7 @@ def _steer(arguments: argparse.Namespace) -> int:
         if verb == "offline" and is_stopped_pump:
             return states.retire(arguments, registry, status)
     skipped = getattr(arguments, "skip_drainer", [])
-    method, request = _ending(status, verb, skipped)
-    try:
-        call(kind, status.host, method, request, CALL_S, tls_of(arguments))
-    except OtherKind:
-        _steer_original(arguments, status, skipped)
+    begin_ending(kind, status, verb, tls_of(arguments), skipped)
     state, goal = NodeState.CLOSING, NodeState.OFFLINE
     if verb == "pause":
         state, goal = NodeState.PAUSING, NodeState.PAUSED
@@ -99,9 +96,18 @@ def _steer(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _steer_original(
-    arguments: argparse.Namespace, status: NodeStatus, skipped: Sequence[str]
+def begin_ending(
+    kind: NodeKind, status: NodeStatus, verb: str, tls: Tls | None, skipped: Sequence[str] = ()
 ) -> None:
+    """Let a node begin to `pause` or to go `offline`; a `PenstockError` says why it does not."""
+    method, request = _ending(status, verb, skipped)
+    try:
+        call(kind, status.host, method, request, CALL_S, tls)
+    except OtherKind:
+        _steer_original(status, verb, tls, skipped)
+
+
+def _steer_original(status: NodeStatus, verb: str, tls: Tls | None, skipped: Sequence[str]) -> None:
     """Steer a node that knows none of our methods as TiDB-Binlog's command does."""
     if skipped:
         raise NeedsOperator(
@@ -109,16 +115,13 @@ def _steer_original(
             hint="leave that option out, and start the Drainers that it waits for",
             code=Code.COMMAND_ARGUMENT,
         )
-    action = "pause" if arguments.verb == "pause" else "close"
-    original_nodes.steer(status, action, CALL_S, tls_of(arguments))
+    original_nodes.steer(status, "pause" if verb == "pause" else "close", CALL_S, tls)
 
 
 def _hand_over(arguments: argparse.Namespace) -> int:
     with Cluster(arguments) as registry:
         status = known_node(registry, NodeKind.DRAINER, arguments.node_id)
-    request = penstock_pb2.HandOverRequest(node_id=status.node_id)
-    reply = call(NodeKind.DRAINER, status.host, "HandOver", request, CALL_S, tls_of(arguments))
-    name, takers = status.node_id, list(reply.standbys)
+    name, takers = status.node_id, begin_hand_over(status, tls_of(arguments))
     text = f"{name}: makes room for {' or '.join(takers)}, and stands by then"
     facts = {"node_id": name, "state": str(status.state), "standbys": takers}
     if arguments.wait:
@@ -127,6 +130,13 @@ def _hand_over(arguments: argparse.Namespace) -> int:
         facts["state"] = str(NodeState.STANDBY)
     show(arguments, facts, text)
     return 0
+
+
+def begin_hand_over(status: NodeStatus, tls: Tls | None) -> list[str]:
+    """Let the active Drainer make room for a standby; return those that may take its place."""
+    request = penstock_pb2.HandOverRequest(node_id=status.node_id)
+    reply = call(NodeKind.DRAINER, status.host, "HandOver", request, CALL_S, tls)
+    return list(reply.standbys)
 
 
 def _ending(status: NodeStatus, verb: str, skip_drainers: Sequence[str]) -> tuple[str, Any]:

@@ -14,10 +14,10 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from penstock.cluster.etcd import connect, etcd_errors, read
+from penstock.cluster.node_registry import SOURCES
 from penstock.errors import Retryable
 from penstock.pb.etcd import rpc_pb2
 from pumpclient.mysql.source.state.checkpoint import (
-    SOURCES,
     Checkpoint,
     SourceStore,
     SourceTaken,

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from deploy.local.etcd import EtcdServer, EtcdTls
-from deploy.local.process import free_port
+from deploy.local.process import ServerProcess, free_port, python_module
 from drainer.__main__ import main as drainer_main
 from penstock.cluster.etcd import EtcdClient, connect, read
 from penstock.cluster.node_registry import NodeKind, Registry
@@ -260,3 +260,30 @@ def test_pages_on_loopback_stay_plain(
     node = Authority(tmp_path).issue("node")
     pump = pump_factory(etcd_server.url, **node.settings)
     assert "status pages at http://127.0.0.1:" in pump.log_text()
+
+
+def test_a_console_asks_nodes_over_tls_and_is_shown_by_it_to_allowed_names_only(
+    etcd: Any, etcd_server: EtcdServer, tmp_path: Path, pump_factory: Factory
+) -> None:
+    authority = Authority(tmp_path)
+    node, guest = authority.issue("node"), authority.issue("guest")
+    pump_factory(etcd_server.url, security_cert_allowed_cn="node", **node.settings)
+    port = free_port()
+    console = ServerProcess(
+        [
+            *python_module("penstock", "console", "--addr", f"0.0.0.0:{port}"),
+            *("--etcd-urls", etcd_server.url, "--cert-allowed-cn", "node", *node.flags),
+        ],
+        log=tmp_path / "console.log",
+    ).start()
+    try:
+        url = f"https://127.0.0.1:{port}/"
+        eventually(lambda: url.partition("127")[0] + "0.0.0.0" in console.log_tail(), 30)
+        eventually(lambda: "binlogs/s" in page(url, node, authority.file)[1], 30)
+        assert "online" in page(url, node, authority.file)[1]
+        code, text = page(url, guest, authority.file)
+        assert (code, "cert-allowed-cn" in text) == (403, True)
+        with pytest.raises(OSError):  # noqa: PT011
+            page(url, None, authority.file)
+    finally:
+        assert console.stop() == 0

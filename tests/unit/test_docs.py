@@ -108,6 +108,8 @@ def test_a_link_between_files_becomes_one_between_pages() -> None:
     assert linked(text, "drainer/guide/applying.md", "drainer/applying.md") == (
         "[a](overview.md#x), b (`pump/store/index.py`), [c](https://e.org), [d](#e)"
     )
+    text = "[a](../../docs/console.md)"
+    assert linked(text, "drainer/guide/applying.md", "drainer/applying.md") == "[a](../console.md)"
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:

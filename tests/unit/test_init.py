@@ -13,12 +13,14 @@ import yaml
 from deploy import init
 from drainer.settings import compat
 from pump.config import load_settings as load_pump
+from pumpclient.console.__main__ import load as load_console
 from pumpclient.mysql.source.command import load as load_source
 
 LOADERS: dict[str, Any] = {
     "pump": load_pump,
     "drainer": lambda argv: compat.load_settings(argv, prog="drainer"),
     "source": load_source,
+    "console": load_console,
 }
 
 
@@ -102,7 +104,7 @@ def test_every_program_is_there_under_the_one_name(tmp_path: Path) -> None:
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
     listed = penstock("--help").stdout
-    for name in ("pump", "drainer", "source", "ctl", "verify", "init", "demo"):
+    for name in ("pump", "drainer", "source", "ctl", "console", "verify", "init", "demo"):
         assert f"  {name} " in listed
         asked = penstock(name, "--help")
         assert asked.returncode == 0, asked.stderr

@@ -46,6 +46,7 @@ def test_a_unit_lets_its_node_do_little(unit: Path) -> None:
 
 def test_every_node_has_a_unit() -> None:
     assert [each.name for each in UNITS] == [
+        "penstock-console.service",
         "penstock-drainer.service",
         "penstock-pump.service",
         "penstock-source@.service",

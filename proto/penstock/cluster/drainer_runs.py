@@ -1,12 +1,14 @@
-"""Drainer runs: which run writes a downstream, and which Drainers stand by to take its place.
+"""Drainer runs: which run writes a downstream, which Drainers stand by, and why one stopped.
 
 /penstock/v1/drainer-runs/<writer>   JSON: the fields of `DrainerRun`, under a lease of the run
 /penstock/v1/standbys/<node id>     JSON: the fields of `Standby`, under a lease too
+/penstock/v1/drainer-stops/<node id>   JSON: the fields of `DrainerStop`, until it runs again
 
 `<writer>` is the random name that the run puts into the downstream's checkpoint with each commit.
 So the downstream itself says whose it is, whatever its URL looks like, and etcd says whether that
 run still holds its lease. Standbys are listed apart from the Drainers, because Pumps keep binlogs
-for those.
+for those. A Drainer that a person must help ends its process, and its log may be on another
+machine: what it said last, with the choices there are, is where everybody can read it.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from penstock.errors import Malformed
 
 RUNS = "/penstock/v1/drainer-runs/"
 STANDBYS = "/penstock/v1/standbys/"
+STOPS = "/penstock/v1/drainer-stops/"
 
 T = TypeVar("T")
 
@@ -47,6 +50,20 @@ class Standby:
     update_ts: int
     tasks: int = 0
     """How many Spark tasks it has ready."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainerStop:
+    """Why a Drainer ended that waits for an operator; `made` is when, as RFC 3339 has it.
+
+    `choices` are what can be decided, each with its consequences, the safest first.
+    """
+
+    node_id: str
+    made: str
+    problem: str
+    hint: str
+    choices: tuple[str, ...] = ()
 
 
 class Entry(Protocol):
@@ -104,6 +121,24 @@ def standbys(etcd: EtcdClient) -> Sequence[Standby]:
     """Return all that stand by now, by node id."""
     items, _ = read_prefix(etcd, STANDBYS)
     return [_parsed(lambda fields: Standby(**fields), key, items[key]) for key in sorted(items)]
+
+
+def put_stop(etcd: EtcdClient, stop: DrainerStop) -> None:
+    """Say why a Drainer ended, in place of what it said before."""
+    with etcd_errors(etcd):
+        etcd.put(STOPS + stop.node_id, json.dumps(asdict(stop), ensure_ascii=False))
+
+
+def forget_stop(etcd: EtcdClient, node_id: str) -> None:
+    """Withdraw that, because the Drainer runs again."""
+    with etcd_errors(etcd):
+        etcd.delete(STOPS + node_id)
+
+
+def stops(etcd: EtcdClient) -> Sequence[DrainerStop]:
+    """Return why each Drainer ended that waits for an operator, by node id."""
+    items, _ = read_prefix(etcd, STOPS)
+    return [_parsed(lambda fields: DrainerStop(**fields), key, items[key]) for key in sorted(items)]
 
 
 def _parsed(make: Callable[[Any], T], key: str, text: bytes) -> T:

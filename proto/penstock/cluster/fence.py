@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
 
-from penstock.cluster.etcd import EtcdClient, EtcdClosed, Watch, etcd_errors
+from penstock.cluster.etcd import EtcdClient, EtcdClosed, Watch, etcd_errors, read_prefix
 from penstock.cluster.history import LOCK_KEY, Guard, History
 from penstock.cluster.lease import Lease
 from penstock.codes import Code
@@ -38,6 +38,12 @@ WRITERS = "/penstock/v1/writers/"
 PENDING_KEY = "/penstock/v1/ddl_pending"
 _CHECK_S = 0.25
 _RETRY_S = 0.2
+
+
+def writers(etcd: EtcdClient) -> list[str]:
+    """Return the ids of all writers that hold a lease now; raises `Retryable`."""
+    items, _ = read_prefix(etcd, WRITERS)
+    return sorted(key.removeprefix(WRITERS).rpartition("-")[0] for key in items)
 
 
 class _Membership:

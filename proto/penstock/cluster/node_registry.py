@@ -8,6 +8,7 @@
 /penstock/v1/lost/<pump>             a Pump whose disk is gone for good (departed_pumps.py)
 /penstock/v1/entered/<pump>          decimal: before this a Pump held nothing that Drainers lacked
 /penstock/v1/last_words/<pump>       what a Pump that stopped in order holds (the same)
+/penstock/v1/sources/<id>            what a MySQL source keeps (pumpclient/mysql/source/state)
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ GAPS = "/penstock/v1/gaps"
 ENTERED = "/penstock/v1/entered/"
 READER = "reader@"
 """What stands before its machine's name as the host of a program that reads the stream."""
+SOURCES = "/penstock/v1/sources/"
 
 T = TypeVar("T")
 

@@ -47,6 +47,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "google": (),
     "google_crc32c": (),
     "etcd3": (),
+    "aiohttp": ("console",),
     "psutil": ("demo",),
     "rich": ("demo",),
 }
@@ -55,6 +56,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
 VARIABLES: Final = frozenset(
     {
         "PENSTOCK_ETCD_URLS",
+        "PENSTOCK_CONSOLE_TOKEN",
         "PENSTOCK_UPSTREAM_PASSWORD",
         "PENSTOCK_DOWNSTREAM_PASSWORD",
         "PENSTOCK_FAILPOINTS",

@@ -98,7 +98,12 @@ def moment_of(ts: int) -> str | None:
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")
 _DECIMAL = re.compile(r"-?(0|[1-9][0-9]*)\.[0-9]+")
 _TRUTHS: Final = {"True": True, "False": False}
-_KINDS: Final = {"pump": "node_id", "drainer": "node_id", "transaction": "start_ts"}
+_KINDS: Final = {
+    "pump": "node_id",
+    "drainer": "node_id",
+    "transaction": "start_ts",
+    "problem": "time",
+}
 """What details are about, and how JSON calls what names one of them."""
 _TEXTS: Final = frozenset({"node_id", "instance", "labels", "label", "key"})
 """What is a name, even where it looks like a number."""

@@ -19,6 +19,7 @@ from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError
 from penstock.node import command, supervisor
 from penstock.node.logs import Logs, grpc_lines_as_ours, start_logging
+from penstock.node.recent_problems import RECENT
 from penstock.security import tls
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,7 @@ def run(
         return command.NEEDS_OPERATOR
     with grpc_lines_as_ours():
         logs = start_logging(log_level, log_file, log_format)
+        logging.getLogger().addHandler(RECENT)
         try:
             return _run(main, logs, extra)
         finally:

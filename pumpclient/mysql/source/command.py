@@ -21,6 +21,7 @@ import gc
 import http.client
 import json
 import os
+import socket
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -101,6 +102,7 @@ def run(settings: SourceConfig) -> int:
         pages = HttpStatus(f"Penstock source {settings.source_id}")
         Pages(source, settings.source_id).add_to(pages)
         await pages.start(settings.status_addr, 0)
+        source.pages_url = reached_at(pages.url)
         supervisor.say(supervisor.READY)
         running = asyncio.create_task(asyncio.to_thread(source.run))
         stopping = asyncio.create_task(stop.wait())
@@ -124,6 +126,13 @@ def run(settings: SourceConfig) -> int:
         log_format=settings.log_format,
         extra="mysql",
     )
+
+
+def reached_at(pages_url: str) -> str:
+    """Return where others may reach pages: those of any address have this machine's name."""
+    for every in ("//0.0.0.0:", "//[::]:"):
+        pages_url = pages_url.replace(every, f"//{socket.gethostname()}:")
+    return pages_url
 
 
 def check(settings: SourceConfig, form: str = TEXT) -> int:

@@ -15,6 +15,7 @@ from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.node import build_info
 from penstock.node.http_status import JSON, Answer, HttpStatus
+from penstock.node.recent_problems import RECENT
 from pumpclient.mysql.relay.layout import FileName, Location
 from pumpclient.mysql.source.service import SourceService
 from pumpclient.mysql.source.state.left_out import LeftOutTable
@@ -56,6 +57,7 @@ def described(service: SourceService) -> dict[str, Any]:
         "lives": counters.runs,
         "history_rows": counters.history_rows,
         "rulings": counters.rulings,
+        "problems": [{"time": moment, "summary": line} for moment, line in RECENT.lines()],
         "left_out": {
             each.label: {
                 "since": each.since,

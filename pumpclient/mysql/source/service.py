@@ -84,6 +84,8 @@ class SourceService:
         self._rules = Rules(config.filter)
         self._online = config.online_ddl.rules()
         self.counters = SourceCounters()
+        self.pages_url = ""
+        """Where the source's pages are; to be set before `run`, which lets etcd know."""
         self._relay_log = RelayLog(
             config.relay, self._address, self._stream, self._needed, self._interrupt
         )
@@ -240,6 +242,7 @@ class SourceService:
         connection = etcd.connect(config.etcd_urls, tls=security.etcd_tls)
         opened.callback(connection.close)
         store = self._store = SourceStore(connection, config.source_id, ttl_s=config.lease_s)
+        store.pages_url = self.pages_url
         own_once_free(store, self._stopped)
         opened.callback(store.close)
         journal = Journal(config.data_dir / f"{config.source_id}.journal")

@@ -2,6 +2,7 @@
 
     /penstock/v1/sources/<id>         JSON, the fields of `Checkpoint`
     /penstock/v1/sources/<id>/owner   who runs it, on that process' lease
+    /penstock/v1/sources/<id>/pages   the URL of that process' status pages, on the same lease
 
 Only the owner writes the first, in an etcd transaction that demands the second. `done` is a place
 in the relay log: all up to it is committed. The relay log's sub-directories count histories, and so
@@ -26,6 +27,7 @@ from typing import Any, Protocol
 
 from penstock.cluster.etcd import EtcdClient, etcd_errors, read, read_prefix
 from penstock.cluster.lease import Lease
+from penstock.cluster.node_registry import SOURCES
 from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator, Retryable
 from penstock.wire.binlog import Origin
@@ -35,7 +37,6 @@ from pumpclient.mysql.source.state.left_out import LeftOutTable
 log = logging.getLogger(__name__)
 
 _WAIT_S = 0.5
-SOURCES = "/penstock/v1/sources/"
 _HINT = "restore the key, or delete it and start the source from a place that is known"
 
 
@@ -140,6 +141,8 @@ class SourceStore:
         self._ttl_s = ttl_s
         self._key = SOURCES + source_id
         self._owner_key = f"{self._key}/owner"
+        self.pages_url = ""
+        """Where this process' status pages are; to be set before `own`."""
         self._lease: Lease | None = None
         self._created = 0
         self._lock = threading.Lock()
@@ -173,6 +176,7 @@ class SourceStore:
                     success=[
                         do.put(self._owner_key, holder, lease=lease.id),
                         do.get(self._key),
+                        do.put(f"{self._key}/pages", self.pages_url, lease=lease.id),
                         do.get(self._owner_key),
                     ],
                     failure=[do.get(self._owner_key)],

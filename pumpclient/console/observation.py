@@ -1,0 +1,69 @@
+"""Observation: what etcd and the nodes said last, as it was said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from penstock.cluster.drainer_runs import DrainerStop, Standby
+from penstock.cluster.node_registry import Gap, NodeStatus
+from pumpclient.console.facts import Facts
+
+PUMP: Final = "pump"
+DRAINER: Final = "drainer"
+SOURCE: Final = "source"
+STREAM: Final = "stream of "
+"""Before a Pump's id: the quantity of a Drainer that says how far that Pump's stream is behind."""
+
+Named = tuple[str, str]
+"""A node: its kind and its id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceEntry:
+    """A MySQL source as etcd knows it; `owner` is the process that runs it, empty for none."""
+
+    source_id: str
+    checkpoint: Facts = field(default_factory=dict)
+    owner: str = ""
+    pages_url: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """What etcd says of a cluster."""
+
+    pumps: Sequence[NodeStatus] = ()
+    drainers: Sequence[NodeStatus] = ()
+    standbys: Sequence[Standby] = ()
+    gaps: Sequence[Gap] = ()
+    stops: Sequence[DrainerStop] = ()
+    writers: Sequence[str] = ()
+    """Ids of writers; a source is one too."""
+    sources: Sequence[SourceEntry] = ()
+    problems: Sequence[str] = ()
+    """Entries that cannot be read; what they are about is missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a node said last, and what keeps it from saying more.
+
+    `silent_since_s` is when it stopped answering, seconds since the epoch, None while it answers.
+    """
+
+    facts: Facts | None = None
+    problem: str = ""
+    silent_since_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """All that was seen of a cluster by `now_s`, seconds since the epoch."""
+
+    now_s: float
+    listing: Listing | None = None
+    etcd_problem: str = ""
+    etcd_silent_since_s: float | None = None
+    answers: Mapping[Named, Answer] = field(default_factory=dict)

@@ -1,0 +1,307 @@
+"""Poller: asks etcd and every node again and again, each at its own pace, whatever others do.
+
+One task asks etcd; each node has a task of its own, so that one that does not answer holds up no
+other. All viewers share what one poller found. Pumps and Drainers are asked through gRPC, as
+`binlogctl status` does, a source at the pages whose URL it keeps in etcd. A node that etcd says was
+stopped is not asked. `changed` is set after each answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import aiohttp
+import grpc
+import grpc.aio
+
+from penstock.cluster import etcd
+from penstock.cluster.drainer_runs import standbys, stops
+from penstock.cluster.etcd import EtcdClient, read_prefix
+from penstock.cluster.fence import writers
+from penstock.cluster.node_registry import SOURCES, NodeKind, NodeState, Registry
+from penstock.codes import Code
+from penstock.errors import Malformed, NeedsOperator, PenstockError, Retryable
+from penstock.node.logs import one_line
+from penstock.node.output import facts_of
+from penstock.pb import penstock_pb2, penstock_pb2_grpc
+from penstock.security.tls import Tls, open_aio_channel
+from pumpclient.binlogctl.nodes import error_of
+from pumpclient.console.chronicle import Chronicle
+from pumpclient.console.facts import Facts, drainer_lag_s, listed, number, text
+from pumpclient.console.observation import (
+    DRAINER,
+    PUMP,
+    SOURCE,
+    STREAM,
+    Answer,
+    Listing,
+    Named,
+    Observation,
+    SourceEntry,
+)
+
+log = logging.getLogger(__name__)
+
+Ask = Callable[[], Awaitable[Facts]]
+T = TypeVar("T")
+
+EVERY_S: Final = 2.0
+WITHIN_S: Final = 3.0
+NODES_MAX: Final = 200
+"""More than these are listed, and not asked."""
+_PAGE_BYTES_MAX: Final = 4 << 20
+_CHANNEL: Final = (
+    # A node that comes back is asked at the next turn, and not after gRPC's two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 500),
+    ("grpc.max_reconnect_backoff_ms", 2000),
+)
+_STUBS: Final[Mapping[str, Any]] = {
+    PUMP: penstock_pb2_grpc.PumpStub,
+    DRAINER: penstock_pb2_grpc.DrainerStub,
+}
+_COUNTERS: Final = {
+    PUMP: ("binlogs_written", "storage_appended_bytes"),
+    DRAINER: ("rows", "transactions"),
+    SOURCE: ("transactions",),
+}
+
+
+class Poller:
+    """What is known of one cluster."""
+
+    def __init__(
+        self,
+        etcd_urls: str,
+        *,
+        etcd_tls: Tls | None = None,
+        tls: Tls | None = None,
+        every_s: float = EVERY_S,
+    ) -> None:
+        """Prepare; `run` begins to ask. Raises `NeedsOperator` for addresses that are none."""
+        self._etcd = etcd.connect(etcd_urls, timeout_s=WITHIN_S, tls=etcd_tls)
+        self._tls = tls
+        self._every_s = every_s
+        self._listing: Listing | None = None
+        self._problem = ""
+        self._silent_since_s: float | None = None
+        self._answers: dict[Named, Answer] = {}
+        self._tasks: dict[tuple[Named, str], asyncio.Task[None]] = {}
+        self._session: aiohttp.ClientSession | None = None
+        self.chronicle = Chronicle(time.monotonic())
+        self.changed = asyncio.Event()
+
+    def observation(self) -> Observation:
+        """Return what is known now."""
+        return Observation(
+            now_s=time.time(),
+            listing=self._listing,
+            etcd_problem=self._problem,
+            etcd_silent_since_s=self._silent_since_s,
+            answers=dict(self._answers),
+        )
+
+    async def run(self) -> None:
+        """Ask until cancelled."""
+        timeout = aiohttp.ClientTimeout(total=WITHIN_S)
+        async with aiohttp.ClientSession(timeout=timeout, trust_env=False) as self._session:
+            try:
+                while True:
+                    await self._list()
+                    self._follow()
+                    self.chronicle.forget(time.monotonic())
+                    self.changed.set()
+                    await asyncio.sleep(self._every_s)
+            finally:
+                tasks = list(self._tasks.values())
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                self._etcd.close()
+
+    async def _list(self) -> None:
+        try:
+            self._listing = await asyncio.to_thread(listing_of, self._etcd)
+        except PenstockError as error:
+            self._problem = str(error)
+            self._silent_since_s = self._silent_since_s or time.time()
+        else:
+            self._problem, self._silent_since_s = "", None
+
+    def _follow(self) -> None:
+        """Have a task for each node that is to be asked, and none for any other."""
+        if self._listing is None:
+            return
+        wanted = asked(self._listing)[:NODES_MAX]
+        for key in [key for key in self._tasks if key not in wanted]:
+            self._tasks.pop(key).cancel()
+        for node, address in wanted:
+            if (node, address) not in self._tasks:
+                asking = self._keep_asking(node, address)
+                self._tasks[node, address] = asyncio.create_task(asking)
+        known = named(self._listing)  # The last word of one that was stopped is kept.
+        for node in [node for node in self._answers if node not in known]:
+            del self._answers[node]
+
+    async def _keep_asking(self, node: Named, address: str) -> None:
+        kind, name = node
+        async with self._opened(kind, address) as ask:
+            while True:
+                began_s = time.monotonic()
+                try:
+                    self._note(node, _own(name, await ask()))
+                except PenstockError as error:
+                    self._fail(node, str(error))
+                except Exception as error:  # Of one node, and no reason to leave the others.
+                    log.exception("asking %s %s failed", kind, name)
+                    self._fail(node, repr(error))
+                self.changed.set()
+                await asyncio.sleep(max(0.1, self._every_s - (time.monotonic() - began_s)))
+
+    @contextlib.asynccontextmanager
+    async def _opened(self, kind: str, address: str) -> AsyncIterator[Ask]:
+        """Yield what asks a node for its facts."""
+        if kind == SOURCE:
+            assert self._session is not None
+            yield partial(_page, self._session, address)
+            return
+        async with open_aio_channel(address, self._tls, _CHANNEL) as channel:
+            yield partial(_status, _STUBS[kind](channel), address)
+
+    def _note(self, node: Named, facts: Facts) -> None:
+        self._answers[node] = Answer(facts=facts)
+        kind, name = node
+        now_s, label = time.monotonic(), f"{kind} {name}"
+        if kind == DRAINER:
+            self.chronicle.gauge(label, "lag_s", now_s, drainer_lag_s(facts))
+        if kind == SOURCE:
+            behind_s = number(facts, "seconds_behind")
+            self.chronicle.gauge(label, "seconds_behind", now_s, behind_s)
+        for counter in _COUNTERS[kind]:
+            self.chronicle.counter(label, counter, now_s, number(facts, counter))
+        for stream in listed(facts, "pumps"):
+            lag_s = number(stream, "lag_s")
+            self.chronicle.gauge(label, f"{STREAM}{text(stream, 'node_id')}", now_s, lag_s)
+
+    def _fail(self, node: Named, problem: str) -> None:
+        before = self._answers.get(node, Answer())
+        self._answers[node] = Answer(
+            facts=before.facts,
+            problem=one_line(problem),
+            silent_since_s=before.silent_since_s or time.time(),
+        )
+
+
+def _own(name: str, facts: Facts) -> Facts:
+    """Return facts that are about that node; raise `NeedsOperator` for another one's."""
+    said = facts.get("node_id", facts.get("source"))
+    if said != name:
+        raise NeedsOperator(
+            f"at its address answers {said!r}",
+            hint="its address in etcd is stale: restart it",
+            code=Code.NODE_OTHER,
+        )
+    return facts
+
+
+async def _status(stub: Any, address: str) -> Facts:
+    try:
+        reply = await stub.Status(penstock_pb2.StatusRequest(), timeout=WITHIN_S)
+    except grpc.RpcError as error:
+        raise error_of(address, error) from error
+    return facts_of(reply)
+
+
+async def _page(session: aiohttp.ClientSession, url: str) -> Facts:
+    try:
+        async with session.get(f"{url}status") as answer:
+            body = await answer.content.read(_PAGE_BYTES_MAX)
+        facts = json.loads(body)
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise Retryable(f"{url}: {error or type(error).__name__}", code=Code.NODE_AWAY) from error
+    except ValueError as error:
+        raise Malformed(
+            f"{url} does not answer as a source does", hint="see its log", code=Code.NODE_OTHER
+        ) from error
+    return facts if isinstance(facts, dict) else {}
+
+
+def asked(listing: Listing) -> list[tuple[Named, str]]:
+    """Return each node that is to be asked, and where: those that etcd does not say were stopped.
+
+    A Drainer that stands by is in no list of Drainers, but in its own.
+    """
+    stopped = (NodeState.PAUSED, NodeState.OFFLINE)
+    found = [((PUMP, n.node_id), n.host) for n in listing.pumps if n.state not in stopped]
+    drainers = {n.node_id: n.host for n in listing.drainers if n.state not in stopped}
+    drainers |= {each.node_id: each.host for each in listing.standbys}
+    found += [((DRAINER, name), host) for name, host in sorted(drainers.items())]
+    return found + [((SOURCE, s.source_id), s.pages_url) for s in listing.sources if s.pages_url]
+
+
+def named(listing: Listing) -> set[Named]:
+    """Return all nodes that etcd knows, those too that were stopped."""
+    return {
+        *((PUMP, pump.node_id) for pump in listing.pumps),
+        *((DRAINER, drainer.node_id) for drainer in listing.drainers),
+        *((DRAINER, standby.node_id) for standby in listing.standbys),
+        *((SOURCE, source.source_id) for source in listing.sources),
+    }
+
+
+def listing_of(client: EtcdClient) -> Listing:
+    """Return what etcd says of the cluster; raises `Retryable` when it does not answer.
+
+    What cannot be read, as another version's may be, is named and left out.
+    """
+    registry, problems = Registry(client), list[str]()
+
+    def read(part: Callable[[], Sequence[T]]) -> Sequence[T]:
+        try:
+            return part()
+        except Malformed as error:
+            problems.append(str(error))
+            return ()
+
+    drainers = read(lambda: registry.list(NodeKind.DRAINER))
+    return Listing(
+        pumps=read(lambda: registry.list(NodeKind.PUMP)),
+        drainers=drainers,
+        standbys=read(lambda: standbys(client)),
+        gaps=read(lambda: [gap for each in drainers for gap in registry.gaps(each.node_id)]),
+        stops=read(lambda: stops(client)),
+        writers=writers(client),
+        sources=source_entries(read_prefix(client, SOURCES)[0]),
+        problems=problems,
+    )
+
+
+def source_entries(items: Mapping[str, bytes]) -> list[SourceEntry]:
+    """Return the sources that keys of etcd are about, with their checkpoints as they are stored."""
+    found: dict[str, dict[str, bytes]] = {}
+    for key, value in items.items():
+        name, _, part = key.removeprefix(SOURCES).partition("/")
+        found.setdefault(name, {})[part] = value
+    return [
+        SourceEntry(
+            source_id=name,
+            checkpoint=_object(parts.get("", b"")),
+            owner=parts.get("owner", b"").decode("utf-8", "replace"),
+            pages_url=parts.get("pages", b"").decode("utf-8", "replace"),
+        )
+        for name, parts in sorted(found.items())
+    ]
+
+
+def _object(data: bytes) -> Facts:
+    try:
+        found = json.loads(data)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,125 @@
+"""Safe verbs: those of binlogctl that a console offers, and what each brings about.
+
+    pause-pump, pause-drainer    the process ends and keeps its place, until someone starts it again
+    offline-pump                 it hands over what it holds, then leaves
+    hand-over                    a standby writes in the Drainer's place
+
+None of them can lose a row: what they end comes back with all that it had, and a Pump goes offline
+only once every Drainer has all of it. So neither `offline-drainer`, after which Pumps drop what
+only that Drainer needs, is offered, nor `update-…`, `lost-pump`, or `trigger-gc`, which with
+`gc-force-after-days` takes what a late Drainer still wants.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from penstock.cluster.node_registry import NodeKind
+from penstock.codes import Code
+from penstock.errors import NeedsOperator
+from pumpclient.binlogctl.nodes import Cluster, known_node, tls_of
+from pumpclient.binlogctl.steering import begin_ending, begin_hand_over
+from pumpclient.console.cluster_state import ClusterState, DrainerNode, PumpNode
+
+PAUSE_PUMP, OFFLINE_PUMP = "pause-pump", "offline-pump"
+PAUSE_DRAINER, HAND_OVER = "pause-drainer", "hand-over"
+
+KINDS: Final[Mapping[str, NodeKind]] = {
+    PAUSE_PUMP: NodeKind.PUMP,
+    OFFLINE_PUMP: NodeKind.PUMP,
+    PAUSE_DRAINER: NodeKind.DRAINER,
+    HAND_OVER: NodeKind.DRAINER,
+}
+
+_BY_HAND: Final = (
+    "That is done by hand: a supervisor leaves a node that stopped as asked, and a console cannot"
+    " start one."
+)
+
+
+class Offer(NamedTuple):
+    """A verb that may be done to a node now, and what follows from it, in sentences."""
+
+    verb: str
+    node_id: str
+    consequences: tuple[str, ...]
+
+    @property
+    def command(self) -> str:
+        """The same as it is typed."""
+        return f"penstock ctl {self.verb} {self.node_id}"
+
+
+def offers(state: ClusterState) -> Iterator[Offer]:
+    """Yield what can be done to the nodes that are online."""
+    online = [pump for pump in state.pumps if pump.word == "online"]
+    for pump in online:
+        yield Offer(PAUSE_PUMP, pump.name, tuple(_of_pausing_pump(pump, len(online) - 1)))
+        yield Offer(OFFLINE_PUMP, pump.name, tuple(_of_offline_pump(len(online) - 1)))
+    for drainer in state.drainers:
+        if drainer.word != "online":
+            continue
+        yield Offer(PAUSE_DRAINER, drainer.name, tuple(_of_pausing_drainer(drainer)))
+        if drainer.standbys:
+            yield Offer(HAND_OVER, drainer.name, tuple(_of_hand_over(drainer)))
+
+
+def begin(offer: Offer, arguments: argparse.Namespace) -> str:
+    """Do it, as binlogctl does, and return what was begun; a `PenstockError` says why not."""
+    kind, tls = KINDS[offer.verb], tls_of(arguments)
+    with Cluster(arguments) as registry:
+        status = known_node(registry, kind, offer.node_id)
+    if offer.verb == HAND_OVER:
+        return f"makes room for {' or '.join(begin_hand_over(status, tls))}"
+    verb = offer.verb.partition("-")[0]
+    begin_ending(kind, status, verb, tls)
+    return "pausing" if verb == "pause" else "closing"
+
+
+def find(state: ClusterState, verb: str, node_id: str) -> Offer:
+    """Return an offer that holds now; raise `NeedsOperator` when there is no such."""
+    for each in offers(state):
+        if (each.verb, each.node_id) == (verb, node_id):
+            return each
+    raise NeedsOperator(
+        f"{verb} cannot be done to {node_id} now",
+        hint="look at the page again: states change",
+        code=Code.NODE_STATE,
+    )
+
+
+def _of_pausing_pump(pump: PumpNode, others: int) -> Iterator[str]:
+    yield f"The process of Pump {pump.name} ends, with all that it holds on its disk."
+    yield _where_writers_go(others)
+    yield (
+        f"Every Drainer waits for it: nothing goes downstream until it is started again. {_BY_HAND}"
+    )
+
+
+def _of_offline_pump(others: int) -> Iterator[str]:
+    yield "It takes no new transactions, and stays until every Drainer has all that it holds."
+    yield "Then it leaves the cluster, and its process ends. Started again, it joins as before."
+    yield _where_writers_go(others)
+    yield "A Drainer that does not run holds it up; nothing is given up for that."
+
+
+def _of_pausing_drainer(drainer: DrainerNode) -> Iterator[str]:
+    yield f"Drainer {drainer.name} commits what is under way, and its process ends."
+    if drainer.standbys:
+        yield f"{' or '.join(drainer.standbys)} takes its place."
+    else:
+        yield f"The downstream stands still until it is started again. {_BY_HAND}"
+    yield "Pumps keep all that it has not got yet; their disks fill meanwhile."
+
+
+def _of_hand_over(drainer: DrainerNode) -> Iterator[str]:
+    yield f"Drainer {drainer.name} commits what is under way, and stands by."
+    yield f"{' or '.join(drainer.standbys)} writes in its place, from the same checkpoint."
+
+
+def _where_writers_go(others: int) -> str:
+    if not others:
+        return "No other Pump is online: writers get an error until one is."
+    return f"Writers use the other {others} online." if others > 1 else "Writers use the other one."

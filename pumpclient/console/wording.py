@@ -1,0 +1,89 @@
+"""Wording: numbers as people read them, each with its unit."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+NOT_KNOWN: Final = "–"
+
+_LARGE: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_BYTES: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+_MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
+
+
+def duration(seconds: float | None) -> str:
+    """Return `0.3 s`, `42 s`, `3 min 10 s`, `2 h 5 min` or `3 d 4 h`."""
+    if seconds is None:
+        return NOT_KNOWN
+    if seconds < 10:
+        return f"{seconds:.1f} s" if seconds > 0 else "0 s"
+    whole = round(seconds)
+    for unit_s, unit, below_s, below in (
+        (_DAY_S, "d", _HOUR_S, "h"),
+        (_HOUR_S, "h", _MINUTE_S, "min"),
+        (_MINUTE_S, "min", 1, "s"),
+    ):
+        if whole >= unit_s:
+            rest = whole % unit_s // below_s
+            return f"{whole // unit_s} {unit}" + (f" {rest} {below}" if rest else "")
+    return f"{whole} s"
+
+
+def quantity(value: float | None, unit: str = "") -> str:
+    """Return three digits of a number: `0`, `0.25`, `12`, `3.4 k`, with its unit behind."""
+    if value is None:
+        return NOT_KNOWN
+    for size, prefix in _LARGE:
+        if abs(value) >= size * 0.9995:
+            return f"{_digits(value / size)} {prefix}{unit}"
+    return f"{_digits(value)} {unit}".rstrip()
+
+
+def rate(value: float | None, unit: str = "") -> str:
+    """Return how much there is in a second: `12/s`, `3.4 MB/s`."""
+    return NOT_KNOWN if value is None else f"{quantity(value, unit)}/s"
+
+
+def byte_rate(bytes_per_s: float | None) -> str:
+    """Return how many bytes there are in a second, with powers of 1000 as networks have them."""
+    return rate(bytes_per_s, "B")
+
+
+def size(size_bytes: float | None) -> str:
+    """Return a number of bytes: `3.4 MiB`."""
+    if size_bytes is None:
+        return NOT_KNOWN
+    for one, unit in _BYTES:
+        if abs(size_bytes) >= one:
+            return f"{_digits(size_bytes / one)} {unit}"
+    return f"{size_bytes:.0f} B"
+
+
+def count(number: int, one: str, many: str = "") -> str:
+    """Return `1 Pump`, `3 Pumps`, `no Pump`."""
+    if number == 0:
+        return f"no {one}"
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def moment(at_s: float | None) -> str:
+    """Return a moment in UTC, `2026-11-21 09:30:00`; what is no moment is not known."""
+    if not at_s:
+        return NOT_KNOWN
+    try:
+        return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M:%S}"
+    except (ValueError, OverflowError, OSError):
+        return NOT_KNOWN
+
+
+def clock(at_s: float) -> str:
+    """Return the time of a day in UTC, `09:30:00`."""
+    return moment(at_s)[-8:]
+
+
+def _digits(value: float) -> str:
+    if abs(value) >= 99.95:
+        return f"{value:,.0f}"
+    text = f"{value:.1f}" if abs(value) >= 9.995 else f"{value:.2f}"
+    return text.rstrip("0").rstrip(".")

@@ -1,0 +1,201 @@
+"""The console of a real cluster in a real Chromium: what an operator sees, and what they can do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from deploy.local.cluster import Cluster
+from drainer.__main__ import main as drainer_main
+from drainer.spark.java import use_java
+from pumpclient import PumpClient
+from tests.kit.servers.chromium import DESKTOP, PHONE, SIZES, Chromium, Size
+from tests.kit.servers.console import ConsoleProcess, barriers
+
+pytestmark = [pytest.mark.etcd, pytest.mark.spark]
+
+TOKEN = "only-for-this-very-test"
+HOSTILE = '<img src=x onerror="hacked=1">'
+SEEN_S = 20.0
+STARTED_S = 60.0
+
+
+class Shop:
+    """A cluster of two Pumps and a Drainer into SQLite, and a program that writes."""
+
+    def __init__(self, home: Path, cluster: Cluster, client: PumpClient) -> None:
+        self.home, self.cluster, self.client = home, cluster, client
+        self._ids = count()
+        client.execute_ddl("CREATE DATABASE shop")
+        client.execute_ddl("CREATE TABLE shop.orders (id INT PRIMARY KEY, what TEXT)")
+
+    def sell(self, transactions: int = 20) -> None:
+        """Write some rows, over both Pumps."""
+        for _ in range(transactions):
+            with self.client.begin("shop") as txn:
+                txn.insert("orders", {"id": next(self._ids), "what": "a bolt"})
+
+    def ddl_command(self, *words: str) -> int:
+        """Decide about a DDL, as an operator does."""
+        at = ["--etcd-urls", self.cluster.etcd.url, "--sink", self.cluster.sink_url]
+        return drainer_main(["ddl", *words, *at, "--data-dir", str(self.home / "drainer-1")])
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    home = tmp_path_factory.mktemp("shop")
+    use_java(home / "java")
+    with Cluster(home, pumps=2) as cluster, PumpClient.connect(cluster.etcd.url) as client:
+        yield Shop(home, cluster, client)
+
+
+@pytest.fixture(scope="module")
+def console(shop: Shop) -> Iterator[ConsoleProcess]:
+    token = shop.home / "token"
+    token.write_text(f"{TOKEN}\n")
+    console = ConsoleProcess(shop.home, shop.cluster.etcd.url, "--token-file", str(token)).start()
+    yield console
+    assert console.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    with Chromium(tmp_path_factory.mktemp("chromium")) as chromium:
+        yield chromium
+
+
+@pytest.fixture
+def browser(chromium: Chromium, console: ConsoleProcess) -> Iterator[Chromium]:
+    """Return a browser that shows the page; at the end nothing may have gone wrong in it."""
+    chromium.events.clear()
+    chromium.call("Network.clearBrowserCookies")
+    chromium.show(DESKTOP)
+    chromium.open(console.url)
+    sees(chromium, "live")
+    yield chromium
+    assert chromium.complaints() == []
+    assert {url for url in chromium.asked_for() if not url.startswith(console.url)} == set()
+
+
+def sees(browser: Chromium, words: str, within_s: float = SEEN_S) -> None:
+    """Return once the page says so."""
+    browser.until(f"document.body?.innerText.includes({words!r})", within_s)
+
+
+@contextmanager
+def without_reloading(browser: Chromium) -> Iterator[None]:
+    loaded = browser.ask("performance.timeOrigin")
+    yield
+    assert browser.ask("performance.timeOrigin") == loaded
+
+
+def log_in(browser: Chromium, console: ConsoleProcess) -> None:
+    browser.open(f"{console.url}login")
+    browser.ask(f"document.querySelector('#token').value = {TOKEN!r}")
+    browser.click("form button")
+    sees(browser, "Actions")
+
+
+def test_the_stream_is_shown_from_writers_to_downstream_and_moves_without_reloading(
+    shop: Shop, browser: Chromium
+) -> None:
+    with without_reloading(browser):
+        for words in ("1 program", "pump-1", "pump-2", "drainer-1", "downstream.db", "All is well"):
+            sees(browser, words)
+        assert browser.ask("document.querySelectorAll('.plot').length") >= 4
+        for _ in range(3):
+            before = browser.ask("document.querySelector('#plots').innerHTML")
+            shop.sell()
+            browser.until(f"document.querySelector('#plots').innerHTML !== {before!r}", SEEN_S)
+    assert browser.ask("document.querySelectorAll('.pipe.flowing').length") > 0
+
+
+@pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: size.name)
+def test_the_page_has_no_barriers_on_any_screen_light_or_dark(
+    browser: Chromium, size: Size, is_dark: bool
+) -> None:
+    browser.show(size, dark=is_dark)
+    assert barriers(browser) == []
+    assert browser.ask("document.documentElement.scrollWidth") <= size.width
+    assert browser.ask("getComputedStyle(document.querySelector('.pipes .wide')).display") == (
+        "block" if size is DESKTOP else "none"
+    )
+
+
+def test_a_pump_that_was_killed_is_said_to_hold_the_merge_while_others_are_shown_live(
+    shop: Shop, browser: Chromium
+) -> None:
+    victim = shop.cluster.pumps["pump-2"]
+    with without_reloading(browser):
+        victim.kill()
+        try:
+            sees(browser, "no answer")
+            browser.until("document.querySelector('#stream .card.fine .name')")
+            sees(browser, "The merge of drainer-1 has stood")
+            sees(browser, "It waits for pump-2 (dead")
+            sees(browser, "holds the merge")
+        finally:
+            victim.start()
+        sees(browser, "All is well", STARTED_S)
+
+
+def test_a_ddl_that_stops_the_drainer_is_shown_with_the_choices_until_one_is_made(
+    shop: Shop, browser: Chromium
+) -> None:
+    columns = "(id INT PRIMARY KEY) PARTITION BY HASH (id) PARTITIONS 2"
+    shop.client.execute_ddl(f"CREATE TABLE shop.`{HOSTILE}` {columns}")
+    (ts,) = shop.client.execute_ddl(f"ALTER TABLE shop.`{HOSTILE}` TRUNCATE PARTITION p0")
+    with without_reloading(browser):
+        sees(browser, "Drainer drainer-1 has stopped and waits for a decision", STARTED_S)
+        sees(browser, f"drainer ddl skip {ts}")
+        sees(browser, HOSTILE)
+        assert browser.ask("typeof hacked") == "undefined"
+        assert browser.ask("document.querySelectorAll('.choices li').length") == 4
+        browser.show(PHONE)
+        assert barriers(browser) == []
+        assert browser.ask("document.documentElement.scrollWidth") <= PHONE.width
+        assert shop.ddl_command("skip", str(ts)) == 0
+        shop.cluster.drainer.wait()
+        shop.cluster.drainer.start()
+        sees(browser, "All is well", STARTED_S)
+        sees(browser, "1 ddls")
+
+
+def test_who_has_the_token_pauses_a_pump_having_read_what_follows(
+    shop: Shop, console: ConsoleProcess, browser: Chromium
+) -> None:
+    assert "pause-pump" not in browser.text()
+    log_in(browser, console)
+    assert barriers(browser) == []
+    browser.click('a[href="do/pause-pump/pump-1"]')
+    sees(browser, "This is what follows")
+    sees(browser, "Every Drainer waits for it")
+    assert barriers(browser) == []
+    try:
+        browser.click("button.danger")
+        sees(browser, "pause-pump pump-1: pausing")
+        assert shop.cluster.pumps["pump-1"].wait() == 0
+        sees(browser, "Pump pump-1 is paused", STARTED_S)
+    finally:
+        shop.cluster.pumps["pump-1"].stop()
+        shop.cluster.pumps["pump-1"].start()
+    sees(browser, "All is well", STARTED_S)
+    browser.click("footer button")
+    sees(browser, "Log in to act")
+
+
+def test_without_a_script_the_page_is_whole_and_loads_itself_again(
+    browser: Chromium, console: ConsoleProcess
+) -> None:
+    browser.call("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        browser.open(console.url)
+        assert browser.ask("document.querySelectorAll('#stream article').length") == 6
+        assert browser.ask("document.querySelector('noscript meta').content") == "5"
+    finally:
+        browser.call("Emulation.setScriptExecutionDisabled", value=False)
