@@ -69,13 +69,19 @@ def entry_of(binlog: Any) -> Entry:
 def change_of(event: Any) -> Change:
     """Return one row change."""
     columns = [pb.Column.FromString(each) for each in event.row]
-    value = {each.name: datum(each.value) for each in columns}
+    value = {each.name: _plain(each, each.value) for each in columns}
     table = f"{event.schema_name}.{event.table_name}"
     if event.tp == pb.Insert:
         return Change("insert", table, None, value)
     if event.tp == pb.Delete:
         return Change("delete", table, value, None)
-    return Change("update", table, value, {e.name: datum(e.changed_value) for e in columns})
+    return Change("update", table, value, {e.name: _plain(e, e.changed_value) for e in columns})
+
+
+def _plain(column: Any, data: bytes) -> Any:
+    value = datum(data)
+    is_text = isinstance(value, bytes) and not column.mysql_type.endswith(("blob", "binary"))
+    return value.decode() if is_text and column.mysql_type != "geometry" else value
 
 
 def datum(data: bytes) -> Any:
