@@ -248,8 +248,9 @@ class Pipeline:
     async def _commit(self) -> None:
         """Commit step after step; the only place where the downstream changes."""
         downstream, begin = self._downstream, replace(self.progress.checkpoint, consistent=False)
+        catalog = downstream.catalog()  # Now, before any DDL of this run is followed.
         await downstream.thread.call(lambda: downstream.sink.save_checkpoint(begin))
-        await downstream.thread.call(lambda: downstream.sink.look_at(downstream.catalog()))
+        await downstream.thread.call(lambda: downstream.sink.look_at(catalog))
         while (work := await self._queue.get()) is not None:
             if work.prepared is not None:
                 await asyncio.wait((work.prepared,))

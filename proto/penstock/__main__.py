@@ -31,6 +31,7 @@ PROGRAMS: Final[Mapping[str, Program]] = {
     "source": Program("pumpclient.mysql.source.__main__", "run a MySQL or MariaDB as a writer"),
     "ctl": Program("pumpclient.binlogctl", "look at a cluster and change the state of its nodes"),
     "verify": Program("pumpclient.mysql.verify.__main__", "compare an upstream with a downstream"),
+    "reparo": Program("drainer.reparo.__main__", "restore files up to a time", "drainer"),
     "init": Program("deploy.init", "write a folder of settings, units and a compose file"),
     "demo": Program("deploy.demo.__main__", "show the whole of it on this machine", "demo"),
 }

@@ -252,7 +252,8 @@ def test_a_large_transaction_of_which_nothing_goes_downstream_is_no_message(
     output: Output,
 ) -> None:
     sink = output.begun()
-    sink.put_slices(lambda: (each for each in ()), output.point())
+    nothing: list[Messages] = []
+    sink.put_slices(lambda: (each for each in nothing), output.point())
     last = output.put(sink, 2)
     assert output.rows() == [(last.commit_ts, [2])]
 
