@@ -40,6 +40,10 @@ log = logging.getLogger("reparo")
 
 _USE = re.compile(r"use `((?:[^`]|``)+)`;\s*", re.IGNORECASE)
 _REPORT_S = 5.0
+_SCHEMA_HINT = (
+    "give a schema-file with the CREATE statements of the tables at the start, such as a dump"
+    " without data"
+)
 
 
 @dataclass(slots=True)
@@ -201,8 +205,7 @@ class Restore:
         if table is None:
             raise NeedsOperator(
                 f"no DDL in the files made {schema}.{name}, and no schema beside them has it",
-                hint="give a schema-file with the CREATE statements of the tables at the start,"
-                " such as a dump without data; or leave the table out (replicate-ignore-table)",
+                hint=f"{_SCHEMA_HINT}; or leave the table out (replicate-ignore-table)",
             )
         home = self._catalog.schema(schema)
         return (home.name if home is not None else schema), table
@@ -241,11 +244,13 @@ class Restore:
         schema, query = split_use(text)
         try:
             jobs = plan_ddl(query, schema, self._catalog, lambda: next(self._ids))
-        except NeedsOperator:
+        except NeedsOperator as error:
             if text == self._last_ddl and query.lower().startswith("drop"):
                 log.info("DDL at %d is the one before once more: %s", ts, query)
                 return []
-            raise
+            raise NeedsOperator(
+                f"the DDL at {ts} cannot be followed: {error.problem}: {query}", hint=_SCHEMA_HINT
+            ) from error
         return [self._catalog.apply(replace(job, finished_ts=ts)) for job in jobs]
 
     def _read_schema(self, path: Path) -> None:

@@ -12,8 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 
 from drainer.differences.left_out import LeftOut
@@ -21,17 +19,12 @@ from drainer.differences.overrides import Override
 from drainer.sinks.checkpoint import Checkpoint, Overridden
 from drainer.sinks.opening import open_event_sink
 from drainer.sinks.protocol import EventSink
-from drainer.task.answers import answer
-from drainer.task.events.event_unit import event_units
 from drainer.task.events.messages import Messages
-from drainer.task.work_unit import Batch, TableRows
-from penstock.datum.rows.row_codec import RowCodec
-from penstock.ddl import Catalog, SchemaChange, plan_ddl
 from penstock.errors import NeedsOperator, Retryable
 from penstock.pb import pb_binlog_pb2 as pb
-from penstock.wire.binlog import MutationType
 from tests.kit.fakes.memory_output import Broker, MemoryOutput
 from tests.kit.files import plain_reader
+from tests.kit.workloads.insert_stream import InsertStream
 
 CLUSTER = 6_791_641_053_252_586_769 * 2 + 1  # More than a signed 64-bit number holds.
 
@@ -84,15 +77,13 @@ def ids(changes: list[plain_reader.Change]) -> list[int]:
     return [change.after["id"] for change in changes if change.after is not None]
 
 
-class Output:
+class Output(InsertStream):
     """One output, its sinks, and a stream for it."""
 
     def __init__(self, world: MemoryWorld | FilesWorld) -> None:
+        super().__init__()
         self._world = world
-        self.catalog = Catalog()
-        self._ids = itertools.count(1)
         self.sinks: list[EventSink] = []
-        self.ts = 100
 
     def open(self, cluster_id: int = CLUSTER) -> EventSink:
         sink = self._world.open(cluster_id)
@@ -103,8 +94,7 @@ class Output:
         sink = self.open()
         sink.load_checkpoint()
         sink.look_at(self.catalog)
-        for change in self.changes("CREATE DATABASE shop; CREATE TABLE t (id INT PRIMARY KEY)"):
-            sink.run_ddl(change, self.point(), maybe_done=False)
+        self.create(sink)
         return sink
 
     def seen(self) -> Seen:
@@ -112,37 +102,6 @@ class Output:
 
     def rows(self) -> Seen:
         return [(ts, what) for ts, what in self.seen() if isinstance(what, list)]
-
-    def point(self) -> Checkpoint:
-        self.ts += 1
-        return Checkpoint(commit_ts=self.ts, schema_version=self.catalog.version)
-
-    def changes(self, sql: str) -> list[SchemaChange]:
-        made = []
-        for each in sql.split("; "):
-            jobs = plan_ddl(each, "shop", self.catalog, lambda: next(self._ids))
-            made += [self.catalog.apply(job) for job in jobs]
-        return made
-
-    def batch(self, transactions: dict[int, list[int]], *, is_slice: bool = False) -> Batch:
-        table = self.catalog.table("shop", "t")
-        assert table is not None
-        codec = RowCodec(table)
-        rows = [codec.encode_insert((i,)) for some in transactions.values() for i in some]
-        sizes = [len(some) for some in transactions.values()]
-        numbers = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
-        kinds = bytes([MutationType.INSERT]) * len(rows)
-        held = TableRows("shop", table, kinds, pa.array(rows, pa.binary()), numbers)
-        return Batch(1, [held], displaces=is_slice, commit_ts=list(transactions))
-
-    def messages(self, sink: EventSink, batch: Batch) -> list[Messages]:
-        units = event_units(batch, sink.encoding, parts=3)
-        return [Messages.decode(answer(unit.encode())) for unit in units]
-
-    def put(self, sink: EventSink, *ids: int) -> Checkpoint:
-        point = self.point()
-        sink.put(self.messages(sink, self.batch({point.commit_ts: list(ids)})), point)
-        return point
 
 
 @pytest.fixture(params=OUTPUTS)

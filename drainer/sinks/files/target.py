@@ -47,7 +47,10 @@ def parse_files_url(url: str) -> FilesTarget:
         raise NeedsOperator(
             f"{url!r} names no folder", hint="write file:///absolute/folder or file:relative/folder"
         )
-    asked = dict(parse_qsl(parts.query, True, bool(parts.query)))
+    try:
+        asked = dict(parse_qsl(parts.query, True, bool(parts.query)))
+    except ValueError as error:
+        raise NeedsOperator(f"{url!r}: {error}", hint="write ?name=value&name=value") from error
     for key in asked:
         if key not in _KNOWN:
             raise NeedsOperator(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import struct
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,13 +36,19 @@ class Entry(NamedTuple):
 
 def entries(folder: Path) -> list[Entry]:
     """Return all that the files hold, up to where the savepoint says that they do."""
-    saved = tomllib.loads((folder / "savepoint").read_text())
+    return entries_of({path.name: path.read_bytes() for path in folder.iterdir()})
+
+
+def entries_of(contents: Mapping[str, bytes]) -> list[Entry]:
+    """Return the same of a folder that is given as its files' bytes."""
+    saved = tomllib.loads(contents["savepoint"].decode())
     found: list[Entry] = []
-    for path in sorted(folder.glob("binlog-*")):
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        number = int(path.name.split("-")[1])
-        assert number <= saved["file"], f"{path} is behind the savepoint"
-        found += read(data[: saved["offset"]] if number == saved["file"] else data)
+    for name in sorted(name for name in contents if name.startswith("binlog-")):
+        data = contents[name]
+        data = gzip.decompress(data) if name.endswith(".gz") else data
+        number = int(name.split("-")[1])
+        if number <= saved.get("file", -1):
+            found += read(data[: saved["offset"]] if number == saved["file"] else data)
     return found
 
 

@@ -43,7 +43,7 @@ COLUMNS: tuple[tuple[str, str, object, object], ...] = (
     ("c23", "YEAR", 0, 2155),
     ("c24", "CHAR(60)", "", _LONG),
     ("c25", "BINARY(4)", b"\0\0\0\0", b"\xff\0\xff\0"),
-    ("c26", "VARCHAR(60)", "it's \\ \"x\" \n\0", _LONG),
+    ("c26", "VARCHAR(60)", 'it\'s \\ "x" \n\0', _LONG),
     ("c27", "VARBINARY(60)", b"", bytes(range(60))),
     ("c28", "TINYTEXT", "", "x" * 255),
     ("c29", "TEXT", "", "𝄞" * 100),
