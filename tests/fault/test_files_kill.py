@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 from penstock.pb import binlog_pb2
-from penstock.wire.binlog import BinlogType
 from tests.kit.crash.forked_drainers import SETTLED, ForkedDrainers
 from tests.kit.fakes.local_drainer import Way
 from tests.kit.files import plain_reader
@@ -38,7 +37,7 @@ class FilesOf:
         self._number = 0
         self.bank = Bank(**LEDGER)
         binlogs = [(ts, binlog_pb2.Binlog.FromString(data)) for ts, data in self.bank.binlogs]
-        self._stamps = [ts for ts, binlog in binlogs if binlog.tp != BinlogType.ROLLBACK]
+        self._stamps = [ts for ts, binlog in binlogs if binlog.tp != binlog_pb2.Rollback]
         self.begin()
 
     def begin(self) -> None:

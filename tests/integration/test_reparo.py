@@ -13,7 +13,7 @@ from collections import Counter
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -112,8 +112,8 @@ def test_a_restore_that_is_killed_is_repeated_and_nothing_is_there_twice(
         assert done.returncode == -9, done.stderr
         if (found := of_sqlite(target)()) is not None:
             assert found[1] == bank.state_at(found[0])
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
-    assert done.stdout.startswith(f"restored everything up to {bank.last_ts} ")
+    output = subprocess.check_output(command, text=True, timeout=60)
+    assert output.startswith(f"restored everything up to {bank.last_ts} ")
     assert state(target) == (bank.last_ts, bank.state_at(bank.last_ts))
 
 
@@ -298,7 +298,7 @@ def test_a_folder_of_tidb_binlog_from_the_middle_on_needs_a_file_of_create_state
     for path, following_ts in zip(sorted(files.glob("bin*")), first[1:], strict=False):
         if following_ts <= copied_ts:
             path.unlink()
-    with pytest.raises(NeedsOperator, match=r"no DDL in the files made bank\."):
+    with pytest.raises(NeedsOperator, match="give a schema-file"):
         restored(files, target, initial_commit_ts=copied_ts)
     dump = [
         "-- a dump without data",
@@ -355,7 +355,7 @@ def _in_zone(text: str) -> str:
 def test_forty_types_come_back_as_a_drainer_applies_them(
     kinds: FortyTypes, tmp_path: Path, mariadb: MariadbServer
 ) -> None:
-    asyncio.run(run_drainer(kinds, Way(url=mariadb.url, folder=tmp_path / "direct")))
+    asyncio.run(run_drainer(cast(Bank, kinds), Way(url=mariadb.url, folder=tmp_path / "direct")))
     wanted = rows_of(mariadb)
     assert len(wanted) == 3
     files = written(kinds, tmp_path, "time-zone=%2B05:30")
