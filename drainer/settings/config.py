@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from drainer.settings.syncer_section import (
     DEFAULT_SINK,
@@ -256,5 +256,11 @@ class DrainerConfig:
                 "leave it out, or say auto" if takes_events else "it is for sink = file:///folder"
             )
             raise out_of_range("apply.strategy", self.apply.strategy, hint)
+        if takes_events and _is_same_folder(self.downstream, self.data_dir):
+            raise out_of_range("sink", self.sink, "the data-dir is locked: name another folder")
         if takes_events and self.apply.mode != "snapshot":
             raise out_of_range("apply.mode", self.apply.mode, "files are written by one")
+
+
+def _is_same_folder(url: str, folder: Path) -> bool:
+    return Path(unquote(urlsplit(url).path)).absolute() == folder.absolute()

@@ -20,7 +20,7 @@ from typing import IO
 
 from google_crc32c import extend
 
-from drainer.sinks.files.binlog_files import BinlogFile
+from drainer.sinks.files.binlog_files import COMPRESSED, BinlogFile
 from drainer.sinks.files.savepoint import FilePosition
 from drainer.task.events.binlog_record import COMMIT_TS, HEAD, MAGIC, TRAILER, TYPE
 from penstock.errors import Corrupt, Malformed
@@ -95,8 +95,11 @@ def _record(path: str, source: Source, begin: int, end: int, stop: int) -> Recor
 @contextmanager
 def opened_file(path: Path) -> Iterator[tuple[Source, int]]:
     """Open a file, packed or not, for reads at any place; also return its size."""
+    packed = path.with_name(path.name + COMPRESSED)
+    if not path.exists() and packed.exists():  # It was packed since it was found.
+        path = packed
     with path.open("rb") as file:
-        if path.suffix == ".gz":
+        if path.suffix == COMPRESSED:
             with _unpacked(path, file) as plain:
                 yield _source(plain), os.fstat(plain.fileno()).st_size
         else:

@@ -5,13 +5,16 @@
     schema-version = 7
     cluster-id = 6791641053252586769
     time-zone = "+00:00"
+    begin = 0
     file = 3
     offset = 1048576
     checkpoint = "{…}"          all of it, as a downstream with tables has it in a row
 
 The first three keys are TiDB-Binlog's, which writes no others; where only they are there, the files
 hold what they hold, and where they reach the checkpoint must be looked for. Without `file` nothing
-has been written yet. It is replaced as a whole: written beside, synced, renamed, its folder synced.
+has been written yet. `begin` is the checkpoint that the first Drainer began with: the files hold
+all that came after it, until the first of them expire. It is replaced as a whole: written beside,
+synced, renamed, its folder synced.
 """
 
 from __future__ import annotations
@@ -47,6 +50,8 @@ class Savepoint:
     cluster_id: int | None
     """None in TiDB-Binlog's."""
     time_zone: str = ""
+    begin_ts: int = 0
+    """The files hold what came after this; 0: everything."""
 
     @property
     def is_of_tidb_binlog(self) -> bool:
@@ -92,6 +97,7 @@ def _savepoint(stored: dict[str, Any]) -> Savepoint:
         position=position,
         cluster_id=int(stored["cluster-id"]),
         time_zone=str(stored["time-zone"]),
+        begin_ts=int(stored["begin"]),
     )
 
 
@@ -104,6 +110,7 @@ def store_savepoint(files: Files, folder: Path, savepoint: Savepoint) -> None:
         f"schema-version = {checkpoint.schema_version}",
         f"cluster-id = {savepoint.cluster_id}",
         f"time-zone = {_quoted(savepoint.time_zone)}",
+        f"begin = {savepoint.begin_ts}",
     ]
     if position is not None:
         lines += [f"file = {position.file}", f"offset = {position.offset}"]

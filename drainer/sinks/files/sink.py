@@ -114,7 +114,7 @@ class FileSink:
                 saved = self._own()
                 text = overridden(None if saved is None else saved.text, change)
                 position = None if saved is None else self._position_in(saved)
-                self._store(text, position)
+                self._store(text, position, _begin_of(saved))
 
         self._retrying(attempt)
 
@@ -189,7 +189,9 @@ class FileSink:
                 work(tail)
                 rows_changed()
                 tail.sync()
-                self._store(text, tail.position)
+                is_begin = self._ledger.is_new and tail.position is None
+                begin_ts = checkpoint.commit_ts if is_begin else _begin_of(saved)
+                self._store(text, tail.position, begin_ts)
                 transaction_committed()
                 return tail.position
 
@@ -231,8 +233,11 @@ class FileSink:
 
     def _tail_at(self, saved: Savepoint | None) -> Tail:
         """Return a tail that is where the savepoint says, cut to that."""
-        last_ts = 0 if saved is None else saved.checkpoint.commit_ts
         position = None if saved is None else self._position_in(saved)
+        # Before the first record only time has moved since the beginning.
+        last_ts = _begin_of(saved)
+        if saved is not None and position is not None:
+            last_ts = saved.checkpoint.commit_ts
         tail = self._tail
         if tail is not None and tail.position == position and tail.position is not None:
             return tail
@@ -255,13 +260,14 @@ class FileSink:
         schema = FileSchema(after_ts, self._catalog)
         write_schema(self._files, self._folder, number, schema)
 
-    def _store(self, text: str, position: FilePosition | None) -> None:
+    def _store(self, text: str, position: FilePosition | None, begin_ts: int) -> None:
         savepoint = Savepoint(
             checkpoint=Checkpoint.from_json(text),
             text=text,
             position=position,
             cluster_id=self._cluster_id,
             time_zone=self._target.time_zone,
+            begin_ts=begin_ts,
         )
         store_savepoint(self._files, self._folder, savepoint)
 
@@ -320,3 +326,7 @@ class FileSink:
             hint="check the path, its rights and its disk; nothing is lost: a start continues where"
             " the savepoint is",
         )
+
+
+def _begin_of(saved: Savepoint | None) -> int:
+    return 0 if saved is None else saved.begin_ts

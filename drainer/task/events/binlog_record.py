@@ -45,4 +45,7 @@ def payload_head(kind: int, commit_ts: int) -> bytes:
 
 def delimited(field_tag: int, content: bytes) -> bytes:
     """Return a field of bytes or of a message."""
-    return bytes((field_tag,)) + encode_uvarint(len(content)) + content
+    size = len(content)
+    if size < 0x80:  # As most are.
+        return bytes((field_tag, size)) + content
+    return bytes((field_tag,)) + encode_uvarint(size) + content

@@ -185,11 +185,11 @@ def _events(unit: EventUnit) -> Iterator[tuple[int, RowEvent]]:
     # Stable: within a transaction tables stay in one piece each, and their rows in their order.
     order = np.argsort(transactions, kind="stable").tolist()
     numbers, of_table = transactions.tolist(), columns.column("table").to_pylist()
-    kinds, rows = columns.column("kind").to_pylist(), columns.column("row")
+    kinds, rows = columns.column("kind").to_pylist(), columns.column("row").to_pylist()
     codecs = [row_codec(table) for _, table in unit.tables]
     for at in order:
         schema, table = unit.tables[of_table[at]]
-        codec, data = codecs[of_table[at]], rows[at].as_py()
+        codec, data = codecs[of_table[at]], rows[at]
         if kinds[at] == MutationType.INSERT:
             event = RowEvent(schema, table, None, codec.decode_insert(data))
         elif kinds[at] == MutationType.DELETE:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.files.schema_file import read_schema
 from drainer.sinks.files.sink import FileSink
 from drainer.sinks.files.target import parse_files_url
 from drainer.sinks.files.upkeep import Upkeep
@@ -87,6 +88,26 @@ def test_files_are_numbered_without_a_gap_and_each_has_its_schema(
     assert ids(tmp_path) == list(range(20))
     saved = tomllib.loads((tmp_path / "savepoint").read_text())
     assert (saved["commitTS"], saved["cluster-id"]) == (stream.ts, CLUSTER)
+
+
+def began_after(folder: Path) -> int:
+    return read_schema(folder / "schema-0000000000000000").after_ts
+
+
+def test_the_first_file_begins_where_the_first_drainer_did(tmp_path: Path) -> None:
+    for start_ts in (0, 50):
+        folder, stream = tmp_path / str(start_ts), InsertStream()
+        with closing(opened(folder)) as sink:
+            sink.load_checkpoint()
+            sink.change_overrides(lambda now: {})
+            sink.load_checkpoint()
+            sink.save_checkpoint(Checkpoint(start_ts, 0))
+            sink.save_checkpoint(Checkpoint(70, 0))  # Nothing but time has moved on.
+        with closing(opened(folder)) as sink:
+            sink.load_checkpoint()
+            sink.save_checkpoint(Checkpoint(90, 0))
+            stream.create(sink)
+        assert began_after(folder) == start_ts
 
 
 class Died(BaseException):
