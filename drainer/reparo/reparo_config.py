@@ -109,16 +109,6 @@ class ReparoConfig:
         host = f"[{db.host}]" if ":" in db.host else db.host or "127.0.0.1"
         return f"mysql://{account}@{host}:{db.port}/{query}"
 
-    @property
-    def has_filters(self) -> bool:
-        """True when not everything is to be restored."""
-        return bool(
-            self.replicate_do_db
-            or self.replicate_do_table
-            or self.replicate_ignore_db
-            or self.replicate_ignore_table
-        )
-
     def lists(self) -> DrainerList:
         """Return the filter by name; raise `NeedsOperator` for a pattern that cannot be."""
         return DrainerList(

@@ -87,6 +87,12 @@ def _starting_point(config: ReparoConfig, sink: TableSink) -> Checkpoint:
     found = sink.load_checkpoint()
     if found is None or not (found.commit_ts or found.ddl_intent_ts):
         return Checkpoint(config.after_ts, 0)
+    if found.is_torn:
+        raise NeedsOperator(
+            f"the target's checkpoint, at {found.commit_ts}, is TiDB-Binlog's and not consistent:"
+            " rows of later transactions may be there already",
+            hint="take the copy after binlogctl pause-drainer",
+        )
     if config.after_ts > found.commit_ts:
         raise NeedsOperator(
             f"the target has a checkpoint, at {found.commit_ts}, and the restore is to begin after"
@@ -110,7 +116,6 @@ class Restore:
         self._held = held
         self._writer = writer
         self._rules = Rules(lists=[config.lists()])
-        self._filters = config.has_filters
         self._builder = RowBuilder(_zone(config, held))
         self._catalog = Catalog()
         self._ids = itertools.count(1)
@@ -160,32 +165,29 @@ class Restore:
         made.transactions += 1
         if record.end - record.begin > bytes_max:
             self._flush()
-            self._count_left_out(record)
+            # Its only checkpoint says what of it is left out.
+            made.left_out += self._left_out_of(record)
             slices = _Slices(self, record)
             self._writer.slices(slices, self._point(record.commit_ts))
             made.rows += slices.rows
         else:
-            self._count_left_out(record)
-            changes = list(self._changes(record, made.rows))
+            changes = list(self._changes(record, made.rows, made.left_out))
             self._collector.add(_by_table(changes), record.end - record.begin, record.commit_ts)
         made.through_ts = record.commit_ts
         full = self._collector.rows >= self._config.batch_rows_max
         if full or self._collector.bytes >= bytes_max:
             self._flush()
 
-    def _count_left_out(self, record: Record) -> None:
-        """Count what filters leave out of a record: its checkpoint is to say it."""
-        if not self._filters:
-            return
-        for event in events_of(record, self._config.batch_bytes_max):
-            if self._target(event.schema_name, event.table_name) is None:
-                name = f"{event.schema_name}.{event.table_name}"
-                self._made.left_out[LeftOut(ROWS, FILTER, name)] += 1
+    def _left_out_of(self, record: Record) -> Counts:
+        events = events_of(record, self._config.batch_bytes_max)
+        names = ((event.schema_name, event.table_name) for event in events)
+        return Counts(_left_out(*name) for name in names if self._target(*name) is None)
 
-    def _changes(self, record: Record, rows: Counter[str]) -> Iterator[Change]:
+    def _changes(self, record: Record, rows: Counter[str], left_out: Counts) -> Iterator[Change]:
         for event in events_of(record, self._config.batch_bytes_max):
             target = self._target(event.schema_name, event.table_name)
             if target is None:
+                left_out[_left_out(event.schema_name, event.table_name)] += 1
                 continue
             rows[f"{target[0]}.{target[1].name}"] += 1
             change = self._builder.change(event, target)
@@ -293,7 +295,7 @@ class _Slices:
         self.rows = Counter()
         changes: list[Change] = []
         size = 0
-        for change in restore._changes(record, self.rows):
+        for change in restore._changes(record, self.rows, Counts()):
             changes.append(change)
             size += len(change[2])
             if size >= bytes_max or len(changes) >= rows_max:
@@ -301,6 +303,10 @@ class _Slices:
                 changes, size = [], 0
         if changes:
             yield _sliced(changes, size)
+
+
+def _left_out(schema: str, name: str) -> LeftOut:
+    return LeftOut(ROWS, FILTER, f"{schema}.{name}")
 
 
 def _sliced(changes: Sequence[Change], size: int) -> Batch:

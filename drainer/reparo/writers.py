@@ -94,15 +94,20 @@ class Applies(Checks):
         self._sink = sink
         self.dialect = sink.dialect
         self._start = Checkpoint(0, 0)
+        self._through_ts = 0
 
     def begin(self, start: Checkpoint) -> None:
         """Take the target over."""
-        self._start = start
+        self._start, self._through_ts = start, start.commit_ts
         self._sink.save_checkpoint(self._stored(start))
 
     def rows(self, batch: Batch, point: Checkpoint) -> None:
         """Run a batch's SQL in one transaction with the checkpoint."""
+        if self._through_ts < self._start.applying_ts:
+            # A Drainer may have left some of it there: upserts remove what is in their way.
+            batch = replace(batch, displaces=True)
         self._sink.apply(self._sql(batch), self._stored(point))
+        self._through_ts = point.commit_ts
 
     def slices(self, slices: Iterable[Batch], point: Checkpoint) -> None:
         """Run a large transaction's SQL, slice after slice, in one transaction."""
@@ -122,16 +127,19 @@ class Applies(Checks):
         self._sink.save_checkpoint(replace(self._stored(point), consistent=True))
 
     def _stored(self, point: Checkpoint) -> Checkpoint:
-        """Return the checkpoint with what an earlier run left out, too."""
-        left_out = Counts(dict(self._start.left_out))
-        if point is not self._start:
+        """Return the checkpoint with what the target knew when this run took it over."""
+        start = self._start
+        left_out = Counts(dict(start.left_out))
+        if point is not start:
             left_out.update(point.left_out)
-        intent_ts = self._start.ddl_intent_ts
         return replace(
-            point,
+            start,
+            commit_ts=point.commit_ts,
+            schema_version=point.schema_version,
             consistent=False,
+            applying_ts=0,
+            ddl_intent_ts=start.ddl_intent_ts if start.ddl_intent_ts > point.commit_ts else 0,
             left_out=dict(left_out),
-            ddl_intent_ts=intent_ts if intent_ts > point.commit_ts else 0,
         )
 
 

@@ -160,6 +160,24 @@ def test_a_copy_without_a_checkpoint_begins_where_the_settings_say(
     assert state(target) == (bank.last_ts, bank.state_at(bank.last_ts))
 
 
+def test_what_the_copys_checkpoint_knows_besides_stays(
+    bank: Bank, files: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "copy.db"
+    first_ts = stamps(bank, 3)[0]
+    restored(files, target, stop_tso=first_ts)
+    known = Checkpoint(first_ts, 3, origins={"db-1": (1, 2, 3)}, pumps={"pump-1": 0})
+    with closing(open_table_sink(f"sqlite:///{target}", cluster_id=CLUSTER)) as sink:
+        sink.load_checkpoint()
+        sink.save_checkpoint(known)
+    restored(files, target)
+    with closing(open_table_sink(f"sqlite:///{target}", cluster_id=CLUSTER)) as sink:
+        found = sink.load_checkpoint()
+    assert found is not None
+    assert (found.origins, found.pumps) == (known.origins, known.pumps)
+    assert (found.commit_ts, found.consistent) == (bank.last_ts, True)
+
+
 def test_a_dry_run_reads_everything_and_changes_nothing(
     bank: Bank, files: Path, tmp_path: Path
 ) -> None:

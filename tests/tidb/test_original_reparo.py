@@ -32,7 +32,8 @@ if PROGRAM:
         config = files.with_name(f"{files.name}.toml")
         # Its workers deadlock with one another on rows that exchange their unique values.
         config.write_text(
-            f'data-dir = "{files}"\ndest-type = "mysql"\nworker-count = 1\n[dest-db]\nhost = "127.0.0.1"\n'
+            f'data-dir = "{files}"\ndest-type = "mysql"\nworker-count = 1\n'
+            '[dest-db]\nhost = "127.0.0.1"\n'
             f'port = {server.port}\nuser = "root"\npassword = ""\n'
         )
         command = [PROGRAM, "-config", str(config)]
