@@ -168,7 +168,7 @@ class FileSink:
         self._closing.set()
         with self._using:
             self._forget_tail()
-        self._upkeep.wait()
+        self._upkeep.close()
 
     # --- details ---------------------------------------------------------------------------
 
@@ -218,10 +218,8 @@ class FileSink:
         return saved
 
     def _check_fresh(self) -> None:
-        found = binlog_files(self._files.names(self._folder), self._folder)
-        # What a crash before the first savepoint left is file 0 with its schema, others have none.
-        is_ours = not found or (found[0].number == 0 and 0 in self._schemas())
-        if not is_ours:
+        # A Drainer stores its first savepoint before it writes: these files are someone's output.
+        if binlog_files(self._files.names(self._folder), self._folder):
             raise NeedsOperator(
                 f"{self._folder} has binlog files and no savepoint, which says up to where they"
                 " hold and of which cluster they are",

@@ -11,7 +11,6 @@ from __future__ import annotations
 import gzip
 import logging
 import os
-import shutil
 import threading
 import time
 from pathlib import Path
@@ -26,6 +25,7 @@ log = logging.getLogger(__name__)
 
 INTERVAL_S = 3600.0
 _LEVEL = 6
+_CHUNK_BYTES = 1 << 20
 
 
 class Upkeep:
@@ -34,6 +34,7 @@ class Upkeep:
     def __init__(self, target: FilesTarget) -> None:
         self._target = target
         self._thread: threading.Thread | None = None
+        self._closing = threading.Event()
         self._looked_s = -INTERVAL_S
         self._live = -1
 
@@ -51,8 +52,9 @@ class Upkeep:
         )
         self._thread.start()
 
-    def wait(self) -> None:
-        """Return once what was begun is done."""
+    def close(self) -> None:
+        """Leave what is under way undone; a later run begins it again."""
+        self._closing.set()
         if self._thread is not None:
             self._thread.join()
 
@@ -86,21 +88,25 @@ class Upkeep:
         for each in binlog_files(os.listdir(folder), folder):
             if each.number >= live:
                 return
-            if not each.is_compressed:
-                _pack(folder / each.name)
+            if not each.is_compressed and not self._pack(folder / each.name):
+                return
 
-
-def _pack(path: Path) -> None:
-    packed = path.with_name(path.name + COMPRESSED)
-    draft = packed.with_name(packed.name + DRAFT)
-    times = path.stat()
-    with path.open("rb") as source, draft.open("wb") as file:
-        with gzip.GzipFile(path.name, "wb", _LEVEL, file, times.st_mtime) as out:
-            shutil.copyfileobj(source, out, 1 << 20)
-        file.flush()
-        os.fsync(file.fileno())
-    os.utime(draft, ns=(times.st_atime_ns, times.st_mtime_ns))
-    draft.rename(packed)
-    sync_folder(path.parent)
-    path.unlink()
-    log.info("%s is packed, %d of %d bytes", packed, packed.stat().st_size, times.st_size)
+    def _pack(self, path: Path) -> bool:
+        """Pack one file; False when that was left undone."""
+        packed = path.with_name(path.name + COMPRESSED)
+        draft = packed.with_name(packed.name + DRAFT)
+        times = path.stat()
+        with path.open("rb") as source, draft.open("wb") as file:
+            with gzip.GzipFile(path.name, "wb", _LEVEL, file, times.st_mtime) as out:
+                while chunk := source.read(_CHUNK_BYTES):
+                    if self._closing.is_set():
+                        return False
+                    out.write(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+        os.utime(draft, ns=(times.st_atime_ns, times.st_mtime_ns))
+        draft.rename(packed)
+        sync_folder(path.parent)
+        path.unlink()
+        log.info("%s is packed, %d of %d bytes", packed, packed.stat().st_size, times.st_size)
+        return True
