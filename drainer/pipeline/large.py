@@ -8,11 +8,10 @@ stores the checkpoint. When its connection breaks it starts again, and so does t
 file. Two slices exist at a time, one as statements and one on its way, however large the whole is.
 
 Where the sink takes events, slices become messages instead. As SQL they are applied in their order,
-each compacted for itself, with *displacing* upserts: one that
-meets another row with the same unique value removes it. The state between two slices is one that
-the transaction itself went through, where no such row exists; but writers are known that note a
-transaction's changes key by key and not as they happened. For them it does: a row that a later
-slice deletes or writes again.
+each compacted for itself, with *displacing* upserts: one that meets another row with the same
+unique value removes it. The state between two slices is one that the transaction itself went
+through, where no such row exists; but writers are known that note a transaction's changes key by
+key and not as they happened. For them it does: a row that a later slice deletes or writes again.
 """
 
 from __future__ import annotations
@@ -58,6 +57,7 @@ _committed = point("drainer.large_committed")
 
 T = TypeVar("T")
 
+_Ready = queue.SimpleQueue[T | Exception | None]
 Generate = Callable[[HeldBatch], Awaitable[T]]
 Apply = Callable[[Slices[T], Checkpoint], None]
 """A sink's way to take slice after slice, and the checkpoint with them."""
@@ -179,9 +179,9 @@ class _LargeTransaction(Generic[T]):
                     collector = Collector()
                     collector.add(changes, len(value))
                     del value, changes
-                    tables, ts = collector.tables(), [step.commit_ts]
-                    yield HeldBatch(number, tables, displaces=True, commit_ts=ts)
-                    del tables
+                    yield HeldBatch(
+                        number, collector.tables(), displaces=True, commit_ts=[step.commit_ts]
+                    )  # No name for its tables: they go as soon as they are in units.
                 if time.monotonic() > report_s:
                     report_s = time.monotonic() + _REPORT_S
                     log.info(
@@ -224,7 +224,7 @@ class _Handover(Generic[T]):
     def slices(self) -> Generator[T]:
         """Yield what slice after slice became; called in the sink thread, once a try."""
         batches = self._batches()
-        ready: queue.SimpleQueue[T | Exception | None] = queue.SimpleQueue()
+        ready: _Ready[T] = queue.SimpleQueue()
         self._call(self._begin, batches, ready)
         try:
             while (made := self._waited(ready)) is not None:
@@ -243,7 +243,7 @@ class _Handover(Generic[T]):
         with suppress(RuntimeError):  # The loop is closed: the sink thread notices by itself.
             self._loop.call_soon_threadsafe(function, *arguments)
 
-    def _waited(self, ready: queue.SimpleQueue[T | Exception | None]) -> T | None:
+    def _waited(self, ready: _Ready[T]) -> T | None:
         """Return what is being made; look up now and then, for an event loop may end or hang."""
         while not self._closed:
             try:
@@ -255,9 +255,7 @@ class _Handover(Generic[T]):
             return made
         raise Retryable("the Drainer ends while it applies a large transaction")
 
-    def _begin(
-        self, batches: Iterator[HeldBatch], ready: queue.SimpleQueue[T | Exception | None]
-    ) -> None:
+    def _begin(self, batches: Iterator[HeldBatch], ready: _Ready[T]) -> None:
         if not self._closed:
             self._making = self._loop.create_task(self._make(batches, ready))
 
@@ -265,9 +263,7 @@ class _Handover(Generic[T]):
         if self._making is not None:
             self._making.cancel()
 
-    async def _make(
-        self, batches: Iterator[HeldBatch], ready: queue.SimpleQueue[T | Exception | None]
-    ) -> None:
+    async def _make(self, batches: Iterator[HeldBatch], ready: _Ready[T]) -> None:
         try:
             made: list[HeldBatch] = []
             await asyncio.to_thread(lambda: made.extend(islice(batches, 1)))
