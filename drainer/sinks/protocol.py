@@ -175,7 +175,7 @@ class TableSink(Sink, Protocol):
 
 
 class EventSink(Sink, Protocol):
-    """A sink that takes every change in commit order, as messages: what the issue calls an output.
+    """A sink that takes every change in commit order, as messages: files, a queue.
 
     Its DDL is a message, too, so `run_ddl` puts it behind all that came before.
     """
