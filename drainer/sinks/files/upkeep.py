@@ -100,6 +100,7 @@ class Upkeep:
             with gzip.GzipFile(path.name, "wb", _LEVEL, file, times.st_mtime) as out:
                 while chunk := source.read(_CHUNK_BYTES):
                     if self._closing.is_set():
+                        draft.unlink()
                         return False
                     out.write(chunk)
             file.flush()

@@ -348,19 +348,35 @@ def filled(folder: Path, stream: InsertStream, options: str) -> FileSink:
     return sink
 
 
+def packed_below_the_last(folder: Path, options: str) -> None:
+    last = max(int(path.name.split("-")[1]) for path in folder.glob("binlog-*"))
+    Upkeep(parse_files_url(f"file://{folder}?{options}")).pack(last)
+
+
 def test_full_files_are_packed_and_are_read_as_before(tmp_path: Path, stream: InsertStream) -> None:
     options = f"{SMALL}&compress=gzip"
     filled(tmp_path, stream, options).close()
-    last = max(int(path.name.split("-")[1]) for path in tmp_path.glob("binlog-*"))
-    Upkeep(parse_files_url(f"file://{tmp_path}?{options}")).pack(last)
+    packed_below_the_last(tmp_path, options)
     with closing(opened(tmp_path, options)) as sink:
         sink.load_checkpoint()
         sink.look_at(stream.catalog)
         stream.put(sink, 20)
+    packed_below_the_last(tmp_path, options)
     names = sorted(path.name for path in tmp_path.glob("binlog-*"))
     assert [name.endswith(".gz") for name in names] == [True] * (len(names) - 1) + [False]
     assert gzip.decompress((tmp_path / names[0]).read_bytes())[:4].hex() == "04051b1c"
     assert ids(tmp_path) == list(range(21))
+
+
+def test_a_sink_that_closes_leaves_packing_undone_and_nothing_of_it_behind(
+    tmp_path: Path, stream: InsertStream
+) -> None:
+    filled(tmp_path, stream, SMALL).close()
+    before = sorted(tmp_path.iterdir())
+    upkeep = Upkeep(parse_files_url(f"file://{tmp_path}?compress=gzip"))
+    upkeep.close()
+    upkeep.pack(2)
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_full_files_expire_oldest_first_and_never_the_one_that_is_written(
