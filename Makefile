@@ -22,7 +22,7 @@ setup:  ## Virtual environment, packages, etcd, a JRE if there is no Java 17+
 	@deploy/setup.sh $(WANTED)
 	$(if $(filter tidb conformance helm,$(WANTED)),@deploy/go.sh .venv/servers $(filter tidb conformance helm,$(WANTED)))
 
-demo: setup  ## The whole main job on real data; SINK=mysql: into a MariaDB, SOURCE=mysql: from one too, SOURCE=tidb: from a TiDB
+demo: setup  ## The whole main job on real data; SINK=mysql: into a MariaDB, SINK=files: into files and back, SOURCE=mysql: from one too, SOURCE=tidb: from a TiDB
 	@$(BIN)/python -m deploy.demo --source $(SOURCE) --sink $(SINK)
 
 test: check  ## All checks and all tests, against real etcd, Spark, MariaDB and MySQL

@@ -20,10 +20,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from drainer.batching.filters import compiled, fetch_settings, selection_of
-from drainer.batching.planner import DdlStep, Planner, RowsStep, Step
+from drainer.batching.planner import DdlStep, LargeStep, Planner, RowsStep, Step
 from drainer.cluster.membership import Membership
 from drainer.cluster.server import Front
 from drainer.counters import Counters
@@ -48,13 +48,14 @@ from drainer.relay_log.stage import NoRelay, Relay, RelayStage
 from drainer.settings.config import ApplyConfig, DrainerConfig, RelayConfig
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import open_sink
-from drainer.sinks.protocol import PartitionedSink, Sink
+from drainer.sinks.protocol import EventSink, PartitionedSink, Sink, TableSink
 from drainer.sinks.thread import SinkThread
 from drainer.spark.dispatcher import Dispatcher
 from drainer.spark.java import use_java
 from drainer.spark.job import SparkJob, SparkSettings
 from drainer.spark.row_batches import Fetching, Generation
-from drainer.strategies import Strategy
+from drainer.strategies import Prepared, Strategy
+from drainer.strategies.events import Events
 from drainer.strategies.merge import Parallel, Snapshot
 from drainer.strategies.statements import EachChange, Queues
 from drainer.task.row_fetch_unit import FetchSettings
@@ -429,7 +430,7 @@ def build_pipeline(
         rows_max=config.batch_rows_max,
         bytes_max=_batch_bytes_max(config, components.sink),
         ignored_ts=config.ignored_ts,
-        whole_ts=checkpoint.applying_ts if config.apply.strategy == "merge" else 0,
+        whole_ts=checkpoint.applying_ts if config.strategy == "merge" else 0,
         origins=checkpoint.origins,
     )
     follower = DdlFollower(
@@ -448,13 +449,13 @@ def build_pipeline(
         relay=stream.relay,
         fetching=stream.fetching,
     )
-    sink, thread, generation = components.sink, components.thread, _generation(components)
+    strategy, large = build_strategy(config, components, checkpoint)
     downstream = Downstream(
-        strategy=build_strategy(config.apply, components, checkpoint),
-        large=LargeTransactions(generation.statements, sink, thread).prepare,
-        sink=sink,
-        thread=thread,
-        tables=lambda: [table for _, table in schemas.tables_downstream()],
+        strategy=strategy,
+        large=large,
+        sink=components.sink,
+        thread=components.thread,
+        catalog=selection.downstream,
     )
     interval_s = stream.checkpoint_interval_s
     return Pipeline(source, downstream, progress, checkpoint_interval_s=interval_s)
@@ -473,18 +474,41 @@ def _batch_bytes_max(config: DrainerConfig, sink: Sink) -> int:
     return bound
 
 
-def _generation(components: Components) -> Generation:
-    return Generation(
-        components.dispatcher, parts=components.task_count, dialect=components.sink.dialect
-    )
+Large = Callable[[LargeStep], Coroutine[Any, Any, Prepared]]
+"""How a transaction that lies on the disk is prepared."""
 
 
-def build_strategy(config: ApplyConfig, components: Components, start: Checkpoint) -> Strategy:
+def build_strategy(
+    config: DrainerConfig, components: Components, start: Checkpoint
+) -> tuple[Strategy, Large]:
     """Build the strategy that the settings name, for a downstream that is at `start`.
 
     Raises `NeedsOperator` when the downstream cannot be written in that way.
     """
     sink, thread = components.sink, components.thread
+    if config.strategy == "events":
+        events_sink = cast(EventSink, sink)  # The settings were checked: its URL is of such a one.
+        parts = components.task_count
+        events = Events(components.dispatcher, events_sink, thread, parts=parts)
+        large = LargeTransactions(events.of_slice, events_sink.put_slices, sink, thread)
+        return events, large.prepare
+    table_sink = cast(TableSink, sink)
+    generation = Generation(
+        components.dispatcher, parts=components.task_count, dialect=table_sink.dialect
+    )
+    strategy = _of_tables(config.apply, components, table_sink, generation, start)
+    in_slices = LargeTransactions(generation.statements, table_sink.apply_slices, sink, thread)
+    return strategy, in_slices.prepare
+
+
+def _of_tables(
+    config: ApplyConfig,
+    components: Components,
+    sink: TableSink,
+    generation: Generation,
+    start: Checkpoint,
+) -> Strategy:
+    thread = components.thread
     if config.strategy == "statements":
         queues = Queues(
             workers=config.worker_count,
@@ -500,7 +524,6 @@ def build_strategy(config: ApplyConfig, components: Components, start: Checkpoin
             parts=components.task_count,
             start=start,
         )
-    generation = _generation(components)
     if config.mode == "snapshot":
         return Snapshot(generation, sink, thread, start)
     if not isinstance(sink, PartitionedSink):

@@ -1,8 +1,11 @@
 """Runs the main job on real data and compares the downstream with what was committed.
 
-    penstock demo [--sink sqlite|mysql] [--transactions 6000] [--rows N] [--keep]
+    penstock demo [--sink sqlite|mysql|files] [--transactions 6000] [--rows N] [--keep]
     penstock demo --source mysql [--seconds 30] [--rate 300] [--rows 10000] [--keep]
     penstock demo --source tidb [--seconds 40] [--rate 100] [--rows 10000] [--keep]
+
+With `--sink files` every change goes into files, and `penstock reparo` restores them into the
+SQLite that is compared.
 
 Exits 0 when every table is identical, 1 when anything differs or fails.
 """
@@ -28,6 +31,8 @@ from deploy.demo.tidb import run as from_tidb
 from deploy.demo.watch import Watch
 from deploy.demo.workload import Workload
 from deploy.local.cluster import Cluster, lag_s
+from drainer.reparo import restore as reparo
+from drainer.reparo.reparo_config import ReparoConfig
 from drainer.spark.java import use_java
 from penstock.errors import PenstockError, coded
 from penstock.node.logs import start_logging
@@ -113,10 +118,11 @@ class Demo:
 
 def report(demo: Demo) -> bool:
     """Print the comparison, table by table, and return whether all is identical."""
+    sink_url = demo.cluster.sink_url
+    if sink_url.startswith("file:"):
+        sink_url = restored(demo.cluster)
     print("\ntable        rows committed  rows downstream  checksums")
-    verdicts = comparison.compare(
-        demo.store.ledger.replayed(), demo.cluster.sink_url, dataset.SCHEMA
-    )
+    verdicts = comparison.compare(demo.store.ledger.replayed(), sink_url, dataset.SCHEMA)
     for verdict in verdicts:
         counts = [
             f"{side[0]:,}" if side else "no table" for side in (verdict.expected, verdict.found)
@@ -130,6 +136,16 @@ def report(demo: Demo) -> bool:
     identical = bool(verdicts) and all(verdict.identical for verdict in verdicts)
     print("identical" if identical else "NOT identical: see the tables marked DIFFERENT")
     return identical
+
+
+def restored(cluster: Cluster) -> str:
+    """Restore the files that the cluster has written into a SQLite; return its URL."""
+    folder, url = cluster.home / "files", f"sqlite:///{cluster.home / 'restored.db'}"
+    names = [path.name for path in folder.glob("binlog-*")]
+    size = sum((folder / name).stat().st_size for name in names)
+    print(f"\nfiles: {len(names)}, of {size:,} bytes: restoring by penstock reparo", flush=True)
+    print(reparo.run(ReparoConfig(data_dir=str(folder), sink=url)))
+    return url
 
 
 def run(home: Path, sink: str, size: Size) -> bool:
@@ -153,14 +169,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--source", choices=("flights", "mysql", "tidb"), default="flights",
         help="flights: a program with the data set; mysql, tidb: a MariaDB, a TiDB under sysbench",
     )  # fmt: skip
-    parser.add_argument("--sink", choices=("sqlite", "mysql"), help="sqlite, for flights")
+    parser.add_argument("--sink", choices=("sqlite", "mysql", "files"), help="sqlite, for flights")
     parser.add_argument("--transactions", type=int, default=6000, help="mixed transactions to run")
     parser.add_argument("--rows", type=int, help="load only so many rows of each table")
     parser.add_argument("--seconds", type=int, help="how long sysbench runs")
     parser.add_argument("--rate", type=int, help="sysbench's transactions a second")
     parser.add_argument("--keep", action="store_true", help="keep data and logs, and say where")
     options = parser.parse_args(argv)
-    if options.source != "flights" and options.sink == "sqlite":
+    if options.source != "flights" and options.sink in ("sqlite", "files"):
         parser.error(f"--source {options.source} is compared with a server: --sink mysql")
     home = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
     try:

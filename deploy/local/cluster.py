@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from types import TracebackType
+from urllib.parse import quote
 
 from deploy.local.etcd import EtcdServer
 from deploy.local.mariadb import MariadbServer
@@ -38,6 +39,8 @@ class Cluster:
         self.mariadb = MariadbServer(home / "mariadb") if sink == "mysql" else None
         self.pumps = {f"pump-{n}": self._pump(f"pump-{n}") for n in range(1, pumps + 1)}
         self.sink_url = self.mariadb.url if self.mariadb else f"sqlite:///{home / 'downstream.db'}"
+        if sink == "files":
+            self.sink_url = f"file://{quote(str(home / 'files'))}"
         self.drainer_addr = f"127.0.0.1:{free_port()}"
         self.drainer = self._drainer("drainer-1", self.drainer_addr)
         self._with_drainer = with_drainer

@@ -62,6 +62,8 @@ class RowsStep:
     rows: int = 0
     bytes: int = 0
     tables: list[TableRows] = field(default_factory=list)
+    stamps: list[int] = field(default_factory=list, compare=False)
+    """The commit_ts of each transaction, by its number in `tables`."""
     origins: Mapping[str, Place] = field(default_factory=dict)
     remote: RemoteTransactions | None = None
     left_out: Counts = field(default_factory=Counts)
@@ -179,6 +181,7 @@ class Planner:
             rows=collected.rows,
             bytes=collected.bytes or self._remote.bytes,
             tables=collected.tables(),
+            stamps=collected.commit_ts,
             origins=self._origins.now(),
             remote=self._remote if self._remote.commit_ts else None,
             left_out=self._left_out + collected.left_out,
@@ -222,7 +225,7 @@ class Planner:
             return self._cut()
         self._waiting.popleft()
         self._origins.note(origin)
-        self._collector.add(changes, size)
+        self._collector.add(changes, size, ts)
         self._transactions += 1
         self._through_ts = ts
         full = self._collector.rows >= self._rows_max or self._collector.bytes >= self._bytes_max

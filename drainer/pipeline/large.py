@@ -7,11 +7,11 @@ The sink asks for one list of statements after the other and runs them all in th
 stores the checkpoint. When its connection breaks it starts again, and so does the walk through the
 file. Two slices exist at a time, one as statements and one on its way, however large the whole is.
 
-Slices are applied in their order, each compacted for itself, with *displacing* upserts: one that
-meets another row with the same unique value removes it. The state between two slices is one that
-the transaction itself went through, where no such row exists; but writers are known that note a
-transaction's changes key by key and not as they happened. For them it does: a row that a later
-slice deletes or writes again.
+Where the sink takes events, slices become messages instead. As SQL they are applied in their order,
+each compacted for itself, with *displacing* upserts: one that meets another row with the same
+unique value removes it. The state between two slices is one that the transaction itself went
+through, where no such row exists; but writers are known that note a transaction's changes key by
+key and not as they happened. For them it does: a row that a later slice deletes or writes again.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ import time
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import closing, suppress
 from itertools import islice
+from typing import Generic, TypeVar
 
 from drainer.batching.planner import LargeStep
 from drainer.batching.spooled_rows import SpooledRows
 from drainer.differences.left_out import IGNORED, LOOP_BACK, ROWS, TRANSACTIONS, Counts, LeftOut
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.sinks.protocol import Sink
+from drainer.sinks.protocol import Sink, Slices
 from drainer.sinks.thread import SinkThread
 from drainer.spark.row_batches import HeldBatch
 from drainer.strategies import Prepared
@@ -52,16 +53,26 @@ _LOOK_S = 0.5
 
 _committed = point("drainer.large_committed")
 
-Generate = Callable[[HeldBatch], Awaitable[list[bytes]]]
-_Ready = queue.SimpleQueue[list[bytes] | Exception | None]
+T = TypeVar("T")
+
+_Ready = queue.SimpleQueue[T | Exception | None]
+Generate = Callable[[HeldBatch], Awaitable[T]]
+Apply = Callable[[Slices[T], Checkpoint], None]
+"""A sink's way to take slice after slice, and the checkpoint with them."""
 
 
-class LargeTransactions:
+class LargeTransactions(Generic[T]):
     """How all large steps are applied."""
 
-    def __init__(self, generate: Generate, sink: Sink, thread: SinkThread) -> None:
-        """Prepare; `generate` turns a batch into SQL, `thread` may call `sink`."""
+    def __init__(
+        self, generate: Generate[T], apply: Apply[T], sink: Sink, thread: SinkThread
+    ) -> None:
+        """Prepare; `generate` turns a slice into what `apply` of the `sink` takes.
+
+        `thread` may call the sink.
+        """
         self._generate = generate
+        self._apply = apply
         self._sink = sink
         self._thread = thread
 
@@ -77,22 +88,22 @@ class LargeTransactions:
             await asyncio.to_thread(large.count)
         return large
 
-    async def commit(self, transaction: _LargeTransaction, checkpoint: Checkpoint) -> None:
+    async def commit(self, transaction: _LargeTransaction[T], checkpoint: Checkpoint) -> None:
         """Run all slices in one transaction with the checkpoint."""
         if transaction.ends_here:
             await self._thread.call(lambda: self._sink.save_checkpoint(checkpoint))
             return
         handover = _Handover(transaction.batches, self._generate)
         try:
-            await self._thread.call(lambda: self._sink.apply_slices(handover.slices, checkpoint))
+            await self._thread.call(lambda: self._apply(handover.slices, checkpoint))
         finally:
             handover.close()
 
 
-class _LargeTransaction:
+class _LargeTransaction(Generic[T]):
     """A large step whose tables are known; see `Prepared`."""
 
-    def __init__(self, step: LargeStep, rows: SpooledRows, owner: LargeTransactions) -> None:
+    def __init__(self, step: LargeStep, rows: SpooledRows, owner: LargeTransactions[T]) -> None:
         self._step = step
         self._rows = rows
         self._owner = owner
@@ -160,7 +171,9 @@ class _LargeTransaction:
                     collector = Collector()
                     collector.add(changes, len(value))
                     del value, changes
-                    yield HeldBatch(number, collector.tables(), displaces=True)
+                    yield HeldBatch(
+                        number, collector.tables(), displaces=True, commit_ts=[step.commit_ts]
+                    )  # No name for its tables: they go as soon as they are in units.
                 if time.monotonic() > report_s:
                     report_s = time.monotonic() + _REPORT_S
                     log.info(
@@ -169,29 +182,30 @@ class _LargeTransaction:
                     )  # fmt: skip
 
 
-class _Handover:
+class _Handover(Generic[T]):
     """Slices from the event loop, which makes them, to the sink thread, which asks for them.
 
     A plain queue, because a future that crosses threads keeps its result until the garbage
     collector comes by, and that is not often where a few objects hold megabytes each.
     """
 
-    def __init__(self, batches: Callable[[], Iterator[HeldBatch]], generate: Generate) -> None:
+    def __init__(self, batches: Callable[[], Iterator[HeldBatch]], generate: Generate[T]) -> None:
         self._batches = batches
         self._generate = generate
         self._loop = asyncio.get_running_loop()
         self._making: asyncio.Task[None] | None = None
         self._closed = False
 
-    def slices(self) -> Generator[list[bytes]]:
-        """Yield the statements of slice after slice; called in the sink thread, once a try."""
-        batches, ready = self._batches(), _Ready()
+    def slices(self) -> Generator[T]:
+        """Yield what slice after slice became; called in the sink thread, once a try."""
+        batches = self._batches()
+        ready: _Ready[T] = queue.SimpleQueue()
         self._call(self._begin, batches, ready)
         try:
-            while (statements := self._waited(ready)) is not None:
+            while (made := self._waited(ready)) is not None:
                 self._call(self._begin, batches, ready)
-                yield statements
-                del statements
+                yield made
+                del made
         finally:
             self._call(self._cancel)
 
@@ -204,7 +218,7 @@ class _Handover:
         with suppress(RuntimeError):  # The loop is closed: the sink thread notices by itself.
             self._loop.call_soon_threadsafe(function, *arguments)
 
-    def _waited(self, ready: _Ready) -> list[bytes] | None:
+    def _waited(self, ready: _Ready[T]) -> T | None:
         """Return what is being made; look up now and then, for an event loop may end or hang."""
         while not self._closed:
             try:
@@ -216,7 +230,7 @@ class _Handover:
             return made
         raise Retryable("the Drainer ends while it applies a large transaction", code=Code.CLOSED)
 
-    def _begin(self, batches: Iterator[HeldBatch], ready: _Ready) -> None:
+    def _begin(self, batches: Iterator[HeldBatch], ready: _Ready[T]) -> None:
         if not self._closed:
             self._making = self._loop.create_task(self._make(batches, ready))
 
@@ -224,7 +238,7 @@ class _Handover:
         if self._making is not None:
             self._making.cancel()
 
-    async def _make(self, batches: Iterator[HeldBatch], ready: _Ready) -> None:
+    async def _make(self, batches: Iterator[HeldBatch], ready: _Ready[T]) -> None:
         try:
             made: list[HeldBatch] = []
             await asyncio.to_thread(lambda: made.extend(islice(batches, 1)))

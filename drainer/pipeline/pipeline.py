@@ -15,13 +15,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from drainer.batching.planner import DdlStep, LargeStep, Planner, RowsStep, Step
 from drainer.ddl.follower import FollowedDdl, with_way_out
 from drainer.differences.left_out import Counts
+from drainer.intake.merger import Merged
 from drainer.pipeline.progress import Progress
 from drainer.relay_log.stage import NoRelay, Relay
 from drainer.sinks.checkpoint import Checkpoint, TakenOver
@@ -29,15 +30,9 @@ from drainer.sinks.protocol import Refused, Sink, located
 from drainer.sinks.thread import SinkThread
 from drainer.spark.row_batches import FetchBatch, Fetching, HeldBatch, RowBatch
 from drainer.strategies import Prepared, Strategy
+from penstock.ddl import Catalog
 from penstock.errors import NeedsOperator
 from penstock.failpoints import point
-
-if TYPE_CHECKING:
-    from penstock.schema.model import TableInfo
-from collections.abc import Mapping
-from typing import Protocol
-
-from drainer.intake.merger import Merged
 
 log = logging.getLogger(__name__)
 
@@ -73,14 +68,14 @@ class Source:
 class Downstream:
     """Where steps go: batches by `strategy`, DDL by `sink`.
 
-    `large` prepares a transaction that lies on the disk, `tables` are there when it all begins.
+    `large` prepares a transaction that lies on the disk, the `catalog` is there when it all begins.
     """
 
     strategy: Strategy
     large: Callable[[LargeStep], Coroutine[Any, Any, Prepared]]
     sink: Sink
     thread: SinkThread
-    tables: Callable[[], Iterable[TableInfo]] = tuple
+    catalog: Callable[[], Catalog] = Catalog
 
 
 @dataclass(slots=True)
@@ -227,14 +222,14 @@ class Pipeline:
         if isinstance(step, RowsStep) and (step.rows or step.remote):
             self._batch_id += 1
             self.progress.begun(step.tables)
-            batch: RowBatch = HeldBatch(self._batch_id, step.tables)
+            batch: RowBatch = HeldBatch(self._batch_id, step.tables, commit_ts=step.stamps)
             if step.remote is not None:
                 assert self._source.fetching is not None, "no one asked for metadata only"
                 work.fetched = batch = self._source.fetching.begin(self._batch_id, step.remote)
             work.prepared = asyncio.create_task(self._prepared(batch))
             self._preparing.add(work.prepared)
             work.prepared.add_done_callback(self._preparing.discard)
-            work.step = replace(step, tables=[])
+            work.step = replace(step, tables=[], stamps=[])
         elif isinstance(step, LargeStep):
             # Waited for, because a DDL after it must not change what its tables were.
             work.prepared = asyncio.create_task(self._downstream.large(step))
@@ -254,8 +249,9 @@ class Pipeline:
     async def _commit(self) -> None:
         """Commit step after step; the only place where the downstream changes."""
         downstream, begin = self._downstream, replace(self.progress.checkpoint, consistent=False)
+        catalog = downstream.catalog()  # Now, before any DDL of this run is followed.
         await downstream.thread.call(lambda: downstream.sink.save_checkpoint(begin))
-        await downstream.thread.call(lambda: downstream.sink.look_at(downstream.tables()))
+        await downstream.thread.call(lambda: downstream.sink.look_at(catalog))
         while (work := await self._queue.get()) is not None:
             if work.prepared is not None:
                 await asyncio.wait((work.prepared,))

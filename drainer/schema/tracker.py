@@ -395,7 +395,7 @@ class SchemaTracker:
 
     def _replace(self, job: DdlJob, override: Override) -> Tracked:
         """Follow a job upstream, and the statement in its place downstream."""
-        there, before = self._downstream(), dict(self.deviations)
+        there, before = self.downstream(), dict(self.deviations)
         planned = override.planned(job, there)
         run = there.apply(planned)
         try:
@@ -432,7 +432,7 @@ class SchemaTracker:
             if not self.deviation(table.id).absent_ts
         ]
 
-    def _downstream(self) -> Catalog:
+    def downstream(self) -> Catalog:
         """Return the catalog as the downstream has it."""
         tables = self.tables_downstream()
         homes = {schema for schema, _ in tables}

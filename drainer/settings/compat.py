@@ -28,10 +28,7 @@ def _decrypted(text: str) -> str:
 
 _ONE_PLACE = "the checkpoint moves in the downstream's own transactions, so it is kept there;"
 _ONE_PLACE += " schema and table are free (syncer.to.checkpoint)"
-_NO_FILES = (
-    "there is no output to files; use sink = mysql://… or sqlite:///…, and [relay] for a log"
-)
-_NO_KAFKA = "there is no output to Kafka; use sink = mysql://… or sqlite:///…"
+_NO_KAFKA = "there is no output to Kafka; use sink = mysql://…, sqlite:///… or file:///…"
 _NO_ORACLE = "there is no output to Oracle; use sink = mysql://… or sqlite:///…"
 _NO_PUSH = "nothing is pushed: Prometheus fetches /metrics at status-addr"
 _ORDER = "changes of one row always keep their order; for whole transactions in theirs set"
@@ -72,9 +69,6 @@ KEYS: dict[str, Answer] = {
     "syncer.to.merge": Renamed(
         "apply.strategy", lambda value: "merge" if is_true(value) else "statements"
     ),
-    "syncer.to.dir": Refused(_NO_FILES),
-    "syncer.to.compression": Refused(_NO_FILES),
-    "syncer.to.retention-time": Refused(_NO_FILES, (0,)),
     "syncer.to.security.cert-allowed-cn": Refused(
         "the downstream's certificate must bear its host name", ([],)
     ),

@@ -5,8 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
-from drainer.settings.syncer_section import DEFAULT_SINK, SyncerConfig, downstream_url
+from drainer.settings.syncer_section import (
+    DEFAULT_SINK,
+    FILE_TYPES,
+    SyncerConfig,
+    downstream_url,
+)
 from penstock.filters import FilterConfig
 from penstock.node.http_status import OFF
 from penstock.security.tls import SecurityConfig
@@ -52,7 +58,12 @@ class SparkConfig:
                 raise out_of_range("spark.conf", each, "write spark.name=value, comma-separated")
 
 
-STRATEGIES = {"merge": ("snapshot", "parallel"), "statements": ("snapshot",)}
+STRATEGIES = {
+    "auto": ("snapshot", "parallel"),
+    "merge": ("snapshot", "parallel"),
+    "statements": ("snapshot",),
+    "events": ("snapshot",),
+}
 """Each strategy with its modes; only those of `merge` differ."""
 
 
@@ -64,9 +75,10 @@ class ApplyConfig:
     """How batches reach the downstream."""
 
     strategy: str = setting(
-        "merge",
+        "auto",
         "merge: only the last change of each row in a batch; statements: every change, for "
-        "triggers and audits",
+        "triggers and audits; events: every change in commit order, for files; auto: merge for "
+        "tables, events for files",
     )
     mode: str = setting(
         "snapshot",
@@ -157,7 +169,7 @@ class DrainerConfig:
     )
     sink: str = setting(
         DEFAULT_SINK,
-        "downstream: sqlite:///file.db or mysql://user:password@host:port/",
+        "downstream: sqlite:///file.db, mysql://user:password@host:port/ or file:///folder",
     )
     initial_commit_ts: int = setting(
         0,
@@ -197,6 +209,18 @@ class DrainerConfig:
         return downstream_url(self.sink, self.syncer, more=more)
 
     @property
+    def strategy(self) -> str:
+        """The strategy by its name, also where the settings leave it to the downstream."""
+        asked = self.apply.strategy
+        if asked != "auto":
+            return asked
+        return "events" if self._takes_events else "merge"
+
+    @property
+    def _takes_events(self) -> bool:
+        return urlsplit(self.downstream).scheme in FILE_TYPES
+
+    @property
     def ignored_ts(self) -> frozenset[int]:
         """The commit_ts whose transactions are not applied."""
         return frozenset(map(int, self.ignore_txn_commit_ts))
@@ -222,4 +246,21 @@ class DrainerConfig:
         if self.heartbeat_interval_s > 3:
             raise out_of_range("heartbeat_interval_s", self.heartbeat_interval_s, "3 s is the most")
         check_advertised(self.advertise_addr or self.addr)
-        downstream_url(self.sink, self.syncer)
+        self._check_downstream()
+
+    def _check_downstream(self) -> None:
+        """Raise `NeedsOperator` for a downstream that cannot be, or not with the strategy."""
+        takes_events = self._takes_events
+        if takes_events != (self.strategy == "events"):
+            hint = (
+                "leave it out, or say auto" if takes_events else "it is for sink = file:///folder"
+            )
+            raise out_of_range("apply.strategy", self.apply.strategy, hint)
+        if takes_events and _is_same_folder(self.downstream, self.data_dir):
+            raise out_of_range("sink", self.sink, "the data-dir is locked: name another folder")
+        if takes_events and self.apply.mode != "snapshot":
+            raise out_of_range("apply.mode", self.apply.mode, "files are written by one")
+
+
+def _is_same_folder(url: str, folder: Path) -> bool:
+    return Path(unquote(urlsplit(url).path)).absolute() == folder.absolute()

@@ -40,8 +40,10 @@ from penstock.settings.load import duration_s
 from penstock.settings.setting import out_of_range, setting
 
 MYSQL_TYPES = ("mysql", "mariadb", "tidb")
-_TYPES = (*MYSQL_TYPES, "sqlite")
-_ABSENT_TYPES = ("file", "pb", "kafka", "oracle", "flash")
+FILE_TYPES = ("file",)
+_OLD_FILE_TYPE = "pb"
+_TYPES = (*MYSQL_TYPES, "sqlite", *FILE_TYPES, _OLD_FILE_TYPE)
+_ABSENT_TYPES = ("kafka", "oracle", "flash")
 
 _UNREADABLE_MODES = {"ANSI", "ANSI_QUOTES", "NO_BACKSLASH_ESCAPES", "PIPES_AS_CONCAT",
                      "DB2", "MSSQL", "ORACLE", "POSTGRESQL", "MAXDB", "REAL_AS_FLOAT",
@@ -110,6 +112,9 @@ class ToConfig:
             "parse": lambda value: duration_s(str(value)),
         },
     )
+    dir: str = setting("", "folder of the files, with db-type file")
+    compression: str = setting("", "gzip: files are compressed once they are full")
+    retention_time: int = setting(0, "days that full files are kept; 0: for good")
     checkpoint: ToCheckpoint = field(default_factory=ToCheckpoint)
     security: ToSecurity = field(default_factory=ToSecurity)
 
@@ -122,7 +127,7 @@ def check_db_type(db_type: str) -> None:
     if db_type in _ABSENT_TYPES:
         raise NeedsOperator(
             f"syncer.db-type is {db_type!r}, and Penstock has no such downstream",
-            hint=f"there is no output to files, Kafka or Oracle; {known}",
+            hint=f"there is no output to Kafka or Oracle; {known}",
             code=Code.SETTING_UNSUPPORTED,
         )
     raise out_of_range("syncer.db-type", db_type, known)
@@ -132,7 +137,9 @@ def check_db_type(db_type: str) -> None:
 class SyncerConfig:
     """What TiDB-Binlog's drainer.toml has in the section of this name."""
 
-    db_type: str = setting("", "mysql, mariadb, tidb or sqlite; default: as the sink's URL says")
+    db_type: str = setting(
+        "", "mysql, mariadb, tidb, sqlite or file; default: as the sink's URL says"
+    )
     sql_mode: str = setting("", "sql_mode downstream; empty: strict, with dates as they come")
     sync_ddl: bool = setting(True, "run DDL downstream; false: only track it")
     loopback_control: bool = setting(
@@ -228,7 +235,9 @@ def downstream_url(
     Raises `NeedsOperator` when two are named.
     """
     url = sink
-    if syncer.to != ToConfig() or (syncer.db_type in MYSQL_TYPES and sink == DEFAULT_SINK):
+    to_files = syncer.db_type in (*FILE_TYPES, _OLD_FILE_TYPE)
+    named = syncer.db_type in MYSQL_TYPES or to_files
+    if syncer.to != ToConfig() or (named and sink == DEFAULT_SINK):
         if sink != DEFAULT_SINK:
             raise NeedsOperator(
                 "both sink and [syncer.to] name a downstream",
@@ -241,7 +250,10 @@ def downstream_url(
                 hint="set sink = sqlite:///file.db, or another db-type",
                 code=Code.SETTINGS_CONTRADICT,
             )
-        url = _of_to(syncer.db_type, syncer.to, os.environ if env is None else env)
+        if to_files:
+            url = _of_files(syncer.to)
+        else:
+            url = _of_to(syncer.db_type, syncer.to, os.environ if env is None else env)
     try:
         scheme = urlsplit(url).scheme
     except ValueError as error:  # The URL may hold a password, and is not repeated.
@@ -250,7 +262,7 @@ def downstream_url(
             hint="write mysql://user:password@host:port/ and percent-encode special characters",
             code=Code.SINK_URL,
         ) from error
-    if syncer.db_type and (syncer.db_type == "sqlite") != (scheme == "sqlite"):
+    if syncer.db_type and scheme and _kind_of(syncer.db_type) != _kind_of(scheme):
         raise NeedsOperator(
             f"syncer.db-type is {syncer.db_type!r}, and the sink is of type {scheme!r}",
             hint="leave db-type out: the sink's URL says it",
@@ -258,17 +270,39 @@ def downstream_url(
         )
     options = {"sql-mode": syncer.sql_mode} if syncer.sql_mode else {}
     if syncer.loopback_control:
-        if scheme == "sqlite":
+        if scheme not in MYSQL_TYPES:
+            what = "SQLite is no one's upstream" if scheme == "sqlite" else "a file has no upstream"
             raise NeedsOperator(
-                "loopback-control is on, and SQLite is no one's upstream",
+                f"loopback-control is on, and {what}",
                 hint="only a MySQL, MariaDB or TiDB downstream can send changes back",
                 code=Code.SETTINGS_CONTRADICT,
             )
         options["loopback-channel"] = str(syncer.channel_id)
     options |= more or {}
-    if not options or scheme == "sqlite":
+    if not options or scheme not in MYSQL_TYPES:
         return url
     return url + ("&" if urlsplit(url).query else "?") + urlencode(options)
+
+
+def _kind_of(db_type: str) -> str:
+    """Return what db-types that mean one kind of downstream have in common."""
+    return {**dict.fromkeys(MYSQL_TYPES, "server"), _OLD_FILE_TYPE: "file"}.get(db_type, db_type)
+
+
+def _of_files(to: ToConfig) -> str:
+    if not to.dir:
+        raise NeedsOperator(
+            "syncer.db-type is file, and syncer.to.dir is empty",
+            hint="name the folder of the files; to continue those of TiDB-Binlog, the one that has"
+            " them and its savepoint",
+            code=Code.SETTING_MISSING,
+        )
+    options = {
+        "compress": to.compression,
+        "retention": f"{to.retention_time}d" if to.retention_time else "",
+    }
+    query = urlencode({key: value for key, value in options.items() if value})
+    return f"file:{quote(to.dir)}" + (f"?{query}" if query else "")
 
 
 def _of_to(db_type: str, to: ToConfig, env: Mapping[str, str]) -> str:

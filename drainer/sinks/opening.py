@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from urllib.parse import unquote, urlsplit
 
-from drainer.settings.syncer_section import MYSQL_TYPES
-from drainer.sinks.protocol import RETRY_S_MAX, Sink
+from drainer.settings.syncer_section import FILE_TYPES, MYSQL_TYPES
+from drainer.sinks.protocol import RETRY_S_MAX, EventSink, Sink, TableSink
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
+
+_TABLES = "sqlite:///path/file.db or mysql://user:password@host:port/"
 
 
 def label_of(url: str) -> str:
@@ -19,10 +21,17 @@ def label_of(url: str) -> str:
 
 
 def open_sink(url: str, *, cluster_id: int, retry_s_max: float = RETRY_S_MAX) -> Sink:
-    """Return the sink for `url` (`sqlite:///file` or `mysql://user:password@host:port/`).
+    """Return the sink for `url`, of tables or of events.
 
     Nothing is contacted yet. Raise `NeedsOperator` for a URL that names no known downstream.
     """
+    if urlsplit(url).scheme in EVENT_TYPES:
+        return open_event_sink(url, cluster_id=cluster_id, retry_s_max=retry_s_max)
+    return open_table_sink(url, cluster_id=cluster_id, retry_s_max=retry_s_max)
+
+
+def open_table_sink(url: str, *, cluster_id: int, retry_s_max: float = RETRY_S_MAX) -> TableSink:
+    """Return the sink with tables for `url` (`sqlite:///file`, `mysql://user:pw@host:port/`)."""
     # Each downstream's driver is imported only by who uses it.
     scheme = urlsplit(url).scheme
     if scheme == "sqlite":
@@ -33,8 +42,18 @@ def open_sink(url: str, *, cluster_id: int, retry_s_max: float = RETRY_S_MAX) ->
         from drainer.sinks.mysql.sink import MysqlSink
 
         return MysqlSink(url, cluster_id=cluster_id, retry_s_max=retry_s_max)
+    hint = _TABLES if scheme in EVENT_TYPES else f"{_TABLES} or file:///folder"
     raise NeedsOperator(
-        f"no sink for downstream scheme {scheme!r}",
-        hint="use sqlite:///path/file.db or mysql://user:password@host:port/",
-        code=Code.SINK_URL,
+        f"no sink for downstream scheme {scheme!r}", hint=f"use {hint}", code=Code.SINK_URL
     )
+
+
+EVENT_TYPES = (*FILE_TYPES,)
+"""The schemes of sinks that take events."""
+
+
+def open_event_sink(url: str, *, cluster_id: int, retry_s_max: float = RETRY_S_MAX) -> EventSink:
+    """Return the sink that takes events for `url` (`file:///folder`)."""
+    from drainer.sinks.files.sink import FileSink
+
+    return FileSink(url, cluster_id=cluster_id, retry_s_max=retry_s_max)

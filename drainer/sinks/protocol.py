@@ -1,5 +1,9 @@
 """Sink protocol: what the Drainer asks of a downstream, and in what forms a batch comes to it.
 
+A `TableSink` takes SQL, an `EventSink` messages:
+
+    put               messages and the checkpoint, all or nothing
+    put_slices        the same for a large transaction, part after part
     apply             one transaction with the checkpoint
     apply_slices      the same for a large transaction, list of statements after list
     apply_split       worker queues of transactions, then the last one, with the checkpoint
@@ -25,7 +29,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, count, islice
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from drainer.sinks.checkpoint import Checkpoint, OverrideChange
 from penstock.errors import NeedsOperator, PenstockError
@@ -33,8 +37,9 @@ from penstock.failpoints import point
 from penstock.refused_inserts import inserted
 
 if TYPE_CHECKING:
-    from penstock.ddl import SchemaChange
-    from penstock.schema.model import TableInfo
+    from drainer.task.events.encoding import Encoding
+    from drainer.task.events.messages import Messages
+    from penstock.ddl import Catalog, SchemaChange
 
 # The steps of a downstream transaction, at which a test may end the Drainer.
 transaction_begun = point("drainer.transaction_begun")
@@ -56,8 +61,13 @@ partition_committed = point("drainer.partition_committed")
 RETRY_S_MAX = 600.0
 """How long a sink tries to reach its downstream before it abandons that with `Retryable`."""
 
-StatementLists = Callable[[], Generator[Sequence[str | bytes]]]
-"""Begins the lists of statements of one transaction again."""
+T = TypeVar("T")
+
+Slices = Callable[[], Generator[T]]
+"""Begins the parts of one large transaction again."""
+
+StatementLists = Slices[Sequence[str | bytes]]
+"""Slices as SQL: list after list of statements."""
 
 
 class Sink(Protocol):
@@ -68,8 +78,6 @@ class Sink(Protocol):
     the downstream refuses the statement, or another Drainer writes the same checkpoint.
     """
 
-    dialect: str
-    """The SQL that `apply` takes, as `drainer.task.sql.table_sql` names it."""
     batch_bytes_max: int
     """How much of the stream its transactions should carry at most, 0 for any size.
 
@@ -106,6 +114,39 @@ class Sink(Protocol):
         """
         ...
 
+    def run_ddl(self, change: SchemaChange, checkpoint: Checkpoint, *, maybe_done: bool) -> None:
+        """Change the schema and store `checkpoint`; `maybe_done` after a crash in between."""
+        ...
+
+    def look_at(self, catalog: Catalog) -> None:
+        """Take note of the schemas and tables that the downstream has when a Drainer starts."""
+        ...
+
+    def stand_ins(self) -> Mapping[str, str]:
+        """Return collations that the downstream lacks, and those that its tables have instead.
+
+        It may be called from any thread, while another call waits.
+        """
+        ...
+
+    def waits_for(self) -> str:
+        """Return what keeps the downstream from taking changes; empty when nothing does.
+
+        It may be called from any thread, while another call waits.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of the downstream; a call that waits in another thread ends with `Retryable`."""
+        ...
+
+
+class TableSink(Sink, Protocol):
+    """A sink that has tables and takes SQL."""
+
+    dialect: str
+    """The SQL that it takes, as `drainer.task.sql.table_sql` names it."""
+
     def apply(self, statements: Sequence[str | bytes], checkpoint: Checkpoint) -> None:
         """Run all statements and store `checkpoint` in ONE transaction, exactly once."""
         ...
@@ -132,30 +173,28 @@ class Sink(Protocol):
         """Return the downstream's foreign keys: the same object until a DDL has run."""
         ...
 
-    def run_ddl(self, change: SchemaChange, checkpoint: Checkpoint, *, maybe_done: bool) -> None:
-        """Change the schema and store `checkpoint`; `maybe_done` after a crash in between."""
-        ...
 
-    def look_at(self, tables: Iterable[TableInfo]) -> None:
-        """Take note of the tables that are there when a Drainer starts, for `stand_ins`."""
-        ...
+class EventSink(Sink, Protocol):
+    """A sink that takes every change in commit order, as messages: files, a queue.
 
-    def stand_ins(self) -> Mapping[str, str]:
-        """Return collations that the downstream lacks, and those that its tables have instead.
+    Its DDL is a message, too, so `run_ddl` puts it behind all that came before.
+    """
 
-        It may be called from any thread, while another call waits.
+    encoding: Encoding
+    """Who makes its messages of changes."""
+
+    def put(self, messages: Sequence[Messages], checkpoint: Checkpoint) -> None:
+        """Hand over a batch's messages, in their order, and store `checkpoint`: all or nothing.
+
+        A reader that follows the output's rules sees each message once, whatever crashes between.
         """
         ...
 
-    def waits_for(self) -> str:
-        """Return what keeps the downstream from taking changes; empty when nothing does.
+    def put_slices(self, slices: Slices[Messages], checkpoint: Checkpoint) -> None:
+        """As `put`, for one transaction that is larger than memory, in parts.
 
-        It may be called from any thread, while another call waits.
+        `slices` is called once for every try, and yields the same each time.
         """
-        ...
-
-    def close(self) -> None:
-        """Let go of the downstream; a call that waits in another thread ends with `Retryable`."""
         ...
 
 

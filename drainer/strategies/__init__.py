@@ -1,4 +1,7 @@
-"""Strategies: how a batch becomes changes downstream; the `Strategy` promise, a module for each."""
+"""Strategies: how a batch becomes changes downstream; the `Strategy` promise, a module for each.
+
+`merge` and `statements` write tables, `events` hands over every change as messages.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,8 @@ class Prepared(Protocol):
     async def commit(self, checkpoint: Checkpoint) -> None:
         """Bring the batch and its `checkpoint` into the downstream; called once.
 
-        Returns when both are there, and lets go of the batch's SQL. Raises what stops the Drainer.
+        Returns when both are there, and lets go of what the batch became. Raises what stops the
+        Drainer.
         """
         ...
 
@@ -35,5 +39,8 @@ class Strategy(Protocol):
     """How long each partition of the last batch took, where it had any."""
 
     async def prepare(self, batch: RowBatch) -> Prepared:
-        """Turn rows into SQL; touches nothing downstream, so it may be cancelled at any moment."""
+        """Turn rows into SQL or messages.
+
+        It touches nothing downstream, so it may be cancelled at any moment.
+        """
         ...

@@ -29,7 +29,7 @@ import asyncio
 from collections.abc import Iterable
 
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.sinks.protocol import PartitionedSink, Partitions, Sink, cut_by_bytes
+from drainer.sinks.protocol import PartitionedSink, Partitions, TableSink, cut_by_bytes
 from drainer.sinks.thread import SinkThread
 from drainer.spark.row_batches import Generation, RowBatch
 from drainer.strategies import Prepared
@@ -61,7 +61,7 @@ class Snapshot:
     partitions_s: tuple[float, ...] = ()
 
     def __init__(
-        self, generation: Generation, sink: Sink, thread: SinkThread, start: Checkpoint
+        self, generation: Generation, sink: TableSink, thread: SinkThread, start: Checkpoint
     ) -> None:
         """Prepare; `thread` is the one that may call `sink`, which is at `start`."""
         self._generation = generation

@@ -39,8 +39,8 @@ from drainer.sinks.protocol import (
     InDoubt,
     Missed,
     RowStatement,
-    Sink,
     Split,
+    TableSink,
     Transaction,
 )
 from drainer.sinks.thread import SinkThread
@@ -76,7 +76,7 @@ class EachChange:
     def __init__(
         self,
         dispatcher: Dispatcher,
-        sink: Sink,
+        sink: TableSink,
         thread: SinkThread,
         *,
         queues: Queues,

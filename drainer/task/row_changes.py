@@ -150,7 +150,8 @@ class Collector:
         self.bytes = 0
         self.left_out = Counts()
         """What does not go downstream of all that was added."""
-        self._transactions = 0
+        self.commit_ts: list[int] = []
+        """Of each transaction, by its number."""
         self._columns: dict[int, _TableColumn] = {}
 
     def fits(self, changes: list[TableChanges]) -> bool:
@@ -163,7 +164,7 @@ class Collector:
                 return False
         return True
 
-    def add(self, changes: list[TableChanges], size: int) -> None:
+    def add(self, changes: list[TableChanges], size: int, commit_ts: int = 0) -> None:
         """Append one transaction's changes, which weigh `size` bytes."""
         for change in changes:
             if change.left_out:
@@ -175,11 +176,11 @@ class Collector:
                 column = self._columns[change.table_id] = _TableColumn(change.target)
             column.kinds += change.kinds
             column.rows += change.rows
-            column.transactions.append(self._transactions)
+            column.transactions.append(len(self.commit_ts))
             column.counts.append(len(change.rows))
             self.rows += len(change.rows)
         self.bytes += size
-        self._transactions += 1
+        self.commit_ts.append(commit_ts)
 
     def tables(self) -> list[TableRows]:
         """Return everything collected as Arrow columns; the collector is spent afterwards."""

@@ -26,6 +26,7 @@ import grpc
 from drainer.differences.left_out import Counts
 from drainer.pull_refusals import HINTS
 from drainer.schema.snapshot import unpack
+from drainer.task.answers import answer
 from drainer.task.compaction import plan_units
 from drainer.task.row_changes import Collector, Targets, ignored_counts, parse_merged, read_changes
 from drainer.task.row_fetch_unit import (
@@ -40,7 +41,7 @@ from drainer.task.row_fetch_unit import (
     encode_made,
 )
 from drainer.task.selection import Selection
-from drainer.task.sql.generate import answer, generate
+from drainer.task.sql.generate import generate
 from drainer.task.sql.keys import apply_key, can_meet_others
 from drainer.task.work_unit import Batch, Statements, in_order
 from penstock.codes import Code

@@ -26,16 +26,17 @@ from drainer.schema.tracker import Gone, SchemaTracker, Unknown
 from drainer.task.loopback import MarkTable, is_mark_table
 from drainer.task.row_changes import Loss, Screened, Target
 from penstock.codes import Code
-from penstock.ddl import SchemaChange, route_change
+from penstock.ddl import Catalog, SchemaChange, route_change
 from penstock.errors import NeedsOperator
 from penstock.filters import Rules
 from penstock.filters.routes import Constants
 from penstock.filters.shard_merge import check_newcomer, routed_table, runs_alter, united
-from penstock.schema.model import DdlType, TableInfo
+from penstock.schema.model import DdlType, SchemaInfo, TableInfo
 
 log = logging.getLogger(__name__)
 
 Place = tuple[str, TableInfo]
+Names = tuple[str, str]
 
 
 class Selection:
@@ -97,6 +98,23 @@ class Selection:
         if known != target:
             known = self._known[target[1].id] = target
         return known
+
+    def downstream(self) -> Catalog:
+        """Return the schemas and tables that the downstream has, under the names of the routes."""
+        rules, tracked = self._rules, self._schemas.downstream()
+        tables: dict[Names, Place] = {}
+        for schema, table in tracked.tables():
+            if rules.is_replicated(schema, table.name):
+                placed = self._placed(schema, table)
+                tables.setdefault((placed[0], placed[1].name), placed)
+        schemas: dict[str, SchemaInfo] = {}
+        for each in tracked.schemas():
+            if rules.is_replicated(each.name, ""):
+                name = rules.target(each.name, "")[0]
+                schemas.setdefault(name, replace(each, name=name))
+        for name, _ in tables:
+            schemas.setdefault(name, SchemaInfo(id=0, name=name))
+        return Catalog.of(tracked.version, schemas.values(), tables.values())
 
     # --- DDL -----------------------------------------------------------------------------------
 

@@ -5,8 +5,8 @@ One connection per task, frames in both directions (little-endian):
     | kind u8 | number u64 | length u64 | payload ... |
 
     HELLO   task -> Drainer   number: the partition        payload: the token, a space, the version
-    WORK    Drainer -> task   number: the unit             payload: an encoded WorkUnit
-    RESULT  task -> Drainer   number: the unit             payload: encoded Statements
+    WORK    Drainer -> task   number: the unit             payload: an encoded unit
+    RESULT  task -> Drainer   number: the unit             payload: its answer
     FAILED  task -> Drainer   number: the unit             payload: JSON {"problem", "hint"}
     CATALOG Drainer -> task   number: of the catalog       payload: a schema snapshot
 
@@ -26,7 +26,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from drainer.task.sql.generate import answer
+from drainer.task.answers import answer
 from drainer.task.version import code_version
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, code_of

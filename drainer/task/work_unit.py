@@ -118,6 +118,8 @@ class Batch:
     batch_id: int
     tables: list[TableRows]
     displaces: bool = False
+    commit_ts: Sequence[int] = ()
+    """Of each transaction, by its number; empty where no one asks for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,7 @@ class WorkUnit:
                 "dialect": self.dialect,
                 "schema": self.schema,
                 "name": self.name,
-                "table": _table_text(self.table),
+                "table": table_text(self.table),
                 "displaces": self.displaces,
                 "links": self.links,
                 "members": self.members,
@@ -174,7 +176,7 @@ class WorkUnit:
                 dialect=header["dialect"],
                 schema=header["schema"],
                 name=header["name"],
-                table=_table(header["table"]),
+                table=table_of(header["table"]),
                 rows=rows.replace_schema_metadata(None),
                 displaces=header["displaces"],
                 links=tuple((tag, tuple(offsets)) for tag, offsets in header["links"]),
@@ -187,12 +189,14 @@ class WorkUnit:
 
 
 @lru_cache(maxsize=1024)
-def _table_text(table: TableInfo) -> str:
+def table_text(table: TableInfo) -> str:
+    """Return a table version as units carry it."""
     return json.dumps(table_to_json(table), separators=(",", ":"))
 
 
 @lru_cache(maxsize=1024)
-def _table(text: str) -> TableInfo:
+def table_of(text: str) -> TableInfo:
+    """Return the table version in a text: one and the same object for one text."""
     return table_from_json(json.loads(text))
 
 

@@ -1245,6 +1245,56 @@ class Code(Enum):
         "Check the path and the rights, and that the file is a database of SQLite.",
     )
 
+    # Binlog files, and restores from them.
+
+    FILES_DAMAGED = (
+        7301,
+        "A binlog file, or a schema file beside it, is not what was written.",
+        "What reads it ends with this error. It never skips a damaged place.",
+        "The error names file and offset. Put the file back from a copy. Without one, what comes"
+        " before the damaged place can be restored: give a `commit_ts` before it as the end.",
+    )
+    FILES_SAVEPOINT = (
+        7302,
+        "The savepoint beside binlog files is missing or damaged.",
+        "The Drainer does not start, or the restore ends. The files are left as they are.",
+        "Put the savepoint back that was there; it says up to where the files hold. Or give the"
+        " Drainer a folder of its own.",
+    )
+    FILES_GAP = (
+        7303,
+        "Binlog files are missing between others, or between the target and the first one.",
+        "The Drainer does not start, or nothing is restored: changes would be missing.",
+        "Put the missing files back, as they were. Or begin with a copy of the tables that is of a"
+        " later `commit_ts`; the error names which.",
+    )
+    FILES_TIME_ZONE = (
+        7304,
+        "Files and settings have two time zones for TIMESTAMPs.",
+        "The Drainer does not start, or nothing is restored.",
+        "Write the time zone that the files say, or use another folder.",
+    )
+    FILES_UNUSABLE = (
+        7305,
+        "Binlog files cannot be written.",
+        "The Drainer stops. What is committed is in the files, and a start continues there.",
+        "Check the path, its rights and its disk, then start the Drainer again.",
+    )
+    FILES_SCHEMA = (
+        7306,
+        "Binlog files have rows of a table whose definition is not there.",
+        "The restore ends at this place. What was restored before it is consistent.",
+        "Name a schema file of the time before the first file (`schema-file`), or leave the table"
+        " out by a filter.",
+    )
+    RESTORE_PLACE = (
+        7307,
+        "A restore is to end or begin where it cannot.",
+        "Nothing is restored.",
+        "The error says up to where the files hold and where the target is. Give an end between the"
+        " two, or take another target.",
+    )
+
     # A MySQL or MariaDB server.
 
     SERVER_URL = (

@@ -21,7 +21,7 @@ import psutil
 import pyarrow as pa
 
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.sinks.opening import open_sink
+from drainer.sinks.opening import open_table_sink
 from drainer.task.compaction import plan_units
 from drainer.task.sql.generate import generate
 from drainer.task.sql.literals import MYSQL
@@ -75,7 +75,7 @@ def merge(server: MariadbServer, schema: str, batches: list[Any], table: Any) ->
         parts = [generate(WorkUnit.decode(unit)).encode() for unit in sent]
         return in_order(Statements.decode(part) for part in parts)
 
-    sink = open_sink(server.url, cluster_id=1)
+    sink = open_table_sink(server.url, cluster_id=1)
     sink.load_checkpoint()
     start = time.perf_counter()
     with ThreadPoolExecutor(1) as ahead:

@@ -23,7 +23,7 @@ import psutil
 
 from drainer.settings.config import ApplyConfig
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.sinks.opening import open_sink
+from drainer.sinks.opening import open_table_sink
 from drainer.sinks.protocol import PartitionedSink, Partitions
 from drainer.strategies.merge import PARTITION_BYTES_MIN, arranged
 from drainer.task.compaction import plan_units
@@ -98,7 +98,7 @@ def warm_up(made: Batch) -> None:
 
 def snapshot(server: MariadbServer, made: Sequence[Batch], *, cluster_id: int) -> Spent:
     """Apply the batches in mode snapshot."""
-    with closing(open_sink(server.url, cluster_id=cluster_id)) as sink:
+    with closing(open_table_sink(server.url, cluster_id=cluster_id)) as sink:
         sink.load_checkpoint()
 
         def prepared(batch: Batch) -> Sequence[bytes]:
@@ -113,7 +113,7 @@ def snapshot(server: MariadbServer, made: Sequence[Batch], *, cluster_id: int) -
 def parallel(server: MariadbServer, made: Sequence[Batch], *, cluster_id: int) -> Spent:
     """Apply the batches in mode parallel."""
     connections = ApplyConfig().connections
-    with closing(open_sink(server.url, cluster_id=cluster_id)) as sink:
+    with closing(open_table_sink(server.url, cluster_id=cluster_id)) as sink:
         assert isinstance(sink, PartitionedSink)
         start = sink.load_checkpoint() or Checkpoint(0, 1)
 

@@ -10,14 +10,14 @@ import pymysql
 import pytest
 
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.sinks.protocol import ForeignKey, InDoubt, RowStatement, Sink, Split, Transaction
+from drainer.sinks.protocol import ForeignKey, InDoubt, RowStatement, Split, TableSink, Transaction
 from penstock.errors import NeedsOperator
 from tests.contract.test_sink import SERVERS, Downstream, downstream, shop
 
 __all__ = ["downstream", "shop"]  # Fixtures.
 
 START = Checkpoint(7, 0)
-Shop = tuple[Downstream, Sink]
+Shop = tuple[Downstream, TableSink]
 
 
 def statement(downstream: Downstream, verb: str, row: int) -> RowStatement:

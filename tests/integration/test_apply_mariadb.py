@@ -22,8 +22,8 @@ from deploy.local.sql_server import SqlServer
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.mysql.session import ROWS_SQL_MODE
 from drainer.sinks.mysql.sink import MysqlSink
-from drainer.sinks.opening import open_sink
-from drainer.sinks.protocol import Sink
+from drainer.sinks.opening import open_table_sink
+from drainer.sinks.protocol import TableSink
 from drainer.task.compaction import plan_units
 from drainer.task.sql.generate import generate
 from drainer.task.sql.literals import MYSQL
@@ -268,7 +268,7 @@ def test_rows_above_a_statement_s_size_get_statements_of_their_own(mariadb: Mari
     changes = [
         (MutationType.INSERT, codec.encode_insert((i, text))) for i, text in enumerate(texts)
     ]
-    sink = open_sink(mariadb.url, cluster_id=CLUSTER)
+    sink = open_table_sink(mariadb.url, cluster_id=CLUSTER)
     with closing(sink):
         sink.load_checkpoint()
         sink.apply(merged(table, changes, rowwise_max=0), Checkpoint(1, 1))
@@ -277,7 +277,7 @@ def test_rows_above_a_statement_s_size_get_statements_of_their_own(mariadb: Mari
 
 
 def test_a_statement_above_the_server_s_limit_stops_with_a_hint(mariadb: MariadbServer) -> None:
-    with closing(open_sink(mariadb.url, cluster_id=CLUSTER)) as sink:
+    with closing(open_table_sink(mariadb.url, cluster_id=CLUSTER)) as sink:
         sink.load_checkpoint()
         with pytest.raises(NeedsOperator, match="max_allowed_packet"):
             sink.apply([b"SELECT '" + b"x" * (17 << 20) + b"'"], Checkpoint(1, 1))
@@ -287,9 +287,9 @@ def test_a_statement_above_the_server_s_limit_stops_with_a_hint(mariadb: Mariadb
 
 
 @pytest.fixture
-def sink(mariadb: MariadbServer) -> Iterator[Sink]:
+def sink(mariadb: MariadbServer) -> Iterator[TableSink]:
     create(mariadb, "CREATE TABLE t (id INT)", "shop")
-    with closing(open_sink(mariadb.url, cluster_id=CLUSTER, retry_s_max=30)) as made:
+    with closing(open_table_sink(mariadb.url, cluster_id=CLUSTER, retry_s_max=30)) as made:
         made.load_checkpoint()
         yield made
 
@@ -303,7 +303,7 @@ def ids(server: MariadbServer) -> list[int]:
 
 
 def test_a_killed_and_restarted_downstream_gets_every_batch_once(
-    mariadb: MariadbServer, sink: Sink, caplog: pytest.LogCaptureFixture
+    mariadb: MariadbServer, sink: TableSink, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR)
     stop = threading.Event()
@@ -335,7 +335,7 @@ def test_a_killed_and_restarted_downstream_gets_every_batch_once(
 
 @pytest.mark.parametrize("happens", [True, False], ids=["committed", "lost"])
 def test_a_commit_without_an_answer_is_neither_repeated_nor_forgotten(
-    mariadb: MariadbServer, sink: Sink, happens: bool, monkeypatch: pytest.MonkeyPatch
+    mariadb: MariadbServer, sink: TableSink, happens: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit = pymysql.connections.Connection.commit
     broken: list[bool] = []
@@ -366,7 +366,7 @@ def test_an_abandoned_batch_may_be_given_again(
         commit(connection)
         raise pymysql.err.OperationalError(2013, "Lost connection to server during query")
 
-    with closing(open_sink(mariadb.url, cluster_id=CLUSTER, retry_s_max=0)) as impatient:
+    with closing(open_table_sink(mariadb.url, cluster_id=CLUSTER, retry_s_max=0)) as impatient:
         impatient.load_checkpoint()
         with monkeypatch.context() as patched:
             patched.setattr(pymysql.connections.Connection, "commit", breaks)
@@ -377,7 +377,7 @@ def test_an_abandoned_batch_may_be_given_again(
 
 
 def test_a_ddl_without_an_answer_is_done_once(
-    mariadb: MariadbServer, sink: Sink, monkeypatch: pytest.MonkeyPatch
+    mariadb: MariadbServer, sink: TableSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An index without a name of its own would silently be made twice."""
     sql = "ALTER TABLE t ADD INDEX (id)"
@@ -402,7 +402,9 @@ def test_a_ddl_without_an_answer_is_done_once(
     assert names == [("id",)]
 
 
-def test_a_lock_that_another_client_holds_is_waited_for(mariadb: MariadbServer, sink: Sink) -> None:
+def test_a_lock_that_another_client_holds_is_waited_for(
+    mariadb: MariadbServer, sink: TableSink
+) -> None:
     sink.save_checkpoint(Checkpoint(1, 1))
     with closing(mariadb.connect(autocommit=False)) as other:
         other.query("SELECT * FROM tidb_binlog.checkpoint FOR UPDATE")
@@ -415,7 +417,7 @@ def test_a_lock_that_another_client_holds_is_waited_for(mariadb: MariadbServer, 
 
 def test_a_downstream_that_stays_away_is_reported_as_retryable(mariadb: MariadbServer) -> None:
     create(mariadb, "CREATE TABLE t (id INT)", "shop")
-    with closing(open_sink(mariadb.url, cluster_id=CLUSTER, retry_s_max=0.3)) as impatient:
+    with closing(open_table_sink(mariadb.url, cluster_id=CLUSTER, retry_s_max=0.3)) as impatient:
         impatient.load_checkpoint()
         mariadb.stop()
         with pytest.raises(Retryable, match="for 0 s"):
@@ -427,7 +429,7 @@ def test_a_downstream_that_stays_away_is_reported_as_retryable(mariadb: MariadbS
 
 def test_a_wrong_password_is_not_retried(mariadb: MariadbServer) -> None:
     url = mariadb.url.replace("penstock:", "penstock:x")
-    with closing(open_sink(url, cluster_id=CLUSTER)) as refused:
+    with closing(open_table_sink(url, cluster_id=CLUSTER)) as refused:
         with pytest.raises(NeedsOperator, match="grants") as caught:
             refused.load_checkpoint()
         assert "#t" not in str(caught.value)

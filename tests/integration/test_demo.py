@@ -35,6 +35,13 @@ def test_a_host_that_resolves_no_name_not_even_its_own_runs_the_demo(tmp_path: P
     assert_demo(printed, tmp_path)
 
 
+@pytest.mark.slow
+def test_the_demo_into_files_is_restored_and_ends_identical(tmp_path: Path) -> None:
+    printed = demo(tmp_path, "--sink", "files", "--rows", "12000", "--transactions", "800")
+    assert "restored everything up to" in printed
+    assert_demo(printed, tmp_path)
+
+
 def assert_demo(printed: str, home: Path) -> None:
     assert "killed pump-1 with -9" in printed
     assert "ALTER TABLE flights ADD COLUMN" in printed

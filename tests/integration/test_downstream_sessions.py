@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from deploy.local.programs import program
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.mysql.sink import MysqlSink
-from drainer.sinks.opening import open_sink
-from drainer.sinks.protocol import Partitions, RowStatement, Sink, Split
+from drainer.sinks.opening import open_table_sink
+from drainer.sinks.protocol import Partitions, RowStatement, Split, TableSink
 from penstock.ddl import Catalog, plan_ddl
 from penstock.errors import NeedsOperator
 from penstock.ts import compose
@@ -33,8 +33,8 @@ from tests.kit.workloads.changes import Upstream, batch_of, catalog_of, table_of
 START = Checkpoint(7, 0)
 
 
-def opened(server: MariadbServer, options: str = "") -> Sink:
-    sink = open_sink(f"{server.url}?{options}", cluster_id=1, retry_s_max=5)
+def opened(server: MariadbServer, options: str = "") -> TableSink:
+    sink = open_table_sink(f"{server.url}?{options}", cluster_id=1, retry_s_max=5)
     assert sink.load_checkpoint() is None
     return sink
 
@@ -73,11 +73,11 @@ def test_every_transaction_of_every_strategy_leaves_one_mark(mariadb: MariadbSer
         sink.apply_partitions(Partitions(phases, [insert()]), Checkpoint(14, 1), START)
         assert marks(mariadb) == 18
     # The next run continues with the rows that are there.
-    with closing(open_sink(f"{mariadb.url}?loopback-channel=7", cluster_id=1)) as sink:
+    with closing(open_table_sink(f"{mariadb.url}?loopback-channel=7", cluster_id=1)) as sink:
         assert sink.load_checkpoint() == Checkpoint(14, 1)
         sink.apply([insert()], Checkpoint(15, 1))
         assert marks(mariadb) == 19
-    with closing(open_sink(mariadb.url, cluster_id=1)) as sink:
+    with closing(open_table_sink(mariadb.url, cluster_id=1)) as sink:
         sink.load_checkpoint()
         sink.apply([insert()], Checkpoint(16, 1))
         assert marks(mariadb) == 19
@@ -99,14 +99,14 @@ def test_the_operators_sql_mode_holds_for_rows_and_for_ddl(mariadb: MariadbServe
         with pytest.raises(NeedsOperator, match="Out of range"):
             sink.apply(too_large, Checkpoint(20, 1))
     url = f"{mariadb.url}?sql-mode=NO_ENGINE_SUBSTITUTION&params=lock_wait_timeout%3D77"
-    with closing(open_sink(url, cluster_id=1)) as sink:
+    with closing(open_table_sink(url, cluster_id=1)) as sink:
         sink.load_checkpoint()
         # Without strict the value is cut; zero and a backslash are still what they are.
         sink.apply(too_large, Checkpoint(21, 1))
     assert mariadb.query("SELECT * FROM shop.t") == [(0, 127, "c\\d")]
     assert mariadb.query("SELECT DEFAULT(w) FROM shop.t") == [("a\tb",)]
     with (
-        closing(open_sink(f"{mariadb.url}?sql-mode=NO_SUCH_MODE", cluster_id=1)) as sink,
+        closing(open_table_sink(f"{mariadb.url}?sql-mode=NO_SUCH_MODE", cluster_id=1)) as sink,
         pytest.raises(NeedsOperator, match="sql_mode"),
     ):
         sink.load_checkpoint()
@@ -160,10 +160,10 @@ def test_a_timestamp_is_the_same_moment_whatever_the_zones_of_server_and_process
     codec, points = Upstream(table).codec, count(10)
     zoned.query("CREATE DATABASE s")
     zoned.query("CREATE TABLE s.t (id INT PRIMARY KEY, ts TIMESTAMP(3) NULL, dt DATETIME(3))")
-    sinks: dict[str, Sink] = {}
+    sinks: dict[str, TableSink] = {}
     for zone in (*ZONES, "+13:00", "-12:59"):
         zoned.query(f"SET GLOBAL time_zone = '{zone}'")
-        sinks[zone] = open_sink(zoned.url, cluster_id=len(sinks) + 1)
+        sinks[zone] = open_table_sink(zoned.url, cluster_id=len(sinks) + 1)
         sinks[zone].load_checkpoint()  # Connects while this is the server's zone.
 
     @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow],
@@ -227,7 +227,7 @@ def test_a_statement_without_an_answer_is_tried_again_and_a_ddl_is_waited_for(
     mariadb.query("CREATE DATABASE shop")
     mariadb.query("CREATE TABLE shop.t (id INT PRIMARY KEY)")
     with (
-        closing(open_sink(f"{mariadb.url}?read-timeout=1", cluster_id=1)) as sink,
+        closing(open_table_sink(f"{mariadb.url}?read-timeout=1", cluster_id=1)) as sink,
         closing(mariadb.connect(autocommit=False)) as other,
         ThreadPoolExecutor(1) as thread,
     ):

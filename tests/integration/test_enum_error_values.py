@@ -10,8 +10,8 @@ import pytest
 
 from deploy.local.sql_server import SqlServer
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.sinks.opening import open_sink
-from drainer.sinks.protocol import RowStatement, Sink, Split
+from drainer.sinks.opening import open_table_sink
+from drainer.sinks.protocol import RowStatement, Split, TableSink
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.load.sink import SinkOptions, SinkSession
 from pumpclient.mysql.load.text_rows import SqlRows, TextRows
@@ -37,8 +37,8 @@ def server(request: pytest.FixtureRequest) -> SqlServer:
 
 
 @pytest.fixture
-def sink(server: SqlServer) -> Iterator[Sink]:
-    with closing(open_sink(server.url, cluster_id=1, retry_s_max=5)) as made:
+def sink(server: SqlServer) -> Iterator[TableSink]:
+    with closing(open_table_sink(server.url, cluster_id=1, retry_s_max=5)) as made:
         made.load_checkpoint()
         made.save_checkpoint(START)
         yield made
@@ -52,7 +52,9 @@ def rows(server: SqlServer) -> list[tuple[object, ...]]:
     return server.query("SELECT id, e + 0, n + 0, s FROM shop.t ORDER BY id")
 
 
-def test_error_values_are_written_by_every_kind_of_statement(server: SqlServer, sink: Sink) -> None:
+def test_error_values_are_written_by_every_kind_of_statement(
+    server: SqlServer, sink: TableSink
+) -> None:
     many = ",".join(f"({i},{i % 3},{i % 2},{i})" for i in range(300))
     sink.apply([upsert(many)], Checkpoint(10, 1))
     assert rows(server) == [(i, i % 3, i % 2, i) for i in range(300)]
@@ -69,7 +71,7 @@ def test_error_values_are_written_by_every_kind_of_statement(server: SqlServer, 
 
 @pytest.mark.parametrize("row", ["(1,3,1,1)", "(1,0,2,1)", "(1,0,1,99999999999)", "(1,0,1,'7x')"])
 def test_what_does_not_fit_beside_an_error_value_is_refused(
-    server: SqlServer, sink: Sink, row: str
+    server: SqlServer, sink: TableSink, row: str
 ) -> None:
     with pytest.raises(NeedsOperator, match="refused"):
         sink.apply([upsert(f"(0,0,0,0),{row}")], Checkpoint(10, 1))
@@ -78,7 +80,7 @@ def test_what_does_not_fit_beside_an_error_value_is_refused(
 
 
 def test_the_session_is_as_strict_as_before_once_an_error_value_is_written(
-    server: SqlServer, sink: Sink
+    server: SqlServer, sink: TableSink
 ) -> None:
     sink.apply([upsert("(1,0,0,0)")], Checkpoint(10, 1))
     with pytest.raises(NeedsOperator, match="Out of range"):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.sinks.opening import open_sink
+from drainer.sinks.opening import open_table_sink
 from drainer.sinks.protocol import Refused
 from drainer.task.sql.literals import MYSQL
 from drainer.task.sql.table_sql import table_sql
@@ -74,7 +74,7 @@ def test_the_row_meant_is_written_and_a_conflicting_row_that_holds_its_value_sto
 
     url = f"{mariadb.url}?sql-mode={mode}" if mode else mariadb.url
     with (
-        closing(open_sink(url, cluster_id=9)) as sink,
+        closing(open_table_sink(url, cluster_id=9)) as sink,
         closing(mariadb.connect(autocommit=True)) as connection,
     ):
         sink.save_checkpoint(sink.load_checkpoint() or START)
@@ -132,7 +132,7 @@ def test_two_rows_that_only_the_downstream_takes_for_one_stop_it_and_none_is_los
     create(running, f"CREATE TABLE t ({columns})", "guard")
     sql = table_sql(MYSQL, "guard", "t", table_of(f"CREATE TABLE t ({columns})"))
     with (
-        closing(open_sink(running.url, cluster_id=9)) as sink,
+        closing(open_table_sink(running.url, cluster_id=9)) as sink,
         closing(running.connect(autocommit=True)) as connection,
     ):
         sink.save_checkpoint(sink.load_checkpoint() or START)

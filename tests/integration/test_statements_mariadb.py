@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from deploy.local.etcd import EtcdServer
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.mysql.sink import MysqlSink
-from drainer.sinks.opening import open_sink
-from drainer.sinks.protocol import Sink, Split
+from drainer.sinks.opening import open_table_sink
+from drainer.sinks.protocol import Split, TableSink
 from drainer.task.sql.literals import MYSQL
 from penstock.schema.model import TableInfo
 from pumpclient import PumpClient
@@ -47,18 +47,18 @@ def made(table: TableInfo, changes: Changes, way: dict[str, Any]) -> Split:
     return split(table, changes, dialect=MYSQL, **way)
 
 
-def point(sink: Sink) -> Checkpoint:
+def point(sink: TableSink) -> Checkpoint:
     assert isinstance(sink, MysqlSink)
     last = sink._ledger.last
     return Checkpoint((last.commit_ts if last else 0) + 1, 1)
 
 
-def apply(sink: Sink, work: Split) -> None:
+def apply(sink: TableSink, work: Split) -> None:
     missed = sink.apply_split(work, point(sink), START)
     assert not missed.count, missed
 
 
-def crash(sink: Sink, work: Split, queues: Sequence[int]) -> None:
+def crash(sink: TableSink, work: Split, queues: Sequence[int]) -> None:
     """Bring some transactions of each queue downstream, and never the last one."""
     torn = [queue[: at % (len(queue) + 1)] for queue, at in zip(work.queues, queues, strict=False)]
     if any(torn):
@@ -75,7 +75,7 @@ def test_statements_on_many_connections_merged_and_serial_apply_end_alike(
     create(mariadb, case.sql, "merged", "serial")
     create(mariadb, extra, "statements")
     columns = len(table.columns)
-    sink = open_sink(mariadb.url, cluster_id=8)
+    sink = open_table_sink(mariadb.url, cluster_id=8)
     with closing(mariadb.connect()) as connection, closing(sink):
         plain(connection)
         sink.load_checkpoint()

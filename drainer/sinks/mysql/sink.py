@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -76,8 +76,7 @@ from penstock.schema.model import DdlType
 
 if TYPE_CHECKING:
     from drainer.sinks.protocol import StatementLists
-    from penstock.ddl import SchemaChange
-    from penstock.schema.model import TableInfo
+    from penstock.ddl import Catalog, SchemaChange
 
 log = logging.getLogger(__name__)
 
@@ -328,8 +327,9 @@ class MysqlSink:
         sessions = (self._session, *self._queues.sessions, *self._partitions.sessions)
         return next((each.problem for each in sessions if each.problem), "")
 
-    def look_at(self, tables: Iterable[TableInfo]) -> None:
+    def look_at(self, catalog: Catalog) -> None:
         """Note what stands in for collations of these tables that the downstream lacks."""
+        tables = [table for _, table in catalog.tables()]
         self._session.retrying(lambda c, _: self._collations.look_at(c, tables))
 
     def stand_ins(self) -> Mapping[str, str]:

@@ -14,7 +14,7 @@ import sqlite3
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -50,8 +50,7 @@ from penstock.errors import NeedsOperator, Retryable
 
 if TYPE_CHECKING:
     from drainer.sinks.protocol import StatementLists
-    from penstock.ddl import SchemaChange
-    from penstock.schema.model import TableInfo
+    from penstock.ddl import Catalog, SchemaChange
 
 log = logging.getLogger(__name__)
 
@@ -206,7 +205,7 @@ class SqliteSink:
 
         self._commit(work, checkpoint)
 
-    def look_at(self, tables: Iterable[TableInfo]) -> None:
+    def look_at(self, catalog: Catalog) -> None:
         """Do nothing: texts are compared by their bytes, which is finer than any collation."""
 
     def stand_ins(self) -> Mapping[str, str]:

@@ -31,7 +31,7 @@ from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import open_sink
 from drainer.sinks.protocol import RETRY_S_MAX, Sink
 from drainer.sinks.thread import SinkThread
-from drainer.task.sql.generate import answer
+from drainer.task.answers import answer
 from penstock.schema.model import DdlJob
 from tests.kit.workloads.bank import Bank
 
@@ -151,6 +151,7 @@ async def run_drainer(
         ledger = BankStream(bank, runs, way.pause_s)
         relay = await _relay(bank, way, checkpoint, stack)
         config = DrainerConfig(
+            sink=way.url,
             batch_rows_max=way.rows_max,
             batch_bytes_max=way.bytes_max,
             ignore_txn_commit_ts=way.ignored,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from drainer.settings.config import DrainerConfig
+from drainer.settings.config import ApplyConfig, DrainerConfig
 from drainer.settings.syncer_section import (
     SyncerConfig,
     ToCheckpoint,
@@ -14,6 +14,7 @@ from drainer.settings.syncer_section import (
     ToSecurity,
     downstream_url,
 )
+from drainer.sinks.files.target import FilesTarget, parse_files_url
 from drainer.sinks.mysql.session import ddl_sql_mode, rows_sql_mode
 from drainer.sinks.mysql.url import parse_url
 from penstock.errors import NeedsOperator
@@ -83,7 +84,7 @@ def test_settings_that_disagree_are_reported_at_once(tmp_path: Path) -> None:
     refused("SQLite is no one's", syncer=SyncerConfig(loopback_control=True))
     both = ToConfig(password="x", password_file="y")
     refused("both password and", syncer=SyncerConfig(to=both))
-    for absent in ("file", "pb", "kafka", "oracle", "flash"):
+    for absent in ("kafka", "oracle", "flash"):
         with pytest.raises(NeedsOperator, match=f"'{absent}', and Penstock has no such"):
             SyncerConfig(db_type=absent)
     for mode in ("ANSI", "STRICT_ALL_TABLES, ansi_quotes"):
@@ -96,6 +97,32 @@ def test_settings_that_disagree_are_reported_at_once(tmp_path: Path) -> None:
             parse_url(f"mysql://h/?params={variable.replace('=', '%3D')}")
     with pytest.raises(NeedsOperator, match="sets no session variable"):
         parse_url("mysql://h/?params=a`b%3D1")
+
+
+def test_files_take_events_and_tables_do_not(tmp_path: Path) -> None:
+    files = f"file://{tmp_path}/files"
+    assert DrainerConfig().strategy == "merge"
+    assert DrainerConfig(sink=files).strategy == "events"
+    statements = ApplyConfig(strategy="statements")
+    assert DrainerConfig(apply=statements).strategy == "statements"
+    refused("apply.strategy is 'events'", apply=ApplyConfig(strategy="events"))
+    for strategy in ("merge", "statements"):
+        message = f"apply.strategy is '{strategy}'.*leave it out"
+        refused(message, sink=files, apply=ApplyConfig(strategy=strategy))
+    refused("apply.mode is 'parallel'", sink=files, apply=ApplyConfig(mode="parallel"))
+    refused("a file has no upstream", sink=files, syncer=SyncerConfig(loopback_control=True))
+    refused("name another folder", sink=files, data_dir=tmp_path / "files")
+
+
+def test_files_are_named_as_in_tidb_binlog_too() -> None:
+    to = ToConfig(dir="/a b", compression="gzip", retention_time=7)
+    for db_type in ("file", "pb"):
+        url = url_of(db_type=db_type, to=to)
+        assert parse_files_url(url) == FilesTarget(
+            folder=Path("/a b"), compresses=True, retention_s=7 * 86400
+        )
+    refused("syncer.to.dir is empty", syncer=SyncerConfig(db_type="file"))
+    refused("db-type is 'file'", sink="mysql://h/", syncer=SyncerConfig(db_type="file"))
 
 
 def test_a_sink_that_is_no_url_is_refused_without_repeating_it() -> None:

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -21,7 +21,8 @@ from drainer.intake.payload import Spooled
 from drainer.intake.transaction_slices import Limits, outline
 from drainer.pipeline.large import LargeTransactions
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.sinks.opening import open_sink
+from drainer.sinks.opening import open_table_sink
+from drainer.sinks.protocol import Sink
 from drainer.sinks.sqlite.ddl import create_indexes, create_table, stored_value
 from drainer.sinks.sqlite.sink import exact_double
 from drainer.sinks.thread import SinkThread
@@ -175,7 +176,7 @@ class Rig:
             Limits(bytes_max=10_000, rows_max=10**9),
         )
         self.path = folder / "down.db"
-        self.sink = open_sink(f"sqlite:///{self.path}", cluster_id=1, retry_s_max=5)
+        self.sink = open_table_sink(f"sqlite:///{self.path}", cluster_id=1, retry_s_max=5)
         weakref.finalize(self, self.sink.close)  # Python 3.13 warns of one that is left open.
         self.made = 0
 
@@ -209,12 +210,14 @@ def test_a_large_step_is_one_transaction_and_its_file_goes_with_it(tmp_path: Pat
             seen.append(await asyncio.to_thread(rig.count))
             return await rig.generate(batch)
 
-        prepared = await LargeTransactions(generate, rig.sink, thread).prepare(rig.step)
+        prepared = await LargeTransactions(
+            generate, rig.sink.apply_slices, rig.sink, thread
+        ).prepare(rig.step)
         rig.known.clear()  # A DDL behind the step: its rows still go where they belong.
         await prepared.commit(Checkpoint(50, VERSION))
         assert rig.count() == 2000
         assert not rig.file.exists()
-        with closing(open_sink(f"sqlite:///{rig.path}", cluster_id=1)) as another:
+        with closing(open_table_sink(f"sqlite:///{rig.path}", cluster_id=1)) as another:
             assert another.load_checkpoint() == Checkpoint(50, VERSION)
         assert rig.made > 15
         assert set(seen) == {0}
@@ -240,7 +243,8 @@ def test_a_try_that_fails_begins_again_with_the_first_slice(tmp_path: Path) -> N
 
     async def test() -> None:
         rig, thread, sink = Rig(tmp_path), SinkThread(), Flaky()
-        prepared = await LargeTransactions(rig.generate, sink, thread).prepare(rig.step)  # type: ignore[arg-type]
+        large = LargeTransactions(rig.generate, sink.apply_slices, cast(Sink, sink), thread)
+        prepared = await large.prepare(rig.step)
         await prepared.commit(Checkpoint(50, VERSION))
         assert sink.tries[0] == 1
         assert sink.tries[1] == 7
@@ -253,7 +257,9 @@ def test_a_slice_that_is_malformed_leaves_nothing_downstream(tmp_path: Path) -> 
     async def test() -> None:
         rig, thread = Rig(tmp_path, bad_at=1990), SinkThread()
         await thread.call(rig.create)
-        prepared = await LargeTransactions(rig.generate, rig.sink, thread).prepare(rig.step)
+        prepared = await LargeTransactions(
+            rig.generate, rig.sink.apply_slices, rig.sink, thread
+        ).prepare(rig.step)
         with pytest.raises(NeedsOperator):
             await prepared.commit(Checkpoint(50, VERSION))
         assert rig.made > 10
@@ -280,7 +286,9 @@ def test_an_end_in_the_middle_rolls_back_and_hangs_nothing(tmp_path: Path) -> No
             rig.sink.close()
             rig.sink.save_checkpoint(Checkpoint(1, 1))
 
-        prepared = await LargeTransactions(generate, rig.sink, thread).prepare(rig.step)
+        prepared = await LargeTransactions(
+            generate, rig.sink.apply_slices, rig.sink, thread
+        ).prepare(rig.step)
         committing = asyncio.create_task(prepared.commit(Checkpoint(50, VERSION)))
         await reached.wait()
         committing.cancel()
@@ -304,7 +312,8 @@ def test_at_most_two_slices_exist_at_a_time(tmp_path: Path) -> None:
                     for number, _ in enumerate(lists, 1):
                         ahead.append(rig.made - number)
 
-        large = LargeTransactions(rig.generate, Slow(), thread)  # type: ignore[arg-type]
+        slow = Slow()
+        large = LargeTransactions(rig.generate, slow.apply_slices, slow, thread)  # type: ignore[arg-type]
         await (await large.prepare(rig.step)).commit(Checkpoint(50, VERSION))
         assert max(ahead) <= 1
 

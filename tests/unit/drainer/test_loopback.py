@@ -19,7 +19,7 @@ from drainer.schema.tracker import SchemaTracker
 from drainer.settings.config import DrainerConfig
 from drainer.settings.syncer_section import SyncerConfig
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.sinks.opening import open_sink
+from drainer.sinks.opening import open_table_sink
 from drainer.sinks.thread import SinkThread
 from drainer.task.loopback import OWN_SCHEMAS, MarkTable
 from drainer.task.row_changes import read_changes
@@ -184,9 +184,9 @@ def test_a_large_transaction_with_our_mark_only_moves_the_checkpoint(
         return []
 
     async def test() -> None:
-        sink, thread = open_sink(f"sqlite:///{tmp_path / 'd.db'}", cluster_id=1), SinkThread()
+        sink, thread = open_table_sink(f"sqlite:///{tmp_path / 'd.db'}", cluster_id=1), SinkThread()
         await thread.call(sink.load_checkpoint)
-        prepared = await LargeTransactions(generate, sink, thread).prepare(step)
+        prepared = await LargeTransactions(generate, sink.apply_slices, sink, thread).prepare(step)
         await prepared.commit(Checkpoint(20, 1))
         assert await thread.call(sink.load_checkpoint) == Checkpoint(20, 1)
         sink.close()

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from drainer.build import Components, build_strategy
-from drainer.settings.config import ApplyConfig
+from drainer.settings.config import ApplyConfig, DrainerConfig
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.protocol import Partition, Partitions, cut_by_bytes
 from drainer.strategies.merge import arranged
@@ -224,8 +224,9 @@ def test_a_downstream_with_one_connection_is_refused_with_a_hint() -> None:
     class Half:
         dispatcher, task_count, sink, thread = None, 1, Sqlite(), None
 
+    config = DrainerConfig(apply=ApplyConfig(mode="parallel"))
     with pytest.raises(NeedsOperator, match="mode snapshot"):
-        build_strategy(ApplyConfig(mode="parallel"), cast(Components, Half), Checkpoint(5, 1))
+        build_strategy(config, cast(Components, Half), Checkpoint(5, 1))
 
 
 def test_units_of_one_table_are_compacted_alike_in_every_run() -> None:

@@ -65,6 +65,20 @@ class Upstream:
         return encode_prewrite_value(PrewriteValue(schema_version=version, mutations=mutations))
 
 
+def test_what_the_downstream_has_bears_the_names_of_the_routes() -> None:
+    up = Upstream(FilterConfig(routes=SHARDS, ignore_dbs=("hidden",)))
+    for schema in ("s_1", "s_2", "other", "hidden"):
+        up.ddl(f"CREATE DATABASE {schema}")
+        up.ddl(f"CREATE TABLE {schema}.t1 (id INT PRIMARY KEY)")
+    found = up.selection.downstream()
+    assert sorted((schema, table.name) for schema, table in found.tables()) == [
+        ("all", "t"),
+        ("other", "t1"),
+    ]
+    assert {schema.name for schema in found.schemas()} >= {"all", "other"}
+    assert found.schema("hidden") is None
+
+
 def shop(config: FilterConfig) -> Upstream:
     up = Upstream(config)
     up.ddl("CREATE DATABASE shop")

@@ -1,0 +1,32 @@
+"""Command `penstock reparo`: settings, logs, and one restore."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from penstock.node import command
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Restore what the settings say; return the exit code as `penstock.node.command` defines."""
+    return command.run("penstock reparo", lambda: _run(argv), extra="drainer")
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    import logging
+
+    from drainer.reparo.reparo_config import load_reparo_settings
+    from drainer.reparo.restore import run
+    from penstock.node.logs import start_logging
+
+    config, notes = load_reparo_settings(list(sys.argv[1:] if argv is None else argv))
+    start_logging(config.log_level, config.log_file)
+    for note in notes:
+        logging.getLogger("reparo").info("settings: %s", note)
+    sys.stdout.write(f"{run(config)}\n")
+    return command.DONE
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

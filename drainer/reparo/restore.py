@@ -1,0 +1,362 @@
+"""Restore: brings what a folder of files holds into a target, batch by batch.
+
+A batch ends at a DDL, at a bound, or at the end; it is compacted and is one transaction with the
+checkpoint. A record that is larger than a batch goes in slices, as a large transaction of a Drainer
+does. What filters leave out is counted in the checkpoint.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+
+from drainer.differences.left_out import DDLS, FILTER, ROWS, Counts, LeftOut
+from drainer.reparo.held_changes import HeldChanges
+from drainer.reparo.rebuilt_rows import Change, RowBuilder, Target, ddl_of, events_of
+from drainer.reparo.reparo_config import ReparoConfig
+from drainer.reparo.writers import Applies, Checks, Prints
+from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.files.reading import Record
+from drainer.sinks.opening import open_table_sink
+from drainer.sinks.protocol import TableSink
+from drainer.task.events.binlog_record import DDL
+from drainer.task.events.tidb_binlog_file import zone_offset
+from drainer.task.row_changes import Collector, TableChanges
+from drainer.task.work_unit import Batch
+from penstock.codes import Code
+from penstock.ddl import Catalog, SchemaChange, plan_ddl
+from penstock.errors import NeedsOperator
+from penstock.filters import Rules
+from penstock.wire.binlog_text import time_text
+
+log = logging.getLogger("reparo")
+
+_USE = re.compile(r"use `((?:[^`]|``)+)`;\s*", re.IGNORECASE)
+_REPORT_S = 5.0
+_SCHEMA_HINT = (
+    "give a schema-file with the CREATE statements of the tables at the start, such as a dump"
+    " without data"
+)
+
+
+@dataclass(slots=True)
+class Restored:
+    """What a restore did, for its last line."""
+
+    through_ts: int = 0
+    transactions: int = 0
+    ddls: int = 0
+    rows: Counter[str] = field(default_factory=Counter)
+    left_out: Counts = field(default_factory=Counts)
+
+    def __str__(self) -> str:
+        """Return it as text."""
+        rows = ", ".join(f"{name} {count:,}" for name, count in sorted(self.rows.items()))
+        left_out = sum(self.left_out.values())
+        more = f"; {left_out:,} changes were left out by filters" if left_out else ""
+        return (
+            f"everything up to {self.through_ts} ({time_text(self.through_ts)}):"
+            f" {self.transactions:,} transactions, {self.ddls:,} DDL, changes of rows:"
+            f" {rows or 'none'}{more}"
+        )
+
+
+def run(config: ReparoConfig) -> str:
+    """Restore, print, or only check, as the settings say; return what is to be said at the end."""
+    held = HeldChanges(config.folder)
+    held.check_stop(config.stop_ts)
+    if config.dry_run or not config.target:
+        writer = Checks() if config.dry_run else Prints()
+        return f"{writer.verb} {Restore(config, held, writer).run(Checkpoint(config.after_ts, 0))}"
+    sink = open_table_sink(config.target, cluster_id=held.cluster_id)
+    with closing(sink):
+        start = _starting_point(config, sink)
+        made = Restore(config, held, Applies(sink)).run(start)
+    return f"restored {made}"
+
+
+def _starting_point(config: ReparoConfig, sink: TableSink) -> Checkpoint:
+    """Return where the target is; a stop that is before that raises `NeedsOperator`."""
+    found = sink.load_checkpoint()
+    if found is None or not (found.commit_ts or found.ddl_intent_ts):
+        return Checkpoint(config.after_ts, 0)
+    if found.is_torn:
+        raise NeedsOperator(
+            f"the target's checkpoint, at {found.commit_ts}, is TiDB-Binlog's and not consistent:"
+            " rows of later transactions may be there already",
+            hint="take the copy after binlogctl pause-drainer",
+            code=Code.CHECKPOINT_INCONSISTENT,
+        )
+    if config.after_ts > found.commit_ts:
+        raise NeedsOperator(
+            f"the target has a checkpoint, at {found.commit_ts}, and the restore is to begin after"
+            f" {config.after_ts}: what is between would be missing",
+            hint="leave the start out, to continue at the checkpoint",
+            code=Code.RESTORE_PLACE,
+        )
+    if 0 < config.stop_ts < found.commit_ts:
+        raise NeedsOperator(
+            f"the target is at {found.commit_ts} already, after the end at {config.stop_ts}",
+            hint="restore into another target, from an older copy or from the beginning",
+            code=Code.RESTORE_PLACE,
+        )
+    log.info("the target is at %d (%s)", found.commit_ts, time_text(found.commit_ts))
+    return found
+
+
+class Restore:
+    """One run over the files."""
+
+    def __init__(self, config: ReparoConfig, held: HeldChanges, writer: Checks) -> None:
+        self._config = config
+        self._held = held
+        self._writer = writer
+        self._rules = Rules(lists=[config.lists()])
+        self._builder = RowBuilder(_zone(config, held))
+        self._catalog = Catalog()
+        self._ids = itertools.count(1)
+        self._targets: dict[tuple[str, str], Target | None] = {}
+        self._collector = Collector()
+        self._made = Restored()
+        self._last_ddl = ""
+        self._report_s = time.monotonic() + _REPORT_S
+
+    def run(self, start: Checkpoint) -> Restored:
+        """Bring everything after the checkpoint `start` to the writer."""
+        config, held, made = self._config, self._held, self._made
+        files, schema = held.start(start.commit_ts)
+        self._catalog = schema.catalog
+        known = [each.id for each in schema.catalog.schemas()]
+        known += [table.id for _, table in schema.catalog.tables()]
+        self._ids = itertools.count(1 + max(known, default=0))
+        if config.schema_file:
+            self._read_schema(Path(config.schema_file))
+        self._writer.begin(start)
+        made.through_ts = start.commit_ts
+        size = held.size_bytes(files)
+        with closing(held.records(files)) as found:
+            for record in found:
+                if config.stop_ts and record.commit_ts > config.stop_ts:
+                    break
+                if record.kind == DDL:
+                    self._ddl(record, start)
+                elif record.commit_ts > start.commit_ts:
+                    self._transaction(record)
+                self._report(size)
+        self._flush()
+        if held.repeated:
+            log.info("%d records came again, and were left out", held.repeated)
+        if held.last_ts is not None:  # Up to there nothing else happened.
+            made.through_ts = max(made.through_ts, config.stop_ts or held.last_ts)
+        self._writer.end(self._point(made.through_ts))
+        return made
+
+    def _point(self, commit_ts: int) -> Checkpoint:
+        return Checkpoint(commit_ts, 0, left_out=dict(self._made.left_out))
+
+    # --- rows ------------------------------------------------------------------------------------
+
+    def _transaction(self, record: Record) -> None:
+        made, bytes_max = self._made, self._config.batch_bytes_max
+        made.transactions += 1
+        if record.end - record.begin > bytes_max:
+            self._flush()
+            # Its only checkpoint says what of it is left out.
+            made.left_out += self._left_out_of(record)
+            slices = _Slices(self, record)
+            self._writer.slices(slices, self._point(record.commit_ts))
+            made.rows += slices.rows
+        else:
+            changes = list(self._changes(record, made.rows, made.left_out))
+            self._collector.add(_by_table(changes), record.end - record.begin, record.commit_ts)
+        made.through_ts = record.commit_ts
+        full = self._collector.rows >= self._config.batch_rows_max
+        if full or self._collector.bytes >= bytes_max:
+            self._flush()
+
+    def _left_out_of(self, record: Record) -> Counts:
+        events = events_of(record, self._config.batch_bytes_max)
+        names = ((event.schema_name, event.table_name) for event in events)
+        return Counts(_left_out(*name) for name in names if self._target(*name) is None)
+
+    def _changes(self, record: Record, rows: Counter[str], left_out: Counts) -> Iterator[Change]:
+        for event in events_of(record, self._config.batch_bytes_max):
+            target = self._target(event.schema_name, event.table_name)
+            if target is None:
+                left_out[_left_out(event.schema_name, event.table_name)] += 1
+                continue
+            rows[f"{target[0]}.{target[1].name}"] += 1
+            change = self._builder.change(event, target)
+            self._writer.see(record.commit_ts, event, target)
+            yield change
+
+    def _target(self, schema: str, name: str) -> Target | None:
+        """Return the table that rows go to, one and the same object until a DDL; None for none."""
+        if (schema, name) not in self._targets:
+            self._targets[schema, name] = self._looked_up(schema, name)
+        return self._targets[schema, name]
+
+    def _looked_up(self, schema: str, name: str) -> Target | None:
+        if not self._rules.is_replicated(schema, name):
+            return None
+        table = self._catalog.table(schema, name)
+        if table is None:
+            raise NeedsOperator(
+                f"no DDL in the files made {schema}.{name}, and no schema beside them has it",
+                hint=f"{_SCHEMA_HINT}; or leave the table out (replicate-ignore-table)",
+                code=Code.FILES_SCHEMA,
+            )
+        home = self._catalog.schema(schema)
+        return (home.name if home is not None else schema), table
+
+    def _flush(self) -> None:
+        collected, self._collector = self._collector, Collector()
+        if collected.commit_ts:
+            point = self._point(self._made.through_ts)
+            self._writer.rows(Batch(1, collected.tables()), point)
+
+    # --- DDL -------------------------------------------------------------------------------------
+
+    def _ddl(self, record: Record, start: Checkpoint) -> None:
+        text, ts = ddl_of(record), record.commit_ts
+        runs = ts > start.commit_ts
+        if runs:
+            self._flush()
+        changes = self._planned(text, ts)
+        self._last_ddl = text
+        self._targets.clear()
+        maybe_done = start.ddl_intent_ts > start.commit_ts and self._made.ddls == 0
+        for number, change in enumerate(changes, 1):
+            if not runs:
+                continue
+            if not self._rules.of_ddl(change):
+                self._made.left_out[LeftOut(DDLS, FILTER, change.job.schema_name)] += 1
+                continue
+            log.info("DDL at %d: %s", ts, change.job.query)
+            is_last = number == len(changes)
+            self._writer.ddl(change, self._point(ts if is_last else ts - 1), maybe_done=maybe_done)
+            self._made.ddls += 1
+        self._made.through_ts = max(self._made.through_ts, ts)
+
+    def _planned(self, text: str, ts: int) -> list[SchemaChange]:
+        """Follow a DDL; of a TiDB's DROP of several tables there is a record for each of them."""
+        schema, query = split_use(text)
+        try:
+            jobs = plan_ddl(query, schema, self._catalog, lambda: next(self._ids))
+        except NeedsOperator as error:
+            if text == self._last_ddl and query.lower().startswith("drop"):
+                log.info("DDL at %d is the one before once more: %s", ts, query)
+                return []
+            raise NeedsOperator(
+                f"the DDL at {ts} cannot be followed: {error.problem}: {query}",
+                hint=_SCHEMA_HINT,
+                code=Code.FILES_SCHEMA,
+            ) from error
+        return [self._catalog.apply(replace(job, finished_ts=ts)) for job in jobs]
+
+    def _read_schema(self, path: Path) -> None:
+        """Take CREATE statements as what there is at the start."""
+        schema: str | None = None
+        for query in _statements(path.read_text(encoding="utf-8")):
+            used = re.fullmatch(r"use\s+`?((?:[^`]|``)+?)`?", query, re.IGNORECASE)
+            if used is not None:
+                schema = used[1].replace("``", "`")
+            elif query.lower().startswith("create"):
+                for job in plan_ddl(query, schema, self._catalog, lambda: next(self._ids)):
+                    self._catalog.apply(job)
+
+    # --- progress --------------------------------------------------------------------------------
+
+    def _report(self, size_bytes: int) -> None:
+        if time.monotonic() < self._report_s:
+            return
+        self._report_s = time.monotonic() + _REPORT_S
+        made, read_bytes = self._made, self._held.read_bytes
+        log.info(
+            "%s: %d of %d MiB are read, %d transactions with %d changes of rows",
+            time_text(made.through_ts), read_bytes >> 20, size_bytes >> 20, made.transactions,
+            made.rows.total(),
+        )  # fmt: skip
+
+
+class _Slices:
+    """A record that is larger than a batch, as batches; each walk is one of its own."""
+
+    def __init__(self, restore: Restore, record: Record) -> None:
+        self._restore = restore
+        self._record = record
+        self.rows: Counter[str] = Counter()
+        """The changes of rows of the last walk."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        restore, record = self._restore, self._record
+        bytes_max, rows_max = restore._config.batch_bytes_max, restore._config.batch_rows_max
+        self.rows = Counter()
+        changes: list[Change] = []
+        size = 0
+        for change in restore._changes(record, self.rows, Counts()):
+            changes.append(change)
+            size += len(change[2])
+            if size >= bytes_max or len(changes) >= rows_max:
+                yield _sliced(changes, size)
+                changes, size = [], 0
+        if changes:
+            yield _sliced(changes, size)
+
+
+def _left_out(schema: str, name: str) -> LeftOut:
+    return LeftOut(ROWS, FILTER, f"{schema}.{name}")
+
+
+def _sliced(changes: Sequence[Change], size: int) -> Batch:
+    collector = Collector()
+    collector.add(_by_table(changes), size)
+    return Batch(1, collector.tables(), displaces=True)
+
+
+def _by_table(changes: Sequence[Change]) -> list[TableChanges]:
+    """Return the changes of each table, in their order."""
+    tables: dict[int, tuple[Target, bytearray, list[bytes]]] = {}
+    for target, kind, row in changes:
+        _, kinds, rows = tables.setdefault(target[1].id, (target, bytearray(), []))
+        kinds.append(kind)
+        rows.append(row)
+    return [
+        TableChanges(table_id, target, bytes(kinds), rows)
+        for table_id, (target, kinds, rows) in tables.items()
+    ]
+
+
+def split_use(text: str) -> tuple[str | None, str]:
+    """Return the schema that a record's DDL is run in, if it names one, and the statement."""
+    found = _USE.match(text)
+    schema = None if found is None else found[1].replace("``", "`")
+    query = text if found is None else text[found.end() :]
+    return schema, query.strip().rstrip(";").strip()
+
+
+def _statements(text: str) -> Iterator[str]:
+    """Yield the statements of a dump, which ends each by a semicolon at the end of a line."""
+    lines = [line for line in text.splitlines() if not line.startswith(("--", "/*"))]
+    for each in re.split(r";\s*$", "\n".join(lines), flags=re.MULTILINE):
+        if each.strip():
+            yield each.strip()
+
+
+def _zone(config: ReparoConfig, held: HeldChanges) -> timedelta:
+    said = "" if held.savepoint is None else held.savepoint.time_zone
+    if said and config.time_zone and zone_offset(said) != zone_offset(config.time_zone):
+        raise NeedsOperator(
+            f"the files say that their time zone is {said}, not {config.time_zone}",
+            hint="leave time-zone out",
+            code=Code.FILES_TIME_ZONE,
+        )
+    return zone_offset(said or config.time_zone or "UTC")

@@ -1,0 +1,154 @@
+"""Writers: what becomes of restored changes: a target's transactions, printed lines, or nothing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from drainer.differences.left_out import Counts
+from drainer.reparo.rebuilt_rows import Target, datum_value
+from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.protocol import TableSink
+from drainer.task.compaction import plan_units
+from drainer.task.sql.generate import generate
+from drainer.task.sql.literals import MYSQL
+from drainer.task.work_unit import Batch, in_order
+from penstock.ddl import SchemaChange
+from penstock.node.output import plain
+from penstock.pb import pb_binlog_pb2 as pb
+
+
+class Checks:
+    """A dry run: turns everything into SQL, and drops it."""
+
+    verb = "checked, and nothing changed:"
+    dialect = MYSQL
+
+    def begin(self, start: Checkpoint) -> None:
+        """Do nothing."""
+
+    def see(self, commit_ts: int, event: Any, target: Target) -> None:
+        """Do nothing with one change."""
+
+    def rows(self, batch: Batch, point: Checkpoint) -> None:
+        """Bring a batch to the target."""
+        self._sql(batch)
+
+    def slices(self, slices: Iterable[Batch], point: Checkpoint) -> None:
+        """Bring a large transaction to the target."""
+        for batch in slices:
+            self._sql(batch)
+
+    def ddl(self, change: SchemaChange, point: Checkpoint, *, maybe_done: bool) -> None:
+        """Bring a DDL to the target."""
+
+    def end(self, point: Checkpoint) -> None:
+        """Note that the target has everything up to a point."""
+
+    def _sql(self, batch: Batch) -> list[bytes]:
+        units = plan_units(batch, 1, self.dialect)
+        return list(in_order(generate(unit) for unit in units))
+
+
+class Prints(Checks):
+    """Prints every change, one JSON object a line."""
+
+    verb = "printed"
+
+    def see(self, commit_ts: int, event: Any, target: Target) -> None:
+        """Print one change."""
+        columns = [pb.Column.FromString(each) for each in event.row]
+        fields = {each.name: _shown(each.value) for each in columns}
+        shown: dict[str, object] = {
+            "commit_ts": commit_ts,
+            "table": f"{target[0]}.{target[1].name}",
+            "type": pb.EventType.Name(event.tp).lower(),
+            "row": fields,
+        }
+        if event.tp == pb.Update:
+            shown["after"] = {each.name: _shown(each.changed_value) for each in columns}
+        sys.stdout.write(json.dumps(shown, ensure_ascii=False) + "\n")
+
+    def rows(self, batch: Batch, point: Checkpoint) -> None:
+        """Do nothing: each was printed as it was seen."""
+
+    def slices(self, slices: Iterable[Batch], point: Checkpoint) -> None:
+        """Walk through a large transaction, so that each change is seen."""
+        for _ in slices:
+            pass
+
+    def ddl(self, change: SchemaChange, point: Checkpoint, *, maybe_done: bool) -> None:
+        """Print a DDL."""
+        job = change.job
+        shown = {"commit_ts": job.finished_ts, "schema": job.schema_name, "ddl": job.query}
+        sys.stdout.write(json.dumps(shown, ensure_ascii=False) + "\n")
+
+
+class Applies(Checks):
+    """Runs everything in a sink."""
+
+    def __init__(self, sink: TableSink) -> None:
+        self._sink = sink
+        self.dialect = sink.dialect
+        self._start = Checkpoint(0, 0)
+        self._through_ts = 0
+
+    def begin(self, start: Checkpoint) -> None:
+        """Take the target over."""
+        self._start, self._through_ts = start, start.commit_ts
+        self._sink.save_checkpoint(self._stored(start))
+
+    def rows(self, batch: Batch, point: Checkpoint) -> None:
+        """Run a batch's SQL in one transaction with the checkpoint."""
+        if self._through_ts < self._start.applying_ts:
+            # A Drainer may have left some of it there: upserts remove what is in their way.
+            batch = replace(batch, displaces=True)
+        self._sink.apply(self._sql(batch), self._stored(point))
+        self._through_ts = point.commit_ts
+
+    def slices(self, slices: Iterable[Batch], point: Checkpoint) -> None:
+        """Run a large transaction's SQL, slice after slice, in one transaction."""
+
+        def statements() -> Generator[Sequence[str | bytes]]:
+            for batch in slices:
+                yield self._sql(batch)
+
+        self._sink.apply_slices(statements, self._stored(point))
+
+    def ddl(self, change: SchemaChange, point: Checkpoint, *, maybe_done: bool) -> None:
+        """Run a DDL."""
+        self._sink.run_ddl(change, self._stored(point), maybe_done=maybe_done)
+
+    def end(self, point: Checkpoint) -> None:
+        """Store that the target is consistent, at the end."""
+        self._sink.save_checkpoint(replace(self._stored(point), consistent=True))
+
+    def _stored(self, point: Checkpoint) -> Checkpoint:
+        """Return the checkpoint with what the target knew when this run took it over."""
+        start = self._start
+        left_out = Counts(dict(start.left_out))
+        if point is not start:
+            left_out.update(point.left_out)
+        return replace(
+            start,
+            commit_ts=point.commit_ts,
+            schema_version=point.schema_version,
+            consistent=False,
+            applying_ts=0,
+            ddl_intent_ts=start.ddl_intent_ts if start.ddl_intent_ts > point.commit_ts else 0,
+            left_out=dict(left_out),
+        )
+
+
+def _shown(data: bytes) -> object:
+    """Return the value of a datum as JSON has it."""
+    value = datum_value(data)
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return value.hex()
+    return plain(value)

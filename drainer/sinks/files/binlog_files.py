@@ -1,0 +1,203 @@
+"""Binlog files: their names in a folder, and the tail that records are appended to.
+
+A file is full once a record has made it as large as the limit; the next record begins another one.
+A tail is opened at the place that a savepoint names, and first cuts what stands behind it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from google_crc32c import extend
+from google_crc32c import value as crc32c
+
+from drainer.sinks.files.savepoint import FilePosition
+from drainer.task.events.binlog_record import DML, HEAD, MAGIC, TRAILER, payload_head
+from drainer.task.events.messages import Messages
+from penstock.codes import Code
+from penstock.errors import Corrupt, NeedsOperator
+from penstock.log.files import File, Files
+
+log = logging.getLogger(__name__)
+
+COMPRESSED = ".gz"
+_NAME = re.compile(r"binlog-(\d{16,20})(?:-(\d{14}))?(\.gz)?", re.ASCII)
+_LENGTH_AT = 4
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class BinlogFile:
+    """One file by its name."""
+
+    number: int
+    name: str
+
+    @property
+    def is_compressed(self) -> bool:
+        """True for one that was packed once it was full."""
+        return self.name.endswith(COMPRESSED)
+
+
+def binlog_files(names: Iterable[str], folder: Path) -> list[BinlogFile]:
+    """Return the files among names, in order; of one that is there packed too, the other.
+
+    Raises `NeedsOperator` where a number between the first and the last one is missing.
+    """
+    found: dict[int, BinlogFile] = {}
+    for name in sorted(names, reverse=True):  # So that the unpacked one comes last.
+        match = _NAME.fullmatch(name)
+        if match is not None:
+            found[int(match[1])] = BinlogFile(int(match[1]), name)
+    numbers = sorted(found)
+    for before, number in pairwise(numbers):
+        if number != before + 1:
+            raise NeedsOperator(
+                f"in {folder} there is no binlog file between {found[before].name} and"
+                f" {found[number].name}: what is missing is a gap in the changes",
+                hint="put the missing files back",
+                code=Code.FILES_GAP,
+            )
+    return [found[number] for number in numbers]
+
+
+def file_name(number: int) -> str:
+    """Return the name of a file that is begun now."""
+    return f"binlog-{number:016d}-{time.strftime('%Y%m%d%H%M%S')}"
+
+
+class Tail:
+    """Where records are appended; `sync` makes them durable. Any `OSError` ends it: open another.
+
+    Before a file `begin(number, after_ts)` is called, once all records up to `after_ts` are in the
+    files before it.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        folder: Path,
+        *,
+        bytes_max: int,
+        begin: Callable[[int, int], None],
+    ) -> None:
+        """Touch nothing yet."""
+        self._files = files
+        self._folder = folder
+        self._bytes_max = bytes_max
+        self._begin = begin
+        self._file: File | None = None
+        self._is_new = False
+        self._last_ts = 0
+        self.position: FilePosition | None = None
+
+    def cut(self, position: FilePosition | None, last_ts: int) -> None:
+        """Continue at a place, after the record of `last_ts`: what stands behind it goes.
+
+        Raises `Corrupt` where the file is shorter, and `NeedsOperator` where it is not there.
+        """
+        self._last_ts, self.position = last_ts, position
+        found = binlog_files(self._files.names(self._folder), self._folder)
+        number = -1 if position is None else position.file
+        for each in reversed(found):
+            if each.number > number:
+                log.warning("%s was begun and never committed: it is removed", each.name)
+                self._files.remove(self._folder / each.name)
+        if position is None:
+            return
+        mine = [each for each in found if each.number == position.file]
+        if not mine or mine[0].is_compressed:
+            raise NeedsOperator(
+                f"{self._folder} has no file number {position.file} to continue, unpacked",
+                hint="put the last binlog file back, as it was; or give the Drainer a folder of its"
+                " own, and the initial-commit-ts up to which these files are whole",
+                code=Code.FILES_GAP,
+            )
+        self._file = file = self._files.open(self._folder / mine[0].name, writable=True)
+        size = file.size()
+        if size < position.offset:
+            what = f"the file ends here, the savepoint says at {position.offset}"
+            raise Corrupt(str(file.path), size, what, code=Code.FILES_DAMAGED)
+        if size > position.offset:
+            log.info("%s: %d bytes were never committed", file.path, size - position.offset)
+            file.truncate(position.offset)
+
+    def append(self, messages: Messages) -> None:
+        """Append records, each as a whole, beginning files as they become full."""
+        data, ends = messages.joined()
+        stamps = messages.commit_ts
+        at, begin, count = 0, 0, len(messages)
+        while at < count:
+            file, offset = self._room()
+            left = max(1, self._bytes_max - offset)
+            last = min(int(np.searchsorted(ends, begin + left)), count - 1)
+            end = int(ends[last])
+            file.write([bytes(data[begin:end])], offset)
+            self._moved(offset + end - begin, int(stamps[last]))
+            at, begin = last + 1, end
+
+    def append_parts(self, parts: Iterator[Messages], commit_ts: int) -> None:
+        """Append one record whose payload comes in parts; without any part there is no record.
+
+        Its length is written at last: until then the savepoint ends before it anyway.
+        """
+        file: File | None = None
+        start = offset = crc = 0
+        for part in parts:
+            if file is None:
+                file, start = self._room()
+                head = payload_head(DML, commit_ts)
+                file.write([HEAD.pack(MAGIC, 0), head], start)
+                offset, crc = start + HEAD.size + len(head), crc32c(head)
+            content = bytes(part.joined()[0])
+            file.write([content], offset)
+            offset, crc = offset + len(content), extend(crc, content)
+            del part, content
+        if file is None:
+            return
+        length = offset - start - HEAD.size
+        file.write([TRAILER.pack(crc)], offset)
+        file.write([HEAD.pack(MAGIC, length)[_LENGTH_AT:]], start + _LENGTH_AT)
+        self._moved(offset + TRAILER.size, commit_ts)
+
+    def sync(self) -> None:
+        """Return once all that was appended is on the disk."""
+        if self._file is not None:
+            self._file.sync()
+        if self._is_new:
+            self._files.sync_folder(self._folder)
+            self._is_new = False
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def begin_file(self) -> None:
+        """Let the next record begin a file, whatever room there is."""
+        if self._file is not None:
+            self._file.sync()
+            self.close()
+
+    def _moved(self, offset: int, last_ts: int) -> None:
+        assert self.position is not None
+        self.position, self._last_ts = FilePosition(self.position.file, offset), last_ts
+
+    def _room(self) -> tuple[File, int]:
+        """Return the file that the next record goes into, and where."""
+        position = self.position
+        if self._file is not None and position is not None and position.offset < self._bytes_max:
+            return self._file, position.offset
+        self.begin_file()
+        number = 0 if position is None else position.file + 1
+        self._begin(number, self._last_ts)
+        self._file = self._files.create(self._folder / file_name(number))
+        self._is_new, self.position = True, FilePosition(number, 0)
+        return self._file, 0

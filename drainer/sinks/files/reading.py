@@ -1,0 +1,159 @@
+"""Reading of binlog files: record after record, each as a place in the file and not as bytes.
+
+A record may be larger than memory, so its payload is read where it lies. A packed file is unpacked
+into a file without a name first, for the same reason. The checksum of each record is looked at
+before anything of it is used. What ends in the middle of a record at the end of the last file was
+being written when its writer died; anywhere else it is damage, and `Corrupt`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from google_crc32c import extend
+
+from drainer.sinks.files.binlog_files import COMPRESSED, BinlogFile
+from drainer.sinks.files.savepoint import FilePosition
+from drainer.task.events.binlog_record import COMMIT_TS, HEAD, MAGIC, TRAILER, TYPE
+from penstock.codes import Code
+from penstock.errors import Corrupt, Malformed
+from penstock.wire.protowire import Source, fields
+
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record: its payload is what `source` has in [begin, end)."""
+
+    kind: int
+    commit_ts: int
+    source: Source
+    begin: int
+    end: int
+    stop: int
+    """Where the next record begins."""
+
+
+def records(folder: Path, file: BinlogFile, stop: int | None, *, is_last: bool) -> Iterator[Record]:
+    """Yield the records of a file up to the offset `stop`, or all; raise `Corrupt` for damage.
+
+    Where it is the last file and `stop` is not known, half a record at its end is the end.
+    """
+    with opened_file(folder / file.name) as (source, size):
+        path, at = str(folder / file.name), 0
+        end = size if stop is None else stop
+        if size < end:
+            raise Corrupt(
+                path,
+                size,
+                f"the file ends here, the savepoint says at {end}",
+                code=Code.FILES_DAMAGED,
+            )
+        while at < end:
+            head = source(at, HEAD.size)
+            whole = len(head) == HEAD.size
+            magic, length = HEAD.unpack(head) if whole else (MAGIC, 0)
+            if magic != MAGIC:
+                raise Corrupt(
+                    path,
+                    at,
+                    f"no record begins here: its magic is {magic:#x}",
+                    code=Code.FILES_DAMAGED,
+                )
+            begin = at + HEAD.size
+            stopped = begin + length + TRAILER.size
+            if not whole or stopped > end:
+                if is_last and stop is None:
+                    return
+                raise Corrupt(path, at, "the file ends within a record", code=Code.FILES_DAMAGED)
+            _check(path, source, at, begin, length)
+            yield _record(path, source, begin, begin + length, stopped)
+            at = stopped
+
+
+def _check(path: str, source: Source, at: int, begin: int, length: int) -> None:
+    crc, end = 0, begin + length
+    for offset in range(begin, end, _CHUNK_BYTES):
+        crc = extend(crc, source(offset, min(_CHUNK_BYTES, end - offset)))
+    (stored,) = TRAILER.unpack(source(end, TRAILER.size))
+    if stored != crc:
+        raise Corrupt(
+            path,
+            at,
+            f"the record's checksum is {stored:#x}, its bytes have {crc:#x}",
+            code=Code.FILES_DAMAGED,
+        )
+
+
+def _record(path: str, source: Source, begin: int, end: int, stop: int) -> Record:
+    kind = commit_ts = 0
+    try:
+        for found, _, value, _ in fields(source, begin, end):
+            if found == TYPE:
+                kind = value
+            elif found == COMMIT_TS:
+                commit_ts = value
+                break
+    except Malformed as error:
+        raise Corrupt(
+            path, begin, f"no binlog: {error.problem}", code=Code.FILES_DAMAGED
+        ) from error
+    return Record(kind, commit_ts, source, begin, end, stop)
+
+
+@contextmanager
+def opened_file(path: Path) -> Iterator[tuple[Source, int]]:
+    """Open a file, packed or not, for reads at any place; also return its size."""
+    packed = path.with_name(path.name + COMPRESSED)
+    if not path.exists() and packed.exists():  # It was packed since it was found.
+        path = packed
+    with path.open("rb") as file:
+        if path.suffix == COMPRESSED:
+            with _unpacked(path, file) as plain:
+                yield _source(plain), os.fstat(plain.fileno()).st_size
+        else:
+            yield _source(file), os.fstat(file.fileno()).st_size
+
+
+def _source(file: IO[bytes]) -> Source:
+    descriptor = file.fileno()
+    return lambda offset, count: os.pread(descriptor, count, offset)
+
+
+@contextmanager
+def _unpacked(path: Path, file: IO[bytes]) -> Iterator[IO[bytes]]:
+    with tempfile.TemporaryFile() as plain:
+        try:
+            with gzip.GzipFile(fileobj=file) as packed:
+                shutil.copyfileobj(packed, plain, _CHUNK_BYTES)
+        except (EOFError, gzip.BadGzipFile) as error:
+            raise Corrupt(
+                str(path), 0, f"it cannot be unpacked: {error}", code=Code.FILES_DAMAGED
+            ) from error
+        plain.flush()
+        yield plain
+
+
+def end_of(folder: Path, files: Sequence[BinlogFile], commit_ts: int) -> FilePosition | None:
+    """Return where the records up to a commit_ts end, in files whose savepoint does not say it.
+
+    None where there are none. From the last file backwards, for that is where it is.
+    """
+    for at in range(len(files) - 1, -1, -1):
+        place = None
+        for record in records(folder, files[at], None, is_last=at == len(files) - 1):
+            if record.commit_ts > commit_ts:
+                break
+            place = FilePosition(files[at].number, record.stop)
+        if place is not None:
+            return place
+    return None

@@ -1,0 +1,134 @@
+"""Savepoint: the checkpoint of a folder of files, and up to which byte of which file it holds.
+
+    consistent = false
+    commitTS = 414529105591271429
+    schema-version = 7
+    cluster-id = 6791641053252586769
+    time-zone = "+00:00"
+    begin = 0
+    file = 3
+    offset = 1048576
+    checkpoint = "{…}"          all of it, as a downstream with tables has it in a row
+
+The first three keys are TiDB-Binlog's, which writes no others; where only they are there, the files
+hold what they hold, and where they reach the checkpoint must be looked for. Without `file` nothing
+has been written yet. `begin` is the checkpoint that the first Drainer began with: the files hold
+all that came after it, until the first of them expire. It is replaced as a whole: written beside,
+synced, renamed, its folder synced.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.protocol import checkpoint_stored
+from penstock.codes import Code
+from penstock.errors import Malformed
+from penstock.log.files import DRAFT, Files
+
+NAME = "savepoint"
+
+
+class FilePosition(NamedTuple):
+    """A place in the files: the number of one, and an offset in bytes."""
+
+    file: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Savepoint:
+    """What is stored; `text` is the whole checkpoint, `position` None before the first record."""
+
+    checkpoint: Checkpoint
+    text: str
+    position: FilePosition | None
+    cluster_id: int | None
+    """None in TiDB-Binlog's."""
+    time_zone: str = ""
+    begin_ts: int = 0
+    """The files hold what came after this; 0: everything."""
+
+    @property
+    def is_of_tidb_binlog(self) -> bool:
+        """True for one that says nothing of the files."""
+        return self.cluster_id is None
+
+
+def load_savepoint(files: Files, folder: Path) -> Savepoint | None:
+    """Return what is stored, None where there is no file; raise `Malformed` for a damaged one."""
+    path = folder / NAME
+    if NAME not in files.names(folder):
+        return None
+    file = files.open(path)
+    try:
+        data = file.read(0, file.size())
+    finally:
+        file.close()
+    try:
+        return _savepoint(tomllib.loads(data.decode()))
+    except (ValueError, KeyError, TypeError) as error:
+        raise Malformed(
+            f"{path} is damaged: {error}",
+            hint="put back the savepoint that was there; or give the Drainer a folder of its own,"
+            " and the initial-commit-ts up to which these files are whole",
+            code=Code.FILES_SAVEPOINT,
+        ) from error
+
+
+def _savepoint(stored: dict[str, Any]) -> Savepoint:
+    if "checkpoint" not in stored:
+        checkpoint = Checkpoint.from_fields(stored)
+        text = json.dumps(stored, sort_keys=True)
+        return Savepoint(checkpoint=checkpoint, text=text, position=None, cluster_id=None)
+    text = stored["checkpoint"]
+    checkpoint = Checkpoint.from_json(text)
+    if checkpoint.commit_ts != stored["commitTS"]:
+        raise ValueError(f"commitTS is not that of the checkpoint, {checkpoint.commit_ts}")
+    position = None
+    if "file" in stored:
+        position = FilePosition(int(stored["file"]), int(stored["offset"]))
+    return Savepoint(
+        checkpoint=checkpoint,
+        text=text,
+        position=position,
+        cluster_id=int(stored["cluster-id"]),
+        time_zone=str(stored["time-zone"]),
+        begin_ts=int(stored["begin"]),
+    )
+
+
+def store_savepoint(files: Files, folder: Path, savepoint: Savepoint) -> None:
+    """Replace what is stored, durably; after an `OSError` it is the old one or the new one."""
+    checkpoint, position = savepoint.checkpoint, savepoint.position
+    lines = [
+        f"consistent = {'true' if checkpoint.consistent else 'false'}",
+        f"commitTS = {checkpoint.commit_ts}",
+        f"schema-version = {checkpoint.schema_version}",
+        f"cluster-id = {savepoint.cluster_id}",
+        f"time-zone = {_quoted(savepoint.time_zone)}",
+        f"begin = {savepoint.begin_ts}",
+    ]
+    if position is not None:
+        lines += [f"file = {position.file}", f"offset = {position.offset}"]
+    lines.append(f"checkpoint = {_quoted(savepoint.text)}")
+    draft = folder / (NAME + DRAFT)
+    file = files.create(draft)
+    try:
+        file.write(["\n".join([*lines, ""]).encode()], 0)
+        file.sync()
+    finally:
+        file.close()
+    checkpoint_stored()
+    files.rename(draft, folder / NAME)
+    files.sync_folder(folder)
+
+
+def _quoted(text: str) -> str:
+    """Return a text in TOML's quotes, which are JSON's but for one character."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,337 @@
+"""File sink: appends every change to files in TiDB-Binlog's format (`drainer.sinks.files`).
+
+A transaction here: take the folder's lock; see by the savepoint that no one else has written; cut
+what stands behind it; append; sync; replace the savepoint; let go of the lock. The lock is held for
+that long only, so a standby can look, and a Drainer that takes over fences the one before. A
+Drainer of TiDB-Binlog holds it for as long as it runs, and is waited for.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+from drainer.sinks.checkpoint import (
+    Checkpoint,
+    Ledger,
+    OverrideChange,
+    Standing,
+    of_another_cluster,
+    overridden,
+)
+from drainer.sinks.files.binlog_files import Tail, binlog_files
+from drainer.sinks.files.reading import end_of
+from drainer.sinks.files.savepoint import FilePosition, Savepoint, load_savepoint, store_savepoint
+from drainer.sinks.files.schema_file import (
+    FileSchema,
+    changed,
+    schema_numbers,
+    write_schema,
+)
+from drainer.sinks.files.target import parse_files_url
+from drainer.sinks.files.upkeep import Upkeep
+from drainer.sinks.protocol import (
+    ddl_run,
+    rows_changed,
+    transaction_begun,
+    transaction_committed,
+)
+from drainer.task.events.encoding import TIDB_BINLOG_FILE, Encoding, encoder_of
+from drainer.task.events.messages import Messages
+from penstock.codes import Code
+from penstock.ddl import Catalog
+from penstock.errors import NeedsOperator, Retryable
+from penstock.log.files import Files, OsFiles
+
+if TYPE_CHECKING:
+    from drainer.sinks.protocol import Slices
+    from penstock.ddl import SchemaChange
+
+log = logging.getLogger(__name__)
+
+LOCK = ".lock"
+_PAUSE_S = 0.2
+_PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.EINTR, errno.ESTALE})
+"""What may be over in a while: a full disk, a lock that is held, a file server that restarts."""
+
+T = TypeVar("T")
+
+
+class FileSink:
+    """See `EventSink`; usable from any one thread at a time."""
+
+    batch_bytes_max = 0
+
+    def __init__(
+        self, url: str, *, cluster_id: int, retry_s_max: float, files: Files | None = None
+    ) -> None:
+        self._target = parse_files_url(url)
+        self._folder = self._target.folder
+        self._files = files or OsFiles()
+        self._cluster_id = cluster_id
+        self._retry_s_max = retry_s_max
+        self._ledger = Ledger()
+        self._catalog = Catalog()
+        self._tail: Tail | None = None
+        self._upkeep = Upkeep(self._target)
+        self._closing = threading.Event()
+        self._using = threading.Lock()
+        self._problem = ""
+        self.encoding = Encoding(TIDB_BINLOG_FILE, (("time_zone", self._target.time_zone),))
+
+    # --- the promise -----------------------------------------------------------------------
+
+    @property
+    def writer(self) -> str:
+        """The name of this run in the checkpoint."""
+        return self._ledger.writer
+
+    @property
+    def is_new(self) -> bool:
+        """True while the folder has no checkpoint of this cluster."""
+        return self._ledger.is_new
+
+    def load_checkpoint(self) -> Checkpoint | None:
+        """Return where to continue; create the folder when there is none."""
+        saved = self._retrying(lambda _: self._own())
+        return self._ledger.loaded(None if saved is None else saved.text)
+
+    def save_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Store `checkpoint` alone."""
+        self._commit(lambda tail: None, checkpoint)
+
+    def change_overrides(self, change: OverrideChange) -> None:
+        """Change the overrides in the stored checkpoint, whichever run writes it."""
+
+        def attempt(_: bool) -> None:
+            with self._locked():
+                saved = self._own()
+                text = overridden(None if saved is None else saved.text, change)
+                position = None if saved is None else self._position_in(saved)
+                self._store(text, position, _begin_of(saved))
+
+        self._retrying(attempt)
+
+    def put(self, messages: Sequence[Messages], checkpoint: Checkpoint) -> None:
+        """Append a batch's records and store `checkpoint`."""
+
+        def work(tail: Tail) -> None:
+            for each in messages:
+                tail.append(each)
+
+        self._commit(work, checkpoint)
+
+    def put_slices(self, slices: Slices[Messages], checkpoint: Checkpoint) -> None:
+        """Append the record of a large transaction and store `checkpoint`."""
+
+        def work(tail: Tail) -> None:
+            with closing(slices()) as parts:
+                tail.append_parts(parts, checkpoint.commit_ts)
+
+        self._commit(work, checkpoint)
+
+    def run_ddl(self, change: SchemaChange, checkpoint: Checkpoint, *, maybe_done: bool) -> None:
+        """Append the record of a DDL and store `checkpoint`.
+
+        `maybe_done` changes nothing: what stands behind the checkpoint is not there.
+        """
+        made = encoder_of(self.encoding).ddl(checkpoint.commit_ts, change)
+        messages = Messages.of((checkpoint.commit_ts, message) for message in made)
+
+        def work(tail: Tail) -> None:
+            tail.append(messages)
+            ddl_run()
+
+        self._commit(work, checkpoint)
+        self._catalog = changed(self._catalog, change)
+
+    def look_at(self, catalog: Catalog) -> None:
+        """Take over the tables that there are, for the schema files."""
+        self._catalog = catalog
+
+    def stand_ins(self) -> Mapping[str, str]:
+        """Return nothing: there are no collations that could be lacking."""
+        return {}
+
+    def waits_for(self) -> str:
+        """Return what keeps the files from being written; empty when nothing does."""
+        return self._problem
+
+    def close(self) -> None:
+        """Let go of the folder; a call that waits in another thread ends with `Retryable`."""
+        self._closing.set()
+        with self._using:
+            self._forget_tail()
+        self._upkeep.close()
+
+    # --- details ---------------------------------------------------------------------------
+
+    def _commit(self, work: Callable[[Tail], None], checkpoint: Checkpoint) -> None:
+        text, is_doubtful = self._ledger.attempt(checkpoint)
+
+        def attempt(is_retried: bool) -> FilePosition | None:
+            with self._locked():
+                saved = self._own()
+                stored = None if saved is None else saved.text
+                retried = is_doubtful or is_retried
+                if self._ledger.standing(stored, text, retried=retried) is Standing.ALREADY_WRITTEN:
+                    assert saved is not None
+                    self._files.sync_folder(self._folder)
+                    return saved.position
+                transaction_begun()
+                tail = self._tail_at(saved)
+                work(tail)
+                rows_changed()
+                tail.sync()
+                is_begin = self._ledger.is_new and tail.position is None
+                begin_ts = checkpoint.commit_ts if is_begin else _begin_of(saved)
+                self._store(text, tail.position, begin_ts)
+                transaction_committed()
+                return tail.position
+
+        position = self._retrying(attempt)
+        self._ledger.wrote(text)
+        if position is not None:
+            self._upkeep.consider(position.file)
+
+    def _own(self) -> Savepoint | None:
+        """Return the savepoint; `NeedsOperator` for another cluster's, and for files without."""
+        saved = load_savepoint(self._files, self._folder)
+        if saved is None:
+            self._check_fresh()
+            return None
+        if saved.cluster_id not in (None, self._cluster_id):
+            raise of_another_cluster(self._cluster_id, [saved.cluster_id], "folder")
+        if saved.time_zone not in ("", self._target.time_zone):
+            raise NeedsOperator(
+                f"TIMESTAMPs in the files of {self._folder} are in time zone {saved.time_zone}, not"
+                f" {self._target.time_zone}",
+                hint=f"write time-zone={saved.time_zone} in the sink's URL, with %2B for +; or use"
+                " another folder",
+                code=Code.FILES_TIME_ZONE,
+            )
+        return saved
+
+    def _check_fresh(self) -> None:
+        # A Drainer stores its first savepoint before it writes: these files are someone's output.
+        if binlog_files(self._files.names(self._folder), self._folder):
+            raise NeedsOperator(
+                f"{self._folder} has binlog files and no savepoint, which says up to where they"
+                " hold and of which cluster they are",
+                hint="put the savepoint back; or use another folder",
+                code=Code.FILES_SAVEPOINT,
+            )
+
+    def _schemas(self) -> set[int]:
+        return schema_numbers(self._files.names(self._folder))
+
+    def _tail_at(self, saved: Savepoint | None) -> Tail:
+        """Return a tail that is where the savepoint says, cut to that."""
+        position = None if saved is None else self._position_in(saved)
+        # Before the first record only time has moved since the beginning.
+        last_ts = _begin_of(saved)
+        if saved is not None and position is not None:
+            last_ts = saved.checkpoint.commit_ts
+        tail = self._tail
+        if tail is not None and tail.position == position and tail.position is not None:
+            return tail
+        self._forget_tail()
+        self._tail = tail = Tail(
+            self._files, self._folder, bytes_max=self._target.file_bytes_max, begin=self._begin_file
+        )
+        tail.cut(position, last_ts)
+        if position is not None and position.file not in self._schemas():
+            tail.begin_file()  # TiDB-Binlog's; from here on there are schemas.
+        return tail
+
+    def _position_in(self, saved: Savepoint) -> FilePosition | None:
+        if not saved.is_of_tidb_binlog:
+            return saved.position
+        found = binlog_files(self._files.names(self._folder), self._folder)
+        return end_of(self._folder, found, saved.checkpoint.commit_ts)
+
+    def _begin_file(self, number: int, after_ts: int) -> None:
+        schema = FileSchema(after_ts, self._catalog)
+        write_schema(self._files, self._folder, number, schema)
+
+    def _store(self, text: str, position: FilePosition | None, begin_ts: int) -> None:
+        savepoint = Savepoint(
+            checkpoint=Checkpoint.from_json(text),
+            text=text,
+            position=position,
+            cluster_id=self._cluster_id,
+            time_zone=self._target.time_zone,
+            begin_ts=begin_ts,
+        )
+        store_savepoint(self._files, self._folder, savepoint)
+
+    def _forget_tail(self) -> None:
+        tail, self._tail = self._tail, None
+        if tail is not None:
+            tail.close()
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold the folder's lock, as TiDB-Binlog does; `BlockingIOError` while another one does."""
+        self._files.names(self._folder)  # Which creates it.
+        lock = os.open(self._folder / LOCK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        finally:
+            os.close(lock)
+
+    def _retrying(self, attempt: Callable[[bool], T]) -> T:
+        """Return what `attempt` returns; it is given whether it was tried before."""
+        began_s, is_retried = time.monotonic(), False
+        with self._using:
+            while True:
+                if self._closing.is_set():
+                    raise Retryable("the sink is closed", code=Code.CLOSED)
+                try:
+                    made = attempt(is_retried)
+                    self._problem = ""
+                    return made
+                except OSError as error:
+                    self._forget_tail()
+                    if error.errno not in _PASSING:
+                        raise self._unusable(error) from error
+                    problem, self._problem = error, self._described(error)
+                except BaseException:
+                    self._forget_tail()
+                    raise
+                is_retried = True
+                if time.monotonic() - began_s > self._retry_s_max:
+                    raise Retryable(
+                        f"{self._folder}: {self._problem}, for {self._retry_s_max:.0f} s",
+                        code=Code.SINK_AWAY,
+                    ) from problem
+                log.warning("%s: %s; trying again", self._folder, self._problem)
+                if self._closing.wait(_PAUSE_S):
+                    raise Retryable(
+                        "the sink was closed while it waited", code=Code.CLOSED
+                    ) from problem
+
+    def _described(self, error: OSError) -> str:
+        if isinstance(error, BlockingIOError):
+            return f"another program holds {LOCK}"
+        return error.strerror or str(error)
+
+    def _unusable(self, error: OSError) -> NeedsOperator:
+        return NeedsOperator(
+            f"the files in {self._folder} cannot be written: {error.strerror or error}",
+            hint="check the path, its rights and its disk; nothing is lost: a start continues where"
+            " the savepoint is",
+            code=Code.FILES_UNUSABLE,
+        )
+
+
+def _begin_of(saved: Savepoint | None) -> int:
+    return 0 if saved is None else saved.begin_ts

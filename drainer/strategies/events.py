@@ -1,0 +1,72 @@
+"""Strategy `events`: every change in commit order, as messages that the sink's encoder makes.
+
+    batch ──> units, each a run of transactions ──> tasks: decode, encode ──> messages, in order
+                                                    sink: hands them over, with the checkpoint
+
+Nothing is compacted, and nothing is applied twice: the sink stores the checkpoint together with the
+messages, so a crash leaves both or neither. A large transaction goes slice after slice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.protocol import EventSink
+from drainer.sinks.thread import SinkThread
+from drainer.spark.dispatcher import Dispatcher
+from drainer.spark.row_batches import HeldBatch, RowBatch
+from drainer.strategies import Prepared
+from drainer.task.events.event_unit import event_units
+from drainer.task.events.messages import Messages
+
+
+class Events:
+    """See `Strategy`; it looks at no row downstream, so none is missed."""
+
+    missed_rows = 0
+    partitions_s: tuple[float, ...] = ()
+
+    def __init__(
+        self, dispatcher: Dispatcher, sink: EventSink, thread: SinkThread, *, parts: int
+    ) -> None:
+        """Prepare; `thread` is the one that may call `sink`, a batch becomes `parts` units."""
+        self._dispatcher = dispatcher
+        self._sink = sink
+        self._thread = thread
+        self._parts = parts
+
+    async def prepare(self, batch: RowBatch) -> Prepared:
+        """Let the tasks make the messages."""
+        assert isinstance(batch, HeldBatch), "with this strategy payloads come here"
+        making = self._messages(batch)
+        del batch  # Its rows are needed only until they are in units.
+        return _ReadyMessages(await making, self)
+
+    async def of_slice(self, batch: HeldBatch) -> Messages:
+        """Return the messages of a part of a large transaction."""
+        (made,) = await self._messages(batch)
+        return made
+
+    async def _messages(self, batch: HeldBatch) -> list[Messages]:
+        units = await asyncio.to_thread(self._units, batch)
+        del batch
+        return [Messages.decode(each) for each in await self._dispatcher.run(units)]
+
+    def _units(self, batch: HeldBatch) -> list[bytes]:
+        return [unit.encode() for unit in event_units(batch, self._sink.encoding, self._parts)]
+
+    async def put(self, messages: list[Messages], checkpoint: Checkpoint) -> None:
+        """Bring messages and checkpoint into the downstream."""
+        await self._thread.call(lambda: self._sink.put(messages, checkpoint))
+
+
+class _ReadyMessages:
+    def __init__(self, messages: list[Messages], strategy: Events) -> None:
+        self._messages = messages
+        self._strategy = strategy
+
+    async def commit(self, checkpoint: Checkpoint) -> None:
+        """Hand over the messages, and keep none."""
+        messages, self._messages = self._messages, []
+        await self._strategy.put(messages, checkpoint)

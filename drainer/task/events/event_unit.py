@@ -1,0 +1,202 @@
+"""Event unit: a run of whole transactions for one task, and how the task answers it.
+
+The unit (its first bytes are those of no Arrow stream):
+
+    | part   | bytes | what                                                                     |
+    |--------|-------|--------------------------------------------------------------------------|
+    | magic  | 8     | `PSTEVENT`                                                               |
+    | rows   | rest  | an Arrow IPC stream: table, transaction, kind, row; the header is JSON   |
+
+`transaction` numbers the header's commit_ts, `table` its tables, and rows of one transaction and
+table are in their order. The answer is `Messages`, in commit order.
+
+    batch, by tables     A: 0 0 2 3 3 7    B: 1 2 2 7          a number is a transaction
+    units                A: 0 0 2, B: 1 2 2  |  A: 3 3 7, B: 7
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from operator import itemgetter
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+from drainer.task.events.encoder import RowEvent
+from drainer.task.events.encoding import Encoding, encoder_of
+from drainer.task.events.messages import Message, Messages
+from drainer.task.sql.rowwise import row_codec
+from drainer.task.work_unit import Batch, TableRows, table_of, table_text
+from penstock.codes import Code
+from penstock.errors import Malformed
+from penstock.schema.model import TableInfo
+from penstock.wire.binlog import MutationType
+
+MAGIC = b"PSTEVENT"
+UNIT_ROWS_MIN = 500
+"""Fewer rows than this cost a task less to encode than to hear about."""
+
+_METADATA_KEY = b"penstock"
+_SCHEMA = pa.schema(
+    [
+        ("table", pa.uint32()),
+        ("transaction", pa.uint32()),
+        ("kind", pa.uint8()),
+        ("row", pa.large_binary()),
+    ]
+)
+_UNREADABLE = (pa.ArrowException, OSError, ValueError, LookupError, TypeError, StopIteration)
+_HINT = "Drainer and Spark tasks must run the same version of Penstock"
+
+Ints = np.ndarray[Any, np.dtype[Any]]
+Target = tuple[str, TableInfo]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventUnit:
+    """Changes of consecutive transactions; with `is_slice`, of a part of a large one."""
+
+    encoding: Encoding
+    commit_ts: Sequence[int]
+    tables: Sequence[Target]
+    rows: pa.RecordBatch
+    is_slice: bool = False
+
+    def encode(self) -> bytes:
+        """Return the unit as one block of bytes."""
+        header = json.dumps(
+            {
+                "format": self.encoding.format,
+                "options": self.encoding.options,
+                "commit_ts": list(self.commit_ts),
+                "tables": [(schema, table_text(table)) for schema, table in self.tables],
+                "is_slice": self.is_slice,
+            }
+        )
+        schema = _SCHEMA.with_metadata({_METADATA_KEY: header.encode()})
+        out = pa.BufferOutputStream()
+        out.write(MAGIC)
+        with pa.ipc.new_stream(out, schema) as writer:
+            writer.write_batch(self.rows)
+        encoded: bytes = out.getvalue().to_pybytes()
+        return encoded
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Return the unit in `data`, its rows sharing memory with it; raise `Malformed`."""
+        try:
+            with pa.ipc.open_stream(pa.py_buffer(data)[len(MAGIC) :]) as reader:
+                header = json.loads(reader.schema.metadata[_METADATA_KEY])
+                rows = reader.read_next_batch()
+            options = tuple((name, value) for name, value in header["options"])
+            return cls(
+                encoding=Encoding(header["format"], options),
+                commit_ts=header["commit_ts"],
+                tables=[(schema, table_of(text)) for schema, text in header["tables"]],
+                rows=rows,
+                is_slice=header["is_slice"],
+            )
+        except _UNREADABLE as error:
+            raise Malformed(
+                f"undecodable event unit: {error}", hint=_HINT, code=Code.SPARK_MESSAGE
+            ) from error
+
+
+def event_units(batch: Batch, encoding: Encoding, parts: int) -> list[EventUnit]:
+    """Return the batch in at most `parts` units, whose answers follow one another.
+
+    A batch that `displaces` is a slice of a transaction, and one unit.
+    """
+    count = len(batch.commit_ts)
+    sizes = np.zeros(count, np.int64)
+    for each in batch.tables:
+        assert each.transactions is not None, "the batch says which rows belong together"
+        sizes += np.bincount(each.transactions, minlength=count)
+    ends = np.cumsum(sizes)
+    total = int(ends[-1]) if count else 0
+    wanted = max(1, min(parts, total // UNIT_ROWS_MIN))
+    inner = np.searchsorted(ends, total * np.arange(1, wanted) / wanted) + 1
+    cuts = sorted({0, count, *(int(cut) for cut in inner if cut < count)})
+    units = [_unit(batch, encoding, begin, end) for begin, end in pairwise(cuts)]
+    return [unit for unit in units if len(unit.rows)]
+
+
+def _unit(batch: Batch, encoding: Encoding, begin: int, end: int) -> EventUnit:
+    tables: list[Target] = []
+    pieces: list[list[pa.Array]] = [[], [], [], []]
+    for each in batch.tables:
+        first, stop = map(int, np.searchsorted(each.transactions, (begin, end)))
+        if first == stop:
+            continue
+        columns = _columns(each, len(tables), first, stop, begin)
+        for piece, column in zip(pieces, columns, strict=True):
+            piece.append(column)
+        tables.append((each.schema, each.table))
+    arrays = [
+        pa.concat_arrays(piece) if piece else pa.array([], field.type)
+        for piece, field in zip(pieces, _SCHEMA, strict=True)
+    ]
+    return EventUnit(
+        encoding=encoding,
+        commit_ts=batch.commit_ts[begin:end],
+        tables=tables,
+        rows=pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA),
+        is_slice=batch.displaces,
+    )
+
+
+def _columns(each: TableRows, number: int, first: int, stop: int, begin: int) -> list[pa.Array]:
+    numbers = np.full(stop - first, number, np.uint32)
+    transactions = (each.transactions[first:stop] - begin).astype(np.uint32)
+    rows = each.rows.slice(first, stop - first).cast(pa.large_binary())
+    return [
+        pa.array(numbers),
+        pa.array(transactions),
+        pa.array(each.kind_array()[first:stop]),
+        rows,
+    ]
+
+
+def answer(payload: bytes) -> bytes:
+    """Return the encoded messages for an encoded unit; a pure function.
+
+    Raises `Malformed` for row bytes that do not fit their table, and for values without a form.
+    """
+    return encoded_messages(EventUnit.decode(payload)).encode()
+
+
+def encoded_messages(unit: EventUnit) -> Messages:
+    """Return the messages of a unit, in commit order."""
+    encoder = encoder_of(unit.encoding)
+    encode = encoder.slice if unit.is_slice else encoder.transaction
+    made: list[tuple[int, Message]] = []
+    for number, pairs in groupby(_events(unit), key=itemgetter(0)):
+        commit_ts = unit.commit_ts[number]
+        events = [event for _, event in pairs]
+        made += ((commit_ts, message) for message in encode(commit_ts, events))
+    return Messages.of(made)
+
+
+def _events(unit: EventUnit) -> Iterator[tuple[int, RowEvent]]:
+    """Yield all changes, each with the number of its transaction, in commit order."""
+    columns = unit.rows
+    transactions = columns.column("transaction").to_numpy()
+    # Stable: within a transaction tables stay in one piece each, and their rows in their order.
+    order = np.argsort(transactions, kind="stable").tolist()
+    numbers, of_table = transactions.tolist(), columns.column("table").to_pylist()
+    kinds, rows = columns.column("kind").to_pylist(), columns.column("row").to_pylist()
+    codecs = [row_codec(table) for _, table in unit.tables]
+    for at in order:
+        schema, table = unit.tables[of_table[at]]
+        codec, data = codecs[of_table[at]], rows[at]
+        if kinds[at] == MutationType.INSERT:
+            event = RowEvent(schema, table, None, codec.decode_insert(data))
+        elif kinds[at] == MutationType.DELETE:
+            event = RowEvent(schema, table, codec.decode_delete(data), None)
+        else:
+            event = RowEvent(schema, table, *codec.decode_update(data))
+        yield numbers[at], event

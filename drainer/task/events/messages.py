@@ -1,0 +1,114 @@
+"""Messages: what an encoder makes of changes, and many of them as columns that travel at once.
+
+    column     type                   meaning
+    commit_ts  uint64                 the transaction's or DDL's; it never falls
+    to         string                 where the message goes, as the output reads it
+    key        large_binary or null   for outputs whose messages have one
+    value      large_binary           the message
+    headers    map<string, binary>    for outputs whose messages have any
+
+The values are one piece of memory, so an output that only appends them writes all in one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.codes import Code
+from penstock.errors import Malformed
+
+_SCHEMA = pa.schema(
+    [
+        ("commit_ts", pa.uint64()),
+        ("to", pa.string()),
+        ("key", pa.large_binary()),
+        ("value", pa.large_binary()),
+        ("headers", pa.map_(pa.string(), pa.binary())),
+    ]
+)
+_UNREADABLE = (pa.ArrowException, OSError, ValueError, StopIteration)
+
+Ends = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Message(NamedTuple):
+    """One message; only the value is something that every output has a use for."""
+
+    value: bytes
+    key: bytes | None = None
+    to: str = ""
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+class Messages:
+    """Messages in commit order; immutable."""
+
+    def __init__(self, columns: pa.RecordBatch) -> None:
+        """Take over columns as the module's table shows them."""
+        self._columns = columns
+
+    @classmethod
+    def of(cls, messages: Iterable[tuple[int, Message]]) -> Self:
+        """Return messages, each given with its commit_ts."""
+        pairs = list(messages)
+        made = [message for _, message in pairs]
+        columns = [
+            [commit_ts for commit_ts, _ in pairs],
+            [message.to for message in made],
+            [message.key for message in made],
+            [message.value for message in made],
+            [message.headers for message in made],
+        ]
+        arrays = [pa.array(c, f.type) for c, f in zip(columns, _SCHEMA, strict=True)]
+        return cls(pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA))
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return int(self._columns.num_rows)
+
+    def __iter__(self) -> Iterator[tuple[int, Message]]:
+        """Yield each with its commit_ts."""
+        columns = [self._columns.column(name).to_pylist() for name in _SCHEMA.names]
+        for commit_ts, to, key, value, headers in zip(*columns, strict=True):
+            yield commit_ts, Message(value, key, to, tuple(headers))
+
+    @property
+    def commit_ts(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        """The commit_ts of each."""
+        stamps: np.ndarray[Any, np.dtype[np.uint64]] = self._columns.column("commit_ts").to_numpy()
+        return stamps
+
+    def joined(self) -> tuple[memoryview, Ends]:
+        """Return all values one after the other, without a copy, and where each of them ends."""
+        values = self._columns.column("value")
+        _, offsets, data = values.buffers()
+        bounds = np.frombuffer(offsets, np.int64)[values.offset : values.offset + len(values) + 1]
+        whole = memoryview(data if data is not None else b"")
+        return whole[int(bounds[0]) : int(bounds[-1])], bounds[1:] - bounds[0]
+
+    def encode(self) -> bytes:
+        """Return them as one Arrow IPC stream."""
+        out = pa.BufferOutputStream()
+        with pa.ipc.new_stream(out, _SCHEMA) as writer:
+            writer.write_batch(self._columns)
+        encoded: bytes = out.getvalue().to_pybytes()
+        return encoded
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Return the messages in `data`, which they share memory with; raise `Malformed`."""
+        try:
+            with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+                if reader.schema != _SCHEMA:
+                    raise ValueError(f"columns {reader.schema.names}")
+                return cls(reader.read_next_batch())
+        except _UNREADABLE as error:
+            raise Malformed(
+                f"undecodable messages: {error}",
+                hint="Drainer and Spark tasks must run the same version of Penstock",
+                code=Code.SPARK_MESSAGE,
+            ) from error

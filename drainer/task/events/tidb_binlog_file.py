@@ -1,0 +1,212 @@
+"""Encoder of TiDB-Binlog's files: one record for each transaction, and one for each DDL.
+
+    Binlog    tp, commit_ts, dml_data { events* }                    of a transaction
+              tp, commit_ts, ddl_query                               "use `shop`; ALTER TABLE …;"
+    event     schema, table, tp, one `column` for each column        (Insert, Update, Delete)
+    column    name, tp (MySQL's code), mysql_type, value, changed_value
+
+A value is a datum as rows have it (`penstock.datum.values`); but decimals, dates, times and JSON
+are texts, ENUM, SET and BIT unsigned numbers. Of an update `value` is the old one, `changed_value`
+the new one. NULL is a datum, too. Generated columns are left out: a database that the files are
+applied to computes them. A TIMESTAMP is text in the time zone that the output names, UTC unless it
+does.
+
+Source: pb_binlog.proto and drainer/translator/pb.go of TiDB-Binlog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from drainer.task.events.binlog_record import (
+    DDL,
+    DDL_QUERY,
+    DML,
+    DML_DATA,
+    delimited,
+    framed,
+    payload_head,
+)
+from drainer.task.events.encoder import RowEvent, Values
+from drainer.task.events.messages import Message
+from drainer.task.sql.keys import is_written
+from drainer.task.sql.table_sql import quote
+from penstock.codes import Code
+from penstock.datum import values
+from penstock.datum.rows.fields import compile_field
+from penstock.errors import Malformed
+from penstock.schema.model import ColumnInfo, DdlType, MysqlType, TableInfo
+from penstock.wire.protowire import LEN, VARINT, tag
+
+if TYPE_CHECKING:
+    from penstock.ddl import SchemaChange
+
+INSERT, UPDATE, DELETE = 0, 1, 2
+
+EVENTS, ROW = tag(1, LEN), tag(4, LEN)
+SCHEMA_NAME, TABLE_NAME, EVENT_TYPE = tag(1, LEN), tag(2, LEN), tag(3, VARINT)
+NAME, TP, MYSQL_TYPE = tag(1, LEN), tag(2, LEN), tag(3, LEN)
+VALUE, CHANGED_VALUE = tag(4, LEN), tag(5, LEN)
+
+_NULL = b"\x00"
+_TABLES_KEPT = 1024
+_AS_TEXT = frozenset({MysqlType.DATE, MysqlType.DATETIME, MysqlType.TIMESTAMP, MysqlType.DURATION,
+                      MysqlType.JSON})  # fmt: skip
+
+Datum = Callable[[Any], bytes]
+
+
+class _Column(NamedTuple):
+    """A column that is written: where it is in a row, how it begins, how its values are datums."""
+
+    at: int
+    head: bytes
+    datum: Datum
+
+
+class _Table(NamedTuple):
+    names: bytes
+    columns: tuple[_Column, ...]
+    constants: bytes
+    constants_twice: bytes
+    """As rows of an update have them, old and new."""
+
+
+class TidbBinlogFile:
+    """See `Encoder`; a message of a slice is a bare `dml_data`, any other is a whole record."""
+
+    def __init__(self, *, time_zone: str = "+00:00") -> None:
+        """Write TIMESTAMPs in a zone, such as +08:00."""
+        self._offset = zone_offset(time_zone)
+        self._tables: dict[tuple[str, int], tuple[TableInfo, _Table]] = {}
+
+    def transaction(self, commit_ts: int, events: Sequence[RowEvent]) -> Iterable[Message]:
+        """Return one record."""
+        payload = payload_head(DML, commit_ts) + self._dml_data(events)
+        return (Message(framed(payload)),)
+
+    def slice(self, commit_ts: int, events: Sequence[RowEvent]) -> Iterable[Message]:
+        """Return a part of a record's payload."""
+        return (Message(self._dml_data(events)),)
+
+    def ddl(self, commit_ts: int, change: SchemaChange) -> Iterable[Message]:
+        """Return one record."""
+        job = change.job
+        text = f"{job.query.strip().rstrip(';')};"
+        if job.schema_name and job.type != DdlType.CREATE_SCHEMA:
+            text = f"use {quote(job.schema_name)}; {text}"
+        payload = payload_head(DDL, commit_ts) + delimited(DDL_QUERY, text.encode())
+        return (Message(framed(payload)),)
+
+    def _dml_data(self, events: Sequence[RowEvent]) -> bytes:
+        return delimited(DML_DATA, b"".join(map(self._event, events)))
+
+    def _event(self, event: RowEvent) -> bytes:
+        table = self._table(event.schema, event.table)
+        if event.before is not None and event.after is not None:
+            kind, rows = UPDATE, self._both(table, event.before, event.after)
+        elif event.after is not None:
+            kind, rows = INSERT, self._one(table, event.after)
+        else:
+            assert event.before is not None, "a change has a row before or after"
+            kind, rows = DELETE, self._one(table, event.before)
+        return delimited(EVENTS, b"".join((table.names, bytes((EVENT_TYPE, kind)), *rows)))
+
+    def _one(self, table: _Table, row: Values) -> Iterator[bytes]:
+        for at, head, datum in table.columns:
+            value = row[at]
+            made = _NULL if value is None else datum(value)
+            yield delimited(ROW, head + delimited(VALUE, made))
+        yield table.constants
+
+    def _both(self, table: _Table, before: Values, after: Values) -> Iterator[bytes]:
+        for at, head, datum in table.columns:
+            old, new = before[at], after[at]
+            made = delimited(VALUE, _NULL if old is None else datum(old))
+            changed = delimited(CHANGED_VALUE, _NULL if new is None else datum(new))
+            yield delimited(ROW, head + made + changed)
+        yield table.constants_twice
+
+    def _table(self, schema: str, table: TableInfo) -> _Table:
+        """Return what is known of a table version: by its identity, for to hash it takes longer."""
+        known = self._tables.get((schema, id(table)))
+        if known is None:
+            if len(self._tables) >= _TABLES_KEPT:
+                self._tables.clear()
+            known = self._tables[schema, id(table)] = table, self._compiled(schema, table)
+        return known[1]
+
+    def _compiled(self, schema: str, table: TableInfo) -> _Table:
+        columns = tuple(
+            _Column(
+                at, column_head(column.name, column.tp, mysql_type(column)), self._datum(column)
+            )
+            for at, column in enumerate(table.columns)
+            if is_written(column)
+        )
+        names = delimited(SCHEMA_NAME, schema.encode()) + delimited(TABLE_NAME, table.name.encode())
+        constants = [
+            (column_head(name, MysqlType.VARCHAR, "varchar"), values.bytes_datum(text.encode()))
+            for name, text in table.constants
+        ]
+        once = [delimited(ROW, head + delimited(VALUE, datum)) for head, datum in constants]
+        twice = [
+            delimited(ROW, head + delimited(VALUE, datum) + delimited(CHANGED_VALUE, datum))
+            for head, datum in constants
+        ]
+        return _Table(names, columns, b"".join(once), b"".join(twice))
+
+    def _datum(self, column: ColumnInfo) -> Datum:
+        if column.tp is MysqlType.NEWDECIMAL:
+            return lambda value: values.bytes_datum(f"{value:f}".encode())
+        if column.tp is MysqlType.TIMESTAMP and self._offset:
+            return lambda value: values.bytes_datum(shifted(value, self._offset).encode())
+        if column.tp in _AS_TEXT:
+            return lambda value: values.bytes_datum(value.encode())
+        return compile_field(column).encode
+
+
+def column_head(name: str, tp: int, type_name: str) -> bytes:
+    """Return how a column's message begins."""
+    return (
+        delimited(NAME, name.encode())
+        + delimited(TP, bytes((tp,)))
+        + delimited(MYSQL_TYPE, type_name.encode())
+    )
+
+
+def mysql_type(column: ColumnInfo) -> str:
+    """Return the name that TiDB has for a column's type."""
+    if column.tp is MysqlType.VAR_STRING:
+        return "var_string"
+    return replace(column, native="").sql_type.removesuffix(" UNSIGNED").lower()
+
+
+def zone_offset(zone: str) -> timedelta:
+    """Return how far a zone such as +08:00 is ahead of UTC; raise `Malformed` for another form.
+
+    Only fixed offsets: where clocks are set back, an hour's texts would mean two times.
+    """
+    sign, digits = zone[:1], zone[1:].replace(":", "", 1)
+    if zone.upper() in ("UTC", "Z"):
+        return timedelta()
+    if sign not in "+-" or len(digits) != 4 or not digits.isdecimal() or int(digits[2:]) > 59:
+        raise Malformed(
+            f"{zone!r} is no time zone of a fixed offset",
+            hint="write it like +08:00 or UTC",
+            code=Code.SETTING_VALUE,
+        )
+    ahead = timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
+    return -ahead if sign == "-" else ahead
+
+
+def shifted(text: str, offset: timedelta) -> str:
+    """Return a date and time that much later; one with zeros for a date stays as it is."""
+    whole, dot, fraction = text.partition(".")
+    if whole.startswith("0000"):
+        return text
+    moved = datetime.fromisoformat(whole) + offset
+    return f"{moved:%Y-%m-%d %H:%M:%S}{dot}{fraction}"

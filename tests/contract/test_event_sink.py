@@ -1,0 +1,281 @@
+"""What every sink of events promises, kept by one in memory and by files.
+
+An output that is added gets a line in `OUTPUTS`: how it is opened, and how a reader sees it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drainer.differences.left_out import LeftOut
+from drainer.differences.overrides import Override
+from drainer.sinks.checkpoint import Checkpoint, Overridden
+from drainer.sinks.opening import open_event_sink
+from drainer.sinks.protocol import EventSink
+from drainer.task.events.messages import Messages
+from penstock.codes import Code
+from penstock.errors import NeedsOperator, Retryable
+from penstock.pb import pb_binlog_pb2 as pb
+from tests.kit.fakes.memory_output import Broker, MemoryOutput
+from tests.kit.files import plain_reader
+from tests.kit.workloads.insert_stream import InsertStream
+
+CLUSTER = 6_791_641_053_252_586_769 * 2 + 1  # More than a signed 64-bit number holds.
+
+Seen = list[tuple[int, Any]]
+"""commit_ts with the text of a DDL, or the ids of the rows that a transaction inserted."""
+
+
+class MemoryWorld:
+    def __init__(self, folder: Path) -> None:
+        self._broker = Broker()
+
+    def open(self, cluster_id: int) -> EventSink:
+        return MemoryOutput(self._broker, cluster_id)
+
+    def seen(self) -> Seen:
+        seen: Seen = []
+        for commit_ts, group in itertools.groupby(self._broker.messages, key=lambda pair: pair[0]):
+            entries: list[plain_reader.Entry] = []
+            for _, message in group:
+                if message.value.startswith(b"\x04\x05\x1b\x1c"):
+                    entries += plain_reader.read(message.value)
+                else:  # A part of a large transaction.
+                    entries.append(plain_reader.entry_of(pb.Binlog.FromString(message.value)))
+            changes = [change for entry in entries for change in entry.changes]
+            seen.append((commit_ts, entries[0].ddl or ids(changes)))
+        return seen
+
+
+class FilesWorld:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "files"
+
+    def open(self, cluster_id: int) -> EventSink:
+        # Files so small that nearly each record fills one.
+        url = f"file://{self._folder}?max-file-size=300"
+        return open_event_sink(url, cluster_id=cluster_id)
+
+    def seen(self) -> Seen:
+        found = plain_reader.entries(self._folder)
+        return [(entry.commit_ts, entry.ddl or ids(entry.changes)) for entry in found]
+
+
+OUTPUTS: dict[str, Callable[[Path], MemoryWorld | FilesWorld]] = {
+    "memory": MemoryWorld,
+    "files": FilesWorld,
+}
+
+
+def ids(changes: list[plain_reader.Change]) -> list[int]:
+    return [change.after["id"] for change in changes if change.after is not None]
+
+
+class Output(InsertStream):
+    """One output, its sinks, and a stream for it."""
+
+    def __init__(self, world: MemoryWorld | FilesWorld) -> None:
+        super().__init__()
+        self._world = world
+        self.sinks: list[EventSink] = []
+
+    def open(self, cluster_id: int = CLUSTER) -> EventSink:
+        sink = self._world.open(cluster_id)
+        self.sinks.append(sink)
+        return sink
+
+    def begun(self) -> EventSink:
+        sink = self.open()
+        sink.load_checkpoint()
+        sink.look_at(self.catalog)
+        self.create(sink)
+        return sink
+
+    def seen(self) -> Seen:
+        return self._world.seen()
+
+    def rows(self) -> Seen:
+        return [(ts, what) for ts, what in self.seen() if isinstance(what, list)]
+
+
+@pytest.fixture(params=OUTPUTS)
+def output(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Output]:
+    made = Output(OUTPUTS[request.param](tmp_path))
+    yield made
+    for sink in made.sinks:
+        sink.close()
+
+
+def test_a_fresh_output_has_no_checkpoint_and_none_after_looking(output: Output) -> None:
+    assert output.open().load_checkpoint() is None
+    assert output.open().load_checkpoint() is None
+
+
+def test_a_saved_checkpoint_is_what_the_next_run_loads(output: Output) -> None:
+    sink = output.open()
+    sink.load_checkpoint()
+    point = replace(
+        Checkpoint(2**63 + 5, 7, consistent=True),
+        left_out={LeftOut("rows", "override", "shop.it's \\ `odd` \x7f ü"): 2**40},
+        origins={"a": (1, 2, 3)},
+        pumps={'p"1': 7},
+    )
+    sink.save_checkpoint(Checkpoint(5, 1))
+    assert sink.is_new is False
+    sink.save_checkpoint(point)
+    sink.close()
+    assert output.open().load_checkpoint() == point
+
+
+def test_messages_and_checkpoint_arrive_together_in_commit_order(output: Output) -> None:
+    sink = output.begun()
+    batch = output.batch({1000: [1, 2], 1001: [3], 1002: [], 1003: [4, 5, 6]})
+    point = Checkpoint(1004, 2)
+    sink.put(output.messages(sink, batch), point)
+    assert output.rows() == [(1000, [1, 2]), (1001, [3]), (1003, [4, 5, 6])]
+    assert output.open().load_checkpoint() == point
+
+
+def test_a_large_batch_is_spread_over_units_and_keeps_its_order(output: Output) -> None:
+    sink = output.begun()
+    wanted = {1000 + number: [number] for number in range(2000)}
+    made = output.messages(sink, output.batch(wanted))
+    assert len(made) == 3
+    sink.put(made, Checkpoint(4000, 2))
+    assert output.rows() == list(wanted.items())
+
+
+def test_a_ddl_is_in_its_place_among_the_rows(output: Output) -> None:
+    sink = output.begun()
+    first = output.put(sink, 1)
+    (change,) = output.changes("CREATE TABLE other (id INT)")
+    point = output.point()
+    sink.run_ddl(change, point, maybe_done=False)
+    assert output.open().load_checkpoint() == point
+    last = output.put(sink, 2)
+    assert [ts for ts, _ in output.seen()][-3:] == [
+        first.commit_ts, point.commit_ts, last.commit_ts,
+    ]  # fmt: skip
+    assert output.seen()[-2][1].startswith("use `shop`; CREATE TABLE")
+
+
+def test_the_next_run_continues_after_what_is_there(output: Output) -> None:
+    first = output.begun()
+    one = output.put(first, 1)
+    first.close()
+    second = output.open()
+    assert second.load_checkpoint() == one
+    second.look_at(output.catalog)
+    two = output.put(second, 2)
+    assert output.rows() == [(one.commit_ts, [1]), (two.commit_ts, [2])]
+
+
+def test_a_large_transaction_is_there_as_a_whole(output: Output) -> None:
+    sink = output.begun()
+    point = output.point()
+
+    def slices() -> Generator[Messages]:
+        for number in range(5):
+            batch = output.batch({point.commit_ts: [number * 2, number * 2 + 1]}, is_slice=True)
+            yield from output.messages(sink, batch)
+
+    sink.put_slices(slices, point)
+    after = output.put(sink, 99)
+    assert output.rows() == [(point.commit_ts, list(range(10))), (after.commit_ts, [99])]
+
+
+def test_a_large_transaction_that_fails_in_the_middle_leaves_nothing(output: Output) -> None:
+    sink = output.begun()
+    before = output.put(sink, 1)
+    point = output.point()
+
+    def failing() -> Generator[Messages]:
+        batch = output.batch({point.commit_ts: list(range(50))}, is_slice=True)
+        yield from output.messages(sink, batch)
+        raise Retryable("the Drainer ends", code=Code.CLOSED)
+
+    with pytest.raises(Retryable):
+        sink.put_slices(failing, point)
+    assert output.open().load_checkpoint() == before
+    last = output.put(sink, 2)
+    assert output.rows() == [(before.commit_ts, [1]), (last.commit_ts, [2])]
+
+
+def test_a_large_transaction_of_which_nothing_goes_downstream_is_no_message(
+    output: Output,
+) -> None:
+    sink = output.begun()
+    nothing: list[Messages] = []
+    sink.put_slices(lambda: (each for each in nothing), output.point())
+    last = output.put(sink, 2)
+    assert output.rows() == [(last.commit_ts, [2])]
+
+
+def test_a_second_drainer_on_the_same_output_stops_the_first(output: Output) -> None:
+    first = output.begun()
+    second = output.open()
+    assert second.load_checkpoint() is not None
+    second.look_at(output.catalog)
+    one = output.put(second, 1)
+    for _ in range(2):
+        with pytest.raises(NeedsOperator, match="another Drainer"):
+            output.put(first, 2)
+    two = output.put(second, 3)
+    assert output.rows() == [(one.commit_ts, [1]), (two.commit_ts, [3])]
+
+
+def test_two_drainers_that_reach_the_same_checkpoint_do_not_both_write(output: Output) -> None:
+    first = output.begun()
+    second = output.open()
+    second.load_checkpoint()
+    second.look_at(output.catalog)
+    point = output.point()
+    batch = output.batch({point.commit_ts: [1]})
+    first.put(output.messages(first, batch), point)
+    with pytest.raises(NeedsOperator):
+        second.put(output.messages(second, batch), point)
+    assert output.rows() == [(point.commit_ts, [1])]
+
+
+def test_an_output_of_another_cluster_is_refused_and_left_alone(output: Output) -> None:
+    one, two = output.begun(), output.open(cluster_id=2)
+    before = output.put(one, 1)
+    with pytest.raises(NeedsOperator, match=rf"that of cluster {CLUSTER} .* of cluster 2,"):
+        two.load_checkpoint()
+    with closing(output.open()) as again:
+        assert again.load_checkpoint() == before
+    assert output.rows() == [(before.commit_ts, [1])]
+
+
+SKIPPED = Override(commit_ts=10**9, verb="skip", made="then")
+
+
+def test_an_override_is_read_before_the_next_commit_of_the_one_that_writes(
+    output: Output,
+) -> None:
+    sink = output.begun()
+    operator = output.open()
+    before = operator.load_checkpoint()
+    assert before is not None
+    operator.change_overrides(lambda now: {SKIPPED.commit_ts: SKIPPED})
+    with pytest.raises(Overridden):
+        output.put(sink, 1)
+    found = sink.load_checkpoint()
+    assert found == replace(before, overrides={SKIPPED.commit_ts: SKIPPED}, has_all_overrides=True)
+    assert found.writer == sink.writer
+    last = output.put(sink, 2)
+    assert output.rows() == [(last.commit_ts, [2])]
+
+
+def test_a_closed_sink_says_so(output: Output) -> None:
+    sink = output.open()
+    sink.close()
+    with pytest.raises(Retryable):
+        sink.load_checkpoint()
