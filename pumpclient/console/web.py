@@ -25,7 +25,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from penstock.codes import Code
-from penstock.errors import NeedsOperator, PenstockError
+from penstock.errors import NeedsOperator, PenstockError, code_of, coded
 from penstock.node import supervisor
 from penstock.security.tls import common_names, server_context
 from pumpclient.binlogctl.nodes import etcd_tls_of, tls_of
@@ -232,7 +232,7 @@ class Console:
         try:
             outcome = await asyncio.to_thread(safe_verbs.begin, offer, self._arguments)
         except PenstockError as error:
-            self._notices.append(Notice(time.time(), what, f"refused: {error}"))
+            self._notices.append(Notice(time.time(), what, f"refused: {coded(error)}"))
             raise
         self._notices.append(Notice(time.time(), what, outcome))
         return _to_the_page()
@@ -266,9 +266,10 @@ class Console:
         except _Refused as refused:
             answer = _html(page.message(refused.title, refused.hint), status=refused.status)
         except NeedsOperator as error:
-            answer = _html(page.message("Refused", error.problem, error.hint), status=409)
+            hint = f"{error.hint} [{code_of(error)}]"
+            answer = _html(page.message("Refused", error.problem, hint), status=409)
         except PenstockError as error:
-            answer = _html(page.message("Not now", str(error)), status=503)
+            answer = _html(page.message("Not now", coded(error)), status=503)
         except web.HTTPException as error:
             error.headers.update(_HEADERS)
             raise

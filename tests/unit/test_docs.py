@@ -120,6 +120,18 @@ def commands() -> Iterator[tuple[str, list[str]]]:
                 yield page.name, line.split()
 
 
+LOOKING = ("penstock source status", "penstock verify", "penstock ctl")
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs/start").glob("*.md")), ids=lambda p: p.stem)
+def test_a_quick_start_is_nine_commands_at_most_from_nothing_to_the_first_row(page: Path) -> None:
+    installing = re.findall(r"```\n(.*?)```", (ROOT / "docs/install.md").read_text(), re.DOTALL)[0]
+    typed = [line[2:] for line in page.read_text().splitlines() if line.startswith("$ ")]
+    doing = [line for line in typed if not line.startswith(LOOKING)]
+    assert len(doing) >= 1
+    assert len(installing.splitlines()) + len(doing) <= 9
+
+
 def test_every_command_of_the_pages_is_one_and_takes_what_it_is_given() -> None:
     helps: dict[tuple[str, ...], str] = {}
     for page, words in commands():
