@@ -40,9 +40,12 @@ from penstock.settings.setting import out_of_range, setting
 
 MYSQL_TYPES = ("mysql", "mariadb", "tidb")
 FILE_TYPES = ("file",)
+KAFKA = "kafka"
+EVENT_TYPES = (*FILE_TYPES, KAFKA)
+"""The schemes of sinks that take events."""
 _OLD_FILE_TYPE = "pb"
-_TYPES = (*MYSQL_TYPES, "sqlite", *FILE_TYPES, _OLD_FILE_TYPE)
-_ABSENT_TYPES = ("kafka", "oracle", "flash")
+_TYPES = (*MYSQL_TYPES, "sqlite", *EVENT_TYPES, _OLD_FILE_TYPE)
+_ABSENT_TYPES = ("oracle", "flash")
 
 _UNREADABLE_MODES = {"ANSI", "ANSI_QUOTES", "NO_BACKSLASH_ESCAPES", "PIPES_AS_CONCAT",
                      "DB2", "MSSQL", "ORACLE", "POSTGRESQL", "MAXDB", "REAL_AS_FLOAT",
@@ -126,7 +129,7 @@ def check_db_type(db_type: str) -> None:
     if db_type in _ABSENT_TYPES:
         raise NeedsOperator(
             f"syncer.db-type is {db_type!r}, and Penstock has no such downstream",
-            hint=f"there is no output to Kafka or Oracle; {known}",
+            hint=f"there is no output to Oracle; {known}",
         )
     raise out_of_range("syncer.db-type", db_type, known)
 
@@ -136,7 +139,7 @@ class SyncerConfig:
     """What TiDB-Binlog's drainer.toml has in the section of this name."""
 
     db_type: str = setting(
-        "", "mysql, mariadb, tidb, sqlite or file; default: as the sink's URL says"
+        "", "mysql, mariadb, tidb, sqlite, file or kafka; default: as the sink's URL says"
     )
     sql_mode: str = setting("", "sql_mode downstream; empty: strict, with dates as they come")
     sync_ddl: bool = setting(True, "run DDL downstream; false: only track it")
@@ -230,6 +233,7 @@ def downstream_url(
 
     Raises `NeedsOperator` when two are named.
     """
+    _check_kafka_is_named(sink, syncer)
     url = sink
     to_files = syncer.db_type in (*FILE_TYPES, _OLD_FILE_TYPE)
     named = syncer.db_type in MYSQL_TYPES or to_files
@@ -262,7 +266,11 @@ def downstream_url(
     options = {"sql-mode": syncer.sql_mode} if syncer.sql_mode else {}
     if syncer.loopback_control:
         if scheme not in MYSQL_TYPES:
-            what = "SQLite is no one's upstream" if scheme == "sqlite" else "a file has no upstream"
+            what = (
+                "SQLite is no one's upstream"
+                if scheme == "sqlite"
+                else f"a {scheme} has no upstream"
+            )
             raise NeedsOperator(
                 f"loopback-control is on, and {what}",
                 hint="only a MySQL, MariaDB or TiDB downstream can send changes back",
@@ -272,6 +280,14 @@ def downstream_url(
     if not options or scheme not in MYSQL_TYPES:
         return url
     return url + ("&" if urlsplit(url).query else "?") + urlencode(options)
+
+
+def _check_kafka_is_named(sink: str, syncer: SyncerConfig) -> None:
+    if syncer.db_type == KAFKA and sink == DEFAULT_SINK:
+        raise NeedsOperator(
+            "syncer.db-type is kafka, and no sink is named",
+            hint="set sink = kafka://host:9092/?format=canal-json",
+        )
 
 
 def _kind_of(db_type: str) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from drainer.task.events.encoder import Encoder
+from drainer.task.events.destination import Destinations
+from drainer.task.events.encoder import Encoder, StreamEncoder
 from penstock.errors import Malformed
 
 TIDB_BINLOG_FILE = "tidb-binlog-file"
+CANAL_JSON, DEBEZIUM = "canal-json", "debezium"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,35 @@ def encoder_of(encoding: Encoding) -> Encoder:
         from drainer.task.events.tidb_binlog_file import TidbBinlogFile
 
         return TidbBinlogFile(**options)
-    raise Malformed(
-        f"no encoder for the format {encoding.format!r}",
-        hint="Drainer and Spark tasks must run the same version of Penstock",
+    return stream_encoder_of(encoding)
+
+
+@lru_cache(maxsize=16)
+def stream_encoder_of(encoding: Encoding) -> StreamEncoder:
+    """Return the (cached) encoder of an output with topics; raise `Malformed` likewise."""
+    options = dict(encoding.options)
+    if encoding.format not in (CANAL_JSON, DEBEZIUM):
+        raise Malformed(
+            f"no encoder for the format {encoding.format!r}",
+            hint="Drainer and Spark tasks must run the same version of Penstock",
+        )
+    destinations = Destinations(
+        prefix=options["prefix"], topic=options["topic"], partition=options["partition"]
+    )
+    bytes_max = int(options["bytes_max"])
+    if encoding.format == CANAL_JSON:
+        from drainer.task.events.canal_json import CanalJson
+
+        return CanalJson(
+            destinations, bytes_max=bytes_max, only_changed=options["old"] == "changed"
+        )
+    from drainer.task.events.debezium_json import DebeziumJson
+
+    return DebeziumJson(
+        destinations,
+        name=options["prefix"],
+        bytes_max=bytes_max,
+        schemas=options["schemas"] == "True",
+        tombstones=options["tombstones"] == "True",
+        decimals=options["decimals"],
     )
