@@ -2,10 +2,10 @@
 
 kafka://user@host:9092,host2:9092/?format=canal-json&prefix=shop&password-file=/etc/kafka.pw
 
-format               canal-json, debezium
+format               canal-json, debezium, maxwell
 prefix               what the names of topics begin with; two outputs differ in it
 topic                a table's topic: {prefix}.{schema}.{table}
-partition            table, key or one: see drainer.task.events.destination
+partition            table, key or one: see drainer.task.events.topics.destination
 create-topics        true; false: a topic that is missing stops the Drainer
 partitions           of topics that are made; 0: as the broker has it
 replication-factor   the same
@@ -17,7 +17,7 @@ compression          none, gzip, snappy, lz4, zstd
 watermark            how often, at most; 0: never
 checkpoint-topic     where the checkpoint is
 old                  canal-json: full rows before an update, or changed columns only
-schemas, tombstones, decimals   debezium: see drainer.task.events.debezium_json
+schemas, tombstones, decimals   debezium: see drainer.task.events.topics.debezium_json
 tls, ssl-ca, ssl-cert, ssl-key, sasl-mechanism, password-file
 """
 
@@ -29,9 +29,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from drainer.task.events.debezium_types import DECIMALS, PRECISE
-from drainer.task.events.destination import BY_TABLE, PARTITIONS, topic_name
-from drainer.task.events.encoding import CANAL_JSON, DEBEZIUM, Encoding
+from drainer.task.events.encoding import CANAL_JSON, DEBEZIUM, MAXWELL, Encoding
+from drainer.task.events.topics.debezium_types import DECIMALS, PRECISE
+from drainer.task.events.topics.destination import BY_TABLE, PARTITIONS, topic_name
 from penstock.errors import NeedsOperator
 from penstock.security.databases import PasswordFile
 from penstock.settings.load import duration_s, size_bytes
@@ -44,7 +44,7 @@ EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
 MESSAGE_BYTES_MAX = 1_000_000
 """A little below what a topic takes unless it is asked to take more."""
 _TOPIC = "{prefix}.{schema}.{table}"
-_FORMATS = (CANAL_JSON, DEBEZIUM)
+_FORMATS = (CANAL_JSON, DEBEZIUM, MAXWELL)
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _BROKER = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s:,\[\]]+)(:\d+)?")
 _FIELD = re.compile(r"\{(\w*)\}")
@@ -139,7 +139,7 @@ def _encoding(options: _Options) -> Encoding:
     }
     if name == CANAL_JSON:
         chosen["old"] = options.one_of("old", ("full", "changed"))
-    else:
+    elif name == DEBEZIUM:
         chosen["schemas"] = str(options.flag("schemas", "false"))
         chosen["tombstones"] = str(options.flag("tombstones", "true"))
         chosen["decimals"] = options.one_of("decimals", (PRECISE, *DECIMALS))

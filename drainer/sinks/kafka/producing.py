@@ -40,7 +40,7 @@ class Producing:
             "client.id": "penstock",
             "error_cb": self._on_error,
             "logger": log,
-            "log_level": 3,
+            "log_level": 0,  # It repeats itself while brokers are away; calls say what matters.
         }
         self._is_closing = is_closing
         self._is_transactional = bool(transactional_id)

@@ -40,9 +40,9 @@ from drainer.sinks.protocol import (
     transaction_begun,
     transaction_committed,
 )
-from drainer.task.events.destination import parse_to
 from drainer.task.events.encoding import stream_encoder_of
 from drainer.task.events.messages import Message, Messages
+from drainer.task.events.topics.destination import parse_to
 from penstock.ddl import Catalog
 from penstock.errors import Retryable
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from drainer.task.events.destination import Destinations
 from drainer.task.events.encoder import Encoder, StreamEncoder
+from drainer.task.events.topics.destination import Destinations
 from penstock.errors import Malformed
 
 TIDB_BINLOG_FILE = "tidb-binlog-file"
-CANAL_JSON, DEBEZIUM = "canal-json", "debezium"
+CANAL_JSON, DEBEZIUM, MAXWELL = "canal-json", "debezium", "maxwell"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ def encoder_of(encoding: Encoding) -> Encoder:
 def stream_encoder_of(encoding: Encoding) -> StreamEncoder:
     """Return the (cached) encoder of an output with topics; raise `Malformed` likewise."""
     options = dict(encoding.options)
-    if encoding.format not in (CANAL_JSON, DEBEZIUM):
+    if encoding.format not in (CANAL_JSON, DEBEZIUM, MAXWELL):
         raise Malformed(
             f"no encoder for the format {encoding.format!r}",
             hint="Drainer and Spark tasks must run the same version of Penstock",
@@ -46,12 +46,16 @@ def stream_encoder_of(encoding: Encoding) -> StreamEncoder:
     )
     bytes_max = int(options["bytes_max"])
     if encoding.format == CANAL_JSON:
-        from drainer.task.events.canal_json import CanalJson
+        from drainer.task.events.topics.canal_json import CanalJson
 
         return CanalJson(
             destinations, bytes_max=bytes_max, only_changed=options["old"] == "changed"
         )
-    from drainer.task.events.debezium_json import DebeziumJson
+    if encoding.format == MAXWELL:
+        from drainer.task.events.topics.maxwell_json import MaxwellJson
+
+        return MaxwellJson(destinations, bytes_max=bytes_max)
+    from drainer.task.events.topics.debezium_json import DebeziumJson
 
     return DebeziumJson(
         destinations,

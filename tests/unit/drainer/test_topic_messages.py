@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.sinks.kafka.kafka_url import parse_kafka_url
-from drainer.task.events.destination import Destinations, murmur2, parse_to, topic_name
 from drainer.task.events.encoder import RowEvent, StreamEncoder
 from drainer.task.events.encoding import stream_encoder_of
 from drainer.task.events.messages import Message
+from drainer.task.events.topics.destination import Destinations, murmur2, parse_to, topic_name
 from penstock.ddl import Catalog, SchemaChange, plan_ddl
 from penstock.errors import NeedsOperator
 from penstock.schema.model import TableInfo
@@ -62,6 +62,12 @@ def values(*args: Any, **options: Any) -> list[Any]:
         for each in messages(*args, **options)
         if not each.to.startswith("p.transaction/")
     ]
+
+
+TWO_CHANGES = [
+    RowEvent("db", ITEM, None, (1, "a", 5)),
+    RowEvent("db", ITEM, (1, "a", 5), (1, "b", 5)),
+]
 
 
 # --- canal-json --------------------------------------------------------------------------------
@@ -148,10 +154,7 @@ DEBEZIUM = "format=debezium"
 
 
 def test_a_debezium_transaction_begins_numbers_its_rows_and_ends() -> None:
-    begin, first, second, end = encoder(DEBEZIUM).transaction(
-        TS,
-        [RowEvent("db", ITEM, None, (1, "a", 5)), RowEvent("db", ITEM, (1, "a", 5), (1, "b", 5))],
-    )
+    begin, first, second, end = encoder(DEBEZIUM).transaction(TS, TWO_CHANGES)
     read = json.loads(first.value or b"")
     assert (first.key, first.to) == (b'{"id":1}', f"p.db.t/{murmur2(b'db.t')}")
     assert (read["op"], read["before"], read["after"]) == (
@@ -221,6 +224,40 @@ def test_a_decimal_has_the_bytes_of_javas_big_integer(number: int) -> None:
     data = base64.b64decode(read["after"]["d"])
     assert int.from_bytes(data, "big", signed=True) == number
     assert len(data) == (number if number >= 0 else ~number).bit_length() // 8 + 1
+
+
+# --- Maxwell -----------------------------------------------------------------------------------
+
+MAXWELL = "format=maxwell"
+
+
+def test_a_maxwell_transaction_numbers_its_rows_and_the_last_one_commits() -> None:
+    first, last = encoder(MAXWELL).transaction(TS, TWO_CHANGES)
+    assert (
+        first.value
+        == (
+            f'{{"database":"db","table":"t","type":"insert","ts":{MS // 1000},"xid":{TS},'
+            '"xoffset":0,"data":{"id":1,"name":"a","n":5}}'
+        ).encode()
+    )
+    read = json.loads(last.value or b"")
+    assert (read["commit"], read["type"], read["old"]) == (True, "update", {"name": "a"})
+    assert first.key == b'{"database":"db","table":"t","pk.id":1}'
+
+
+def test_forty_types_as_maxwell_has_them() -> None:
+    (low,), (high,), (null,) = (
+        values(None, row, table=FORTY.table, options=MAXWELL) for row in (LOW, HIGH, NULL)
+    )
+    most, least = high["data"], low["data"]
+    assert null["data"] == {"id": 3} | dict.fromkeys(NAMES)
+    assert (most["c10"], most["c37"], least["c09"]) == (2**64 - 1, 2**64 - 1, -(2**63))
+    assert (most["c39"], least["c39"], most["c38"]) == (["p", "q'q", "r"], [], "it's")
+    assert base64.b64decode(most["c33"]) == bytes(range(256))
+    assert (least["c16"], least["c18"]) == ("0000-00-00", "0000-00-00 00:00:00.000000")
+    assert most["c40"]["a"][:3] == [1, -(2**63), 2**64 - 1]
+    (text,) = messages(None, LOW, table=FORTY.table, options=MAXWELL)
+    assert b'"c13":-' + b"9" * 35 + b"." + b"9" * 30 in (text.value or b"")
 
 
 # --- topics, keys, partitions, sizes -----------------------------------------------------------

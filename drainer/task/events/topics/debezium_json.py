@@ -25,12 +25,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from drainer.task.events.debezium_types import PRECISE, debezium_type
-from drainer.task.events.destination import Destination, Destinations
 from drainer.task.events.encoder import RowEvent, Values
-from drainer.task.events.json_row import JsonRow, json_text, written_columns
 from drainer.task.events.messages import Message
 from drainer.task.events.per_table import PerTable
+from drainer.task.events.topics.debezium_types import PRECISE, debezium_type
+from drainer.task.events.topics.destination import Destination, Destinations
+from drainer.task.events.topics.json_row import JsonRow, json_text, written_columns
 from penstock.schema.model import TableInfo
 from penstock.ts import physical_ms
 

@@ -32,7 +32,7 @@ from datetime import date
 from decimal import Context, Decimal
 from typing import Any, NamedTuple
 
-from drainer.task.events.json_row import Text, base64_text, quoted, shortest
+from drainer.task.events.topics.json_row import Text, base64_text, quoted, shortest
 from penstock.schema.model import ColumnInfo, MysqlType
 
 PRECISE, STRING, DOUBLE = "precise", "string", "double"

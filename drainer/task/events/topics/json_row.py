@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from drainer.task.events.destination import KeyColumn
+from drainer.task.events.topics.destination import KeyColumn
 from drainer.task.sql.keys import is_written
 from penstock.schema.model import ColumnInfo, MysqlType, TableInfo
 
@@ -63,11 +63,15 @@ class JsonRow:
             if before[column.at] != after[column.at]
         )
 
-    def key(self, row: Row, key: Sequence[KeyColumn]) -> bytes:
-        """Return the key of a message: equal keys of rows are equal bytes."""
+    def key(self, row: Row, key: Sequence[KeyColumn], prefix: str = "") -> bytes:
+        """Return the key of a message: equal keys of rows are equal bytes.
+
+        Names of columns begin with `prefix`.
+        """
         columns = {column.at: column for column in self.columns}
         return _object(
-            f"{columns[each.at].head}{columns[each.at].text(each.value(row))}" for each in key
+            f"{quoted(prefix + each.column.name)}:{columns[each.at].text(each.value(row))}"
+            for each in key
         ).encode()
 
     def some(self, row: Row, positions: Iterable[int]) -> str:

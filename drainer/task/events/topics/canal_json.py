@@ -15,14 +15,21 @@ Source: https://docs.pingcap.com/tidb/stable/ticdc-canal-json, FlatMessage.java 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from drainer.task.events.destination import Destination, Destinations
 from drainer.task.events.encoder import RowEvent, Values
-from drainer.task.events.json_row import JsonRow, json_text, positional, quoted, written_columns
 from drainer.task.events.messages import Message
 from drainer.task.events.per_table import PerTable
+from drainer.task.events.topics.destination import Destination, Destinations
+from drainer.task.events.topics.json_row import (
+    JsonRow,
+    json_text,
+    positional,
+    quoted,
+    written_columns,
+)
+from drainer.task.events.topics.single_rows import Change, changes_of
 from penstock.schema.model import ColumnInfo, DdlType, MysqlType, TableInfo
 from penstock.ts import physical_ms
 
@@ -70,9 +77,6 @@ _DDL_TYPES = {
     ),
 }  # fmt: skip
 _OTHER_DDL = "QUERY"
-
-Change = tuple[str, Values | None, Values]
-"""Type of message, the row before where it is shown, and the row."""
 
 
 class _CanalTable(NamedTuple):
@@ -184,21 +188,6 @@ class CanalJson:
                 {c.name: c.sql_type.lower() for c in columns} | dict.fromkeys(constants, "varchar")
             ),
         )
-
-
-def changes_of(event: RowEvent, destination: Destination) -> Iterator[Change]:
-    """Yield the messages of a change: two where a row gets another key and goes by its key."""
-    before, after = event.before, event.after
-    if before is None:
-        assert after is not None, "a change has a row before or after"
-        yield "INSERT", None, after
-    elif after is None:
-        yield "DELETE", None, before
-    elif destination.goes_by_key and destination.moves(before, after):
-        yield "DELETE", None, before
-        yield "INSERT", None, after
-    else:
-        yield "UPDATE", before, after
 
 
 def _envelope(commit_ts: int) -> dict[str, Any]:
