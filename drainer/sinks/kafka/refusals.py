@@ -14,6 +14,7 @@ _RIGHTS = frozenset({_E.TOPIC_AUTHORIZATION_FAILED, _E.TRANSACTIONAL_ID_AUTHORIZ
                      _E.CLUSTER_AUTHORIZATION_FAILED, _E.GROUP_AUTHORIZATION_FAILED})  # fmt: skip
 _NO_TRANSACTIONS = frozenset({_E.UNSUPPORTED_VERSION, _E._UNSUPPORTED_FEATURE})
 _TOO_LARGE = frozenset({_E.MSG_SIZE_TOO_LARGE, _E.RECORD_LIST_TOO_LARGE})
+_SETTINGS = frozenset({_E._INVALID_ARG, _E._NOT_IMPLEMENTED})
 _NOT_MADE = frozenset({_E.TOPIC_EXCEPTION, _E.POLICY_VIOLATION, _E.INVALID_REPLICATION_FACTOR,
                        _E.INVALID_PARTITIONS, _E.INVALID_CONFIG})  # fmt: skip
 REPLACED = frozenset({_E._FENCED, _E.PRODUCER_FENCED, _E.INVALID_PRODUCER_EPOCH,
@@ -39,6 +40,12 @@ def refusal(error: KafkaError, topic: str = "") -> NeedsOperator | None:
         return NeedsOperator(
             f"TLS towards Kafka: {said}",
             hint="check ssl-ca, ssl-cert and ssl-key, and the names and dates of the certificates",
+        )
+    if code in _SETTINGS:
+        return NeedsOperator(
+            f"Kafka's client refuses a setting: {said}",
+            hint="check the options in the sink's URL, and the paths of ssl-ca, ssl-cert and"
+            " ssl-key",
         )
     if code in _RIGHTS:
         return NeedsOperator(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+from contextlib import closing
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.sinks.kafka.kafka_url import parse_kafka_url
+from drainer.sinks.opening import open_event_sink
 from drainer.task.events.encoder import RowEvent, StreamEncoder
 from drainer.task.events.encoding import stream_encoder_of
 from drainer.task.events.messages import Message
@@ -335,3 +338,12 @@ def test_a_url_that_cannot_be_is_refused_without_its_password(url: str, problem:
     with pytest.raises(NeedsOperator, match=problem) as refused:
         parse_kafka_url(url)
     assert ":x@" not in str(refused.value)
+
+
+def test_a_certificate_that_is_not_there_is_said_and_not_waited_for(tmp_path: Path) -> None:
+    url = f"kafka://127.0.0.1:1/?ssl-ca={tmp_path / 'none.pem'}"
+    with (
+        closing(open_event_sink(url, cluster_id=1)) as sink,
+        pytest.raises(NeedsOperator, match="refuses a setting"),
+    ):
+        sink.load_checkpoint()
