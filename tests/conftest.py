@@ -4,6 +4,7 @@ from hypothesis import settings
 
 pytest_plugins = [
     "tests.kit.servers.fix_etcd",
+    "tests.kit.servers.fix_kafka",
     "tests.kit.servers.fix_mariadb",
     "tests.kit.servers.fix_mysql",
     "tests.kit.http2.fix_front",

@@ -28,7 +28,9 @@ def _decrypted(text: str) -> str:
 
 _ONE_PLACE = "the checkpoint moves in the downstream's own transactions, so it is kept there;"
 _ONE_PLACE += " schema and table are free (syncer.to.checkpoint)"
-_NO_KAFKA = "there is no output to Kafka; use sink = mysql://…, sqlite:///… or file:///…"
+_KAFKA_BY_URL = (
+    "brokers and topics are in the sink's URL: sink = kafka://host:9092/?format=canal-json"
+)
 _NO_ORACLE = "there is no output to Oracle; use sink = mysql://… or sqlite:///…"
 _NO_PUSH = "nothing is pushed: Prometheus fetches /metrics at status-addr"
 _ORDER = "changes of one row always keep their order; for whole transactions in theirs set"
@@ -74,7 +76,7 @@ KEYS: dict[str, Answer] = {
     ),
     "syncer.to.checkpoint.type": Refused(_ONE_PLACE, ("", "mysql", "tidb", "mariadb")),
     **{
-        f"syncer.to.{name}": Refused(_NO_KAFKA)
+        f"syncer.to.{name}": Refused(_KAFKA_BY_URL)
         for name in (
             "zookeeper-addrs", "kafka-addrs", "kafka-version", "kafka-max-messages",
             "kafka-max-message-size", "kafka-client-id", "topic-name",

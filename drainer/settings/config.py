@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from drainer.settings.syncer_section import (
     DEFAULT_SINK,
-    FILE_TYPES,
+    EVENT_TYPES,
     SyncerConfig,
     downstream_url,
 )
@@ -77,8 +77,8 @@ class ApplyConfig:
     strategy: str = setting(
         "auto",
         "merge: only the last change of each row in a batch; statements: every change, for "
-        "triggers and audits; events: every change in commit order, for files; auto: merge for "
-        "tables, events for files",
+        "triggers and audits; events: every change in commit order, for files and Kafka; auto: "
+        "merge for tables, else events",
     )
     mode: str = setting(
         "snapshot",
@@ -169,7 +169,8 @@ class DrainerConfig:
     )
     sink: str = setting(
         DEFAULT_SINK,
-        "downstream: sqlite:///file.db, mysql://user:password@host:port/ or file:///folder",
+        "downstream: sqlite:///file.db, mysql://user:password@host:port/, file:///folder or "
+        "kafka://host:9092/",
     )
     initial_commit_ts: int = setting(
         0,
@@ -218,7 +219,7 @@ class DrainerConfig:
 
     @property
     def _takes_events(self) -> bool:
-        return urlsplit(self.downstream).scheme in FILE_TYPES
+        return urlsplit(self.downstream).scheme in EVENT_TYPES
 
     @property
     def ignored_ts(self) -> frozenset[int]:

@@ -41,9 +41,12 @@ from penstock.settings.setting import out_of_range, setting
 
 MYSQL_TYPES = ("mysql", "mariadb", "tidb")
 FILE_TYPES = ("file",)
+KAFKA = "kafka"
+EVENT_TYPES = (*FILE_TYPES, KAFKA)
+"""The schemes of sinks that take events."""
 _OLD_FILE_TYPE = "pb"
-_TYPES = (*MYSQL_TYPES, "sqlite", *FILE_TYPES, _OLD_FILE_TYPE)
-_ABSENT_TYPES = ("kafka", "oracle", "flash")
+_TYPES = (*MYSQL_TYPES, "sqlite", *EVENT_TYPES, _OLD_FILE_TYPE)
+_ABSENT_TYPES = ("oracle", "flash")
 
 _UNREADABLE_MODES = {"ANSI", "ANSI_QUOTES", "NO_BACKSLASH_ESCAPES", "PIPES_AS_CONCAT",
                      "DB2", "MSSQL", "ORACLE", "POSTGRESQL", "MAXDB", "REAL_AS_FLOAT",
@@ -127,7 +130,7 @@ def check_db_type(db_type: str) -> None:
     if db_type in _ABSENT_TYPES:
         raise NeedsOperator(
             f"syncer.db-type is {db_type!r}, and Penstock has no such downstream",
-            hint=f"there is no output to Kafka or Oracle; {known}",
+            hint=f"there is no output to Oracle; {known}",
             code=Code.SETTING_UNSUPPORTED,
         )
     raise out_of_range("syncer.db-type", db_type, known)
@@ -138,7 +141,7 @@ class SyncerConfig:
     """What TiDB-Binlog's drainer.toml has in the section of this name."""
 
     db_type: str = setting(
-        "", "mysql, mariadb, tidb, sqlite or file; default: as the sink's URL says"
+        "", "mysql, mariadb, tidb, sqlite, file or kafka; default: as the sink's URL says"
     )
     sql_mode: str = setting("", "sql_mode downstream; empty: strict, with dates as they come")
     sync_ddl: bool = setting(True, "run DDL downstream; false: only track it")
@@ -234,26 +237,7 @@ def downstream_url(
 
     Raises `NeedsOperator` when two are named.
     """
-    url = sink
-    to_files = syncer.db_type in (*FILE_TYPES, _OLD_FILE_TYPE)
-    named = syncer.db_type in MYSQL_TYPES or to_files
-    if syncer.to != ToConfig() or (named and sink == DEFAULT_SINK):
-        if sink != DEFAULT_SINK:
-            raise NeedsOperator(
-                "both sink and [syncer.to] name a downstream",
-                hint="leave one of them out",
-                code=Code.SETTINGS_CONTRADICT,
-            )
-        if syncer.db_type == "sqlite":
-            raise NeedsOperator(
-                "[syncer.to] names a server, and syncer.db-type is 'sqlite'",
-                hint="set sink = sqlite:///file.db, or another db-type",
-                code=Code.SETTINGS_CONTRADICT,
-            )
-        if to_files:
-            url = _of_files(syncer.to)
-        else:
-            url = _of_to(syncer.db_type, syncer.to, os.environ if env is None else env)
+    url = _named_downstream(sink, syncer, os.environ if env is None else env)
     try:
         scheme = urlsplit(url).scheme
     except ValueError as error:  # The URL may hold a password, and is not repeated.
@@ -271,7 +255,11 @@ def downstream_url(
     options = {"sql-mode": syncer.sql_mode} if syncer.sql_mode else {}
     if syncer.loopback_control:
         if scheme not in MYSQL_TYPES:
-            what = "SQLite is no one's upstream" if scheme == "sqlite" else "a file has no upstream"
+            what = (
+                "SQLite is no one's upstream"
+                if scheme == "sqlite"
+                else f"a {scheme} has no upstream"
+            )
             raise NeedsOperator(
                 f"loopback-control is on, and {what}",
                 hint="only a MySQL, MariaDB or TiDB downstream can send changes back",
@@ -282,6 +270,34 @@ def downstream_url(
     if not options or scheme not in MYSQL_TYPES:
         return url
     return url + ("&" if urlsplit(url).query else "?") + urlencode(options)
+
+
+def _named_downstream(sink: str, syncer: SyncerConfig, env: Mapping[str, str]) -> str:
+    """Return the URL in `sink`, or one of what `[syncer.to]` names."""
+    db_type, to = syncer.db_type, syncer.to
+    if db_type == KAFKA and sink == DEFAULT_SINK:
+        raise NeedsOperator(
+            "syncer.db-type is kafka, and no sink is named",
+            hint="set sink = kafka://host:9092/?format=canal-json",
+            code=Code.SETTING_MISSING,
+        )
+    to_files = db_type in (*FILE_TYPES, _OLD_FILE_TYPE)
+    is_named = to != ToConfig() or (sink == DEFAULT_SINK and (db_type in MYSQL_TYPES or to_files))
+    if not is_named:
+        return sink
+    if sink != DEFAULT_SINK:
+        raise NeedsOperator(
+            "both sink and [syncer.to] name a downstream",
+            hint="leave one of them out",
+            code=Code.SETTINGS_CONTRADICT,
+        )
+    if db_type == "sqlite":
+        raise NeedsOperator(
+            "[syncer.to] names a server, and syncer.db-type is 'sqlite'",
+            hint="set sink = sqlite:///file.db, or another db-type",
+            code=Code.SETTINGS_CONTRADICT,
+        )
+    return _of_files(to) if to_files else _of_to(db_type, to, env)
 
 
 def _kind_of(db_type: str) -> str:

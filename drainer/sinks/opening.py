@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import unquote, urlsplit
 
-from drainer.settings.syncer_section import FILE_TYPES, MYSQL_TYPES
+from drainer.settings.syncer_section import EVENT_TYPES, KAFKA, MYSQL_TYPES
 from drainer.sinks.protocol import RETRY_S_MAX, EventSink, Sink, TableSink
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
@@ -42,18 +42,18 @@ def open_table_sink(url: str, *, cluster_id: int, retry_s_max: float = RETRY_S_M
         from drainer.sinks.mysql.sink import MysqlSink
 
         return MysqlSink(url, cluster_id=cluster_id, retry_s_max=retry_s_max)
-    hint = _TABLES if scheme in EVENT_TYPES else f"{_TABLES} or file:///folder"
+    hint = _TABLES if scheme in EVENT_TYPES else f"{_TABLES}, file:///folder or kafka://host:9092/"
     raise NeedsOperator(
         f"no sink for downstream scheme {scheme!r}", hint=f"use {hint}", code=Code.SINK_URL
     )
 
 
-EVENT_TYPES = (*FILE_TYPES,)
-"""The schemes of sinks that take events."""
-
-
 def open_event_sink(url: str, *, cluster_id: int, retry_s_max: float = RETRY_S_MAX) -> EventSink:
-    """Return the sink that takes events for `url` (`file:///folder`)."""
+    """Return the sink that takes events for `url` (`file:///folder`, `kafka://host:9092/`)."""
+    if urlsplit(url).scheme == KAFKA:
+        from drainer.sinks.kafka.sink import KafkaSink
+
+        return KafkaSink(url, cluster_id=cluster_id, retry_s_max=retry_s_max)
     from drainer.sinks.files.sink import FileSink
 
     return FileSink(url, cluster_id=cluster_id, retry_s_max=retry_s_max)

@@ -1295,6 +1295,43 @@ class Code(Enum):
         " two, or take another target.",
     )
 
+    # Kafka.
+
+    KAFKA_TOPIC = (
+        7401,
+        "A topic is missing, cannot be created, or cannot have its name.",
+        _DRAINER_STOPS,
+        "Create the topic, or let the Drainer do it (`create-topics`). The error says what is"
+        " refused.",
+    )
+    KAFKA_SIZE = (
+        7402,
+        "A row is larger than a message may be, or a topic takes smaller ones than it should.",
+        _DRAINER_STOPS,
+        "Raise `max-message-bytes` in the sink's URL and `max.message.bytes` of the topic, or pick"
+        " by `oversize` what readers get of such a row.",
+    )
+    KAFKA_ACCOUNT = (
+        7403,
+        "Kafka refuses the account, or denies it a right.",
+        _DRAINER_STOPS,
+        "The error names what is denied. The password is read from `password-file`.",
+    )
+    KAFKA_TRANSACTIONS = (
+        7404,
+        "Kafka has no transactions, or refuses how long one may take.",
+        _DRAINER_STOPS,
+        "Use a Kafka that has transactions, and a `transaction-timeout` that it allows. With"
+        " `delivery=at-least-once` readers may see a batch twice.",
+    )
+    KAFKA_MESSAGE = (
+        7405,
+        "A topic does not take a message: it is compacted, and the message has no key.",
+        _DRAINER_STOPS,
+        "Give the table a primary key, use `partition=key`, or set the topic's `cleanup.policy` to"
+        " `delete`.",
+    )
+
     # A MySQL or MariaDB server.
 
     SERVER_URL = (

@@ -1,4 +1,4 @@
-"""What every sink of events promises, kept by one in memory and by files.
+"""What every sink of events promises, kept by one in memory, by files and by Kafka.
 
 An output that is added gets a line in `OUTPUTS`: how it is opened, and how a reader sees it.
 """
@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from deploy.local.kafka import KafkaServer
 from drainer.differences.left_out import LeftOut
 from drainer.differences.overrides import Override
 from drainer.sinks.checkpoint import Checkpoint, Overridden
@@ -25,6 +26,7 @@ from penstock.errors import NeedsOperator, Retryable
 from penstock.pb import pb_binlog_pb2 as pb
 from tests.kit.fakes.memory_output import Broker, MemoryOutput
 from tests.kit.files import plain_reader
+from tests.kit.kafka.topic_reader import Read, read_topics
 from tests.kit.workloads.insert_stream import InsertStream
 
 CLUSTER = 6_791_641_053_252_586_769 * 2 + 1  # More than a signed 64-bit number holds.
@@ -34,7 +36,7 @@ Seen = list[tuple[int, Any]]
 
 
 class MemoryWorld:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, request: pytest.FixtureRequest) -> None:
         self._broker = Broker()
 
     def open(self, cluster_id: int) -> EventSink:
@@ -45,6 +47,7 @@ class MemoryWorld:
         for commit_ts, group in itertools.groupby(self._broker.messages, key=lambda pair: pair[0]):
             entries: list[plain_reader.Entry] = []
             for _, message in group:
+                assert message.value is not None
                 if message.value.startswith(b"\x04\x05\x1b\x1c"):
                     entries += plain_reader.read(message.value)
                 else:  # A part of a large transaction.
@@ -55,7 +58,7 @@ class MemoryWorld:
 
 
 class FilesWorld:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, request: pytest.FixtureRequest) -> None:
         self._folder = folder / "files"
 
     def open(self, cluster_id: int) -> EventSink:
@@ -68,9 +71,54 @@ class FilesWorld:
         return [(entry.commit_ts, entry.ddl or ids(entry.changes)) for entry in found]
 
 
-OUTPUTS: dict[str, Callable[[Path], MemoryWorld | FilesWorld]] = {
+class KafkaWorld:
+    options = "format=canal-json"
+
+    def __init__(self, folder: Path, request: pytest.FixtureRequest) -> None:
+        self._server: KafkaServer = request.getfixturevalue("kafka_server")
+        self._prefix = f"contract-{next(_numbers)}"
+
+    def open(self, cluster_id: int) -> EventSink:
+        url = f"kafka://{self._server.address}/?prefix={self._prefix}&watermark=0&{self.options}"
+        return open_event_sink(url, cluster_id=cluster_id)
+
+    def seen(self) -> Seen:
+        seen: Seen = []
+        for commit_ts, group in itertools.groupby(self._read(), key=lambda each: each.commit_ts):
+            messages = [each.json for each in group if each.value is not None]
+            ddl = [text for each in messages if (text := self._ddl_of(each))]
+            rows = [row for each in messages if (row := self._row_of(each))]
+            what: Any = f"use `shop`; {ddl[0]}" if ddl else [int(row["id"]) for row in rows]
+            seen.append((commit_ts, what))
+        return seen
+
+    def _read(self) -> list[Read]:
+        return read_topics(self._server.address, self._prefix)
+
+    def _ddl_of(self, message: Any) -> str:
+        return str(message["sql"]) if message["isDdl"] else ""
+
+    def _row_of(self, message: Any) -> Any:
+        return message["data"] and message["data"][0]
+
+
+class DebeziumWorld(KafkaWorld):
+    options = "format=debezium"
+
+    def _ddl_of(self, message: Any) -> str:
+        return str(message.get("ddl", ""))
+
+    def _row_of(self, message: Any) -> Any:
+        return message.get("after")
+
+
+_numbers = itertools.count(1)
+World = MemoryWorld | FilesWorld | KafkaWorld
+OUTPUTS: dict[str, Callable[[Path, pytest.FixtureRequest], World]] = {
     "memory": MemoryWorld,
     "files": FilesWorld,
+    "kafka": KafkaWorld,
+    "kafka-debezium": DebeziumWorld,
 }
 
 
@@ -81,7 +129,7 @@ def ids(changes: list[plain_reader.Change]) -> list[int]:
 class Output(InsertStream):
     """One output, its sinks, and a stream for it."""
 
-    def __init__(self, world: MemoryWorld | FilesWorld) -> None:
+    def __init__(self, world: World) -> None:
         super().__init__()
         self._world = world
         self.sinks: list[EventSink] = []
@@ -105,9 +153,14 @@ class Output(InsertStream):
         return [(ts, what) for ts, what in self.seen() if isinstance(what, list)]
 
 
-@pytest.fixture(params=OUTPUTS)
+def _param(name: str) -> Any:
+    marks = [pytest.mark.kafka, pytest.mark.slow] if name.startswith("kafka") else []
+    return pytest.param(name, marks=marks)
+
+
+@pytest.fixture(params=map(_param, OUTPUTS))
 def output(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Output]:
-    made = Output(OUTPUTS[request.param](tmp_path))
+    made = Output(OUTPUTS[request.param](tmp_path, request))
     yield made
     for sink in made.sinks:
         sink.close()

@@ -40,7 +40,8 @@ def _refusal(drainer: DrainerProcess) -> str:
 @pytest.mark.parametrize(
     ("sink", "problem"),
     [
-        ("kafka://x/", "no sink for downstream scheme 'kafka'"),
+        ("oracle://x/", "no sink for downstream scheme 'oracle'"),
+        ("kafka://x/?format=xml", "format"),
         ("sqlite:///{tmp}/file/down.db", "cannot be used: its folder"),
         ("sqlite:///{tmp}", "cannot be used: it is no file"),
         ("sqlite:///{tmp}/file", "file is not a database"),

@@ -79,7 +79,7 @@ OWN: dict[str, list[tuple[str, str]]] = {
         ("[relay]\nmax-file-size = 0", "relay.max-file-size is 0"),
         ("[relay]\nmax-file-size = 'big'", "relay.max-file-size"),
         ("[spark]\ntasks = -1", "spark.tasks is -1"),
-        ("[syncer]\ndb-type = 'kafka'", "no such downstream.*mysql"),
+        ("[syncer]\ndb-type = 'oracle'", "no such downstream.*mysql"),
         ("[syncer]\ndb-type = 'postgres'", "syncer.db-type is 'postgres'"),
         ("[[filter.routes]]\nschema-patern = 'a'", "schema-patern"),
     ],

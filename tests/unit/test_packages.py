@@ -117,7 +117,16 @@ def test_the_table_has_every_program_that_is_asked_for_by_name() -> None:
         (["test"], {"mariadb", "clients", "tests", "servers"}),
         (
             ["test-slow"],
-            {"mariadb", "clients", "tests", "servers", "sysbench", "conformance", "helm"},
+            {
+                "mariadb",
+                "clients",
+                "tests",
+                "servers",
+                "sysbench",
+                "conformance",
+                "helm",
+                "kafka",
+            },
         ),
         (["bench", "ONLY=mysql"], {"mariadb", "clients", "sysbench"}),
     ],

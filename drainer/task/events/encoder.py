@@ -48,3 +48,11 @@ class Encoder(Protocol):
     def ddl(self, commit_ts: int, change: SchemaChange) -> Iterable[Message]:
         """Return the messages of a DDL, whose job has the text under the downstream's names."""
         ...
+
+
+class StreamEncoder(Encoder, Protocol):
+    """An encoder of an output whose readers follow it while it grows."""
+
+    def watermark(self, commit_ts: int) -> Message:
+        """Return the message that nothing at or before `commit_ts` follows it."""
+        ...

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from drainer.task.events.encoder import Encoder
+from drainer.task.events.encoder import Encoder, StreamEncoder
+from drainer.task.events.topics.destination import Destinations
 from penstock.codes import Code
 from penstock.errors import Malformed
 
 TIDB_BINLOG_FILE = "tidb-binlog-file"
+CANAL_JSON, DEBEZIUM, MAXWELL = "canal-json", "debezium", "maxwell"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +30,40 @@ def encoder_of(encoding: Encoding) -> Encoder:
         from drainer.task.events.tidb_binlog_file import TidbBinlogFile
 
         return TidbBinlogFile(**options)
-    raise Malformed(
-        f"no encoder for the format {encoding.format!r}",
-        hint="Drainer and Spark tasks must run the same version of Penstock",
-        code=Code.SPARK_MESSAGE,
+    return stream_encoder_of(encoding)
+
+
+@lru_cache(maxsize=16)
+def stream_encoder_of(encoding: Encoding) -> StreamEncoder:
+    """Return the (cached) encoder of an output with topics; raise `Malformed` likewise."""
+    options = dict(encoding.options)
+    if encoding.format not in (CANAL_JSON, DEBEZIUM, MAXWELL):
+        raise Malformed(
+            f"no encoder for the format {encoding.format!r}",
+            hint="Drainer and Spark tasks must run the same version of Penstock",
+            code=Code.SPARK_MESSAGE,
+        )
+    destinations = Destinations(
+        prefix=options["prefix"], topic=options["topic"], partition=options["partition"]
+    )
+    bytes_max = int(options["bytes_max"])
+    if encoding.format == CANAL_JSON:
+        from drainer.task.events.topics.canal_json import CanalJson
+
+        return CanalJson(
+            destinations, bytes_max=bytes_max, only_changed=options["old"] == "changed"
+        )
+    if encoding.format == MAXWELL:
+        from drainer.task.events.topics.maxwell_json import MaxwellJson
+
+        return MaxwellJson(destinations, bytes_max=bytes_max)
+    from drainer.task.events.topics.debezium_json import DebeziumJson
+
+    return DebeziumJson(
+        destinations,
+        name=options["prefix"],
+        bytes_max=bytes_max,
+        schemas=options["schemas"] == "True",
+        tombstones=options["tombstones"] == "True",
+        decimals=options["decimals"],
     )

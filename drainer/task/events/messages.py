@@ -4,7 +4,7 @@
     commit_ts  uint64                 the transaction's or DDL's; it never falls
     to         string                 where the message goes, as the output reads it
     key        large_binary or null   for outputs whose messages have one
-    value      large_binary           the message
+    value      large_binary or null   the message
     headers    map<string, binary>    for outputs whose messages have any
 
 The values are one piece of memory, so an output that only appends them writes all in one call.
@@ -36,9 +36,12 @@ Ends = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Message(NamedTuple):
-    """One message; only the value is something that every output has a use for."""
+    """One message; only the value is something that every output has a use for.
 
-    value: bytes
+    It is None where a message says that its key is gone, for outputs that have such.
+    """
+
+    value: bytes | None
     key: bytes | None = None
     to: str = ""
     headers: tuple[tuple[str, bytes], ...] = ()

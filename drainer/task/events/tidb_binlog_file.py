@@ -32,6 +32,7 @@ from drainer.task.events.binlog_record import (
 )
 from drainer.task.events.encoder import RowEvent, Values
 from drainer.task.events.messages import Message
+from drainer.task.events.per_table import PerTable
 from drainer.task.sql.keys import is_written
 from drainer.task.sql.table_sql import quote
 from penstock.codes import Code
@@ -52,7 +53,6 @@ NAME, TP, MYSQL_TYPE = tag(1, LEN), tag(2, LEN), tag(3, LEN)
 VALUE, CHANGED_VALUE = tag(4, LEN), tag(5, LEN)
 
 _NULL = b"\x00"
-_TABLES_KEPT = 1024
 _AS_TEXT = frozenset({MysqlType.DATE, MysqlType.DATETIME, MysqlType.TIMESTAMP, MysqlType.DURATION,
                       MysqlType.JSON})  # fmt: skip
 
@@ -81,7 +81,7 @@ class TidbBinlogFile:
     def __init__(self, *, time_zone: str = "+00:00") -> None:
         """Write TIMESTAMPs in a zone, such as +08:00."""
         self._offset = zone_offset(time_zone)
-        self._tables: dict[tuple[str, int], tuple[TableInfo, _Table]] = {}
+        self._tables = PerTable(self._compiled)
 
     def transaction(self, commit_ts: int, events: Sequence[RowEvent]) -> Iterable[Message]:
         """Return one record."""
@@ -105,7 +105,7 @@ class TidbBinlogFile:
         return delimited(DML_DATA, b"".join(map(self._event, events)))
 
     def _event(self, event: RowEvent) -> bytes:
-        table = self._table(event.schema, event.table)
+        table = self._tables.of(event.schema, event.table)
         if event.before is not None and event.after is not None:
             kind, rows = UPDATE, self._both(table, event.before, event.after)
         elif event.after is not None:
@@ -129,15 +129,6 @@ class TidbBinlogFile:
             changed = delimited(CHANGED_VALUE, _NULL if new is None else datum(new))
             yield delimited(ROW, head + made + changed)
         yield table.constants_twice
-
-    def _table(self, schema: str, table: TableInfo) -> _Table:
-        """Return what is known of a table version: by its identity, for to hash it takes longer."""
-        known = self._tables.get((schema, id(table)))
-        if known is None:
-            if len(self._tables) >= _TABLES_KEPT:
-                self._tables.clear()
-            known = self._tables[schema, id(table)] = table, self._compiled(schema, table)
-        return known[1]
 
     def _compiled(self, schema: str, table: TableInfo) -> _Table:
         columns = tuple(

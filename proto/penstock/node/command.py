@@ -41,6 +41,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "pyspark": ("drainer", "demo"),
     "py4j": ("drainer", "demo"),
     "pymysql": ("mysql", "drainer", "demo"),
+    "confluent_kafka": ("kafka",),
     "zstandard": ("mysql", "demo"),
     "cryptography": ("mysql", "demo"),
     "grpc": (),

@@ -1,0 +1,13 @@
+"""Kafka: every change as a message, each batch with its checkpoint in one Kafka transaction.
+
+    shop.db.item                a topic for each table: rows, in the order of their commits
+    shop.ddl                    DDL, and watermarks: nothing at or before that commit_ts follows
+    shop.transaction            begin and end of transactions, in Debezium's format
+    _penstock_checkpoint        compacted: prefix and cluster id -> the checkpoint
+
+**Once.** Messages and checkpoint become visible together, to readers with
+`isolation.level=read_committed`. All runs of one output have one `transactional.id`, so one that
+begins to write ends what a dead one has left open, and fences one that still lives. It then reads
+the checkpoint to the topic's end: is it not the one that this run last knew, another Drainer, or an
+operator, was here. A commit whose answer got lost is looked up in the same way.
+"""

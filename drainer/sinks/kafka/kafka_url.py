@@ -1,0 +1,240 @@
+"""URL of a Kafka: takes it apart.
+
+kafka://user@host:9092,host2:9092/?format=canal-json&prefix=shop&password-file=/etc/kafka.pw
+
+format               canal-json, debezium, maxwell
+prefix               what the names of topics begin with; two outputs differ in it
+topic                a table's topic: {prefix}.{schema}.{table}
+partition            table, key or one: see drainer.task.events.topics.destination
+create-topics        true; false: a topic that is missing stops the Drainer
+partitions           of topics that are made; 0: as the broker has it
+replication-factor   the same
+max-message-bytes    how large a message may be; topics must take that much
+oversize             stop, or key-only: a row above it has its key alone
+delivery             exactly-once, or at-least-once for brokers without transactions
+transaction-timeout  after which a broker ends a transaction of a Drainer that has died
+compression          none, gzip, snappy, lz4, zstd
+watermark            how often, at most; 0: never
+checkpoint-topic     where the checkpoint is
+old                  canal-json: full rows before an update, or changed columns only
+schemas, tombstones, decimals   debezium: see drainer.task.events.topics.debezium_json
+tls, ssl-ca, ssl-cert, ssl-key, sasl-mechanism, password-file
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from drainer.task.events.encoding import CANAL_JSON, DEBEZIUM, MAXWELL, Encoding
+from drainer.task.events.topics.debezium_types import DECIMALS, PRECISE
+from drainer.task.events.topics.destination import BY_TABLE, PARTITIONS, topic_name
+from penstock.codes import Code
+from penstock.errors import NeedsOperator
+from penstock.security.databases import PasswordFile
+from penstock.settings.load import duration_s, size_bytes
+from penstock.settings.setting import out_of_range
+
+T = TypeVar("T")
+
+STOP, KEY_ONLY = "stop", "key-only"
+EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
+MESSAGE_BYTES_MAX = 1_000_000
+"""A little below what a topic takes unless it is asked to take more."""
+_TOPIC = "{prefix}.{schema}.{table}"
+_FORMATS = (CANAL_JSON, DEBEZIUM, MAXWELL)
+_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_BROKER = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s:,\[\]]+)(:\d+)?")
+_FIELD = re.compile(r"\{(\w*)\}")
+_HINT = "write kafka://host:9092,host2:9092/?format=canal-json&prefix=shop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaTarget:
+    """Which brokers, what is written there, and how."""
+
+    brokers: str
+    prefix: str
+    encoding: Encoding
+    connection: Mapping[str, str]
+    """librdkafka's settings of TLS and SASL, but for the password."""
+    password: str = ""
+    password_file: PasswordFile | None = None
+    create_topics: bool = True
+    partitions: int = 0
+    replication_factor: int = 0
+    message_bytes_max: int = MESSAGE_BYTES_MAX
+    is_transactional: bool = True
+    transaction_timeout_s: float = 900.0
+    compression: str = "none"
+    watermark_s: float = 1.0
+    checkpoint_topic: str = "_penstock_checkpoint"
+
+    def client_options(self) -> dict[str, Any]:
+        """Return librdkafka's settings of every client: with what the password file holds now."""
+        password = self.password_file.password() if self.password_file else self.password
+        secret = {"sasl.password": password} if password else {}
+        return {"bootstrap.servers": self.brokers, **self.connection, **secret}
+
+
+def parse_kafka_url(url: str) -> KafkaTarget:
+    """Return the parts of `url`; raise `NeedsOperator` for an unknown option or value."""
+    try:
+        parts = urlsplit(url)
+        asked = dict(parse_qsl(parts.query, True, bool(parts.query)))
+    except ValueError as error:  # The URL may hold a password, and is not repeated.
+        raise NeedsOperator(
+            f"unreadable downstream URL: {error}", hint=_HINT, code=Code.SINK_URL
+        ) from error
+    account, _, hosts = parts.netloc.rpartition("@")
+    found = [_BROKER.fullmatch(each) for each in hosts.split(",")]
+    if not all(found) or parts.path.strip("/"):
+        raise NeedsOperator(
+            "the downstream URL names no brokers, or a path", hint=_HINT, code=Code.SINK_URL
+        )
+    options = _Options(asked)
+    user, _, password = account.partition(":")
+    file = options.text("password-file", "")
+    if password and file:
+        raise NeedsOperator(
+            "the downstream's URL has a password and a password-file",
+            hint="leave one of them out",
+            code=Code.SINK_URL,
+        )
+    target = KafkaTarget(
+        brokers=",".join(each[1] + (each[2] or ":9092") for each in found if each),
+        prefix=topic_name(options.text("prefix", "penstock")),
+        connection=_connection(options, unquote(user)),
+        password=unquote(password),
+        password_file=PasswordFile(file) if file else None,
+        create_topics=options.flag("create-topics", "true"),
+        partitions=options.number("partitions", 0, 100_000),
+        replication_factor=options.number("replication-factor", 0, 100),
+        message_bytes_max=options.bytes("max-message-bytes", MESSAGE_BYTES_MAX),
+        is_transactional=options.one_of("delivery", (EXACTLY_ONCE, AT_LEAST_ONCE)) == EXACTLY_ONCE,
+        transaction_timeout_s=options.seconds("transaction-timeout", "15m"),
+        compression=options.one_of("compression", ("none", "gzip", "snappy", "lz4", "zstd")),
+        watermark_s=options.seconds("watermark", "1s"),
+        checkpoint_topic=topic_name(options.text("checkpoint-topic", "_penstock_checkpoint")),
+        encoding=_encoding(options),
+    )
+    options.check_all_known()
+    if target.connection.get("sasl.mechanism") and not (password or file):
+        raise NeedsOperator(
+            "the downstream's URL has a user and no password",
+            hint="name a password-file",
+            code=Code.SINK_URL,
+        )
+    return target
+
+
+def _encoding(options: _Options) -> Encoding:
+    name = options.one_of("format", _FORMATS)
+    topic = options.text("topic", _TOPIC)
+    unknown = set(_FIELD.findall(topic)) - {"prefix", "schema", "table"}
+    if unknown or re.search(r"[{}]", _FIELD.sub("", topic)):
+        raise out_of_range("topic", topic, "it may have {prefix}, {schema} and {table}")
+    is_cut = options.one_of("oversize", (STOP, KEY_ONLY)) == KEY_ONLY
+    bytes_max = options.bytes("max-message-bytes", MESSAGE_BYTES_MAX)
+    chosen = {
+        "prefix": topic_name(options.text("prefix", "penstock")),
+        "topic": topic,
+        "partition": options.one_of("partition", (BY_TABLE, *PARTITIONS)),
+        "bytes_max": str(bytes_max if is_cut else 0),
+    }
+    if name == CANAL_JSON:
+        chosen["old"] = options.one_of("old", ("full", "changed"))
+    elif name == DEBEZIUM:
+        chosen["schemas"] = str(options.flag("schemas", "false"))
+        chosen["tombstones"] = str(options.flag("tombstones", "true"))
+        chosen["decimals"] = options.one_of("decimals", (PRECISE, *DECIMALS))
+    return Encoding(name, tuple(chosen.items()))
+
+
+def _connection(options: _Options, user: str) -> dict[str, str]:
+    files = {
+        name: text
+        for option, name in (
+            ("ssl-ca", "ssl.ca.location"),
+            ("ssl-cert", "ssl.certificate.location"),
+            ("ssl-key", "ssl.key.location"),
+        )
+        if (text := options.text(option, ""))
+    }
+    has_tls = options.flag("tls", "true" if files else "false")
+    if files and not has_tls:
+        raise out_of_range("tls", "false", "leave it out: certificates are named")
+    mechanism = options.one_of("sasl-mechanism", _MECHANISMS)
+    protocol = ("SASL_" if user else "") + ("SSL" if has_tls else "PLAINTEXT")
+    sasl = {"sasl.mechanism": mechanism, "sasl.username": user} if user else {}
+    return {"security.protocol": protocol, **files, **sasl}
+
+
+class _Options:
+    """The URL's options, each asked for by its name."""
+
+    def __init__(self, asked: dict[str, str]) -> None:
+        self._asked = asked
+        self._known: set[str] = set()
+
+    def text(self, name: str, default: str) -> str:
+        self._known.add(name)
+        return self._asked.get(name, default)
+
+    def one_of(self, name: str, values: tuple[str, ...]) -> str:
+        """Return one of some values, the first where none is asked for."""
+        value = self.text(name, values[0])
+        if value not in values:
+            raise out_of_range(name, value, f"use {' or '.join(dict.fromkeys(values))}")
+        return value
+
+    def flag(self, name: str, default: str) -> bool:
+        value = self.text(name, default)
+        if value not in ("true", "false"):
+            raise out_of_range(name, value, "use true or false")
+        return value == "true"
+
+    def number(self, name: str, default: int, end: int) -> int:
+        value = self._parsed(name, str(default), int)
+        if not 0 <= value < end:
+            raise out_of_range(name, value, f"0 to {end - 1} is the range")
+        return value
+
+    def bytes(self, name: str, default: int) -> int:
+        value = self._parsed(name, str(default), size_bytes)
+        if not 1000 <= value <= 1_000_000_000:
+            raise out_of_range(name, value, "1000 bytes to 1 GB is the range")
+        return value
+
+    def seconds(self, name: str, default: str) -> float:
+        return self._parsed(name, default, duration_s)
+
+    def _parsed(self, name: str, default: str, parse: Callable[[str], T]) -> T:
+        text = self.text(name, default)
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise out_of_range(name, text, str(error)) from error
+
+    def check_all_known(self) -> None:
+        """Raise `NeedsOperator` for an option that no one has asked for."""
+        for key in self._asked:
+            if key not in self._known | _OF_FORMATS:
+                known = ", ".join(sorted(self._known | _OF_FORMATS))
+                raise NeedsOperator(
+                    f"unknown downstream option {key!r}",
+                    hint=f"known are {known}",
+                    code=Code.SINK_URL,
+                )
+            if key not in self._known:
+                raise NeedsOperator(
+                    f"the downstream option {key!r} is not one of this format",
+                    hint="leave it out, or choose another format",
+                    code=Code.SINK_URL,
+                )
+
+
+_OF_FORMATS = {"old", "schemas", "tombstones", "decimals"}

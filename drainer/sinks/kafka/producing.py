@@ -1,0 +1,162 @@
+"""Producing: one producer of Kafka's, its transactions, and what it reports beside them.
+
+librdkafka says of a broker that refuses a password only to a callback, while the call that waits
+for it sees nothing but time pass. `Producing` brings both together: each call returns, or raises
+`KafkaException` for what may pass, or what an operator has to mend.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from drainer.sinks.kafka.kafka_url import KafkaTarget
+from drainer.sinks.kafka.refusals import is_of_credentials, refusal
+from penstock.codes import Code
+from penstock.errors import Retryable
+
+log = logging.getLogger("librdkafka")
+
+_WAIT_S = 0.5
+_SLACK_BYTES = 4096
+"""What a message has beside key and value: headers, and the frame of a batch."""
+_QUEUE_KIB = 64 << 10
+_BATCH_BYTES_MAX = 1_000_000
+
+
+class Producing:
+    """A connection to write with; used by one thread."""
+
+    def __init__(
+        self, target: KafkaTarget, transactional_id: str, is_closing: Callable[[], bool]
+    ) -> None:
+        """Begin to connect; `transactional_id` is empty for a producer without transactions."""
+        self.options = {
+            **target.client_options(),
+            "client.id": "penstock",
+            "error_cb": self._on_error,
+            "logger": log,
+            "log_level": 0,  # It repeats itself while brokers are away; calls say what matters.
+        }
+        self._is_closing = is_closing
+        self._is_transactional = bool(transactional_id)
+        self._fault: KafkaError | None = None
+        self._topic = ""
+        # A transaction that fails says itself which of its messages was refused.
+        more: dict[str, Any] = {"on_delivery": self._on_delivery}
+        if transactional_id:
+            more = {
+                "transactional.id": transactional_id,
+                "transaction.timeout.ms": int(target.transaction_timeout_s * 1000),
+            }
+        self._producer = Producer(
+            {
+                **self.options,
+                "enable.idempotence": True,
+                **more,
+                "message.max.bytes": target.message_bytes_max + _SLACK_BYTES,
+                "batch.size": min(target.message_bytes_max, _BATCH_BYTES_MAX),
+                "compression.type": target.compression,
+                "queue.buffering.max.kbytes": _QUEUE_KIB,
+                "delivery.report.only.error": True,
+            }
+        )
+        self.admin = AdminClient(self.options)
+
+    def begin_writing(self, timeout_s: float) -> None:
+        """End what others have open under the same transactional.id, and fence them."""
+        if not self._is_transactional:
+            return
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            try:
+                self._producer.init_transactions(_WAIT_S)
+                return
+            except KafkaException as error:
+                self.look()
+                fault = error.args[0]
+                if not fault.retriable() or time.monotonic() > deadline_s:
+                    raise
+            self._check_open()
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+        if self._is_transactional:
+            self._producer.begin_transaction()
+
+    def produce(
+        self, topic: str, value: bytes | None, key: bytes | None, partition: int, commit_ts: bytes
+    ) -> None:
+        """Send a message, soon; wait while many are on their way."""
+        headers: list[tuple[str, str | bytes | None]] = []
+        if commit_ts:
+            headers.append(("penstock.commit_ts", commit_ts))
+        while True:
+            try:
+                self._producer.produce(topic, value, key, partition, headers=headers)
+                return
+            except BufferError:
+                self._producer.poll(_WAIT_S)
+                self.look()
+                self._check_open()
+
+    def flush(self, timeout_s: float) -> None:
+        """Return once the brokers have all that was sent."""
+        deadline_s = time.monotonic() + timeout_s
+        while self._producer.flush(_WAIT_S):
+            self.look()
+            self._check_open()
+            if time.monotonic() > deadline_s:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "messages are not taken"))
+        self.look()
+
+    def commit(self, timeout_s: float) -> None:
+        """Commit the transaction; after an error it may be committed or not."""
+        if not self._is_transactional:
+            return
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            try:
+                self._producer.commit_transaction(_WAIT_S)
+                return
+            except KafkaException as error:
+                self.look()
+                if not error.args[0].retriable() or time.monotonic() > deadline_s:
+                    raise
+            self._check_open()
+
+    def abandon(self) -> None:
+        """Let go of it; a transaction that is open ends at once if the brokers can be asked."""
+        try:
+            if self._is_transactional:
+                self._producer.abort_transaction(_WAIT_S)
+            self._producer.purge(blocking=False)
+            self._producer.poll(0)
+        except KafkaException as error:
+            log.debug("the transaction is left to the next producer: %s", error)
+
+    def look(self) -> None:
+        """Raise what a callback was given."""
+        self._producer.poll(0)
+        self.admin.poll(0)
+        fault, self._fault = self._fault, None
+        if fault is not None:
+            raise refusal(fault, self._topic) or KafkaException(fault)
+
+    def _check_open(self) -> None:
+        if self._is_closing():
+            raise Retryable("the sink was closed while it waited", code=Code.CLOSED)
+
+    def _on_error(self, error: KafkaError) -> None:
+        # What else there is, librdkafka tries again by itself.
+        if is_of_credentials(error) or refusal(error) is not None:
+            self._fault, self._topic = error, ""
+
+    def _on_delivery(self, error: KafkaError | None, message: Any) -> None:
+        if error is not None and self._fault is None:
+            self._fault, self._topic = error, message.topic() or ""

@@ -1,0 +1,128 @@
+"""Topics: those that an output writes exist, are known by their partitions, and take its messages.
+
+A topic's partitions are counted once; one that grows later is written as before, so that no key
+moves while a Drainer runs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.cimpl import NewTopic
+
+from drainer.sinks.kafka.kafka_url import KafkaTarget
+from drainer.sinks.kafka.refusals import refusal
+from penstock.codes import Code
+from penstock.errors import NeedsOperator
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_S = 10.0
+_COMPACTED = {
+    "cleanup.policy": "compact",
+    "segment.ms": "3600000",
+    "segment.bytes": str(16 << 20),
+    "min.cleanable.dirty.ratio": "0.1",
+}
+
+
+class Topics:
+    """Knows topics by name; raises `KafkaException` where no broker answers."""
+
+    def __init__(self, target: KafkaTarget) -> None:
+        """Take what topics are made of."""
+        self._target = target
+        self._partitions: dict[str, int] = {}
+
+    def forget(self) -> None:
+        """Look again at all topics."""
+        self._partitions.clear()
+
+    def partition(self, topic: str, chosen: int) -> int:
+        """Return the partition for a hash."""
+        return chosen % self._partitions[topic]
+
+    def has(self, topic: str, admin: AdminClient) -> bool:
+        """Return whether a topic is there."""
+        return topic in self._partitions or topic in self._there(admin)
+
+    def ensure(self, names: Iterable[str], admin: AdminClient) -> None:
+        """Return once all topics are there; raise `NeedsOperator` for one that cannot be written.
+
+        That is one that is missing and may not be made, or takes only smaller messages.
+        """
+        new = sorted(set(names) - self._partitions.keys())
+        if not new:
+            return
+        there = self._there(admin)
+        missing = [name for name in new if name not in there]
+        if missing:
+            self._create(missing, admin)
+            there = self._there(admin)
+        unseen = [name for name in new if name not in there]
+        if unseen:
+            raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
+        self._check_limits(new, admin)
+        self._partitions |= {name: there[name] for name in new}
+
+    def _there(self, admin: AdminClient) -> Mapping[str, int]:
+        found = admin.list_topics(timeout=TIMEOUT_S).topics
+        return {name: len(each.partitions) for name, each in found.items() if each.error is None}
+
+    def _create(self, names: list[str], admin: AdminClient) -> None:
+        target = self._target
+        if not target.create_topics:
+            raise NeedsOperator(
+                f"Kafka has no topic {', '.join(names)}, and create-topics is false",
+                hint=f"create it, {target.checkpoint_topic} with one partition and"
+                " cleanup.policy=compact; or set create-topics=true in the sink's URL",
+                code=Code.KAFKA_TOPIC,
+            )
+        asked = [self._new_topic(name) for name in names]
+        for name, future in admin.create_topics(asked, request_timeout=TIMEOUT_S).items():
+            try:
+                future.result()
+                log.info("created the topic %s", name)
+            except KafkaException as error:
+                fault = error.args[0]
+                if fault.code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise refusal(fault, name) or error from error
+
+    def _new_topic(self, name: str) -> NewTopic:
+        target = self._target
+        is_ours = name == target.checkpoint_topic
+        config = dict(_COMPACTED) if is_ours else {}
+        if target.message_bytes_max > 1_000_000:
+            config["max.message.bytes"] = str(target.message_bytes_max + 4096)
+        is_single = is_ours or name in (f"{target.prefix}.ddl", f"{target.prefix}.transaction")
+        return NewTopic(
+            name,
+            num_partitions=1 if is_single else target.partitions or -1,
+            replication_factor=target.replication_factor or -1,
+            config=config,
+        )
+
+    def _check_limits(self, names: list[str], admin: AdminClient) -> None:
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+        asked: dict[Any, Any] = admin.describe_configs(resources, request_timeout=TIMEOUT_S)
+        wanted = self._target.message_bytes_max
+        for resource, future in asked.items():
+            try:
+                limit = int(future.result()["max.message.bytes"].value)
+            except KafkaException as error:
+                log.warning("cannot see how much topic %s takes: %s", resource.name, error)
+                continue
+            if limit < wanted:
+                raise NeedsOperator(
+                    f"topic {resource.name} takes messages of up to {limit} bytes, and"
+                    f" max-message-bytes is {wanted}",
+                    hint="raise max.message.bytes of the topic, or set max-message-bytes in the"
+                    " sink's URL and choose by oversize what happens to rows above it",
+                    code=Code.KAFKA_SIZE,
+                )

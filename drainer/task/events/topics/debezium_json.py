@@ -1,0 +1,276 @@
+"""Encoder of Debezium JSON: a message for each row as Debezium's connector for MySQL makes them.
+
+    key      {"id":1}
+    value    {"before":{…}|null, "after":{…}|null, "source":{…}, "op":"c|u|d", "ts_ms":ms,
+              "transaction":{"id", "total_order", "data_collection_order"}|null}
+
+With `schemas`, both are {"schema":…, "payload":…}. Behind each delete comes a tombstone, a message
+of the same key without a value, unless `tombstones` is off. A row that gets another key is deleted
+and created. `source.commit_ts` and `source.pos` are the transaction's commit_ts, which never falls.
+
+A transaction also begins and ends in the topic of transactions:
+
+    {"status":"BEGIN","id":"…","ts_ms":…,"event_count":null,"data_collections":null}
+    {"status":"END",…,"event_count":3,"data_collections":[{"data_collection":…,"event_count":3}]}
+
+One that is too large for memory does not, and its rows are of no numbered transaction: they arrive
+in parts, of which none knows how many there are.
+
+Source: https://debezium.io/documentation/reference/stable/connectors/mysql.html.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from drainer.task.events.encoder import RowEvent, Values
+from drainer.task.events.messages import Message
+from drainer.task.events.per_table import PerTable
+from drainer.task.events.topics.debezium_types import PRECISE, debezium_type
+from drainer.task.events.topics.destination import Destination, Destinations
+from drainer.task.events.topics.json_row import JsonRow, json_text, written_columns
+from penstock.schema.model import TableInfo
+from penstock.ts import physical_ms
+
+if TYPE_CHECKING:
+    from penstock.ddl import SchemaChange
+
+VERSION = "3.7.0.Final"
+"""The release of Debezium whose messages these are like."""
+
+_NULL = "null"
+
+
+def _field(kind: str, name: str, *, optional: bool, **more: object) -> dict[str, object]:
+    return {"type": kind, "optional": optional, **more, "field": name}
+
+
+_SOURCE_FIELDS = [
+    *(_field("string", name, optional=False) for name in ("version", "connector", "name")),
+    _field("int64", "ts_ms", optional=False),
+    _field("string", "snapshot", optional=True, default="false"),
+    _field("string", "db", optional=False),
+    _field("string", "sequence", optional=True),
+    _field("string", "table", optional=True),
+    _field("int64", "server_id", optional=False),
+    _field("string", "gtid", optional=True),
+    _field("string", "file", optional=False),
+    _field("int64", "pos", optional=False),
+    _field("int32", "row", optional=False),
+    _field("int64", "thread", optional=True),
+    _field("string", "query", optional=True),
+    _field("int64", "commit_ts", optional=False),
+]
+_TRANSACTION_FIELDS = [
+    _field("string", "id", optional=False),
+    _field("int64", "total_order", optional=False),
+    _field("int64", "data_collection_order", optional=False),
+]
+
+
+class _DebeziumTable(NamedTuple):
+    destination: Destination
+    rows: JsonRow
+    collection: str
+    source: str
+    """The members of `source` that all rows of the table have."""
+    value_head: str
+    key_head: str
+
+
+class _Change(NamedTuple):
+    op: str
+    before: Values | None
+    after: Values | None
+
+
+class DebeziumJson:
+    """See `Encoder`."""
+
+    def __init__(
+        self,
+        destinations: Destinations,
+        *,
+        name: str,
+        bytes_max: int = 0,
+        schemas: bool = False,
+        tombstones: bool = True,
+        decimals: str = PRECISE,
+    ) -> None:
+        """`name` is what `source` calls the upstream; the rest is as the module says it."""
+        self._destinations = destinations
+        self._name = name
+        self._bytes_max = bytes_max
+        self._schemas = schemas
+        self._tombstones = tombstones
+        self._decimals = decimals
+        self._tables = PerTable(self._compiled)
+        self._end = "}" if schemas else ""
+
+    def transaction(self, commit_ts: int, events: Sequence[RowEvent]) -> Iterator[Message]:
+        """Return the transaction's begin, a message or more for each row, and its end."""
+        counts: Counter[str] = Counter()
+        yield self._status(commit_ts, "BEGIN", None)
+        for event in events:
+            table = self._tables.of(event.schema, event.table)
+            for change in _changes(event, table.destination):
+                counts[table.collection] += 1
+                order = (
+                    f'{{"id":"{commit_ts}","total_order":{counts.total()},'
+                    f'"data_collection_order":{counts[table.collection]}}}'
+                )
+                yield from self._messages(table, change, commit_ts, order)
+        yield self._status(commit_ts, "END", counts)
+
+    def slice(self, commit_ts: int, events: Sequence[RowEvent]) -> Iterator[Message]:
+        """Return a message or more for each row."""
+        for event in events:
+            table = self._tables.of(event.schema, event.table)
+            for change in _changes(event, table.destination):
+                yield from self._messages(table, change, commit_ts, _NULL)
+
+    def ddl(self, commit_ts: int, change: SchemaChange) -> Iterable[Message]:
+        """Return one message, like those of Debezium's topic of schema changes."""
+        job, ms = change.job, physical_ms(commit_ts)
+        value = {
+            "source": self._source(commit_ts, job.schema_name, job.table_name),
+            "ts_ms": ms,
+            "databaseName": job.schema_name,
+            "schemaName": None,
+            "ddl": job.query,
+            "tableChanges": [],
+        }
+        key = json_text({"databaseName": job.schema_name}).encode()
+        return (Message(json_text(value).encode(), key, self._destinations.ddl),)
+
+    def watermark(self, commit_ts: int) -> Message:
+        """Return the message that nothing at or before `commit_ts` follows it."""
+        value = {
+            "source": self._source(commit_ts, "", ""),
+            "ts_ms": physical_ms(commit_ts),
+            "watermark_ts": commit_ts,
+        }
+        return Message(json_text(value).encode(), to=self._destinations.ddl)
+
+    def _source(self, commit_ts: int, schema: str, table: str) -> dict[str, object]:
+        return {
+            "version": VERSION,
+            "connector": "mysql",
+            "name": self._name,
+            "snapshot": "false",
+            "db": schema,
+            "sequence": None,
+            "table": table,
+            "server_id": 0,
+            "gtid": None,
+            "file": "",
+            "row": 0,
+            "thread": None,
+            "query": None,
+            "ts_ms": physical_ms(commit_ts),
+            "pos": commit_ts,
+            "commit_ts": commit_ts,
+        }
+
+    def _status(self, commit_ts: int, status: str, counts: Counter[str] | None) -> Message:
+        value = {
+            "status": status,
+            "id": str(commit_ts),
+            "ts_ms": physical_ms(commit_ts),
+            "event_count": None if counts is None else counts.total(),
+            "data_collections": None
+            if counts is None
+            else [
+                {"data_collection": name, "event_count": count} for name, count in counts.items()
+            ],
+        }
+        key = json_text({"id": str(commit_ts)}).encode()
+        return Message(json_text(value).encode(), key, self._destinations.transactions)
+
+    def _messages(
+        self, table: _DebeziumTable, change: _Change, commit_ts: int, order: str
+    ) -> Iterator[Message]:
+        destination, row = table.destination, change.after or change.before
+        assert row is not None
+        key = None
+        if destination.key:
+            key = table.key_head.encode() + table.rows.key(row, destination.key)
+            key += self._end.encode()
+        ms = physical_ms(commit_ts)
+        head = table.value_head
+        tail = (
+            f',"source":{{{table.source},"ts_ms":{ms},"pos":{commit_ts},"commit_ts":{commit_ts}}},'
+            f'"op":"{change.op}","ts_ms":{ms},"transaction":{order}}}{self._end}'
+        )
+        images = (_NULL if each is None else table.rows.whole(each) for each in change[1:])
+        value = '{}{{"before":{},"after":{}{}'.format(head, *images, tail).encode()
+        if self._bytes_max and len(value) > self._bytes_max and destination.key:
+            at = [each.at for each in destination.key]
+            keys = (_NULL if each is None else table.rows.some(each, at) for each in change[1:])
+            tail = tail.replace('"commit_ts":', '"only_key":true,"commit_ts":', 1)
+            value = '{}{{"before":{},"after":{}{}'.format(head, *keys, tail).encode()
+        to = destination.to(key)
+        yield Message(value, key, to)
+        if change.op == "d" and self._tombstones and key is not None:
+            yield Message(None, key, to)
+
+    def _compiled(self, schema: str, table: TableInfo) -> _DebeziumTable:
+        destination = self._destinations.of(schema, table)
+        types = {c.name: debezium_type(c, self._decimals) for c in written_columns(table)}
+        fields = [
+            {**types[c.name].schema, "optional": not c.is_not_null, "field": c.name}
+            for c in written_columns(table)
+        ]
+        fields += [_field("string", name, optional=True) for name, _ in table.constants]
+        source = self._source(0, schema, table.name)
+        for name in ("ts_ms", "pos", "commit_ts"):
+            del source[name]
+        value_head = key_head = ""
+        if self._schemas:
+            keys = {each.column.name for each in destination.key}
+            key_fields = [each for each in fields if each["field"] in keys]
+            value_head = f'{{"schema":{json_text(_envelope(destination.topic, fields))},"payload":'
+            key_schema = _struct(f"{destination.topic}.Key", key_fields, optional=False)
+            key_head = f'{{"schema":{json_text(key_schema)},"payload":'
+        return _DebeziumTable(
+            destination=destination,
+            rows=JsonRow(table, lambda column: types[column.name].text),
+            collection=f"{schema}.{table.name}",
+            source=json_text(source)[1:-1],
+            value_head=value_head,
+            key_head=key_head,
+        )
+
+
+def _struct(name: str, fields: list[dict[str, Any]], *, optional: bool) -> dict[str, Any]:
+    return {"type": "struct", "fields": fields, "optional": optional, "name": name}
+
+
+def _envelope(topic: str, fields: list[dict[str, Any]]) -> dict[str, Any]:
+    row = _struct(f"{topic}.Value", fields, optional=True)
+    source = _struct("io.debezium.connector.mysql.Source", _SOURCE_FIELDS, optional=False)
+    block = _struct("event.block", _TRANSACTION_FIELDS, optional=True) | {"version": 1}
+    made = _struct(
+        f"{topic}.Envelope",
+        [
+            {**row, "field": "before"},
+            {**row, "field": "after"},
+            {**source, "field": "source"},
+            _field("string", "op", optional=False),
+            _field("int64", "ts_ms", optional=True),
+            {**block, "field": "transaction"},
+        ],
+        optional=False,
+    )
+    return made | {"version": 2}
+
+
+def _changes(event: RowEvent, destination: Destination) -> Iterator[_Change]:
+    before, after = event.before, event.after
+    if before is not None and after is not None and destination.moves(before, after):
+        yield _Change("d", before, None)
+        yield _Change("c", None, after)
+    else:
+        yield _Change("c" if before is None else "d" if after is None else "u", before, after)

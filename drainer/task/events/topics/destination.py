@@ -1,0 +1,126 @@
+"""Destination: the topic of a table, the key of a message, and by what its partition is chosen.
+
+    to = "shop.db.item/1342177280"      a topic, and a hash: modulo the partitions it is the one
+
+    partition   hash of               so that
+    ---------   -------------------   ------------------------------------------------------------
+    table       schema and table      all of a table is in the order of its commits
+    key         the message's key     all of a row is, and topics with equal keys are partitioned
+                                      alike; tables without a key go by table
+    one         -                     everything of a topic is: partition 0
+
+The hash is that of Kafka's own clients, a murmur2 with its sign cut off. Source: Utils.murmur2 of
+Apache Kafka, and the public-domain algorithm by Austin Appleby.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+from drainer.task.sql.keys import apply_key, normal_value
+from penstock.codes import Code
+from penstock.errors import NeedsOperator
+from penstock.schema.model import ColumnInfo, TableInfo
+
+BY_TABLE, BY_KEY, ONE = "table", "key", "one"
+PARTITIONS = (BY_TABLE, BY_KEY, ONE)
+
+TOPIC_BYTES_MAX = 249
+_UNFIT = re.compile(r"[^A-Za-z0-9._-]")
+_SEED, _M, _U32 = 0x9747B28C, 0x5BD1E995, 0xFFFFFFFF
+
+
+def murmur2(data: bytes) -> int:
+    """Return the hash as a number of 31 bits."""
+    h = _SEED ^ len(data)
+    whole = len(data) & ~3
+    for at in range(0, whole, 4):
+        k = int.from_bytes(data[at : at + 4], "little") * _M & _U32
+        k = (k ^ k >> 24) * _M & _U32
+        h = (h * _M & _U32) ^ k
+    if whole < len(data):
+        h = (h ^ int.from_bytes(data[whole:], "little")) * _M & _U32
+    h = (h ^ h >> 13) * _M & _U32
+    return (h ^ h >> 15) & 0x7FFFFFFF
+
+
+class KeyColumn(NamedTuple):
+    """A column of a table's row key, and where it is in a row."""
+
+    at: int
+    column: ColumnInfo
+
+    def value(self, row: tuple[Any, ...]) -> Any:
+        """Return its value in the one form that equal keys have."""
+        return normal_value(self.column, row[self.at])
+
+
+class Destination(NamedTuple):
+    """Where a table's messages go."""
+
+    topic: str
+    by_table: str
+    """Topic and hash where the key does not choose."""
+    key: tuple[KeyColumn, ...]
+    """Empty for a table without a row key."""
+    goes_by_key: bool
+
+    def to(self, key: bytes | None) -> str:
+        """Return where a message with a key goes."""
+        if key is None or not self.goes_by_key:
+            return self.by_table
+        return f"{self.topic}/{murmur2(key)}"
+
+    def moves(self, before: tuple[Any, ...], after: tuple[Any, ...]) -> bool:
+        """Return whether an update changes the row's key."""
+        return any(each.value(before) != each.value(after) for each in self.key)
+
+
+class Destinations:
+    """The rules of an output: `topic` is a template with {prefix}, {schema} and {table}."""
+
+    def __init__(self, *, prefix: str, topic: str, partition: str) -> None:
+        """Check nothing: the URL has been."""
+        self._prefix = prefix
+        self._topic = topic
+        self._partition = partition
+
+    def of(self, schema: str, table: TableInfo) -> Destination:
+        """Return a table's destination; raise `NeedsOperator` for a topic that cannot be."""
+        names = {"prefix": self._prefix, "schema": schema, "table": table.name}
+        topic = topic_name(self._topic.format(**names))
+        index = apply_key(table)
+        parts = () if index is None else index.columns
+        key = tuple(KeyColumn(part.offset, table.columns[part.offset]) for part in parts)
+        chosen = 0 if self._partition == ONE else murmur2(f"{schema}.{table.name}".encode())
+        return Destination(topic, f"{topic}/{chosen}", key, self._partition == BY_KEY and bool(key))
+
+    @property
+    def ddl(self) -> str:
+        """Where DDL and watermarks go."""
+        return f"{topic_name(f'{self._prefix}.ddl')}/0"
+
+    @property
+    def transactions(self) -> str:
+        """Where the begin and the end of transactions go."""
+        return f"{topic_name(f'{self._prefix}.transaction')}/0"
+
+
+def topic_name(text: str) -> str:
+    """Return a text as a topic's name; raise `NeedsOperator` for one that is too long."""
+    name = _UNFIT.sub("_", text)
+    if not 0 < len(name) <= TOPIC_BYTES_MAX or name in (".", ".."):
+        raise NeedsOperator(
+            f"{name!r} cannot be the name of a topic",
+            hint=f"names have up to {TOPIC_BYTES_MAX} characters: choose another topic or prefix in"
+            " the sink's URL, or route the table to a shorter name",
+            code=Code.KAFKA_TOPIC,
+        )
+    return name
+
+
+def parse_to(to: str) -> tuple[str, int]:
+    """Return topic and hash."""
+    topic, _, chosen = to.partition("/")
+    return topic, int(chosen)

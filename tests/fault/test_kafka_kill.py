@@ -1,0 +1,341 @@
+"""A Drainer that writes to Kafka and dies, brokers that die, and twins: each change once.
+
+Each run is a process of its own that ends by SIGKILL. After every one a reader with read_committed
+sees the bank's ledger up to the checkpoint: each row change once, and commit_ts never falls within
+a partition (`tests.kit.kafka.topic_reader` asserts that).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from deploy.local.kafka import KafkaSecurity, KafkaServer
+from drainer.sinks.opening import open_event_sink
+from drainer.sinks.protocol import Refused
+from drainer.task.events.messages import Message, Messages
+from penstock.errors import NeedsOperator, Retryable
+from penstock.pb import binlog_pb2
+from tests.kit.crash.forked_drainers import SETTLED, ForkedDrainers
+from tests.kit.fakes.local_drainer import CLUSTER, Way, run_drainer
+from tests.kit.kafka.topic_reader import Read, read_topics
+from tests.kit.servers.authority import Authority
+from tests.kit.workloads.bank import Bank
+from tests.kit.workloads.insert_stream import InsertStream
+
+pytestmark = [pytest.mark.fault, pytest.mark.slow]
+
+KILLED = -9
+STEPS = {"drainer.transaction_begun", "drainer.rows_changed", "drainer.checkpoint_stored",
+         "drainer.transaction_committed", "drainer.ddl_run"}  # fmt: skip
+LEDGER = {"seed": 5, "transactions": 40, "large_each": 20}
+
+
+def url_of(server: KafkaServer, prefix: str, options: str = "format=canal-json") -> str:
+    return f"kafka://{server.address}/?prefix={prefix}&partitions=3&partition=key&{options}"
+
+
+def stored_ts(url: str) -> int:
+    """Return the commit_ts of the checkpoint in Kafka."""
+    with closing(open_event_sink(url, cluster_id=CLUSTER, retry_s_max=60)) as sink:
+        found = sink.load_checkpoint()
+    return 0 if found is None else found.commit_ts
+
+
+Row = dict[str, str]
+
+
+def replayed(found: list[Read]) -> tuple[dict[str, Row], Counter[tuple[str, ...]]]:
+    """Return the accounts by id, and the entries, that canal-json messages leave.
+
+    Asserts that each change meets the row that the one before it has left.
+    """
+    accounts: dict[str, Row] = {}
+    entries: Counter[tuple[str, ...]] = Counter()
+    for each in found:
+        message = each.json
+        if message["isDdl"] or message["type"] == "TIDB_WATERMARK":
+            continue
+        (row,), kind = message["data"], message["type"]
+        old = row if kind == "DELETE" else (message["old"] or [None])[0]
+        if message["table"] == "account":
+            there = accounts.pop(row["id"], None)
+            assert (there is None) == (kind == "INSERT"), f"{message} is there twice"
+            assert there is None or there.items() <= old.items(), f"before {message} one is missing"
+            if kind != "DELETE":
+                accounts[row["id"]] = row
+        elif message["table"] == "entry":
+            if old is not None:
+                entries[tuple(old.values())[:2]] -= 1
+            if kind != "DELETE":
+                entries[tuple(row.values())[:2]] += 1
+    return accounts, +entries
+
+
+class Ledger:
+    """Where runs write to, and what readers must see there."""
+
+    def __init__(self, server: KafkaServer, prefix: str, folder: Path) -> None:
+        self.server, self.prefix = server, prefix
+        self.bank = Bank(**LEDGER)
+        self.url = url_of(server, prefix)
+        self.way = Way(url=self.url, folder=folder, strategy="events", bytes_max=20_000)
+        self._stamps = {
+            ts
+            for ts, data in self.bank.binlogs
+            if binlog_pb2.Binlog.FromString(data).tp != binlog_pb2.Rollback
+        }
+
+    def check(self) -> int:
+        """Assert that readers see the ledger up to the checkpoint, once; return that."""
+        through_ts = stored_ts(self.url)
+        found = read_topics(self.server.address, self.prefix)
+        changes = [each for each in found if each.json["type"] != "TIDB_WATERMARK"]
+        assert {each.commit_ts for each in changes} == {
+            ts for ts in self._stamps if ts <= through_ts
+        }
+        accounts, entries = replayed(found)
+        state = self.bank.state_at(through_ts)
+        assert {
+            (int(row["id"]), row["owner"], int(row["balance"])) for row in accounts.values()
+        } == state.accounts
+        assert entries == Counter(
+            {tuple(map(str, entry)): count for entry, count in state.entries.items()}
+        )
+        return through_ts
+
+
+_prefixes = iter(f"bank-{number}" for number in range(1000))
+
+
+@pytest.fixture(scope="module")
+def drainers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedDrainers]:
+    with ForkedDrainers(tmp_path_factory.mktemp("drainers") / "log") as made:
+        yield made
+
+
+def test_killed_at_every_step_readers_see_each_change_once(
+    kafka: KafkaServer, drainers: ForkedDrainers, tmp_path: Path
+) -> None:
+    ledger = Ledger(kafka, next(_prefixes), tmp_path / "0")
+    code, steps = drainers.run(ledger.way, bank=LEDGER)
+    assert code == SETTLED
+    assert ledger.check() == ledger.bank.last_ts
+    assert steps.keys() >= STEPS
+    for step in sorted(STEPS):
+        ledger = Ledger(kafka, next(_prefixes), tmp_path / step)
+        for passing in (1, 2, 3):
+            code, _ = drainers.run(ledger.way, bank=LEDGER, kill_at={step: passing})
+            assert code in (KILLED, SETTLED)
+            ledger.check()
+        assert drainers.run(ledger.way, bank=LEDGER)[0] == SETTLED
+        assert ledger.check() == ledger.bank.last_ts
+
+
+def test_a_broker_that_is_killed_and_comes_back_has_each_change_once(
+    fresh_kafka: KafkaServer, tmp_path: Path
+) -> None:
+    ledger = Ledger(fresh_kafka, "bank", tmp_path / "drainer")
+    ended: list[Any] = []
+    slowly = Way(url=ledger.url, folder=tmp_path / "drainer", strategy="events",
+                 bytes_max=20_000, rows_max=10, pause_s=0.3)  # fmt: skip
+    running = threading.Thread(
+        target=lambda: ended.append(asyncio.run(run_drainer(ledger.bank, slowly)))
+    )
+    running.start()
+    for _ in range(3):
+        time.sleep(1.5)
+        fresh_kafka.kill()
+        time.sleep(0.5)
+        fresh_kafka.start()
+    running.join(120)
+    assert ended
+    assert ended[0].commit_ts == ledger.bank.last_ts
+    assert ledger.check() == ledger.bank.last_ts
+
+
+def test_kafkas_own_console_consumer_sees_each_change_once(
+    kafka: KafkaServer, drainers: ForkedDrainers, tmp_path: Path
+) -> None:
+    ledger = Ledger(kafka, next(_prefixes), tmp_path)
+    step = "drainer.checkpoint_stored"
+    assert drainers.run(ledger.way, bank=LEDGER, kill_at={step: 3})[0] == KILLED
+    assert drainers.run(ledger.way, bank=LEDGER)[0] == SETTLED
+    topic = f"{ledger.prefix}.bank.account"
+    ours = Counter(
+        each.value for each in read_topics(kafka.address, ledger.prefix) if each.topic == topic
+    )
+    command = kafka.java(
+        "org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", kafka.address,
+        "--topic", topic, "--from-beginning", "--isolation-level", "read_committed",
+        "--timeout-ms", "8000",
+    )  # fmt: skip
+    done = subprocess.run(command, capture_output=True, check=False, timeout=90)
+    assert Counter(done.stdout.splitlines()) == ours
+    assert len(ours) > 20
+
+
+def begun(url: str, **options: Any) -> tuple[InsertStream, Any]:
+    stream = InsertStream()
+    sink = open_event_sink(url, cluster_id=CLUSTER, **options)
+    sink.load_checkpoint()
+    stream.create(sink)
+    return stream, sink
+
+
+def test_a_twin_is_fenced_in_the_middle_of_its_transaction(kafka: KafkaServer) -> None:
+    prefix = next(_prefixes)
+    url = url_of(kafka, prefix)
+    stream, first = begun(url)
+    second = open_event_sink(url, cluster_id=CLUSTER)
+    second.load_checkpoint()
+    point, later = stream.point(), stream.point()
+
+    def slices() -> Any:
+        yield from stream.messages(first, stream.batch({point.commit_ts: [1]}, is_slice=True))
+        batch = stream.batch({later.commit_ts: [2]})
+        second.put(stream.messages(second, batch), later)
+        yield from stream.messages(first, stream.batch({point.commit_ts: [3]}, is_slice=True))
+
+    with pytest.raises(NeedsOperator, match="another Drainer"):
+        first.put_slices(slices, point)
+    rows = [
+        each.json["data"][0]["id"]
+        for each in read_topics(kafka.address, prefix)
+        if each.json["data"]
+    ]
+    assert rows == ["2"]
+    first.close()
+    second.close()
+
+
+def test_with_at_least_once_all_is_there_and_a_reader_may_see_it_twice(
+    kafka: KafkaServer, drainers: ForkedDrainers, tmp_path: Path
+) -> None:
+    ledger = Ledger(kafka, next(_prefixes), tmp_path)
+    way = Way(url=f"{ledger.url}&delivery=at-least-once", folder=tmp_path, strategy="events")
+    step = "drainer.checkpoint_stored"
+    drainers.run(way, bank=LEDGER, kill_at={step: 3})
+    assert drainers.run(way, bank=LEDGER)[0] == SETTLED
+    found = read_topics(kafka.address, ledger.prefix, isolation="read_uncommitted", may_repeat=True)
+    assert ledger.bank.last_ts == max(each.commit_ts for each in found)
+
+
+# --- brokers with TLS and passwords ------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KafkaServer, Authority]]:
+    folder = tmp_path_factory.mktemp("secured")
+    authority = Authority(folder)
+    pair = authority.issue("broker")
+    security = KafkaSecurity(cert=pair.cert, key=pair.key, users={"alice": "se:cret"})
+    server = KafkaServer(folder / "kafka", security=security)
+    server.install()
+    server.start()
+    yield server, authority
+    server.kill()
+
+
+def test_over_tls_with_a_password_from_a_file(
+    secured: tuple[KafkaServer, Authority], tmp_path: Path
+) -> None:
+    server, authority = secured
+    file = tmp_path / "password"
+    file.write_text("se:cret\n")
+    url = f"kafka://alice@{server.address}/?ssl-ca={authority.file}&password-file={file}"
+    stream, sink = begun(url, retry_s_max=30)
+    last = stream.put(sink, 7)
+    sink.close()
+    with closing(open_event_sink(url, cluster_id=CLUSTER)) as again:
+        assert again.load_checkpoint() == last
+    file.write_text("wrong\n")
+    with closing(open_event_sink(url, cluster_id=CLUSTER, retry_s_max=30)) as refused:
+        with pytest.raises(NeedsOperator, match="refuses the user or the password") as error:
+            refused.load_checkpoint()
+        assert "wrong" not in str(error.value)
+        file.write_text("se:cret\n")  # The same sink, once it is mended.
+        assert refused.load_checkpoint() == last
+
+
+def test_a_certificate_of_another_authority_is_refused(
+    secured: tuple[KafkaServer, Authority], tmp_path: Path
+) -> None:
+    server, _ = secured
+    other = Authority(tmp_path, "other")
+    url = f"kafka://alice:se%3Acret@{server.address}/?ssl-ca={other.file}"
+    with (
+        closing(open_event_sink(url, cluster_id=CLUSTER, retry_s_max=20)) as sink,
+        pytest.raises(NeedsOperator, match="TLS towards Kafka"),
+    ):
+        sink.load_checkpoint()
+
+
+# --- bad input ---------------------------------------------------------------------------------
+
+
+def test_a_topic_that_is_missing_and_may_not_be_made_stops_before_anything(
+    kafka: KafkaServer,
+) -> None:
+    url = url_of(kafka, next(_prefixes), "create-topics=false&checkpoint-topic=none")
+    with pytest.raises(NeedsOperator, match="Kafka has no topic none"):
+        begun(url)
+
+
+def test_a_row_above_the_limit_stops_with_its_key_and_nothing_of_its_batch_is_there(
+    kafka: KafkaServer,
+) -> None:
+    prefix = next(_prefixes)
+    stream, sink = begun(url_of(kafka, prefix, "max-message-bytes=1000"))
+    before = stream.put(sink, 1)
+    message = Message(b"x" * 2000, b'{"id":"2"}', f"{prefix}.shop.t/0")
+    with pytest.raises(Refused, match=r"has 2010 bytes, and max-message-bytes is 1000"):
+        sink.put([Messages.of([(stream.ts + 1, message)])], stream.point())
+    sink.close()
+    assert stored_ts(url_of(kafka, prefix)) == before.commit_ts
+    found = read_topics(kafka.address, prefix)
+    assert max(each.commit_ts for each in found) == before.commit_ts
+
+
+def test_a_compacted_topic_takes_no_message_without_a_key(kafka: KafkaServer) -> None:
+    prefix = next(_prefixes)
+    admin = AdminClient({"bootstrap.servers": kafka.address})
+    topic = NewTopic(f"{prefix}.shop.t", 1, 1, config={"cleanup.policy": "compact"})
+    for future in admin.create_topics([topic]).values():
+        future.result()
+    stream, sink = begun(url_of(kafka, prefix, "partition=table"))
+    with pytest.raises(NeedsOperator, match=r"compacted|Kafka refuses a message"):
+        stream.put(sink, 1)
+    sink.close()
+
+
+def test_brokers_that_are_away_are_waited_for_and_then_named() -> None:
+    with (
+        closing(open_event_sink("kafka://127.0.0.1:1/", cluster_id=1, retry_s_max=1)) as sink,
+        pytest.raises(Retryable, match=r"Kafka at 127\.0\.0\.1:1"),
+    ):
+        sink.load_checkpoint()
+
+
+def test_a_topic_that_takes_less_than_messages_may_be_is_refused(kafka: KafkaServer) -> None:
+    prefix = next(_prefixes)
+    stream, sink = begun(url_of(kafka, prefix))
+    last = stream.put(sink, 1)
+    sink.close()
+    url = url_of(kafka, prefix, "max-message-bytes=5000000")
+    with closing(open_event_sink(url, cluster_id=CLUSTER)) as larger:
+        larger.load_checkpoint()
+        with pytest.raises(NeedsOperator, match="takes messages of up to 1048588 bytes"):
+            stream.put(larger, 2)
+    assert stored_ts(url) == last.commit_ts

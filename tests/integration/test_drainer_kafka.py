@@ -1,0 +1,76 @@
+"""Real Pumps and a real Drainer with Spark write to Kafka, and a standby takes over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local.etcd import EtcdServer
+from deploy.local.kafka import KafkaServer
+from pumpclient import PumpClient
+from tests.kit.kafka.topic_reader import read_topics
+from tests.kit.servers.fix_drainer import DrainerFactory
+
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
+
+
+def add(client: PumpClient, number: int) -> int:
+    with client.begin("shop") as txn:
+        txn.insert("item", {"id": number, "name": f"item {number}"})
+        txn.insert("item", {"id": number + 1000, "name": 'it\'s \\ "ü"'})
+    assert txn.commit_ts is not None
+    return txn.commit_ts
+
+
+@pytest.mark.parametrize("form", ["canal-json", "debezium", "maxwell"])
+def test_what_writers_commit_is_in_the_topics_once_over_a_takeover(
+    form: str,
+    etcd: Any,
+    etcd_server: EtcdServer,
+    pump_factory: Any,
+    drainer_factory: DrainerFactory,
+    kafka: KafkaServer,
+    tmp_path: Path,
+) -> None:
+    pump_factory(etcd_server.url)
+    settings = tmp_path / "settings.toml"
+    settings.write_text(
+        '[[filter.routes]]\nschema-pattern = "shop"\ntarget-schema = "store"\n', encoding="utf-8"
+    )
+    sink = f"kafka://{kafka.address}/?format={form}&prefix=e2e-{form}&partitions=2&partition=key"
+    with PumpClient.connect(etcd_server.url) as client:
+        client.execute_ddl("CREATE DATABASE shop")
+        client.execute_ddl("CREATE TABLE shop.item (id INT PRIMARY KEY, name VARCHAR(20))")
+        first_ts = add(client, 1)
+        active = drainer_factory(etcd_server.url, sink, config=settings)
+        active.wait_until(first_ts)
+        standby = drainer_factory(etcd_server.url, sink, config=settings, started=False)
+        standby.spawn()
+        last_ts = max(add(client, number) for number in range(2, 30))
+        active.wait_until(last_ts)
+        active.kill()  # As kill -9 does: the standby takes over.
+        client.execute_ddl("ALTER TABLE shop.item ADD COLUMN n INT")
+        last_ts = add(client, 30)
+        standby.wait_until(last_ts)
+    found = read_topics(kafka.address, f"e2e-{form}")
+    topic = f"e2e-{form}.store.item"
+    ids = [int(_row(form, each.json)["id"]) for each in found if each.topic == topic]
+    assert sorted(ids) == sorted([*range(1, 31), *range(1001, 1031)])
+    names = {_row(form, each.json)["name"] for each in found if each.topic == topic}
+    assert 'it\'s \\ "ü"' in names
+    statements = [
+        text
+        for each in found
+        if each.topic == f"e2e-{form}.ddl"
+        and (text := each.json.get("sql") or each.json.get("ddl"))
+    ]
+    assert len(statements) == 3
+    assert "ALTER TABLE" in statements[-1]
+
+
+def _row(form: str, message: Any) -> Any:
+    if form == "canal-json":
+        return message["data"][0]
+    return message["after" if form == "debezium" else "data"]

@@ -1,0 +1,1 @@
+"""Readers of topics, as a program has them that follows our rules."""

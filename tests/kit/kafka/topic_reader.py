@@ -1,0 +1,80 @@
+"""A reader of all topics under a prefix, with `isolation.level=read_committed`, to their ends."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from typing import Any, NamedTuple
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+
+class Read(NamedTuple):
+    """One message."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    commit_ts: int
+
+    @property
+    def json(self) -> Any:
+        """The value, read as JSON."""
+        assert self.value is not None
+        return json.loads(self.value)
+
+
+def read_topics(
+    address: str,
+    prefix: str,
+    *,
+    isolation: str = "read_committed",
+    may_repeat: bool = False,
+    **options: Any,
+) -> list[Read]:
+    """Return all messages, by commit_ts, and in their order within a partition.
+
+    Asserts that commit_ts never falls within a partition, unless batches may be there twice.
+    """
+    options = {"bootstrap.servers": address, "group.id": "reader", **options}
+    metadata = AdminClient(
+        {name: value for name, value in options.items() if name != "group.id"}
+    ).list_topics(timeout=20)
+    wanted = [
+        TopicPartition(name, number, OFFSET_BEGINNING)
+        for name, topic in metadata.topics.items()
+        for number in topic.partitions
+        if name.startswith(f"{prefix}.")
+    ]
+    consumer = Consumer(
+        options | {"isolation.level": isolation, "enable.partition.eof": True,
+                   "fetch.wait.max.ms": 20,
+                   "enable.auto.commit": False}
+    )  # fmt: skip
+    consumer.assign(wanted)
+    found, ended = [], 0
+    while ended < len(wanted):
+        message = consumer.poll(20)
+        assert message is not None, "the reader reaches the ends"
+        error = message.error()
+        if error is not None:
+            assert error.code() == KafkaError._PARTITION_EOF, error
+            ended += 1
+            continue
+        headers = dict(message.headers() or [])
+        found.append(
+            Read(
+                str(message.topic()), int(message.partition() or 0), int(message.offset() or 0),
+                message.key(), message.value(), int(headers["penstock.commit_ts"] or 0),
+            )
+        )  # fmt: skip
+    consumer.close()
+    last: dict[tuple[str, int], int] = defaultdict(int)
+    for each in found:
+        place = (each.topic, each.partition)
+        assert may_repeat or each.commit_ts >= last[place], f"commit_ts falls in {place}"
+        last[place] = each.commit_ts
+    return sorted(found, key=lambda each: each.commit_ts)
