@@ -147,8 +147,9 @@ def _ending(status: NodeStatus, verb: str, skip_drainers: Sequence[str]) -> tupl
         raise NeedsOperator(
             f"{status.node_id} is a program that reads the stream ({status.state}), which takes no"
             " calls",
-            hint="stop the program; if it will never read again: binlogctl update-drainer"
-            f" {status.node_id} --state offline lets Pumps drop what only it needs",
+            hint="stop the program, and start it again to continue; if it will never read again:"
+            f" binlogctl update-drainer {status.node_id} --state offline lets go of what only it"
+            " needs, for good",
             code=Code.NODE_STATE,
         )
     if status.state not in (NodeState.ONLINE, NodeState.STANDBY) and not again:

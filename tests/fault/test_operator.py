@@ -42,8 +42,8 @@ from tests.kit.wait import eventually
 pytestmark = pytest.mark.fault
 
 
-STATES = [state for state in NodeState if state is not NodeState.STANDBY]
-"""Those that an entry in etcd can have."""
+STATES = [each for each in NodeState if each not in (NodeState.STANDBY, NodeState.READING)]
+"""Those that an entry of a Pump or a Drainer in etcd can have."""
 
 
 @dataclass(frozen=True)

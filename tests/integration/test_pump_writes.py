@@ -186,7 +186,7 @@ def test_a_paused_pump_takes_commits_and_no_prewrites_until_it_ends(
             session.batches.Pause(penstock_pb2.PauseRequest(node_id="pump-9"), timeout=20)
         session.batches.Pause(penstock_pb2.PauseRequest(node_id="pump-1"), timeout=20)
         code, text = session.refusal(session.prewrite())
-        assert (code, text) == (grpc.StatusCode.FAILED_PRECONDITION, "no online: pausing")
+        assert (code, text) == (grpc.StatusCode.FAILED_PRECONDITION, "no online: pausing [PS-3103]")
         session.write(session.commit(prewrite))
         assert session.pump.wait() == 0
         status = session.registry.get(NodeKind.PUMP, "pump-1")
