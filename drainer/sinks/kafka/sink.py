@@ -10,12 +10,10 @@ again: the brokers fence it as soon as another one begins to write.
 
 from __future__ import annotations
 
-import logging
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -32,6 +30,7 @@ from drainer.sinks.kafka.kafka_url import parse_kafka_url
 from drainer.sinks.kafka.producing import Producing
 from drainer.sinks.kafka.refusals import REPLACED, refusal
 from drainer.sinks.kafka.topics import Topics
+from drainer.sinks.patience import Patience
 from drainer.sinks.protocol import (
     Refused,
     checkpoint_stored,
@@ -45,19 +44,14 @@ from drainer.task.events.messages import Message, Messages
 from drainer.task.events.topics.destination import parse_to
 from penstock.codes import Code
 from penstock.ddl import Catalog
-from penstock.errors import Retryable
 
 if TYPE_CHECKING:
     from drainer.sinks.protocol import Slices
     from penstock.ddl import SchemaChange
 
-log = logging.getLogger(__name__)
-
-_PAUSE_S = 0.2
 _TRY_S = 30.0
 """How long one try waits for the brokers."""
 _KEY_SHOWN = 200
-T = TypeVar("T")
 
 
 class KafkaSink:
@@ -68,13 +62,15 @@ class KafkaSink:
     def __init__(self, url: str, *, cluster_id: int, retry_s_max: float) -> None:
         self._target = parse_kafka_url(url)
         self._cluster_id = cluster_id
-        self._retry_s_max = retry_s_max
         self._ledger = Ledger()
         self._topics = Topics(self._target)
         self._producing: Producing | None = None
-        self._closing = threading.Event()
-        self._using = threading.Lock()
-        self._problem = ""
+        self._patience = Patience(
+            f"Kafka at {self._target.brokers}",
+            retry_s_max=retry_s_max,
+            let_go=self._drop,
+            passing=self._passing,
+        )
         self._watermark_s = 0.0
         self.encoding = self._target.encoding
 
@@ -92,7 +88,7 @@ class KafkaSink:
 
     def load_checkpoint(self) -> Checkpoint | None:
         """Return where to continue; nothing is written, and no one who writes is disturbed."""
-        self._ledger.loaded(self._retrying(lambda _: self._stored()))
+        self._ledger.loaded(self._patience.retrying(lambda _: self._stored()))
         return self._ledger.last
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
@@ -111,7 +107,7 @@ class KafkaSink:
             producing.flush(_TRY_S)
             producing.commit(_TRY_S)
 
-        self._retrying(attempt)
+        self._patience.retrying(attempt)
         self._drop()
 
     def put(self, messages: Sequence[Messages], checkpoint: Checkpoint) -> None:
@@ -153,13 +149,11 @@ class KafkaSink:
 
     def waits_for(self) -> str:
         """Return what keeps the brokers from taking messages; empty when nothing does."""
-        return self._problem
+        return self._patience.problem
 
     def close(self) -> None:
         """Let go of the brokers; a call that waits in another thread ends with `Retryable`."""
-        self._closing.set()
-        with self._using:
-            self._drop()
+        self._patience.close()
 
     # --- a transaction ---------------------------------------------------------------------
 
@@ -188,7 +182,7 @@ class KafkaSink:
             producing.commit(_TRY_S)
             transaction_committed()
 
-        self._retrying(attempt)
+        self._patience.retrying(attempt)
         self._ledger.wrote(text)
 
     def _begin_writing(self) -> Producing:
@@ -196,7 +190,9 @@ class KafkaSink:
             transactional_id = ""
             if self._target.is_transactional:
                 transactional_id = f"penstock-{self._target.prefix}-{self._cluster_id}"
-            self._producing = Producing(self._target, transactional_id, self._closing.is_set)
+            self._producing = Producing(
+                self._target, transactional_id, self._patience.closing.is_set
+            )
             self._producing.begin_writing(_TRY_S)
         return self._producing
 
@@ -232,7 +228,7 @@ class KafkaSink:
     def _stored(self) -> str | None:
         """Return this cluster's checkpoint; `NeedsOperator` where others have one of the output."""
         target = self._target
-        looking = self._producing or Producing(target, "", self._closing.is_set)
+        looking = self._producing or Producing(target, "", self._patience.closing.is_set)
         try:
             if not self._topics.has(target.checkpoint_topic, looking.admin):
                 return None
@@ -253,40 +249,15 @@ class KafkaSink:
         if producing is not None:
             producing.abandon()
 
-    def _retrying(self, attempt: Callable[[bool], T]) -> T:
-        """Return what `attempt` returns; it is given whether it was tried before."""
-        began_s, is_retried = time.monotonic(), False
-        with self._using:
-            while True:
-                if self._closing.is_set():
-                    raise Retryable("the sink is closed", code=Code.CLOSED)
-                try:
-                    made = attempt(is_retried)
-                    self._problem = ""
-                    return made
-                except KafkaException as error:
-                    self._drop()
-                    fault: KafkaError = error.args[0]
-                    found = None if fault.code() in REPLACED else refusal(fault)
-                    if found is not None:
-                        raise found from error
-                    problem, self._problem = error, fault.str()
-                except BaseException:
-                    self._drop()
-                    raise
-                self._topics.forget()
-                is_retried = True
-                if time.monotonic() - began_s > self._retry_s_max:
-                    raise Retryable(
-                        f"Kafka at {self._target.brokers}: {self._problem}, for"
-                        f" {self._retry_s_max:.0f} s",
-                        code=Code.SINK_AWAY,
-                    ) from problem
-                log.warning("Kafka at %s: %s; trying again", self._target.brokers, self._problem)
-                if self._closing.wait(_PAUSE_S):
-                    raise Retryable(
-                        "the sink was closed while it waited", code=Code.CLOSED
-                    ) from problem
+    def _passing(self, error: Exception) -> str:
+        if not isinstance(error, KafkaException):
+            raise error
+        fault: KafkaError = error.args[0]
+        found = None if fault.code() in REPLACED else refusal(fault)
+        if found is not None:
+            raise found from error
+        self._topics.forget()
+        return fault.str()
 
 
 def _oversize(topic: str, message: Message, bytes_max: int) -> Refused:
