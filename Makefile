@@ -15,7 +15,7 @@ NEEDS_demo := $(if $(filter mysql,$(SINK)),mariadb) $(if $(filter mysql tidb,$(S
 NEEDS_test := mariadb clients tests servers
 NEEDS_test-slow := $(NEEDS_test) sysbench conformance helm kafka
 NEEDS_test-tidb := mariadb sysbench tidb
-NEEDS_bench := mariadb clients sysbench
+NEEDS_bench := mariadb clients sysbench kafka
 WANTED = $(sort $(foreach goal,$(MAKECMDGOALS),$(NEEDS_$(goal))))
 
 setup:  ## Virtual environment, packages, etcd, a JRE if there is no Java 17+
