@@ -46,6 +46,7 @@ class Cluster:
         self._at = ["--etcd-urls", self.etcd.url, *(["--pd-address", pd.url] if pd else [])]
         self.mariadb = MariadbServer(home / "mariadb") if sink == "mysql" else None
         self.kafka = KafkaServer(home / "kafka") if sink == "kafka" else None
+        self._downstream = [each for each in (self.mariadb, self.kafka) if each]
         self.pumps = {f"pump-{n}": self._pump(f"pump-{n}") for n in range(1, pumps + 1)}
         self.sink_url = self.mariadb.url if self.mariadb else f"sqlite:///{home / 'downstream.db'}"
         if sink == "files":
@@ -80,7 +81,7 @@ class Cluster:
         """Start everything and wait until every node is online."""
         try:
             self.etcd.start()
-            for server in filter(None, (self.mariadb, self.kafka)):
+            for server in self._downstream:
                 server.install()
                 server.start()
             for node in self.nodes.values():
@@ -108,8 +109,7 @@ class Cluster:
 
     def stop(self) -> None:
         """Stop the Drainer, the Pumps, the downstream and etcd, and wait for each."""
-        downstream = filter(None, (self.mariadb, self.kafka))
-        for node in (self.drainer, *self.pumps.values(), *downstream, self.etcd):
+        for node in (self.drainer, *self.pumps.values(), *self._downstream, self.etcd):
             node.stop()
 
     def wait_online(self) -> None:

@@ -16,10 +16,11 @@ table are in their order. The answer is `Messages`, in commit order.
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import Any, Self
 
 import numpy as np
@@ -164,21 +165,29 @@ def answer(payload: bytes) -> bytes:
 
     Raises `Malformed` for row bytes that do not fit their table, and for values without a form.
     """
-    return encoded_messages(EventUnit.decode(payload)).encode()
+    # All rows and messages of the unit live until its end, and nothing refers back to another:
+    # the collector would look through them again and again, and find nothing.
+    gc.disable()
+    try:
+        return encoded_messages(EventUnit.decode(payload)).encode()
+    finally:
+        gc.enable()
 
 
 def encoded_messages(unit: EventUnit) -> Messages:
     """Return the messages of a unit, in commit order."""
     encoder = encoder_of(unit.encoding)
     encode = encoder.slice if unit.is_slice else encoder.transaction
-    made: list[tuple[int, Message]] = []
+    stamps: list[int] = []
+    made: list[Message] = []
     events, ends = _events(unit)
     begin = 0
     for commit_ts, end in zip(unit.commit_ts, ends, strict=True):
         if begin < end:
-            made += [(commit_ts, message) for message in encode(commit_ts, events[begin:end])]
+            made += encode(commit_ts, events[begin:end])
+            stamps += repeat(commit_ts, len(made) - len(stamps))
         begin = end
-    return Messages.of(made)
+    return Messages.at(stamps, made)
 
 
 def _events(unit: EventUnit) -> tuple[list[RowEvent], list[int]]:
