@@ -36,7 +36,7 @@ from tests.bench.lag import WARM_UP_S, Acknowledged, process_s
 from tests.bench.steady_writers import Pace
 from tests.kit.kafka.topic_reader import Read, read_topics
 
-ROWS = 400_000
+ROWS = 200_000
 ROWS_PER_TRANSACTION = 20
 WRITERS = 4
 FORMATS = {"canal_json": "canal-json", "debezium": "debezium"}
@@ -248,6 +248,7 @@ def measure_lag(home: Path) -> Iterator[Figure]:
             Pace(etcd_url=cluster.etcd.url, rate=LAG_RATE, seconds=WARM_UP_S + LAG_S)
         )
         seen = reader.follow(log)
+        reader.close()
     lags_ms = log.lags_ms(seen)
     detail = {
         "transactions_per_s": round(log.rate),
@@ -288,6 +289,10 @@ class RowReader:
             self._look()
         assert log.commits, "the writers failed, see above"
         return self.until(log.commits[-1][0])
+
+    def close(self) -> None:
+        """Hang up on the brokers, before they are stopped."""
+        self._consumer.close()
 
     def _look(self) -> None:
         for message in self._consumer.consume(500, 0.005):
