@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fetches programs that only tests need and that run on a Java: their jars, from Maven's central repository.
+# Fetches programs that only tests, benchmarks and the demo need and that run on a Java: their jars, from Maven's central repository.
 #
 #   deploy/jars.sh FOLDER NAME...    fetches, unless that is done; FOLDER/NAME leads to the jars. NAME is one of
 #       kafka    a Kafka broker and its command-line tools; `deploy/local/kafka.py` starts them

@@ -40,7 +40,7 @@ from drainer.sinks.protocol import (
     transaction_committed,
 )
 from drainer.task.events.encoding import stream_encoder_of
-from drainer.task.events.messages import Message, Messages
+from drainer.task.events.messages import Messages
 from drainer.task.events.topics.destination import parse_to
 from penstock.codes import Code
 from penstock.ddl import Catalog
@@ -197,19 +197,18 @@ class KafkaSink:
         return self._producing
 
     def _send(self, producing: Producing, messages: Messages) -> None:
-        made = list(messages)
-        places = {message.to: parse_to(message.to) for _, message in made}
+        places = {to: parse_to(to) for to in messages.destinations()}
         self._topics.ensure((topic for topic, _ in places.values()), producing.admin)
         chosen = {
             to: (topic, self._topics.partition(topic, number))
             for to, (topic, number) in places.items()
         }
         bytes_max = self._target.message_bytes_max
-        for commit_ts, message in made:
-            topic, partition = chosen[message.to]
-            value, key = message.value, message.key
-            if len(value or b"") + len(key or b"") > bytes_max:
-                raise _oversize(topic, message, bytes_max)
+        for commit_ts, to, key, value, _ in messages.rows():
+            topic, partition = chosen[to]
+            size = len(value or b"") + len(key or b"")
+            if size > bytes_max:
+                raise _oversize(topic, key, size, bytes_max)
             producing.produce(topic, value, key, partition, b"%d" % commit_ts)
 
     def _send_watermark(self, producing: Producing, checkpoint: Checkpoint) -> None:
@@ -260,12 +259,11 @@ class KafkaSink:
         return fault.str()
 
 
-def _oversize(topic: str, message: Message, bytes_max: int) -> Refused:
-    key = (message.key or b"").decode(errors="replace")[:_KEY_SHOWN]
-    size = len(message.value or b"") + len(message.key or b"")
+def _oversize(topic: str, key: bytes | None, size: int, bytes_max: int) -> Refused:
+    shown = (key or b"").decode(errors="replace")[:_KEY_SHOWN]
     return Refused(
-        f"a message for topic {topic}, key {key or 'none'}, has {size} bytes, and max-message-bytes"
-        f" is {bytes_max}",
+        f"a message for topic {topic}, key {shown or 'none'}, has {size} bytes, and"
+        f" max-message-bytes is {bytes_max}",
         hint="raise max-message-bytes in the sink's URL and max.message.bytes of the topic; or set"
         " oversize=key-only, by which readers get the row's key alone",
         code=Code.KAFKA_SIZE,

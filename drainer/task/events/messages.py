@@ -12,7 +12,8 @@ The values are one piece of memory, so an output that only appends them writes a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -32,6 +33,7 @@ _SCHEMA = pa.schema(
 )
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, StopIteration)
 
+Headers = Sequence[tuple[str, bytes]]
 Ends = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -58,14 +60,13 @@ class Messages:
     def of(cls, messages: Iterable[tuple[int, Message]]) -> Self:
         """Return messages, each given with its commit_ts."""
         pairs = list(messages)
-        made = [message for _, message in pairs]
-        columns = [
-            [commit_ts for commit_ts, _ in pairs],
-            [message.to for message in made],
-            [message.key for message in made],
-            [message.value for message in made],
-            [message.headers for message in made],
-        ]
+        return cls.at([commit_ts for commit_ts, _ in pairs], [message for _, message in pairs])
+
+    @classmethod
+    def at(cls, commit_ts: Sequence[int], messages: Sequence[Message]) -> Self:
+        """Return messages, whose commit_ts are in the same places."""
+        value, key, to, headers = zip(*messages, strict=True) if messages else ((),) * 4
+        columns = (commit_ts, to, key, value, headers)
         arrays = [pa.array(c, f.type) for c, f in zip(columns, _SCHEMA, strict=True)]
         return cls(pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA))
 
@@ -75,9 +76,20 @@ class Messages:
 
     def __iter__(self) -> Iterator[tuple[int, Message]]:
         """Yield each with its commit_ts."""
-        columns = [self._columns.column(name).to_pylist() for name in _SCHEMA.names]
-        for commit_ts, to, key, value, headers in zip(*columns, strict=True):
+        for commit_ts, to, key, value, headers in self.rows():
             yield commit_ts, Message(value, key, to, tuple(headers))
+
+    def rows(self) -> Iterator[tuple[int, str, bytes | None, bytes | None, Headers]]:
+        """Return their columns, row by row: no object for each, as many outlive a collection."""
+        *columns, headers = (self._columns.column(name) for name in _SCHEMA.names)
+        has_none = not len(headers.values)
+        named = repeat((), len(self)) if has_none else headers.to_pylist()
+        return zip(*(column.to_pylist() for column in columns), named, strict=True)
+
+    def destinations(self) -> list[str]:
+        """Return where they go, each place once."""
+        places: list[str] = self._columns.column("to").unique().to_pylist()
+        return places
 
     @property
     def commit_ts(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
