@@ -43,6 +43,7 @@ class Producing:
             "logger": log,
             "log_level": 0,  # It repeats itself while brokers are away; calls say what matters.
         }
+        self._target = target
         self._is_closing = is_closing
         self._is_transactional = bool(transactional_id)
         self._fault: KafkaError | None = None
@@ -145,8 +146,16 @@ class Producing:
         self._producer.poll(0)
         self.admin.poll(0)
         fault, self._fault = self._fault, None
-        if fault is not None:
-            raise refusal(fault, self._topic) or KafkaException(fault)
+        if fault is None:
+            return
+        if is_of_credentials(fault) and self._is_outdated():
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT, "the password has changed"))
+        raise refusal(fault, self._topic) or KafkaException(fault)
+
+    def _is_outdated(self) -> bool:
+        """Return whether the password file has another password than this connection."""
+        now = self._target.client_options()
+        return bool(now.get("sasl.password") != self.options.get("sasl.password"))
 
     def _check_open(self) -> None:
         if self._is_closing():

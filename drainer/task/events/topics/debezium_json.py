@@ -222,7 +222,10 @@ class DebeziumJson:
 
     def _compiled(self, schema: str, table: TableInfo) -> _DebeziumTable:
         destination = self._destinations.of(schema, table)
-        types = {c.name: debezium_type(c, self._decimals) for c in written_columns(table)}
+        types = {
+            c.name: debezium_type(c, self._decimals, has_schema=self._schemas)
+            for c in written_columns(table)
+        }
         fields = [
             {**types[c.name].schema, "optional": not c.is_not_null, "field": c.name}
             for c in written_columns(table)
