@@ -72,8 +72,9 @@ def measure(name: str, home: Path) -> Iterator[Figure]:
         watched = _watch(cluster, last_ts)
         drainer_s = process_s(cluster.drainer.pid)
         cluster.drainer.stop()
-        made = read_topics(address, PREFIX)
         ends = [commit_ts for commit_ts, _ in watched]
+        # Watermarks went on until the Drainer was stopped.
+        made = [each for each in read_topics(address, PREFIX) if each.commit_ts <= ends[-1]]
         theirs = Sent.bare(address, made, ends)
     first_row_ts = next(each.commit_ts for each in made if each.topic == _TOPIC)
     # Spark starts while the first batch waits for it, so that one does not count.
