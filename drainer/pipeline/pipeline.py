@@ -262,9 +262,12 @@ class Pipeline:
             await self._apply(work)
             _checkpoint_known()
             self.progress.committed(work.step, work.checkpoint, time.monotonic() - started_s)
-            self.progress.missed_rows = self._downstream.strategy.missed_rows
+            strategy = self._downstream.strategy
+            self.progress.missed_rows = strategy.missed_rows
+            self.progress.messages = strategy.messages
+            self.progress.message_bytes = strategy.message_bytes
             self.progress.repeated = self._planner.repeated
-            self.progress.partitions_s = self._downstream.strategy.partitions_s
+            self.progress.partitions_s = strategy.partitions_s
             self._source.relay.trim(work.checkpoint.commit_ts)
             self._slots += 1
             self._wake.set()

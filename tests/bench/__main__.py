@@ -4,8 +4,10 @@
 
 `pump` is all that concerns the Pump, `drainer` all that concerns the Drainer. `pump.restart`,
 `pump.stored` and `catchup.10g` write tens of gigabytes, and run only under their own names and for
-these two; CATCHUP_GB=1 makes the last one small. `tidb` runs under its name only, too: it needs the
-TiDB that `deploy/go.sh .venv/servers tidb` builds. What is being measured stands on stderr.
+these two; CATCHUP_GB=1 makes the last one small. `outputs.kafka.memory` takes
+KAFKA_MEMORY_S seconds, and runs under its name and for `outputs`. `tidb` runs under its name only,
+too: it needs the TiDB that `deploy/go.sh .venv/servers tidb` builds. What is being measured stands
+on stderr.
 
     {"name", "value", "unit", "baseline", "ratio", "detail"}
 

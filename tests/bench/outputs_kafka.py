@@ -52,6 +52,8 @@ _TABLE = (
     "CREATE TABLE {} (id BIGINT NOT NULL, k INT NOT NULL DEFAULT 0,"
     " c VARCHAR(120) NOT NULL DEFAULT '', pad VARCHAR(60) NOT NULL DEFAULT '', PRIMARY KEY (id))"
 )
+_SMALL_TABLE = "CREATE TABLE {} (id BIGINT NOT NULL, a INT, b VARCHAR(200), PRIMARY KEY (id))"
+"""What `tests.bench.steady_writers` writes into."""
 
 
 # --- rows a second -----------------------------------------------------------------------------
@@ -70,8 +72,9 @@ def measure(name: str, home: Path) -> Iterator[Figure]:
         watched = _watch(cluster, last_ts)
         drainer_s = process_s(cluster.drainer.pid)
         cluster.drainer.stop()
-        made = read_topics(address, PREFIX)
         ends = [commit_ts for commit_ts, _ in watched]
+        # Watermarks went on until the Drainer was stopped.
+        made = [each for each in read_topics(address, PREFIX) if each.commit_ts <= ends[-1]]
         theirs = Sent.bare(address, made, ends)
     first_row_ts = next(each.commit_ts for each in made if each.topic == _TOPIC)
     # Spark starts while the first batch waits for it, so that one does not count.
@@ -235,15 +238,9 @@ def measure_lag(home: Path) -> Iterator[Figure]:
         PumpClient.connect(cluster.etcd.url) as client,
     ):
         assert cluster.kafka is not None
-        _create(
-            client, "CREATE TABLE {} (id BIGINT NOT NULL, a INT, b VARCHAR(200), PRIMARY KEY (id))"
-        )
+        _create(client, _SMALL_TABLE)
         bare_ms = _bare_rounds_ms(cluster.kafka.address)
-        with client.begin("bench") as first:
-            first.insert("t", (-1, 0, "Spark takes some seconds to start"))
-        assert first.commit_ts is not None
-        reader = RowReader(cluster.kafka.address)
-        reader.until(first.commit_ts)
+        reader = _first_row(client, cluster.kafka.address)
         log = Acknowledged(
             Pace(etcd_url=cluster.etcd.url, rate=LAG_RATE, seconds=WARM_UP_S + LAG_S)
         )
@@ -264,6 +261,16 @@ def measure_lag(home: Path) -> Iterator[Figure]:
             baseline=percentile(bare_ms, share),
             detail=detail,
         )
+
+
+def _first_row(client: PumpClient, address: str) -> RowReader:
+    """Return a reader that has a first row: Spark takes some seconds to start."""
+    with client.begin("bench") as first:
+        first.insert("t", (-1, 0, "the first one"))
+    assert first.commit_ts is not None
+    reader = RowReader(address)
+    reader.until(first.commit_ts)
+    return reader
 
 
 class RowReader:
@@ -328,9 +335,9 @@ def measure_memory(home: Path) -> Iterator[Figure]:
         Cluster(home, sink="kafka", sink_options=f"prefix={PREFIX}") as cluster,
         PumpClient.connect(cluster.etcd.url) as client,
     ):
-        _create(
-            client, "CREATE TABLE {} (id BIGINT NOT NULL, a INT, b VARCHAR(200), PRIMARY KEY (id))"
-        )
+        _create(client, _SMALL_TABLE)
+        assert cluster.kafka is not None
+        _first_row(client, cluster.kafka.address).close()
         seconds = MEMORY_WARM_UP_S + MEMORY_S
         log = Acknowledged(Pace(etcd_url=cluster.etcd.url, rate=LAG_RATE, seconds=seconds))
         log.done.wait(MEMORY_WARM_UP_S)
