@@ -11,8 +11,9 @@ again: the brokers fence it as soon as another one begins to write.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError, KafkaException
@@ -39,7 +40,7 @@ from drainer.sinks.protocol import (
     transaction_begun,
     transaction_committed,
 )
-from drainer.task.events.encoding import stream_encoder_of
+from drainer.task.events.encoding import encoder_of, stream_encoder_of
 from drainer.task.events.messages import Message, Messages
 from drainer.task.events.topics.destination import parse_to
 from penstock.codes import Code
@@ -60,7 +61,7 @@ class KafkaSink:
     batch_bytes_max = 0
 
     def __init__(self, url: str, *, cluster_id: int, retry_s_max: float) -> None:
-        self._target = parse_kafka_url(url)
+        self._target = parse_kafka_url(url).of_cluster(cluster_id)
         self._cluster_id = cluster_id
         self._ledger = Ledger()
         self._topics = Topics(self._target)
@@ -124,14 +125,15 @@ class KafkaSink:
 
         def work(producing: Producing) -> None:
             with closing(slices()) as parts:
-                for each in parts:
+                whole = self._joined(parts) if self._target.sends_transactions else parts
+                for each in whole:
                     self._send(producing, each)
 
         self._commit(work, checkpoint)
 
     def run_ddl(self, change: SchemaChange, checkpoint: Checkpoint, *, maybe_done: bool) -> None:
         """Send the message of a DDL and `checkpoint`; `maybe_done` changes nothing."""
-        made = stream_encoder_of(self.encoding).ddl(checkpoint.commit_ts, change)
+        made = encoder_of(self.encoding).ddl(checkpoint.commit_ts, change)
         messages = Messages.of((checkpoint.commit_ts, message) for message in made)
 
         def work(producing: Producing) -> None:
@@ -208,9 +210,38 @@ class KafkaSink:
         for commit_ts, message in made:
             topic, partition = chosen[message.to]
             value, key = message.value, message.key
-            if len(value or b"") + len(key or b"") > bytes_max:
-                raise _oversize(topic, message, bytes_max)
+            size = len(value or b"") + len(key or b"")
+            if size > bytes_max:
+                raise self._oversize(commit_ts, message, size)
             producing.produce(topic, value, key, partition, b"%d" % commit_ts)
+
+    def _joined(self, parts: Iterable[Messages]) -> Iterator[Messages]:
+        """Yield the one message that the parts of a transaction are, of which there may be none."""
+        held: list[bytes] = []
+        size, bytes_max = 0, self._target.message_bytes_max
+        for commit_ts, message in chain.from_iterable(parts):
+            held.append(message.value or b"")
+            size += len(held[-1])
+            if size > bytes_max:
+                raise self._oversize(commit_ts, message, size, "at least ")
+        if held:
+            yield Messages.of([(commit_ts, message._replace(value=b"".join(held)))])
+
+    def _oversize(self, commit_ts: int, message: Message, size: int, or_more: str = "") -> Refused:
+        topic, _ = parse_to(message.to)
+        key = (message.key or b"").decode(errors="replace")[:_KEY_SHOWN]
+        what = f"transaction {commit_ts}, key {key or 'none'}"
+        other = "set oversize=key-only, by which readers get the row's key alone"
+        if self._target.sends_transactions:
+            what = f"transaction {commit_ts}"
+            other = "choose a format in which a message is a row"
+        return Refused(
+            f"a message for topic {topic} ({what}) has {or_more}{size} bytes, and max-message-bytes"
+            f" is {self._target.message_bytes_max}",
+            hint="raise max-message-bytes in the sink's URL and max.message.bytes of the topic; or"
+            f" {other}",
+            code=Code.KAFKA_SIZE,
+        )
 
     def _send_watermark(self, producing: Producing, checkpoint: Checkpoint) -> None:
         every_s, now_s = self._target.watermark_s, time.monotonic()
@@ -258,15 +289,3 @@ class KafkaSink:
             raise found from error
         self._topics.forget()
         return fault.str()
-
-
-def _oversize(topic: str, message: Message, bytes_max: int) -> Refused:
-    key = (message.key or b"").decode(errors="replace")[:_KEY_SHOWN]
-    size = len(message.value or b"") + len(message.key or b"")
-    return Refused(
-        f"a message for topic {topic}, key {key or 'none'}, has {size} bytes, and max-message-bytes"
-        f" is {bytes_max}",
-        hint="raise max-message-bytes in the sink's URL and max.message.bytes of the topic; or set"
-        " oversize=key-only, by which readers get the row's key alone",
-        code=Code.KAFKA_SIZE,
-    )

@@ -12,6 +12,7 @@ from penstock.errors import Malformed
 
 TIDB_BINLOG_FILE = "tidb-binlog-file"
 CANAL_JSON, DEBEZIUM, MAXWELL = "canal-json", "debezium", "maxwell"
+TIDB_BINLOG = "tidb-binlog"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +31,16 @@ def encoder_of(encoding: Encoding) -> Encoder:
         from drainer.task.events.tidb_binlog_file import TidbBinlogFile
 
         return TidbBinlogFile(**options)
+    if encoding.format == TIDB_BINLOG:
+        from drainer.task.events.tidb_binlog_topic import TidbBinlogTopic
+
+        return TidbBinlogTopic(**options)
     return stream_encoder_of(encoding)
 
 
 @lru_cache(maxsize=16)
 def stream_encoder_of(encoding: Encoding) -> StreamEncoder:
-    """Return the (cached) encoder of an output with topics; raise `Malformed` likewise."""
+    """Return the (cached) encoder of an output with watermarks; raise `Malformed` likewise."""
     options = dict(encoding.options)
     if encoding.format not in (CANAL_JSON, DEBEZIUM, MAXWELL):
         raise Malformed(
