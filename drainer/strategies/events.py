@@ -49,9 +49,9 @@ class Events:
         return made
 
     async def _messages(self, batch: HeldBatch) -> list[Messages]:
-        units = await asyncio.to_thread(self._units, batch)
+        units, beginnings = await asyncio.to_thread(self._units, batch), batch.beginnings
         del batch
-        return [Messages.decode(each) for each in await self._dispatcher.run(units)]
+        return [Messages.decode(each, beginnings) for each in await self._dispatcher.run(units)]
 
     def _units(self, batch: HeldBatch) -> list[bytes]:
         return [unit.encode() for unit in event_units(batch, self._sink.encoding, self._parts)]

@@ -5,7 +5,7 @@ kafka://user@host:9092,host2:9092/?format=canal-json&prefix=shop&password-file=/
 format               canal-json, debezium, maxwell, tidb-binlog
 prefix               what the names of topics begin with; two outputs differ in it
 topic                a table's topic: {prefix}.{schema}.{table}; {cluster} is the cluster's id
-partition            table, key or one: see drainer.task.events.topics.destination
+partition            table, key, ts or one: see drainer.task.events.topics.destination
 create-topics        true; false: a topic that is missing stops the Drainer
 partitions           of topics that are made; 0: as the broker has it
 replication-factor   the same

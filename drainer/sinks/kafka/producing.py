@@ -29,6 +29,9 @@ _QUEUE_KIB_MIN = 64 << 10
 """What waits to be sent; a message that is larger has to fit, too."""
 _BATCH_BYTES_MAX = 1_000_000
 
+Headers = list[tuple[str, str | bytes | None]]
+_NO_HEADERS: Headers = []
+
 
 class Producing:
     """A connection to write with; used by one thread."""
@@ -90,12 +93,14 @@ class Producing:
             self._producer.begin_transaction()
 
     def produce(
-        self, topic: str, value: bytes | None, key: bytes | None, partition: int, commit_ts: bytes
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int,
+        headers: Headers = _NO_HEADERS,
     ) -> None:
         """Send a message, soon; wait while many are on their way."""
-        headers: list[tuple[str, str | bytes | None]] = []
-        if commit_ts:
-            headers.append(("penstock.commit_ts", commit_ts))
         while True:
             try:
                 self._producer.produce(topic, value, key, partition, headers=headers)

@@ -13,7 +13,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from itertools import chain
+from dataclasses import asdict
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError, KafkaException
@@ -28,7 +30,7 @@ from drainer.sinks.checkpoint import (
 )
 from drainer.sinks.kafka.checkpoint_topic import checkpoint_key, read_checkpoints
 from drainer.sinks.kafka.kafka_url import parse_kafka_url
-from drainer.sinks.kafka.producing import Producing
+from drainer.sinks.kafka.producing import Headers, Producing
 from drainer.sinks.kafka.refusals import REPLACED, refusal
 from drainer.sinks.kafka.topics import Topics
 from drainer.sinks.patience import Patience
@@ -42,7 +44,9 @@ from drainer.sinks.protocol import (
 )
 from drainer.task.events.encoding import encoder_of, stream_encoder_of
 from drainer.task.events.messages import Message, Messages
-from drainer.task.events.topics.destination import parse_to
+from drainer.task.events.topics.destination import hash_of, topic_of
+from drainer.task.events.topics.json_row import json_text
+from drainer.task.work_unit import Beginning
 from penstock.codes import Code
 from penstock.ddl import Catalog
 
@@ -53,6 +57,7 @@ if TYPE_CHECKING:
 _TRY_S = 30.0
 """How long one try waits for the brokers."""
 _KEY_SHOWN = 200
+_COMMIT_TS, _START_TS, _ORIGIN = "penstock.commit_ts", "penstock.start_ts", "penstock.origin"
 
 
 class KafkaSink:
@@ -200,35 +205,43 @@ class KafkaSink:
 
     def _send(self, producing: Producing, messages: Messages) -> None:
         made = list(messages)
-        places = {message.to: parse_to(message.to) for _, message in made}
-        self._topics.ensure((topic for topic, _ in places.values()), producing.admin)
-        chosen = {
-            to: (topic, self._topics.partition(topic, number))
-            for to, (topic, number) in places.items()
-        }
+        self._topics.ensure({topic_of(message.to) for _, message in made}, producing.admin)
+        for commit_ts, group in groupby(made, itemgetter(0)):
+            headers = _headers(commit_ts, messages.beginnings.get(commit_ts))
+            self._send_transaction(producing, commit_ts, (each for _, each in group), headers)
+
+    def _send_transaction(
+        self, producing: Producing, commit_ts: int, messages: Iterable[Message], headers: Headers
+    ) -> None:
         bytes_max = self._target.message_bytes_max
-        for commit_ts, message in made:
-            topic, partition = chosen[message.to]
-            value, key = message.value, message.key
+        chosen: dict[str, tuple[str, int]] = {}
+        for message in messages:
+            value, key, to = message.value, message.key, message.to
             size = len(value or b"") + len(key or b"")
             if size > bytes_max:
                 raise self._oversize(commit_ts, message, size)
-            producing.produce(topic, value, key, partition, b"%d" % commit_ts)
+            if to not in chosen:
+                topic = topic_of(to)
+                chosen[to] = topic, self._topics.partition(topic, hash_of(to, commit_ts))
+            topic, partition = chosen[to]
+            producing.produce(topic, value, key, partition, headers)
 
     def _joined(self, parts: Iterable[Messages]) -> Iterator[Messages]:
         """Yield the one message that the parts of a transaction are, of which there may be none."""
         held: list[bytes] = []
         size, bytes_max = 0, self._target.message_bytes_max
-        for commit_ts, message in chain.from_iterable(parts):
-            held.append(message.value or b"")
-            size += len(held[-1])
-            if size > bytes_max:
-                raise self._oversize(commit_ts, message, size, "at least ")
+        for part in parts:
+            for commit_ts, message in part:
+                held.append(message.value or b"")
+                size += len(held[-1])
+                if size > bytes_max:
+                    raise self._oversize(commit_ts, message, size, "at least ")
         if held:
-            yield Messages.of([(commit_ts, message._replace(value=b"".join(held)))])
+            whole = message._replace(value=b"".join(held))
+            yield Messages.of([(commit_ts, whole)], part.beginnings)
 
     def _oversize(self, commit_ts: int, message: Message, size: int, or_more: str = "") -> Refused:
-        topic, _ = parse_to(message.to)
+        topic = topic_of(message.to)
         key = (message.key or b"").decode(errors="replace")[:_KEY_SHOWN]
         what = f"transaction {commit_ts}, key {key or 'none'}"
         other = "set oversize=key-only, by which readers get the row's key alone"
@@ -252,7 +265,7 @@ class KafkaSink:
 
     def _send_checkpoint(self, producing: Producing, text: str) -> None:
         key = checkpoint_key(self._target.prefix, self._cluster_id)
-        producing.produce(self._target.checkpoint_topic, text.encode(), key, 0, b"")
+        producing.produce(self._target.checkpoint_topic, text.encode(), key, 0)
 
     # --- what is stored --------------------------------------------------------------------
 
@@ -289,3 +302,13 @@ class KafkaSink:
             raise found from error
         self._topics.forget()
         return fault.str()
+
+
+def _headers(commit_ts: int, beginning: Beginning | None) -> Headers:
+    """Return the headers of a transaction's messages, or of a DDL's."""
+    made: Headers = [(_COMMIT_TS, b"%d" % commit_ts)]
+    if beginning is not None:
+        made.append((_START_TS, b"%d" % beginning.start_ts))
+        if beginning.origin is not None:
+            made.append((_ORIGIN, json_text(asdict(beginning.origin)).encode()))
+    return made

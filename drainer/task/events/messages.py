@@ -7,17 +7,19 @@
     value      large_binary or null   the message
     headers    map<string, binary>    for outputs whose messages have any
 
-The values are one piece of memory, so an output that only appends them writes all in one call.
+The values are one piece of memory, so an output that only appends them writes all in one call. How
+the transactions began does not travel: it is put beside the columns where they arrive.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
 
+from drainer.task.work_unit import Beginning
 from penstock.codes import Code
 from penstock.errors import Malformed
 
@@ -50,12 +52,20 @@ class Message(NamedTuple):
 class Messages:
     """Messages in commit order; immutable."""
 
-    def __init__(self, columns: pa.RecordBatch) -> None:
+    def __init__(
+        self, columns: pa.RecordBatch, beginnings: Mapping[int, Beginning] | None = None
+    ) -> None:
         """Take over columns as the module's table shows them."""
         self._columns = columns
+        self.beginnings = beginnings or {}
+        """How transactions began, by commit_ts, as far as it is known; also that of others."""
 
     @classmethod
-    def of(cls, messages: Iterable[tuple[int, Message]]) -> Self:
+    def of(
+        cls,
+        messages: Iterable[tuple[int, Message]],
+        beginnings: Mapping[int, Beginning] | None = None,
+    ) -> Self:
         """Return messages, each given with its commit_ts."""
         pairs = list(messages)
         made = [message for _, message in pairs]
@@ -67,7 +77,7 @@ class Messages:
             [message.headers for message in made],
         ]
         arrays = [pa.array(c, f.type) for c, f in zip(columns, _SCHEMA, strict=True)]
-        return cls(pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA))
+        return cls(pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA), beginnings)
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -102,13 +112,13 @@ class Messages:
         return encoded
 
     @classmethod
-    def decode(cls, data: bytes) -> Self:
+    def decode(cls, data: bytes, beginnings: Mapping[int, Beginning] | None = None) -> Self:
         """Return the messages in `data`, which they share memory with; raise `Malformed`."""
         try:
             with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
                 if reader.schema != _SCHEMA:
                     raise ValueError(f"columns {reader.schema.names}")
-                return cls(reader.read_next_batch())
+                return cls(reader.read_next_batch(), beginnings)
         except _UNREADABLE as error:
             raise Malformed(
                 f"undecodable messages: {error}",
