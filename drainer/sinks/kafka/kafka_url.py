@@ -10,7 +10,8 @@ create-topics        true; false: a topic that is missing stops the Drainer
 partitions           of topics that are made; 0: as the broker has it
 replication-factor   the same
 max-message-bytes    how large a message may be; topics must take that much
-oversize             stop, or key-only: a row above it has its key alone
+oversize             stop; key-only: a row above it has its key alone; claim-check: and a file
+claim-check-dir      the folder of such files
 delivery             exactly-once, or at-least-once for brokers without transactions
 transaction-timeout  after which a broker ends a transaction of a Drainer that has died
 compression          none, gzip, snappy, lz4, zstd
@@ -32,6 +33,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -47,7 +49,7 @@ from penstock.settings.setting import out_of_range
 
 T = TypeVar("T")
 
-STOP, KEY_ONLY = "stop", "key-only"
+STOP, KEY_ONLY, CLAIM_CHECK = OVERSIZE = "stop", "key-only", "claim-check"
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
 MESSAGE_BYTES_MAX = 1_000_000
 """A little below what a topic takes unless it is asked to take more."""
@@ -81,6 +83,12 @@ class KafkaTarget:
     watermark_s: float = 1.0
     checkpoint_topic: str = "_penstock_checkpoint"
     client_id: str = "penstock"
+    claim_check_dir: Path | None = None
+
+    @property
+    def cuts_rows(self) -> bool:
+        """True where a row that is too large becomes its key."""
+        return dict(self.encoding.options).get("bytes_max", "0") != "0"
 
     @property
     def sends_transactions(self) -> bool:
@@ -148,6 +156,7 @@ def parse_kafka_url(url: str) -> KafkaTarget:
         watermark_s=0.0 if is_tidb else options.seconds("watermark", "1s"),
         checkpoint_topic=topic_name(options.text("checkpoint-topic", "_penstock_checkpoint")),
         client_id=options.text("client-id", "penstock"),
+        claim_check_dir=None if is_tidb else _claim_check_dir(options),
         encoding=_tidb_encoding(options) if is_tidb else _encoding(options),
     )
     options.check_all_known()
@@ -162,13 +171,14 @@ def parse_kafka_url(url: str) -> KafkaTarget:
 
 def _encoding(options: _Options) -> Encoding:
     name = options.one_of("format", _FORMATS)
-    is_cut = options.one_of("oversize", (STOP, KEY_ONLY)) == KEY_ONLY
+    oversize = options.one_of("oversize", OVERSIZE)
     bytes_max = options.bytes("max-message-bytes", MESSAGE_BYTES_MAX)
     chosen = {
         "prefix": topic_name(options.text("prefix", "penstock")),
         "topic": _topic(options, _TOPIC, _FIELDS),
         "partition": options.one_of("partition", (BY_TABLE, *PARTITIONS)),
-        "bytes_max": str(bytes_max if is_cut else 0),
+        "bytes_max": str(0 if oversize == STOP else bytes_max),
+        "whole": str(oversize == CLAIM_CHECK),
     }
     if name == CANAL_JSON:
         chosen["old"] = options.one_of("old", ("full", "changed"))
@@ -185,6 +195,17 @@ def _tidb_encoding(options: _Options) -> Encoding:
     template = _topic(options, _TIDB_TOPIC, _TIDB_FIELDS)
     topic = template.replace("{prefix}", topic_name(options.text("prefix", "penstock")))
     return Encoding(TIDB_BINLOG, (("topic", topic), ("time_zone", zone)))
+
+
+def _claim_check_dir(options: _Options) -> Path | None:
+    folder = options.text("claim-check-dir", "")
+    if (options.one_of("oversize", OVERSIZE) == CLAIM_CHECK) != bool(folder):
+        raise out_of_range(
+            "claim-check-dir", folder, "name a folder together with oversize=claim-check"
+        )
+    if folder and not Path(folder).is_absolute():
+        raise out_of_range("claim-check-dir", folder, "write an absolute path: readers get it")
+    return Path(folder) if folder else None
 
 
 def _topic(options: _Options, default: str, fields: tuple[str, ...]) -> str:
@@ -280,4 +301,4 @@ class _Options:
 
 
 _OF_FORMATS = {"old", "schemas", "tombstones", "decimals", "time-zone", "partition", "partitions",
-               "oversize", "watermark"}  # fmt: skip
+               "oversize", "claim-check-dir", "watermark"}  # fmt: skip

@@ -29,7 +29,8 @@ _QUEUE_KIB_MIN = 64 << 10
 """What waits to be sent; a message that is larger has to fit, too."""
 _BATCH_BYTES_MAX = 1_000_000
 
-Headers = list[tuple[str, str | bytes | None]]
+Header = tuple[str, str | bytes | None]
+Headers = list[Header]
 _NO_HEADERS: Headers = []
 
 

@@ -29,11 +29,12 @@ from drainer.sinks.checkpoint import (
     overridden,
 )
 from drainer.sinks.kafka.checkpoint_topic import checkpoint_key, read_checkpoints
+from drainer.sinks.kafka.claim_check import ClaimCheck
 from drainer.sinks.kafka.kafka_url import parse_kafka_url
-from drainer.sinks.kafka.producing import Headers, Producing
+from drainer.sinks.kafka.producing import Header, Headers, Producing
 from drainer.sinks.kafka.refusals import REPLACED, refusal
 from drainer.sinks.kafka.topics import Topics
-from drainer.sinks.patience import Patience
+from drainer.sinks.patience import PASSING_ERRNOS, Patience
 from drainer.sinks.protocol import (
     Refused,
     checkpoint_stored,
@@ -43,7 +44,7 @@ from drainer.sinks.protocol import (
     transaction_committed,
 )
 from drainer.task.events.encoding import encoder_of, stream_encoder_of
-from drainer.task.events.messages import Message, Messages
+from drainer.task.events.messages import WHOLE, Message, Messages
 from drainer.task.events.topics.destination import hash_of, topic_of
 from drainer.task.events.topics.json_row import json_text
 from drainer.task.work_unit import Beginning
@@ -58,6 +59,7 @@ _TRY_S = 30.0
 """How long one try waits for the brokers."""
 _KEY_SHOWN = 200
 _COMMIT_TS, _START_TS, _ORIGIN = "penstock.commit_ts", "penstock.start_ts", "penstock.origin"
+_CLAIM_CHECK = "penstock.claim_check"
 
 
 class KafkaSink:
@@ -70,6 +72,8 @@ class KafkaSink:
         self._cluster_id = cluster_id
         self._ledger = Ledger()
         self._topics = Topics(self._target)
+        folder = self._target.claim_check_dir
+        self._claims = ClaimCheck(folder) if folder is not None else None
         self._producing: Producing | None = None
         self._patience = Patience(
             f"Kafka at {self._target.brokers}",
@@ -224,7 +228,16 @@ class KafkaSink:
                 topic = topic_of(to)
                 chosen[to] = topic, self._topics.partition(topic, hash_of(to, commit_ts))
             topic, partition = chosen[to]
-            producing.produce(topic, value, key, partition, headers)
+            sent = headers
+            if message.headers:
+                sent = [*headers, self._claim(topic, commit_ts, message)]
+            producing.produce(topic, value, key, partition, sent)
+
+    def _claim(self, topic: str, commit_ts: int, message: Message) -> Header:
+        """Keep the row of a message that has only its key; return the header that says where."""
+        assert self._claims is not None, "only a claim check asks for the whole message"
+        url = self._claims.keep(topic, commit_ts, dict(message.headers)[WHOLE])
+        return _CLAIM_CHECK, url.encode()
 
     def _joined(self, parts: Iterable[Messages]) -> Iterator[Messages]:
         """Yield the one message that the parts of a transaction are, of which there may be none."""
@@ -244,7 +257,9 @@ class KafkaSink:
         topic = topic_of(message.to)
         key = (message.key or b"").decode(errors="replace")[:_KEY_SHOWN]
         what = f"transaction {commit_ts}, key {key or 'none'}"
-        other = "set oversize=key-only, by which readers get the row's key alone"
+        other = "set oversize=key-only or claim-check, by which readers get the row's key"
+        if self._target.cuts_rows:
+            other = "give the table a primary key, which readers get instead"
         if self._target.sends_transactions:
             what = f"transaction {commit_ts}"
             other = "choose a format in which a message is a row"
@@ -294,6 +309,10 @@ class KafkaSink:
             producing.abandon()
 
     def _passing(self, error: Exception) -> str:
+        if isinstance(error, OSError) and self._claims is not None:
+            if error.errno not in PASSING_ERRNOS:
+                raise self._claims.unusable(error) from error
+            return f"claim-check-dir: {error.strerror}"
         if not isinstance(error, KafkaException):
             raise error
         fault: KafkaError = error.args[0]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from drainer.task.events.encoder import Encoder, StreamEncoder
-from drainer.task.events.topics.destination import Destinations
+from drainer.task.events.topics.destination import Destinations, Limit
 from penstock.codes import Code
 from penstock.errors import Malformed
 
@@ -51,23 +51,21 @@ def stream_encoder_of(encoding: Encoding) -> StreamEncoder:
     destinations = Destinations(
         prefix=options["prefix"], topic=options["topic"], partition=options["partition"]
     )
-    bytes_max = int(options["bytes_max"])
+    limit = Limit(int(options["bytes_max"]), keeps_whole=options["whole"] == "True")
     if encoding.format == CANAL_JSON:
         from drainer.task.events.topics.canal_json import CanalJson
 
-        return CanalJson(
-            destinations, bytes_max=bytes_max, only_changed=options["old"] == "changed"
-        )
+        return CanalJson(destinations, limit=limit, only_changed=options["old"] == "changed")
     if encoding.format == MAXWELL:
         from drainer.task.events.topics.maxwell_json import MaxwellJson
 
-        return MaxwellJson(destinations, bytes_max=bytes_max)
+        return MaxwellJson(destinations, limit=limit)
     from drainer.task.events.topics.debezium_json import DebeziumJson
 
     return DebeziumJson(
         destinations,
         name=options["prefix"],
-        bytes_max=bytes_max,
+        limit=limit,
         schemas=options["schemas"] == "True",
         tombstones=options["tombstones"] == "True",
         decimals=options["decimals"],

@@ -37,6 +37,12 @@ _UNREADABLE = (pa.ArrowException, OSError, ValueError, StopIteration)
 Ends = np.ndarray[Any, np.dtype[np.int64]]
 
 
+Headers = tuple[tuple[str, bytes], ...]
+
+WHOLE = "whole"
+"""Header of a message that has only a row's key: what it would be, to be kept elsewhere."""
+
+
 class Message(NamedTuple):
     """One message; only the value is something that every output has a use for.
 
@@ -46,7 +52,7 @@ class Message(NamedTuple):
     value: bytes | None
     key: bytes | None = None
     to: str = ""
-    headers: tuple[tuple[str, bytes], ...] = ()
+    headers: Headers = ()
 
 
 class Messages:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
+from drainer.task.events.messages import WHOLE, Headers
 from drainer.task.sql.keys import apply_key, normal_value
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
@@ -77,6 +78,21 @@ class Destination(NamedTuple):
     def moves(self, before: tuple[Any, ...], after: tuple[Any, ...]) -> bool:
         """Return whether an update changes the row's key."""
         return any(each.value(before) != each.value(after) for each in self.key)
+
+
+class Limit(NamedTuple):
+    """What becomes of a message that is too large: its key; and the message goes along, or not."""
+
+    bytes_max: int = 0
+    """0: it stays as it is."""
+    keeps_whole: bool = False
+
+    def headers(self, whole: bytes) -> Headers:
+        """Return the headers of the key that stands for a message."""
+        return ((WHOLE, whole),) if self.keeps_whole else ()
+
+
+NO_LIMIT = Limit()
 
 
 class Destinations:
