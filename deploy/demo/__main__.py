@@ -1,11 +1,12 @@
 """Runs the main job on real data and compares the downstream with what was committed.
 
-    penstock demo [--sink sqlite|mysql|files] [--transactions 6000] [--rows N] [--keep]
+    penstock demo [--sink sqlite|mysql|files|kafka] [--transactions 6000] [--rows N] [--keep]
     penstock demo --source mysql [--seconds 30] [--rate 300] [--rows 10000] [--keep]
     penstock demo --source tidb [--seconds 40] [--rate 100] [--rows 10000] [--keep]
 
 With `--sink files` every change goes into files, and `penstock reparo` restores them into the
-SQLite that is compared.
+SQLite that is compared. With `--sink kafka` Kafka's own console consumer reads the topics again,
+and what it prints is folded into that SQLite.
 
 Exits 0 when every table is identical, 1 when anything differs or fails.
 """
@@ -22,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.demo import comparison, dataset
+from deploy.demo import comparison, dataset, topics
 from deploy.demo.ddl import CHANGES
 from deploy.demo.display import Display
 from deploy.demo.mysql import run as from_mysql
@@ -40,7 +41,9 @@ from pumpclient import PumpClient
 
 CATCH_UP_S_MAX = 120.0
 PUMP_DOWN_S = 1.5
+TOPICS_PREFIX = "demo"
 THREADS = 4
+SINKS = ("sqlite", "mysql", "files", "kafka")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,11 @@ def report(demo: Demo) -> bool:
     sink_url = demo.cluster.sink_url
     if sink_url.startswith("file:"):
         sink_url = restored(demo.cluster)
+    elif demo.cluster.kafka:
+        print("\nkafka: reading all topics by Kafka's console consumer", flush=True)
+        sink_url = topics.folded(
+            demo.cluster.kafka, TOPICS_PREFIX, dataset.SCHEMA, demo.cluster.home
+        )
     print("\ntable        rows committed  rows downstream  checksums")
     verdicts = comparison.compare(demo.store.ledger.replayed(), sink_url, dataset.SCHEMA)
     for verdict in verdicts:
@@ -152,7 +160,12 @@ def run(home: Path, sink: str, size: Size) -> bool:
     """Run the demo with its files below `home`; return whether the downstream is identical."""
     start_logging("info", str(home / "writers.log"))
     print("starting etcd, three Pumps and a Drainer on Spark", flush=True)
-    with Cluster(home, sink=sink) as cluster, PumpClient.connect(cluster.etcd.url) as client:
+    # Without watermarks the topics fall silent, which is how their reader knows that it has all.
+    options = f"format=canal-json&watermark=0&prefix={TOPICS_PREFIX}"
+    with (
+        Cluster(home, sink=sink, sink_options=options) as cluster,
+        PumpClient.connect(cluster.etcd.url) as client,
+    ):
         demo = Demo(cluster, client, size)
         try:
             with Display(demo.look) as display:
@@ -169,14 +182,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--source", choices=("flights", "mysql", "tidb"), default="flights",
         help="flights: a program with the data set; mysql, tidb: a MariaDB, a TiDB under sysbench",
     )  # fmt: skip
-    parser.add_argument("--sink", choices=("sqlite", "mysql", "files"), help="sqlite, for flights")
+    parser.add_argument("--sink", choices=SINKS, help="sqlite, for flights")
     parser.add_argument("--transactions", type=int, default=6000, help="mixed transactions to run")
     parser.add_argument("--rows", type=int, help="load only so many rows of each table")
     parser.add_argument("--seconds", type=int, help="how long sysbench runs")
     parser.add_argument("--rate", type=int, help="sysbench's transactions a second")
     parser.add_argument("--keep", action="store_true", help="keep data and logs, and say where")
     options = parser.parse_args(argv)
-    if options.source != "flights" and options.sink in ("sqlite", "files"):
+    if options.source != "flights" and options.sink not in (None, "mysql"):
         parser.error(f"--source {options.source} is compared with a server: --sink mysql")
     home = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
     try:

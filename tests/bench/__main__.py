@@ -39,6 +39,7 @@ from tests.bench import (
     mysql_load,
     mysql_relay,
     outputs_files,
+    outputs_kafka,
     pump_matrix,
     pump_pull,
     pump_stored,
@@ -63,6 +64,11 @@ OTHERS: dict[str, Bench] = {
     **{apply_cells.names(n): partial(apply_cells.measure, n) for n in apply_cells.COUNTS},
     "drainer.relay.": drainer_relay.measure,
     "outputs.files.": outputs_files.measure,
+    **{
+        f"outputs.kafka.{name}": partial(outputs_kafka.measure, name)
+        for name in outputs_kafka.FORMATS
+    },
+    "outputs.kafka.lag": outputs_kafka.measure_lag,
     "drainer.restart drainer.takeover": drainer_restart.measure,
     "lag.mariadb. drainer.lag": partial(lag.measure, "lag.mariadb", 2000),
     "apply.replica.mixed drainer.replica": apply_replica.measure,
@@ -86,6 +92,7 @@ LONG: dict[str, Bench] = {
     "pump.restart.": pump_stored.measure_restart,
     "pump.stored.": pump_stored.measure,
     f"{catchup.NAME} drainer.catchup": catchup.measure,
+    "outputs.kafka.memory": outputs_kafka.measure_memory,
     "tidb.catchup": tidb_upstream.measure_catchup,
     "tidb.lag.": tidb_upstream.measure_lag,
 }

@@ -29,9 +29,9 @@ _QUEUE_KIB_MIN = 64 << 10
 """What waits to be sent; a message that is larger has to fit, too."""
 _BATCH_BYTES_MAX = 1_000_000
 
-Header = tuple[str, str | bytes | None]
-Headers = list[Header]
-_NO_HEADERS: Headers = []
+RecordHeader = tuple[str, str | bytes | None]
+RecordHeaders = list[RecordHeader]
+_NO_HEADERS: RecordHeaders = []
 
 
 class Producing:
@@ -47,6 +47,7 @@ class Producing:
             "logger": log,
             "log_level": 0,  # It repeats itself while brokers are away; calls say what matters.
         }
+        self._target = target
         self._is_closing = is_closing
         self._is_transactional = bool(transactional_id)
         self._fault: KafkaError | None = None
@@ -99,7 +100,7 @@ class Producing:
         value: bytes | None,
         key: bytes | None,
         partition: int,
-        headers: Headers = _NO_HEADERS,
+        headers: RecordHeaders = _NO_HEADERS,
     ) -> None:
         """Send a message, soon; wait while many are on their way."""
         while True:
@@ -151,8 +152,16 @@ class Producing:
         self._producer.poll(0)
         self.admin.poll(0)
         fault, self._fault = self._fault, None
-        if fault is not None:
-            raise refusal(fault, self._topic) or KafkaException(fault)
+        if fault is None:
+            return
+        if is_of_credentials(fault) and self._is_outdated():
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT, "the password has changed"))
+        raise refusal(fault, self._topic) or KafkaException(fault)
+
+    def _is_outdated(self) -> bool:
+        """Return whether the password file has another password than this connection."""
+        now = self._target.client_options()
+        return bool(now.get("sasl.password") != self.options.get("sasl.password"))
 
     def _check_open(self) -> None:
         if self._is_closing():

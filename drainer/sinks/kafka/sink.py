@@ -31,7 +31,7 @@ from drainer.sinks.checkpoint import (
 from drainer.sinks.kafka.checkpoint_topic import checkpoint_key, read_checkpoints
 from drainer.sinks.kafka.claim_check import ClaimCheck
 from drainer.sinks.kafka.kafka_url import parse_kafka_url
-from drainer.sinks.kafka.producing import Header, Headers, Producing
+from drainer.sinks.kafka.producing import Producing, RecordHeader, RecordHeaders
 from drainer.sinks.kafka.refusals import REPLACED, refusal
 from drainer.sinks.kafka.topics import Topics
 from drainer.sinks.patience import PASSING_ERRNOS, Patience
@@ -44,7 +44,7 @@ from drainer.sinks.protocol import (
     transaction_committed,
 )
 from drainer.task.events.encoding import encoder_of, stream_encoder_of
-from drainer.task.events.messages import WHOLE, Message, Messages
+from drainer.task.events.messages import WHOLE, Headers, Message, Messages, Row
 from drainer.task.events.topics.destination import hash_of, topic_of
 from drainer.task.events.topics.json_row import json_text
 from drainer.task.work_unit import Beginning
@@ -208,35 +208,31 @@ class KafkaSink:
         return self._producing
 
     def _send(self, producing: Producing, messages: Messages) -> None:
-        made = list(messages)
-        self._topics.ensure({topic_of(message.to) for _, message in made}, producing.admin)
-        for commit_ts, group in groupby(made, itemgetter(0)):
+        self._topics.ensure({topic_of(to) for to in messages.destinations()}, producing.admin)
+        for commit_ts, rows in groupby(messages.rows(), itemgetter(0)):
             headers = _headers(commit_ts, messages.beginnings.get(commit_ts))
-            self._send_transaction(producing, commit_ts, (each for _, each in group), headers)
+            self._send_transaction(producing, commit_ts, rows, headers)
 
     def _send_transaction(
-        self, producing: Producing, commit_ts: int, messages: Iterable[Message], headers: Headers
+        self, producing: Producing, commit_ts: int, rows: Iterable[Row], headers: RecordHeaders
     ) -> None:
         bytes_max = self._target.message_bytes_max
         chosen: dict[str, tuple[str, int]] = {}
-        for message in messages:
-            value, key, to = message.value, message.key, message.to
+        for _, to, key, value, own in rows:
             size = len(value or b"") + len(key or b"")
             if size > bytes_max:
-                raise self._oversize(commit_ts, message, size)
+                raise self._oversize(commit_ts, to, key, size)
             if to not in chosen:
                 topic = topic_of(to)
                 chosen[to] = topic, self._topics.partition(topic, hash_of(to, commit_ts))
             topic, partition = chosen[to]
-            sent = headers
-            if message.headers:
-                sent = [*headers, self._claim(topic, commit_ts, message)]
+            sent = [*headers, self._claim(topic, commit_ts, own)] if own else headers
             producing.produce(topic, value, key, partition, sent)
 
-    def _claim(self, topic: str, commit_ts: int, message: Message) -> Header:
+    def _claim(self, topic: str, commit_ts: int, own: Headers) -> RecordHeader:
         """Keep the row of a message that has only its key; return the header that says where."""
         assert self._claims is not None, "only a claim check asks for the whole message"
-        url = self._claims.keep(topic, commit_ts, dict(message.headers)[WHOLE])
+        url = self._claims.keep(topic, commit_ts, dict(own)[WHOLE])
         return _CLAIM_CHECK, url.encode()
 
     def _joined(self, parts: Iterable[Messages]) -> Iterator[Messages]:
@@ -244,19 +240,20 @@ class KafkaSink:
         held: list[bytes] = []
         size, bytes_max = 0, self._target.message_bytes_max
         for part in parts:
-            for commit_ts, message in part:
-                held.append(message.value or b"")
+            for commit_ts, to, key, value, _ in part.rows():
+                held.append(value or b"")
                 size += len(held[-1])
                 if size > bytes_max:
-                    raise self._oversize(commit_ts, message, size, "at least ")
+                    raise self._oversize(commit_ts, to, key, size, "at least ")
         if held:
-            whole = message._replace(value=b"".join(held))
-            yield Messages.of([(commit_ts, whole)], part.beginnings)
+            yield Messages.of([(commit_ts, Message(b"".join(held), key, to))], part.beginnings)
 
-    def _oversize(self, commit_ts: int, message: Message, size: int, or_more: str = "") -> Refused:
-        topic = topic_of(message.to)
-        key = (message.key or b"").decode(errors="replace")[:_KEY_SHOWN]
-        what = f"transaction {commit_ts}, key {key or 'none'}"
+    def _oversize(
+        self, commit_ts: int, to: str, key: bytes | None, size: int, or_more: str = ""
+    ) -> Refused:
+        topic = topic_of(to)
+        shown = (key or b"").decode(errors="replace")[:_KEY_SHOWN]
+        what = f"transaction {commit_ts}, key {shown or 'none'}"
         other = "set oversize=key-only or claim-check, by which readers get the row's key"
         if self._target.cuts_rows:
             other = "give the table a primary key, which readers get instead"
@@ -323,9 +320,9 @@ class KafkaSink:
         return fault.str()
 
 
-def _headers(commit_ts: int, beginning: Beginning | None) -> Headers:
+def _headers(commit_ts: int, beginning: Beginning | None) -> RecordHeaders:
     """Return the headers of a transaction's messages, or of a DDL's."""
-    made: Headers = [(_COMMIT_TS, b"%d" % commit_ts)]
+    made: RecordHeaders = [(_COMMIT_TS, b"%d" % commit_ts)]
     if beginning is not None:
         made.append((_START_TS, b"%d" % beginning.start_ts))
         if beginning.origin is not None:

@@ -13,7 +13,8 @@ the transactions began does not travel: it is put beside the columns where they 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -34,10 +35,10 @@ _SCHEMA = pa.schema(
 )
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, StopIteration)
 
+Headers = Sequence[tuple[str, bytes]]
+Row = tuple[int, str, bytes | None, bytes | None, Headers]
+"""A message by its columns."""
 Ends = np.ndarray[Any, np.dtype[np.int64]]
-
-
-Headers = tuple[tuple[str, bytes], ...]
 
 WHOLE = "whole"
 """Header of a message that has only a row's key: what it would be, to be kept elsewhere."""
@@ -75,13 +76,18 @@ class Messages:
         """Return messages, each given with its commit_ts."""
         pairs = list(messages)
         made = [message for _, message in pairs]
-        columns = [
-            [commit_ts for commit_ts, _ in pairs],
-            [message.to for message in made],
-            [message.key for message in made],
-            [message.value for message in made],
-            [message.headers for message in made],
-        ]
+        return cls.at([commit_ts for commit_ts, _ in pairs], made, beginnings)
+
+    @classmethod
+    def at(
+        cls,
+        commit_ts: Sequence[int],
+        messages: Sequence[Message],
+        beginnings: Mapping[int, Beginning] | None = None,
+    ) -> Self:
+        """Return messages, whose commit_ts are in the same places."""
+        value, key, to, headers = zip(*messages, strict=True) if messages else ((),) * 4
+        columns = (commit_ts, to, key, value, headers)
         arrays = [pa.array(c, f.type) for c, f in zip(columns, _SCHEMA, strict=True)]
         return cls(pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA), beginnings)
 
@@ -91,9 +97,20 @@ class Messages:
 
     def __iter__(self) -> Iterator[tuple[int, Message]]:
         """Yield each with its commit_ts."""
-        columns = [self._columns.column(name).to_pylist() for name in _SCHEMA.names]
-        for commit_ts, to, key, value, headers in zip(*columns, strict=True):
+        for commit_ts, to, key, value, headers in self.rows():
             yield commit_ts, Message(value, key, to, tuple(headers))
+
+    def rows(self) -> Iterator[Row]:
+        """Return their columns, row by row: no object for each, as many outlive a collection."""
+        *columns, headers = (self._columns.column(name) for name in _SCHEMA.names)
+        has_none = not len(headers.values)
+        named = repeat((), len(self)) if has_none else headers.to_pylist()
+        return zip(*(column.to_pylist() for column in columns), named, strict=True)
+
+    def destinations(self) -> list[str]:
+        """Return where they go, each place once."""
+        places: list[str] = self._columns.column("to").unique().to_pylist()
+        return places
 
     @property
     def commit_ts(self) -> np.ndarray[Any, np.dtype[np.uint64]]:

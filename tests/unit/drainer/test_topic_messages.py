@@ -204,7 +204,7 @@ def test_forty_types_as_debezium_has_them() -> None:
     }  # fmt: skip
     least, most = low["payload"]["after"], high["payload"]["after"]
     assert [fields[name]["type"] for name in ("c01", "c03", "c04", "c08", "c10", "c11", "c36")] == [
-        "int16", "int16", "int32", "int64", "int64", "float", "boolean",
+        "int16", "int16", "int32", "int64", "bytes", "float", "boolean",
     ]  # fmt: skip
     assert fields["c13"]["parameters"] == {"scale": "30", "connect.decimal.precision": "65"}
     unscaled = int.from_bytes(base64.b64decode(least["c13"]), "big", signed=True)
@@ -220,11 +220,25 @@ def test_forty_types_as_debezium_has_them() -> None:
         "it's", "p,q'q,r", {"allowed": "p,q'q,r"},
     )  # fmt: skip
     assert base64.b64decode(most["c33"]) == bytes(range(256))
-    assert (most["c10"], least["c09"]) == (2**64 - 1, -(2**63))
+    assert (least["c09"], most["c09"]) == (-(2**63), 2**63 - 1)
     (text,) = values(None, HIGH, table=FORTY.table, options=f"{DEBEZIUM}&decimals=string")
     assert text["after"]["c15"] == "99999999.99"
     (null,) = values(None, NULL, table=FORTY.table, options=DEBEZIUM)
     assert null["after"] == {"id": 3} | dict.fromkeys(NAMES)
+
+
+@given(st.integers(0, 2**64 - 1))
+def test_an_unsigned_bigint_is_a_decimal_where_a_schema_would_say_int64(number: int) -> None:
+    table, _ = made("CREATE TABLE t (id BIGINT UNSIGNED PRIMARY KEY)")
+    _, message, _ = messages(None, (number,), table=table, options=f"{DEBEZIUM}&schemas=true")
+    for text in (message.key, message.value):
+        read = json.loads(text or b"")["payload"]
+        data = base64.b64decode(read.get("after", read)["id"])
+        assert int.from_bytes(data, "big", signed=True) == number
+    (field,) = json.loads(message.key or b"")["schema"]["fields"]
+    assert field["parameters"] == {"scale": "0", "connect.decimal.precision": "20"}
+    (plain,) = values(None, (number,), table=table, options=DEBEZIUM)
+    assert plain["after"] == {"id": number}
 
 
 @given(st.integers(-(10**64), 10**64))

@@ -23,6 +23,7 @@ from drainer.task.events.messages import Headers, Message
 from drainer.task.events.per_table import PerTable
 from drainer.task.events.topics.destination import NO_LIMIT, Destination, Destinations, Limit
 from drainer.task.events.topics.json_row import (
+    NUMBERS,
     JsonRow,
     json_text,
     positional,
@@ -233,4 +234,4 @@ def _text_of(column: ColumnInfo) -> Callable[[Any], str]:
         return lambda value: (
             quoted(value.decode("latin-1")) if isinstance(value, bytes) else f'"{value}"'
         )
-    return lambda value: quoted(value) if isinstance(value, str) else f'"{value}"'
+    return (lambda value: f'"{value}"') if tp in NUMBERS else quoted

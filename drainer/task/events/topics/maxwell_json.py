@@ -22,6 +22,7 @@ from drainer.task.events.messages import Headers, Message
 from drainer.task.events.per_table import PerTable
 from drainer.task.events.topics.destination import NO_LIMIT, Destination, Destinations, Limit
 from drainer.task.events.topics.json_row import (
+    NUMBERS,
     JsonRow,
     Text,
     base64_text,
@@ -44,8 +45,6 @@ _DDL_TYPES = {
     DdlType.DROP_TABLE: "table-drop",
 }
 _OTHER_DDL = "table-alter"
-_NUMBERS = frozenset({MysqlType.TINY, MysqlType.SHORT, MysqlType.INT24, MysqlType.LONG,
-                      MysqlType.LONGLONG, MysqlType.YEAR, MysqlType.BIT})  # fmt: skip
 
 
 class _MaxwellTable(NamedTuple):
@@ -134,7 +133,7 @@ class MaxwellJson:
 
 def _text_of(column: ColumnInfo) -> Text:
     tp = column.tp
-    if tp in _NUMBERS:
+    if tp in NUMBERS:
         return str
     if tp in (MysqlType.FLOAT, MysqlType.DOUBLE):
         return shortest(column)
