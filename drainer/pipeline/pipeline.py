@@ -222,14 +222,16 @@ class Pipeline:
         if isinstance(step, RowsStep) and (step.rows or step.remote):
             self._batch_id += 1
             self.progress.begun(step.tables)
-            batch: RowBatch = HeldBatch(self._batch_id, step.tables, commit_ts=step.stamps)
+            batch: RowBatch = HeldBatch(
+                self._batch_id, step.tables, commit_ts=step.stamps, beginnings=step.beginnings
+            )
             if step.remote is not None:
                 assert self._source.fetching is not None, "no one asked for metadata only"
                 work.fetched = batch = self._source.fetching.begin(self._batch_id, step.remote)
             work.prepared = asyncio.create_task(self._prepared(batch))
             self._preparing.add(work.prepared)
             work.prepared.add_done_callback(self._preparing.discard)
-            work.step = replace(step, tables=[], stamps=[])
+            work.step = replace(step, tables=[], stamps=[], beginnings={})
         elif isinstance(step, LargeStep):
             # Waited for, because a DDL after it must not change what its tables were.
             work.prepared = asyncio.create_task(self._downstream.large(step))

@@ -7,6 +7,7 @@ attempt ──> done
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 import time
@@ -18,6 +19,8 @@ from penstock.errors import Retryable
 
 log = logging.getLogger(__name__)
 
+PASSING_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.EINTR, errno.ESTALE})
+"""What may be over in a while: a full disk, a lock that is held, a file server that restarts."""
 _PAUSE_S_MIN, _PAUSE_S_MAX = 0.05, 5.0
 T = TypeVar("T")
 

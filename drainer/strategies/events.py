@@ -50,9 +50,10 @@ class Events:
         return made
 
     async def _messages(self, batch: HeldBatch) -> list[Messages]:
-        units = await asyncio.to_thread(self._units, batch)
+        units, beginnings = await asyncio.to_thread(self._units, batch), batch.beginnings
         del batch
-        made = [Messages.decode(each) for each in await self._dispatcher.run(units)]
+        answers = await self._dispatcher.run(units)
+        made = [Messages.decode(each, beginnings) for each in answers]
         self.messages += sum(map(len, made))
         self.message_bytes += sum(len(each.joined()[0]) for each in made)
         return made

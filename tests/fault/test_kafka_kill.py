@@ -108,10 +108,9 @@ class Ledger:
         self.bank = Bank(**self.made_of)
         self.url = url_of(server, prefix, partition=("one", "table", "key")[seed % 3])
         self.way = Way(url=self.url, folder=folder, strategy="events", bytes_max=20_000)
-        self._stamps = {
-            ts
-            for ts, data in self.bank.binlogs
-            if binlog_pb2.Binlog.FromString(data).tp != binlog_pb2.Rollback
+        binlogs = [(ts, binlog_pb2.Binlog.FromString(data)) for ts, data in self.bank.binlogs]
+        self._begun = {
+            ts: binlog.start_ts for ts, binlog in binlogs if binlog.tp != binlog_pb2.Rollback
         }
 
     def check(self) -> int:
@@ -120,8 +119,13 @@ class Ledger:
         found = read_topics(self.server.address, self.prefix)
         changes = [each for each in found if each.json["type"] != "TIDB_WATERMARK"]
         assert {each.commit_ts for each in changes} == {
-            ts for ts in self._stamps if ts <= through_ts
+            ts for ts in self._begun if ts <= through_ts
         }
+        begun = {
+            each.commit_ts: int(each.headers["penstock.start_ts"])
+            for each in changes if not each.json["isDdl"]
+        }  # fmt: skip
+        assert begun.items() <= self._begun.items()
         accounts, entries = replayed(found)
         state = self.bank.state_at(through_ts)
         assert {

@@ -8,7 +8,6 @@ Drainer of TiDB-Binlog holds it for as long as it runs, and is waited for.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,7 +33,7 @@ from drainer.sinks.files.schema_file import (
 )
 from drainer.sinks.files.target import parse_files_url
 from drainer.sinks.files.upkeep import Upkeep
-from drainer.sinks.patience import Patience
+from drainer.sinks.patience import PASSING_ERRNOS, Patience
 from drainer.sinks.protocol import (
     ddl_run,
     rows_changed,
@@ -53,8 +52,6 @@ if TYPE_CHECKING:
     from penstock.ddl import SchemaChange
 
 LOCK = ".lock"
-_PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.EINTR, errno.ESTALE})
-"""What may be over in a while: a full disk, a lock that is held, a file server that restarts."""
 
 
 class FileSink:
@@ -284,7 +281,7 @@ class FileSink:
     def _passing(self, error: Exception) -> str:
         if not isinstance(error, OSError):
             raise error
-        if error.errno not in _PASSING:
+        if error.errno not in PASSING_ERRNOS:
             raise self._unusable(error) from error
         return self._described(error)
 

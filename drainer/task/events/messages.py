@@ -7,18 +7,20 @@
     value      large_binary or null   the message
     headers    map<string, binary>    for outputs whose messages have any
 
-The values are one piece of memory, so an output that only appends them writes all in one call.
+The values are one piece of memory, so an output that only appends them writes all in one call. How
+the transactions began does not travel: it is put beside the columns where they arrive.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
 
+from drainer.task.work_unit import Beginning
 from penstock.codes import Code
 from penstock.errors import Malformed
 
@@ -34,7 +36,12 @@ _SCHEMA = pa.schema(
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, StopIteration)
 
 Headers = Sequence[tuple[str, bytes]]
+Row = tuple[int, str, bytes | None, bytes | None, Headers]
+"""A message by its columns."""
 Ends = np.ndarray[Any, np.dtype[np.int64]]
+
+WHOLE = "whole"
+"""Header of a message that has only a row's key: what it would be, to be kept elsewhere."""
 
 
 class Message(NamedTuple):
@@ -46,29 +53,43 @@ class Message(NamedTuple):
     value: bytes | None
     key: bytes | None = None
     to: str = ""
-    headers: tuple[tuple[str, bytes], ...] = ()
+    headers: Headers = ()
 
 
 class Messages:
     """Messages in commit order; immutable."""
 
-    def __init__(self, columns: pa.RecordBatch) -> None:
+    def __init__(
+        self, columns: pa.RecordBatch, beginnings: Mapping[int, Beginning] | None = None
+    ) -> None:
         """Take over columns as the module's table shows them."""
         self._columns = columns
+        self.beginnings = beginnings or {}
+        """How transactions began, by commit_ts, as far as it is known; also that of others."""
 
     @classmethod
-    def of(cls, messages: Iterable[tuple[int, Message]]) -> Self:
+    def of(
+        cls,
+        messages: Iterable[tuple[int, Message]],
+        beginnings: Mapping[int, Beginning] | None = None,
+    ) -> Self:
         """Return messages, each given with its commit_ts."""
         pairs = list(messages)
-        return cls.at([commit_ts for commit_ts, _ in pairs], [message for _, message in pairs])
+        made = [message for _, message in pairs]
+        return cls.at([commit_ts for commit_ts, _ in pairs], made, beginnings)
 
     @classmethod
-    def at(cls, commit_ts: Sequence[int], messages: Sequence[Message]) -> Self:
+    def at(
+        cls,
+        commit_ts: Sequence[int],
+        messages: Sequence[Message],
+        beginnings: Mapping[int, Beginning] | None = None,
+    ) -> Self:
         """Return messages, whose commit_ts are in the same places."""
         value, key, to, headers = zip(*messages, strict=True) if messages else ((),) * 4
         columns = (commit_ts, to, key, value, headers)
         arrays = [pa.array(c, f.type) for c, f in zip(columns, _SCHEMA, strict=True)]
-        return cls(pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA))
+        return cls(pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA), beginnings)
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -79,7 +100,7 @@ class Messages:
         for commit_ts, to, key, value, headers in self.rows():
             yield commit_ts, Message(value, key, to, tuple(headers))
 
-    def rows(self) -> Iterator[tuple[int, str, bytes | None, bytes | None, Headers]]:
+    def rows(self) -> Iterator[Row]:
         """Return their columns, row by row: no object for each, as many outlive a collection."""
         *columns, headers = (self._columns.column(name) for name in _SCHEMA.names)
         has_none = not len(headers.values)
@@ -114,13 +135,13 @@ class Messages:
         return encoded
 
     @classmethod
-    def decode(cls, data: bytes) -> Self:
+    def decode(cls, data: bytes, beginnings: Mapping[int, Beginning] | None = None) -> Self:
         """Return the messages in `data`, which they share memory with; raise `Malformed`."""
         try:
             with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
                 if reader.schema != _SCHEMA:
                     raise ValueError(f"columns {reader.schema.names}")
-                return cls(reader.read_next_batch())
+                return cls(reader.read_next_batch(), beginnings)
         except _UNREADABLE as error:
             raise Malformed(
                 f"undecodable messages: {error}",

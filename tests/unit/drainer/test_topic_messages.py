@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections import Counter
 from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
@@ -18,7 +19,13 @@ from drainer.sinks.opening import open_event_sink
 from drainer.task.events.encoder import RowEvent, StreamEncoder
 from drainer.task.events.encoding import stream_encoder_of
 from drainer.task.events.messages import Message
-from drainer.task.events.topics.destination import Destinations, murmur2, parse_to, topic_name
+from drainer.task.events.topics.destination import (
+    Destinations,
+    hash_of,
+    murmur2,
+    topic_name,
+    topic_of,
+)
 from penstock.ddl import Catalog, SchemaChange, plan_ddl
 from penstock.errors import NeedsOperator
 from penstock.schema.model import TableInfo
@@ -304,6 +311,17 @@ def test_by_key_all_of_a_row_is_in_one_partition_and_a_moved_one_in_two() -> Non
     assert (message.key, message.to) == (None, f"p.db.t/{murmur2(b'db.t')}")
 
 
+def test_by_ts_the_rows_of_a_transaction_are_together_and_transactions_are_spread() -> None:
+    made = list(encoder(f"{DEBEZIUM}&partition=ts").transaction(TS, TWO_CHANGES))[1:-1]
+    (to,) = {each.to for each in made}
+    assert (topic_of(to), made[0].key) == ("p.db.t", b'{"id":1}')
+    milliseconds = [TS + (ms << 18) for ms in range(1000)]
+    counts = Counter(hash_of(to, commit_ts) % 4 for commit_ts in milliseconds)
+    assert min(counts.values()) > 150, "though commit_ts are multiples of a power of two"
+    gone_and_new = messages((1, "a", 5), (2, "a", 5), options="partition=ts")
+    assert [json.loads(each.value or b"")["type"] for each in gone_and_new] == ["UPDATE"]
+
+
 def test_spaces_at_the_end_of_a_char_are_no_part_of_a_key() -> None:
     table, _ = made("CREATE TABLE t (c CHAR(5) PRIMARY KEY)")
     first, second = (
@@ -315,7 +333,8 @@ def test_spaces_at_the_end_of_a_char_are_no_part_of_a_key() -> None:
 def test_topics_follow_the_template_and_the_names_that_kafka_allows() -> None:
     rules = Destinations(prefix="p", topic="{schema}-{table}", partition="one")
     table, _ = made("CREATE TABLE t (a INT)")
-    assert parse_to(rules.of("ü b", table.renamed("x/y")).to(None)) == ("__b-x_y", 0)
+    to = rules.of("ü b", table.renamed("x/y")).to(None)
+    assert (topic_of(to), hash_of(to, TS)) == ("__b-x_y", 0)
     with pytest.raises(NeedsOperator, match="cannot be the name"):
         topic_name("x" * 250)
 

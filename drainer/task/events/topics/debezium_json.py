@@ -26,10 +26,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from drainer.task.events.encoder import RowEvent, Values
-from drainer.task.events.messages import Message
+from drainer.task.events.messages import Headers, Message
 from drainer.task.events.per_table import PerTable
 from drainer.task.events.topics.debezium_types import PRECISE, debezium_type
-from drainer.task.events.topics.destination import Destination, Destinations
+from drainer.task.events.topics.destination import NO_LIMIT, Destination, Destinations, Limit
 from drainer.task.events.topics.json_row import JsonRow, json_text, quoted, written_columns
 from penstock.schema.model import TableInfo
 from penstock.ts import physical_ms
@@ -94,7 +94,7 @@ class DebeziumJson:
         destinations: Destinations,
         *,
         name: str,
-        bytes_max: int = 0,
+        limit: Limit = NO_LIMIT,
         schemas: bool = False,
         tombstones: bool = True,
         decimals: str = PRECISE,
@@ -102,7 +102,8 @@ class DebeziumJson:
         """`name` is what `source` calls the upstream; the rest is as the module says it."""
         self._destinations = destinations
         self._name = name
-        self._bytes_max = bytes_max
+        self._bytes_max = limit.bytes_max
+        self._limit = limit
         self._schemas = schemas
         self._tombstones = tombstones
         self._decimals = decimals
@@ -210,13 +211,15 @@ class DebeziumJson:
         )
         images = (_NULL if each is None else table.rows.whole(each) for each in change[1:])
         value = '{}{{"before":{},"after":{}{}'.format(head, *images, tail).encode()
+        headers: Headers = ()
         if self._bytes_max and len(value) > self._bytes_max and destination.key:
+            headers = self._limit.headers(value)
             at = [each.at for each in destination.key]
             keys = (_NULL if each is None else table.rows.some(each, at) for each in change[1:])
             tail = tail.replace('"commit_ts":', '"only_key":true,"commit_ts":', 1)
             value = '{}{{"before":{},"after":{}{}'.format(head, *keys, tail).encode()
         to = destination.to(key)
-        yield Message(value, key, to)
+        yield Message(value, key, to, headers)
         if change.op == "d" and self._tombstones and key is not None:
             yield Message(None, key, to)
 
