@@ -3,6 +3,10 @@
 Each run is a process of its own that ends by SIGKILL. After every one a reader with read_committed
 sees the bank's ledger up to the checkpoint: each row change once, and commit_ts never falls within
 a partition (`tests.kit.kafka.topic_reader` asserts that).
+
+Tests whose names begin with `test_a_round` are sweeps, of `PENSTOCK_ROUNDS` rounds (2) from
+`PENSTOCK_FIRST_ROUND` (1) on. The number of a round is its seed and stands in the name of its test:
+a sweep that was cut off continues there, and a round that failed runs again.
 """
 
 from __future__ import annotations
@@ -235,9 +239,9 @@ def test_a_round_of_kills_of_the_drainer(
 
 
 @pytest.fixture(scope="module")
-def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
-    """A broker that is killed in each round, and goes on with what it has."""
-    server = KafkaServer(tmp_path_factory.mktemp("mortal"))
+def shared_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
+    """A broker that each round kills, and that starts again with what it has."""
+    server = KafkaServer(tmp_path_factory.mktemp("shared_kafka"))
     server.install()
     server.start()
     yield server
@@ -246,14 +250,16 @@ def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
 
 @pytest.mark.kafka
 @pytest.mark.parametrize("seed", ROUNDS)
-def test_a_round_of_kills_of_the_broker(seed: int, mortal: KafkaServer, tmp_path: Path) -> None:
+def test_a_round_of_kills_of_the_broker(
+    seed: int, shared_kafka: KafkaServer, tmp_path: Path
+) -> None:
     chance = random.Random(seed)
-    ledger = Ledger(mortal, f"round-{seed}", tmp_path / "drainer", seed=seed)
+    ledger = Ledger(shared_kafka, f"round-{seed}", tmp_path / "drainer", seed=seed)
     run = Running(ledger, tmp_path / "drainer", pause_s=0.1)
     for _ in range(chance.randint(1, 2)):
         time.sleep(chance.uniform(0.05, 2.5))
-        mortal.kill()
-        mortal.start()
+        shared_kafka.kill()
+        shared_kafka.start()
     run.join()
     assert run.failure is None
     assert ledger.check() == ledger.bank.last_ts
@@ -398,9 +404,11 @@ def test_a_password_that_is_rotated_while_it_runs_costs_a_restart_at_most_and_no
     secured: tuple[KafkaServer, Authority], tmp_path: Path
 ) -> None:
     server, authority = secured
-    alice: dict[str, Any] = {"bootstrap.servers": server.address, "security.protocol": "SASL_SSL",
-             "ssl.ca.location": str(authority.file), "sasl.mechanism": "PLAIN",
-             "sasl.username": "alice", "sasl.password": "se:cret"}  # fmt: skip
+    alice: dict[str, Any] = {
+        "bootstrap.servers": server.address, "security.protocol": "SASL_SSL",
+        "ssl.ca.location": str(authority.file), "sasl.mechanism": "PLAIN",
+        "sasl.username": "alice", "sasl.password": "se:cret",
+    }  # fmt: skip
     admin, file = AdminClient(alice), tmp_path / "password"
 
     def rotate(password: str) -> None:
