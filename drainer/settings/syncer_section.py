@@ -42,10 +42,11 @@ from penstock.settings.setting import out_of_range, setting
 MYSQL_TYPES = ("mysql", "mariadb", "tidb")
 FILE_TYPES = ("file",)
 KAFKA = "kafka"
+DELTA = "delta"
 EVENT_TYPES = (*FILE_TYPES, KAFKA)
 """The schemes of sinks that take events."""
 _OLD_FILE_TYPE = "pb"
-_TYPES = (*MYSQL_TYPES, "sqlite", *EVENT_TYPES, _OLD_FILE_TYPE)
+_TYPES = (*MYSQL_TYPES, "sqlite", *EVENT_TYPES, DELTA, _OLD_FILE_TYPE)
 _ABSENT_TYPES = ("oracle", "flash")
 
 _UNREADABLE_MODES = {"ANSI", "ANSI_QUOTES", "NO_BACKSLASH_ESCAPES", "PIPES_AS_CONCAT",
@@ -141,7 +142,7 @@ class SyncerConfig:
     """What TiDB-Binlog's drainer.toml has in the section of this name."""
 
     db_type: str = setting(
-        "", "mysql, mariadb, tidb, sqlite, file or kafka; default: as the sink's URL says"
+        "", "mysql, mariadb, tidb, sqlite, file, kafka or delta; default: as the sink's URL says"
     )
     sql_mode: str = setting("", "sql_mode downstream; empty: strict, with dates as they come")
     sync_ddl: bool = setting(True, "run DDL downstream; false: only track it")
@@ -224,6 +225,8 @@ class SyncerConfig:
 
 
 DEFAULT_SINK = "sqlite:///downstream.db"
+_OF_SINK_ALONE = {KAFKA: "kafka://host:9092/?format=canal-json", DELTA: "delta:///folder"}
+"""What only a sink's URL can name."""
 
 
 def downstream_url(
@@ -275,10 +278,10 @@ def downstream_url(
 def _named_downstream(sink: str, syncer: SyncerConfig, env: Mapping[str, str]) -> str:
     """Return the URL in `sink`, or one of what `[syncer.to]` names."""
     db_type, to = syncer.db_type, syncer.to
-    if db_type == KAFKA and sink == DEFAULT_SINK:
+    if db_type in _OF_SINK_ALONE and sink == DEFAULT_SINK:
         raise NeedsOperator(
-            "syncer.db-type is kafka, and no sink is named",
-            hint="set sink = kafka://host:9092/?format=canal-json",
+            f"syncer.db-type is {db_type}, and no sink is named",
+            hint=f"set sink = {_OF_SINK_ALONE[db_type]}",
             code=Code.SETTING_MISSING,
         )
     to_files = db_type in (*FILE_TYPES, _OLD_FILE_TYPE)

@@ -9,9 +9,7 @@ Drainer of TiDB-Binlog holds it for as long as it runs, and is waited for.
 from __future__ import annotations
 
 import errno
-import fcntl
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,6 +35,7 @@ from drainer.sinks.files.schema_file import (
 )
 from drainer.sinks.files.target import parse_files_url
 from drainer.sinks.files.upkeep import Upkeep
+from drainer.sinks.folder_lock import LOCK, locked
 from drainer.sinks.protocol import (
     ddl_run,
     rows_changed,
@@ -56,7 +55,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOCK = ".lock"
 _PAUSE_S = 0.2
 _PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.EINTR, errno.ESTALE})
 """What may be over in a while: a full disk, a lock that is held, a file server that restarts."""
@@ -281,12 +279,8 @@ class FileSink:
     def _locked(self) -> Iterator[None]:
         """Hold the folder's lock, as TiDB-Binlog does; `BlockingIOError` while another one does."""
         self._files.names(self._folder)  # Which creates it.
-        lock = os.open(self._folder / LOCK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with locked(self._folder):
             yield
-        finally:
-            os.close(lock)
 
     def _retrying(self, attempt: Callable[[bool], T]) -> T:
         """Return what `attempt` returns; it is given whether it was tried before."""
