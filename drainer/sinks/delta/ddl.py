@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -92,6 +93,9 @@ class LakeDdl:
                 self._lake.commit(place, commit_ts, _without_rows)
             else:
                 self._drop(place, commit_ts)
+        for schema in change.schemas_dropped:
+            with suppress(OSError):  # What is none of upstream's tables stays, and its folder.
+                (self._lake.folder / folder_name(schema)).rmdir()
         self._rename(change, commit_ts)
         for schema, before, after in change.altered:
             if before.kind == "TABLE":

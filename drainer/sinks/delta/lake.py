@@ -117,15 +117,15 @@ class Lake:
 
     def opened(self, place: Place) -> DeltaTable:
         """Return a table as it was last known, or found; `NeedsOperator` for a stranger's."""
+        if not self.has(place):
+            raise NeedsOperator(
+                f"there is no Delta table in {self.path(place)}, which upstream's"
+                f" {text_of(place)} goes into",
+                hint="put it back as it was; or begin with an empty folder",
+                code=Code.DELTA_TABLE,
+            )
         table = self._open.get(place)
         if table is None:
-            if not self.has(place):
-                raise NeedsOperator(
-                    f"there is no Delta table in {self.path(place)}, which upstream's"
-                    f" {text_of(place)} goes into",
-                    hint="put it back as it was; or begin with an empty folder",
-                    code=Code.DELTA_TABLE,
-                )
             table = DeltaTable(self.path(place))
             self._check(place, table)
             self._open[place] = table
@@ -180,7 +180,7 @@ class Lake:
 
 def is_delta(path: Path) -> bool:
     """Return whether a folder is a Delta table."""
-    return (path / _LOG).is_dir() and DeltaTable.is_deltatable(str(path))
+    return any((path / _LOG).glob(f"{'[0-9]' * 20}.*"))
 
 
 def create_delta(path: Path, schema: pa.Schema, properties: CommitProperties) -> DeltaTable:

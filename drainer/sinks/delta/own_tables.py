@@ -78,7 +78,8 @@ class CheckpointTable(_OwnTable):
         table = self.opened()
         rows = [] if table is None else table.to_pyarrow_table().to_pylist()
         try:
-            return {int(row["cluster_id"]): row["checkpoint"] for row in rows}
+            # A row without text is no checkpoint, and not the same as no row.
+            return {int(row["cluster_id"]): row["checkpoint"] or "" for row in rows}
         except (KeyError, TypeError, ValueError) as error:
             raise NeedsOperator(
                 f"{self.path} is not the table of a lake's checkpoint: {error!r}",
