@@ -23,7 +23,7 @@ setup:  ## Virtual environment, packages, etcd, a JRE if there is no Java 17+
 	$(if $(filter tidb conformance helm,$(WANTED)),@deploy/go.sh .venv/servers $(filter tidb conformance helm,$(WANTED)))
 	$(if $(filter kafka,$(WANTED)),@deploy/jars.sh .venv/servers kafka)
 
-demo: setup  ## The whole main job on real data; SINK=mysql: into a MariaDB, SINK=files: into files and back, SOURCE=mysql: from one too, SOURCE=tidb: from a TiDB
+demo: setup  ## The whole main job on real data; SINK=mysql: into a MariaDB, SINK=files: into files and back, SINK=delta: into a lake, SOURCE=mysql: from one too, SOURCE=tidb: from a TiDB
 	@$(BIN)/python -m deploy.demo --source $(SOURCE) --sink $(SINK)
 
 test: check  ## All checks and all tests, against real etcd, Spark, MariaDB and MySQL

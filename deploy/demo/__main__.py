@@ -1,11 +1,11 @@
 """Runs the main job on real data and compares the downstream with what was committed.
 
-    penstock demo [--sink sqlite|mysql|files] [--transactions 6000] [--rows N] [--keep]
+    penstock demo [--sink sqlite|mysql|files|delta] [--transactions 6000] [--rows N] [--keep]
     penstock demo --source mysql [--seconds 30] [--rate 300] [--rows 10000] [--keep]
     penstock demo --source tidb [--seconds 40] [--rate 100] [--rows 10000] [--keep]
 
 With `--sink files` every change goes into files, and `penstock reparo` restores them into the
-SQLite that is compared.
+SQLite that is compared. With `--sink delta` the downstream is a lake of Delta tables.
 
 Exits 0 when every table is identical, 1 when anything differs or fails.
 """
@@ -41,6 +41,7 @@ from pumpclient import PumpClient
 CATCH_UP_S_MAX = 120.0
 PUMP_DOWN_S = 1.5
 THREADS = 4
+SINKS = ("sqlite", "mysql", "files", "delta")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,14 +170,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--source", choices=("flights", "mysql", "tidb"), default="flights",
         help="flights: a program with the data set; mysql, tidb: a MariaDB, a TiDB under sysbench",
     )  # fmt: skip
-    parser.add_argument("--sink", choices=("sqlite", "mysql", "files"), help="sqlite, for flights")
+    parser.add_argument("--sink", choices=SINKS, help="sqlite, for flights")
     parser.add_argument("--transactions", type=int, default=6000, help="mixed transactions to run")
     parser.add_argument("--rows", type=int, help="load only so many rows of each table")
     parser.add_argument("--seconds", type=int, help="how long sysbench runs")
     parser.add_argument("--rate", type=int, help="sysbench's transactions a second")
     parser.add_argument("--keep", action="store_true", help="keep data and logs, and say where")
     options = parser.parse_args(argv)
-    if options.source != "flights" and options.sink in ("sqlite", "files"):
+    if options.source != "flights" and options.sink not in (None, "mysql"):
         parser.error(f"--source {options.source} is compared with a server: --sink mysql")
     home = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
     try:
