@@ -26,6 +26,7 @@ from penstock.errors import Malformed, NeedsOperator, Retryable
 from tests.kit.delta.lake_reader import LakeReader, Versions
 from tests.kit.workloads.lake_stream import Change, LakeStream, Row, inserts
 
+SCHEME = "delta"
 CLUSTER = 6_791_641_053_252_586_769 * 2 + 1  # More than a signed 64-bit number holds.
 
 
@@ -43,7 +44,7 @@ class Lake(LakeStream):
         self.sinks: list[TableSink] = []
 
     def open(self, options: str = "", **more: Any) -> TableSink:
-        url = f"delta://{self.folder}?interval=0&{options}".rstrip("&")
+        url = f"{SCHEME}://{self.folder}?interval=0&{options}".rstrip("&")
         sink = open_lake_sink(url, **{"cluster_id": CLUSTER, **more})
         self.sinks.append(sink)
         return sink
