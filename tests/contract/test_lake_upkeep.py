@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from drainer.settings.config import ApplyConfig, DrainerConfig
-from drainer.sinks.delta import upkeep
+from drainer.sinks.delta import lake as lake_module
 from drainer.sinks.delta.target import parse_delta_url
 from drainer.sinks.opening import open_lake_sink, open_table_sink
 from drainer.sinks.protocol import Gathering
@@ -38,7 +38,7 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
 def test_upkeep_joins_small_files_and_keeps_every_version_that_is_promised(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "_READING_HOURS", 0)
+    monkeypatch.setattr(lake_module, "MARGIN_HOURS", 0)
     sink = lake.begun("optimize=0")
     points = [lake.put(sink, heap=inserts((number, "x"))) for number in range(6)]
     wanted = {point.commit_ts: lake.rows_at(point.commit_ts, "heap") for point in points}

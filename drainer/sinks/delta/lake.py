@@ -30,12 +30,10 @@ OWN = "_penstock"
 _MARK = "penstock"
 _LOG = "_delta_log"
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-$.")
+RETAINED = "delta.deletedFileRetentionDuration"
+MARGIN_HOURS = 1
 _HARMLESS = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END"})
 """Operations that change no row, whoever runs them."""
-_CONFIGURATION = {
-    # Old versions are promised for the retention: only upkeep knows which are needed no more.
-    "delta.enableExpiredLogCleanup": "false",
-}
 
 Place = tuple[str, str]
 """A table's schema and name."""
@@ -63,6 +61,7 @@ class Lake:
         self.app = f"penstock:{cluster_id}:mirror"
         self.versions: dict[Place, int] = {}
         """Up to which version each table is ours; of a table that is not here nothing is known."""
+        self.configuration = configuration(target.retention_s)
         self._accepted = target.accepted
         self._open: dict[Place, DeltaTable] = {}
 
@@ -94,7 +93,7 @@ class Lake:
             )
         path = self.path(place)
         path.mkdir(parents=True, exist_ok=True)
-        table = create_delta(path, schema, self.properties(commit_ts))
+        table = create_delta(path, schema, self.properties(commit_ts), self.configuration)
         for above in (path.parent, self.folder):
             sync_folder(above)
         self._noted(place, table)
@@ -157,17 +156,17 @@ class Lake:
         known, now = self.versions.get(place), table.version()
         if known is None:
             log.info("%s is taken over as it is, at version %d", self.path(place), now)
-        elif (text_of(place), now) in self._accepted:
-            log.warning("%s is at version %d, which is accepted", self.path(place), now)
         elif now < known or not self._are_ours(table, now - known):
-            raise NeedsOperator(
-                f"somebody else changed the Delta table {self.path(place)}: it is at version {now},"
-                f" and the last one of this cluster is {known}",
-                hint=f"bring it back by RESTORE to version {known}, and keep others from writing"
-                f" there; or, if its rows are right, add accept={text_of(place)}@{now} to the"
-                " sink's URL",
-                code=Code.DELTA_TABLE,
-            )
+            if (text_of(place), now) not in self._accepted:
+                raise NeedsOperator(
+                    f"somebody else changed the Delta table {self.path(place)}: it is at version"
+                    f" {now}, and the last one of this cluster is {known}",
+                    hint=f"bring its rows back by RESTORE to version {known}; then, or if they are"
+                    f" right as they are, add accept={text_of(place)}@<its version> to the sink's"
+                    " URL, and keep others from writing there",
+                    code=Code.DELTA_TABLE,
+                )
+            log.warning("%s is at version %d, which is accepted", self.path(place), now)
         self.versions[place] = now
 
     def _are_ours(self, table: DeltaTable, count: int) -> bool:
@@ -183,10 +182,26 @@ def is_delta(path: Path) -> bool:
     return any((path / _LOG).glob(f"{'[0-9]' * 20}.*"))
 
 
-def create_delta(path: Path, schema: pa.Schema, properties: CommitProperties) -> DeltaTable:
+def configuration(retention_s: float) -> dict[str, str]:
+    """Return a table's properties by which each version can be read for the retention.
+
+    Only upkeep knows which entries of the log are needed no more. A file that has no entry there
+    is taken for one that no version ever had, so the entries of those removed stay for as long.
+    """
+    # A state may end a little before the row of the next one is written.
+    hours = int(retention_s // 3600) + MARGIN_HOURS
+    return {
+        "delta.enableExpiredLogCleanup": "false",
+        RETAINED: f"interval {hours} hours",
+    }
+
+
+def create_delta(
+    path: Path, schema: pa.Schema, properties: CommitProperties, settings: Mapping[str, str]
+) -> DeltaTable:
     """Return a new Delta table in an empty folder."""
     table = DeltaTable.create(
-        path, schema=schema, configuration=_CONFIGURATION, commit_properties=properties
+        path, schema=schema, configuration=settings, commit_properties=properties
     )
     sync_commit(path, table.version())
     return table

@@ -8,7 +8,6 @@ _penstock/versions     commit_ts long, committed_at timestamp,
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +16,15 @@ from typing import Any
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, write_deltalake
 
-from drainer.sinks.delta.lake import OWN, Lake, Place, create_delta, is_delta, sync_commit
+from drainer.sinks.delta.lake import (
+    OWN,
+    Lake,
+    Place,
+    configuration,
+    create_delta,
+    is_delta,
+    sync_commit,
+)
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 
@@ -60,7 +67,7 @@ class _OwnTable:
         table = self.opened()
         if table is None:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._open = table = create_delta(self.path, self._schema, _ONCE)
+            self._open = table = create_delta(self.path, self._schema, _ONCE, configuration(0))
         made = pa.Table.from_pylist(rows, self._schema)
         write_deltalake(table, made, mode=mode, commit_properties=properties)
         sync_commit(self.path, table.version())
@@ -116,13 +123,13 @@ class VersionsTable(_OwnTable):
         row = {"commit_ts": commit_ts, "committed_at": datetime.now(UTC), "tables": tables}
         self.write([row], "append", self._lake.properties(commit_ts))
 
-    def promised(self) -> dict[Place, set[int]]:
-        """Return all versions of each table that rows name."""
-        made: dict[Place, set[int]] = defaultdict(set)
-        for row in self._query("SELECT tables FROM versions"):
-            for each in row["tables"]:
-                made[each["schema"], each["table"]].add(each["version"])
-        return made
+    def oldest(self) -> dict[Place, int]:
+        """Return the oldest version of each table that a row names."""
+        found = self._query(
+            "SELECT t['schema'] AS s, t['table'] AS n, min(t['version']) AS v"
+            " FROM (SELECT unnest(tables) AS t FROM versions) GROUP BY 1, 2"
+        )
+        return {(each["s"], each["n"]): each["v"] for each in found}
 
     def expire(self, before: datetime) -> None:
         """Remove rows of states that ended before a moment: the last one until then stays."""

@@ -9,21 +9,18 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from deltalake import CommitProperties, DeltaTable
 
 from drainer.sinks.delta.ddl import DROPPED
-from drainer.sinks.delta.lake import OWN, Lake, forget_log
+from drainer.sinks.delta.lake import OWN, RETAINED, Lake, configuration, forget_log
 from drainer.sinks.delta.own_tables import CheckpointTable, VersionsTable
 from drainer.sinks.delta.target import LakeTarget
 
 log = logging.getLogger(__name__)
-
-_READING_HOURS = 1
-"""For so long someone who reads one of our own tables may need a former version of it."""
 
 
 class Upkeep:
@@ -61,25 +58,20 @@ class Upkeep:
         self._versions.expire(datetime.now(UTC) - retention)
         for own in (self._versions, self._checkpoints):
             if (table := own.opened()) is not None:
-                tidied(table, CommitProperties(max_commit_retries=0), [], _READING_HOURS)
+                tidied(table, CommitProperties(max_commit_retries=0), configuration(0))
                 own.forget()
                 forget_log(own.path, table.version())
             yield
-        promised = self._versions.promised()
-        hours = int(self._target.retention_s // 3600)
+        oldest = self._versions.oldest()
         for place in list(self._lake.versions):
             if not self._lake.has(place):
                 continue  # It was dropped meanwhile.
-            kept = sorted(promised.get(place, set()))
-
-            def work(
-                table: DeltaTable, properties: CommitProperties, kept: list[int] = kept
-            ) -> None:
-                tidied(table, properties, kept, hours)
-
-            self._lake.commit(place, None, work)
-            forget_log(self._lake.path(place), min(kept, default=self._lake.versions[place]))
+            self._lake.commit(place, None, self._tidied)
+            forget_log(self._lake.path(place), oldest.get(place, self._lake.versions[place]))
             yield
+
+    def _tidied(self, table: DeltaTable, properties: CommitProperties) -> None:
+        tidied(table, properties, self._lake.configuration)
 
     def _remove_dropped(self, before_s: float) -> None:
         dropped = self._target.folder / OWN / DROPPED
@@ -89,15 +81,17 @@ class Upkeep:
                 shutil.rmtree(each)
 
 
-def tidied(table: DeltaTable, properties: CommitProperties, kept: list[int], hours: int) -> None:
-    """Put a table's small files together, and remove files that no version in `kept` has."""
+def tidied(table: DeltaTable, properties: CommitProperties, settings: Mapping[str, str]) -> None:
+    """Put a table's small files together, and remove those that were replaced long enough ago."""
+    known = table.metadata().configuration
+    if any(known.get(name) != value for name, value in settings.items()):
+        table.alter.set_table_properties(dict(settings), commit_properties=properties)
     table.optimize.compact(commit_properties=properties)
     vacuum = partial(
         table.vacuum,
-        retention_hours=hours,
+        retention_hours=int(settings[RETAINED].split()[1]),
         enforce_retention_duration=False,
         full=True,
-        keep_versions=kept,
     )
     if vacuum(dry_run=True):
         vacuum(dry_run=False, commit_properties=properties)

@@ -49,9 +49,16 @@ class LakeStream:
 
     def blocks(self, tables: dict[str, list[Change]], parts: int = 2) -> list[bytes]:
         """Return a batch's blocks, in the order in which a sink gets them."""
+        return self.in_order([answer(unit) for unit in self.units(tables, parts)])
+
+    def units(self, tables: dict[str, list[Change]], parts: int) -> list[bytes]:
+        """Return a batch as tasks get it: compacted."""
         batch = Batch(1, [self._rows(name, changes) for name, changes in tables.items()])
-        units = plan_units(batch, parts, ARROW)
-        return list(in_order(Statements.decode(answer(unit.encode())) for unit in units))
+        return [unit.encode() for unit in plan_units(batch, parts, ARROW)]
+
+    def in_order(self, answers: list[bytes]) -> list[bytes]:
+        """Return the blocks that tasks have answered with, in the order for a sink."""
+        return list(in_order(map(Statements.decode, answers)))
 
     def put(self, sink: TableSink, **tables: list[Change]) -> Checkpoint:
         """Bring a batch of changes of these tables into a sink."""
