@@ -17,6 +17,8 @@ def label_of(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme == "sqlite":
         return f"sqlite {unquote(parts.path)[1:]}"
+    if parts.scheme == DELTA:
+        return f"{DELTA} {unquote(parts.path)}"
     return f"{parts.scheme} {parts.netloc.rpartition('@')[2]}"
 
 

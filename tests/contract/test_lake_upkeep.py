@@ -97,7 +97,7 @@ STEPS = st.lists(st.lists(st.tuples(KEYS, KEYS, st.booleans()), max_size=8), max
 
 
 @pytest.mark.slow
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(batches=STEPS)
 def test_a_lake_has_what_upstream_has_after_any_batches(
     batches: list[list[tuple[int, int, bool]]], tmp_path_factory: pytest.TempPathFactory

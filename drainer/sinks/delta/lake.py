@@ -144,12 +144,14 @@ class Lake:
 
     def _noted(self, place: Place, table: DeltaTable) -> None:
         """Take over what was committed, once a power cut cannot take it back."""
-        version = table.version()
-        for number in range(self.versions.get(place, -1) + 1, version + 1):
-            sync_commit(self.path(place), number)
-        self.versions[place] = version
+        self._sync(place, table.version())
         self._open[place] = table
         table_committed()
+
+    def _sync(self, place: Place, version: int) -> None:
+        for number in range(self.versions.get(place, version) + 1, version + 1):
+            sync_commit(self.path(place), number)
+        self.versions[place] = version
 
     def _check(self, place: Place, table: DeltaTable) -> None:
         """Raise `NeedsOperator` where a table's version is not one that we know or have made."""
@@ -167,7 +169,7 @@ class Lake:
                     code=Code.DELTA_TABLE,
                 )
             log.warning("%s is at version %d, which is accepted", self.path(place), now)
-        self.versions[place] = now
+        self._sync(place, now)  # A run that was killed may not have come to it.
 
     def _are_ours(self, table: DeltaTable, count: int) -> bool:
         entries: list[dict[str, Any]] = table.history(count) if count else []
@@ -210,6 +212,8 @@ def create_delta(
 def sync_commit(path: Path, version: int) -> None:
     """Sync what a commit has written; what is written again since then needs none."""
     entry = path / _LOG / f"{version:020}.json"
+    if not entry.exists():
+        return  # It is so old that its entry is gone.
     names = []
     for line in entry.read_text().splitlines():
         if added := json.loads(line).get("add"):
