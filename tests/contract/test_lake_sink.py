@@ -115,6 +115,7 @@ def test_a_batch_is_one_commit_of_each_table_and_a_state_of_all(lake: Lake) -> N
     assert commit["operation"] == "MERGE"
 
 
+@pytest.mark.slow
 def test_a_key_that_moves_and_one_that_ends_and_begins_again_are_one_row_each(lake: Lake) -> None:
     sink = lake.begun()
     lake.put(sink, t=inserts((1, "a"), (2, "b"), (3, "c")))
@@ -226,6 +227,7 @@ def test_a_larger_batch_than_the_one_that_crashed_still_ends_right(
     assert lake.rows_at(point.commit_ts) == [(2, "B")]
 
 
+@pytest.mark.slow
 def test_a_large_transaction_is_there_as_a_whole(lake: Lake) -> None:
     sink = lake.begun()
     before = lake.put(sink, t=inserts((0, "a")), heap=inserts((0, "h")))
@@ -279,6 +281,7 @@ def test_a_second_drainer_on_the_same_lake_stops_the_first(lake: Lake) -> None:
     assert lake.rows() == [(1, "a"), (3, "c")]
 
 
+@pytest.mark.slow
 def test_two_drainers_that_reach_the_same_checkpoint_do_not_both_write(lake: Lake) -> None:
     first = lake.begun()
     second = lake.open()
@@ -290,6 +293,7 @@ def test_two_drainers_that_reach_the_same_checkpoint_do_not_both_write(lake: Lak
     assert lake.rows() == [(1, "a")]
 
 
+@pytest.mark.slow
 def test_a_lake_of_another_cluster_is_refused_and_left_alone(lake: Lake) -> None:
     one, two = lake.begun(), lake.open(cluster_id=2)
     before = lake.put(one, t=inserts((1, "a")))
@@ -391,6 +395,7 @@ def test_columns_are_renamed_widened_and_dropped_with_their_values(lake: Lake) -
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_dropped_column_may_be_kept(lake: Lake) -> None:
     sink = lake.begun("drop-column=keep")
     lake.put(sink, t=inserts((1, "a"), (2, "b")))
@@ -419,6 +424,7 @@ def test_a_ddl_that_a_lake_cannot_follow_changes_nothing_and_says_why(lake: Lake
     assert lake.table().version() == version
 
 
+@pytest.mark.slow
 def test_a_table_of_someone_else_is_not_taken_for_the_one_that_is_made(lake: Lake) -> None:
     sink = lake.begun()
     write_deltalake(lake.folder / "shop/mine", pa.table({"a": [1]}))
@@ -438,6 +444,7 @@ def test_names_may_swap(lake: Lake) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_dropped_table_stays_aside_and_its_name_is_free(lake: Lake) -> None:
     sink = lake.begun()
     lake.put(sink, t=inserts((1, "a")))
@@ -448,6 +455,7 @@ def test_a_dropped_table_stays_aside_and_its_name_is_free(lake: Lake) -> None:
     assert LakeReader(aside).table("shop", "t").rows() == [(1, "a")]
 
 
+@pytest.mark.slow
 def test_names_that_no_url_takes_are_spelt_out(lake: Lake) -> None:
     sink = lake.begun()
     lake.ddl(sink, "CREATE TABLE `Größe #1` (id INT PRIMARY KEY)")
@@ -478,6 +486,7 @@ def test_someone_elses_commit_stops_the_drainer_with_both_versions(lake: Lake) -
     lake.put(later, t=inserts((4, "d")))
 
 
+@pytest.mark.slow
 def test_a_table_that_went_back_stops_the_drainer(lake: Lake) -> None:
     sink = lake.begun()
     lake.put(sink, t=inserts((1, "a")))

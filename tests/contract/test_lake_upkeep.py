@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from drainer.settings.config import ApplyConfig, DrainerConfig
 from drainer.sinks.delta import lake as lake_module
-from drainer.sinks.delta.target import parse_delta_url
+from drainer.sinks.delta.lake_url import parse_delta_url
 from drainer.sinks.opening import open_lake_sink, open_table_sink
 from drainer.sinks.protocol import Gathering
 from penstock.errors import NeedsOperator

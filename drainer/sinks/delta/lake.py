@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 
-from drainer.sinks.delta.target import LakeTarget
+from drainer.sinks.delta.lake_url import LakeTarget
 from drainer.sinks.protocol import table_committed
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
@@ -33,7 +33,7 @@ _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456
 RETAINED = "delta.deletedFileRetentionDuration"
 MARGIN_HOURS = 1
 _HARMLESS = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END"})
-"""Operations that change no row, whoever runs them."""
+"""Operations that change no row, so that others may run them."""
 
 Place = tuple[str, str]
 """A table's schema and name."""

@@ -30,7 +30,7 @@ _AT, _COUNT = "_penstock_at", "_penstock_count"
 
 
 @dataclass(slots=True)
-class TableChanges:
+class LakeChanges:
     """All that a batch, or a part of it, does to one table."""
 
     place: Place
@@ -38,7 +38,7 @@ class TableChanges:
     pieces: list[pa.Table]
     nulled: Counter[str] = field(default_factory=Counter)
 
-    def add(self, later: TableChanges) -> None:
+    def add(self, later: LakeChanges) -> None:
         """Add what comes after it."""
         self.pieces += later.pieces
         self.nulled += later.nulled
@@ -48,12 +48,12 @@ class TableChanges:
         return pa.concat_tables(self.pieces, promote_options="default")
 
 
-def by_table(blocks: Iterable[Block]) -> list[TableChanges]:
+def by_table(blocks: Iterable[Block]) -> list[LakeChanges]:
     """Return the changes of each table; a table's blocks stay in their order."""
-    made: dict[Place, TableChanges] = {}
+    made: dict[Place, LakeChanges] = {}
     for block in blocks:
         place = block.schema, block.name
-        changes = TableChanges(place, block.key, [block.rows], Counter(block.nulled))
+        changes = LakeChanges(place, block.key, [block.rows], Counter(block.nulled))
         if place in made:
             made[place].add(changes)
         else:
@@ -61,7 +61,7 @@ def by_table(blocks: Iterable[Block]) -> list[TableChanges]:
     return list(made.values())
 
 
-def merge(table: DeltaTable, changes: TableChanges, properties: CommitProperties) -> None:
+def merge(table: DeltaTable, changes: LakeChanges, properties: CommitProperties) -> None:
     """Bring changes into a table, by one commit."""
     if changes.nulled:
         counts = ", ".join(f"{count} of {name}" for name, count in changes.nulled.items())
@@ -75,7 +75,7 @@ def merge(table: DeltaTable, changes: TableChanges, properties: CommitProperties
         _merge_by_count(table, changes, properties)
 
 
-def _merge_by_key(table: DeltaTable, changes: TableChanges, properties: CommitProperties) -> None:
+def _merge_by_key(table: DeltaTable, changes: LakeChanges, properties: CommitProperties) -> None:
     rows = last_of_each_key(changes.rows(), changes.key)
     names = [name for name in rows.column_names if name != OP]
     values = {quoted(name): f"s.{quoted(name)}" for name in names}
@@ -100,7 +100,7 @@ def last_of_each_key(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     return rows.take(np.sort(last.to_numpy()))
 
 
-def _merge_by_count(table: DeltaTable, changes: TableChanges, properties: CommitProperties) -> None:
+def _merge_by_count(table: DeltaTable, changes: LakeChanges, properties: CommitProperties) -> None:
     counts = net_counts(changes.rows())
     fewer = counts.filter(pc.less(counts.column(_COUNT), 0))
     more = repeated(counts)

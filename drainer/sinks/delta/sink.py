@@ -29,12 +29,12 @@ from drainer.sinks.checkpoint import (
     of_another_cluster,
     overridden,
 )
-from drainer.sinks.delta.ddl import LakeDdl
 from drainer.sinks.delta.lake import Lake, Place
-from drainer.sinks.delta.merging import TableChanges, by_table, merge
+from drainer.sinks.delta.lake_ddl import LakeDdl
+from drainer.sinks.delta.lake_upkeep import LakeUpkeep
+from drainer.sinks.delta.lake_url import parse_delta_url
+from drainer.sinks.delta.merging import LakeChanges, by_table, merge
 from drainer.sinks.delta.own_tables import CheckpointTable, VersionsTable
-from drainer.sinks.delta.target import parse_delta_url
-from drainer.sinks.delta.upkeep import Upkeep
 from drainer.sinks.folder_lock import LOCK, locked
 from drainer.sinks.protocol import (
     ddl_run,
@@ -79,7 +79,7 @@ class DeltaSink:
         self._checkpoints = CheckpointTable(self._lake)
         self._versions = VersionsTable(self._lake)
         self._ddl = LakeDdl(self._lake, keeps_columns=self._target.keeps_columns)
-        self._upkeep = Upkeep(self._target, self._lake, self._checkpoints, self._versions)
+        self._upkeep = LakeUpkeep(self._target, self._lake, self._checkpoints, self._versions)
         self._closing = threading.Event()
         self._using = threading.Lock()
         self._problem = ""
@@ -141,7 +141,7 @@ class DeltaSink:
         self._begin(checkpoint)
 
         def work() -> None:
-            waiting: dict[Place, TableChanges] = {}
+            waiting: dict[Place, LakeChanges] = {}
             with closing(slices()) as lists:
                 for blocks in lists:
                     self._merge_before(waiting, by_table(map(Block.decode, blocks)), checkpoint)
@@ -191,7 +191,7 @@ class DeltaSink:
             self.save_checkpoint(self._ledger.applying(checkpoint, Checkpoint(0, 0)))
 
     def _merge_before(
-        self, waiting: dict[Place, TableChanges], found: list[TableChanges], to: Checkpoint
+        self, waiting: dict[Place, LakeChanges], found: list[LakeChanges], to: Checkpoint
     ) -> None:
         """Let each table's last changes wait: what comes after those of a table decides them."""
         for changes in found:
@@ -205,7 +205,7 @@ class DeltaSink:
             else:
                 earlier.add(changes)  # What is only counted can be committed once, and at the end.
 
-    def _merge(self, changes: TableChanges, commit_ts: int | None) -> None:
+    def _merge(self, changes: LakeChanges, commit_ts: int | None) -> None:
         self._lake.commit(
             changes.place, commit_ts, lambda table, properties: merge(table, changes, properties)
         )

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drainer.sinks.delta.ddl import becomes
+from drainer.sinks.delta.lake_ddl import becomes
 from drainer.task.answers import answer
 from drainer.task.compaction import plan_units
 from drainer.task.sql.lake_rows import COMES, OP, Block, lake_schema

@@ -8,7 +8,7 @@ them at most; `interval=0` commits as soon as the last commit is through. `reten
 long any state of `_penstock/versions` can be read. `optimize` is how often small files are put
 together and old ones removed, 0: never. `drop-column=keep` keeps a dropped column with the values
 that it had, new rows are NULL there. `accept=shop.items@17` takes version 17 of a table as right,
-whoever wrote it.
+no matter who wrote it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class LakeTarget:
     keeps_columns: bool = False
     """True when a dropped column stays."""
     accepted: frozenset[tuple[str, int]] = frozenset()
-    """Tables at versions that are right, whoever wrote them."""
+    """Tables at versions that are right, no matter who wrote them."""
 
 
 def parse_delta_url(url: str) -> LakeTarget:

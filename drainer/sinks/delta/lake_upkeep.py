@@ -15,15 +15,15 @@ from functools import partial
 
 from deltalake import CommitProperties, DeltaTable
 
-from drainer.sinks.delta.ddl import DROPPED
 from drainer.sinks.delta.lake import OWN, RETAINED, Lake, configuration, forget_log
+from drainer.sinks.delta.lake_ddl import DROPPED
+from drainer.sinks.delta.lake_url import LakeTarget
 from drainer.sinks.delta.own_tables import CheckpointTable, VersionsTable
-from drainer.sinks.delta.target import LakeTarget
 
 log = logging.getLogger(__name__)
 
 
-class Upkeep:
+class LakeUpkeep:
     """What is due in a lake; `step` does the next piece of it."""
 
     def __init__(
