@@ -48,7 +48,14 @@ from drainer.relay_log.stage import NoRelay, Relay, RelayStage
 from drainer.settings.config import ApplyConfig, DrainerConfig, RelayConfig
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import open_sink
-from drainer.sinks.protocol import EventSink, PartitionedSink, Sink, TableSink
+from drainer.sinks.protocol import (
+    EventSink,
+    GatheringSink,
+    PartitionedSink,
+    Sink,
+    SqlSink,
+    TableSink,
+)
 from drainer.sinks.thread import SinkThread
 from drainer.spark.dispatcher import Dispatcher
 from drainer.spark.java import use_java
@@ -425,10 +432,12 @@ def build_pipeline(
     """Build what takes a stream to the downstream, from the checkpoint in `progress` on."""
     checkpoint, schemas = progress.checkpoint, schema.tracker
     selection = selection_of(config, schemas)
+    sink = components.sink
+    gathering = sink.gathering if isinstance(sink, GatheringSink) else None
     planner = Planner(
         selection.lookup,
-        rows_max=config.batch_rows_max,
-        bytes_max=_batch_bytes_max(config, components.sink),
+        rows_max=gathering.rows_max if gathering else config.batch_rows_max,
+        bytes_max=gathering.bytes_max if gathering else _batch_bytes_max(config, sink),
         ignored_ts=config.ignored_ts,
         whole_ts=checkpoint.applying_ts if config.strategy == "merge" else 0,
         origins=checkpoint.origins,
@@ -453,12 +462,17 @@ def build_pipeline(
     downstream = Downstream(
         strategy=strategy,
         large=large,
-        sink=components.sink,
+        sink=sink,
         thread=components.thread,
         catalog=selection.downstream,
     )
-    interval_s = stream.checkpoint_interval_s
-    return Pipeline(source, downstream, progress, checkpoint_interval_s=interval_s)
+    return Pipeline(
+        source,
+        downstream,
+        progress,
+        checkpoint_interval_s=gathering.seconds if gathering else stream.checkpoint_interval_s,
+        gathers=gathering is not None,
+    )
 
 
 def _batch_bytes_max(config: DrainerConfig, sink: Sink) -> int:
@@ -510,6 +524,7 @@ def _of_tables(
 ) -> Strategy:
     thread = components.thread
     if config.strategy == "statements":
+        sql_sink = cast(SqlSink, sink)  # The settings were checked here, too.
         queues = Queues(
             workers=config.worker_count,
             txn_batch=config.txn_batch,
@@ -518,7 +533,7 @@ def _of_tables(
         )
         return EachChange(
             components.dispatcher,
-            sink,
+            sql_sink,
             thread,
             queues=queues,
             parts=components.task_count,

@@ -47,7 +47,7 @@ def test_every_top_level_folder_has_a_readme(folder: str) -> None:
 def test_every_sink_is_in_the_contract_suite() -> None:
     suites = [
         (ROOT / f"tests/contract/{name}.py").read_text(encoding="utf-8")
-        for name in ("test_sink", "test_event_sink")
+        for name in ("test_sink", "test_event_sink", "test_lake_sink")
     ]
     found = [path.parent.name for path in (ROOT / "drainer/sinks").glob("*/sink.py")]
     assert len(found) >= 3

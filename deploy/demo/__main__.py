@@ -1,12 +1,13 @@
 """Runs the main job on real data and compares the downstream with what was committed.
 
-    penstock demo [--sink sqlite|mysql|files|kafka] [--transactions 6000] [--rows N] [--keep]
+    penstock demo [--sink sqlite|mysql|files|kafka|delta] [--transactions 6000] [--rows N] [--keep]
     penstock demo --source mysql [--seconds 30] [--rate 300] [--rows 10000] [--keep]
     penstock demo --source tidb [--seconds 40] [--rate 100] [--rows 10000] [--keep]
 
 With `--sink files` every change goes into files, and `penstock reparo` restores them into the
 SQLite that is compared. With `--sink kafka` Kafka's own console consumer reads the topics again,
-and what it prints is folded into that SQLite.
+and what it prints is folded into that SQLite. With `--sink delta` the downstream is a lake of
+Delta tables.
 
 Exits 0 when every table is identical, 1 when anything differs or fails.
 """
@@ -43,7 +44,7 @@ CATCH_UP_S_MAX = 120.0
 PUMP_DOWN_S = 1.5
 TOPICS_PREFIX = "demo"
 THREADS = 4
-SINKS = ("sqlite", "mysql", "files", "kafka")
+SINKS = ("sqlite", "mysql", "files", "kafka", "delta")
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,8 @@ def fingerprints(url: str, schema: str) -> Iterable[tuple[str, tuple[int, str]]]
     parts = urlsplit(url)
     if parts.scheme == "sqlite":
         yield from _sqlite(parts.path, schema)
+    elif parts.scheme == "delta":
+        yield from _delta(parts.path, schema)
     else:
         yield from _mysql(parts, schema)
 
@@ -78,6 +80,19 @@ def _sqlite(path: str, schema: str) -> Iterable[tuple[str, tuple[int, str]]]:
                 quoted = full.replace('"', '""')
                 rows = connection.execute(f'SELECT * FROM "{quoted}"')  # noqa: S608
                 yield full.split(".", 1)[1], fingerprint(rows)
+
+
+def _delta(path: str, schema: str) -> Iterable[tuple[str, tuple[int, str]]]:
+    """Read the tables at the versions that are one state, as any reader of Delta can."""
+    from deltalake import DeltaTable
+
+    states = DeltaTable(f"{path}/_penstock/versions").to_pyarrow_table().sort_by("commit_ts")
+    for each in states.to_pylist()[-1]["tables"]:
+        if each["schema"] == schema:
+            name = each["table"]
+            table = DeltaTable(f"{path}/{schema}/{name}", version=each["version"])
+            columns = table.to_pyarrow_table().to_pydict().values()
+            yield name, fingerprint(zip(*columns, strict=True))
 
 
 def _mysql(parts: Any, schema: str) -> Iterable[tuple[str, tuple[int, str]]]:

@@ -100,10 +100,12 @@ class Pipeline:
         progress: Progress,
         *,
         checkpoint_interval_s: float = 3.0,
+        gathers: bool = False,
     ) -> None:
         """Connect the stages; the downstream is at the checkpoint in `progress`.
 
-        An idle stream moves the checkpoint each `checkpoint_interval_s`.
+        An idle stream moves the checkpoint each `checkpoint_interval_s`; when it `gathers`, a
+        batch that is not full waits for that, too.
         """
         self.progress = progress
         self._begin = progress.checkpoint
@@ -112,6 +114,7 @@ class Pipeline:
         self._wake = source.pumps.arrived
         self._downstream = downstream
         self._checkpoint_interval_s = checkpoint_interval_s
+        self._gathers = gathers
         self._intent_ts = progress.checkpoint.ddl_intent_ts
         self._slots = STEPS_UNDER_WAY_MAX if source.fetching is None else FETCHES_UNDER_WAY_MAX
         self._queue: asyncio.Queue[_Work | None] = asyncio.Queue()
@@ -175,8 +178,8 @@ class Pipeline:
         return True
 
     def _open_batch(self) -> RowsStep | None:
-        """Cut what has gathered; without rows only when the checkpoint is due to move on."""
-        if self._planner.rows or self._due_in_s() <= 0:
+        """Cut what has gathered; rows that wait for more, or none, when the checkpoint is due."""
+        if (self._planner.rows and not self._gathers) or self._due_in_s() <= 0:
             return self._planner.cut()
         return None
 

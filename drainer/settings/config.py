@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from drainer.settings.syncer_section import (
     DEFAULT_SINK,
+    DELTA,
     EVENT_TYPES,
     SyncerConfig,
     downstream_url,
@@ -169,8 +170,8 @@ class DrainerConfig:
     )
     sink: str = setting(
         DEFAULT_SINK,
-        "downstream: sqlite:///file.db, mysql://user:password@host:port/, file:///folder or "
-        "kafka://host:9092/",
+        "downstream: sqlite:///file.db, mysql://user:password@host:port/, file:///folder, "
+        "kafka://host:9092/ or delta:///folder",
     )
     initial_commit_ts: int = setting(
         0,
@@ -222,6 +223,10 @@ class DrainerConfig:
         return urlsplit(self.downstream).scheme in EVENT_TYPES
 
     @property
+    def _is_lake(self) -> bool:
+        return urlsplit(self.downstream).scheme == DELTA
+
+    @property
     def ignored_ts(self) -> frozenset[int]:
         """The commit_ts whose transactions are not applied."""
         return frozenset(map(int, self.ignore_txn_commit_ts))
@@ -261,6 +266,19 @@ class DrainerConfig:
             raise out_of_range("sink", self.sink, "the data-dir is locked: name another folder")
         if takes_events and self.apply.mode != "snapshot":
             raise out_of_range("apply.mode", self.apply.mode, "files are written by one")
+        if self._is_lake:
+            self._check_lake()
+
+    def _check_lake(self) -> None:
+        """Raise `NeedsOperator` for what a lake cannot be written with."""
+        for name, value, only in (
+            ("strategy", self.strategy, "merge"),
+            ("mode", self.apply.mode, "snapshot"),
+        ):
+            if value != only:
+                raise out_of_range(f"apply.{name}", value, f"a lake takes {only}: leave it out")
+        if _is_same_folder(self.downstream, self.data_dir):
+            raise out_of_range("sink", self.sink, "the data-dir is locked: name another folder")
 
 
 def _is_same_folder(url: str, folder: Path) -> bool:

@@ -43,10 +43,11 @@ from penstock.settings.setting import out_of_range, setting
 MYSQL_TYPES = ("mysql", "mariadb", "tidb")
 FILE_TYPES = ("file",)
 KAFKA = "kafka"
+DELTA = "delta"
 EVENT_TYPES = (*FILE_TYPES, KAFKA)
 """The schemes of sinks that take events."""
 _OLD_FILE_TYPE = "pb"
-_TYPES = (*MYSQL_TYPES, "sqlite", *EVENT_TYPES, _OLD_FILE_TYPE)
+_TYPES = (*MYSQL_TYPES, "sqlite", *EVENT_TYPES, DELTA, _OLD_FILE_TYPE)
 _KAFKA_MESSAGE_BYTES_MAX = 1_000_000_000
 """What Kafka's client takes; TiDB-Binlog's own default is a little more."""
 _ABSENT_TYPES = ("oracle", "flash")
@@ -152,7 +153,7 @@ class SyncerConfig:
     """What TiDB-Binlog's drainer.toml has in the section of this name."""
 
     db_type: str = setting(
-        "", "mysql, mariadb, tidb, sqlite, file or kafka; default: as the sink's URL says"
+        "", "mysql, mariadb, tidb, sqlite, file, kafka or delta; default: as the sink's URL says"
     )
     sql_mode: str = setting("", "sql_mode downstream; empty: strict, with dates as they come")
     sync_ddl: bool = setting(True, "run DDL downstream; false: only track it")
@@ -286,6 +287,12 @@ def downstream_url(
 def _named_downstream(sink: str, syncer: SyncerConfig, env: Mapping[str, str]) -> str:
     """Return the URL in `sink`, or one of what `[syncer.to]` names."""
     db_type, to = syncer.db_type, syncer.to
+    if db_type == DELTA and sink == DEFAULT_SINK:
+        raise NeedsOperator(
+            f"syncer.db-type is {db_type}, and no sink is named",
+            hint="set sink = delta:///folder",
+            code=Code.SETTING_MISSING,
+        )
     to_files = db_type in (*FILE_TYPES, _OLD_FILE_TYPE)
     is_enough = to_files or db_type in (*MYSQL_TYPES, KAFKA)
     is_named = to != ToConfig() or (sink == DEFAULT_SINK and is_enough)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from urllib.parse import unquote, urlsplit
 
-from drainer.settings.syncer_section import EVENT_TYPES, KAFKA, MYSQL_TYPES
-from drainer.sinks.protocol import RETRY_S_MAX, EventSink, Sink, TableSink
+from drainer.settings.syncer_section import DELTA, EVENT_TYPES, KAFKA, MYSQL_TYPES
+from drainer.sinks.protocol import RETRY_S_MAX, EventSink, Sink, SqlSink, TableSink
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 
@@ -17,21 +17,26 @@ def label_of(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme == "sqlite":
         return f"sqlite {unquote(parts.path)[1:]}"
+    if parts.scheme == DELTA:
+        return f"{DELTA} {unquote(parts.path)}"
     return f"{parts.scheme} {parts.netloc.rpartition('@')[2]}"
 
 
 def open_sink(url: str, *, cluster_id: int, retry_s_max: float = RETRY_S_MAX) -> Sink:
-    """Return the sink for `url`, of tables or of events.
+    """Return the sink for `url`, of tables, of events or of a lake.
 
     Nothing is contacted yet. Raise `NeedsOperator` for a URL that names no known downstream.
     """
-    if urlsplit(url).scheme in EVENT_TYPES:
+    scheme = urlsplit(url).scheme
+    if scheme in EVENT_TYPES:
         return open_event_sink(url, cluster_id=cluster_id, retry_s_max=retry_s_max)
+    if scheme == DELTA:
+        return open_lake_sink(url, cluster_id=cluster_id, retry_s_max=retry_s_max)
     return open_table_sink(url, cluster_id=cluster_id, retry_s_max=retry_s_max)
 
 
-def open_table_sink(url: str, *, cluster_id: int, retry_s_max: float = RETRY_S_MAX) -> TableSink:
-    """Return the sink with tables for `url` (`sqlite:///file`, `mysql://user:pw@host:port/`)."""
+def open_table_sink(url: str, *, cluster_id: int, retry_s_max: float = RETRY_S_MAX) -> SqlSink:
+    """Return the sink with tables that takes SQL for `url` (`sqlite:///file`, `mysql://user:pw@host:port/`)."""
     # Each downstream's driver is imported only by who uses it.
     scheme = urlsplit(url).scheme
     if scheme == "sqlite":
@@ -42,10 +47,18 @@ def open_table_sink(url: str, *, cluster_id: int, retry_s_max: float = RETRY_S_M
         from drainer.sinks.mysql.sink import MysqlSink
 
         return MysqlSink(url, cluster_id=cluster_id, retry_s_max=retry_s_max)
-    hint = _TABLES if scheme in EVENT_TYPES else f"{_TABLES}, file:///folder or kafka://host:9092/"
+    others = "file:///folder, kafka://host:9092/ or delta:///folder"
+    hint = _TABLES if scheme in (*EVENT_TYPES, DELTA) else f"{_TABLES}, {others}"
     raise NeedsOperator(
         f"no sink for downstream scheme {scheme!r}", hint=f"use {hint}", code=Code.SINK_URL
     )
+
+
+def open_lake_sink(url: str, *, cluster_id: int, retry_s_max: float = RETRY_S_MAX) -> TableSink:
+    """Return the sink with tables that takes Arrow for `url` (`delta:///folder`)."""
+    from drainer.sinks.delta.sink import DeltaSink
+
+    return DeltaSink(url, cluster_id=cluster_id, retry_s_max=retry_s_max)
 
 
 def open_event_sink(url: str, *, cluster_id: int, retry_s_max: float = RETRY_S_MAX) -> EventSink:

@@ -1,6 +1,7 @@
 """Sink protocol: what the Drainer asks of a downstream, and in what forms a batch comes to it.
 
-A `TableSink` takes SQL, an `EventSink` messages:
+A `TableSink` takes SQL or Arrow, an `EventSink` messages; a `SqlSink` is a `TableSink` that can be
+given every change as a statement:
 
     put               messages and the checkpoint, all or nothing
     put_slices        the same for a large transaction, part after part
@@ -56,6 +57,10 @@ ddl_run = point("drainer.ddl_run")
 """The DDL has run; its checkpoint is not stored."""
 lane_committed = point("drainer.lane_committed")
 partition_committed = point("drainer.partition_committed")
+table_committed = point("drainer.table_committed")
+"""One table of a lake has its changes of a batch, or of a DDL."""
+versions_stored = point("drainer.versions_stored")
+"""A lake says which versions of its tables belong together; its checkpoint is not stored."""
 
 
 RETRY_S_MAX = 600.0
@@ -142,13 +147,17 @@ class Sink(Protocol):
 
 
 class TableSink(Sink, Protocol):
-    """A sink that has tables and takes SQL."""
+    """A sink that has tables, and takes what is left of a batch's changes: SQL, or Arrow."""
 
     dialect: str
-    """The SQL that it takes, as `drainer.task.sql.table_sql` names it."""
+    """What its statements are, as `drainer.task.sql.literals` names it."""
 
     def apply(self, statements: Sequence[str | bytes], checkpoint: Checkpoint) -> None:
-        """Run all statements and store `checkpoint` in ONE transaction, exactly once."""
+        """Run all statements and store `checkpoint`, all or nothing, exactly once.
+
+        It is one transaction; where the downstream has none over several tables, readers that
+        follow the sink's rules see no difference, and the checkpoint says what may be there.
+        """
         ...
 
     def apply_slices(self, slices: StatementLists, checkpoint: Checkpoint) -> None:
@@ -158,6 +167,10 @@ class TableSink(Sink, Protocol):
         the transaction and is passed on. No list is kept while the next one is asked for.
         """
         ...
+
+
+class SqlSink(TableSink, Protocol):
+    """A sink that takes SQL, so that every change can be a statement of its own."""
 
     def apply_split(self, split: Split, checkpoint: Checkpoint, start: Checkpoint) -> Missed:
         """Run queues of transactions, then the last one with `checkpoint`; say what was not there.
@@ -196,6 +209,30 @@ class EventSink(Sink, Protocol):
         `slices` is called once for every try, and yields the same each time.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Gathering:
+    """For how long changes gather before they are a batch, and at how many bytes it is cut."""
+
+    seconds: float
+    bytes_max: int
+
+    @property
+    def rows_max(self) -> int:
+        """At how many rows it is cut: so many take about as much memory in columns."""
+        return self.bytes_max // _GATHERED_ROW_BYTES
+
+
+_GATHERED_ROW_BYTES = 64
+
+
+@runtime_checkable
+class GatheringSink(Protocol):
+    """A sink whose commits cost too much to be as small as the load allows."""
+
+    gathering: Gathering | None
+    """None where batches are cut as for any other sink."""
 
 
 class RowStatement(NamedTuple):

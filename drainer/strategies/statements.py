@@ -40,7 +40,7 @@ from drainer.sinks.protocol import (
     Missed,
     RowStatement,
     Split,
-    TableSink,
+    SqlSink,
     Transaction,
 )
 from drainer.sinks.thread import SinkThread
@@ -77,7 +77,7 @@ class EachChange:
     def __init__(
         self,
         dispatcher: Dispatcher,
-        sink: TableSink,
+        sink: SqlSink,
         thread: SinkThread,
         *,
         queues: Queues,

@@ -1339,6 +1339,34 @@ class Code(Enum):
         " again at the next start.",
     )
 
+    # A lake of Delta tables.
+
+    DELTA_TABLE = (
+        7501,
+        "A Delta table is not what this cluster has written.",
+        _DRAINER_STOPS,
+        "The error names the table and both versions. Bring the table back to the version that the"
+        " Drainer knows (Delta's RESTORE), or use another folder.",
+    )
+    DELTA_DDL = (
+        7502,
+        "A Delta table cannot follow a DDL.",
+        _DRAINER_STOPS,
+        "Change the Delta table by hand as the hint says, then track the DDL.",
+    )
+    DELTA_UNUSABLE = (
+        7503,
+        "The folder of a lake cannot be read or written.",
+        "The Drainer stops. What is committed is in the tables, and a start continues there.",
+        "Check the path, its rights and its disk, then start the Drainer again.",
+    )
+    DELTA_VALUE = (
+        7504,
+        "A row has a value that a lake has no form for, where NULL will not do.",
+        _DRAINER_STOPS,
+        "Change the row upstream, or leave its table or transaction out.",
+    )
+
     # A MySQL or MariaDB server.
 
     SERVER_URL = (

@@ -40,6 +40,7 @@ from tests.bench import (
     mysql_lag,
     mysql_load,
     mysql_relay,
+    outputs_delta,
     outputs_files,
     outputs_kafka,
     pump_matrix,
@@ -65,6 +66,7 @@ OTHERS: dict[str, Bench] = {
     "merge.k drainer.merge": merge.measure,
     **{apply_cells.names(n): partial(apply_cells.measure, n) for n in apply_cells.COUNTS},
     "drainer.relay.": drainer_relay.measure,
+    "outputs.delta.": outputs_delta.measure,
     "outputs.files.": outputs_files.measure,
     **{
         f"outputs.kafka.{name}": partial(outputs_kafka.measure, name)

@@ -17,7 +17,7 @@ from drainer.differences.left_out import LeftOut
 from drainer.differences.overrides import Override
 from drainer.sinks.checkpoint import Checkpoint, Overridden
 from drainer.sinks.opening import open_table_sink
-from drainer.sinks.protocol import TableSink
+from drainer.sinks.protocol import SqlSink
 from drainer.task.sql.table_sql import quote, table_name
 from penstock.codes import Code
 from penstock.ddl import Catalog, SchemaChange, plan_ddl
@@ -36,10 +36,10 @@ class Downstream:
         self._server = server
         self.catalog = Catalog()
         self.ids = itertools.count(1)
-        self.sinks: list[TableSink] = []
+        self.sinks: list[SqlSink] = []
         self.ts = 100
 
-    def open(self, **options: Any) -> TableSink:
+    def open(self, **options: Any) -> SqlSink:
         sink = open_table_sink(self.url, cluster_id=CLUSTER, **options)
         self.sinks.append(sink)
         return sink
@@ -61,7 +61,7 @@ class Downstream:
         self.ts += 1
         return Checkpoint(commit_ts=self.ts, schema_version=version or self.catalog.version)
 
-    def ddl(self, sink: TableSink, *statements: str) -> None:
+    def ddl(self, sink: SqlSink, *statements: str) -> None:
         for sql in statements:
             for change in self.changes(sql):
                 sink.run_ddl(change, self.point(), maybe_done=False)
@@ -89,7 +89,7 @@ def downstream(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Downs
 
 
 @pytest.fixture
-def shop(downstream: Downstream) -> tuple[Downstream, TableSink]:
+def shop(downstream: Downstream) -> tuple[Downstream, SqlSink]:
     sink = downstream.open()
     assert sink.load_checkpoint() is None
     downstream.ddl(sink, "CREATE DATABASE shop", "CREATE TABLE t (id INT PRIMARY KEY, v INT)")
@@ -137,7 +137,7 @@ SKIPPED = Override(commit_ts=10**9, verb="skip", made="then")
 
 
 def test_an_override_is_read_before_the_next_commit_of_the_one_that_writes(
-    shop: tuple[Downstream, TableSink],
+    shop: tuple[Downstream, SqlSink],
 ) -> None:
     downstream, sink = shop
     operator = downstream.open()
@@ -175,7 +175,7 @@ def test_an_override_that_comes_before_a_run_has_stored_anything_is_read_by_it_t
 
 
 def test_a_change_of_overrides_that_fails_leaves_the_checkpoint_as_it_is(
-    shop: tuple[Downstream, TableSink],
+    shop: tuple[Downstream, SqlSink],
 ) -> None:
     downstream, sink = shop
     operator = downstream.open()
@@ -189,7 +189,7 @@ def test_a_change_of_overrides_that_fails_leaves_the_checkpoint_as_it_is(
     sink.apply(insert(downstream, 1), downstream.point())
 
 
-def test_statements_and_checkpoint_arrive_together(shop: tuple[Downstream, TableSink]) -> None:
+def test_statements_and_checkpoint_arrive_together(shop: tuple[Downstream, SqlSink]) -> None:
     downstream, sink = shop
     point = downstream.point()
     sink.apply(insert(downstream, 1, 2), point)
@@ -198,7 +198,7 @@ def test_statements_and_checkpoint_arrive_together(shop: tuple[Downstream, Table
 
 
 def test_a_refused_statement_leaves_neither_rows_nor_checkpoint(
-    shop: tuple[Downstream, TableSink],
+    shop: tuple[Downstream, SqlSink],
 ) -> None:
     downstream, sink = shop
     before = downstream.open().load_checkpoint()
@@ -211,7 +211,7 @@ def test_a_refused_statement_leaves_neither_rows_nor_checkpoint(
 
 
 def test_a_second_drainer_on_the_same_downstream_stops_the_first(
-    shop: tuple[Downstream, TableSink],
+    shop: tuple[Downstream, SqlSink],
 ) -> None:
     downstream, first = shop
     second = downstream.open()
@@ -224,7 +224,7 @@ def test_a_second_drainer_on_the_same_downstream_stops_the_first(
 
 
 def test_two_drainers_that_reach_the_same_checkpoint_do_not_both_apply(
-    shop: tuple[Downstream, TableSink],
+    shop: tuple[Downstream, SqlSink],
 ) -> None:
     downstream, first = shop
     second = downstream.open()
@@ -296,7 +296,7 @@ def put_checkpoint(downstream: Downstream, text: str | None) -> None:
 
 
 def test_a_ddl_moves_the_checkpoint_and_leaves_no_intent(
-    shop: tuple[Downstream, TableSink],
+    shop: tuple[Downstream, SqlSink],
 ) -> None:
     downstream, sink = shop
     (change,) = downstream.changes("ALTER TABLE t ADD COLUMN w INT NOT NULL DEFAULT 7")
@@ -311,7 +311,7 @@ def insert_two(downstream: Downstream) -> list[bytes]:
     return [f"INSERT INTO {downstream.table('t')} (id, v) VALUES (1, 1)".encode()]
 
 
-def test_a_refused_ddl_moves_nothing_and_says_why(shop: tuple[Downstream, TableSink]) -> None:
+def test_a_refused_ddl_moves_nothing_and_says_why(shop: tuple[Downstream, SqlSink]) -> None:
     downstream, sink = shop
     (change,) = downstream.changes("CREATE TABLE u (id INT PRIMARY KEY)")
     sink.run_ddl(change, downstream.point(), maybe_done=False)
@@ -377,7 +377,7 @@ def test_every_ddl_may_be_run_again_when_a_crash_left_it_in_doubt(downstream: Do
             assert downstream.open().load_checkpoint() == point
 
 
-def test_names_may_swap(shop: tuple[Downstream, TableSink]) -> None:
+def test_names_may_swap(shop: tuple[Downstream, SqlSink]) -> None:
     downstream, sink = shop
     downstream.ddl(sink, "CREATE TABLE u (id INT PRIMARY KEY, v INT)")
     sink.apply(insert(downstream, 1), downstream.point())
@@ -387,7 +387,7 @@ def test_names_may_swap(shop: tuple[Downstream, TableSink]) -> None:
     assert downstream.query(f"SELECT id FROM {downstream.table('t')}") == []
 
 
-def test_a_name_with_a_quote_in_it_is_only_a_name(shop: tuple[Downstream, TableSink]) -> None:
+def test_a_name_with_a_quote_in_it_is_only_a_name(shop: tuple[Downstream, SqlSink]) -> None:
     downstream, sink = shop
     name = "it's `odd`"
     quoted = quote(name)
@@ -396,7 +396,7 @@ def test_a_name_with_a_quote_in_it_is_only_a_name(shop: tuple[Downstream, TableS
 
 
 def test_many_threads_may_not_break_a_sink_that_one_of_them_closes(
-    shop: tuple[Downstream, TableSink],
+    shop: tuple[Downstream, SqlSink],
 ) -> None:
     downstream, sink = shop
     stopped, under_way = threading.Event(), threading.Event()
@@ -420,7 +420,7 @@ def test_many_threads_may_not_break_a_sink_that_one_of_them_closes(
 
 
 def test_list_after_list_of_statements_is_one_transaction(
-    shop: tuple[Downstream, TableSink],
+    shop: tuple[Downstream, SqlSink],
 ) -> None:
     downstream, sink = shop
     before = downstream.open().load_checkpoint()

@@ -10,14 +10,14 @@ import pymysql
 import pytest
 
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.sinks.protocol import ForeignKey, InDoubt, RowStatement, Split, TableSink, Transaction
+from drainer.sinks.protocol import ForeignKey, InDoubt, RowStatement, Split, SqlSink, Transaction
 from penstock.errors import NeedsOperator
 from tests.contract.test_sink import SERVERS, Downstream, downstream, shop
 
 __all__ = ["downstream", "shop"]  # Fixtures.
 
 START = Checkpoint(7, 0)
-Shop = tuple[Downstream, TableSink]
+Shop = tuple[Downstream, SqlSink]
 
 
 def statement(downstream: Downstream, verb: str, row: int) -> RowStatement:

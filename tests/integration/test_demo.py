@@ -52,6 +52,13 @@ def test_the_demo_into_a_kafka_is_read_by_kafkas_consumer_and_ends_identical(
     assert_demo(printed, tmp_path)
 
 
+@pytest.mark.slow
+def test_the_demo_into_a_lake_ends_identical(tmp_path: Path) -> None:
+    assert_demo(
+        demo(tmp_path, "--sink", "delta", "--rows", "12000", "--transactions", "800"), tmp_path
+    )
+
+
 def assert_demo(printed: str, home: Path) -> None:
     assert "killed pump-1 with -9" in printed
     assert "ALTER TABLE flights ADD COLUMN" in printed

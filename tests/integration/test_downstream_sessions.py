@@ -20,7 +20,7 @@ from deploy.local.programs import program
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.mysql.sink import MysqlSink
 from drainer.sinks.opening import open_table_sink
-from drainer.sinks.protocol import Partitions, RowStatement, Split, TableSink
+from drainer.sinks.protocol import Partitions, RowStatement, Split, SqlSink
 from penstock.ddl import Catalog, plan_ddl
 from penstock.errors import NeedsOperator
 from penstock.ts import compose
@@ -33,7 +33,7 @@ from tests.kit.workloads.changes import Upstream, batch_of, catalog_of, table_of
 START = Checkpoint(7, 0)
 
 
-def opened(server: MariadbServer, options: str = "") -> TableSink:
+def opened(server: MariadbServer, options: str = "") -> SqlSink:
     sink = open_table_sink(f"{server.url}?{options}", cluster_id=1, retry_s_max=5)
     assert sink.load_checkpoint() is None
     return sink
@@ -160,7 +160,7 @@ def test_a_timestamp_is_the_same_moment_whatever_the_zones_of_server_and_process
     codec, points = Upstream(table).codec, count(10)
     zoned.query("CREATE DATABASE s")
     zoned.query("CREATE TABLE s.t (id INT PRIMARY KEY, ts TIMESTAMP(3) NULL, dt DATETIME(3))")
-    sinks: dict[str, TableSink] = {}
+    sinks: dict[str, SqlSink] = {}
     for zone in (*ZONES, "+13:00", "-12:59"):
         zoned.query(f"SET GLOBAL time_zone = '{zone}'")
         sinks[zone] = open_table_sink(zoned.url, cluster_id=len(sinks) + 1)

@@ -11,7 +11,7 @@ import pytest
 from deploy.local.sql_server import SqlServer
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import open_table_sink
-from drainer.sinks.protocol import RowStatement, Split, TableSink
+from drainer.sinks.protocol import RowStatement, Split, SqlSink
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.load.sink import SinkOptions, SinkSession
 from pumpclient.mysql.load.text_rows import SqlRows, TextRows
@@ -37,7 +37,7 @@ def server(request: pytest.FixtureRequest) -> SqlServer:
 
 
 @pytest.fixture
-def sink(server: SqlServer) -> Iterator[TableSink]:
+def sink(server: SqlServer) -> Iterator[SqlSink]:
     with closing(open_table_sink(server.url, cluster_id=1, retry_s_max=5)) as made:
         made.load_checkpoint()
         made.save_checkpoint(START)
@@ -53,7 +53,7 @@ def rows(server: SqlServer) -> list[tuple[object, ...]]:
 
 
 def test_error_values_are_written_by_every_kind_of_statement(
-    server: SqlServer, sink: TableSink
+    server: SqlServer, sink: SqlSink
 ) -> None:
     many = ",".join(f"({i},{i % 3},{i % 2},{i})" for i in range(300))
     sink.apply([upsert(many)], Checkpoint(10, 1))
@@ -71,7 +71,7 @@ def test_error_values_are_written_by_every_kind_of_statement(
 
 @pytest.mark.parametrize("row", ["(1,3,1,1)", "(1,0,2,1)", "(1,0,1,99999999999)", "(1,0,1,'7x')"])
 def test_what_does_not_fit_beside_an_error_value_is_refused(
-    server: SqlServer, sink: TableSink, row: str
+    server: SqlServer, sink: SqlSink, row: str
 ) -> None:
     with pytest.raises(NeedsOperator, match="refused"):
         sink.apply([upsert(f"(0,0,0,0),{row}")], Checkpoint(10, 1))
@@ -80,7 +80,7 @@ def test_what_does_not_fit_beside_an_error_value_is_refused(
 
 
 def test_the_session_is_as_strict_as_before_once_an_error_value_is_written(
-    server: SqlServer, sink: TableSink
+    server: SqlServer, sink: SqlSink
 ) -> None:
     sink.apply([upsert("(1,0,0,0)")], Checkpoint(10, 1))
     with pytest.raises(NeedsOperator, match="Out of range"):

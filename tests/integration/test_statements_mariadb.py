@@ -15,7 +15,7 @@ from deploy.local.etcd import EtcdServer
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.mysql.sink import MysqlSink
 from drainer.sinks.opening import open_table_sink
-from drainer.sinks.protocol import Split, TableSink
+from drainer.sinks.protocol import Split, SqlSink
 from drainer.task.sql.literals import MYSQL
 from penstock.schema.model import TableInfo
 from pumpclient import PumpClient
@@ -47,18 +47,18 @@ def made(table: TableInfo, changes: Changes, way: dict[str, Any]) -> Split:
     return split(table, changes, dialect=MYSQL, **way)
 
 
-def point(sink: TableSink) -> Checkpoint:
+def point(sink: SqlSink) -> Checkpoint:
     assert isinstance(sink, MysqlSink)
     last = sink._ledger.last
     return Checkpoint((last.commit_ts if last else 0) + 1, 1)
 
 
-def apply(sink: TableSink, work: Split) -> None:
+def apply(sink: SqlSink, work: Split) -> None:
     missed = sink.apply_split(work, point(sink), START)
     assert not missed.count, missed
 
 
-def crash(sink: TableSink, work: Split, queues: Sequence[int]) -> None:
+def crash(sink: SqlSink, work: Split, queues: Sequence[int]) -> None:
     """Bring some transactions of each queue downstream, and never the last one."""
     torn = [queue[: at % (len(queue) + 1)] for queue, at in zip(work.queues, queues, strict=False)]
     if any(torn):

@@ -8,8 +8,6 @@ Drainer of TiDB-Binlog holds it for as long as it runs, and is waited for.
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
@@ -33,6 +31,7 @@ from drainer.sinks.files.schema_file import (
 )
 from drainer.sinks.files.target import parse_files_url
 from drainer.sinks.files.upkeep import Upkeep
+from drainer.sinks.folder_lock import LOCK, locked
 from drainer.sinks.patience import PASSING_ERRNOS, Patience
 from drainer.sinks.protocol import (
     ddl_run,
@@ -50,8 +49,6 @@ from penstock.log.files import Files, OsFiles
 if TYPE_CHECKING:
     from drainer.sinks.protocol import Slices
     from penstock.ddl import SchemaChange
-
-LOCK = ".lock"
 
 
 class FileSink:
@@ -271,12 +268,8 @@ class FileSink:
     def _locked(self) -> Iterator[None]:
         """Hold the folder's lock, as TiDB-Binlog does; `BlockingIOError` while another one does."""
         self._files.names(self._folder)  # Which creates it.
-        lock = os.open(self._folder / LOCK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with locked(self._folder):
             yield
-        finally:
-            os.close(lock)
 
     def _passing(self, error: Exception) -> str:
         if not isinstance(error, OSError):

@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from drainer.sinks.ddl_effects import ROWS_BY_PARTITION, default_value
 from drainer.task.sql.keys import apply_key, is_written
 from drainer.task.sql.literals import SQLITE, Family, family, literal
 from drainer.task.sql.table_sql import quote, table_name
@@ -50,19 +51,10 @@ if TYPE_CHECKING:
 from decimal import ROUND_HALF_UP, Decimal
 
 from drainer.task.sql.literals import number_to_text, padded_length
-from penstock.datum.rows.defaults import missing_datum
 from penstock.datum.rows.fields import compile_field, decimal_size
 from penstock.errors import Malformed
 
 _BUILDING = "penstock.building"
-_ROWS_BY_PARTITION = (
-    DdlType.DROP_PARTITION,
-    DdlType.TRUNCATE_PARTITION,
-    DdlType.EXCHANGE_PARTITION,
-    DdlType.CONVERT_PARTITION,
-    DdlType.CONVERT_TABLE,
-)
-
 Converter = Callable[[Any], Any]
 
 
@@ -82,7 +74,7 @@ def plan(change: SchemaChange) -> Plan:
     What moves or loses rows by partitions, which SQLite has not, raises `NeedsOperator`.
     """
     made = Plan()
-    if change.job.type in _ROWS_BY_PARTITION:
+    if change.job.type in ROWS_BY_PARTITION:
         raise NeedsOperator(
             f"SQLite has no partitions, so it cannot run: {change.job.query}",
             hint="delete or move the partition's rows in the SQLite file by hand",
@@ -313,12 +305,6 @@ def form(column: ColumnInfo) -> tuple[object, ...]:
     if kind is Family.FLOAT:
         return (kind, column.tp)
     return (Family.INT,) if kind is Family.BIT else (kind,)
-
-
-def default_value(column: ColumnInfo) -> Any:
-    """Return what rows that are older than the column read as, None for NULL."""
-    datum = missing_datum(column)
-    return None if datum is None else compile_field(column).decode(datum, 0)[0]
 
 
 def converter(before: ColumnInfo, after: ColumnInfo) -> Callable[[Any], Any]:

@@ -1,6 +1,7 @@
 """SQL of one work unit: column by column when it is large, row by row when it is small.
 
-A unit whose ops are EACH or SAFE is answered with a statement for each change (`row_statements`).
+A unit whose ops are EACH or SAFE is answered with a statement for each change (`row_statements`),
+one in the dialect `arrow` with blocks of rows (`lake_rows`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from drainer.task.sql.images import Kinds, after_columns, before_columns
+from drainer.task.sql.lake_rows import lake_rows
+from drainer.task.sql.literals import ARROW
 from drainer.task.sql.row_statements import row_statements
 from drainer.task.sql.rowwise import generate_rows
 from drainer.task.sql.table_sql import TableSql, table_sql
@@ -24,6 +27,8 @@ def generate(unit: WorkUnit, bounds: Bounds = BOUNDS) -> Statements:
 
     Raises `Malformed` for row bytes that do not fit the table.
     """
+    if unit.dialect == ARROW:
+        return lake_rows(unit)
     if unit.members:
         return _generate_members(unit, bounds)
     sql = _sql_of(unit, unit.schema, unit.name, bounds)

@@ -34,6 +34,8 @@ from penstock.schema.model import ColumnInfo, MysqlType
 
 MYSQL = "mysql"
 SQLITE = "sqlite"
+ARROW = "arrow"
+"""No SQL at all: blocks of Arrow, which have no literals (`drainer.task.sql.lake_rows`)."""
 
 _TEXT = pa.large_string()
 _INT64_MAX = (1 << 63) - 1
@@ -261,9 +263,14 @@ def _int_column(dialect: str, array: pa.Array) -> Column:
 
 def _names_column(column: ColumnInfo, array: pa.Array) -> Column:
     """Write enum indexes and set masks as the names they stand for, one look-up per value."""
+    return _text_column(SQLITE, names_array(column, array))
+
+
+def names_array(column: ColumnInfo, array: pa.Array) -> pa.Array:
+    """Return enum indexes or set masks as what they stand for; raise `Malformed` for neither."""
     coded = array.dictionary_encode()
     names = [number_to_text(column, number) for number in coded.dictionary.to_pylist()]
-    return _text_column(SQLITE, pa.array(names, _TEXT).take(coded.indices))
+    return pa.array(names, _TEXT).take(coded.indices)
 
 
 def number_to_text(column: ColumnInfo, number: int) -> str:

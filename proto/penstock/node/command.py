@@ -42,6 +42,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "py4j": ("drainer", "demo"),
     "pymysql": ("mysql", "drainer", "demo"),
     "confluent_kafka": ("kafka",),
+    "deltalake": ("delta", "demo"),
     "zstandard": ("mysql", "demo"),
     "cryptography": ("mysql", "demo"),
     "grpc": (),

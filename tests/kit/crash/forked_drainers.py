@@ -112,6 +112,7 @@ def _serve() -> None:
         return hit
 
     failpoints.point = point
+    import drainer.sinks.delta.sink
     import drainer.sinks.mysql.sink
     import drainer.sinks.sqlite.sink
     import drainer.strategies.merge as parallel
@@ -119,9 +120,12 @@ def _serve() -> None:
     from tests.kit.workloads.bank import Bank
 
     assert tests.kit.fakes.local_drainer.CLUSTER
-    assert (
-        drainer.sinks.mysql.sink.MysqlSink.dialect != drainer.sinks.sqlite.sink.SqliteSink.dialect
+    sinks = (
+        drainer.sinks.delta.sink.DeltaSink,
+        drainer.sinks.mysql.sink.MysqlSink,
+        drainer.sinks.sqlite.sink.SqliteSink,
     )
+    assert len({sink.dialect for sink in sinks}) == len(sinks)
     parallel.PARTITION_BYTES_MIN = 200  # The bank's batches are small.
     _say(sorted(name for name in failpoints.known if name.startswith("drainer.")))
     banks: dict[str, Bank] = {}

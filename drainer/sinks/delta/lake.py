@@ -1,0 +1,246 @@
+"""Lake: its Delta tables, each with the version up to which it is known to be ours.
+
+A table's folder has the name of the schema and of the table. Readers of Delta put such names into
+URLs, and not all of them in the same way, so every other character than letters, digits and
+`_ - $ .` is there as `~` and two digits for each of its bytes: `Größe` is `Gr~C3~B6~C3~9Fe`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction
+
+from drainer.sinks.delta.lake_url import LakeTarget
+from drainer.sinks.protocol import table_committed
+from penstock.codes import Code
+from penstock.errors import NeedsOperator
+from penstock.log.files import sync_folder
+
+log = logging.getLogger(__name__)
+
+OWN = "_penstock"
+"""The folder of what is no upstream table."""
+_MARK = "penstock"
+_LOG = "_delta_log"
+_PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-$.")
+RETAINED = "delta.deletedFileRetentionDuration"
+MARGIN_HOURS = 1
+_HARMLESS = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END"})
+"""Operations that change no row, so that others may run them."""
+
+Place = tuple[str, str]
+"""A table's schema and name."""
+Work = Callable[[DeltaTable, CommitProperties], object]
+
+
+def folder_name(name: str) -> str:
+    """Return the name of a schema or a table as a folder has it."""
+    made = "".join(chr(b) if b in _PLAIN else f"~{b:02X}" for b in name.encode())
+    # A schema of this name, or one that begins with a dot, is none of the upstream's folders.
+    return f"~{ord(made[0]):02X}{made[1:]}" if made == OWN or made[0] == "." else made
+
+
+def text_of(place: Place) -> str:
+    """Return a table's full name."""
+    return ".".join(place)
+
+
+class Lake:
+    """The tables of one cluster in one folder; one thread at a time, which holds its lock."""
+
+    def __init__(self, target: LakeTarget, cluster_id: int) -> None:
+        """Open nothing yet."""
+        self.folder = target.folder
+        self.app = f"penstock:{cluster_id}:mirror"
+        self.versions: dict[Place, int] = {}
+        """Up to which version each table is ours; of a table that is not here nothing is known."""
+        self.configuration = configuration(target.retention_s)
+        self._accepted = target.accepted
+        self._open: dict[Place, DeltaTable] = {}
+
+    def path(self, place: Place) -> Path:
+        """Return a table's folder, whether it is there or not."""
+        schema, name = place
+        return self.folder / folder_name(schema) / folder_name(name)
+
+    def has(self, place: Place) -> bool:
+        """Return whether there is such a table."""
+        return is_delta(self.path(place))
+
+    def properties(self, commit_ts: int | None) -> CommitProperties:
+        """Return what a commit of ours bears; with `commit_ts` it ends a batch or a DDL."""
+        ends = [] if commit_ts is None else [Transaction(self.app, commit_ts)]
+        return CommitProperties(
+            custom_metadata={_MARK: self.app}, max_commit_retries=0, app_transactions=ends
+        )
+
+    def create(self, place: Place, schema: pa.Schema, commit_ts: int) -> None:
+        """Make a table, unless this very commit has made it; raise `NeedsOperator` for another."""
+        if self.has(place):
+            if self.has_through(place, commit_ts):
+                return
+            raise NeedsOperator(
+                f"{self.path(place)} is there before upstream's table {text_of(place)} is made",
+                hint="move it away; or use another folder",
+                code=Code.DELTA_TABLE,
+            )
+        path = self.path(place)
+        path.mkdir(parents=True, exist_ok=True)
+        table = create_delta(path, schema, self.properties(commit_ts), self.configuration)
+        for above in (path.parent, self.folder):
+            sync_folder(above)
+        self._noted(place, table)
+
+    def has_through(self, place: Place, commit_ts: int) -> bool:
+        """Return whether a table has what ends at `commit_ts`."""
+        found = self.opened(place).transaction_version(self.app)
+        return found is not None and found >= commit_ts
+
+    def commit(self, place: Place, commit_ts: int | None, work: Work) -> None:
+        """Let `work` make one commit of a table, unless the table has it.
+
+        Without `commit_ts` it is a part of something that ends later.
+        """
+        if commit_ts is not None and self.has_through(place, commit_ts):
+            return
+        table = self.opened(place)
+        work(table, self.properties(commit_ts))
+        self._noted(place, table)
+
+    def opened(self, place: Place) -> DeltaTable:
+        """Return a table as it was last known, or found; `NeedsOperator` for a stranger's."""
+        if not self.has(place):
+            raise NeedsOperator(
+                f"there is no Delta table in {self.path(place)}, which upstream's"
+                f" {text_of(place)} goes into",
+                hint="put it back as it was; or begin with an empty folder",
+                code=Code.DELTA_TABLE,
+            )
+        table = self._open.get(place)
+        if table is None:
+            table = DeltaTable(self.path(place))
+            self._check(place, table)
+            self._open[place] = table
+        return table
+
+    def forget(self) -> None:
+        """Open all tables again when they are used next."""
+        self._open.clear()
+
+    def moved(self, places: Mapping[Place, Place | None]) -> None:
+        """Take note that tables have other names, or none."""
+        known = {new: self.versions.pop(old, None) for old, new in places.items()}
+        for new, version in known.items():
+            if new is not None and version is not None:
+                self.versions[new] = version
+        self._open.clear()
+
+    def _noted(self, place: Place, table: DeltaTable) -> None:
+        """Take over what was committed, once a power cut cannot take it back."""
+        self._sync(place, table.version())
+        self._open[place] = table
+        table_committed()
+
+    def _sync(self, place: Place, version: int) -> None:
+        for number in range(self.versions.get(place, version) + 1, version + 1):
+            sync_commit(self.path(place), number)
+        self.versions[place] = version
+
+    def _check(self, place: Place, table: DeltaTable) -> None:
+        """Raise `NeedsOperator` where a table's version is not one that we know or have made."""
+        known, now = self.versions.get(place), table.version()
+        if known is None:
+            log.info("%s is taken over as it is, at version %d", self.path(place), now)
+        elif now < known or not self._are_ours(table, now - known):
+            if (text_of(place), now) not in self._accepted:
+                raise NeedsOperator(
+                    f"somebody else changed the Delta table {self.path(place)}: it is at version"
+                    f" {now}, and the last one of this cluster is {known}",
+                    hint=f"bring its rows back by RESTORE to version {known}; then, or if they are"
+                    f" right as they are, add accept={text_of(place)}@<its version> to the sink's"
+                    " URL, and keep others from writing there",
+                    code=Code.DELTA_TABLE,
+                )
+            log.warning("%s is at version %d, which is accepted", self.path(place), now)
+        self._sync(place, now)  # A run that was killed may not have come to it.
+
+    def _are_ours(self, table: DeltaTable, count: int) -> bool:
+        entries: list[dict[str, Any]] = table.history(count) if count else []
+        harmless = [
+            each.get(_MARK) == self.app or each.get("operation") in _HARMLESS for each in entries
+        ]
+        return len(entries) == count and all(harmless)
+
+
+def is_delta(path: Path) -> bool:
+    """Return whether a folder is a Delta table."""
+    return any((path / _LOG).glob(f"{'[0-9]' * 20}.*"))
+
+
+def configuration(retention_s: float) -> dict[str, str]:
+    """Return a table's properties by which each version can be read for the retention.
+
+    Only upkeep knows which entries of the log are needed no more. A file that has no entry there
+    is taken for one that no version ever had, so the entries of those removed stay for as long.
+    """
+    # A state may end a little before the row of the next one is written.
+    hours = int(retention_s // 3600) + MARGIN_HOURS
+    return {
+        "delta.enableExpiredLogCleanup": "false",
+        RETAINED: f"interval {hours} hours",
+    }
+
+
+def create_delta(
+    path: Path, schema: pa.Schema, properties: CommitProperties, settings: Mapping[str, str]
+) -> DeltaTable:
+    """Return a new Delta table in an empty folder."""
+    table = DeltaTable.create(
+        path, schema=schema, configuration=settings, commit_properties=properties
+    )
+    sync_commit(path, table.version())
+    return table
+
+
+def sync_commit(path: Path, version: int) -> None:
+    """Sync what a commit has written; what is written again since then needs none."""
+    entry = path / _LOG / f"{version:020}.json"
+    if not entry.exists():
+        return  # It is so old that its entry is gone.
+    names = []
+    for line in entry.read_text().splitlines():
+        if added := json.loads(line).get("add"):
+            names.append(path / added["path"])
+    for file in (*names, entry):
+        if file.exists():
+            _sync(file)
+    for folder in (path, entry.parent):
+        sync_folder(folder)
+
+
+def _sync(file: Path) -> None:
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def forget_log(path: Path, oldest: int) -> None:
+    """Remove the log of versions that no one reads any more: `oldest` is the first that is read.
+
+    A version is read from the last checkpoint of Delta's at or before it.
+    """
+    found = [(int(n[:20]), n) for n in os.listdir(path / _LOG) if n[:20].isdecimal()]
+    starts = [number for number, name in found if ".checkpoint" in name and number <= oldest]
+    first = max(starts, default=0)
+    for number, name in found:
+        if number < first:
+            (path / _LOG / name).unlink()

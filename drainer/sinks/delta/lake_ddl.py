@@ -1,0 +1,311 @@
+"""DDL of a lake: what each change of a schema is to Delta tables.
+
+    CREATE TABLE      a new table; a folder that has another one already stops the Drainer
+    ADD COLUMN        new metadata; where older rows read as a default, all rows are written again
+    other columns     renamed, dropped, of a wider type: all rows are written again, in one commit
+    RENAME TABLE      the folder moves, by way of `_penstock/renaming`, because names may swap
+    TRUNCATE          a commit that removes all rows; older versions can still be read
+    DROP TABLE        the folder moves to `_penstock/dropped`, and is removed after the retention
+    indexes, NULL     nothing: a lake has no indexes, and all its columns may be NULL
+
+Each step can be done again. A commit has the DDL's commit_ts as its app transaction, and of a move
+it can be seen how far it came. Delta's column mapping would save writing rows again, and many a
+reader has none; so a column is renamed as upstream changes a type: by a copy, all or nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
+
+from drainer.sinks.ddl_effects import ROWS_BY_PARTITION, stored_default
+from drainer.sinks.delta.lake import OWN, Lake, Place, folder_name, text_of
+from drainer.sinks.delta.merging import rows_of
+from drainer.task.sql.keys import is_written
+from drainer.task.sql.lake_rows import lake_schema
+from drainer.task.sql.lake_types import lake_array, lake_type
+from penstock.codes import Code
+from penstock.ddl import adopted
+from penstock.ddl.successors import check_known
+from penstock.errors import NeedsOperator
+from penstock.log.files import sync_folder
+from penstock.schema.model import ColumnInfo, DdlType, TableInfo
+
+if TYPE_CHECKING:
+    from penstock.ddl import SchemaChange
+
+DROPPED, RENAMING = "dropped", "renaming"
+_ALL = "all"
+"""Its presence says that every table of a rename has left its old name."""
+_NOT_IN_NAMES = frozenset(" ,;{}()\n\t=")
+"""Delta's tables have no such characters in names of columns, without column mapping."""
+_WIDER = ((pa.float32(), pa.float64()), (pa.date32(), pa.timestamp("us")))
+_DIGITS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 19}
+
+
+@dataclass(frozen=True, slots=True)
+class NewColumn:
+    """A column as it is to be; its values are the `source` column's, or all are `value`."""
+
+    name: str
+    type: pa.DataType
+    source: str | None
+    value: pa.Scalar | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """True when all its values are NULL."""
+        return self.source is None and self.value is None
+
+    def is_in(self, schema: pa.Schema) -> bool:
+        """Return whether a table has it as it is to be."""
+        return self.name == self.source and schema.field(self.name).type == self.type
+
+
+class LakeDdl:
+    """Runs DDL on the tables of a lake; `keeps_columns` leaves dropped columns there."""
+
+    def __init__(self, lake: Lake, *, keeps_columns: bool) -> None:
+        self._lake = lake
+        self._keeps_columns = keeps_columns
+
+    def run(self, change: SchemaChange, commit_ts: int) -> None:
+        """Bring the tables from before `change` to after it, or to where they are not yet."""
+        check_possible(change)
+        self._forget_renames(commit_ts)
+        created = {(schema, table.name) for schema, table in change.created}
+        truncated = set()
+        for schema, table in change.dropped:
+            place = schema, table.name
+            if table.kind != "TABLE":
+                continue
+            if change.job.type == DdlType.TRUNCATE_TABLE and place in created:
+                truncated.add(place)
+                self._lake.commit(place, commit_ts, _without_rows)
+            else:
+                self._drop(place, commit_ts)
+        for schema in change.schemas_dropped:
+            with suppress(OSError):  # What is none of upstream's tables stays, and its folder.
+                (self._lake.folder / folder_name(schema)).rmdir()
+        self._rename(change, commit_ts)
+        for schema, before, after in change.altered:
+            if before.kind == "TABLE":
+                check_known(change.job, before, after)
+                self._alter((schema, after.name), change, before, after, commit_ts)
+        for schema, table in change.created:
+            if table.kind == "TABLE" and (schema, table.name) not in truncated:
+                self._lake.create((schema, table.name), lake_schema(table), commit_ts)
+
+    # --- folders ---------------------------------------------------------------------------
+
+    def _own(self, *names: str) -> Path:
+        return self._lake.folder.joinpath(OWN, *names)
+
+    def _drop(self, place: Place, commit_ts: int) -> None:
+        schema, name = map(folder_name, place)
+        to = self._own(DROPPED, str(commit_ts), schema, name)
+        if not to.exists():
+            self._lake.opened(place)
+            _move(self._lake.path(place), to)
+        self._lake.moved({place: None})
+
+    def _rename(self, change: SchemaChange, commit_ts: int) -> None:
+        renamed = [each for each in change.renamed if each[1].kind == "TABLE"]
+        pairs = {(old, b.name): (new, a.name) for old, b, new, a in renamed}
+        if not pairs:
+            return
+        aside = self._own(RENAMING, str(commit_ts))
+        have_left = aside / _ALL
+        if not have_left.exists():
+            aside.mkdir(parents=True, exist_ok=True)
+            for number, old in enumerate(pairs):
+                if not (aside / str(number)).exists():
+                    self._lake.opened(old)
+                    _move(self._lake.path(old), aside / str(number))
+            have_left.touch()
+            sync_folder(aside)
+        for number, new in enumerate(pairs.values()):
+            if (aside / str(number)).exists():
+                _move(aside / str(number), self._lake.path(new))
+        self._lake.moved(pairs)
+        for _, before, schema, after in renamed:
+            self._alter((schema, after.name), change, before, after, commit_ts)
+
+    def _forget_renames(self, commit_ts: int) -> None:
+        """Remove what says how far an earlier rename came: the checkpoint has passed it."""
+        done = self._own(RENAMING)
+        for each in done.iterdir() if done.exists() else ():
+            if int(each.name) < commit_ts:
+                shutil.rmtree(each)
+
+    # --- columns ---------------------------------------------------------------------------
+
+    def _alter(
+        self,
+        place: Place,
+        change: SchemaChange,
+        before: TableInfo,
+        after: TableInfo,
+        commit_ts: int,
+    ) -> None:
+        known = adopted(change.job, before, after)
+        columns, dropped = new_columns(change, place, known, after)
+        if self._lake.has_through(place, commit_ts):
+            return
+        there = pa.schema(self._lake.opened(place).schema())
+        # What upstream has not, as a column that was kept, stays unless its name is taken.
+        taken = {name.lower() for each in columns for name in (each.name, each.source or "")}
+        gone = set() if self._keeps_columns else dropped
+        columns += [
+            NewColumn(each.name, each.type, each.name)
+            for each in there
+            if each.name.lower() not in taken and each.name not in gone
+        ]
+        new = [each for each in columns if not each.is_in(there)]
+        have_all = len(columns) - len(new) == len(there)
+        if have_all and not new:
+            return
+        if have_all and all(each.is_empty and each.name not in there.names for each in new):
+            self._lake.commit(place, commit_ts, partial(_with_added, new))
+        else:
+            self._lake.commit(place, commit_ts, partial(rewrite, columns))
+
+
+def check_possible(change: SchemaChange) -> None:
+    """Raise `NeedsOperator` for what a lake cannot do, before anything of it is done."""
+    job = change.job
+    if job.type in ROWS_BY_PARTITION:
+        raise _impossible(
+            f"a lake has no partitions, so it cannot run: {job.query}",
+            "delete or move the partition's rows in the Delta table by hand",
+        )
+    if job.type == DdlType.RECOVER_TABLE:
+        raise _impossible(
+            f"a lake does not bring a dropped table back: {job.query}",
+            f"move its folder back from {OWN}/{DROPPED}, and compare its rows",
+        )
+    tables = [table for _, table in change.created]
+    tables += [after for _, _, after in change.altered]
+    tables += [after for _, _, _, after in change.renamed]
+    for table in tables:
+        for column in table.columns if table.kind == "TABLE" else ():
+            if _NOT_IN_NAMES.intersection(column.name):
+                raise _impossible(
+                    f"column {column.name!r} of {table.name!r} has a character that no column of a"
+                    " Delta table has",
+                    "leave the table out by a filter, or name the column otherwise upstream",
+                )
+
+
+def _impossible(problem: str, hint: str) -> NeedsOperator:
+    return NeedsOperator(problem, hint=hint, code=Code.DELTA_DDL)
+
+
+def new_columns(
+    change: SchemaChange, place: Place, before: TableInfo, after: TableInfo
+) -> tuple[list[NewColumn], set[str]]:
+    """Return the columns as they are to be, and the names of those that are dropped.
+
+    Raises `NeedsOperator` for a type whose values do not become the new one's as they are.
+    """
+    old = {c.id: c for c in before.columns if is_written(c)}
+    columns = []
+    for column in after.columns:
+        if not is_written(column):
+            continue
+        was = old.pop(column.id, None)
+        if was is None:
+            columns.append(_added(column))
+            continue
+        if not becomes(lake_type(was), lake_type(column)):
+            raise _impossible(
+                f"{text_of(place)}: what {was.name!r} has as {was.sql_type} does not become"
+                f" {column.sql_type} in a lake by itself: {change.job.query}",
+                "write the Delta table again with the new type by hand, add"
+                f" accept={text_of(place)}@<its version> to the sink's URL, then track this DDL",
+            )
+        columns.append(NewColumn(column.name, lake_type(column), was.name))
+    return columns, {column.name for column in old.values()}
+
+
+def _added(column: ColumnInfo) -> NewColumn:
+    stored, wanted = stored_default(column), lake_type(column)
+    if stored is None:
+        return NewColumn(column.name, wanted, None)
+    value = lake_array(column, pa.array([stored]))[0]
+    return NewColumn(column.name, wanted, None, value if value.is_valid else None)
+
+
+def becomes(old: pa.DataType, new: pa.DataType) -> bool:
+    """Return whether each value of a type is one of another type, and upstream the same one."""
+    if old == new or (old, new) in (
+        (pa.float32(), pa.float64()),
+        (pa.date32(), pa.timestamp("us")),
+    ):
+        return True
+    if old in _DIGITS:
+        if new in _DIGITS:
+            return _DIGITS[old] < _DIGITS[new]
+        if pa.types.is_decimal(new):
+            return bool(new.precision - new.scale >= _DIGITS[old])
+        return bool(new == pa.string())
+    if pa.types.is_decimal(old) and pa.types.is_decimal(new):
+        wider = new.precision - new.scale >= old.precision - old.scale
+        return bool(wider and new.scale >= old.scale)
+    return False
+
+
+def _without_rows(table: DeltaTable, properties: CommitProperties) -> None:
+    table.delete(commit_properties=properties)
+
+
+def _with_added(
+    added: Sequence[NewColumn], table: DeltaTable, properties: CommitProperties
+) -> None:
+    schema = Schema.from_arrow(pa.schema([(each.name, each.type) for each in added]))
+    table.alter.add_columns(list(schema.fields), commit_properties=properties)
+
+
+def rewrite(columns: Sequence[NewColumn], table: DeltaTable, properties: CommitProperties) -> None:
+    """Write all rows of a table again with these columns, by one commit."""
+    there = pa.schema(table.schema())
+    sources = pa.schema([there.field(each.source) for each in columns if each.source])
+    wanted = pa.schema([(each.name, each.type) for each in columns])
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for rows in rows_of(table, sources):
+            arrays = [
+                rows.column(each.source).cast(each.type)
+                if each.source
+                else pa.repeat(each.value or pa.scalar(None, each.type), len(rows))
+                for each in columns
+            ]
+            yield from pa.Table.from_arrays(arrays, schema=wanted).to_batches()
+
+    stream = pa.RecordBatchReader.from_batches(wanted, batches())
+    write_deltalake(
+        table, stream, mode="overwrite", schema_mode="overwrite", commit_properties=properties
+    )
+
+
+def _move(old: Path, new: Path) -> None:
+    """Rename a folder; raise `NeedsOperator` where the other one is there already."""
+    if new.exists():
+        raise NeedsOperator(
+            f"{new} is there, where a table is to be moved",
+            hint="move it away",
+            code=Code.DELTA_TABLE,
+        )
+    new.parent.mkdir(parents=True, exist_ok=True)
+    os.rename(old, new)
+    for folder in (new.parent, new.parent.parent, old.parent):
+        sync_folder(folder)

@@ -1,0 +1,180 @@
+"""Merging: the blocks of a batch into one commit for each table.
+
+Of a table with a key, what is left for each key is one line: the row that comes, or that the row
+goes. A table without a key is a number of rows for each content: what came minus what went. Rows of
+which some go are all replaced, by as many as are to remain, in the one commit; how many there were
+is counted by reading the table, which is why a delete costs more there than a row that comes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+
+from drainer.sinks.delta.lake import Place, text_of
+from drainer.task.sql.lake_rows import COMES, GOES, OP, Block
+
+log = logging.getLogger(__name__)
+
+_AT, _COUNT = "_penstock_at", "_penstock_count"
+
+
+@dataclass(slots=True)
+class LakeChanges:
+    """All that a batch, or a part of it, does to one table."""
+
+    place: Place
+    key: tuple[str, ...]
+    pieces: list[pa.Table]
+    nulled: Counter[str] = field(default_factory=Counter)
+
+    def add(self, later: LakeChanges) -> None:
+        """Add what comes after it."""
+        self.pieces += later.pieces
+        self.nulled += later.nulled
+
+    def rows(self) -> pa.Table:
+        """Return all lines, in their order."""
+        return pa.concat_tables(self.pieces, promote_options="default")
+
+
+def by_table(blocks: Iterable[Block]) -> list[LakeChanges]:
+    """Return the changes of each table; a table's blocks stay in their order."""
+    made: dict[Place, LakeChanges] = {}
+    for block in blocks:
+        place = block.schema, block.name
+        changes = LakeChanges(place, block.key, [block.rows], Counter(block.nulled))
+        if place in made:
+            made[place].add(changes)
+        else:
+            made[place] = changes
+    return list(made.values())
+
+
+def merge(table: DeltaTable, changes: LakeChanges, properties: CommitProperties) -> None:
+    """Bring changes into a table, by one commit."""
+    if changes.nulled:
+        counts = ", ".join(f"{count} of {name}" for name, count in changes.nulled.items())
+        log.warning(
+            "%s: dates that a lake has no form for are NULL there: %s", text_of(changes.place),
+            counts,
+        )  # fmt: skip
+    if changes.key:
+        _merge_by_key(table, changes, properties)
+    else:
+        _merge_by_count(table, changes, properties)
+
+
+def _merge_by_key(table: DeltaTable, changes: LakeChanges, properties: CommitProperties) -> None:
+    rows = last_of_each_key(changes.rows(), changes.key)
+    names = [name for name in rows.column_names if name != OP]
+    values = {quoted(name): f"s.{quoted(name)}" for name in names}
+    on = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in changes.key)
+    merger = table.merge(
+        rows, on, source_alias="s", target_alias="t", commit_properties=properties
+    ).when_matched_delete(f"s.{OP} = {GOES}")
+    if COMES in rows.column(OP).unique().to_pylist():
+        merger = merger.when_matched_update(values).when_not_matched_insert(
+            values, f"s.{OP} = {COMES}"
+        )
+    merger.execute()
+
+
+def last_of_each_key(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+    """Return the last line of each key."""
+    at = pa.array(np.arange(len(rows)))
+    keys = rows.select(key).append_column(_AT, at)
+    last = keys.group_by(list(key)).aggregate([(_AT, "max")]).column(f"{_AT}_max")
+    if len(last) == len(rows):
+        return rows
+    return rows.take(np.sort(last.to_numpy()))
+
+
+def _merge_by_count(table: DeltaTable, changes: LakeChanges, properties: CommitProperties) -> None:
+    counts = net_counts(changes.rows())
+    fewer = counts.filter(pc.less(counts.column(_COUNT), 0))
+    more = repeated(counts)
+    if not len(fewer):
+        if len(more):
+            write_deltalake(table, more, mode="append", commit_properties=properties)
+        return
+    there = _counted(table, fewer)
+    missed = -pc.sum(pc.min_element_wise(there.column(_COUNT), 0)).as_py()
+    if missed:
+        log.warning("%s: %d rows to be removed are not there", text_of(changes.place), missed)
+    names = more.column_names
+    source = pa.concat_tables(
+        [
+            fewer.select(names).append_column(OP, pa.array(np.full(len(fewer), GOES, np.int8))),
+            *(
+                each.append_column(OP, pa.array(np.full(len(each), COMES, np.int8)))
+                for each in (repeated(there), more)
+            ),
+        ]
+    )
+    same = [f"(t.{quoted(name)} IS NOT DISTINCT FROM s.{quoted(name)})" for name in names]
+    on = " AND ".join([f"(s.{OP} = {GOES})", *same])
+    values = {quoted(name): f"s.{quoted(name)}" for name in names}
+    table.merge(
+        source, on, source_alias="s", target_alias="t", commit_properties=properties
+    ).when_matched_delete().when_not_matched_insert(values, f"s.{OP} = {COMES}").execute()
+
+
+def net_counts(rows: pa.Table) -> pa.Table:
+    """Return each content with how many rows of it come, less those that go; none without."""
+    sign = pc.subtract(pc.multiply(rows.column(OP).cast(pa.int64()), 2), 1)
+    summed = _summed(rows.drop_columns([OP]).append_column(_COUNT, sign))
+    return summed.filter(pc.not_equal(summed.column(_COUNT), 0))
+
+
+def _summed(counted: pa.Table) -> pa.Table:
+    names = [name for name in counted.column_names if name != _COUNT]
+    made = counted.group_by(names).aggregate([(_COUNT, "sum")])
+    return made.rename_columns([*names, _COUNT])
+
+
+def repeated(counts: pa.Table) -> pa.Table:
+    """Return each content as often as its count says; none for a count below one."""
+    times = np.maximum(counts.column(_COUNT).to_numpy(), 0)
+    return counts.drop_columns([_COUNT]).take(np.repeat(np.arange(len(counts)), times))
+
+
+def _counted(table: DeltaTable, some: pa.Table) -> pa.Table:
+    """Return some contents with their counts added to how many rows of them a table has."""
+    schema = some.drop_columns([_COUNT]).schema
+    wanted = some.append_column(_AT, pa.array(np.ones(len(some), np.int64)))
+    for rows in rows_of(table, schema):
+        ones = pa.array(np.ones(len(rows), np.int64))
+        zeros = pa.array(np.zeros(len(rows), np.int64))
+        seen = rows.append_column(_COUNT, ones).append_column(_AT, zeros)
+        both = pa.concat_tables([wanted, seen.select(wanted.column_names)])
+        summed = both.group_by(schema.names).aggregate([(_COUNT, "sum"), (_AT, "max")])
+        summed = summed.rename_columns([*schema.names, _COUNT, _AT])
+        wanted = summed.filter(pc.equal(summed.column(_AT), 1))
+    return wanted.drop_columns([_AT])
+
+
+def rows_of(table: DeltaTable, schema: pa.Schema) -> Iterable[pa.Table]:
+    """Yield a table's rows, piece after piece, with these columns."""
+    # Arrow reads the files itself: a commit may ask for these rows, and delta-rs does not do two
+    # things at once in a thread of its own.
+    files = SubTreeFileSystem(url2pathname(urlsplit(table.table_uri).path), LocalFileSystem())
+    dataset = table.to_pyarrow_dataset(filesystem=files)
+    for batch in dataset.to_batches(columns=schema.names):
+        if len(batch):
+            yield pa.Table.from_batches([batch]).cast(schema)
+
+
+def quoted(name: str) -> str:
+    """Return a column's name as an identifier of DataFusion's SQL."""
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,147 @@
+"""Own tables of a lake: the checkpoint, and which version of each table belongs to a commit_ts.
+
+_penstock/checkpoint   cluster_id string, checkpoint string        one row
+_penstock/versions     commit_ts long, committed_at timestamp,
+                       tables array<struct<schema, table, version>>
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, QueryBuilder, write_deltalake
+
+from drainer.sinks.delta.lake import (
+    OWN,
+    Lake,
+    Place,
+    configuration,
+    create_delta,
+    is_delta,
+    sync_commit,
+)
+from penstock.codes import Code
+from penstock.errors import NeedsOperator
+
+log = logging.getLogger(__name__)
+
+_CHECKPOINT = pa.schema([("cluster_id", pa.string()), ("checkpoint", pa.string())])
+_TABLE = pa.struct([("schema", pa.string()), ("table", pa.string()), ("version", pa.int64())])
+_VERSIONS = pa.schema(
+    [
+        ("commit_ts", pa.int64()),
+        ("committed_at", pa.timestamp("us", "UTC")),
+        ("tables", pa.list_(_TABLE)),
+    ]
+)
+_ONCE = CommitProperties(max_commit_retries=0)
+
+
+class _OwnTable:
+    """One of them: made when it is first written to."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self.path = path
+        self._schema = schema
+        self._open: DeltaTable | None = None
+
+    def opened(self) -> DeltaTable | None:
+        """Return the table as it is now, None when there is none."""
+        if self._open is not None:
+            self._open.update_incremental()
+        elif is_delta(self.path):
+            self._open = DeltaTable(self.path)
+        return self._open
+
+    def forget(self) -> None:
+        """Open it again when it is used next."""
+        self._open = None
+
+    def write(self, rows: list[dict[str, Any]], mode: Any, properties: CommitProperties) -> None:
+        """Add rows, or put them in the place of all."""
+        table = self.opened()
+        if table is None:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._open = table = create_delta(self.path, self._schema, _ONCE, configuration(0))
+        made = pa.Table.from_pylist(rows, self._schema)
+        write_deltalake(table, made, mode=mode, commit_properties=properties)
+        sync_commit(self.path, table.version())
+
+
+class CheckpointTable(_OwnTable):
+    """The checkpoint; a commit of it follows the one that was read, or fails."""
+
+    def __init__(self, lake: Lake) -> None:
+        """Open nothing yet."""
+        super().__init__(lake.folder / OWN / "checkpoint", _CHECKPOINT)
+
+    def read(self) -> dict[int, str]:
+        """Return the text by cluster; raise `NeedsOperator` for a table that has others' rows."""
+        table = self.opened()
+        rows = [] if table is None else table.to_pyarrow_table().to_pylist()
+        try:
+            # A row without text is no checkpoint, and not the same as no row.
+            return {int(row["cluster_id"]): row["checkpoint"] or "" for row in rows}
+        except (KeyError, TypeError, ValueError) as error:
+            raise NeedsOperator(
+                f"{self.path} is not the table of a lake's checkpoint: {error!r}",
+                hint="put it back as it was; or use another folder",
+                code=Code.CHECKPOINT_DAMAGED,
+            ) from error
+
+    def store(self, cluster_id: int, text: str) -> None:
+        """Replace the checkpoint."""
+        self.write([{"cluster_id": str(cluster_id), "checkpoint": text}], "overwrite", _ONCE)
+
+
+class VersionsTable(_OwnTable):
+    """For each commit_ts that a batch or a DDL ended at, the versions of all tables."""
+
+    def __init__(self, lake: Lake) -> None:
+        """Open nothing yet."""
+        super().__init__(lake.folder / OWN / "versions", _VERSIONS)
+        self._lake = lake
+
+    def last(self) -> dict[Place, int]:
+        """Return the last row's versions; empty where there is no row."""
+        found = self._query("SELECT tables FROM versions ORDER BY commit_ts DESC LIMIT 1")
+        tables = found[0]["tables"] if found else []
+        return {(each["schema"], each["table"]): each["version"] for each in tables}
+
+    def add(self, commit_ts: int, versions: Mapping[Place, int]) -> None:
+        """Add a row, unless it is there."""
+        table = self.opened()
+        there = None if table is None else table.transaction_version(self._lake.app)
+        if there is not None and there >= commit_ts:
+            return
+        tables = [{"schema": s, "table": t, "version": v} for (s, t), v in sorted(versions.items())]
+        row = {"commit_ts": commit_ts, "committed_at": datetime.now(UTC), "tables": tables}
+        self.write([row], "append", self._lake.properties(commit_ts))
+
+    def oldest(self) -> dict[Place, int]:
+        """Return the oldest version of each table that a row names."""
+        found = self._query(
+            "SELECT t['schema'] AS s, t['table'] AS n, min(t['version']) AS v"
+            " FROM (SELECT unnest(tables) AS t FROM versions) GROUP BY 1, 2"
+        )
+        return {(each["s"], each["n"]): each["v"] for each in found}
+
+    def expire(self, before: datetime) -> None:
+        """Remove rows of states that ended before a moment: the last one until then stays."""
+        rows = self._query("SELECT commit_ts, committed_at FROM versions")
+        ended = [row["commit_ts"] for row in rows if row["committed_at"] < before]
+        table = self.opened()
+        if table is not None and len(ended) > 1:
+            table.delete(f"commit_ts < {max(ended)}", commit_properties=_ONCE)
+
+    def _query(self, sql: str) -> list[dict[str, Any]]:
+        table = self.opened()
+        if table is None:
+            return []
+        stream = QueryBuilder().register("versions", table).execute(sql)
+        return list(pa.RecordBatchReader.from_stream(stream).read_all().to_pylist())

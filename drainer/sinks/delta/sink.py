@@ -1,0 +1,289 @@
+"""Delta sink: a batch is a commit for each of its tables, then the checkpoint's.
+
+    applying     the checkpoint says up to where changes may be there
+    a table      a commit with the batch's commit_ts, unless it has that already   …  each table
+    versions     a row with the versions of all tables
+    checkpoint   the batch is there
+
+Why that is once, and one state, is said in `drainer.sinks.delta`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
+
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from drainer.sinks.checkpoint import (
+    Checkpoint,
+    Ledger,
+    OverrideChange,
+    Standing,
+    of_another_cluster,
+    overridden,
+)
+from drainer.sinks.delta.lake import Lake, Place
+from drainer.sinks.delta.lake_ddl import LakeDdl
+from drainer.sinks.delta.lake_upkeep import LakeUpkeep
+from drainer.sinks.delta.lake_url import parse_delta_url
+from drainer.sinks.delta.merging import LakeChanges, by_table, merge
+from drainer.sinks.delta.own_tables import CheckpointTable, VersionsTable
+from drainer.sinks.folder_lock import LOCK, locked
+from drainer.sinks.patience import PASSING_ERRNOS, Patience
+from drainer.sinks.protocol import (
+    ddl_run,
+    rows_changed,
+    transaction_begun,
+    transaction_committed,
+    versions_stored,
+)
+from drainer.task.sql.lake_rows import Block
+from drainer.task.sql.literals import ARROW
+from penstock.codes import Code
+from penstock.errors import NeedsOperator
+from penstock.log.files import sync_folder
+
+if TYPE_CHECKING:
+    from drainer.sinks.protocol import StatementLists
+    from penstock.ddl import Catalog, SchemaChange
+
+log = logging.getLogger(__name__)
+
+_ERRNO = re.compile(r"\(os error (\d+)\)")
+
+
+class DeltaSink:
+    """See `TableSink`; its statements are blocks of Arrow (`drainer.task.sql.lake_rows`)."""
+
+    dialect = ARROW
+    batch_bytes_max = 0
+
+    def __init__(self, url: str, *, cluster_id: int, retry_s_max: float) -> None:
+        self._target = parse_delta_url(url)
+        self._folder = self._target.folder
+        self._cluster_id = cluster_id
+        self._ledger = Ledger()
+        self._lake = Lake(self._target, cluster_id)
+        self._checkpoints = CheckpointTable(self._lake)
+        self._versions = VersionsTable(self._lake)
+        self._ddl = LakeDdl(self._lake, keeps_columns=self._target.keeps_columns)
+        self._upkeep = LakeUpkeep(self._target, self._lake, self._checkpoints, self._versions)
+        self._patience = Patience(
+            str(self._folder),
+            retry_s_max=retry_s_max,
+            let_go=self._forget,
+            passing=self._passing,
+        )
+        self.gathering = self._target.gathering
+
+    # --- the promise -----------------------------------------------------------------------
+
+    @property
+    def writer(self) -> str:
+        """The name of this run in the checkpoint."""
+        return self._ledger.writer
+
+    @property
+    def is_new(self) -> bool:
+        """True while the folder has no checkpoint of this cluster."""
+        return self._ledger.is_new
+
+    def load_checkpoint(self) -> Checkpoint | None:
+        """Return where to continue; create the folder when there is none."""
+
+        def attempt(_: bool) -> str | None:
+            with self._locked():
+                stored = self._stored()
+                self._lake.forget()
+                self._lake.versions = self._versions.last()
+                return stored
+
+        return self._ledger.loaded(self._patience.retrying(attempt))
+
+    def save_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Store `checkpoint` alone."""
+        self._commit(lambda: None, checkpoint)
+
+    def change_overrides(self, change: OverrideChange) -> None:
+        """Change the overrides in the stored checkpoint, whichever run writes it."""
+
+        def attempt(_: bool) -> None:
+            with self._locked():
+                self._checkpoints.store(self._cluster_id, overridden(self._stored(), change))
+
+        self._patience.retrying(attempt)
+
+    def apply(self, statements: Sequence[str | bytes], checkpoint: Checkpoint) -> None:
+        """Bring a batch's blocks into their tables and store `checkpoint`, each once."""
+        if not statements:
+            self.save_checkpoint(checkpoint)
+            return
+
+        def slices() -> Generator[Sequence[str | bytes]]:
+            yield statements
+
+        self.apply_slices(slices, checkpoint)
+
+    def apply_slices(self, slices: StatementLists, checkpoint: Checkpoint) -> None:
+        """Bring list after list of blocks into their tables and store `checkpoint`.
+
+        A table that is in several lists gets a commit for each; the last one says that it has all.
+        """
+        self._begin(checkpoint)
+
+        def work() -> None:
+            waiting: dict[Place, LakeChanges] = {}
+            with closing(slices()) as lists:
+                for blocks in lists:
+                    self._merge_before(waiting, by_table(map(Block.decode, blocks)), checkpoint)
+            for changes in waiting.values():
+                self._merge(changes, checkpoint.commit_ts)
+            rows_changed()
+            self._add_versions(checkpoint)
+
+        self._commit(work, checkpoint)
+
+    def run_ddl(self, change: SchemaChange, checkpoint: Checkpoint, *, maybe_done: bool) -> None:
+        """Change the tables and store `checkpoint`.
+
+        `maybe_done` changes nothing: each table says what of a DDL it has.
+        """
+
+        def work() -> None:
+            self._ddl.run(change, checkpoint.commit_ts)
+            ddl_run()
+            self._add_versions(checkpoint)
+
+        self._commit(work, checkpoint)
+
+    def look_at(self, catalog: Catalog) -> None:
+        """Do nothing: a table is looked at when it is first written to."""
+
+    def stand_ins(self) -> Mapping[str, str]:
+        """Return nothing: texts are compared by their bytes."""
+        return {}
+
+    def waits_for(self) -> str:
+        """Return what keeps the tables from being written; empty when nothing does."""
+        return self._patience.problem
+
+    def close(self) -> None:
+        """Let go of the tables; a call that waits in another thread ends with `Retryable`."""
+        self._patience.close()
+
+    # --- details ---------------------------------------------------------------------------
+
+    def _begin(self, checkpoint: Checkpoint) -> None:
+        """Have it on record that changes up to `checkpoint` may be there, in parts."""
+        last = self._ledger.last
+        if last is None or last.applying_ts != checkpoint.commit_ts:
+            self.save_checkpoint(self._ledger.applying(checkpoint, Checkpoint(0, 0)))
+
+    def _merge_before(
+        self, waiting: dict[Place, LakeChanges], found: list[LakeChanges], to: Checkpoint
+    ) -> None:
+        """Let each table's last changes wait: what comes after those of a table decides them."""
+        for changes in found:
+            earlier = waiting.get(changes.place)
+            if earlier is None:
+                waiting[changes.place] = changes
+            elif changes.key:
+                if not self._lake.has_through(changes.place, to.commit_ts):
+                    self._merge(earlier, None)
+                waiting[changes.place] = changes
+            else:
+                earlier.add(changes)  # What is only counted can be committed once, and at the end.
+
+    def _merge(self, changes: LakeChanges, commit_ts: int | None) -> None:
+        self._lake.commit(
+            changes.place, commit_ts, lambda table, properties: merge(table, changes, properties)
+        )
+
+    def _add_versions(self, checkpoint: Checkpoint) -> None:
+        self._versions.add(checkpoint.commit_ts, self._lake.versions)
+        versions_stored()
+
+    def _commit(self, work: Callable[[], None], checkpoint: Checkpoint) -> None:
+        text, is_doubtful = self._ledger.attempt(checkpoint)
+
+        def attempt(is_retried: bool) -> None:
+            with self._locked():
+                retried = is_doubtful or is_retried
+                standing = self._ledger.standing(self._stored(), text, retried=retried)
+                if standing is Standing.ALREADY_WRITTEN:
+                    return
+                transaction_begun()
+                work()
+                self._checkpoints.store(self._cluster_id, text)
+                transaction_committed()
+
+        self._patience.retrying(attempt)
+        self._ledger.wrote(text)
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """Do what is due of the upkeep; what fails is tried again the next time."""
+        try:
+            with self._patience.using, self._locked():
+                self._upkeep.step()
+        except (DeltaError, OSError) as error:
+            self._forget()
+            log.warning("the upkeep of %s will be tried again: %s", self._folder, error)
+
+    def _stored(self) -> str | None:
+        """Return this cluster's checkpoint; `NeedsOperator` where another one's is there."""
+        found = self._checkpoints.read()
+        if found and self._cluster_id not in found:
+            raise of_another_cluster(self._cluster_id, list(found), "folder")
+        return found.get(self._cluster_id)
+
+    def _forget(self) -> None:
+        self._lake.forget()
+        self._checkpoints.forget()
+        self._versions.forget()
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        if not self._folder.is_dir():
+            self._folder.mkdir(parents=True)
+            sync_folder(self._folder.parent)
+        with locked(self._folder):
+            yield
+
+    def _passing(self, error: Exception) -> str:
+        if not isinstance(error, DeltaError | OSError):
+            raise error
+        if not _passes(error):
+            raise self._unusable(error) from error
+        return _described(error)
+
+    def _unusable(self, error: Exception) -> NeedsOperator:
+        return NeedsOperator(
+            f"the lake in {self._folder} cannot be used: {error}",
+            hint="check the path, its rights and its disk; nothing is lost: a start continues where"
+            " the checkpoint is",
+            code=Code.DELTA_UNUSABLE,
+        )
+
+
+def _passes(error: Exception) -> bool:
+    """Return whether it may be over in a while; a commit that failed is looked into at once."""
+    if isinstance(error, CommitFailedError):
+        return True
+    number = error.errno if isinstance(error, OSError) and error.errno else _number_in(error)
+    return number in PASSING_ERRNOS
+
+
+def _number_in(error: Exception) -> int:
+    found = _ERRNO.search(str(error))
+    return int(found[1]) if found else 0
+
+
+def _described(error: Exception) -> str:
+    if isinstance(error, BlockingIOError):
+        return f"another program holds {LOCK}"
+    return str(error)

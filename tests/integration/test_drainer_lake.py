@@ -1,0 +1,78 @@
+"""A real Pump and real Drainers with Spark write a lake, which is read as the guide says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local.etcd import EtcdServer
+from pumpclient import PumpClient
+from tests.kit.delta.lake_reader import LakeReader
+from tests.kit.servers.fix_drainer import DrainerFactory
+from tests.kit.servers.fix_quick_start import COMMANDS_MAX, INSTALLING
+
+GUIDE = Path(__file__).resolve().parents[2] / "drainer/guide/delta.md"
+
+
+def test_the_quick_start_of_the_guide_is_short_and_names_what_there_is() -> None:
+    text = GUIDE.read_text(encoding="utf-8")
+    (commands,) = re.findall(r"## In ten minutes.*?```\n(.*?)```", text, re.DOTALL)
+    assert INSTALLING + len(commands.replace("\\\n", "").splitlines()) <= COMMANDS_MAX
+
+
+def add(client: PumpClient, number: int, *more: object) -> int:
+    with client.begin("shop") as txn:
+        names = ["id", "name", "n"][: 2 + len(more)]
+        row = dict(zip(names, (number, f"item {number}", *more), strict=True))
+        txn.insert("item", row)
+        txn.insert("twin", row)
+    assert txn.commit_ts is not None
+    return txn.commit_ts
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.parametrize("payloads", ["driver", "executors"])
+def test_what_writers_commit_is_in_the_lake_once_over_a_takeover(
+    payloads: str,
+    etcd: Any,
+    etcd_server: EtcdServer,
+    pump_factory: Any,
+    drainer_factory: DrainerFactory,
+    tmp_path: Path,
+) -> None:
+    pump_factory(etcd_server.url)
+    settings = tmp_path / "settings.toml"
+    settings.write_text(f'[spark]\npayloads = "{payloads}"\n', encoding="utf-8")
+    lake = tmp_path / "lake"
+    sink = f"delta://{lake}?interval=500ms"
+    with PumpClient.connect(etcd_server.url) as client:
+        client.execute_ddl("CREATE DATABASE shop")
+        for name in ("item", "twin"):
+            client.execute_ddl(f"CREATE TABLE shop.{name} (id INT PRIMARY KEY, name VARCHAR(20))")
+        first_ts = add(client, 1)
+        active = drainer_factory(etcd_server.url, sink, config=settings)
+        active.wait_until(first_ts)
+        standby = drainer_factory(etcd_server.url, sink, config=settings, started=False)
+        standby.spawn()
+        active.wait_until(max(add(client, number) for number in range(2, 30)))
+        active.kill()  # As kill -9 does: the standby takes over.
+        for name in ("item", "twin"):
+            client.execute_ddl(f"ALTER TABLE shop.{name} ADD COLUMN n INT")
+        standby.wait_until(add(client, 30, 7))
+    wanted = [(n, f"item {n}", 7 if n == 30 else None) for n in range(1, 31)]
+    (snippet,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
+    read: dict[str, Any] = {}
+    exec(snippet.replace("/srv/lake", str(lake)) + "    found = locals().get('found', [])\n"
+         "    found.append(sorted(rows.rows()))\n", read)  # fmt: skip
+    assert read["found"] == [wanted, wanted]
+    for versions in LakeReader(lake).states().values():  # Each state has both, or neither.
+        rows = [
+            LakeReader(lake).table("shop", name, versions["shop", name]).get_column("id").to_list()
+            for name in ("item", "twin")
+            if ("shop", name) in versions
+        ]
+        assert len(rows) < 2 or sorted(rows[0]) == sorted(rows[1])

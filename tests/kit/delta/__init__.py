@@ -1,0 +1,1 @@
+"""Readers of lakes that share no code with the product."""

@@ -1,0 +1,44 @@
+"""Lake reader: Polars, which finds its way by what the guide says of a lake and nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+Versions = dict[tuple[str, str], int]
+"""The version of each table, by schema and name."""
+
+
+class LakeReader:
+    """What a program sees of a lake."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def checkpoint(self) -> dict[str, Any]:
+        """Return the checkpoint; empty before there is one."""
+        path = self.folder / "_penstock/checkpoint"
+        if not (path / "_delta_log").exists():
+            return {}
+        rows = pl.read_delta(str(path)).rows(named=True)
+        assert len(rows) <= 1
+        return dict(json.loads(rows[0]["checkpoint"])) if rows else {}
+
+    def states(self) -> dict[int, Versions]:
+        """Return the versions of all tables by commit_ts."""
+        path = self.folder / "_penstock/versions"
+        if not (path / "_delta_log").exists():
+            return {}
+        rows = pl.read_delta(str(path)).sort("commit_ts").rows(named=True)
+        assert len({row["commit_ts"] for row in rows}) == len(rows)
+        return {
+            row["commit_ts"]: {(t["schema"], t["table"]): t["version"] for t in row["tables"]}
+            for row in rows
+        }
+
+    def table(self, schema: str, name: str, version: int | None = None) -> pl.DataFrame:
+        """Return the rows of a table, now or at a version."""
+        return pl.read_delta(str(self.folder / schema / name), version=version)
