@@ -10,20 +10,22 @@ BIN := .venv/bin
 help:  ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+JARS := kafka connect flink
+
 # What a goal needs beside Python's packages, by the names of deploy/packages.txt: all of it is there before anything starts.
-NEEDS_demo := $(if $(filter mysql,$(SINK)),mariadb) $(if $(filter mysql tidb,$(SOURCE)),sysbench) $(filter tidb,$(SOURCE))
+NEEDS_demo := $(if $(filter mysql,$(SINK)),mariadb) $(filter kafka,$(SINK)) $(if $(filter mysql tidb,$(SOURCE)),sysbench) $(filter tidb,$(SOURCE))
 NEEDS_test := mariadb clients tests servers
-NEEDS_test-slow := $(NEEDS_test) sysbench conformance helm kafka
+NEEDS_test-slow := $(NEEDS_test) sysbench conformance helm obinlog $(JARS)
 NEEDS_test-tidb := mariadb sysbench tidb
-NEEDS_bench := mariadb clients sysbench
+NEEDS_bench := mariadb clients sysbench $(if $(filter outputs%,$(or $(ONLY),outputs)),kafka)
 WANTED = $(sort $(foreach goal,$(MAKECMDGOALS),$(NEEDS_$(goal))))
 
 setup:  ## Virtual environment, packages, etcd, a JRE if there is no Java 17+
 	@deploy/setup.sh $(WANTED)
-	$(if $(filter tidb conformance helm,$(WANTED)),@deploy/go.sh .venv/servers $(filter tidb conformance helm,$(WANTED)))
-	$(if $(filter kafka,$(WANTED)),@deploy/jars.sh .venv/servers kafka)
+	$(if $(filter tidb conformance helm obinlog,$(WANTED)),@deploy/go.sh .venv/servers $(filter tidb conformance helm obinlog,$(WANTED)))
+	$(if $(filter $(JARS),$(WANTED)),@deploy/jars.sh .venv/servers $(filter $(JARS),$(WANTED)))
 
-demo: setup  ## The whole main job on real data; SINK=mysql: into a MariaDB, SINK=files: into files and back, SINK=delta: into a lake, SOURCE=mysql: from one too, SOURCE=tidb: from a TiDB
+demo: setup  ## The whole main job on real data; SINK=mysql: into a MariaDB, SINK=files: into files and back, SINK=kafka: into topics, SINK=delta: into a lake, SOURCE=mysql: from one too, SOURCE=tidb: from a TiDB
 	@$(BIN)/python -m deploy.demo --source $(SOURCE) --sink $(SINK)
 
 test: check  ## All checks and all tests, against real etcd, Spark, MariaDB and MySQL

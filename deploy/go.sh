@@ -5,6 +5,7 @@
 #       tidb           tidb-server, and pd-tikv, a PD and a TiKV to try it out with; `deploy/local/tidb.py` starts them
 #       conformance    what others test an HTTP/2 and gRPC server with: h2spec, and grpc-go's interoperability client
 #       helm           what renders deploy/chart
+#       obinlog        the reader of TiDB-Binlog's topics that its users have, with a main of ours
 #
 # Versions are those that follow from deploy/NAME/go.mod. What is built is kept by what it is built from in
 # ${XDG_CACHE_HOME:-~/.cache}/penstock: the first time takes minutes, for a TiDB 3 GB of disk for Go's own caches, and a
@@ -27,7 +28,10 @@ programs() {  # NAME: the programs and their packages; a toolchain that they mus
     helm)
       toolchain=
       packages=(helm helm.sh/helm/v3/cmd/helm) ;;
-    *) die "deploy/go.sh builds tidb, conformance and helm, not $1" ;;
+    obinlog)
+      toolchain=
+      packages=(obinlog-reader .) ;;
+    *) die "deploy/go.sh builds tidb, conformance, helm and obinlog, not $1" ;;
   esac
 }
 

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Fetches programs that only tests need and that run on a Java: their jars, from Maven's central repository.
+# Fetches programs that only tests, benchmarks and the demo need and that run on a Java: their jars, from Maven's central repository.
 #
 #   deploy/jars.sh FOLDER NAME...    fetches, unless that is done; FOLDER/NAME leads to the jars. NAME is one of
 #       kafka    a Kafka broker and its command-line tools; `deploy/local/kafka.py` starts them
+#       connect  Kafka Connect with Debezium's JDBC sink; it needs those of kafka too
+#       flink    Flink's own readers of canal-json, Debezium JSON and Maxwell JSON, without a Flink to run them in
 #
 # deploy/NAME/jars.txt names each jar with its SHA-256. What is fetched is kept in ${XDG_CACHE_HOME:-~/.cache}/penstock.
 # MAVEN_CENTRAL names a mirror.
@@ -20,12 +22,12 @@ new=
 trap '[ -z "$new" ] || rm -rf "$new"' EXIT
 for name in "$@"; do
   list=deploy/$name/jars.txt
-  [ -f "$list" ] || die "deploy/jars.sh fetches kafka, not $name"
+  [ -f "$list" ] || die "deploy/jars.sh fetches kafka, connect and flink, not $name"
   home=$cache/$name-$(sha256sum "$list" | cut -c 1-16)
   exec 9> "$cache/$name.lock"
   flock 9
   if [ ! -d "$home" ]; then
-    say "fetching the jars of $name (30 MB) from $CENTRAL"
+    say "fetching the $(grep -vc '^#' "$list") jars of $name from $CENTRAL"
     new=$(mktemp -d "$cache/$name.new.XXXXXX")
     while read -r sum path; do
       jar=$new/${path##*/}

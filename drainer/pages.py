@@ -261,6 +261,8 @@ class _Metrics(Collector):
             ("transactions", "Transactions committed downstream.", progress.transactions),
             ("rows", "Rows committed downstream.", progress.rows),
             ("missed_rows", "Updated or deleted rows not found there.", progress.missed_rows),
+            ("messages", "Messages made for files or topics.", progress.messages),
+            ("message_bytes", "What is in these messages.", progress.message_bytes),
             ("repeated", "Transactions passed on again, left out.", progress.repeated),
         ):
             yield CounterMetricFamily(f"{OWN}_{name}", about, value=float(count))

@@ -1,11 +1,13 @@
 """Runs the main job on real data and compares the downstream with what was committed.
 
-    penstock demo [--sink sqlite|mysql|files|delta] [--transactions 6000] [--rows N] [--keep]
+    penstock demo [--sink sqlite|mysql|files|kafka|delta] [--transactions 6000] [--rows N] [--keep]
     penstock demo --source mysql [--seconds 30] [--rate 300] [--rows 10000] [--keep]
     penstock demo --source tidb [--seconds 40] [--rate 100] [--rows 10000] [--keep]
 
 With `--sink files` every change goes into files, and `penstock reparo` restores them into the
-SQLite that is compared. With `--sink delta` the downstream is a lake of Delta tables.
+SQLite that is compared. With `--sink kafka` Kafka's own console consumer reads the topics again,
+and what it prints is folded into that SQLite. With `--sink delta` the downstream is a lake of
+Delta tables.
 
 Exits 0 when every table is identical, 1 when anything differs or fails.
 """
@@ -22,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.demo import comparison, dataset
+from deploy.demo import comparison, dataset, topics
 from deploy.demo.ddl import CHANGES
 from deploy.demo.display import Display
 from deploy.demo.mysql import run as from_mysql
@@ -40,8 +42,9 @@ from pumpclient import PumpClient
 
 CATCH_UP_S_MAX = 120.0
 PUMP_DOWN_S = 1.5
+TOPICS_PREFIX = "demo"
 THREADS = 4
-SINKS = ("sqlite", "mysql", "files", "delta")
+SINKS = ("sqlite", "mysql", "files", "kafka", "delta")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +125,11 @@ def report(demo: Demo) -> bool:
     sink_url = demo.cluster.sink_url
     if sink_url.startswith("file:"):
         sink_url = restored(demo.cluster)
+    elif demo.cluster.kafka:
+        print("\nkafka: reading all topics by Kafka's console consumer", flush=True)
+        sink_url = topics.folded(
+            demo.cluster.kafka, TOPICS_PREFIX, dataset.SCHEMA, demo.cluster.home
+        )
     print("\ntable        rows committed  rows downstream  checksums")
     verdicts = comparison.compare(demo.store.ledger.replayed(), sink_url, dataset.SCHEMA)
     for verdict in verdicts:
@@ -153,7 +161,12 @@ def run(home: Path, sink: str, size: Size) -> bool:
     """Run the demo with its files below `home`; return whether the downstream is identical."""
     start_logging("info", str(home / "writers.log"))
     print("starting etcd, three Pumps and a Drainer on Spark", flush=True)
-    with Cluster(home, sink=sink) as cluster, PumpClient.connect(cluster.etcd.url) as client:
+    # Without watermarks the topics fall silent, which is how their reader knows that it has all.
+    options = f"format=canal-json&watermark=0&prefix={TOPICS_PREFIX}"
+    with (
+        Cluster(home, sink=sink, sink_options=options) as cluster,
+        PumpClient.connect(cluster.etcd.url) as client,
+    ):
         demo = Demo(cluster, client, size)
         try:
             with Display(demo.look) as display:

@@ -1,4 +1,7 @@
-"""A whole Penstock cluster as child processes: etcd or a PD, Pumps, one Drainer, its downstream."""
+"""A whole Penstock cluster as child processes: etcd or a PD, Pumps, one Drainer, its downstream.
+
+The downstream is a SQLite, files, a MariaDB (`sink="mysql"`) or a Kafka of the cluster's own.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from types import TracebackType
 from urllib.parse import quote
 
 from deploy.local.etcd import EtcdServer
+from deploy.local.kafka import KafkaServer
 from deploy.local.mariadb import MariadbServer
 from deploy.local.process import ServerProcess, free_port, python_module
 from deploy.local.tidb import PdAndTikv
@@ -29,20 +33,28 @@ class Cluster:
         *,
         pumps: int = 3,
         sink: str = "sqlite",
+        sink_options: str = "",
         with_drainer: bool = True,
         pd: PdAndTikv | None = None,
     ) -> None:
-        """With a `pd` its etcd, its timestamps and its cluster id are the cluster's."""
+        """With a `pd` its etcd, its timestamps and its cluster id are the cluster's.
+
+        `sink_options` go into a Kafka's URL, as in `format=debezium&prefix=shop`.
+        """
         self.home = home
         self.etcd = pd or EtcdServer(home / "etcd")
         self._at = ["--etcd-urls", self.etcd.url, *(["--pd-address", pd.url] if pd else [])]
         self.mariadb = MariadbServer(home / "mariadb") if sink == "mysql" else None
+        self.kafka = KafkaServer(home / "kafka") if sink == "kafka" else None
+        self._downstream = [each for each in (self.mariadb, self.kafka) if each]
         self.pumps = {f"pump-{n}": self._pump(f"pump-{n}") for n in range(1, pumps + 1)}
         self.sink_url = self.mariadb.url if self.mariadb else f"sqlite:///{home / 'downstream.db'}"
         if sink == "files":
             self.sink_url = f"file://{quote(str(home / 'files'))}"
         elif sink == "delta":
             self.sink_url = f"delta://{home / 'lake'}?interval=2s"
+        if self.kafka:
+            self.sink_url = f"kafka://{self.kafka.address}/?{sink_options}"
         self.drainer_addr = f"127.0.0.1:{free_port()}"
         self.drainer = self._drainer("drainer-1", self.drainer_addr)
         self._with_drainer = with_drainer
@@ -71,9 +83,9 @@ class Cluster:
         """Start everything and wait until every node is online."""
         try:
             self.etcd.start()
-            if self.mariadb:
-                self.mariadb.install()
-                self.mariadb.start()
+            for server in self._downstream:
+                server.install()
+                server.start()
             for node in self.nodes.values():
                 node.start()
             self.wait_online()
@@ -99,7 +111,7 @@ class Cluster:
 
     def stop(self) -> None:
         """Stop the Drainer, the Pumps, the downstream and etcd, and wait for each."""
-        for node in (self.drainer, *self.pumps.values(), *filter(None, [self.mariadb]), self.etcd):
+        for node in (self.drainer, *self.pumps.values(), *self._downstream, self.etcd):
             node.stop()
 
     def wait_online(self) -> None:

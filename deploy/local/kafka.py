@@ -8,7 +8,7 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -30,6 +30,18 @@ appender.c.layout.pattern=%d %p %c{1} %m%n
 rootLogger.level=WARN
 rootLogger.appenderRef.c.ref=C
 """
+
+
+def jars_of(name: str) -> Path:
+    """Return the folder with the jars of a list of `deploy/jars.sh`; raise `NeedsOperator`."""
+    folder = UNPACKED / name
+    if not folder.is_dir():
+        raise NeedsOperator(
+            f"no jars in {folder}",
+            hint=f"deploy/jars.sh {UNPACKED} {name}",
+            code=Code.PROGRAM_MISSING,
+        )
+    return folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,21 +77,19 @@ class KafkaServer(ServerProcess):
             self.java("kafka.Kafka", str(home / "server.properties")), log=home / "kafka.log"
         )
 
-    def java(self, program: str, *arguments: str) -> list[str]:
-        """Return the command of one of Kafka's own programs, such as its console consumer."""
-        jars = UNPACKED / "kafka"
-        if not jars.is_dir():
-            raise NeedsOperator(
-                f"no Kafka in {jars}",
-                hint=f"deploy/jars.sh {UNPACKED} kafka",
-                code=Code.PROGRAM_MISSING,
-            )
+    def java(self, program: str, *arguments: str, jars: Sequence[str] = ()) -> list[str]:
+        """Return the command of one of Kafka's own programs, such as its console consumer.
+
+        `jars` names what it needs beside Kafka's, as `deploy/jars.sh` does.
+        """
+        folders = [jars_of(name) for name in ("kafka", *jars)]
         java = use_java(self.home / "java") / "bin" / "java"
         logging = self.home / "log4j2.properties"
         logging.write_text(_LOGGING)
         options = [_HEAP, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         options.append(f"-Dlog4j2.configurationFile={logging}")
-        return [str(java), *options, "-cp", f"{jars}/*", program, *arguments]
+        path = ":".join(f"{folder}/*" for folder in folders)
+        return [str(java), *options, "-cp", path, program, *arguments]
 
     def install(self) -> None:
         """Write its settings, and create its data folder."""

@@ -176,6 +176,23 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
         ),
     ),
     (
+        "Files and topics",
+        (
+            Panel(
+                "Messages",
+                "ops",
+                ((_rate("penstock_drainer_messages_total", "instance"), "{{instance}}"),),
+                "Records of files, and messages of a Kafka; 0 where the downstream gets SQL.",
+            ),
+            Panel(
+                "Bytes of messages",
+                "Bps",
+                ((_rate("penstock_drainer_message_bytes_total", "instance"), "{{instance}}"),),
+                "What a transaction takes is above: what a batch takes downstream.",
+            ),
+        ),
+    ),
+    (
         "Disks and memory",
         (
             Panel(

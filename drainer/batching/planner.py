@@ -43,7 +43,7 @@ from drainer.task.row_changes import (
     read_changes,
 )
 from drainer.task.row_fetch_unit import RemoteTransactions
-from drainer.task.work_unit import TableRows
+from drainer.task.work_unit import Beginning, TableRows
 from penstock.wire.binlog import BinlogType, Origin, Place
 from penstock.wire.codec import origin_of
 
@@ -64,6 +64,8 @@ class RowsStep:
     tables: list[TableRows] = field(default_factory=list)
     stamps: list[int] = field(default_factory=list, compare=False)
     """The commit_ts of each transaction, by its number in `tables`."""
+    beginnings: Mapping[int, Beginning] = field(default_factory=dict, compare=False)
+    """How each of them began, by its commit_ts."""
     origins: Mapping[str, Place] = field(default_factory=dict)
     remote: RemoteTransactions | None = None
     left_out: Counts = field(default_factory=Counts)
@@ -182,6 +184,7 @@ class Planner:
             bytes=collected.bytes or self._remote.bytes,
             tables=collected.tables(),
             stamps=collected.commit_ts,
+            beginnings=collected.beginnings,
             origins=self._origins.now(),
             remote=self._remote if self._remote.commit_ts else None,
             left_out=self._left_out + collected.left_out,
@@ -225,7 +228,7 @@ class Planner:
             return self._cut()
         self._waiting.popleft()
         self._origins.note(origin)
-        self._collector.add(changes, size, ts)
+        self._collector.add(changes, size, ts, Beginning(binlog.start_ts, origin))
         self._transactions += 1
         self._through_ts = ts
         full = self._collector.rows >= self._rows_max or self._collector.bytes >= self._bytes_max

@@ -41,6 +41,7 @@ from drainer.task.row_changes import (
     name_of,
     read_changes,
 )
+from drainer.task.work_unit import Beginning
 from penstock.codes import Code
 from penstock.errors import Retryable
 from penstock.failpoints import point
@@ -162,6 +163,8 @@ class _LargeTransaction(Generic[T]):
         """Yield the slices from the first on; each call is a walk of its own."""
         step, report_s = self._step, time.monotonic() + _REPORT_S
         read_bytes, number = 0, 0
+        begun = step.payload.outline
+        beginnings = {step.commit_ts: Beginning(begun.start_ts, begun.origin)}
         with closing(self._rows.values()) as values:
             for value in values:
                 changes = [each for each in read_changes(value, self._rows.target) if each.rows]
@@ -172,8 +175,9 @@ class _LargeTransaction(Generic[T]):
                     collector.add(changes, len(value))
                     del value, changes
                     yield HeldBatch(
-                        number, collector.tables(), displaces=True, commit_ts=[step.commit_ts]
-                    )  # No name for its tables: they go as soon as they are in units.
+                        number, collector.tables(), displaces=True, commit_ts=[step.commit_ts],
+                        beginnings=beginnings,
+                    )  # fmt: skip  # No name for its tables: they go as soon as they are in units.
                 if time.monotonic() > report_s:
                     report_s = time.monotonic() + _REPORT_S
                     log.info(

@@ -225,14 +225,16 @@ class Pipeline:
         if isinstance(step, RowsStep) and (step.rows or step.remote):
             self._batch_id += 1
             self.progress.begun(step.tables)
-            batch: RowBatch = HeldBatch(self._batch_id, step.tables, commit_ts=step.stamps)
+            batch: RowBatch = HeldBatch(
+                self._batch_id, step.tables, commit_ts=step.stamps, beginnings=step.beginnings
+            )
             if step.remote is not None:
                 assert self._source.fetching is not None, "no one asked for metadata only"
                 work.fetched = batch = self._source.fetching.begin(self._batch_id, step.remote)
             work.prepared = asyncio.create_task(self._prepared(batch))
             self._preparing.add(work.prepared)
             work.prepared.add_done_callback(self._preparing.discard)
-            work.step = replace(step, tables=[], stamps=[])
+            work.step = replace(step, tables=[], stamps=[], beginnings={})
         elif isinstance(step, LargeStep):
             # Waited for, because a DDL after it must not change what its tables were.
             work.prepared = asyncio.create_task(self._downstream.large(step))
@@ -265,9 +267,12 @@ class Pipeline:
             await self._apply(work)
             _checkpoint_known()
             self.progress.committed(work.step, work.checkpoint, time.monotonic() - started_s)
-            self.progress.missed_rows = self._downstream.strategy.missed_rows
+            strategy = self._downstream.strategy
+            self.progress.missed_rows = strategy.missed_rows
+            self.progress.messages = strategy.messages
+            self.progress.message_bytes = strategy.message_bytes
             self.progress.repeated = self._planner.repeated
-            self.progress.partitions_s = self._downstream.strategy.partitions_s
+            self.progress.partitions_s = strategy.partitions_s
             self._source.relay.trim(work.checkpoint.commit_ts)
             self._slots += 1
             self._wake.set()

@@ -36,6 +36,9 @@ class Progress:
     """When the downstream was changed last, or the Drainer began."""
     missed_rows: int = 0
     """Updated and deleted rows that were not there, where the strategy looks."""
+    messages: int = 0
+    """What has become of changes, where the downstream gets messages."""
+    message_bytes: int = 0
     repeated: int = 0
     """Transactions that a source passed on again and that were left out."""
     partitions_s: tuple[float, ...] = ()

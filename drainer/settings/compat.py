@@ -28,9 +28,8 @@ def _decrypted(text: str) -> str:
 
 _ONE_PLACE = "the checkpoint moves in the downstream's own transactions, so it is kept there;"
 _ONE_PLACE += " schema and table are free (syncer.to.checkpoint)"
-_KAFKA_BY_URL = (
-    "brokers and topics are in the sink's URL: sink = kafka://host:9092/?format=canal-json"
-)
+_NO_ZOOKEEPER = "Kafka's clients do not ask ZooKeeper: name the brokers by kafka-addrs, or in the"
+_NO_ZOOKEEPER += " sink's URL, sink = kafka://host:9092/?format=tidb-binlog"
 _NO_ORACLE = "there is no output to Oracle; use sink = mysql://… or sqlite:///…"
 _NO_PUSH = "nothing is pushed: Prometheus fetches /metrics at status-addr"
 _ORDER = "changes of one row always keep their order; for whole transactions in theirs set"
@@ -75,13 +74,9 @@ KEYS: dict[str, Answer] = {
         "the downstream's certificate must bear its host name", ([],)
     ),
     "syncer.to.checkpoint.type": Refused(_ONE_PLACE, ("", "mysql", "tidb", "mariadb")),
-    **{
-        f"syncer.to.{name}": Refused(_KAFKA_BY_URL)
-        for name in (
-            "zookeeper-addrs", "kafka-addrs", "kafka-version", "kafka-max-messages",
-            "kafka-max-message-size", "kafka-client-id", "topic-name",
-        )
-    },
+    "syncer.to.zookeeper-addrs": Refused(_NO_ZOOKEEPER),
+    "syncer.to.kafka-version": Met("client and brokers agree on versions by themselves"),
+    "syncer.to.kafka-max-messages": Met("what waits to be sent is bounded in bytes"),
     **{
         f"syncer.to.{place}oracle-{name}": Refused(_NO_ORACLE)
         for name in ("service-name", "connect-string")

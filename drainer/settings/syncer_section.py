@@ -21,7 +21,8 @@ The downstream that it names becomes the URL that a sink is opened with:
 
 is mysql://repl:…@10.0.0.9:3306/?checkpoint-schema=tidb_binlog. What is left open comes from
 MYSQL_HOST, MYSQL_PORT, MYSQL_USER and MYSQL_PSWD, then from TiDB-Binlog's defaults; loop-back
-control adds its channel to whichever URL there is.
+control adds its channel to whichever URL there is. A Kafka that is named here, by kafka-addrs or
+KAFKA_ADDRS, gets TiDB-Binlog's own messages: kafka://…/?format=tidb-binlog.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ EVENT_TYPES = (*FILE_TYPES, KAFKA)
 """The schemes of sinks that take events."""
 _OLD_FILE_TYPE = "pb"
 _TYPES = (*MYSQL_TYPES, "sqlite", *EVENT_TYPES, DELTA, _OLD_FILE_TYPE)
+_KAFKA_MESSAGE_BYTES_MAX = 1_000_000_000
+"""What Kafka's client takes; TiDB-Binlog's own default is a little more."""
 _ABSENT_TYPES = ("oracle", "flash")
 
 _UNREADABLE_MODES = {"ANSI", "ANSI_QUOTES", "NO_BACKSLASH_ESCAPES", "PIPES_AS_CONCAT",
@@ -100,7 +103,7 @@ class ToCheckpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class ToConfig:
-    """A MySQL downstream, under TiDB-Binlog's names."""
+    """A downstream, under TiDB-Binlog's names: a MySQL, files, or a Kafka."""
 
     host: str = setting("", "the downstream's host; default: MYSQL_HOST, then 127.0.0.1")
     port: int = setting(0, "its port; 0: MYSQL_PORT, then 3306")
@@ -119,6 +122,14 @@ class ToConfig:
     dir: str = setting("", "folder of the files, with db-type file")
     compression: str = setting("", "gzip: files are compressed once they are full")
     retention_time: int = setting(0, "days that full files are kept; 0: for good")
+    kafka_addrs: str = setting(
+        "", "brokers, with db-type kafka: host:port, comma-separated; default: KAFKA_ADDRS"
+    )
+    topic_name: str = setting("", "the topic; default: the cluster's id and _obinlog")
+    kafka_max_message_size: int = setting(
+        0, "how large a message, a transaction, may be, in bytes; 0: 1,000,000"
+    )
+    kafka_client_id: str = setting("", "what brokers know this Drainer by; default: tidb_binlog")
     checkpoint: ToCheckpoint = field(default_factory=ToCheckpoint)
     security: ToSecurity = field(default_factory=ToSecurity)
 
@@ -225,8 +236,6 @@ class SyncerConfig:
 
 
 DEFAULT_SINK = "sqlite:///downstream.db"
-_OF_SINK_ALONE = {KAFKA: "kafka://host:9092/?format=canal-json", DELTA: "delta:///folder"}
-"""What only a sink's URL can name."""
 
 
 def downstream_url(
@@ -278,14 +287,15 @@ def downstream_url(
 def _named_downstream(sink: str, syncer: SyncerConfig, env: Mapping[str, str]) -> str:
     """Return the URL in `sink`, or one of what `[syncer.to]` names."""
     db_type, to = syncer.db_type, syncer.to
-    if db_type in _OF_SINK_ALONE and sink == DEFAULT_SINK:
+    if db_type == DELTA and sink == DEFAULT_SINK:
         raise NeedsOperator(
-            f"syncer.db-type is {db_type}, and no sink is named",
-            hint=f"set sink = {_OF_SINK_ALONE[db_type]}",
+            "syncer.db-type is delta, and no sink is named",
+            hint="set sink = delta:///folder",
             code=Code.SETTING_MISSING,
         )
     to_files = db_type in (*FILE_TYPES, _OLD_FILE_TYPE)
-    is_named = to != ToConfig() or (sink == DEFAULT_SINK and (db_type in MYSQL_TYPES or to_files))
+    is_enough = to_files or db_type in (*MYSQL_TYPES, KAFKA)
+    is_named = to != ToConfig() or (sink == DEFAULT_SINK and is_enough)
     if not is_named:
         return sink
     if sink != DEFAULT_SINK:
@@ -298,6 +308,14 @@ def _named_downstream(sink: str, syncer: SyncerConfig, env: Mapping[str, str]) -
         raise NeedsOperator(
             "[syncer.to] names a server, and syncer.db-type is 'sqlite'",
             hint="set sink = sqlite:///file.db, or another db-type",
+            code=Code.SETTINGS_CONTRADICT,
+        )
+    if db_type == KAFKA:
+        return _of_kafka(to, env)
+    if to.kafka_addrs or to.topic_name:
+        raise NeedsOperator(
+            f"[syncer.to] names a Kafka, and syncer.db-type is {db_type!r}",
+            hint='set db-type = "kafka", or leave kafka-addrs and topic-name out',
             code=Code.SETTINGS_CONTRADICT,
         )
     return _of_files(to) if to_files else _of_to(db_type, to, env)
@@ -322,6 +340,26 @@ def _of_files(to: ToConfig) -> str:
     }
     query = urlencode({key: value for key, value in options.items() if value})
     return f"file:{quote(to.dir)}" + (f"?{query}" if query else "")
+
+
+def _of_kafka(to: ToConfig, env: Mapping[str, str]) -> str:
+    brokers = to.kafka_addrs or env.get("KAFKA_ADDRS", "")
+    if not brokers:
+        raise NeedsOperator(
+            "syncer.db-type is kafka, and no brokers are named",
+            hint="set syncer.to.kafka-addrs = host:9092 for TiDB-Binlog's own messages, or sink ="
+            " kafka://host:9092/?format=canal-json",
+            code=Code.SETTING_MISSING,
+        )
+    size = min(to.kafka_max_message_size, _KAFKA_MESSAGE_BYTES_MAX)
+    options = {
+        "format": "tidb-binlog",
+        "topic": to.topic_name,
+        "max-message-bytes": str(size) if size else "",
+        "client-id": to.kafka_client_id or "tidb_binlog",
+    }
+    query = urlencode({key: value for key, value in options.items() if value})
+    return f"kafka://{brokers.replace(' ', '')}/?{query}"
 
 
 def _of_to(db_type: str, to: ToConfig, env: Mapping[str, str]) -> str:

@@ -38,6 +38,12 @@ class Strategy(Protocol):
     partitions_s: tuple[float, ...]
     """How long each partition of the last batch took, where it had any."""
 
+    messages: int
+    """How many messages have become of changes; 0 where SQL does."""
+
+    message_bytes: int
+    """What their values add up to."""
+
     async def prepare(self, batch: RowBatch) -> Prepared:
         """Turn rows into SQL or messages.
 

@@ -35,6 +35,7 @@ class Events:
         self._sink = sink
         self._thread = thread
         self._parts = parts
+        self.messages = self.message_bytes = 0
 
     async def prepare(self, batch: RowBatch) -> Prepared:
         """Let the tasks make the messages."""
@@ -49,9 +50,13 @@ class Events:
         return made
 
     async def _messages(self, batch: HeldBatch) -> list[Messages]:
-        units = await asyncio.to_thread(self._units, batch)
+        units, beginnings = await asyncio.to_thread(self._units, batch), batch.beginnings
         del batch
-        return [Messages.decode(each) for each in await self._dispatcher.run(units)]
+        answers = await self._dispatcher.run(units)
+        made = [Messages.decode(each, beginnings) for each in answers]
+        self.messages += sum(map(len, made))
+        self.message_bytes += sum(len(each.joined()[0]) for each in made)
+        return made
 
     def _units(self, batch: HeldBatch) -> list[bytes]:
         return [unit.encode() for unit in event_units(batch, self._sink.encoding, self._parts)]

@@ -57,7 +57,7 @@ class Mending:
 class Snapshot:
     """See `Strategy`; an upsert needs no row to be there, so none is missed."""
 
-    missed_rows = 0
+    missed_rows = messages = message_bytes = 0
     partitions_s: tuple[float, ...] = ()
 
     def __init__(
@@ -99,7 +99,7 @@ PARTITION_BYTES_MIN = 128 << 10
 class Parallel:
     """See `Strategy`; an upsert needs no row to be there, so none is missed."""
 
-    missed_rows = 0
+    missed_rows = messages = message_bytes = 0
 
     def __init__(
         self,

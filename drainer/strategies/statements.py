@@ -72,6 +72,7 @@ class EachChange:
     """See `Strategy`."""
 
     partitions_s: tuple[float, ...] = ()
+    messages = message_bytes = 0
 
     def __init__(
         self,

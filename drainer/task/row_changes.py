@@ -30,7 +30,7 @@ from drainer.differences.left_out import (
     LeftOut,
 )
 from drainer.task.loopback import MarkTable
-from drainer.task.work_unit import TableRows
+from drainer.task.work_unit import Beginning, TableRows
 from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator
 from penstock.filters.rules import RowPolicy
@@ -152,6 +152,8 @@ class Collector:
         """What does not go downstream of all that was added."""
         self.commit_ts: list[int] = []
         """Of each transaction, by its number."""
+        self.beginnings: dict[int, Beginning] = {}
+        """Of each transaction that has one, by its commit_ts."""
         self._columns: dict[int, _TableColumn] = {}
 
     def fits(self, changes: list[TableChanges]) -> bool:
@@ -164,7 +166,13 @@ class Collector:
                 return False
         return True
 
-    def add(self, changes: list[TableChanges], size: int, commit_ts: int = 0) -> None:
+    def add(
+        self,
+        changes: list[TableChanges],
+        size: int,
+        commit_ts: int = 0,
+        beginning: Beginning | None = None,
+    ) -> None:
         """Append one transaction's changes, which weigh `size` bytes."""
         for change in changes:
             if change.left_out:
@@ -181,6 +189,8 @@ class Collector:
             self.rows += len(change.rows)
         self.bytes += size
         self.commit_ts.append(commit_ts)
+        if beginning is not None:
+            self.beginnings[commit_ts] = beginning
 
     def tables(self) -> list[TableRows]:
         """Return everything collected as Arrow columns; the collector is spent afterwards."""

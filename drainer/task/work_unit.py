@@ -23,11 +23,11 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +36,7 @@ from penstock.codes import Code
 from penstock.errors import Malformed
 from penstock.schema.model import TableInfo
 from penstock.schema.tidb_json import table_from_json, table_to_json
+from penstock.wire.binlog import Origin
 
 _METADATA_KEY = b"penstock"
 _COUNTS = struct.Struct("<III")
@@ -108,6 +109,13 @@ class Bounds:
 BOUNDS = Bounds()
 
 
+class Beginning(NamedTuple):
+    """When a transaction began, and where it was made if not by the writer that passed it on."""
+
+    start_ts: int
+    origin: Origin | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """The changes between two checkpoints; each table occurs once for each of its versions.
@@ -120,6 +128,8 @@ class Batch:
     displaces: bool = False
     commit_ts: Sequence[int] = ()
     """Of each transaction, by its number; empty where no one asks for it."""
+    beginnings: Mapping[int, Beginning] = field(default_factory=dict)
+    """Of each transaction, by its commit_ts, as far as they are known."""
 
 
 @dataclass(frozen=True, slots=True)

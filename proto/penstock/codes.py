@@ -1331,6 +1331,13 @@ class Code(Enum):
         "Give the table a primary key, use `partition=key`, or set the topic's `cleanup.policy` to"
         " `delete`.",
     )
+    KAFKA_CLAIM_CHECK = (
+        7406,
+        "A row that is too large for its topic cannot be kept in `claim-check-dir`.",
+        _DRAINER_STOPS,
+        "Check that the folder is there, mounted, and the Drainer's to write. The batch is sent"
+        " again at the next start.",
+    )
 
     # A lake of Delta tables.
 

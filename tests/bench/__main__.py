@@ -4,8 +4,10 @@
 
 `pump` is all that concerns the Pump, `drainer` all that concerns the Drainer. `pump.restart`,
 `pump.stored` and `catchup.10g` write tens of gigabytes, and run only under their own names and for
-these two; CATCHUP_GB=1 makes the last one small. `tidb` runs under its name only, too: it needs the
-TiDB that `deploy/go.sh .venv/servers tidb` builds. What is being measured stands on stderr.
+these two; CATCHUP_GB=1 makes the last one small. `outputs.kafka.memory` takes
+KAFKA_MEMORY_S seconds, and runs under its name and for `outputs`. `tidb` runs under its name only,
+too: it needs the TiDB that `deploy/go.sh .venv/servers tidb` builds. What is being measured stands
+on stderr.
 
     {"name", "value", "unit", "baseline", "ratio", "detail"}
 
@@ -40,6 +42,7 @@ from tests.bench import (
     mysql_relay,
     outputs_delta,
     outputs_files,
+    outputs_kafka,
     pump_matrix,
     pump_pull,
     pump_stored,
@@ -65,6 +68,11 @@ OTHERS: dict[str, Bench] = {
     "drainer.relay.": drainer_relay.measure,
     "outputs.delta.": outputs_delta.measure,
     "outputs.files.": outputs_files.measure,
+    **{
+        f"outputs.kafka.{name}": partial(outputs_kafka.measure, name)
+        for name in outputs_kafka.FORMATS
+    },
+    "outputs.kafka.lag": outputs_kafka.measure_lag,
     "drainer.restart drainer.takeover": drainer_restart.measure,
     "lag.mariadb. drainer.lag": partial(lag.measure, "lag.mariadb", 2000),
     "apply.replica.mixed drainer.replica": apply_replica.measure,
@@ -88,6 +96,7 @@ LONG: dict[str, Bench] = {
     "pump.restart.": pump_stored.measure_restart,
     "pump.stored.": pump_stored.measure,
     f"{catchup.NAME} drainer.catchup": catchup.measure,
+    "outputs.kafka.memory": outputs_kafka.measure_memory,
     "tidb.catchup": tidb_upstream.measure_catchup,
     "tidb.lag.": tidb_upstream.measure_lag,
 }

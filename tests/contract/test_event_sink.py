@@ -24,6 +24,7 @@ from drainer.task.events.messages import Messages
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from penstock.pb import pb_binlog_pb2 as pb
+from penstock.pb import slave_binlog_pb2 as slave
 from tests.kit.fakes.memory_output import Broker, MemoryOutput
 from tests.kit.files import plain_reader
 from tests.kit.kafka.topic_reader import Read, read_topics
@@ -112,6 +113,25 @@ class DebeziumWorld(KafkaWorld):
         return message.get("after")
 
 
+class TidbBinlogWorld(KafkaWorld):
+    options = "format=tidb-binlog&topic={prefix}.binlog"
+
+    def open(self, cluster_id: int) -> EventSink:
+        url = f"kafka://{self._server.address}/?prefix={self._prefix}&{self.options}"
+        return open_event_sink(url, cluster_id=cluster_id)
+
+    def seen(self) -> Seen:
+        return [self._entry(each) for each in self._read()]
+
+    def _entry(self, read: Read) -> tuple[int, Any]:
+        made = slave.Binlog.FromString(read.value or b"")
+        assert (made.commit_ts, read.partition, read.key) == (read.commit_ts, 0, None)
+        if made.type == slave.DDL:
+            return made.commit_ts, f"use `shop`; {made.ddl_data.ddl_query.decode()}"
+        rows = [m.row.columns[0] for table in made.dml_data.tables for m in table.mutations]
+        return made.commit_ts, [row.int64_value for row in rows]
+
+
 _numbers = itertools.count(1)
 World = MemoryWorld | FilesWorld | KafkaWorld
 OUTPUTS: dict[str, Callable[[Path, pytest.FixtureRequest], World]] = {
@@ -119,6 +139,7 @@ OUTPUTS: dict[str, Callable[[Path, pytest.FixtureRequest], World]] = {
     "files": FilesWorld,
     "kafka": KafkaWorld,
     "kafka-debezium": DebeziumWorld,
+    "kafka-tidb-binlog": TidbBinlogWorld,
 }
 
 

@@ -3,25 +3,38 @@
 Each run is a process of its own that ends by SIGKILL. After every one a reader with read_committed
 sees the bank's ledger up to the checkpoint: each row change once, and commit_ts never falls within
 a partition (`tests.kit.kafka.topic_reader` asserts that).
+
+Tests whose names begin with `test_a_round` are sweeps, of `PENSTOCK_ROUNDS` rounds (2) from
+`PENSTOCK_FIRST_ROUND` (1) on. The number of a round is its seed and stands in the name of its test:
+a sweep that was cut off continues there, and a round that failed runs again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import random
 import subprocess
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._scram import (
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 from confluent_kafka.cimpl import NewTopic
 
 from deploy.local.kafka import KafkaSecurity, KafkaServer
+from drainer.sinks.checkpoint import Checkpoint, Overridden
 from drainer.sinks.opening import open_event_sink
 from drainer.sinks.protocol import Refused
 from drainer.task.events.messages import Message, Messages
@@ -40,10 +53,14 @@ KILLED = -9
 STEPS = {"drainer.transaction_begun", "drainer.rows_changed", "drainer.checkpoint_stored",
          "drainer.transaction_committed", "drainer.ddl_run"}  # fmt: skip
 LEDGER = {"seed": 5, "transactions": 40, "large_each": 20}
+FIRST_ROUND = int(os.environ.get("PENSTOCK_FIRST_ROUND", "1"))
+ROUNDS = range(FIRST_ROUND, FIRST_ROUND + int(os.environ.get("PENSTOCK_ROUNDS", "2")))
 
 
-def url_of(server: KafkaServer, prefix: str, options: str = "format=canal-json") -> str:
-    return f"kafka://{server.address}/?prefix={prefix}&partitions=3&partition=key&{options}"
+def url_of(
+    server: KafkaServer, prefix: str, options: str = "format=canal-json", partition: str = "key"
+) -> str:
+    return f"kafka://{server.address}/?prefix={prefix}&partitions=3&partition={partition}&{options}"
 
 
 def stored_ts(url: str) -> int:
@@ -70,7 +87,7 @@ def replayed(found: list[Read]) -> tuple[dict[str, Row], Counter[tuple[str, ...]
         (row,), kind = message["data"], message["type"]
         old = row if kind == "DELETE" else (message["old"] or [None])[0]
         if message["table"] == "account":
-            there = accounts.pop(row["id"], None)
+            there = accounts.pop((old or row)["id"], None)
             assert (there is None) == (kind == "INSERT"), f"{message} is there twice"
             assert there is None or there.items() <= old.items(), f"before {message} one is missing"
             if kind != "DELETE":
@@ -86,15 +103,18 @@ def replayed(found: list[Read]) -> tuple[dict[str, Row], Counter[tuple[str, ...]
 class Ledger:
     """Where runs write to, and what readers must see there."""
 
-    def __init__(self, server: KafkaServer, prefix: str, folder: Path) -> None:
+    def __init__(
+        self, server: KafkaServer, prefix: str, folder: Path, *, seed: int = LEDGER["seed"]
+    ) -> None:
+        """The seed also says which partition a message goes to."""
         self.server, self.prefix = server, prefix
-        self.bank = Bank(**LEDGER)
-        self.url = url_of(server, prefix)
+        self.made_of = LEDGER | {"seed": seed}
+        self.bank = Bank(**self.made_of)
+        self.url = url_of(server, prefix, partition=("one", "table", "key")[seed % 3])
         self.way = Way(url=self.url, folder=folder, strategy="events", bytes_max=20_000)
-        self._stamps = {
-            ts
-            for ts, data in self.bank.binlogs
-            if binlog_pb2.Binlog.FromString(data).tp != binlog_pb2.Rollback
+        binlogs = [(ts, binlog_pb2.Binlog.FromString(data)) for ts, data in self.bank.binlogs]
+        self._begun = {
+            ts: binlog.start_ts for ts, binlog in binlogs if binlog.tp != binlog_pb2.Rollback
         }
 
     def check(self) -> int:
@@ -103,8 +123,13 @@ class Ledger:
         found = read_topics(self.server.address, self.prefix)
         changes = [each for each in found if each.json["type"] != "TIDB_WATERMARK"]
         assert {each.commit_ts for each in changes} == {
-            ts for ts in self._stamps if ts <= through_ts
+            ts for ts in self._begun if ts <= through_ts
         }
+        begun = {
+            each.commit_ts: int(each.headers["penstock.start_ts"])
+            for each in changes if not each.json["isDdl"]
+        }  # fmt: skip
+        assert begun.items() <= self._begun.items()
         accounts, entries = replayed(found)
         state = self.bank.state_at(through_ts)
         assert {
@@ -114,6 +139,32 @@ class Ledger:
             {tuple(map(str, entry)): count for entry, count in state.entries.items()}
         )
         return through_ts
+
+
+class Running:
+    """A Drainer in a thread, slow enough for something to happen to it."""
+
+    def __init__(self, ledger: Ledger, folder: Path, *, pause_s: float) -> None:
+        self.failure: Exception | None = None
+        way = replace(ledger.way, folder=folder, rows_max=10, pause_s=pause_s)
+        self._thread = threading.Thread(target=self._run, args=(Bank(**ledger.made_of), way))
+        self._thread.start()
+
+    def _run(self, bank: Bank, way: Way) -> None:
+        while True:
+            try:
+                assert asyncio.run(run_drainer(bank, way)).commit_ts == bank.last_ts
+                return
+            except Overridden:  # The one before wrote on after this one had read: read again.
+                continue
+            except Exception as error:
+                self.failure = error
+                return
+
+    def join(self) -> None:
+        """Wait for its end."""
+        self._thread.join(180)
+        assert not self._thread.is_alive()
 
 
 _prefixes = iter(f"bank-{number}" for number in range(1000))
@@ -147,21 +198,84 @@ def test_a_broker_that_is_killed_and_comes_back_has_each_change_once(
     fresh_kafka: KafkaServer, tmp_path: Path
 ) -> None:
     ledger = Ledger(fresh_kafka, "bank", tmp_path / "drainer")
-    ended: list[Any] = []
-    slowly = Way(url=ledger.url, folder=tmp_path / "drainer", strategy="events",
-                 bytes_max=20_000, rows_max=10, pause_s=0.3)  # fmt: skip
-    running = threading.Thread(
-        target=lambda: ended.append(asyncio.run(run_drainer(ledger.bank, slowly)))
-    )
-    running.start()
+    run = Running(ledger, tmp_path / "drainer", pause_s=0.3)
     for _ in range(3):
         time.sleep(1.5)
         fresh_kafka.kill()
         time.sleep(0.5)
         fresh_kafka.start()
-    running.join(120)
-    assert ended
-    assert ended[0].commit_ts == ledger.bank.last_ts
+    run.join()
+    assert run.failure is None
+    assert ledger.check() == ledger.bank.last_ts
+
+
+@pytest.fixture
+def cleared(kafka: KafkaServer) -> Iterator[KafkaServer]:
+    """The broker without the topics of the rounds before, which a sweep would fill it with."""
+    yield kafka
+    admin = AdminClient({"bootstrap.servers": kafka.address})
+    rounds = [name for name in admin.list_topics(timeout=20).topics if name.startswith("round-")]
+    for future in admin.delete_topics(rounds).values() if rounds else ():
+        future.result()
+
+
+@pytest.mark.parametrize("seed", ROUNDS)
+def test_a_round_of_kills_of_the_drainer(
+    seed: int, cleared: KafkaServer, drainers: ForkedDrainers, tmp_path: Path
+) -> None:
+    chance = random.Random(seed)
+    ledger = Ledger(cleared, f"round-of-kills-{seed}", tmp_path / "drainer", seed=seed)
+    kills = [({step: chance.randint(1, 3)}, 0.0) for step in sorted(STEPS)]
+    kills += [({}, chance.uniform(0.05, 1.5))]
+    chance.shuffle(kills)
+    for kill_at, after_s in kills:
+        code, _ = drainers.run(
+            ledger.way, bank=ledger.made_of, kill_at=kill_at, kill_after_s=after_s
+        )
+        assert code in (KILLED, SETTLED)
+    ledger.check()
+    assert drainers.run(ledger.way, bank=ledger.made_of)[0] == SETTLED
+    assert ledger.check() == ledger.bank.last_ts
+
+
+@pytest.fixture(scope="module")
+def shared_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
+    """A broker that each round kills, and that starts again with what it has."""
+    server = KafkaServer(tmp_path_factory.mktemp("shared_kafka"))
+    server.install()
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("seed", ROUNDS)
+def test_a_round_of_kills_of_the_broker(
+    seed: int, shared_kafka: KafkaServer, tmp_path: Path
+) -> None:
+    chance = random.Random(seed)
+    ledger = Ledger(shared_kafka, f"round-{seed}", tmp_path / "drainer", seed=seed)
+    run = Running(ledger, tmp_path / "drainer", pause_s=0.1)
+    for _ in range(chance.randint(1, 2)):
+        time.sleep(chance.uniform(0.05, 2.5))
+        shared_kafka.kill()
+        shared_kafka.start()
+    run.join()
+    assert run.failure is None
+    assert ledger.check() == ledger.bank.last_ts
+
+
+@pytest.mark.parametrize("seed", ROUNDS)
+def test_a_round_of_twins(seed: int, cleared: KafkaServer, tmp_path: Path) -> None:
+    chance = random.Random(seed)
+    ledger = Ledger(cleared, f"round-of-twins-{seed}", tmp_path / "check", seed=seed)
+    first = Running(ledger, tmp_path / "first", pause_s=0.05)
+    time.sleep(chance.uniform(0.05, 2.0))
+    second = Running(ledger, tmp_path / "second", pause_s=0.05)
+    for each in (first, second):
+        each.join()
+        assert each.failure is None or "another Drainer" in str(each.failure), each.failure
+    assert first.failure is None or second.failure is None
     assert ledger.check() == ledger.bank.last_ts
 
 
@@ -192,6 +306,12 @@ def begun(url: str, **options: Any) -> tuple[InsertStream, Any]:
     sink.load_checkpoint()
     stream.create(sink)
     return stream, sink
+
+
+def put_again(stream: InsertStream, sink: Any, *ids: int) -> None:
+    """Bring the transaction that was refused last, as a Drainer does when it is started again."""
+    point = Checkpoint(commit_ts=stream.ts, schema_version=stream.catalog.version)
+    sink.put(stream.messages(sink, stream.batch({point.commit_ts: list(ids)})), point)
 
 
 def test_a_twin_is_fenced_in_the_middle_of_its_transaction(kafka: KafkaServer) -> None:
@@ -235,13 +355,24 @@ def test_with_at_least_once_all_is_there_and_a_reader_may_see_it_twice(
 # --- brokers with TLS and passwords ------------------------------------------------------------
 
 
+REAUTHENTICATED_S = 2
+SCRAM = {
+    "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
+    "listener.name.clients.scram-sha-256.sasl.jaas.config": (
+        "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+    ),
+    "listener.name.clients.scram-sha-256.connections.max.reauth.ms": REAUTHENTICATED_S * 1000,
+}
+"""A second mechanism, by which a client has to show its password again and again."""
+
+
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KafkaServer, Authority]]:
     folder = tmp_path_factory.mktemp("secured")
     authority = Authority(folder)
     pair = authority.issue("broker")
     security = KafkaSecurity(cert=pair.cert, key=pair.key, users={"alice": "se:cret"})
-    server = KafkaServer(folder / "kafka", security=security)
+    server = KafkaServer(folder / "kafka", security=security, settings=SCRAM)
     server.install()
     server.start()
     yield server, authority
@@ -269,6 +400,50 @@ def test_over_tls_with_a_password_from_a_file(
         assert refused.load_checkpoint() == last
 
 
+def test_a_password_that_is_rotated_while_it_runs_costs_a_restart_at_most_and_no_row(
+    secured: tuple[KafkaServer, Authority], tmp_path: Path
+) -> None:
+    server, authority = secured
+    alice: dict[str, Any] = {
+        "bootstrap.servers": server.address, "security.protocol": "SASL_SSL",
+        "ssl.ca.location": str(authority.file), "sasl.mechanism": "PLAIN",
+        "sasl.username": "alice", "sasl.password": "se:cret",
+    }  # fmt: skip
+    admin, file = AdminClient(alice), tmp_path / "password"
+
+    def rotate(password: str) -> None:
+        info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+        made = UserScramCredentialUpsertion("bob", info, password.encode())
+        for future in admin.alter_user_scram_credentials([made]).values():
+            future.result(20)
+
+    rotate("first")
+    file.write_text("first\n")
+    url = (f"kafka://bob@{server.address}/?ssl-ca={authority.file}&password-file={file}"
+           "&sasl-mechanism=SCRAM-SHA-256&prefix=rotated")  # fmt: skip
+    stream, sink = begun(url, retry_s_max=60)
+    ids: list[int] = []
+
+    def put_for(seconds: float) -> None:
+        until_s = time.monotonic() + seconds
+        while time.monotonic() < until_s:
+            ids.append(len(ids))
+            stream.put(sink, ids[-1])
+
+    rotate("second")
+    file.write_text("second\n")
+    put_for(3 * REAUTHENTICATED_S)
+    rotate("third")
+    with pytest.raises(NeedsOperator, match="refuses the user or the password"):
+        put_for(30)
+    file.write_text("third\n")
+    put_again(stream, sink, ids[-1])
+    sink.close()
+    found = read_topics(server.address, "rotated", **alice)
+    rows = [each.json["data"][0]["id"] for each in found if each.topic == "rotated.shop.t"]
+    assert rows == [str(number) for number in ids]
+
+
 def test_a_certificate_of_another_authority_is_refused(
     secured: tuple[KafkaServer, Authority], tmp_path: Path
 ) -> None:
@@ -291,6 +466,26 @@ def test_a_topic_that_is_missing_and_may_not_be_made_stops_before_anything(
     url = url_of(kafka, next(_prefixes), "create-topics=false&checkpoint-topic=none")
     with pytest.raises(NeedsOperator, match="Kafka has no topic none"):
         begun(url)
+
+
+def test_a_topic_of_rows_that_is_missing_stops_and_its_batch_goes_in_once_it_is_there(
+    kafka: KafkaServer,
+) -> None:
+    prefix = next(_prefixes)
+    stream, sink = begun(url_of(kafka, prefix))
+    sink.close()
+    name = f"{prefix}.shop.t"
+    url = url_of(kafka, prefix, "create-topics=false")
+    with closing(open_event_sink(url, cluster_id=CLUSTER)) as bound:
+        bound.load_checkpoint()
+        with pytest.raises(NeedsOperator, match=f"Kafka has no topic {name}"):
+            stream.put(bound, 1)
+        admin = AdminClient({"bootstrap.servers": kafka.address})
+        for future in admin.create_topics([NewTopic(name, 3, 1)]).values():
+            future.result()
+        put_again(stream, bound, 1)
+    found = read_topics(kafka.address, prefix)
+    assert [each.json["data"][0]["id"] for each in found if each.topic == name] == ["1"]
 
 
 def test_a_row_above_the_limit_stops_with_its_key_and_nothing_of_its_batch_is_there(

@@ -49,6 +49,16 @@ def test_the_demo_into_a_lake_ends_identical(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
+@pytest.mark.kafka
+def test_the_demo_into_a_kafka_is_read_by_kafkas_consumer_and_ends_identical(
+    tmp_path: Path,
+) -> None:
+    printed = demo(tmp_path, "--sink", "kafka", "--rows", "12000", "--transactions", "800")
+    assert "by Kafka's console consumer" in printed
+    assert_demo(printed, tmp_path)
+
+
 def assert_demo(printed: str, home: Path) -> None:
     assert "killed pump-1 with -9" in printed
     assert "ALTER TABLE flights ADD COLUMN" in printed

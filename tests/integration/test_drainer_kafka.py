@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,17 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from deploy.local.kafka import KafkaServer
+from penstock.wire.binlog import Origin
 from pumpclient import PumpClient
-from tests.kit.kafka.topic_reader import read_topics
+from tests.kit.kafka.topic_reader import Read, read_topics
 from tests.kit.servers.fix_drainer import DrainerFactory
 
+ORIGIN = Origin(source="elsewhere", epoch=1, file=2, position=3, gtid="0-1-2")
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 
-def add(client: PumpClient, number: int) -> int:
-    with client.begin("shop") as txn:
+def add(client: PumpClient, number: int, origin: Origin | None = None) -> int:
+    with client.begin("shop", origin=origin) as txn:
         txn.insert("item", {"id": number, "name": f"item {number}"})
         txn.insert("item", {"id": number + 1000, "name": 'it\'s \\ "ü"'})
     assert txn.commit_ts is not None
@@ -43,7 +46,7 @@ def test_what_writers_commit_is_in_the_topics_once_over_a_takeover(
     with PumpClient.connect(etcd_server.url) as client:
         client.execute_ddl("CREATE DATABASE shop")
         client.execute_ddl("CREATE TABLE shop.item (id INT PRIMARY KEY, name VARCHAR(20))")
-        first_ts = add(client, 1)
+        first_ts = add(client, 1, ORIGIN)
         active = drainer_factory(etcd_server.url, sink, config=settings)
         active.wait_until(first_ts)
         standby = drainer_factory(etcd_server.url, sink, config=settings, started=False)
@@ -58,6 +61,7 @@ def test_what_writers_commit_is_in_the_topics_once_over_a_takeover(
     topic = f"e2e-{form}.store.item"
     ids = [int(_row(form, each.json)["id"]) for each in found if each.topic == topic]
     assert sorted(ids) == sorted([*range(1, 31), *range(1001, 1031)])
+    _check_headers([each for each in found if each.topic == topic], first_ts)
     names = {_row(form, each.json)["name"] for each in found if each.topic == topic}
     assert 'it\'s \\ "ü"' in names
     statements = [
@@ -68,6 +72,18 @@ def test_what_writers_commit_is_in_the_topics_once_over_a_takeover(
     ]
     assert len(statements) == 3
     assert "ALTER TABLE" in statements[-1]
+
+
+def _check_headers(rows: list[Read], first_ts: int) -> None:
+    for each in rows:
+        start_ts = int(each.headers["penstock.start_ts"])
+        assert 0 < each.commit_ts - start_ts < 60_000 << 18
+        is_from_elsewhere = each.commit_ts == first_ts
+        assert ("penstock.origin" in each.headers) == is_from_elsewhere
+        if is_from_elsewhere:
+            assert json.loads(each.headers["penstock.origin"]) == {
+                "source": "elsewhere", "epoch": 1, "file": 2, "position": 3, "gtid": "0-1-2",
+            }  # fmt: skip
 
 
 def _row(form: str, message: Any) -> Any:

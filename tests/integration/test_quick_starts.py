@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from deploy.local.kafka import KafkaServer
 from deploy.local.mariadb import MariadbServer, binlog_options
 from tests.kit.servers.fix_quick_start import COMMANDS_MAX, INSTALLING, Reader
 
@@ -58,6 +60,19 @@ def test_a_mariadb_follows_another_one_after_few_commands(
     finally:
         for server in servers.values():
             server.stop()
+
+
+def test_changes_are_messages_of_a_kafka_after_few_commands(
+    reader: Callable[..., Reader], kafka: KafkaServer, tmp_path: Path
+) -> None:
+    consumer = kafka.java("org.apache.kafka.tools.consumer.ConsoleConsumer")
+    script = tmp_path / "kafka-console-consumer.sh"
+    script.write_text(f'#!/bin/sh\nexec {shlex.join(consumer)} "$@"\n')
+    script.chmod(0o755)
+    replaced = {"127.0.0.1:9092": kafka.address, script.name: str(script)}
+    page = reader("kafka.md", **replaced)
+    page.follow()
+    assert INSTALLING + page.typed <= COMMANDS_MAX
 
 
 def test_a_program_reads_what_another_one_writes(reader: Callable[..., Reader]) -> None:

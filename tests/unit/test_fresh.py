@@ -59,12 +59,13 @@ def test_each_command_runs_on_each_release_and_the_demo_without_names_too(clone:
 def test_one_that_fails_is_in_the_summary_with_its_log_and_the_others_run(clone: Path) -> None:
     done = fresh(clone, "-r", "trixie", "-o", "demo")
     assert done.returncode == 1
-    *_, first, nameless, failed, files, mysql, tidb, closing = done.stdout.splitlines()
+    *_, first, nameless, failed, files, kafka, mysql, tidb, closing = done.stdout.splitlines()
     assert closing == "fresh: 1 failed"
     for line, what in (
         (first, "make demo "),
         (nameless, "make demo (no names) "),
         (files, "SINK=files"),
+        (kafka, "SINK=kafka"),
         (mysql, "SOURCE=mysql"),
         (tidb, "SOURCE=tidb"),
     ):

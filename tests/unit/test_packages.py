@@ -126,9 +126,15 @@ def test_the_table_has_every_program_that_is_asked_for_by_name() -> None:
                 "conformance",
                 "helm",
                 "kafka",
+                "obinlog",
+                "connect",
+                "flink",
             },
         ),
         (["bench", "ONLY=mysql"], {"mariadb", "clients", "sysbench"}),
+        (["bench", "ONLY=outputs"], {"mariadb", "clients", "sysbench", "kafka"}),
+        (["bench"], {"mariadb", "clients", "sysbench", "kafka"}),
+        (["demo", "SINK=kafka"], {"kafka"}),
     ],
 )
 def test_a_goal_wants_all_that_it_needs_before_anything_starts(

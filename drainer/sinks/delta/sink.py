@@ -10,14 +10,11 @@ Why that is once, and one state, is said in `drainer.sinks.delta`.
 
 from __future__ import annotations
 
-import errno
 import logging
 import re
-import threading
-import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from deltalake.exceptions import CommitFailedError, DeltaError
 
@@ -36,6 +33,7 @@ from drainer.sinks.delta.lake_url import parse_delta_url
 from drainer.sinks.delta.merging import LakeChanges, by_table, merge
 from drainer.sinks.delta.own_tables import CheckpointTable, VersionsTable
 from drainer.sinks.folder_lock import LOCK, locked
+from drainer.sinks.patience import PASSING_ERRNOS, Patience
 from drainer.sinks.protocol import (
     ddl_run,
     rows_changed,
@@ -46,7 +44,7 @@ from drainer.sinks.protocol import (
 from drainer.task.sql.lake_rows import Block
 from drainer.task.sql.literals import ARROW
 from penstock.codes import Code
-from penstock.errors import NeedsOperator, Retryable
+from penstock.errors import NeedsOperator
 from penstock.log.files import sync_folder
 
 if TYPE_CHECKING:
@@ -55,12 +53,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_PAUSE_S = 0.2
-_PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.EINTR, errno.ESTALE})
-"""What may be over in a while: a full disk, a lock that is held, a file server that restarts."""
 _ERRNO = re.compile(r"\(os error (\d+)\)")
-
-T = TypeVar("T")
 
 
 class DeltaSink:
@@ -73,16 +66,18 @@ class DeltaSink:
         self._target = parse_delta_url(url)
         self._folder = self._target.folder
         self._cluster_id = cluster_id
-        self._retry_s_max = retry_s_max
         self._ledger = Ledger()
         self._lake = Lake(self._target, cluster_id)
         self._checkpoints = CheckpointTable(self._lake)
         self._versions = VersionsTable(self._lake)
         self._ddl = LakeDdl(self._lake, keeps_columns=self._target.keeps_columns)
         self._upkeep = LakeUpkeep(self._target, self._lake, self._checkpoints, self._versions)
-        self._closing = threading.Event()
-        self._using = threading.Lock()
-        self._problem = ""
+        self._patience = Patience(
+            str(self._folder),
+            retry_s_max=retry_s_max,
+            let_go=self._forget,
+            passing=self._passing,
+        )
         self.gathering = self._target.gathering
 
     # --- the promise -----------------------------------------------------------------------
@@ -107,7 +102,7 @@ class DeltaSink:
                 self._lake.versions = self._versions.last()
                 return stored
 
-        return self._ledger.loaded(self._retrying(attempt))
+        return self._ledger.loaded(self._patience.retrying(attempt))
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Store `checkpoint` alone."""
@@ -120,7 +115,7 @@ class DeltaSink:
             with self._locked():
                 self._checkpoints.store(self._cluster_id, overridden(self._stored(), change))
 
-        self._retrying(attempt)
+        self._patience.retrying(attempt)
 
     def apply(self, statements: Sequence[str | bytes], checkpoint: Checkpoint) -> None:
         """Bring a batch's blocks into their tables and store `checkpoint`, each once."""
@@ -174,13 +169,11 @@ class DeltaSink:
 
     def waits_for(self) -> str:
         """Return what keeps the tables from being written; empty when nothing does."""
-        return self._problem
+        return self._patience.problem
 
     def close(self) -> None:
         """Let go of the tables; a call that waits in another thread ends with `Retryable`."""
-        self._closing.set()
-        with self._using:
-            self._forget()
+        self._patience.close()
 
     # --- details ---------------------------------------------------------------------------
 
@@ -228,14 +221,14 @@ class DeltaSink:
                 self._checkpoints.store(self._cluster_id, text)
                 transaction_committed()
 
-        self._retrying(attempt)
+        self._patience.retrying(attempt)
         self._ledger.wrote(text)
         self._tidy()
 
     def _tidy(self) -> None:
         """Do what is due of the upkeep; what fails is tried again the next time."""
         try:
-            with self._using, self._locked():
+            with self._patience.using, self._locked():
                 self._upkeep.step()
         except (DeltaError, OSError) as error:
             self._forget()
@@ -261,36 +254,13 @@ class DeltaSink:
         with locked(self._folder):
             yield
 
-    def _retrying(self, attempt: Callable[[bool], T]) -> T:
-        """Return what `attempt` returns; it is given whether it was tried before."""
-        began_s, is_retried = time.monotonic(), False
-        with self._using:
-            while True:
-                if self._closing.is_set():
-                    raise Retryable("the sink is closed", code=Code.CLOSED)
-                try:
-                    made = attempt(is_retried)
-                    self._problem = ""
-                    return made
-                except (DeltaError, OSError) as error:
-                    self._forget()
-                    if not _passes(error):
-                        raise self._unusable(error) from error
-                    problem, self._problem = error, _described(error)
-                except BaseException:
-                    self._forget()
-                    raise
-                is_retried = True
-                if time.monotonic() - began_s > self._retry_s_max:
-                    raise Retryable(
-                        f"{self._folder}: {self._problem}, for {self._retry_s_max:.0f} s",
-                        code=Code.SINK_AWAY,
-                    ) from problem
-                log.warning("%s: %s; trying again", self._folder, self._problem)
-                if self._closing.wait(_PAUSE_S):
-                    raise Retryable(
-                        "the sink was closed while it waited", code=Code.CLOSED
-                    ) from problem
+    def _passing(self, error: Exception) -> str:
+        """Return what is waited for; a commit that failed is looked into at once."""
+        if not isinstance(error, DeltaError | OSError):
+            raise error
+        if not isinstance(error, CommitFailedError) and _number_of(error) not in PASSING_ERRNOS:
+            raise self._unusable(error) from error
+        return f"another program holds {LOCK}" if isinstance(error, BlockingIOError) else str(error)
 
     def _unusable(self, error: Exception) -> NeedsOperator:
         return NeedsOperator(
@@ -301,20 +271,9 @@ class DeltaSink:
         )
 
 
-def _passes(error: Exception) -> bool:
-    """Return whether it may be over in a while; a commit that failed is looked into at once."""
-    if isinstance(error, CommitFailedError):
-        return True
-    number = error.errno if isinstance(error, OSError) and error.errno else _number_in(error)
-    return number in _PASSING
-
-
-def _number_in(error: Exception) -> int:
+def _number_of(error: Exception) -> int:
+    """Return the system's number of an error, which Delta has in its message; 0 for another one."""
+    if isinstance(error, OSError) and error.errno:
+        return error.errno
     found = _ERRNO.search(str(error))
     return int(found[1]) if found else 0
-
-
-def _described(error: Exception) -> str:
-    if isinstance(error, BlockingIOError):
-        return f"another program holds {LOCK}"
-    return str(error)

@@ -8,13 +8,9 @@ Drainer of TiDB-Binlog holds it for as long as it runs, and is waited for.
 
 from __future__ import annotations
 
-import errno
-import logging
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from drainer.sinks.checkpoint import (
     Checkpoint,
@@ -36,6 +32,7 @@ from drainer.sinks.files.schema_file import (
 from drainer.sinks.files.target import parse_files_url
 from drainer.sinks.files.upkeep import Upkeep
 from drainer.sinks.folder_lock import LOCK, locked
+from drainer.sinks.patience import PASSING_ERRNOS, Patience
 from drainer.sinks.protocol import (
     ddl_run,
     rows_changed,
@@ -46,20 +43,12 @@ from drainer.task.events.encoding import TIDB_BINLOG_FILE, Encoding, encoder_of
 from drainer.task.events.messages import Messages
 from penstock.codes import Code
 from penstock.ddl import Catalog
-from penstock.errors import NeedsOperator, Retryable
+from penstock.errors import NeedsOperator
 from penstock.log.files import Files, OsFiles
 
 if TYPE_CHECKING:
     from drainer.sinks.protocol import Slices
     from penstock.ddl import SchemaChange
-
-log = logging.getLogger(__name__)
-
-_PAUSE_S = 0.2
-_PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.EINTR, errno.ESTALE})
-"""What may be over in a while: a full disk, a lock that is held, a file server that restarts."""
-
-T = TypeVar("T")
 
 
 class FileSink:
@@ -74,14 +63,16 @@ class FileSink:
         self._folder = self._target.folder
         self._files = files or OsFiles()
         self._cluster_id = cluster_id
-        self._retry_s_max = retry_s_max
         self._ledger = Ledger()
         self._catalog = Catalog()
         self._tail: Tail | None = None
         self._upkeep = Upkeep(self._target)
-        self._closing = threading.Event()
-        self._using = threading.Lock()
-        self._problem = ""
+        self._patience = Patience(
+            str(self._folder),
+            retry_s_max=retry_s_max,
+            let_go=self._forget_tail,
+            passing=self._passing,
+        )
         self.encoding = Encoding(TIDB_BINLOG_FILE, (("time_zone", self._target.time_zone),))
 
     # --- the promise -----------------------------------------------------------------------
@@ -98,7 +89,7 @@ class FileSink:
 
     def load_checkpoint(self) -> Checkpoint | None:
         """Return where to continue; create the folder when there is none."""
-        saved = self._retrying(lambda _: self._own())
+        saved = self._patience.retrying(lambda _: self._own())
         return self._ledger.loaded(None if saved is None else saved.text)
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
@@ -115,7 +106,7 @@ class FileSink:
                 position = None if saved is None else self._position_in(saved)
                 self._store(text, position, _begin_of(saved))
 
-        self._retrying(attempt)
+        self._patience.retrying(attempt)
 
     def put(self, messages: Sequence[Messages], checkpoint: Checkpoint) -> None:
         """Append a batch's records and store `checkpoint`."""
@@ -160,13 +151,11 @@ class FileSink:
 
     def waits_for(self) -> str:
         """Return what keeps the files from being written; empty when nothing does."""
-        return self._problem
+        return self._patience.problem
 
     def close(self) -> None:
         """Let go of the folder; a call that waits in another thread ends with `Retryable`."""
-        self._closing.set()
-        with self._using:
-            self._forget_tail()
+        self._patience.close()
         self._upkeep.close()
 
     # --- details ---------------------------------------------------------------------------
@@ -194,7 +183,7 @@ class FileSink:
                 transaction_committed()
                 return tail.position
 
-        position = self._retrying(attempt)
+        position = self._patience.retrying(attempt)
         self._ledger.wrote(text)
         if position is not None:
             self._upkeep.consider(position.file)
@@ -282,36 +271,12 @@ class FileSink:
         with locked(self._folder):
             yield
 
-    def _retrying(self, attempt: Callable[[bool], T]) -> T:
-        """Return what `attempt` returns; it is given whether it was tried before."""
-        began_s, is_retried = time.monotonic(), False
-        with self._using:
-            while True:
-                if self._closing.is_set():
-                    raise Retryable("the sink is closed", code=Code.CLOSED)
-                try:
-                    made = attempt(is_retried)
-                    self._problem = ""
-                    return made
-                except OSError as error:
-                    self._forget_tail()
-                    if error.errno not in _PASSING:
-                        raise self._unusable(error) from error
-                    problem, self._problem = error, self._described(error)
-                except BaseException:
-                    self._forget_tail()
-                    raise
-                is_retried = True
-                if time.monotonic() - began_s > self._retry_s_max:
-                    raise Retryable(
-                        f"{self._folder}: {self._problem}, for {self._retry_s_max:.0f} s",
-                        code=Code.SINK_AWAY,
-                    ) from problem
-                log.warning("%s: %s; trying again", self._folder, self._problem)
-                if self._closing.wait(_PAUSE_S):
-                    raise Retryable(
-                        "the sink was closed while it waited", code=Code.CLOSED
-                    ) from problem
+    def _passing(self, error: Exception) -> str:
+        if not isinstance(error, OSError):
+            raise error
+        if error.errno not in PASSING_ERRNOS:
+            raise self._unusable(error) from error
+        return self._described(error)
 
     def _described(self, error: OSError) -> str:
         if isinstance(error, BlockingIOError):

@@ -3,6 +3,7 @@
     shop.db.item                a topic for each table: rows, in the order of their commits
     shop.ddl                    DDL, and watermarks: nothing at or before that commit_ts follows
     shop.transaction            begin and end of transactions, in Debezium's format
+    <cluster id>_obinlog        instead of these: TiDB-Binlog's own messages, by choice
     _penstock_checkpoint        compacted: prefix and cluster id -> the checkpoint
 
 **Once.** Messages and checkpoint become visible together, to readers with

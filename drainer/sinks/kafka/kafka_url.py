@@ -2,34 +2,43 @@
 
 kafka://user@host:9092,host2:9092/?format=canal-json&prefix=shop&password-file=/etc/kafka.pw
 
-format               canal-json, debezium, maxwell
+format               canal-json, debezium, maxwell, tidb-binlog
 prefix               what the names of topics begin with; two outputs differ in it
-topic                a table's topic: {prefix}.{schema}.{table}
-partition            table, key or one: see drainer.task.events.topics.destination
+topic                a table's topic: {prefix}.{schema}.{table}; {cluster} is the cluster's id
+partition            table, key, ts or one: see drainer.task.events.topics.destination
 create-topics        true; false: a topic that is missing stops the Drainer
 partitions           of topics that are made; 0: as the broker has it
 replication-factor   the same
 max-message-bytes    how large a message may be; topics must take that much
-oversize             stop, or key-only: a row above it has its key alone
+oversize             stop; key-only: a row above it has its key alone; claim-check: and a file
+claim-check-dir      the folder of such files
 delivery             exactly-once, or at-least-once for brokers without transactions
 transaction-timeout  after which a broker ends a transaction of a Drainer that has died
 compression          none, gzip, snappy, lz4, zstd
 watermark            how often, at most; 0: never
+client-id            what brokers know this Drainer by, in their quotas and logs
 checkpoint-topic     where the checkpoint is
 old                  canal-json: full rows before an update, or changed columns only
 schemas, tombstones, decimals   debezium: see drainer.task.events.topics.debezium_json
+time-zone            tidb-binlog: of TIMESTAMPs
 tls, ssl-ca, ssl-cert, ssl-key, sasl-mechanism, password-file
+
+With tidb-binlog everything is in one partition of one topic, {cluster}_obinlog unless it has
+another name, and a message is a transaction: what has to do with tables, partitions and single rows
+is refused.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from drainer.task.events.encoding import CANAL_JSON, DEBEZIUM, MAXWELL, Encoding
+from drainer.task.events.encoding import CANAL_JSON, DEBEZIUM, MAXWELL, TIDB_BINLOG, Encoding
+from drainer.task.events.tidb_binlog_file import zone_offset
 from drainer.task.events.topics.debezium_types import DECIMALS, PRECISE
 from drainer.task.events.topics.destination import BY_TABLE, PARTITIONS, topic_name
 from penstock.codes import Code
@@ -40,12 +49,13 @@ from penstock.settings.setting import out_of_range
 
 T = TypeVar("T")
 
-STOP, KEY_ONLY = "stop", "key-only"
+STOP, KEY_ONLY, CLAIM_CHECK = OVERSIZE = "stop", "key-only", "claim-check"
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
 MESSAGE_BYTES_MAX = 1_000_000
 """A little below what a topic takes unless it is asked to take more."""
-_TOPIC = "{prefix}.{schema}.{table}"
-_FORMATS = (CANAL_JSON, DEBEZIUM, MAXWELL)
+_TOPIC, _FIELDS = "{prefix}.{schema}.{table}", ("prefix", "cluster", "schema", "table")
+_TIDB_TOPIC, _TIDB_FIELDS = "{cluster}_obinlog", ("prefix", "cluster")
+_FORMATS = (CANAL_JSON, DEBEZIUM, MAXWELL, TIDB_BINLOG)
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _BROKER = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s:,\[\]]+)(:\d+)?")
 _FIELD = re.compile(r"\{(\w*)\}")
@@ -72,12 +82,37 @@ class KafkaTarget:
     compression: str = "none"
     watermark_s: float = 1.0
     checkpoint_topic: str = "_penstock_checkpoint"
+    client_id: str = "penstock"
+    claim_check_dir: Path | None = None
+
+    @property
+    def cuts_rows(self) -> bool:
+        """True where a row that is too large becomes its key."""
+        return dict(self.encoding.options).get("bytes_max", "0") != "0"
+
+    @property
+    def sends_transactions(self) -> bool:
+        """True where a message is a whole transaction, and not a row."""
+        return self.encoding.format == TIDB_BINLOG
+
+    def of_cluster(self, cluster_id: int) -> KafkaTarget:
+        """Return the same, its topics named for a cluster."""
+        options = [
+            (name, text.replace("{cluster}", str(cluster_id)) if name == "topic" else text)
+            for name, text in self.encoding.options
+        ]
+        return replace(self, encoding=Encoding(self.encoding.format, tuple(options)))
 
     def client_options(self) -> dict[str, Any]:
         """Return librdkafka's settings of every client: with what the password file holds now."""
         password = self.password_file.password() if self.password_file else self.password
         secret = {"sasl.password": password} if password else {}
-        return {"bootstrap.servers": self.brokers, **self.connection, **secret}
+        return {
+            "bootstrap.servers": self.brokers,
+            "client.id": self.client_id,
+            **self.connection,
+            **secret,
+        }
 
 
 def parse_kafka_url(url: str) -> KafkaTarget:
@@ -104,6 +139,7 @@ def parse_kafka_url(url: str) -> KafkaTarget:
             hint="leave one of them out",
             code=Code.SINK_URL,
         )
+    is_tidb = options.one_of("format", _FORMATS) == TIDB_BINLOG
     target = KafkaTarget(
         brokers=",".join(each[1] + (each[2] or ":9092") for each in found if each),
         prefix=topic_name(options.text("prefix", "penstock")),
@@ -111,15 +147,17 @@ def parse_kafka_url(url: str) -> KafkaTarget:
         password=unquote(password),
         password_file=PasswordFile(file) if file else None,
         create_topics=options.flag("create-topics", "true"),
-        partitions=options.number("partitions", 0, 100_000),
+        partitions=1 if is_tidb else options.number("partitions", 0, 100_000),
         replication_factor=options.number("replication-factor", 0, 100),
         message_bytes_max=options.bytes("max-message-bytes", MESSAGE_BYTES_MAX),
         is_transactional=options.one_of("delivery", (EXACTLY_ONCE, AT_LEAST_ONCE)) == EXACTLY_ONCE,
         transaction_timeout_s=options.seconds("transaction-timeout", "15m"),
         compression=options.one_of("compression", ("none", "gzip", "snappy", "lz4", "zstd")),
-        watermark_s=options.seconds("watermark", "1s"),
+        watermark_s=0.0 if is_tidb else options.seconds("watermark", "1s"),
         checkpoint_topic=topic_name(options.text("checkpoint-topic", "_penstock_checkpoint")),
-        encoding=_encoding(options),
+        client_id=options.text("client-id", "penstock"),
+        claim_check_dir=None if is_tidb else _claim_check_dir(options),
+        encoding=_tidb_encoding(options) if is_tidb else _encoding(options),
     )
     options.check_all_known()
     if target.connection.get("sasl.mechanism") and not (password or file):
@@ -133,17 +171,14 @@ def parse_kafka_url(url: str) -> KafkaTarget:
 
 def _encoding(options: _Options) -> Encoding:
     name = options.one_of("format", _FORMATS)
-    topic = options.text("topic", _TOPIC)
-    unknown = set(_FIELD.findall(topic)) - {"prefix", "schema", "table"}
-    if unknown or re.search(r"[{}]", _FIELD.sub("", topic)):
-        raise out_of_range("topic", topic, "it may have {prefix}, {schema} and {table}")
-    is_cut = options.one_of("oversize", (STOP, KEY_ONLY)) == KEY_ONLY
+    oversize = options.one_of("oversize", OVERSIZE)
     bytes_max = options.bytes("max-message-bytes", MESSAGE_BYTES_MAX)
     chosen = {
         "prefix": topic_name(options.text("prefix", "penstock")),
-        "topic": topic,
+        "topic": _topic(options, _TOPIC, _FIELDS),
         "partition": options.one_of("partition", (BY_TABLE, *PARTITIONS)),
-        "bytes_max": str(bytes_max if is_cut else 0),
+        "bytes_max": str(0 if oversize == STOP else bytes_max),
+        "whole": str(oversize == CLAIM_CHECK),
     }
     if name == CANAL_JSON:
         chosen["old"] = options.one_of("old", ("full", "changed"))
@@ -152,6 +187,34 @@ def _encoding(options: _Options) -> Encoding:
         chosen["tombstones"] = str(options.flag("tombstones", "true"))
         chosen["decimals"] = options.one_of("decimals", (PRECISE, *DECIMALS))
     return Encoding(name, tuple(chosen.items()))
+
+
+def _tidb_encoding(options: _Options) -> Encoding:
+    zone = options.text("time-zone", "+00:00")
+    zone_offset(zone)
+    template = _topic(options, _TIDB_TOPIC, _TIDB_FIELDS)
+    topic = template.replace("{prefix}", topic_name(options.text("prefix", "penstock")))
+    return Encoding(TIDB_BINLOG, (("topic", topic), ("time_zone", zone)))
+
+
+def _claim_check_dir(options: _Options) -> Path | None:
+    folder = options.text("claim-check-dir", "")
+    if (options.one_of("oversize", OVERSIZE) == CLAIM_CHECK) != bool(folder):
+        raise out_of_range(
+            "claim-check-dir", folder, "name a folder together with oversize=claim-check"
+        )
+    if folder and not Path(folder).is_absolute():
+        raise out_of_range("claim-check-dir", folder, "write an absolute path: readers get it")
+    return Path(folder) if folder else None
+
+
+def _topic(options: _Options, default: str, fields: tuple[str, ...]) -> str:
+    topic = options.text("topic", default)
+    unknown = set(_FIELD.findall(topic)) - set(fields)
+    if unknown or re.search(r"[{}]", _FIELD.sub("", topic)):
+        known = ", ".join(f"{{{each}}}" for each in fields)
+        raise out_of_range("topic", topic, f"it may have {known}")
+    return topic
 
 
 def _connection(options: _Options, user: str) -> dict[str, str]:
@@ -237,4 +300,5 @@ class _Options:
                 )
 
 
-_OF_FORMATS = {"old", "schemas", "tombstones", "decimals"}
+_OF_FORMATS = {"old", "schemas", "tombstones", "decimals", "time-zone", "partition", "partitions",
+               "oversize", "claim-check-dir", "watermark"}  # fmt: skip

@@ -25,8 +25,13 @@ log = logging.getLogger("librdkafka")
 _WAIT_S = 0.5
 _SLACK_BYTES = 4096
 """What a message has beside key and value: headers, and the frame of a batch."""
-_QUEUE_KIB = 64 << 10
+_QUEUE_KIB_MIN = 64 << 10
+"""What waits to be sent; a message that is larger has to fit, too."""
 _BATCH_BYTES_MAX = 1_000_000
+
+RecordHeader = tuple[str, str | bytes | None]
+RecordHeaders = list[RecordHeader]
+_NO_HEADERS: RecordHeaders = []
 
 
 class Producing:
@@ -38,11 +43,11 @@ class Producing:
         """Begin to connect; `transactional_id` is empty for a producer without transactions."""
         self.options = {
             **target.client_options(),
-            "client.id": "penstock",
             "error_cb": self._on_error,
             "logger": log,
             "log_level": 0,  # It repeats itself while brokers are away; calls say what matters.
         }
+        self._target = target
         self._is_closing = is_closing
         self._is_transactional = bool(transactional_id)
         self._fault: KafkaError | None = None
@@ -62,7 +67,7 @@ class Producing:
                 "message.max.bytes": target.message_bytes_max + _SLACK_BYTES,
                 "batch.size": min(target.message_bytes_max, _BATCH_BYTES_MAX),
                 "compression.type": target.compression,
-                "queue.buffering.max.kbytes": _QUEUE_KIB,
+                "queue.buffering.max.kbytes": max(_QUEUE_KIB_MIN, target.message_bytes_max >> 9),
                 "delivery.report.only.error": True,
             }
         )
@@ -90,12 +95,14 @@ class Producing:
             self._producer.begin_transaction()
 
     def produce(
-        self, topic: str, value: bytes | None, key: bytes | None, partition: int, commit_ts: bytes
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int,
+        headers: RecordHeaders = _NO_HEADERS,
     ) -> None:
         """Send a message, soon; wait while many are on their way."""
-        headers: list[tuple[str, str | bytes | None]] = []
-        if commit_ts:
-            headers.append(("penstock.commit_ts", commit_ts))
         while True:
             try:
                 self._producer.produce(topic, value, key, partition, headers=headers)
@@ -145,8 +152,16 @@ class Producing:
         self._producer.poll(0)
         self.admin.poll(0)
         fault, self._fault = self._fault, None
-        if fault is not None:
-            raise refusal(fault, self._topic) or KafkaException(fault)
+        if fault is None:
+            return
+        if is_of_credentials(fault) and self._is_outdated():
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT, "the password has changed"))
+        raise refusal(fault, self._topic) or KafkaException(fault)
+
+    def _is_outdated(self) -> bool:
+        """Return whether the password file has another password than this connection."""
+        now = self._target.client_options()
+        return bool(now.get("sasl.password") != self.options.get("sasl.password"))
 
     def _check_open(self) -> None:
         if self._is_closing():

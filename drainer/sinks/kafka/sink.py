@@ -10,12 +10,13 @@ again: the brokers fence it as soon as another one begins to write.
 
 from __future__ import annotations
 
-import logging
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import asdict
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -28,10 +29,12 @@ from drainer.sinks.checkpoint import (
     overridden,
 )
 from drainer.sinks.kafka.checkpoint_topic import checkpoint_key, read_checkpoints
+from drainer.sinks.kafka.claim_check import ClaimCheck
 from drainer.sinks.kafka.kafka_url import parse_kafka_url
-from drainer.sinks.kafka.producing import Producing
+from drainer.sinks.kafka.producing import Producing, RecordHeader, RecordHeaders
 from drainer.sinks.kafka.refusals import REPLACED, refusal
 from drainer.sinks.kafka.topics import Topics
+from drainer.sinks.patience import PASSING_ERRNOS, Patience
 from drainer.sinks.protocol import (
     Refused,
     checkpoint_stored,
@@ -40,24 +43,23 @@ from drainer.sinks.protocol import (
     transaction_begun,
     transaction_committed,
 )
-from drainer.task.events.encoding import stream_encoder_of
-from drainer.task.events.messages import Message, Messages
-from drainer.task.events.topics.destination import parse_to
+from drainer.task.events.encoding import encoder_of, stream_encoder_of
+from drainer.task.events.messages import WHOLE, Headers, Message, Messages, Row
+from drainer.task.events.topics.destination import hash_of, topic_of
+from drainer.task.events.topics.json_row import json_text
+from drainer.task.work_unit import Beginning
 from penstock.codes import Code
 from penstock.ddl import Catalog
-from penstock.errors import Retryable
 
 if TYPE_CHECKING:
     from drainer.sinks.protocol import Slices
     from penstock.ddl import SchemaChange
 
-log = logging.getLogger(__name__)
-
-_PAUSE_S = 0.2
 _TRY_S = 30.0
 """How long one try waits for the brokers."""
 _KEY_SHOWN = 200
-T = TypeVar("T")
+_COMMIT_TS, _START_TS, _ORIGIN = "penstock.commit_ts", "penstock.start_ts", "penstock.origin"
+_CLAIM_CHECK = "penstock.claim_check"
 
 
 class KafkaSink:
@@ -66,15 +68,19 @@ class KafkaSink:
     batch_bytes_max = 0
 
     def __init__(self, url: str, *, cluster_id: int, retry_s_max: float) -> None:
-        self._target = parse_kafka_url(url)
+        self._target = parse_kafka_url(url).of_cluster(cluster_id)
         self._cluster_id = cluster_id
-        self._retry_s_max = retry_s_max
         self._ledger = Ledger()
         self._topics = Topics(self._target)
+        folder = self._target.claim_check_dir
+        self._claims = ClaimCheck(folder) if folder is not None else None
         self._producing: Producing | None = None
-        self._closing = threading.Event()
-        self._using = threading.Lock()
-        self._problem = ""
+        self._patience = Patience(
+            f"Kafka at {self._target.brokers}",
+            retry_s_max=retry_s_max,
+            let_go=self._drop,
+            passing=self._passing,
+        )
         self._watermark_s = 0.0
         self.encoding = self._target.encoding
 
@@ -92,7 +98,7 @@ class KafkaSink:
 
     def load_checkpoint(self) -> Checkpoint | None:
         """Return where to continue; nothing is written, and no one who writes is disturbed."""
-        self._ledger.loaded(self._retrying(lambda _: self._stored()))
+        self._ledger.loaded(self._patience.retrying(lambda _: self._stored()))
         return self._ledger.last
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
@@ -111,7 +117,7 @@ class KafkaSink:
             producing.flush(_TRY_S)
             producing.commit(_TRY_S)
 
-        self._retrying(attempt)
+        self._patience.retrying(attempt)
         self._drop()
 
     def put(self, messages: Sequence[Messages], checkpoint: Checkpoint) -> None:
@@ -128,14 +134,15 @@ class KafkaSink:
 
         def work(producing: Producing) -> None:
             with closing(slices()) as parts:
-                for each in parts:
+                whole = self._joined(parts) if self._target.sends_transactions else parts
+                for each in whole:
                     self._send(producing, each)
 
         self._commit(work, checkpoint)
 
     def run_ddl(self, change: SchemaChange, checkpoint: Checkpoint, *, maybe_done: bool) -> None:
         """Send the message of a DDL and `checkpoint`; `maybe_done` changes nothing."""
-        made = stream_encoder_of(self.encoding).ddl(checkpoint.commit_ts, change)
+        made = encoder_of(self.encoding).ddl(checkpoint.commit_ts, change)
         messages = Messages.of((checkpoint.commit_ts, message) for message in made)
 
         def work(producing: Producing) -> None:
@@ -153,13 +160,11 @@ class KafkaSink:
 
     def waits_for(self) -> str:
         """Return what keeps the brokers from taking messages; empty when nothing does."""
-        return self._problem
+        return self._patience.problem
 
     def close(self) -> None:
         """Let go of the brokers; a call that waits in another thread ends with `Retryable`."""
-        self._closing.set()
-        with self._using:
-            self._drop()
+        self._patience.close()
 
     # --- a transaction ---------------------------------------------------------------------
 
@@ -188,7 +193,7 @@ class KafkaSink:
             producing.commit(_TRY_S)
             transaction_committed()
 
-        self._retrying(attempt)
+        self._patience.retrying(attempt)
         self._ledger.wrote(text)
 
     def _begin_writing(self) -> Producing:
@@ -196,25 +201,72 @@ class KafkaSink:
             transactional_id = ""
             if self._target.is_transactional:
                 transactional_id = f"penstock-{self._target.prefix}-{self._cluster_id}"
-            self._producing = Producing(self._target, transactional_id, self._closing.is_set)
+            self._producing = Producing(
+                self._target, transactional_id, self._patience.closing.is_set
+            )
             self._producing.begin_writing(_TRY_S)
         return self._producing
 
     def _send(self, producing: Producing, messages: Messages) -> None:
-        made = list(messages)
-        places = {message.to: parse_to(message.to) for _, message in made}
-        self._topics.ensure((topic for topic, _ in places.values()), producing.admin)
-        chosen = {
-            to: (topic, self._topics.partition(topic, number))
-            for to, (topic, number) in places.items()
-        }
+        self._topics.ensure({topic_of(to) for to in messages.destinations()}, producing.admin)
+        for commit_ts, rows in groupby(messages.rows(), itemgetter(0)):
+            headers = _headers(commit_ts, messages.beginnings.get(commit_ts))
+            self._send_transaction(producing, commit_ts, rows, headers)
+
+    def _send_transaction(
+        self, producing: Producing, commit_ts: int, rows: Iterable[Row], headers: RecordHeaders
+    ) -> None:
         bytes_max = self._target.message_bytes_max
-        for commit_ts, message in made:
-            topic, partition = chosen[message.to]
-            value, key = message.value, message.key
-            if len(value or b"") + len(key or b"") > bytes_max:
-                raise _oversize(topic, message, bytes_max)
-            producing.produce(topic, value, key, partition, b"%d" % commit_ts)
+        chosen: dict[str, tuple[str, int]] = {}
+        for _, to, key, value, own in rows:
+            size = len(value or b"") + len(key or b"")
+            if size > bytes_max:
+                raise self._oversize(commit_ts, to, key, size)
+            if to not in chosen:
+                topic = topic_of(to)
+                chosen[to] = topic, self._topics.partition(topic, hash_of(to, commit_ts))
+            topic, partition = chosen[to]
+            sent = [*headers, self._claim(topic, commit_ts, own)] if own else headers
+            producing.produce(topic, value, key, partition, sent)
+
+    def _claim(self, topic: str, commit_ts: int, own: Headers) -> RecordHeader:
+        """Keep the row of a message that has only its key; return the header that says where."""
+        assert self._claims is not None, "only a claim check asks for the whole message"
+        url = self._claims.keep(topic, commit_ts, dict(own)[WHOLE])
+        return _CLAIM_CHECK, url.encode()
+
+    def _joined(self, parts: Iterable[Messages]) -> Iterator[Messages]:
+        """Yield the one message that the parts of a transaction are, of which there may be none."""
+        held: list[bytes] = []
+        size, bytes_max = 0, self._target.message_bytes_max
+        for part in parts:
+            for commit_ts, to, key, value, _ in part.rows():
+                held.append(value or b"")
+                size += len(held[-1])
+                if size > bytes_max:
+                    raise self._oversize(commit_ts, to, key, size, "at least ")
+        if held:
+            yield Messages.of([(commit_ts, Message(b"".join(held), key, to))], part.beginnings)
+
+    def _oversize(
+        self, commit_ts: int, to: str, key: bytes | None, size: int, or_more: str = ""
+    ) -> Refused:
+        topic = topic_of(to)
+        shown = (key or b"").decode(errors="replace")[:_KEY_SHOWN]
+        what = f"transaction {commit_ts}, key {shown or 'none'}"
+        other = "set oversize=key-only or claim-check, by which readers get the row's key"
+        if self._target.cuts_rows:
+            other = "give the table a primary key, which readers get instead"
+        if self._target.sends_transactions:
+            what = f"transaction {commit_ts}"
+            other = "choose a format in which a message is a row"
+        return Refused(
+            f"a message for topic {topic} ({what}) has {or_more}{size} bytes, and max-message-bytes"
+            f" is {self._target.message_bytes_max}",
+            hint="raise max-message-bytes in the sink's URL and max.message.bytes of the topic; or"
+            f" {other}",
+            code=Code.KAFKA_SIZE,
+        )
 
     def _send_watermark(self, producing: Producing, checkpoint: Checkpoint) -> None:
         every_s, now_s = self._target.watermark_s, time.monotonic()
@@ -225,14 +277,14 @@ class KafkaSink:
 
     def _send_checkpoint(self, producing: Producing, text: str) -> None:
         key = checkpoint_key(self._target.prefix, self._cluster_id)
-        producing.produce(self._target.checkpoint_topic, text.encode(), key, 0, b"")
+        producing.produce(self._target.checkpoint_topic, text.encode(), key, 0)
 
     # --- what is stored --------------------------------------------------------------------
 
     def _stored(self) -> str | None:
         """Return this cluster's checkpoint; `NeedsOperator` where others have one of the output."""
         target = self._target
-        looking = self._producing or Producing(target, "", self._closing.is_set)
+        looking = self._producing or Producing(target, "", self._patience.closing.is_set)
         try:
             if not self._topics.has(target.checkpoint_topic, looking.admin):
                 return None
@@ -253,49 +305,26 @@ class KafkaSink:
         if producing is not None:
             producing.abandon()
 
-    def _retrying(self, attempt: Callable[[bool], T]) -> T:
-        """Return what `attempt` returns; it is given whether it was tried before."""
-        began_s, is_retried = time.monotonic(), False
-        with self._using:
-            while True:
-                if self._closing.is_set():
-                    raise Retryable("the sink is closed", code=Code.CLOSED)
-                try:
-                    made = attempt(is_retried)
-                    self._problem = ""
-                    return made
-                except KafkaException as error:
-                    self._drop()
-                    fault: KafkaError = error.args[0]
-                    found = None if fault.code() in REPLACED else refusal(fault)
-                    if found is not None:
-                        raise found from error
-                    problem, self._problem = error, fault.str()
-                except BaseException:
-                    self._drop()
-                    raise
-                self._topics.forget()
-                is_retried = True
-                if time.monotonic() - began_s > self._retry_s_max:
-                    raise Retryable(
-                        f"Kafka at {self._target.brokers}: {self._problem}, for"
-                        f" {self._retry_s_max:.0f} s",
-                        code=Code.SINK_AWAY,
-                    ) from problem
-                log.warning("Kafka at %s: %s; trying again", self._target.brokers, self._problem)
-                if self._closing.wait(_PAUSE_S):
-                    raise Retryable(
-                        "the sink was closed while it waited", code=Code.CLOSED
-                    ) from problem
+    def _passing(self, error: Exception) -> str:
+        if isinstance(error, OSError) and self._claims is not None:
+            if error.errno not in PASSING_ERRNOS:
+                raise self._claims.unusable(error) from error
+            return f"claim-check-dir: {error.strerror}"
+        if not isinstance(error, KafkaException):
+            raise error
+        fault: KafkaError = error.args[0]
+        found = None if fault.code() in REPLACED else refusal(fault)
+        if found is not None:
+            raise found from error
+        self._topics.forget()
+        return fault.str()
 
 
-def _oversize(topic: str, message: Message, bytes_max: int) -> Refused:
-    key = (message.key or b"").decode(errors="replace")[:_KEY_SHOWN]
-    size = len(message.value or b"") + len(message.key or b"")
-    return Refused(
-        f"a message for topic {topic}, key {key or 'none'}, has {size} bytes, and max-message-bytes"
-        f" is {bytes_max}",
-        hint="raise max-message-bytes in the sink's URL and max.message.bytes of the topic; or set"
-        " oversize=key-only, by which readers get the row's key alone",
-        code=Code.KAFKA_SIZE,
-    )
+def _headers(commit_ts: int, beginning: Beginning | None) -> RecordHeaders:
+    """Return the headers of a transaction's messages, or of a DDL's."""
+    made: RecordHeaders = [(_COMMIT_TS, b"%d" % commit_ts)]
+    if beginning is not None:
+        made.append((_START_TS, b"%d" % beginning.start_ts))
+        if beginning.origin is not None:
+            made.append((_ORIGIN, json_text(asdict(beginning.origin)).encode()))
+    return made

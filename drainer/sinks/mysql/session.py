@@ -15,12 +15,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import logging
 import re
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -32,14 +30,12 @@ from drainer.sinks.mysql import tidb
 from drainer.sinks.mysql.conflicting_rows import CODES, OUT_OF_RANGE, is_guarded, met, unknown
 from drainer.sinks.mysql.ddl_progress import ALREADY_CODES
 from drainer.sinks.mysql.url import MysqlTarget
+from drainer.sinks.patience import Patience
 from drainer.sinks.protocol import Refused, row_of
 from drainer.task.loopback import MARK_SCHEMA, MARK_TABLE
 from penstock import refused_inserts
 from penstock.codes import Code
-from penstock.errors import Retryable
 from penstock.security.databases import CERTIFICATE_HINT, MISMATCH, MISMATCH_HINT
-
-log = logging.getLogger(__name__)
 
 ROWS_SQL_MODE = (
     "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION,"
@@ -49,7 +45,6 @@ ROWS_SQL_MODE = (
 DDL_SQL_MODE = ROWS_SQL_MODE.removesuffix(",NO_BACKSLASH_ESCAPES")
 _NEEDED_MODES = "NO_AUTO_VALUE_ON_ZERO,NO_BACKSLASH_ESCAPES"
 
-_PAUSE_S_MIN, _PAUSE_S_MAX = 0.05, 5.0
 # Errors that pass: the server goes, comes, is full, is read-only for a fail-over, or chose us in a
 # deadlock.
 _PASSING = tidb.PASSING | {
@@ -93,72 +88,44 @@ class MysqlSession:
     ) -> None:
         """Contact nothing yet; `closing` ends the waiting of all sessions that share it."""
         self._target = target
-        self._retry_s_max = retry_s_max
-        self._closing = closing
         self._connection: Connection | None = None
-        self._using = threading.Lock()
+        # A transaction that was open ends with its connection, whatever happened to it.
+        self._patience = Patience(
+            f"downstream {target.name}",
+            retry_s_max=retry_s_max,
+            let_go=self._disconnect,
+            passing=self._passing,
+            closing=closing,
+        )
         self._number = next(_session_numbers)
         self.packet_bytes_max = 0
         self.is_tidb = target.is_tidb
         """True for a TiDB, as far as is known: a server says what it is when it is reached."""
-        self.problem = ""
-        """What is waited for, in the downstream's words; empty while all is well."""
 
     def retrying(self, attempt: Callable[[Connection, bool], T]) -> T:
         """Return what `attempt` returns; try again, on a new connection, while errors may pass."""
-        with self._using:
-            return self._until_it_passes(attempt)
+        return self._patience.retrying(lambda retried: attempt(self._connected(), retried))
+
+    @property
+    def problem(self) -> str:
+        """What is waited for, in the downstream's words; empty while all is well."""
+        return self._patience.problem
 
     def close(self) -> None:
         """Close the connection; a call that waits in another thread ends with `Retryable`."""
-        assert self._closing.is_set(), "the caller would only try again"
-        if not self._using.acquire(blocking=False):
+        assert self._patience.closing.is_set(), "the caller would only try again"
+        if self._patience.using.locked():
             self._hang_up()
-            self._using.acquire()
-        try:
-            self._disconnect()
-        finally:
-            self._using.release()
+        self._patience.close()
 
-    def _until_it_passes(self, attempt: Callable[[Connection, bool], T]) -> T:
-        deadline = time.monotonic() + self._retry_s_max
-        pause_s = _PAUSE_S_MIN
-        retried = False
-        while True:
-            began_s = time.monotonic()
-            try:
-                made = attempt(self._connected(), retried)
-                self.problem = ""
-                return made
-            except (pymysql.err.MySQLError, OSError) as error:
-                # A transaction that was open ends with its connection, whatever happened to it.
-                self._disconnect()
-                if not passes(error):
-                    raise refused(error) from error
-                problem = error
-                self.problem = str(error)
-            except BaseException:
-                self._disconnect()
-                raise
-            retried = True
-            if time.monotonic() - began_s > self._retry_s_max:
-                # It was long at work: the time to wait begins with the trouble.
-                deadline = time.monotonic() + self._retry_s_max
-            if time.monotonic() + pause_s > deadline:
-                raise Retryable(
-                    f"downstream {self._target.name}: {problem}, for {self._retry_s_max:.0f} s",
-                    code=Code.SINK_AWAY,
-                ) from problem
-            log.warning("downstream %s: %s; trying again", self._target.name, problem)
-            if self._closing.wait(pause_s):
-                raise Retryable(
-                    "the sink was closed while it waited", code=Code.CLOSED
-                ) from problem
-            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+    def _passing(self, error: Exception) -> str:
+        if not isinstance(error, pymysql.err.MySQLError | OSError):
+            raise error
+        if not passes(error):
+            raise refused(error) from error
+        return str(error)
 
     def _connected(self) -> Connection:
-        if self._closing.is_set():
-            raise Retryable("the sink is closed", code=Code.CLOSED)
         if self._connection is None:
             tls = self._target.tls
             self._connection = connection = _MarkingConnection(

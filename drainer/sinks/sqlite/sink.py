@@ -8,12 +8,9 @@ Readers see whole batches (WAL). The checkpoint is compared as in `drainer.sinks
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 import sqlite3
 import struct
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -28,6 +25,7 @@ from drainer.sinks.checkpoint import (
     of_another_cluster,
     overridden,
 )
+from drainer.sinks.patience import Patience
 from drainer.sinks.protocol import (
     ForeignKey,
     Missed,
@@ -46,17 +44,14 @@ from drainer.sinks.protocol import (
 from drainer.sinks.sqlite.ddl import check_columns, plan
 from drainer.task.sql.literals import SQLITE
 from penstock.codes import Code
-from penstock.errors import NeedsOperator, Retryable
+from penstock.errors import NeedsOperator
 
 if TYPE_CHECKING:
     from drainer.sinks.protocol import StatementLists
     from penstock.ddl import Catalog, SchemaChange
 
-log = logging.getLogger(__name__)
-
 _TABLE = "`tidb_binlog.checkpoint`"
 _BUSY_S = 1.0
-_PAUSE_S = 0.1
 _PASSING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL)
 
 _UNUSABLE = (
@@ -94,12 +89,14 @@ class SqliteSink:
     def __init__(self, url: str, *, cluster_id: int, retry_s_max: float) -> None:
         self._path = file_of(url)
         self._cluster = str(cluster_id)  # Text, because SQLite's integers end at 2^63 - 1.
-        self._retry_s_max = retry_s_max
         self._ledger = Ledger()
         self._connection: sqlite3.Connection | None = None
-        self._closing = threading.Event()
-        self._using = threading.Lock()
-        self._problem = ""
+        self._patience = Patience(
+            str(self._path),
+            retry_s_max=retry_s_max,
+            let_go=self._disconnect,
+            passing=self._passing,
+        )
 
     @property
     def writer(self) -> str:
@@ -214,13 +211,11 @@ class SqliteSink:
 
     def waits_for(self) -> str:
         """Return what keeps the downstream from taking changes; empty when nothing does."""
-        return self._problem
+        return self._patience.problem
 
     def close(self) -> None:
         """Close the file; a call that waits in another thread ends with `Retryable`."""
-        self._closing.set()
-        with self._using:
-            self._disconnect()
+        self._patience.close()
 
     @property
     def is_new(self) -> bool:
@@ -265,44 +260,19 @@ class SqliteSink:
         connection.execute(sql, (self._cluster, text))
 
     def _retrying(self, attempt: Callable[[sqlite3.Connection], T]) -> T:
-        """Return what `attempt` returns; wait while another process holds the file's lock."""
-        deadline = time.monotonic() + self._retry_s_max
-        with self._using:
-            while True:
-                began_s = time.monotonic()
-                try:
-                    made = attempt(self._connected())
-                    self._problem = ""
-                    return made
-                except sqlite3.Error as error:
-                    self._disconnect()
-                    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-                    if code in _UNUSABLE:
-                        raise self._unusable(str(error)) from error
-                    if code not in _PASSING:
-                        raise _refused(error) from error
-                    problem = error
-                    self._problem = str(error)
-                except BaseException:
-                    self._disconnect()
-                    raise
-                if time.monotonic() - began_s > self._retry_s_max:
-                    # It was long at work: the time to wait begins with the trouble.
-                    deadline = time.monotonic() + self._retry_s_max
-                if time.monotonic() > deadline:
-                    raise Retryable(
-                        f"{self._path}: {problem}, for {self._retry_s_max:.0f} s",
-                        code=Code.SINK_AWAY,
-                    ) from problem
-                log.warning("%s: %s; trying again", self._path, problem)
-                if self._closing.wait(_PAUSE_S):
-                    raise Retryable(
-                        "the sink was closed while it waited", code=Code.CLOSED
-                    ) from problem
+        return self._patience.retrying(lambda _: attempt(self._connected()))
+
+    def _passing(self, error: Exception) -> str:
+        if not isinstance(error, sqlite3.Error):
+            raise error
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in _UNUSABLE:
+            raise self._unusable(str(error)) from error
+        if code not in _PASSING:
+            raise _refused(error) from error
+        return str(error)
 
     def _connected(self) -> sqlite3.Connection:
-        if self._closing.is_set():
-            raise Retryable("the sink is closed", code=Code.CLOSED)
         if self._connection is None:
             self._check_path()
             self._connection = connection = sqlite3.connect(

@@ -8,8 +8,7 @@ and which rows there are, is decided before: filters, routes and loop-back come 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from drainer.task.events.messages import Message
 from penstock.schema.model import TableInfo
@@ -21,8 +20,7 @@ Values = tuple[Any, ...]
 """One value per column of the table, as `penstock.datum.rows.fields` reads them; times in UTC."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowEvent:
+class RowEvent(NamedTuple):
     """One row change: an insert has no row before, a delete none after, an update both."""
 
     schema: str

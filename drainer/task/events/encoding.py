@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from drainer.task.events.encoder import Encoder, StreamEncoder
-from drainer.task.events.topics.destination import Destinations
+from drainer.task.events.topics.destination import Destinations, Limit
 from penstock.codes import Code
 from penstock.errors import Malformed
 
 TIDB_BINLOG_FILE = "tidb-binlog-file"
 CANAL_JSON, DEBEZIUM, MAXWELL = "canal-json", "debezium", "maxwell"
+TIDB_BINLOG = "tidb-binlog"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +31,16 @@ def encoder_of(encoding: Encoding) -> Encoder:
         from drainer.task.events.tidb_binlog_file import TidbBinlogFile
 
         return TidbBinlogFile(**options)
+    if encoding.format == TIDB_BINLOG:
+        from drainer.task.events.tidb_binlog_topic import TidbBinlogTopic
+
+        return TidbBinlogTopic(**options)
     return stream_encoder_of(encoding)
 
 
 @lru_cache(maxsize=16)
 def stream_encoder_of(encoding: Encoding) -> StreamEncoder:
-    """Return the (cached) encoder of an output with topics; raise `Malformed` likewise."""
+    """Return the (cached) encoder of an output with watermarks; raise `Malformed` likewise."""
     options = dict(encoding.options)
     if encoding.format not in (CANAL_JSON, DEBEZIUM, MAXWELL):
         raise Malformed(
@@ -46,23 +51,21 @@ def stream_encoder_of(encoding: Encoding) -> StreamEncoder:
     destinations = Destinations(
         prefix=options["prefix"], topic=options["topic"], partition=options["partition"]
     )
-    bytes_max = int(options["bytes_max"])
+    limit = Limit(int(options["bytes_max"]), keeps_whole=options["whole"] == "True")
     if encoding.format == CANAL_JSON:
         from drainer.task.events.topics.canal_json import CanalJson
 
-        return CanalJson(
-            destinations, bytes_max=bytes_max, only_changed=options["old"] == "changed"
-        )
+        return CanalJson(destinations, limit=limit, only_changed=options["old"] == "changed")
     if encoding.format == MAXWELL:
         from drainer.task.events.topics.maxwell_json import MaxwellJson
 
-        return MaxwellJson(destinations, bytes_max=bytes_max)
+        return MaxwellJson(destinations, limit=limit)
     from drainer.task.events.topics.debezium_json import DebeziumJson
 
     return DebeziumJson(
         destinations,
         name=options["prefix"],
-        bytes_max=bytes_max,
+        limit=limit,
         schemas=options["schemas"] == "True",
         tombstones=options["tombstones"] == "True",
         decimals=options["decimals"],

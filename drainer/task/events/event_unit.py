@@ -16,11 +16,11 @@ table are in their order. The answer is `Messages`, in commit order.
 
 from __future__ import annotations
 
+import gc
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
-from operator import itemgetter
+from itertools import pairwise, repeat
 from typing import Any, Self
 
 import numpy as np
@@ -29,12 +29,11 @@ import pyarrow as pa
 from drainer.task.events.encoder import RowEvent
 from drainer.task.events.encoding import Encoding, encoder_of
 from drainer.task.events.messages import Message, Messages
-from drainer.task.sql.rowwise import row_codec
+from drainer.task.events.row_values import row_changes
 from drainer.task.work_unit import Batch, TableRows, table_of, table_text
 from penstock.codes import Code
 from penstock.errors import Malformed
 from penstock.schema.model import TableInfo
-from penstock.wire.binlog import MutationType
 
 MAGIC = b"PSTEVENT"
 UNIT_ROWS_MIN = 500
@@ -166,37 +165,44 @@ def answer(payload: bytes) -> bytes:
 
     Raises `Malformed` for row bytes that do not fit their table, and for values without a form.
     """
-    return encoded_messages(EventUnit.decode(payload)).encode()
+    # All rows and messages of the unit live until its end, and nothing refers back to another:
+    # the collector would look through them again and again, and find nothing.
+    gc.disable()
+    try:
+        return encoded_messages(EventUnit.decode(payload)).encode()
+    finally:
+        gc.enable()
 
 
 def encoded_messages(unit: EventUnit) -> Messages:
     """Return the messages of a unit, in commit order."""
     encoder = encoder_of(unit.encoding)
     encode = encoder.slice if unit.is_slice else encoder.transaction
-    made: list[tuple[int, Message]] = []
-    for number, pairs in groupby(_events(unit), key=itemgetter(0)):
-        commit_ts = unit.commit_ts[number]
-        events = [event for _, event in pairs]
-        made += ((commit_ts, message) for message in encode(commit_ts, events))
-    return Messages.of(made)
+    stamps: list[int] = []
+    made: list[Message] = []
+    events, ends = _events(unit)
+    begin = 0
+    for commit_ts, end in zip(unit.commit_ts, ends, strict=True):
+        if begin < end:
+            made += encode(commit_ts, events[begin:end])
+            stamps += repeat(commit_ts, len(made) - len(stamps))
+        begin = end
+    return Messages.at(stamps, made)
 
 
-def _events(unit: EventUnit) -> Iterator[tuple[int, RowEvent]]:
-    """Yield all changes, each with the number of its transaction, in commit order."""
+def _events(unit: EventUnit) -> tuple[list[RowEvent], list[int]]:
+    """Return all changes in commit order, and where each transaction ends among them."""
     columns = unit.rows
     transactions = columns.column("transaction").to_numpy()
+    of_table = columns.column("table").to_numpy()
+    kinds, rows = columns.column("kind").to_numpy(), columns.column("row")
+    # A table's rows lie together, and the tables in their order.
+    bounds = np.searchsorted(of_table, np.arange(len(unit.tables) + 1)).tolist()
+    events: list[RowEvent] = []
+    for (schema, table), (first, stop) in zip(unit.tables, pairwise(bounds), strict=True):
+        changes = row_changes(table, kinds[first:stop], rows.slice(first, stop - first))
+        events += [RowEvent(schema, table, before, after) for before, after in changes]
     # Stable: within a transaction tables stay in one piece each, and their rows in their order.
-    order = np.argsort(transactions, kind="stable").tolist()
-    numbers, of_table = transactions.tolist(), columns.column("table").to_pylist()
-    kinds, rows = columns.column("kind").to_pylist(), columns.column("row").to_pylist()
-    codecs = [row_codec(table) for _, table in unit.tables]
-    for at in order:
-        schema, table = unit.tables[of_table[at]]
-        codec, data = codecs[of_table[at]], rows[at]
-        if kinds[at] == MutationType.INSERT:
-            event = RowEvent(schema, table, None, codec.decode_insert(data))
-        elif kinds[at] == MutationType.DELETE:
-            event = RowEvent(schema, table, codec.decode_delete(data), None)
-        else:
-            event = RowEvent(schema, table, *codec.decode_update(data))
-        yield numbers[at], event
+    order = np.argsort(transactions, kind="stable")
+    ends = np.searchsorted(transactions[order], np.arange(1, len(unit.commit_ts) + 1))
+    return [events[at] for at in order.tolist()], ends.tolist()

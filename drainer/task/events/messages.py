@@ -7,17 +7,20 @@
     value      large_binary or null   the message
     headers    map<string, binary>    for outputs whose messages have any
 
-The values are one piece of memory, so an output that only appends them writes all in one call.
+The values are one piece of memory, so an output that only appends them writes all in one call. How
+the transactions began does not travel: it is put beside the columns where they arrive.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
 
+from drainer.task.work_unit import Beginning
 from penstock.codes import Code
 from penstock.errors import Malformed
 
@@ -32,7 +35,13 @@ _SCHEMA = pa.schema(
 )
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, StopIteration)
 
+Headers = Sequence[tuple[str, bytes]]
+Row = tuple[int, str, bytes | None, bytes | None, Headers]
+"""A message by its columns."""
 Ends = np.ndarray[Any, np.dtype[np.int64]]
+
+WHOLE = "whole"
+"""Header of a message that has only a row's key: what it would be, to be kept elsewhere."""
 
 
 class Message(NamedTuple):
@@ -44,30 +53,43 @@ class Message(NamedTuple):
     value: bytes | None
     key: bytes | None = None
     to: str = ""
-    headers: tuple[tuple[str, bytes], ...] = ()
+    headers: Headers = ()
 
 
 class Messages:
     """Messages in commit order; immutable."""
 
-    def __init__(self, columns: pa.RecordBatch) -> None:
+    def __init__(
+        self, columns: pa.RecordBatch, beginnings: Mapping[int, Beginning] | None = None
+    ) -> None:
         """Take over columns as the module's table shows them."""
         self._columns = columns
+        self.beginnings = beginnings or {}
+        """How transactions began, by commit_ts, as far as it is known; also that of others."""
 
     @classmethod
-    def of(cls, messages: Iterable[tuple[int, Message]]) -> Self:
+    def of(
+        cls,
+        messages: Iterable[tuple[int, Message]],
+        beginnings: Mapping[int, Beginning] | None = None,
+    ) -> Self:
         """Return messages, each given with its commit_ts."""
         pairs = list(messages)
         made = [message for _, message in pairs]
-        columns = [
-            [commit_ts for commit_ts, _ in pairs],
-            [message.to for message in made],
-            [message.key for message in made],
-            [message.value for message in made],
-            [message.headers for message in made],
-        ]
+        return cls.at([commit_ts for commit_ts, _ in pairs], made, beginnings)
+
+    @classmethod
+    def at(
+        cls,
+        commit_ts: Sequence[int],
+        messages: Sequence[Message],
+        beginnings: Mapping[int, Beginning] | None = None,
+    ) -> Self:
+        """Return messages, whose commit_ts are in the same places."""
+        value, key, to, headers = zip(*messages, strict=True) if messages else ((),) * 4
+        columns = (commit_ts, to, key, value, headers)
         arrays = [pa.array(c, f.type) for c, f in zip(columns, _SCHEMA, strict=True)]
-        return cls(pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA))
+        return cls(pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA), beginnings)
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -75,9 +97,20 @@ class Messages:
 
     def __iter__(self) -> Iterator[tuple[int, Message]]:
         """Yield each with its commit_ts."""
-        columns = [self._columns.column(name).to_pylist() for name in _SCHEMA.names]
-        for commit_ts, to, key, value, headers in zip(*columns, strict=True):
+        for commit_ts, to, key, value, headers in self.rows():
             yield commit_ts, Message(value, key, to, tuple(headers))
+
+    def rows(self) -> Iterator[Row]:
+        """Return their columns, row by row: no object for each, as many outlive a collection."""
+        *columns, headers = (self._columns.column(name) for name in _SCHEMA.names)
+        has_none = not len(headers.values)
+        named = repeat((), len(self)) if has_none else headers.to_pylist()
+        return zip(*(column.to_pylist() for column in columns), named, strict=True)
+
+    def destinations(self) -> list[str]:
+        """Return where they go, each place once."""
+        places: list[str] = self._columns.column("to").unique().to_pylist()
+        return places
 
     @property
     def commit_ts(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
@@ -102,13 +135,13 @@ class Messages:
         return encoded
 
     @classmethod
-    def decode(cls, data: bytes) -> Self:
+    def decode(cls, data: bytes, beginnings: Mapping[int, Beginning] | None = None) -> Self:
         """Return the messages in `data`, which they share memory with; raise `Malformed`."""
         try:
             with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
                 if reader.schema != _SCHEMA:
                     raise ValueError(f"columns {reader.schema.names}")
-                return cls(reader.read_next_batch())
+                return cls(reader.read_next_batch(), beginnings)
         except _UNREADABLE as error:
             raise Malformed(
                 f"undecodable messages: {error}",

@@ -83,8 +83,8 @@ def normal_value(column: ColumnInfo, value: Any) -> Any:
     """Return one key value in the form of `normal_key`; raise `Malformed` for NULL."""
     if value is None:
         normal_key(column, pa.nulls(1))
+    if column.tp is not MysqlType.STRING:  # Nearly all keys.
+        return value
     if length := padded_length(column):
         return value.ljust(length, b"\0")
-    if column.tp is MysqlType.STRING and not column.is_binary:
-        return value.rstrip(" ")
-    return value
+    return value if column.is_binary else value.rstrip(" ")

@@ -217,14 +217,14 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Replace a small file as a whole and durably; raise `OSError`.
+def replace_file(path: Path, data: bytes, *, mode: int = 0o666) -> None:
+    """Replace a small file as a whole and durably; raise `OSError`. `mode` is that of a new one.
 
     A crash leaves the old or the new bytes, and beside them perhaps a draft, `DRAFT` behind the
     file's name, that the next call overwrites.
     """
     draft = path.with_name(path.name + DRAFT)
-    with draft.open("wb") as file:
+    with open(draft, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

@@ -19,6 +19,7 @@ class Read(NamedTuple):
     key: bytes | None
     value: bytes | None
     commit_ts: int
+    headers: dict[Any, Any]
 
     @property
     def json(self) -> Any:
@@ -68,7 +69,7 @@ def read_topics(
         found.append(
             Read(
                 str(message.topic()), int(message.partition() or 0), int(message.offset() or 0),
-                message.key(), message.value(), int(headers["penstock.commit_ts"] or 0),
+                message.key(), message.value(), int(headers["penstock.commit_ts"] or 0), headers,
             )
         )  # fmt: skip
     consumer.close()

@@ -12,10 +12,10 @@ from drainer.sinks.protocol import EventSink
 from drainer.task.answers import answer
 from drainer.task.events.event_unit import event_units
 from drainer.task.events.messages import Messages
-from drainer.task.work_unit import Batch, TableRows
+from drainer.task.work_unit import Batch, Beginning, TableRows
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.ddl import Catalog, SchemaChange, plan_ddl
-from penstock.wire.binlog import MutationType
+from penstock.wire.binlog import MutationType, Origin
 
 CREATE = "CREATE DATABASE shop; CREATE TABLE t (id INT PRIMARY KEY)"
 
@@ -27,6 +27,8 @@ class InsertStream:
         self.catalog = Catalog()
         self._ids = itertools.count(1)
         self.ts = 100
+        self.origin: Origin | None = None
+        """Of all transactions."""
 
     def point(self) -> Checkpoint:
         """Return the next checkpoint."""
@@ -51,12 +53,15 @@ class InsertStream:
         numbers = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
         kinds = bytes([MutationType.INSERT]) * len(rows)
         held = TableRows("shop", table, kinds, pa.array(rows, pa.binary()), numbers)
-        return Batch(1, [held], displaces=is_slice, commit_ts=list(transactions))
+        return Batch(
+            1, [held], displaces=is_slice, commit_ts=list(transactions),
+            beginnings={ts: Beginning(ts - 1, self.origin) for ts in transactions},
+        )  # fmt: skip
 
     def messages(self, sink: EventSink, batch: Batch) -> list[Messages]:
         """Return a batch as the tasks encode it."""
         units = event_units(batch, sink.encoding, parts=3)
-        return [Messages.decode(answer(unit.encode())) for unit in units]
+        return [Messages.decode(answer(unit.encode()), batch.beginnings) for unit in units]
 
     def put(self, sink: EventSink, *ids: int) -> Checkpoint:
         """Bring one transaction into a sink."""

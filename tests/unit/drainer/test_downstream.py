@@ -84,7 +84,7 @@ def test_settings_that_disagree_are_reported_at_once(tmp_path: Path) -> None:
     refused("SQLite is no one's", syncer=SyncerConfig(loopback_control=True))
     both = ToConfig(password="x", password_file="y")
     refused("both password and", syncer=SyncerConfig(to=both))
-    refused("db-type is kafka, and no sink", syncer=SyncerConfig(db_type="kafka"))
+    refused("db-type is kafka, and no brokers", syncer=SyncerConfig(db_type="kafka"))
     for absent in ("oracle", "flash"):
         with pytest.raises(NeedsOperator, match=f"'{absent}', and Penstock has no such"):
             SyncerConfig(db_type=absent)

@@ -14,6 +14,7 @@ from drainer.intake.merger import Merged
 from drainer.intake.payload import Spooled
 from drainer.intake.transaction_slices import outline
 from drainer.sinks.checkpoint import Checkpoint
+from drainer.task.work_unit import Beginning
 from penstock.errors import Malformed
 from penstock.log.chunks import before_rows
 from penstock.schema.model import TableInfo
@@ -113,6 +114,13 @@ def test_sources_do_not_know_each_other_and_a_new_epoch_starts_over() -> None:
         40: transaction(40, origin(900, "a", epoch=1), b"late"),
     }
     assert found_rows(planned(payloads, {})) == [b"a", b"b", b"switched"]
+
+
+def test_a_step_holds_how_each_of_its_transactions_began() -> None:
+    payloads = {10: transaction(10, origin(100)), 20: transaction(20, None)}
+    (step,) = planned(payloads, {})
+    assert isinstance(step, RowsStep)
+    assert step.beginnings == {10: Beginning(9, origin(100)), 20: Beginning(19)}
 
 
 def test_a_step_holds_the_places_of_its_own_end() -> None:

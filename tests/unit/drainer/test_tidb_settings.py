@@ -64,7 +64,7 @@ ALL = [
 ]
 REFUSED = {
     "syncer.to.sync-mode", "syncer.to.security.cert-allowed-cn",
-    *(f"syncer.to.{key}" for key, _ in TO if key.startswith(("kafka", "zoo", "topic", "oracle"))),
+    *(f"syncer.to.{key}" for key, _ in TO if key.startswith(("zoo", "oracle"))),
     *(f"syncer.to.{key}" for key, _ in TO
       if key.startswith("checkpoint.") and key not in ("checkpoint.schema", "checkpoint.table")),
 }  # fmt: skip
@@ -94,9 +94,15 @@ def load(
     ("key", "value"), ALL, ids=[f"{number}-{key}" for number, (key, _) in enumerate(ALL)]
 )
 def test_every_key_has_an_answer(key: str, value: str, tmp_path: Path) -> None:
-    is_absent = key == "syncer.db-type" and value.strip('"') in ("kafka", "oracle")
+    is_absent = key == "syncer.db-type" and value.strip('"') in (
+        "kafka",
+        "oracle",
+    )  # No brokers are named.
     if key == "syncer.db-type" and value in ('"file"', '"pb"'):
         value += '\nsyncer.to.dir = "d"'
+    if key.startswith(("syncer.to.kafka", "syncer.to.topic")) and key not in KEYS:
+        value += '\nsyncer.db-type = "kafka"'
+        value += '\nsyncer.to.kafka-addrs = "k"' if key != "syncer.to.kafka-addrs" else ""
     if key in REFUSED or is_absent:
         with pytest.raises(NeedsOperator) as refused:
             load(tmp_path, f"{key} = {value}")

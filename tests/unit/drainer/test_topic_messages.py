@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections import Counter
 from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
@@ -18,7 +19,13 @@ from drainer.sinks.opening import open_event_sink
 from drainer.task.events.encoder import RowEvent, StreamEncoder
 from drainer.task.events.encoding import stream_encoder_of
 from drainer.task.events.messages import Message
-from drainer.task.events.topics.destination import Destinations, murmur2, parse_to, topic_name
+from drainer.task.events.topics.destination import (
+    Destinations,
+    hash_of,
+    murmur2,
+    topic_name,
+    topic_of,
+)
 from penstock.ddl import Catalog, SchemaChange, plan_ddl
 from penstock.errors import NeedsOperator
 from penstock.schema.model import TableInfo
@@ -197,7 +204,7 @@ def test_forty_types_as_debezium_has_them() -> None:
     }  # fmt: skip
     least, most = low["payload"]["after"], high["payload"]["after"]
     assert [fields[name]["type"] for name in ("c01", "c03", "c04", "c08", "c10", "c11", "c36")] == [
-        "int16", "int16", "int32", "int64", "int64", "float", "boolean",
+        "int16", "int16", "int32", "int64", "bytes", "float", "boolean",
     ]  # fmt: skip
     assert fields["c13"]["parameters"] == {"scale": "30", "connect.decimal.precision": "65"}
     unscaled = int.from_bytes(base64.b64decode(least["c13"]), "big", signed=True)
@@ -213,11 +220,25 @@ def test_forty_types_as_debezium_has_them() -> None:
         "it's", "p,q'q,r", {"allowed": "p,q'q,r"},
     )  # fmt: skip
     assert base64.b64decode(most["c33"]) == bytes(range(256))
-    assert (most["c10"], least["c09"]) == (2**64 - 1, -(2**63))
+    assert (least["c09"], most["c09"]) == (-(2**63), 2**63 - 1)
     (text,) = values(None, HIGH, table=FORTY.table, options=f"{DEBEZIUM}&decimals=string")
     assert text["after"]["c15"] == "99999999.99"
     (null,) = values(None, NULL, table=FORTY.table, options=DEBEZIUM)
     assert null["after"] == {"id": 3} | dict.fromkeys(NAMES)
+
+
+@given(st.integers(0, 2**64 - 1))
+def test_an_unsigned_bigint_is_a_decimal_where_a_schema_would_say_int64(number: int) -> None:
+    table, _ = made("CREATE TABLE t (id BIGINT UNSIGNED PRIMARY KEY)")
+    _, message, _ = messages(None, (number,), table=table, options=f"{DEBEZIUM}&schemas=true")
+    for text in (message.key, message.value):
+        read = json.loads(text or b"")["payload"]
+        data = base64.b64decode(read.get("after", read)["id"])
+        assert int.from_bytes(data, "big", signed=True) == number
+    (field,) = json.loads(message.key or b"")["schema"]["fields"]
+    assert field["parameters"] == {"scale": "0", "connect.decimal.precision": "20"}
+    (plain,) = values(None, (number,), table=table, options=DEBEZIUM)
+    assert plain["after"] == {"id": number}
 
 
 @given(st.integers(-(10**64), 10**64))
@@ -290,6 +311,17 @@ def test_by_key_all_of_a_row_is_in_one_partition_and_a_moved_one_in_two() -> Non
     assert (message.key, message.to) == (None, f"p.db.t/{murmur2(b'db.t')}")
 
 
+def test_by_ts_the_rows_of_a_transaction_are_together_and_transactions_are_spread() -> None:
+    made = list(encoder(f"{DEBEZIUM}&partition=ts").transaction(TS, TWO_CHANGES))[1:-1]
+    (to,) = {each.to for each in made}
+    assert (topic_of(to), made[0].key) == ("p.db.t", b'{"id":1}')
+    milliseconds = [TS + (ms << 18) for ms in range(1000)]
+    counts = Counter(hash_of(to, commit_ts) % 4 for commit_ts in milliseconds)
+    assert min(counts.values()) > 150, "though commit_ts are multiples of a power of two"
+    gone_and_new = messages((1, "a", 5), (2, "a", 5), options="partition=ts")
+    assert [json.loads(each.value or b"")["type"] for each in gone_and_new] == ["UPDATE"]
+
+
 def test_spaces_at_the_end_of_a_char_are_no_part_of_a_key() -> None:
     table, _ = made("CREATE TABLE t (c CHAR(5) PRIMARY KEY)")
     first, second = (
@@ -301,7 +333,8 @@ def test_spaces_at_the_end_of_a_char_are_no_part_of_a_key() -> None:
 def test_topics_follow_the_template_and_the_names_that_kafka_allows() -> None:
     rules = Destinations(prefix="p", topic="{schema}-{table}", partition="one")
     table, _ = made("CREATE TABLE t (a INT)")
-    assert parse_to(rules.of("ü b", table.renamed("x/y")).to(None)) == ("__b-x_y", 0)
+    to = rules.of("ü b", table.renamed("x/y")).to(None)
+    assert (topic_of(to), hash_of(to, TS)) == ("__b-x_y", 0)
     with pytest.raises(NeedsOperator, match="cannot be the name"):
         topic_name("x" * 250)
 

@@ -19,10 +19,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from drainer.task.events.encoder import RowEvent, Values
-from drainer.task.events.messages import Message
+from drainer.task.events.messages import Headers, Message
 from drainer.task.events.per_table import PerTable
-from drainer.task.events.topics.destination import Destination, Destinations
+from drainer.task.events.topics.destination import NO_LIMIT, Destination, Destinations, Limit
 from drainer.task.events.topics.json_row import (
+    NUMBERS,
     JsonRow,
     json_text,
     positional,
@@ -95,11 +96,12 @@ class CanalJson:
     """See `Encoder`."""
 
     def __init__(
-        self, destinations: Destinations, *, bytes_max: int = 0, only_changed: bool = False
+        self, destinations: Destinations, *, limit: Limit = NO_LIMIT, only_changed: bool = False
     ) -> None:
-        """A row whose message is above `bytes_max` becomes its key; 0: it stays as it is."""
+        """Take where rows go; with `only_changed` a row before has the columns that differ."""
         self._destinations = destinations
-        self._bytes_max = bytes_max
+        self._bytes_max = limit.bytes_max
+        self._limit = limit
         self._only_changed = only_changed
         self._tables = PerTable(self._compiled)
 
@@ -152,13 +154,15 @@ class CanalJson:
         key = table.rows.key(row, destination.key) if destination.goes_by_key else None
         head = f'{table.head}"{kind}",{times}{codes},"mysqlType":{table.types},"data":['
         value = f'{head}{table.rows.whole(row)}],"old":{old},{tail}}}}}'.encode()
+        headers: Headers = ()
         if self._bytes_max and len(value) > self._bytes_max and destination.key:
+            headers = self._limit.headers(value)
             positions = [each.at for each in destination.key]
             data = table.rows.some(row, positions)
             if before is not None:
                 old = f"[{table.rows.some(before, positions)}]"
             value = f'{head}{data}],"old":{old},{tail},"onlyHandleKey":true}}}}'.encode()
-        return Message(value, key, destination.to(key))
+        return Message(value, key, destination.to(key), headers)
 
     def _compiled(self, schema: str, table: TableInfo) -> _CanalTable:
         destination = self._destinations.of(schema, table)
@@ -230,4 +234,4 @@ def _text_of(column: ColumnInfo) -> Callable[[Any], str]:
         return lambda value: (
             quoted(value.decode("latin-1")) if isinstance(value, bytes) else f'"{value}"'
         )
-    return lambda value: quoted(value) if isinstance(value, str) else f'"{value}"'
+    return (lambda value: f'"{value}"') if tp in NUMBERS else quoted

@@ -26,11 +26,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from drainer.task.events.encoder import RowEvent, Values
-from drainer.task.events.messages import Message
+from drainer.task.events.messages import Headers, Message
 from drainer.task.events.per_table import PerTable
 from drainer.task.events.topics.debezium_types import PRECISE, debezium_type
-from drainer.task.events.topics.destination import Destination, Destinations
-from drainer.task.events.topics.json_row import JsonRow, json_text, written_columns
+from drainer.task.events.topics.destination import NO_LIMIT, Destination, Destinations, Limit
+from drainer.task.events.topics.json_row import JsonRow, json_text, quoted, written_columns
 from penstock.schema.model import TableInfo
 from penstock.ts import physical_ms
 
@@ -94,7 +94,7 @@ class DebeziumJson:
         destinations: Destinations,
         *,
         name: str,
-        bytes_max: int = 0,
+        limit: Limit = NO_LIMIT,
         schemas: bool = False,
         tombstones: bool = True,
         decimals: str = PRECISE,
@@ -102,23 +102,27 @@ class DebeziumJson:
         """`name` is what `source` calls the upstream; the rest is as the module says it."""
         self._destinations = destinations
         self._name = name
-        self._bytes_max = bytes_max
+        self._bytes_max = limit.bytes_max
+        self._limit = limit
         self._schemas = schemas
         self._tombstones = tombstones
         self._decimals = decimals
         self._tables = PerTable(self._compiled)
+        self._transactions = destinations.transactions
         self._end = "}" if schemas else ""
 
     def transaction(self, commit_ts: int, events: Sequence[RowEvent]) -> Iterator[Message]:
         """Return the transaction's begin, a message or more for each row, and its end."""
         counts: Counter[str] = Counter()
+        total = 0
         yield self._status(commit_ts, "BEGIN", None)
         for event in events:
             table = self._tables.of(event.schema, event.table)
             for change in _changes(event, table.destination):
                 counts[table.collection] += 1
+                total += 1
                 order = (
-                    f'{{"id":"{commit_ts}","total_order":{counts.total()},'
+                    f'{{"id":"{commit_ts}","total_order":{total},'
                     f'"data_collection_order":{counts[table.collection]}}}'
                 )
                 yield from self._messages(table, change, commit_ts, order)
@@ -175,19 +179,20 @@ class DebeziumJson:
         }
 
     def _status(self, commit_ts: int, status: str, counts: Counter[str] | None) -> Message:
-        value = {
-            "status": status,
-            "id": str(commit_ts),
-            "ts_ms": physical_ms(commit_ts),
-            "event_count": None if counts is None else counts.total(),
-            "data_collections": None
-            if counts is None
-            else [
-                {"data_collection": name, "event_count": count} for name, count in counts.items()
-            ],
-        }
-        key = json_text({"id": str(commit_ts)}).encode()
-        return Message(json_text(value).encode(), key, self._destinations.transactions)
+        events = collections = _NULL
+        if counts is not None:
+            events = str(counts.total())
+            each = (
+                f'{{"data_collection":{quoted(name)},"event_count":{count}}}'
+                for name, count in counts.items()
+            )
+            collections = f"[{','.join(each)}]"
+        value = (
+            f'{{"status":"{status}","id":"{commit_ts}","ts_ms":{physical_ms(commit_ts)},'
+            f'"event_count":{events},"data_collections":{collections}}}'
+        )
+        key = f'{{"id":"{commit_ts}"}}'
+        return Message(value.encode(), key.encode(), self._transactions)
 
     def _messages(
         self, table: _DebeziumTable, change: _Change, commit_ts: int, order: str
@@ -206,19 +211,24 @@ class DebeziumJson:
         )
         images = (_NULL if each is None else table.rows.whole(each) for each in change[1:])
         value = '{}{{"before":{},"after":{}{}'.format(head, *images, tail).encode()
+        headers: Headers = ()
         if self._bytes_max and len(value) > self._bytes_max and destination.key:
+            headers = self._limit.headers(value)
             at = [each.at for each in destination.key]
             keys = (_NULL if each is None else table.rows.some(each, at) for each in change[1:])
             tail = tail.replace('"commit_ts":', '"only_key":true,"commit_ts":', 1)
             value = '{}{{"before":{},"after":{}{}'.format(head, *keys, tail).encode()
         to = destination.to(key)
-        yield Message(value, key, to)
+        yield Message(value, key, to, headers)
         if change.op == "d" and self._tombstones and key is not None:
             yield Message(None, key, to)
 
     def _compiled(self, schema: str, table: TableInfo) -> _DebeziumTable:
         destination = self._destinations.of(schema, table)
-        types = {c.name: debezium_type(c, self._decimals) for c in written_columns(table)}
+        types = {
+            c.name: debezium_type(c, self._decimals, has_schema=self._schemas)
+            for c in written_columns(table)
+        }
         fields = [
             {**types[c.name].schema, "optional": not c.is_not_null, "field": c.name}
             for c in written_columns(table)

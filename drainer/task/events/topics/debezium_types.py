@@ -5,6 +5,8 @@
     TINYINT, SMALLINT              int16         -                                   number
     MEDIUMINT, INT, SMALLINT U.    int32         -                                   number
     INT UNSIGNED, BIGINT           int64         -                                   number
+    BIGINT UNSIGNED                -             -                                   number
+             in schemas            bytes         o.a.kafka.connect.data.Decimal      base64
     FLOAT, DOUBLE                  float, double -                                   number
     DECIMAL  precise               bytes         o.a.kafka.connect.data.Decimal      base64
              string, double        string …      -                                   text, number
@@ -18,8 +20,9 @@
     CHAR, TEXT; BINARY, BLOB       string; bytes -                                   text; base64
     GEOMETRY                       struct        io.debezium.data.geometry.Geometry  wkb, srid
 
-A BIGINT UNSIGNED is an int64, as in Debezium's mode `long`; above 2^63 its number is still written
-as it is. A date that is none, such as 0000-00-00, is NULL, or the epoch where NULL cannot be.
+A BIGINT UNSIGNED is a decimal in schemas, as in Debezium's mode `precise`: readers take an int64
+above 2^63 as a negative number, without a word. Where no schema says int64 it is a number. A date
+that is none, such as 0000-00-00, is NULL, or the epoch where NULL cannot be.
 
 Source: https://debezium.io/documentation/reference/stable/connectors/mysql.html, data types.
 """
@@ -60,9 +63,11 @@ class DebeziumType(NamedTuple):
     schema: dict[str, Any]
 
 
-def debezium_type(column: ColumnInfo, decimals: str) -> DebeziumType:
-    """Return how a column is written."""
+def debezium_type(column: ColumnInfo, decimals: str, *, has_schema: bool) -> DebeziumType:
+    """Return how a column is written, with a schema that says so or without one."""
     tp = column.tp
+    if has_schema and tp is MysqlType.LONGLONG and column.is_unsigned:
+        return _PRECISE_INTEGER
     if tp in _BASE_INTS:
         found = _UNSIGNED_INTS.get(tp) if column.is_unsigned else None
         return DebeziumType(str, {"type": found or _BASE_INTS[tp]})
@@ -99,14 +104,24 @@ def _decimal(column: ColumnInfo, decimals: str) -> DebeziumType:
         return base64_text(_twos_complement(int(value.scaleb(scale, _ALL_DIGITS))))
 
     precision = max(1, column.flen)
+    return DebeziumType(text, _decimal_schema(precision, scale))
+
+
+def _decimal_schema(precision: int, scale: int) -> dict[str, Any]:
     parameters = {"scale": str(scale), "connect.decimal.precision": str(precision)}
-    return DebeziumType(text, _named("bytes", "org.apache.kafka.connect.data.Decimal", parameters))
+    return _named("bytes", "org.apache.kafka.connect.data.Decimal", parameters)
 
 
 def _twos_complement(number: int) -> bytes:
     """Return a number as Java's BigInteger has its bytes: big-endian, as few as hold its sign."""
     bits = (number if number >= 0 else ~number).bit_length()
     return number.to_bytes(bits // 8 + 1, "big", signed=True)
+
+
+_PRECISE_INTEGER = DebeziumType(
+    lambda value: base64_text(_twos_complement(value)), _decimal_schema(20, 0)
+)
+"""A BIGINT UNSIGNED, of up to 20 digits."""
 
 
 def _bit(column: ColumnInfo) -> DebeziumType:

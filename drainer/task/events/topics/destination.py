@@ -1,12 +1,14 @@
 """Destination: the topic of a table, the key of a message, and by what its partition is chosen.
 
     to = "shop.db.item/1342177280"      a topic, and a hash: modulo the partitions it is the one
+    to = "shop.db.item/ts"              a topic; the hash is that of the commit_ts
 
     partition   hash of               so that
     ---------   -------------------   ------------------------------------------------------------
     table       schema and table      all of a table is in the order of its commits
     key         the message's key     all of a row is, and topics with equal keys are partitioned
                                       alike; tables without a key go by table
+    ts          commit_ts             the rows of a transaction that go to a topic are together
     one         -                     everything of a topic is: partition 0
 
 The hash is that of Kafka's own clients, a murmur2 with its sign cut off. Source: Utils.murmur2 of
@@ -18,13 +20,14 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
+from drainer.task.events.messages import WHOLE, Headers
 from drainer.task.sql.keys import apply_key, normal_value
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.schema.model import ColumnInfo, TableInfo
 
-BY_TABLE, BY_KEY, ONE = "table", "key", "one"
-PARTITIONS = (BY_TABLE, BY_KEY, ONE)
+BY_TABLE, BY_KEY, BY_TS, ONE = "table", "key", "ts", "one"
+PARTITIONS = (BY_TABLE, BY_KEY, BY_TS, ONE)
 
 TOPIC_BYTES_MAX = 249
 _UNFIT = re.compile(r"[^A-Za-z0-9._-]")
@@ -60,7 +63,7 @@ class Destination(NamedTuple):
     """Where a table's messages go."""
 
     topic: str
-    by_table: str
+    default: str
     """Topic and hash where the key does not choose."""
     key: tuple[KeyColumn, ...]
     """Empty for a table without a row key."""
@@ -69,12 +72,27 @@ class Destination(NamedTuple):
     def to(self, key: bytes | None) -> str:
         """Return where a message with a key goes."""
         if key is None or not self.goes_by_key:
-            return self.by_table
+            return self.default
         return f"{self.topic}/{murmur2(key)}"
 
     def moves(self, before: tuple[Any, ...], after: tuple[Any, ...]) -> bool:
         """Return whether an update changes the row's key."""
         return any(each.value(before) != each.value(after) for each in self.key)
+
+
+class Limit(NamedTuple):
+    """What becomes of a message that is too large: its key; and the message goes along, or not."""
+
+    bytes_max: int = 0
+    """0: it stays as it is."""
+    keeps_whole: bool = False
+
+    def headers(self, whole: bytes) -> Headers:
+        """Return the headers of the key that stands for a message."""
+        return ((WHOLE, whole),) if self.keeps_whole else ()
+
+
+NO_LIMIT = Limit()
 
 
 class Destinations:
@@ -93,7 +111,8 @@ class Destinations:
         index = apply_key(table)
         parts = () if index is None else index.columns
         key = tuple(KeyColumn(part.offset, table.columns[part.offset]) for part in parts)
-        chosen = 0 if self._partition == ONE else murmur2(f"{schema}.{table.name}".encode())
+        by_table = str(murmur2(f"{schema}.{table.name}".encode()))
+        chosen = {ONE: "0", BY_TS: BY_TS}.get(self._partition, by_table)
         return Destination(topic, f"{topic}/{chosen}", key, self._partition == BY_KEY and bool(key))
 
     @property
@@ -120,7 +139,12 @@ def topic_name(text: str) -> str:
     return name
 
 
-def parse_to(to: str) -> tuple[str, int]:
-    """Return topic and hash."""
-    topic, _, chosen = to.partition("/")
-    return topic, int(chosen)
+def topic_of(to: str) -> str:
+    """Return the topic."""
+    return to.partition("/")[0]
+
+
+def hash_of(to: str, commit_ts: int) -> int:
+    """Return the hash that chooses the partition for a transaction's message."""
+    chosen = to.partition("/")[2]
+    return murmur2(b"%d" % commit_ts) if chosen == BY_TS else int(chosen)

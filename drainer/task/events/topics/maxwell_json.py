@@ -18,10 +18,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from drainer.task.events.encoder import RowEvent
-from drainer.task.events.messages import Message
+from drainer.task.events.messages import Headers, Message
 from drainer.task.events.per_table import PerTable
-from drainer.task.events.topics.destination import Destination, Destinations
+from drainer.task.events.topics.destination import NO_LIMIT, Destination, Destinations, Limit
 from drainer.task.events.topics.json_row import (
+    NUMBERS,
     JsonRow,
     Text,
     base64_text,
@@ -44,8 +45,6 @@ _DDL_TYPES = {
     DdlType.DROP_TABLE: "table-drop",
 }
 _OTHER_DDL = "table-alter"
-_NUMBERS = frozenset({MysqlType.TINY, MysqlType.SHORT, MysqlType.INT24, MysqlType.LONG,
-                      MysqlType.LONGLONG, MysqlType.YEAR, MysqlType.BIT})  # fmt: skip
 
 
 class _MaxwellTable(NamedTuple):
@@ -58,10 +57,11 @@ class _MaxwellTable(NamedTuple):
 class MaxwellJson:
     """See `Encoder`."""
 
-    def __init__(self, destinations: Destinations, *, bytes_max: int = 0) -> None:
-        """A row whose message is above `bytes_max` becomes its key; 0: it stays as it is."""
+    def __init__(self, destinations: Destinations, *, limit: Limit = NO_LIMIT) -> None:
+        """Take where rows go."""
         self._destinations = destinations
-        self._bytes_max = bytes_max
+        self._bytes_max = limit.bytes_max
+        self._limit = limit
         self._tables = PerTable(self._compiled)
 
     def transaction(self, commit_ts: int, events: Sequence[RowEvent]) -> Iterator[Message]:
@@ -116,10 +116,12 @@ class MaxwellJson:
         head = f'{table.head}"{kind.lower()}","ts":{seconds},"xid":{commit_ts}{place}'
         old = "" if before is None else f',"old":{table.rows.changed(before, row)}'
         value = f'{head},"data":{table.rows.whole(row)}{old}}}'.encode()
+        headers: Headers = ()
         if self._bytes_max and len(value) > self._bytes_max and destination.key:
+            headers = self._limit.headers(value)
             data = table.rows.some(row, (each.at for each in destination.key))
             value = f'{head},"only_key":true,"data":{data}}}'.encode()
-        return Message(value, key, destination.to(key))
+        return Message(value, key, destination.to(key), headers)
 
     def _compiled(self, schema: str, table: TableInfo) -> _MaxwellTable:
         names = f'"database":{quoted(schema)},"table":{quoted(table.name)},'
@@ -131,7 +133,7 @@ class MaxwellJson:
 
 def _text_of(column: ColumnInfo) -> Text:
     tp = column.tp
-    if tp in _NUMBERS:
+    if tp in NUMBERS:
         return str
     if tp in (MysqlType.FLOAT, MysqlType.DOUBLE):
         return shortest(column)

@@ -1,0 +1,101 @@
+"""Patience: a downstream that is away, locked or restarting is waited for, and tried again.
+
+attempt ──> done
+   │ an error that may pass: let go of everything, pause, longer each time
+   └──> again, until `retry_s_max` has gone by since the trouble began
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from penstock.codes import Code
+from penstock.errors import Retryable
+
+log = logging.getLogger(__name__)
+
+PASSING_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.EINTR, errno.ESTALE})
+"""What may be over in a while: a full disk, a lock that is held, a file server that restarts."""
+_PAUSE_S_MIN, _PAUSE_S_MAX = 0.05, 5.0
+T = TypeVar("T")
+
+
+class Patience:
+    """Runs attempts one at a time; `problem` may be read from any thread."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        retry_s_max: float,
+        let_go: Callable[[], None],
+        passing: Callable[[Exception], str],
+        closing: threading.Event | None = None,
+    ) -> None:
+        """Prepare; `name` is the downstream's in logs and errors.
+
+        After every failure `let_go` is called. `passing` returns what the downstream waits for, in
+        its words, or raises: the error itself where it means nothing to it, or what becomes of one
+        that will not pass. Those who share `closing` end their waiting together.
+        """
+        self._name = name
+        self._retry_s_max = retry_s_max
+        self._let_go = let_go
+        self._passing = passing
+        self.closing = closing or threading.Event()
+        self.using = threading.Lock()
+        """Held by the thread that uses the downstream."""
+        self.problem = ""
+        """What is waited for; empty while all is well."""
+
+    def retrying(self, attempt: Callable[[bool], T]) -> T:
+        """Return what `attempt` returns; it is given whether it was tried before.
+
+        Raises `Retryable` when the trouble has lasted for `retry_s_max`, and once `closing` is set.
+        """
+        with self.using:
+            return self._until_it_passes(attempt)
+
+    def close(self) -> None:
+        """End the waiting of all threads, then let go."""
+        self.closing.set()
+        with self.using:
+            self._let_go()
+
+    def _until_it_passes(self, attempt: Callable[[bool], T]) -> T:
+        deadline_s = time.monotonic() + self._retry_s_max
+        pause_s, is_retried = _PAUSE_S_MIN, False
+        while True:
+            if self.closing.is_set():
+                raise Retryable("the sink is closed", code=Code.CLOSED)
+            began_s = time.monotonic()
+            try:
+                made = attempt(is_retried)
+                self.problem = ""
+                return made
+            except Exception as error:
+                self._let_go()
+                self.problem, failure = self._passing(error), error
+            except BaseException:
+                self._let_go()
+                raise
+            is_retried = True
+            if time.monotonic() - began_s > self._retry_s_max:
+                # It was long at work: the time to wait begins with the trouble.
+                deadline_s = time.monotonic() + self._retry_s_max
+            if time.monotonic() + pause_s > deadline_s:
+                raise Retryable(
+                    f"{self._name}: {self.problem}, for {self._retry_s_max:.0f} s",
+                    code=Code.SINK_AWAY,
+                ) from failure
+            log.warning("%s: %s; trying again", self._name, self.problem)
+            if self.closing.wait(pause_s):
+                raise Retryable(
+                    "the sink was closed while it waited", code=Code.CLOSED
+                ) from failure
+            pause_s = min(2 * pause_s, _PAUSE_S_MAX)

@@ -1,0 +1,89 @@
+"""Claim checks: what is too large for a topic is a file, the same one however often it is kept."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from drainer.sinks.kafka.claim_check import ClaimCheck
+from drainer.sinks.kafka.kafka_url import parse_kafka_url
+from drainer.task.events.encoder import RowEvent
+from drainer.task.events.encoding import stream_encoder_of
+from drainer.task.events.messages import WHOLE, Message
+from penstock.codes import Code
+from penstock.errors import NeedsOperator
+from penstock.schema.model import ColumnFlag, ColumnInfo, MysqlType, TableInfo
+
+TABLE = TableInfo(
+    id=1,
+    name="t",
+    columns=(
+        ColumnInfo(
+            id=1, name="id", offset=0, tp=MysqlType.LONG,
+            flag=ColumnFlag.PRI_KEY | ColumnFlag.NOT_NULL,
+        ),
+        ColumnInfo(id=2, name="v", offset=1, tp=MysqlType.LONG_BLOB, charset="utf8mb4"),
+    ),
+    pk_is_handle=True,
+)  # fmt: skip
+
+
+def message(options: str, text: str) -> Message:
+    target = parse_kafka_url(f"kafka://h/?prefix=p&max-message-bytes=1000&{options}")
+    events = [RowEvent("db", TABLE, None, (1, text))]
+    made = stream_encoder_of(target.encoding).transaction(7, events)
+    return next(each for each in made if each.to.startswith("p.db.t/"))
+
+
+@pytest.mark.parametrize("form", ["canal-json", "debezium", "maxwell"])
+def test_a_row_that_is_too_large_travels_whole_beside_its_key_only_where_a_folder_is_named(
+    form: str,
+) -> None:
+    claimed = f"format={form}&oversize=claim-check&claim-check-dir=/claims"
+    cut = message(claimed, "x" * 2000)
+    assert b"xxx" not in (cut.value or b"")
+    assert dict(cut.headers)[WHOLE] == message(f"format={form}", "x" * 2000).value
+    assert message(claimed, "x").headers == ()
+    assert message(f"format={form}&oversize=key-only", "x" * 2000).headers == ()
+
+
+def test_a_message_is_one_file_that_only_its_owner_reads_however_often_it_is_kept(
+    tmp_path: Path,
+) -> None:
+    claims = ClaimCheck(tmp_path)
+    first = claims.keep("p.db.t", 7, b"large")
+    assert claims.keep("p.db.t", 7, b"large") == first
+    others = {claims.keep("p.db.t", 7, b"other"), claims.keep("p.db.u", 7, b"large"),
+              claims.keep("p.db.t", 8, b"large")}  # fmt: skip
+    assert len(others | {first}) == 4
+    path = Path(unquote(urlsplit(first).path))
+    assert path.read_bytes() == b"large"
+    assert (path.parent, path.name[:2]) == (tmp_path / "p.db.t", "7-")
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert len(list(path.parent.iterdir())) == 3
+
+
+def test_a_folder_that_is_not_mounted_is_said_and_not_made(tmp_path: Path) -> None:
+    claims = ClaimCheck(tmp_path / "mount")
+    with pytest.raises(OSError, match="No such file") as failed:
+        claims.keep("p.db.t", 7, b"large")
+    refused = claims.unusable(failed.value)
+    assert refused.code is Code.KAFKA_CLAIM_CHECK
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ("oversize=claim-check", "claim-check-dir is ''"),
+        ("claim-check-dir=/claims", "claim-check-dir is '/claims'"),
+        ("oversize=claim-check&claim-check-dir=claims", "claim-check-dir is 'claims'"),
+        ("format=tidb-binlog&claim-check-dir=/claims", "is not one of this format"),
+    ],
+)
+def test_a_folder_and_its_use_are_named_together(options: str, problem: str) -> None:
+    with pytest.raises(NeedsOperator, match=problem):
+        parse_kafka_url(f"kafka://h/?{options}")
