@@ -51,10 +51,10 @@ class Cluster:
         self.sink_url = self.mariadb.url if self.mariadb else f"sqlite:///{home / 'downstream.db'}"
         if sink == "files":
             self.sink_url = f"file://{quote(str(home / 'files'))}"
-        elif self.kafka:
-            self.sink_url = f"kafka://{self.kafka.address}/?{sink_options}"
         elif sink == "delta":
             self.sink_url = f"delta://{home / 'lake'}?interval=2s"
+        if self.kafka:
+            self.sink_url = f"kafka://{self.kafka.address}/?{sink_options}"
         self.drainer_addr = f"127.0.0.1:{free_port()}"
         self.drainer = self._drainer("drainer-1", self.drainer_addr)
         self._with_drainer = with_drainer

@@ -289,7 +289,7 @@ def _named_downstream(sink: str, syncer: SyncerConfig, env: Mapping[str, str]) -
     db_type, to = syncer.db_type, syncer.to
     if db_type == DELTA and sink == DEFAULT_SINK:
         raise NeedsOperator(
-            f"syncer.db-type is {db_type}, and no sink is named",
+            "syncer.db-type is delta, and no sink is named",
             hint="set sink = delta:///folder",
             code=Code.SETTING_MISSING,
         )

@@ -43,6 +43,13 @@ def test_the_demo_into_files_is_restored_and_ends_identical(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+def test_the_demo_into_a_lake_ends_identical(tmp_path: Path) -> None:
+    assert_demo(
+        demo(tmp_path, "--sink", "delta", "--rows", "12000", "--transactions", "800"), tmp_path
+    )
+
+
+@pytest.mark.slow
 @pytest.mark.kafka
 def test_the_demo_into_a_kafka_is_read_by_kafkas_consumer_and_ends_identical(
     tmp_path: Path,
@@ -50,13 +57,6 @@ def test_the_demo_into_a_kafka_is_read_by_kafkas_consumer_and_ends_identical(
     printed = demo(tmp_path, "--sink", "kafka", "--rows", "12000", "--transactions", "800")
     assert "by Kafka's console consumer" in printed
     assert_demo(printed, tmp_path)
-
-
-@pytest.mark.slow
-def test_the_demo_into_a_lake_ends_identical(tmp_path: Path) -> None:
-    assert_demo(
-        demo(tmp_path, "--sink", "delta", "--rows", "12000", "--transactions", "800"), tmp_path
-    )
 
 
 def assert_demo(printed: str, home: Path) -> None:

@@ -255,11 +255,12 @@ class DeltaSink:
             yield
 
     def _passing(self, error: Exception) -> str:
+        """Return what is waited for; a commit that failed is looked into at once."""
         if not isinstance(error, DeltaError | OSError):
             raise error
-        if not _passes(error):
+        if not isinstance(error, CommitFailedError) and _number_of(error) not in PASSING_ERRNOS:
             raise self._unusable(error) from error
-        return _described(error)
+        return f"another program holds {LOCK}" if isinstance(error, BlockingIOError) else str(error)
 
     def _unusable(self, error: Exception) -> NeedsOperator:
         return NeedsOperator(
@@ -270,20 +271,9 @@ class DeltaSink:
         )
 
 
-def _passes(error: Exception) -> bool:
-    """Return whether it may be over in a while; a commit that failed is looked into at once."""
-    if isinstance(error, CommitFailedError):
-        return True
-    number = error.errno if isinstance(error, OSError) and error.errno else _number_in(error)
-    return number in PASSING_ERRNOS
-
-
-def _number_in(error: Exception) -> int:
+def _number_of(error: Exception) -> int:
+    """Return the system's number of an error, which Delta has in its message; 0 for another one."""
+    if isinstance(error, OSError) and error.errno:
+        return error.errno
     found = _ERRNO.search(str(error))
     return int(found[1]) if found else 0
-
-
-def _described(error: Exception) -> str:
-    if isinstance(error, BlockingIOError):
-        return f"another program holds {LOCK}"
-    return str(error)
