@@ -3,9 +3,11 @@ SOURCE ?= flights
 SINK ?= $(if $(filter mysql tidb,$(SOURCE)),mysql,sqlite)
 ONLY ?=
 RELEASE ?=
+MINUTES ?= 60
+SEED ?=
 BIN := .venv/bin
 
-.PHONY: help setup proto proto-check fmt check test test-slow test-tidb demo bench dist docs fresh clean
+.PHONY: help setup proto proto-check fmt check test test-slow test-tidb demo chaos bench dist docs fresh clean
 
 help:  ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -15,6 +17,7 @@ JARS := kafka connect flink
 # What a goal needs beside Python's packages, by the names of deploy/packages.txt: all of it is there before anything starts.
 NEEDS_demo := $(if $(filter mysql,$(SINK)),mariadb) $(filter kafka,$(SINK)) $(if $(filter mysql tidb,$(SOURCE)),sysbench) $(filter tidb,$(SOURCE))
 NEEDS_test := mariadb clients tests servers
+NEEDS_chaos := mariadb chaos
 NEEDS_test-slow := $(NEEDS_test) sysbench conformance helm obinlog $(JARS)
 NEEDS_test-tidb := mariadb sysbench tidb
 NEEDS_bench := mariadb clients sysbench $(if $(filter outputs%,$(or $(ONLY),outputs)),kafka)
@@ -36,6 +39,9 @@ test-slow: setup  ## The long sweeps that `make test` leaves out
 
 test-tidb: setup  ## The tests against a real TiDB, which is built the first time
 	$(BIN)/python -m tests --tidb
+
+chaos: setup  ## The whole cluster under random faults for MINUTES=60; SEED= repeats a plan; exit code 1 keeps everything
+	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(SEED:%=--seed %)
 
 bench: setup  ## Measure; JSON lines on stdout; ONLY=spine (or a name's beginning) picks
 	@$(BIN)/python -m tests.bench $(ONLY)

@@ -96,8 +96,8 @@ class Reserve:
         if is_low and not self._is_low:
             log.error(
                 "%s has %d bytes left: no new transactions until there are more than %d again;"
-                " pulls continue (free some space, or let purges take more: gc-days)",
-                *(self._folder, free, reserve),
+                " pulls continue (free some space, or let purges take more: gc-days) [%s]",
+                *(self._folder, free, reserve, Code.DISK_FULL),
             )
         elif self._is_low and not is_low:
             log.info("%s has %d bytes left: new transactions are taken again", self._folder, free)

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.kit.crash.namespaces import mounted
+
 SOURCE = Path(__file__).with_name("faulty_disk.c")
 
 
@@ -25,16 +27,8 @@ def faulty_disk(folder: Path) -> Path:
 def small_disk(folder: Path, size_bytes: int) -> Iterator[Path]:
     """Give the path of a file system of `size_bytes`; it takes no privileges but a namespace."""
     folder.mkdir()
-    script = f"mount -t tmpfs -o size={size_bytes} penstock {folder} && echo up && exec sleep 600"
-    process = subprocess.Popen(["unshare", "-rm", "sh", "-c", script], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    try:
-        assert process.stdout.readline() == b"up\n", "no namespace, or no tmpfs in it"
-        yield Path(f"/proc/{process.pid}/root{folder}")
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    with mounted(f"-t tmpfs -o size={size_bytes} penstock {folder}") as keeper:
+        yield Path(f"/proc/{keeper}/root{folder}")
 
 
 _FILLER = "filler"

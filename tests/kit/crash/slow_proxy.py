@@ -4,6 +4,9 @@ It delivers late (`delay_s`, on the way to the server only: an operation of one 
 much longer, and many on one connection overtake nothing), or in drops (`bytes_per_s`, on the way
 back), or not at all and without a word (`is_black_hole`: connections stay open, new ones open and
 are mute), or it resets all connections (`reset`). All may be changed while connections are open.
+
+Callers that use addresses of their own to reach it are told apart: `client` limits all of that to
+the connections of one of them.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import contextlib
 import socket
 import struct
 import threading
+from collections.abc import Mapping
 from typing import Self
 
 _CHUNK_BYTES = 64 << 10
@@ -21,15 +25,26 @@ _CHUNK_BYTES = 64 << 10
 class SlowProxy:
     """Listens at `url` for the server at `target`; a thread of its own does the work."""
 
-    def __init__(self, target: str, *, delay_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        target: str,
+        *,
+        delay_s: float = 0.0,
+        listen_port: int = 0,
+        callers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Prepare; `callers` are those who are told apart: address of loopback to name."""
         self._host, _, port = target.rpartition(":")
         self._port = int(port)
         self.delay_s = delay_s
         self.bytes_per_s = 0
         self.is_black_hole = False
+        self.client = ""
+        self._listen_port = listen_port
+        self._callers = callers or {"127.0.0.1": ""}
         self.accepted = 0
         self.url = ""
-        self._open: set[asyncio.StreamWriter] = set()
+        self._open: dict[asyncio.StreamWriter, str] = {}
         self._serving: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
@@ -47,19 +62,29 @@ class SlowProxy:
 
     def reset(self) -> None:
         """Break all connections that are open, both ends of each; those to come are let be."""
-        self._loop.call_soon_threadsafe(self._reset)
+        done = threading.Event()
+        self._loop.call_soon_threadsafe(self._reset, done)
+        assert done.wait(10)
 
-    def _reset(self) -> None:
-        for writer in self._open:
+    def _reset(self, done: threading.Event) -> None:
+        for writer, client in self._open.items():
+            if not self._concerns(client):
+                continue
             # Without lingering the peer is sent RST, and what was under way is gone.
             raw = writer.get_extra_info("socket")
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             writer.transport.abort()
+        done.set()
+
+    def _concerns(self, client: str) -> bool:
+        return self.client in ("", client)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        server = self._loop.run_until_complete(asyncio.start_server(self._accept, "127.0.0.1", 0))
-        self.url = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        listening = asyncio.start_server(self._accept, list(self._callers), self._listen_port)
+        server = self._loop.run_until_complete(listening)
+        host, port = server.sockets[0].getsockname()
+        self.url = f"{host}:{port}"
         self._ready.set()
         self._loop.run_forever()
         server.close()
@@ -77,21 +102,24 @@ class SlowProxy:
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
-        self._open.add(writer)
-        self._serving.add(self._loop.create_task(self._serve(reader, writer)))
+        client = self._callers[writer.get_extra_info("sockname")[0]]
+        self._open[writer] = client
+        self._serving.add(self._loop.create_task(self._serve(reader, writer, client)))
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client: str
+    ) -> None:
         try:
             up_reader, up_writer = await asyncio.open_connection(self._host, self._port)
         except OSError:
             self._close(writer)
             return
-        self._open.add(up_writer)
+        self._open[up_writer] = client
         late: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
         ways = (
-            self._hold(reader, late),
+            self._hold(reader, late, client),
             self._deliver(late, up_writer),
-            self._copy(up_reader, writer),
+            self._copy(up_reader, writer, client),
         )
         tasks = [self._loop.create_task(way) for way in ways]
         try:
@@ -106,14 +134,16 @@ class SlowProxy:
 
     def _close(self, writer: asyncio.StreamWriter) -> None:
         writer.close()
-        self._open.discard(writer)
+        self._open.pop(writer, None)
 
     async def _hold(
-        self, reader: asyncio.StreamReader, late: asyncio.Queue[tuple[float, bytes]]
+        self, reader: asyncio.StreamReader, late: asyncio.Queue[tuple[float, bytes]], client: str
     ) -> None:
         while data := await reader.read(_CHUNK_BYTES):
-            if not self.is_black_hole:
-                late.put_nowait((self._loop.time() + self.delay_s, data))
+            is_concerned = self._concerns(client)
+            if not (is_concerned and self.is_black_hole):
+                delay_s = self.delay_s if is_concerned else 0.0
+                late.put_nowait((self._loop.time() + delay_s, data))
 
     async def _deliver(
         self, late: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter
@@ -124,13 +154,16 @@ class SlowProxy:
             writer.write(data)
             await writer.drain()
 
-    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _copy(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client: str
+    ) -> None:
         while data := await reader.read(self._most_bytes()):
-            if self.is_black_hole:
+            is_concerned = self._concerns(client)
+            if is_concerned and self.is_black_hole:
                 continue
             writer.write(data)
             await writer.drain()
-            if self.bytes_per_s:
+            if is_concerned and self.bytes_per_s:
                 await asyncio.sleep(len(data) / self.bytes_per_s)
 
     def _most_bytes(self) -> int:

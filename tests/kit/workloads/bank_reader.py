@@ -25,8 +25,8 @@ from tests.kit.workloads.bank import TOTAL, Bank, State
 Read = Callable[[], "tuple[int, State] | None"]
 """Returns a checkpoint and what the tables held in the same snapshot; None before there is one."""
 
-_NOT_YET = {ER.BAD_DB_ERROR, ER.NO_SUCH_TABLE}
-_AGAIN = {ER.TABLE_DEF_CHANGED, 0, 1927, 2002, 2003, 2006, 2013, 2014, ER.SERVER_SHUTDOWN}
+NOT_YET = {ER.BAD_DB_ERROR, ER.NO_SUCH_TABLE}
+AGAIN = {ER.TABLE_DEF_CHANGED, 0, 1927, 2002, 2003, 2006, 2013, 2014, ER.SERVER_SHUTDOWN}
 _ACCOUNTS = "SELECT id, owner, balance FROM {}"
 _ENTRIES = "SELECT account, amount FROM {}"
 
@@ -78,9 +78,9 @@ def of_mariadb(server: SqlServer) -> Read:
                 return once()
             except pymysql.err.MySQLError as error:
                 code = error.args[0] if error.args else 0
-                if code in _NOT_YET:
+                if code in NOT_YET:
                     return None
-                if code not in _AGAIN or time.monotonic() > deadline_s:
+                if code not in AGAIN or time.monotonic() > deadline_s:
                     raise
                 time.sleep(0.01)
 

@@ -51,4 +51,5 @@ def test_the_log_says_once_when_it_begins_and_once_when_it_ends(
         reserve.refused([commit(1, 2)])
     first, second = [record.getMessage() for record in caplog.records]
     assert first.startswith("/v has 900 bytes left: no new transactions until there are more")
+    assert first.endswith("[PS-3009]"), "what an operator must act on has its code"
     assert second == "/v has 5000 bytes left: new transactions are taken again"

@@ -1,0 +1,1 @@
+"""The whole cluster under chaos: `make chaos MINUTES=60`."""

@@ -1,0 +1,131 @@
+"""The plan: which faults come when, as a pure function of a seed and a length.
+
+Kinds are drawn like cards: all of them once in some order, then all of them again, so that a plan
+of a few minutes has every kind. What is broken already is not broken a second time before it is
+whole, and no more than `AT_ONCE_MAX` faults last at once: a cluster that is always down proves
+nothing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
+
+PUMPS = ("pump-1", "pump-2", "pump-3")
+DRAINERS = ("drainer-1", "drainer-2")
+WRITERS = ("writer-1", "writer-2")
+ETCD, MARIADB = "etcd", "mariadb"
+ALL_WRITERS = "writers"
+"""As the client of a link: what concerns one writer's connections concerns those of all."""
+
+AT_ONCE_MAX = 3
+_GAP_S = 4.0
+"""From the begin of one fault to that of the next, on average and if nothing holds it up."""
+
+_LINKS = (
+    *(f"{ALL_WRITERS}>{server}" for server in (*PUMPS, ETCD)),
+    *(f"{drainer}>{server}" for drainer in DRAINERS for server in (*PUMPS, ETCD, MARIADB)),
+    *(f"{pump}>{server}" for pump in PUMPS for server in (*PUMPS, ETCD) if server != pump),
+)
+"""Who calls whom. Each server has one proxy, which knows whose connection it carries."""
+
+
+class Kind(Enum):
+    """A kind of fault: how the table calls it, what it can hit, for how many seconds.
+
+    A new kind needs a row here and a body in `tests.chaos.faults`. The next one is the deletion of
+    a Pump's disk, which may come once Pumps keep copies of each other's logs: then a Pump that is
+    killed loses its folder as well, and must have it again before it serves.
+    """
+
+    def __init__(self, title: str, targets: tuple[str, ...], lasts_s: tuple[float, float]) -> None:
+        self.title = title
+        self.targets = targets
+        self.lasts_s = lasts_s
+
+    PUMP_KILLED = ("Pump killed", PUMPS, (0.1, 20))
+    PUMP_FROZEN = ("Pump frozen", PUMPS, (1, 60))
+    PUMP_KILLED_AT_STEP = ("Pump killed at a step of its storage", PUMPS, (5, 20))
+    PUMP_DISK_SLOW = ("Pump's disk slow to sync", PUMPS, (5, 25))
+    PUMP_DISK_FULL = ("Pump's disk full", PUMPS, (3, 30))
+    DRAINER_KILLED = ("Drainer killed", DRAINERS, (0.1, 15))
+    DRAINER_FROZEN = ("Drainer frozen", DRAINERS, (1, 60))
+    WRITER_KILLED = ("writer killed", WRITERS, (0.1, 5))
+    WRITER_FROZEN = ("writer frozen", WRITERS, (1, 60))
+    ETCD_KILLED = ("etcd killed", (ETCD,), (0.1, 20))
+    ETCD_FROZEN = ("etcd frozen", (ETCD,), (1, 20))
+    MARIADB_KILLED = ("MariaDB killed", (MARIADB,), (0.1, 15))
+    MARIADB_FROZEN = ("MariaDB frozen", (MARIADB,), (1, 30))
+    LINK_CUT = ("network cut without a word", _LINKS, (2, 45))
+    LINK_SLOW = ("network seconds late", _LINKS, (5, 40))
+    LINK_NARROW = ("network of some KB a second", _LINKS, (5, 40))
+    LINK_RESET = ("connections reset", _LINKS, (0.1, 0.2))
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault; `number` is a die of its own, for whatever its body has to choose."""
+
+    at_s: float
+    kind: Kind
+    target: str
+    lasts_s: float
+    number: int
+
+    @property
+    def until_s(self) -> float:
+        """When it is over."""
+        return self.at_s + self.lasts_s
+
+    @property
+    def occupies(self) -> str:
+        """What no other fault may touch meanwhile: a process, or the proxy before one."""
+        return f"way to {self.server}" if ">" in self.target else self.target
+
+    @property
+    def client(self) -> str:
+        """Whose connections a fault of a link concerns."""
+        return self.target.partition(">")[0]
+
+    @property
+    def server(self) -> str:
+        """To whom these connections lead."""
+        return self.target.partition(">")[2]
+
+    def __str__(self) -> str:
+        return f"{self.kind.title}: {self.target}"
+
+
+def plan(seed: int, length_s: float) -> tuple[Fault, ...]:
+    """Return the faults of a run in the order of their begin; all are over at `length_s`."""
+    dice = random.Random(seed)
+    made: list[Fault] = []
+    lasting: list[Fault] = []
+    at_s = 0.0
+    for kind in _drawn(dice):
+        target, number = dice.choice(kind.targets), dice.getrandbits(32)
+        shortest_s, longest_s = kind.lasts_s
+        # As many short ones as long ones, by orders of magnitude.
+        lasts_s = shortest_s * (longest_s / shortest_s) ** dice.random()
+        fault = Fault(at_s + dice.expovariate(1 / _GAP_S), kind, target, lasts_s, number)
+        at_s = _possible_s(lasting, fault)
+        if at_s >= length_s:
+            return tuple(made)
+        made.append(replace(fault, at_s=at_s, lasts_s=min(lasts_s, length_s - at_s)))
+        lasting = [f for f in (*lasting, made[-1]) if f.until_s > at_s]
+    raise AssertionError("cards are drawn without end")
+
+
+def _drawn(dice: random.Random) -> Iterator[Kind]:
+    while True:
+        yield from dice.sample(list(Kind), len(Kind))
+
+
+def _possible_s(lasting: list[Fault], fault: Fault) -> float:
+    """Return the first moment at which its target is whole and few faults last."""
+    whole_s = max((f.until_s for f in lasting if f.occupies == fault.occupies), default=0.0)
+    at_s = max(fault.at_s, whole_s)
+    ends = sorted(f.until_s for f in lasting if f.until_s > at_s)
+    return at_s if len(ends) < AT_ONCE_MAX else ends[-AT_ONCE_MAX]

@@ -1,0 +1,302 @@
+"""One run: founds the bank, lets the plan happen, waits until all is whole, and asks the judge."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from penstock.cluster import etcd
+from penstock.cluster.history import History as DdlHistory
+from penstock.ts import physical_ms
+from tests.chaos.cluster import TXN_TIMEOUT_S, Cluster
+from tests.chaos.faults import BODIES
+from tests.chaos.history import CAPITAL, History, Outcome, history_of
+from tests.chaos.judge import judge
+from tests.chaos.logs import unexplained
+from tests.chaos.plan import DRAINERS, WRITERS, Fault
+from tests.chaos.reader import Reader, final_tables
+from tests.chaos.writer import FOUNDER
+
+WHOLE_S_MAX: Final = 300.0
+"""How long after the last fault everything must be downstream: the time in which a Pump rolls back
+what a dead writer left open, a Drainer's start, and what has piled up meanwhile."""
+_BEGIN_S_MAX: Final = 600.0
+_CALM_S: Final = 5.0
+"""How long writers write after the last fault: all of them must be able to."""
+_PROGRESS_S: Final = 5.0
+
+
+class Broken(Exception):
+    """The run cannot continue; what it says is the failure."""
+
+
+@dataclass(slots=True)
+class Happening:
+    """A fault as it came: times by `time.time`."""
+
+    fault: Fault
+    note: str
+    began_s: float
+    ended_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Result:
+    """What a run comes to."""
+
+    problems: list[str] = field(default_factory=list)
+    happenings: list[Happening] = field(default_factory=list)
+    history: History = field(default_factory=History)
+    checks: int = 0
+    advances: list[tuple[float, int]] = field(default_factory=list)
+    whole_after_s: float = 0.0
+
+
+class _Journals:
+    """Reads what writers have noted since the last look."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._paths = [cluster.journal(name) for name in (FOUNDER, *WRITERS)]
+        self._offsets = [0] * len(self._paths)
+        self.acknowledged = 0
+        self.others = 0
+        self.last_ts = 0
+
+    def look(self) -> None:
+        """Count."""
+        for at, path in enumerate(self._paths):
+            if not path.exists():
+                continue
+            with path.open("rb") as lines:
+                lines.seek(self._offsets[at])
+                for line in lines:
+                    if not line.endswith(b"\n"):
+                        break
+                    self._offsets[at] += len(line)
+                    self._count(line)
+
+    def _count(self, line: bytes) -> None:
+        if b'"outcome": "acknowledged"' in line and b'"end": [' in line:
+            self.acknowledged += 1
+        elif b'"outcome": ' in line and b'"end": [' in line:
+            self.others += 1
+        elif b'"decided": ' in line:
+            self.last_ts = max(
+                self.last_ts, int(line.rpartition(b'"commit_ts": ')[2].strip(b"}\n"))
+            )
+
+    def whole(self) -> History:
+        """Return all that they say."""
+
+        def lines() -> Iterator[str]:
+            for path in self._paths:
+                if path.exists():
+                    with path.open(encoding="utf-8", newline="\n") as text:
+                        yield from text
+
+        return history_of(lines())
+
+
+class Run:
+    """Lets a plan happen to a cluster."""
+
+    def __init__(self, cluster: Cluster, faults: tuple[Fault, ...], length_s: float) -> None:
+        self._cluster, self._faults, self._length_s = cluster, faults, length_s
+        self._reader = Reader(cluster.mariadb)
+        self._journals = _Journals(cluster)
+        self._over = threading.Event()
+        self._failures: list[str] = []
+        self._shown_s = 0.0
+        self.result = Result()
+
+    def run(self) -> Result:
+        """Return what it came to, with the problems that were found."""
+        result = self.result
+        try:
+            self._begin()
+            self._chaos()
+            self._until_whole()
+        except Broken as failure:
+            result.problems.append(str(failure))
+        finally:
+            self._over.set()
+            if self._reader.is_alive():
+                self._reader.stop()
+        result.checks, result.advances = self._reader.checks, self._reader.advances
+        result.history = self._journals.whole()
+        if not result.problems:
+            result.problems += self._judged()
+        for name, path in self._cluster.logs.items():
+            with path.open(encoding="utf-8", errors="replace") as lines:
+                found = list(dict.fromkeys(unexplained(lines)))
+            result.problems += [f"{name} logged: {line}" for line in found[:10]]
+        return result
+
+    def _begin(self) -> None:
+        say("the cluster starts")
+        cluster = self._cluster
+        began_s = time.monotonic()
+        cluster.found()
+        self._reader.start()
+        while not self._reader.snapshots or self._reader.snapshots[-1].total != CAPITAL:
+            self._watch(began_s)
+            if time.monotonic() - began_s > _BEGIN_S_MAX:
+                raise Broken(f"the bank is not downstream after {_BEGIN_S_MAX:g} s")
+        founded = self._journals.acknowledged
+        for name in WRITERS:
+            cluster.start(name)
+        while self._journals.acknowledged == founded:
+            self._watch(began_s)
+            if time.monotonic() - began_s > _BEGIN_S_MAX:
+                raise Broken(f"no writer could write after {_BEGIN_S_MAX:g} s")
+        say(f"the bank is open after {time.monotonic() - began_s:.0f} s")
+
+    def _chaos(self) -> None:
+        began_s = time.monotonic()
+        waiting = list(self._faults)
+        threads: list[threading.Thread] = []
+        while waiting or time.monotonic() - began_s < self._length_s:
+            while waiting and waiting[0].at_s <= time.monotonic() - began_s:
+                threads.append(threading.Thread(target=self._happen, args=(waiting.pop(0),)))
+                threads[-1].start()
+            self._watch(began_s)
+        for thread in threads:
+            thread.join()
+        self._watch(began_s)
+
+    def _happen(self, fault: Fault) -> None:
+        """Break something, wait, mend it; in a thread of its own."""
+        note = self._cluster.role(fault.target) if fault.target in DRAINERS else ""
+        happening = Happening(fault, note, time.time())
+        self.result.happenings.append(happening)
+        try:
+            with BODIES[fault.kind](self._cluster, fault):
+                self._over.wait(fault.lasts_s)
+        except Exception as error:
+            self._failures.append(f"{fault} could not be made: {error!r}")
+        happening.ended_s = time.time()
+
+    def _until_whole(self) -> None:
+        """Let writers write on a little, end them, and wait for the last of what they wrote."""
+        say("no more faults")
+        healed_s = time.monotonic()
+        before = self._journals.acknowledged
+        while time.monotonic() - healed_s < _CALM_S or self._journals.acknowledged == before:
+            self._watch(healed_s)
+            self._limit(healed_s, "no transaction is acknowledged")
+        ending = [
+            threading.Thread(target=self._end_writer, args=(name, healed_s)) for name in WRITERS
+        ]
+        for thread in ending:
+            thread.start()
+        while any(thread.is_alive() for thread in ending):
+            self._watch(healed_s)
+        while self._reader.advances[-1][1] < self._journals.last_ts:
+            self._watch(healed_s)
+            self._limit(healed_s, "the downstream has not everything")
+        self.result.whole_after_s = time.monotonic() - healed_s
+        # What no one wanted would come after what everyone did.
+        time.sleep(2)
+
+    def _end_writer(self, name: str, healed_s: float) -> None:
+        self._cluster.may_be_down.add(name)
+        left_s = WHOLE_S_MAX - (time.monotonic() - healed_s)
+        code = self._cluster.processes[name].stop(max(left_s, 1))
+        if code != 0:
+            self._failures.append(f"{name} did not end in order within its time, but with {code}")
+
+    def _limit(self, since_s: float, what: str) -> None:
+        if time.monotonic() - since_s > WHOLE_S_MAX:
+            raise Broken(f"{what} {WHOLE_S_MAX:g} s after the last fault")
+
+    def _watch(self, since_s: float) -> None:
+        """Look for what must never be, show how it goes, and let some time pass."""
+        time.sleep(0.1)
+        self._journals.look()
+        failures = [*self._failures, *filter(None, [self._reader.problem])]
+        failures += [
+            f"{name} ended by itself:\n{log}" for name, log in self._cluster.dead().items()
+        ]
+        if failures:
+            raise Broken("\n".join(failures))
+        now_s = time.monotonic()
+        if now_s - self._shown_s >= _PROGRESS_S:
+            self._shown_s = now_s
+            say(f"{now_s - since_s:5.0f} s  {self._state()}")
+
+    def _state(self) -> str:
+        lag = ""
+        if self._reader.advances:
+            lag_s = time.time() - physical_ms(self._reader.advances[-1][1]) / 1000
+            lag = f", downstream {lag_s:.1f} s behind"
+        now_s = time.time()
+        broken = [
+            f"{h.fault} {h.note} ({now_s - h.began_s:.0f} s)"
+            for h in list(self.result.happenings)
+            if not h.ended_s
+        ]
+        return (
+            f"{self._journals.acknowledged} acknowledged, {self._journals.others} not{lag},"
+            f" {self._reader.checks} checks; {'; '.join(broken) or 'nothing broken'}"
+        )
+
+    def _judged(self) -> list[str]:
+        """Stop the cluster's readers and ask the judge."""
+        history = self.result.history
+        connection = etcd.connect(self._cluster.etcd.url)
+        try:
+            jobs = {job.query: job.finished_ts for job in DdlHistory(connection).jobs()}
+        finally:
+            connection.close()
+        for query, ddl in history.ddl.items():
+            ddl.commit_ts = jobs.get(query, 0)
+        return judge(history, self._reader.snapshots, final_tables(self._cluster.mariadb))
+
+
+def say(text: str) -> None:
+    """Show one line."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def longest_stall(result: Result) -> tuple[float, list[str]]:
+    """Return how long the checkpoint stood still at most, and what was broken just then."""
+    longest_s, around = 0.0, (0.0, 0.0)
+    for (one_s, _), (next_s, _) in zip(result.advances, result.advances[1:], strict=False):
+        if next_s - one_s > longest_s:
+            longest_s, around = next_s - one_s, (one_s, next_s)
+    begin_s, end_s = around
+    return longest_s, [
+        f"{h.fault}{' ' + h.note if h.note else ''} for {h.ended_s - h.began_s:.0f} s"
+        for h in result.happenings
+        if h.began_s < end_s
+        and (h.ended_s or end_s) > begin_s - TXN_TIMEOUT_S
+        and (h.ended_s > begin_s or "writer" in h.fault.target)
+    ]
+
+
+def table(result: Result, seed: int, length_s: float) -> str:
+    """Return the table that ends a run."""
+    counted: dict[str, int] = {}
+    for happening in result.happenings:
+        kind = happening.fault.kind.title + (f" ({happening.note})" if happening.note else "")
+        counted[kind] = counted.get(kind, 0) + 1
+    history = result.history
+    stall_s, causes = longest_stall(result)
+    rows = [
+        ("seed", seed),
+        ("minutes", f"{length_s / 60:g}"),
+        *sorted(counted.items()),
+        ("faults", len(result.happenings)),
+        *((f"transactions {outcome}", history.count(outcome)) for outcome in Outcome),
+        ("DDL statements", len(history.ddl)),
+        ("snapshots checked", result.checks),
+        ("longest stall", f"{stall_s:.1f} s"),
+        *(("  meanwhile", cause) for cause in causes),
+        ("whole again after", f"{result.whole_after_s:.1f} s"),
+    ]
+    return "\n".join(f"{name:46} {value}" for name, value in rows)

@@ -1,0 +1,54 @@
+"""The plan of a chaos: the same from the same seed, of every kind, and never more than is fair."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.chaos.plan import AT_ONCE_MAX, Kind, plan
+
+
+@given(st.integers(0, 1 << 64), st.floats(1, 900))
+def test_the_same_seed_and_length_give_the_same_plan(seed: int, length_s: float) -> None:
+    assert plan(seed, length_s) == plan(seed, length_s)
+
+
+def test_another_seed_gives_another_plan() -> None:
+    assert plan(1, 300) != plan(2, 300)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_five_minutes_have_every_kind_of_fault(seed: int) -> None:
+    assert {fault.kind for fault in plan(seed, 300)} == set(Kind)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_hour_hits_every_target_of_every_kind_that_has_few(seed: int) -> None:
+    hit = {(fault.kind, fault.target) for fault in plan(seed, 3600)}
+    few = [kind for kind in Kind if len(kind.targets) <= 3]
+    assert {(kind, target) for kind in few for target in kind.targets} <= hit
+
+
+@given(st.integers(0, 1 << 64), st.floats(1, 900))
+def test_faults_begin_in_order_and_are_over_at_the_end(seed: int, length_s: float) -> None:
+    faults = plan(seed, length_s)
+    assert all(a.at_s <= b.at_s for a, b in itertools.pairwise(faults))
+    assert all(0 <= f.at_s < f.until_s <= length_s + 1e-6 for f in faults)
+
+
+@given(st.integers(0, 1 << 64))
+def test_nothing_is_broken_twice_at_once_and_few_things_are(seed: int) -> None:
+    faults = plan(seed, 900)
+    for fault in faults:
+        meanwhile = [f for f in faults if f.at_s <= fault.at_s < f.until_s]
+        assert len(meanwhile) <= AT_ONCE_MAX
+        assert [f for f in meanwhile if f.occupies == fault.occupies] == [fault]
+
+
+def test_no_one_is_cut_off_from_itself() -> None:
+    links = Kind.LINK_CUT.targets
+    assert all(client != server for client, _, server in (link.partition(">") for link in links))
+    assert {"writers>pump-1", "pump-1>etcd", "drainer-1>pump-3", "drainer-2>mariadb"} <= set(links)
