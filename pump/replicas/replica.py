@@ -4,7 +4,7 @@ It takes nothing of an epoch before the one that it has promised, appends only w
 with the primary's, cuts what the primary does not have, and says that it has something when that
 is synced. It parses nothing and knows no transaction.
 
-What is cut was never acknowledged: whoever is primary has everything that was, and the cut begins
+What is cut was never acknowledged: every primary has everything that was, and the cut begins
 where the two logs part. Bytes that come late or twice must not cut what came after them, though.
 Within an epoch a primary abandons bytes only by a failed sync, by beginning another segment of the
 same epoch after them. So a segment of the epoch that a request is of is never cut by it.
@@ -41,7 +41,7 @@ from pump.replicas.messages import (
 
 
 class Replica:
-    """One copy of one log; create it anew whenever its folder is opened.
+    """One copy of one log; create it again whenever its folder is opened.
 
     The actions that it returns are carried out in their order, each before the next; when one
     fails, open the folder again.

@@ -2,12 +2,15 @@
 
     offset  size  field
     0       4     magic              "PSEG"
-    4       4     version            1; another one is refused by name
+    4       4     version            1, or 2 for one copy of a log of several; others are refused
     8       4     number             that of the file's name
     12      8     previous_end       how many bytes of the segment before count; 0 in the first
     20      8     earlier_largest_ts the largest timestamp the log knew when this file began
     28      4     crc                CRC-32C of bytes 0..28; also the seed of the frames' headers
     32      …     frames, see frame.py
+
+Version 2 is for a log that has copies on other Pumps. In place of the timestamp's last two bits,
+which are always zero, nothing is hidden: it is longer, and its frames begin where it ends.
 
 A segment is sealed by its successor's header, not by a footer of its own: so a file whose sync
 failed is sealed at its last good byte without being written to once more, and whatever the failed

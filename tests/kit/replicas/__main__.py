@@ -37,10 +37,10 @@ def main() -> int:
     if asked.to is None:
         return repeat(asked.seed, rules)
     failed = 0
-    for tally in sweep(asked.seed, asked.to, rules):
-        sys.stdout.write(f"{tally}\n")
+    for counts in sweep(asked.seed, asked.to, rules):
+        sys.stdout.write(f"{counts}\n")
         sys.stdout.flush()
-        failed += len(tally.violations)
+        failed += len(counts.violations)
     return 1 if failed else 0
 
 

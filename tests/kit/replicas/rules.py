@@ -1,4 +1,4 @@
-"""The rules of the protocol, each with a switch: whoever switches one off must be found out.
+"""The rules of the protocol, each with a switch: a run without one of them must be found out.
 
 A rule that the simulation does not miss is one that it does not test. Those of the core are one
 method each; a switch replaces it. Those that a shell has to keep are flags of the world.
@@ -70,7 +70,7 @@ class _TakesNoAnswerForARefusal(Primary):
 
 
 class _KeepsTheSegment(Primary):
-    """Goes on in the segment of the epoch before."""
+    """Continues in the segment of the epoch before."""
 
     def _begin(self) -> Actions:
         if not self.chain.links:
@@ -80,7 +80,7 @@ class _KeepsTheSegment(Primary):
 
 
 class _GoesOn(_KeepsTheSegment):
-    """Goes on in a segment of its own epoch."""
+    """Continues in a segment of its own epoch."""
 
     def _begin(self) -> Actions:
         if self.chain.links and self.chain.links[-1].epoch == self.entry.epoch:

@@ -12,7 +12,7 @@ BLOCK = 1000
 
 
 @dataclass
-class Tally:
+class Counts:
     """What came of the seeds from `first` up to `end`."""
 
     first: int
@@ -48,15 +48,15 @@ class Tally:
         return "\n".join([counted, *self.violations])
 
 
-def sweep(first: int, end: int, rules: Rules | None = None) -> Iterator[Tally]:
+def sweep(first: int, end: int, rules: Rules | None = None) -> Iterator[Counts]:
     """Run all seeds from `first` up to `end`; count them in blocks."""
     for begin in range(first, end, BLOCK):
         began_s = time.monotonic()
-        tally = Tally(begin)
+        counts = Counts(begin)
         for seed in range(begin, min(begin + BLOCK, end)):
-            tally.add(seed, rules or Rules())
-        tally.took_s = time.monotonic() - began_s
-        yield tally
+            counts.add(seed, rules or Rules())
+        counts.took_s = time.monotonic() - began_s
+        yield counts
 
 
 def found_at(rules: Rules, seeds: int) -> tuple[int, Violation] | None:

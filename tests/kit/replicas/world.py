@@ -425,7 +425,7 @@ class World:
             self.pull_from(machine)
 
     def pull_from(self, machine: Machine) -> None:
-        """A Drainer goes on from where it is."""
+        """A Drainer continues from where it is."""
         if machine.streamable <= self.streamed:
             return
         begin, frames = machine.disk.synced_from(self.streamed)

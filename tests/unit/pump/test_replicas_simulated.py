@@ -20,12 +20,12 @@ SEEDS_OF_A_SWEEP = 1_000_000
 
 
 def test_no_acknowledged_group_is_lost_whatever_fails() -> None:
-    tallies = list(sweep(0, SEEDS))
-    assert [line for tally in tallies for line in tally.violations] == []
+    blocks = list(sweep(0, SEEDS))
+    assert [line for counts in blocks for line in counts.violations] == []
     # A world in which nothing happens would prove nothing.
-    assert sum(tally.frames for tally in tallies) > 5 * SEEDS
-    assert sum(tally.epochs for tally in tallies) > 3 * SEEDS
-    assert sum(tally.disks for tally in tallies) > SEEDS / 5
+    assert sum(counts.frames for counts in blocks) > 5 * SEEDS
+    assert sum(counts.epochs for counts in blocks) > 3 * SEEDS
+    assert sum(counts.disks for counts in blocks) > SEEDS / 5
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -34,8 +34,8 @@ def test_a_run_without_a_rule_is_found_out(name: str) -> None:
 
 
 def test_a_primary_that_is_wrong_about_its_copies_is_put_right_by_them() -> None:
-    (tally,) = sweep(0, 200, Rules("ships without asking", primary=ShipsWithoutAsking))
-    assert tally.violations == []
+    (counts,) = sweep(0, 200, Rules("ships without asking", primary=ShipsWithoutAsking))
+    assert counts.violations == []
 
 
 @pytest.mark.slow
@@ -44,10 +44,10 @@ def test_a_million_runs_break_nothing(pytestconfig: pytest.Config) -> None:
     cache = pytestconfig.cache
     assert cache is not None
     key = f"penstock/replicas/{_digest()}"
-    for tally in sweep(int(cache.get(key, 0)), SEEDS_OF_A_SWEEP):
-        sys.__stderr__.write(f"{tally}\n") if sys.__stderr__ else None
-        assert tally.violations == []
-        cache.set(key, tally.end)
+    for counts in sweep(int(cache.get(key, 0)), SEEDS_OF_A_SWEEP):
+        sys.__stderr__.write(f"{counts}\n") if sys.__stderr__ else None
+        assert counts.violations == []
+        cache.set(key, counts.end)
 
 
 def _digest() -> str:
