@@ -9,10 +9,10 @@ epoch changes, with the list in force from there on:
                       └ waits    a replica left   another one joined: it has 7 from its beginning
 
 Nothing is appended in an epoch before the beginning of its segment is on enough disks, and with it
-all that lies before. So a segment with a frame proves that everything before that segment is on enough
-disks; all that is in doubt lies in the last segment that has frames. From there on a new copy is
-given the log, and whatever is acknowledged with it on the list, it has. A group that waits while
-the list changes stays where it is.
+all that lies before. So a segment with a frame proves that everything before that segment is on
+enough disks; all that is in doubt lies in the last segment that has frames. From there on a new
+copy is given the log, and whatever is acknowledged with it on the list, it has. A group that waits
+while the list changes stays where it is.
 
 Segments before that are given to it afterwards, newest first. Until it has all that some Drainer
 needs, it counts as a copy of new groups and may not take over.
@@ -135,7 +135,7 @@ class Primary:
     def abandoned(self, end: Place) -> Actions:
         """A write or a sync failed: the log ends at `end`, and continues in another segment.
 
-        What was appended is not acknowledged, and its writers may be told so.
+        What was appended is not acknowledged, and its writers may be answered so.
         """
         if self.is_over:
             return []

@@ -128,7 +128,7 @@ class Replica:
         return last.number > place.segment and last.epoch == epoch
 
     def _cleared(self, instead_of: tuple[Link, ...]) -> Actions | None:
-        """Drop the copy if it is the one that the primary was told of."""
+        """Drop the copy if it is the one that the primary was shown."""
         if not self._is_still(instead_of):
             return None
         if not self.chain.links:
