@@ -26,11 +26,16 @@ storage     Carries out `Begin` (`Segments.begin_next`), and after it writes a g
             that will last, Commits wait. Leaves no mark of a clean stop in a segment that was never
             acknowledged, for a frame there would say that all before it is settled.
 follower    A thread for each followed log, in `copies/<node id>/log`. Opens it as `Segments` does,
-            gives `Replica` the chain, carries out what it asks for, in order (`append_raw`,
-            `cut_to`, …), and opens it again when anything fails. Refuses what is for a disk of
-            another id. Tells its own primary by `outran` before it takes a higher epoch's request.
+            gives `Replica` the chain, carries out what it asks for, in order, and opens it again
+            when anything fails. Refuses what is for a disk of another id. Tells its own primary by `outran` before it takes a higher epoch's request.
+            `synced` in a frame is what the primary's disk had. Of a piece that is one group that
+            says nothing about itself; of a piece of many groups, which a copy gets that has to
+            catch up, a crash may leave later frames and not earlier ones, which would pass for
+            damage. So while it catches up the place where that began is kept in a file, durably,
+            and what is bad after it is a torn end.
 shipper     A stream for each follower: reads the bytes of an `Append` from the log and sends them
-            along. `connected` when a stream begins, `silent` after `replica-timeout-s`.
+            along; a `Prepend` is a call of its own, in pieces, for live groups must not wait for
+            it. `connected` when a stream begins, `silent` after `replica-timeout-s`.
 entry       `penstock.cluster.log_entries`: carries out `Swap` and `ReadEntry`, which is repeated
             until there is an answer; shows what is watched to `entry_seen`.
 take-over   Starts a `Claim` on a copy when the primary has been silent, and at each start of a

@@ -304,7 +304,7 @@ class Primary:
         return [*self._followers.values(), *joining]
 
     def _stands(self, follower: Follower, standing: Standing) -> Actions:
-        """Go on from where the logs part; all before that is synced there, as it has promised."""
+        """Continue where the logs part; all before that is synced there, and it has promised."""
         follower.sent = follower.instead_of = None
         follower.at = self.chain.agreement(standing.links)
         begin = self._copy_begins()

@@ -12,8 +12,10 @@ What must hold is checked after each step, by one who sees everything:
     progress   once nothing fails any more, everything acknowledged is streamed, new groups are
                acknowledged, and the list is complete, within a number of rounds
 
-The adversary may lose any disk, but leaves one that the entry calls whole: with two disks listed
-and whole it takes one, and the next one when the list is whole again.
+The adversary may lose any disk, but leaves one that the entry calls whole, also if a swap that is
+under way should win: with two whole disks it takes one, and the next one when there are two again.
+
+The module is long because what happens in the world draws from one source of chance.
 """
 
 from __future__ import annotations
@@ -410,9 +412,6 @@ class World:
             if stored.synced < len(stored.frames):
                 self.note("pump-%d: a sync fails", machine.number)
                 end = Place(chain.end.segment, BEGIN + stored.synced)
-                for offset in range(stored.synced, len(stored.frames)):
-                    key = (chain.end.segment, stored.epoch, BEGIN + offset)
-                    self.contents[key] = stored.frames[offset]
                 del stored.frames[stored.synced :]
                 self.carry_out(machine, machine.primary.abandoned(end))
             return
