@@ -27,7 +27,8 @@ storage     Carries out `Begin` (`Segments.begin_next`), and after it writes a g
             acknowledged, for a frame there would say that all before it is settled.
 follower    A thread for each followed log, in `copies/<node id>/log`. Opens it as `Segments` does,
             gives `Replica` the chain, carries out what it asks for, in order, and opens it again
-            when anything fails. Refuses what is for a disk of another id. Tells its own primary by `outran` before it takes a higher epoch's request.
+            when anything fails. Refuses what is for a disk of another id. Tells its own primary by
+            `outran` before it takes a request of a later epoch.
             `synced` in a frame is what the primary's disk had. Of a piece that is one group that
             says nothing about itself; of a piece of many groups, which a copy gets that has to
             catch up, a crash may leave later frames and not earlier ones, which would pass for
