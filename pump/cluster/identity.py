@@ -2,6 +2,8 @@
 
     .node      the name, in the data folder: text of one line, written once
     .cluster   the id of the cluster whose binlogs these are: decimal text, written once
+    .disk      an id of this folder alone: 32 hexadecimal digits, written once, and only for a log
+               with copies on other Pumps; nothing asks for it yet
 
 A Pump that moves to another host, or whose host is renamed, keeps its name, and with it its place
 in the merge and its writers; only the address in its status changes.
@@ -9,11 +11,13 @@ in the merge and its writers; only the address in its status changes.
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from penstock.cluster.log_entry import LOGS
 from penstock.cluster.node_registry import CLUSTER_ID_KEY
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
@@ -22,6 +26,8 @@ from penstock.log.files import replace_file
 _ORIGINAL_FILES = "value/*.vlog"
 _NAME_FILE = ".node"
 _CLUSTER_FILE = ".cluster"
+_DISK_FILE = ".disk"
+_DISK_ID = re.compile(rb"[0-9a-f]{32}\n?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +80,28 @@ def kept_node_id(folder: Path, configured: str, address: str) -> str:
             code=Code.DATA_DIR_OTHER,
         )
     return name
+
+
+def kept_disk_id(folder: Path) -> str:
+    """Return the id of this data folder, which is drawn and durable when this returns.
+
+    The name of a Pump is that of its data; a machine that lost its disk may come back under it. The
+    id says which disk it is: what is listed as a copy of a log is a disk. Raises `NeedsOperator`
+    for a file that holds no id.
+    """
+    path = folder / _DISK_FILE
+    if not path.exists():
+        drawn = uuid.uuid4().hex
+        replace_file(path, f"{drawn}\n".encode())
+        return drawn
+    kept = path.read_bytes()
+    if not _DISK_ID.fullmatch(kept):
+        raise NeedsOperator(
+            f"{path} is {kept!r}, which is no disk id, so no one knows whether this copy is listed",
+            hint=f"write the id into it that the key {LOGS}<node id> in etcd has for this disk",
+            code=Code.DATA_DIR_OTHER,
+        )
+    return kept.decode().strip()
 
 
 def refuse_other_cluster(folder: Path, cluster_id: int) -> None:

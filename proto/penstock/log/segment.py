@@ -2,12 +2,19 @@
 
     offset  size  field
     0       4     magic              "PSEG"
-    4       4     version            1; another one is refused by name
+    4       4     version            1; another one than 1 and 2 is refused by name
     8       4     number             that of the file's name
     12      8     previous_end       how many bytes of the segment before count; 0 in the first
     20      8     earlier_largest_ts the largest timestamp the log knew when this file began
     28      4     crc                CRC-32C of bytes 0..28; also the seed of the frames' headers
     32      …     frames, see frame.py
+
+Version 2 is for a log that has copies on other Pumps. It says which of their primaries began the
+segment, and is as long, so that frames begin at one place in all of them:
+
+    12      4     previous_end       below 4 GiB
+    16      4     epoch              from 1 on; a segment of version 1 is of epoch 0
+    20      8     earlier_largest_ts
 
 A segment is sealed by its successor's header, not by a footer of its own: so a file whose sync
 failed is sealed at its last good byte without being written to once more, and whatever the failed
@@ -47,12 +54,15 @@ from penstock.log.frame import (
 log = logging.getLogger(__name__)
 
 SEGMENT_MAGIC = b"PSEG"
-VERSION = 1
-_HEADER = struct.Struct("<4sIIQQI")
+VERSION, VERSION_WITH_EPOCH = 1, 2
+_VERSION = struct.Struct("<4sII")
 _CHECKED = struct.Struct("<4sIIQQ")
-BEGIN = _HEADER.size
+_CHECKED_WITH_EPOCH = struct.Struct("<4sIIIIQ")
+_CRC = struct.Struct("<I")
+BEGIN = _CHECKED.size + _CRC.size
 """The offset of a segment's first frame."""
-assert BEGIN == 32  # The table above is the contract.
+assert BEGIN == 32  # The tables above are the contract.
+assert _CHECKED_WITH_EPOCH.size == _CHECKED.size
 
 CHUNK_BYTES = 4 << 20
 _BLOCK_BYTES = 1 << 20
@@ -78,9 +88,43 @@ class Segment:
     seed: int
     previous_end: int
     earlier_largest_ts: int
+    epoch: int = 0
     end: int = BEGIN
     synced: int = BEGIN
     """Everything before is on the disk; equal to `end` when nothing is being written."""
+
+
+class Head(NamedTuple):
+    """What a segment's header says; an epoch of 0 is written as version 1."""
+
+    number: int
+    previous_end: int
+    earlier_largest_ts: int
+    epoch: int = 0
+
+    def encoded(self) -> bytes:
+        """Return the header but for its checksum."""
+        number, previous_end, ts, epoch = self
+        if epoch == 0:
+            return _CHECKED.pack(SEGMENT_MAGIC, VERSION, number, previous_end, ts)
+        assert previous_end < 1 << 32, "a log with copies has segments below 4 GiB"
+        fields = (number, previous_end, epoch, ts)
+        return _CHECKED_WITH_EPOCH.pack(SEGMENT_MAGIC, VERSION_WITH_EPOCH, *fields)
+
+    @classmethod
+    def decoded(cls, data: bytes) -> Head:
+        """Read a header that was found to be whole."""
+        _, version, number = _VERSION.unpack_from(data)
+        if version == VERSION:
+            return cls(number, *_CHECKED.unpack_from(data)[3:])
+        _, _, _, previous_end, epoch, ts = _CHECKED_WITH_EPOCH.unpack_from(data)
+        return cls(number, previous_end, ts, epoch)
+
+    def segment(self, path: Path, seed: int) -> Segment:
+        """Return the segment that begins with this."""
+        return Segment(
+            self.number, path, seed, self.previous_end, self.earlier_largest_ts, self.epoch
+        )
 
 
 def segment_name(number: int) -> str:
@@ -88,19 +132,17 @@ def segment_name(number: int) -> str:
     return f"{number:06d}.seg"
 
 
-def create_segment(
-    files: Files, folder: Path, number: int, *, previous_end: int, earlier_largest_ts: int
-) -> tuple[Segment, File]:
+def create_segment(files: Files, folder: Path, head: Head) -> tuple[Segment, File]:
     """Create a segment durably and return it, open for appending; raise `OSError`.
 
     The header is on the disk before the file has its name: a damaged header is always damage.
     """
-    checked = _CHECKED.pack(SEGMENT_MAGIC, VERSION, number, previous_end, earlier_largest_ts)
+    checked = head.encoded()
     seed = value(checked)
-    path = folder / segment_name(number)
+    path = folder / segment_name(head.number)
     file = files.create(path.with_suffix(".new"))
     try:
-        file.write([checked + struct.pack("<I", seed)], 0)
+        file.write([checked + _CRC.pack(seed)], 0)
         file.sync()
         _header_synced()
         files.rename(path.with_suffix(".new"), path)
@@ -111,7 +153,7 @@ def create_segment(
         file.close()
         raise
     file.path = path
-    return Segment(number, path, seed, previous_end, earlier_largest_ts), file
+    return head.segment(path, seed), file
 
 
 def open_segment(files: Files, path: Path, number: int) -> Segment:
@@ -128,13 +170,14 @@ def open_segment(files: Files, path: Path, number: int) -> Segment:
             "the file ends within the segment header",
             code=Code.SEGMENT_DAMAGED,
         )
-    magic, version, written, previous_end, earlier_largest_ts, crc = _HEADER.unpack(data)
+    (crc,) = _CRC.unpack_from(data, _CHECKED.size)
+    magic, version, written = _VERSION.unpack_from(data)
     if magic != SEGMENT_MAGIC or value(data[: _CHECKED.size]) != crc:
         raise Corrupt(str(path), 0, "not a segment header", code=Code.SEGMENT_DAMAGED)
-    if version != VERSION:
+    if version not in (VERSION, VERSION_WITH_EPOCH):
         raise NeedsOperator(
             f"{path} is a segment of version {version}",
-            hint=f"this Penstock reads {VERSION}",
+            hint=f"this Penstock reads {VERSION} and {VERSION_WITH_EPOCH}",
             code=Code.SEGMENT_VERSION,
         )
     if written != number:
@@ -144,7 +187,7 @@ def open_segment(files: Files, path: Path, number: int) -> Segment:
             f"this is segment {written}, under the name of another",
             code=Code.SEGMENT_DAMAGED,
         )
-    return Segment(number, path, crc, previous_end, earlier_largest_ts)
+    return Head.decoded(data).segment(path, crc)
 
 
 class BrokenAt(Exception):

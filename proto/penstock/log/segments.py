@@ -41,6 +41,7 @@ from penstock.log.segment import (
     BEGIN,
     BrokenAt,
     CutShort,
+    Head,
     Segment,
     blocks,
     create_segment,
@@ -126,7 +127,7 @@ class Segments:
                 code=Code.SEGMENT_CUT_SHORT,
             )
         if not found:
-            segment, file = create_segment(files, folder, 0, previous_end=0, earlier_largest_ts=0)
+            segment, file = create_segment(files, folder, Head(0, 0, 0))
             return cls(folder, files, {0: segment}, file, segment_bytes_max)
         last = found[max(found)]
         if known_end is not None and known_end.segment < last.number:
@@ -201,9 +202,16 @@ class Segments:
         self._marked = False
         return positions
 
-    def begin_next(self) -> None:
-        """Seal the live segment, whatever its size; raise `WriteFailed`."""
-        self._succeed()
+    def begin_next(self, epoch: int | None = None) -> None:
+        """Seal the live segment, whatever its size, and begin one of that epoch, or of the same.
+
+        Raises `WriteFailed`.
+        """
+        self._succeed(epoch)
+
+    def links(self) -> list[tuple[int, int, int]]:
+        """Return number, epoch and end of each segment, oldest first."""
+        return [(s.number, s.epoch, s.end) for _, s in sorted(self._segments.items())]
 
     def sync(self) -> None:
         """Return once everything appended is on the disk.
@@ -290,19 +298,17 @@ class Segments:
         self._file.close()
         self._reader.forget_all()
 
-    def _succeed(self) -> Segment:
+    def _succeed(self, epoch: int | None = None) -> Segment:
         """Begin the next segment, which seals the live one at its end."""
         live = self._live
+        head = Head(
+            live.number + 1, live.end, self.largest_ts, live.epoch if epoch is None else epoch
+        )
+        assert head.epoch >= live.epoch, "epochs only rise"
         try:
             if live.synced < live.end:  # Only without sync-log.
                 self._file.sync()
-            segment, file = create_segment(
-                self._files,
-                self.folder,
-                live.number + 1,
-                previous_end=live.end,
-                earlier_largest_ts=self.largest_ts,
-            )
+            segment, file = create_segment(self._files, self.folder, head)
         except OSError as error:
             raise WriteFailed(live.path, error) from error
         if not self._spent and self._extended > live.end:

@@ -335,7 +335,55 @@ def test_a_segment_whose_name_was_not_durable_is_made_so_before_it_is_used() -> 
 def test_an_unknown_version_is_named() -> None:
     files = MemoryFiles()
     stored(opened(files), b"x")
-    header = struct.pack("<4sIIQQ", b"PSEG", 2, 0, 0, 0)
+    header = struct.pack("<4sIIQQ", b"PSEG", 3, 0, 0, 0)
     files.nodes[FIRST].data[:BEGIN] = header + struct.pack("<I", value(header))
-    with pytest.raises(NeedsOperator, match="version 2"):
+    with pytest.raises(NeedsOperator, match="version 3"):
         opened(files)
+
+
+def test_a_log_without_copies_is_written_as_before_epochs_were() -> None:
+    files = MemoryFiles()
+    segments = opened(files)
+    stored(segments, b"x" * 10, largest_ts=7)
+    segments.begin_next()
+    header = struct.pack("<4sIIQQ", b"PSEG", 1, 1, BEGIN + HEADER_SIZE + 10, 7)
+    assert files.nodes[SECOND].data[:BEGIN] == header + struct.pack("<I", value(header))
+    assert opened(files).links() == [(0, 0, BEGIN + HEADER_SIZE + 10), (1, 0, BEGIN)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.binary(max_size=50)), max_size=6))
+def test_segments_know_the_epoch_that_began_them_after_any_crash(
+    steps: list[tuple[int, bytes]],
+) -> None:
+    files = MemoryFiles()
+    segments = opened(files, bytes_max=100)
+    epoch, everything = 0, []
+    for rise, payload in steps:
+        epoch += rise
+        if rise:
+            segments.begin_next(epoch)
+        if payload:
+            stored(segments, payload)
+            everything.append(payload)
+        assert segments.links()[-1][1] == epoch
+    again = opened(files.after_crash(), bytes_max=100)
+    assert again.links() == segments.links()
+    assert scanned(again) == everything
+
+
+def test_a_damaged_header_with_an_epoch_is_damage() -> None:
+    files = MemoryFiles()
+    segments = opened(files)
+    segments.begin_next(2**32 - 1)
+    stored(segments, b"x")
+    whole = bytes(files.nodes[SECOND].data)
+    assert struct.unpack_from("<4sIIIIQ", whole) == (b"PSEG", 2, 1, BEGIN, 2**32 - 1, 0)
+    for bit in range(BEGIN * 8):
+        files.nodes[SECOND].data[:] = whole
+        files.nodes[SECOND].data[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(Corrupt):
+            opened(files)
+    for length in range(BEGIN):
+        files.nodes[SECOND].data[:] = whole[:length]
+        with pytest.raises(Corrupt):
+            opened(files)

@@ -5,7 +5,12 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import NeedsOperator
-from pump.cluster.identity import kept_node_id, refuse_original, refuse_other_cluster
+from pump.cluster.identity import (
+    kept_disk_id,
+    kept_node_id,
+    refuse_original,
+    refuse_other_cluster,
+)
 
 
 def test_the_first_name_stays_whatever_the_address_becomes(tmp_path: Path) -> None:
@@ -26,6 +31,26 @@ def test_an_emptied_name_file_is_not_taken_for_a_new_pump(tmp_path: Path) -> Non
     (tmp_path / ".node").write_text("\n")
     with pytest.raises(NeedsOperator, match=r"is empty.*write the node id into it"):
         kept_node_id(tmp_path, "", "a:1")
+
+
+def test_a_disk_has_one_id_and_another_disk_another_one(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+    assert kept_disk_id(first) == kept_disk_id(first) != kept_disk_id(second)
+    assert [path.name for path in first.iterdir()] == [".disk"]
+
+
+def test_a_damaged_disk_id_is_never_taken_for_another_disk(tmp_path: Path) -> None:
+    kept_disk_id(tmp_path)
+    path = tmp_path / ".disk"
+    whole = path.read_bytes()
+    for damaged in (*(whole[:n] for n in range(32)), b"\xff" + whole[1:], whole + b"0"):
+        path.write_bytes(damaged)
+        with pytest.raises(NeedsOperator, match=r"no disk id.*/penstock/v1/logs/"):
+            kept_disk_id(tmp_path)
+    path.write_bytes(whole[:32])
+    assert kept_disk_id(tmp_path) == whole[:32].decode()
 
 
 def test_a_data_folder_of_another_cluster_is_refused_and_one_without_an_id_is_adopted(

@@ -1,0 +1,84 @@
+"""Log entries in etcd: read, changed by compare-and-swap, and watched.
+
+The keys are those of `log_entry.py`. A change names the revision at which the key was last changed,
+0 for one that is to be made; etcd compares and puts in one step, so of two that name the same
+revision one wins at most. When no answer comes, the swap may have won or may yet win:
+`pump/replicas/proposal.py` says how that is found out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from penstock.cluster.etcd import EtcdClient, Watch, etcd_errors
+from penstock.cluster.log_entry import LOGS, LogEntry
+from penstock.cluster.node_registry import Cancellable
+from penstock.pb.etcd import rpc_pb2
+
+Found = tuple[LogEntry, int]
+"""An entry, and the revision at which it was put."""
+
+
+class LogEntries(Protocol):
+    """The seam between the copies of a log and the place where they are listed."""
+
+    def read(self, node_id: str) -> Found | None:
+        """Return what the last swap that won has put, None if there was none."""
+
+    def swap(self, node_id: str, revision: int, entry: LogEntry) -> int | None:
+        """Put the entry if the key is at `revision` (0: absent); return its new one, else None.
+
+        After a Retryable it is open whether it was put, or will be.
+        """
+
+    def watch(self, node_id: str, on_change: Callable[[], None]) -> Cancellable:
+        """Call back once before this returns, and after changes: then it is time to read."""
+
+
+class EtcdLogEntries:
+    """The entries in etcd. Blocking, safe to share between threads; failures are Retryable."""
+
+    def __init__(self, etcd: EtcdClient) -> None:
+        self._etcd = etcd
+
+    def read(self, node_id: str) -> Found | None:
+        """Return an entry by a linearizable read; `Malformed` if it cannot be read."""
+        key = LOGS + node_id
+        with etcd_errors(self._etcd):
+            answer = self._etcd.kvstub.Range(
+                rpc_pb2.RangeRequest(key=key.encode()),
+                self._etcd.timeout,
+                metadata=self._etcd.metadata,
+            )
+        if not answer.kvs:
+            return None
+        (found,) = answer.kvs
+        return LogEntry.from_json(key, found.value), int(found.mod_revision)
+
+    def swap(self, node_id: str, revision: int, entry: LogEntry) -> int | None:
+        """Put the entry if the key is at `revision` (0: absent); return its new one, else None."""
+        key = (LOGS + node_id).encode()
+        compare = rpc_pb2.Compare(
+            result=rpc_pb2.Compare.EQUAL,
+            target=rpc_pb2.Compare.MOD,
+            key=key,
+            mod_revision=revision,
+        )
+        put = rpc_pb2.PutRequest(key=key, value=entry.to_json().encode())
+        request = rpc_pb2.TxnRequest(
+            compare=[compare], success=[rpc_pb2.RequestOp(request_put=put)]
+        )
+        with etcd_errors(self._etcd):
+            answer = self._etcd.kvstub.Txn(
+                request, self._etcd.timeout, metadata=self._etcd.metadata
+            )
+        return int(answer.header.revision) if answer.succeeded else None
+
+    def watch(self, node_id: str, on_change: Callable[[], None]) -> Cancellable:
+        """Call back once before this returns, and after changes: then it is time to read.
+
+        Later calls come from a thread of the watch; an outage of etcd delays them and loses none.
+        Keys that begin with this one count too, which costs a read and no more.
+        """
+        return Watch(self._etcd, LOGS + node_id, lambda items: on_change())

@@ -1,0 +1,160 @@
+"""Log entry: which disks have a Pump's log, which of them is the primary, and in which epoch.
+
+/penstock/v1/logs/<node id>   JSON, only for a log with more than one copy; never deleted
+
+    {"epoch": 7, "primary": {"pump": "pump-1", "disk": "9f…"},
+     "replicas": [{"pump": "pump-3", "disk": "a1…", "from": 12}], "eligible": [],
+     "copies": 2, "copies_min": 2, "needed": 11}
+
+Every change is a compare-and-swap on the key's revision (`log_entries.py`), so the changes form one
+line. What this module knows is what may follow what. Disks are listed, never only Pumps: a machine
+that comes back with an empty disk is another disk. It holds at any moment, for the disks in
+primary, replicas and eligible, that each has every acknowledged group from its `from` on, except
+in segments before `needed`, which no Drainer lacks. So `from` at or below `needed` is a whole copy.
+
+*Eligible* are disks that left the list and still have all of that, since nothing can have been
+acknowledged without them: fewer than `copies_min` disks are listed. The first list that is long
+enough again ends it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from penstock.codes import Code
+from penstock.errors import Malformed
+
+LOGS = "/penstock/v1/logs/"
+_HINT = "it is written by Pumps only; compare it with `binlogctl pumps` before you correct it"
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A disk with a log: of which Pump, its id, and the first segment that the copy has."""
+
+    pump: str
+    disk: str
+    first: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEntry:
+    """One state of the list; its methods return the states that may follow it."""
+
+    epoch: int
+    primary: Copy
+    replicas: tuple[Copy, ...] = ()
+    eligible: tuple[Copy, ...] = ()
+    copies: int = 2
+    copies_min: int = 2
+    needed: int = 0
+    """The first segment that some Drainer lacks, or an open transaction is in; may be behind."""
+
+    @property
+    def may_acknowledge(self) -> bool:
+        """True when enough disks are listed for anything to be acknowledged."""
+        return 1 + len(self.replicas) >= self.copies_min
+
+    def replica(self, disk: str) -> Copy | None:
+        """Return the listed replica on a disk."""
+        return next((copy for copy in self.replicas if copy.disk == disk), None)
+
+    def may_claim(self, disk: str) -> bool:
+        """Return whether this disk may begin the next epoch: the primary's, or a whole copy."""
+        if disk == self.primary.disk:
+            return True
+        copies = (*self.replicas, *self.eligible)
+        return any(copy.disk == disk and copy.first <= self.needed for copy in copies)
+
+    def claimed(self, by: Copy) -> LogEntry:
+        """Return the entry of the next epoch, with the disk of `by` as the primary."""
+        replicas = [copy for copy in self.replicas if copy.disk != by.disk]
+        left = [] if by.disk == self.primary.disk else [replace(self.primary, first=self.needed)]
+        return self._followed(replace(by, first=0), replicas, left)
+
+    def without(self, disks: Iterable[str]) -> LogEntry:
+        """Return the entry of the next epoch, with these replicas off the list."""
+        gone = set(disks)
+        stay = [copy for copy in self.replicas if copy.disk not in gone]
+        return self._followed(
+            self.primary, stay, [copy for copy in self.replicas if copy.disk in gone]
+        )
+
+    def joined(self, copy: Copy) -> LogEntry:
+        """Return the entry of the next epoch, with one replica more."""
+        return self._followed(self.primary, [*self.replicas, copy], [])
+
+    def extended(self, disk: str, first: int) -> LogEntry:
+        """Return the entry with a replica that has older segments, too; the epoch stays."""
+        copies = (replace(c, first=first) if c.disk == disk else c for c in self.replicas)
+        return replace(self, replicas=tuple(copies))
+
+    def needing(self, segment: int) -> LogEntry:
+        """Return the entry with segments before `segment` no longer needed; the epoch stays."""
+        return replace(self, needed=max(self.needed, segment))
+
+    def _followed(self, primary: Copy, replicas: list[Copy], left: list[Copy]) -> LogEntry:
+        listed = {primary.disk, *(copy.disk for copy in replicas)}
+        eligible = [copy for copy in (*self.eligible, *left) if copy.disk not in listed]
+        found = replace(
+            self, epoch=self.epoch + 1, primary=primary, replicas=tuple(replicas), eligible=()
+        )
+        return found if found.may_acknowledge else replace(found, eligible=tuple(eligible))
+
+    def to_json(self) -> str:
+        """Return what is stored."""
+        return json.dumps(
+            {
+                "epoch": self.epoch,
+                "primary": {"pump": self.primary.pump, "disk": self.primary.disk},
+                "replicas": [_copy_fields(copy) for copy in self.replicas],
+                "eligible": [_copy_fields(copy) for copy in self.eligible],
+                "copies": self.copies,
+                "copies_min": self.copies_min,
+                "needed": self.needed,
+            },
+            ensure_ascii=False,
+        )
+
+    @classmethod
+    def from_json(cls, key: str, text: str | bytes) -> LogEntry:
+        """Read what `to_json` wrote; `Malformed` names the key."""
+        try:
+            fields = json.loads(text)
+            entry = cls(
+                epoch=_number(fields, "epoch"),
+                primary=_copy({**fields["primary"], "from": 0}),
+                replicas=tuple(map(_copy, fields["replicas"])),
+                eligible=tuple(map(_copy, fields["eligible"])),
+                copies=_number(fields, "copies"),
+                copies_min=_number(fields, "copies_min"),
+                needed=_number(fields, "needed"),
+            )
+            disks = [c.disk for c in (entry.primary, *entry.replicas, *entry.eligible)]
+            if len(set(disks)) < len(disks):
+                raise ValueError("a disk is listed twice")
+        except (ValueError, TypeError, KeyError) as error:
+            problem = f"{key} is {text!r}: {error}"
+            raise Malformed(problem, hint=_HINT, code=Code.ETCD_VALUE) from error
+        return entry
+
+
+def _copy_fields(copy: Copy) -> dict[str, Any]:
+    return {"pump": copy.pump, "disk": copy.disk, "from": copy.first}
+
+
+def _copy(fields: Mapping[str, Any]) -> Copy:
+    pump, disk = fields["pump"], fields["disk"]
+    if not (isinstance(pump, str) and isinstance(disk, str) and disk):
+        raise ValueError("a copy is named by its Pump and its disk")
+    return Copy(pump, disk, _number(fields, "from"))
+
+
+def _number(fields: Mapping[str, Any], name: str) -> int:
+    value = fields[name]
+    if type(value) is not int or value < 0:  # JSON's true is a Python int.
+        raise ValueError(f"{name} is not a number")
+    return value

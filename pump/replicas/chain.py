@@ -1,0 +1,92 @@
+"""Chain: the segments of a log without their bytes, which is all that copies are compared by.
+
+    number   0      1      2      3
+    epoch    0      0      4      5        of the primary that began the segment
+    end      900    512    700    32       up to where it counts: before its successor, all of it
+
+A primary begins each epoch with a new segment and its epoch is its own, so two logs that both have
+segment n of epoch e have the same bytes up to the nearer of the two ends there, and the same log
+before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from penstock.log.segment import BEGIN
+from penstock.log.segments import Place
+
+
+class Link(NamedTuple):
+    """One segment: its number, the epoch that began it, and where it ends."""
+
+    number: int
+    epoch: int
+    end: int
+
+
+class Chain:
+    """The links of one log, oldest first and without gaps; empty for a copy that has nothing."""
+
+    def __init__(self, links: Iterable[Link] = ()) -> None:
+        self.links = list(links)
+
+    @property
+    def last(self) -> Link | None:
+        """The segment that is appended to."""
+        return self.links[-1] if self.links else None
+
+    @property
+    def first(self) -> int:
+        """The number of the oldest segment; 0 for an empty chain."""
+        return self.links[0].number if self.links else 0
+
+    @property
+    def end(self) -> Place:
+        """The place after all that is there."""
+        last = self.links[-1]
+        return Place(last.number, last.end)
+
+    def find(self, number: int) -> Link | None:
+        """Return the segment of this number."""
+        at = number - self.first
+        return self.links[at] if 0 <= at < len(self.links) else None
+
+    def last_with_frames(self) -> int:
+        """Return the number of the last segment that is more than a header; else of the first."""
+        held = (link.number for link in reversed(self.links) if link.end > BEGIN)
+        return next(held, self.first)
+
+    def agreement(self, theirs: Sequence[Link]) -> Place | None:
+        """Return up to where another log is the same; None when no segment is in both."""
+        for link in reversed(theirs):
+            own = self.find(link.number)
+            if own is not None and own.epoch == link.epoch:
+                return Place(own.number, min(own.end, link.end))
+        return None
+
+    def begin(self, number: int, epoch: int) -> None:
+        """Add a segment without frames."""
+        self.links.append(Link(number, epoch, BEGIN))
+
+    def extend(self, end: int) -> None:
+        """Set where the last segment ends."""
+        self.links[-1] = self.links[-1]._replace(end=end)
+
+    def cut(self, place: Place) -> None:
+        """Drop everything after `place`, which lies in the log."""
+        del self.links[place.segment - self.first + 1 :]
+        self.extend(place.offset)
+
+    def prepend(self, link: Link) -> None:
+        """Add the segment before the first one."""
+        self.links.insert(0, link)
+
+    def drop_before(self, number: int) -> None:
+        """Drop all segments before `number`, but never the last one."""
+        del self.links[: max(0, min(number - self.first, len(self.links) - 1))]
+
+    def clear(self) -> None:
+        """Drop everything."""
+        self.links.clear()

@@ -1,0 +1,73 @@
+"""Claim: how a disk becomes the primary of a log, at each start and at a take-over.
+
+    entry read ── may this disk? ── promise the next epoch ── swap ── won: begin the epoch
+
+The promise comes first: so no claim is won on a disk that would still help the primary whom it
+replaces. Every start claims an epoch, also one of the Pump that is the primary already: bytes that
+its last run sent and did not sync would else stand where other ones of the same epoch do.
+
+Nothing here is about time. A take-over without need costs a move and loses nothing.
+"""
+
+from __future__ import annotations
+
+from penstock.cluster.log_entry import Copy, LogEntry
+from pump.replicas.messages import Actions, ReadEntry, Swap
+from pump.replicas.proposal import Fate, Proposal
+from pump.replicas.replica import Replica
+
+
+class Claim:
+    """One attempt of a disk; `won` has the entry and its revision once it has succeeded."""
+
+    def __init__(self, copy: Copy, replica: Replica) -> None:
+        self._copy = copy
+        self._replica = replica
+        self._proposal: Proposal | None = None
+        self.won: tuple[LogEntry, int] | None = None
+        self.is_over = False
+
+    def start(self) -> Actions:
+        """Return the first step."""
+        return [ReadEntry()]
+
+    def entry_seen(self, entry: LogEntry, revision: int) -> Actions:
+        """Take what etcd has now, by a linearizable read and not by a watch."""
+        if self.is_over:
+            return []
+        if self._proposal is None:
+            return self._propose(entry, revision)
+        fate = self._proposal.fate(entry, revision)
+        if fate is Fate.OPEN:
+            return [Swap(*self._proposal)]
+        if fate is Fate.WON:
+            return self.swapped(revision)
+        self.is_over = True
+        return []
+
+    def swapped(self, revision: int | None) -> Actions:
+        """Take the answer to a swap: the new revision; None for a refusal, or for no answer."""
+        if self.is_over or self._proposal is None:
+            return []
+        if revision is None:
+            return [ReadEntry()]
+        self.is_over = True
+        if (
+            self._replica.promised == self._proposal.entry.epoch
+        ):  # Else it is another one's already.
+            self.won = (self._proposal.entry, revision)
+        return []
+
+    def _propose(self, entry: LogEntry, revision: int) -> Actions:
+        if not self._may_claim(entry):
+            self.is_over = True
+            return []
+        self._proposal = Proposal(revision, self._claimed(entry))
+        self._replica.promise(self._proposal.entry.epoch)
+        return [Swap(*self._proposal)]
+
+    def _may_claim(self, entry: LogEntry) -> bool:
+        return entry.may_claim(self._copy.disk)
+
+    def _claimed(self, entry: LogEntry) -> LogEntry:
+        return entry.claimed(self._copy)

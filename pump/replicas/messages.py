@@ -1,0 +1,169 @@
+"""Messages between a primary and the copies of its log, and the actions that either asks for.
+
+                    Ask(epoch) ──────────────>
+    primary         <────────────── Standing(links)          where the copy's log is
+                    Append(bytes of one segment) ────>       written and synced, then
+                    <────────────── Have(place, first)
+                    Prepend(an older segment) ───────>       written and synced, then
+                    <────────────── Have(place, first)
+                    <────────────── Refusal(promised)        to anything of an earlier epoch
+
+The bytes of an Append or a Prepend travel beside it: the core looks at places only.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penstock.cluster.log_entry import Copy, LogEntry
+from penstock.log.segments import Place
+from pump.replicas.chain import Link
+
+
+class Ask(NamedTuple):
+    """Take nothing of an earlier epoch from now on, and say where your log is."""
+
+    epoch: int
+
+
+class Append(NamedTuple):
+    """Bytes of one segment, from `offset` on; from 0 on they begin with its header."""
+
+    epoch: int
+    segment: int
+    segment_epoch: int
+    offset: int
+    end: int
+    previous: Link | None
+    """With offset 0: the segment before, up to where it counts; None at the log's beginning."""
+    instead_of: tuple[Link, ...] | None
+    """With offset 0: begin a copy here, if the log that is there is still this one."""
+    needed: int
+    """Segments before this one may go."""
+
+
+class Prepend(NamedTuple):
+    """A whole segment, for a copy that begins with its successor."""
+
+    epoch: int
+    link: Link
+
+
+class Standing(NamedTuple):
+    """The log of a copy that has promised `epoch`; it need not agree with the primary's."""
+
+    epoch: int
+    links: tuple[Link, ...]
+
+
+class Have(NamedTuple):
+    """From segment `first` to `place`, the log of this epoch's primary is synced here."""
+
+    epoch: int
+    place: Place
+    first: int
+
+
+class Refusal(NamedTuple):
+    """What was asked is of an earlier epoch than `promised`."""
+
+    promised: int
+
+
+Request = Ask | Append | Prepend
+Answer = Standing | Have | Refusal
+
+
+class Reply(NamedTuple):
+    """Answer the primary that asked."""
+
+    answer: Answer
+
+
+class Cut(NamedTuple):
+    """Drop all after `place`, the last segment first, durably."""
+
+    place: Place
+
+
+class Clear(NamedTuple):
+    """Drop the whole copy, the last segment first, durably."""
+
+
+class Write(NamedTuple):
+    """Write what came with the request, from `offset` of `segment` on; from 0 on, create it."""
+
+    segment: int
+    epoch: int
+    offset: int
+
+
+class WriteBefore(NamedTuple):
+    """Write the whole segment that came with the request, durably, before the first one."""
+
+    link: Link
+
+
+class Sync(NamedTuple):
+    """Have everything that was written on the disk."""
+
+
+class DropBefore(NamedTuple):
+    """Drop the segments before `segment`, oldest first."""
+
+    segment: int
+
+
+class Begin(NamedTuple):
+    """Seal the live segment where it ends, and begin segment `number` of `epoch`, durably."""
+
+    number: int
+    epoch: int
+
+
+class Send(NamedTuple):
+    """Send a request, with the bytes that it is about."""
+
+    to: Copy
+    request: Request
+
+
+class Acknowledge(NamedTuple):
+    """What lies before `place` may be answered, indexed and streamed."""
+
+    place: Place
+
+
+class Swap(NamedTuple):
+    """Ask etcd to put `entry`, if the key is still at `revision`."""
+
+    revision: int
+    entry: LogEntry
+
+
+class ReadEntry(NamedTuple):
+    """Ask etcd for the entry, by a linearizable read."""
+
+
+class StepDown(NamedTuple):
+    """Serve nothing any more: another primary is there, or may be."""
+
+    why: str
+
+
+Action = (
+    Reply
+    | Cut
+    | Clear
+    | Write
+    | WriteBefore
+    | Sync
+    | DropBefore
+    | Begin
+    | Send
+    | Acknowledge
+    | Swap
+    | ReadEntry
+    | StepDown
+)
+Actions = list[Action]

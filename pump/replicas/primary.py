@@ -1,0 +1,383 @@
+"""Primary: ships a log to its copies, and says what they all have.
+
+One group at a time is written, synced and shipped, all at once; what every listed disk has synced
+is acknowledged, and only then the next group may be appended. It begins a segment whenever the
+epoch changes, with the list in force from there on:
+
+    segment   7 (epoch 4)        8 (epoch 5)      9 (epoch 6)
+              … g1 g2 g3         no frames        g4 …
+                      └ waits    a replica left   another one joined: it has 7 from its beginning
+
+Nothing is appended in an epoch before the beginning of its segment is on enough disks, and with it
+all that lies before. So a segment with a frame proves that everything before that segment is on
+enough disks; all that is in doubt lies in the last segment that has frames. From there on a new
+copy is given the log, and whatever is acknowledged with it on the list, it has. A group that waits
+while the list changes stays where it is.
+
+Segments before that are given to it afterwards, newest first. Until it has all that some Drainer
+needs, it counts as a copy of new groups and may not take over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from penstock.cluster.log_entry import Copy, LogEntry
+from penstock.log.segment import BEGIN
+from penstock.log.segments import Place
+from pump.replicas.chain import Chain, Link
+from pump.replicas.messages import (
+    Acknowledge,
+    Actions,
+    Answer,
+    Append,
+    Ask,
+    Begin,
+    Have,
+    Prepend,
+    ReadEntry,
+    Refusal,
+    Send,
+    Standing,
+    StepDown,
+    Swap,
+)
+from pump.replicas.proposal import Fate, Proposal
+
+PIECE_BYTES_MAX = 4 << 20
+_NOTHING = Place(0, 0)
+
+
+class Follower:
+    """What a primary knows of one copy."""
+
+    def __init__(self, copy: Copy) -> None:
+        self.copy = copy
+        self.at: Place | None = None
+        """Up to where its log is known to agree; None until it has said where it stands."""
+        self.sent: Place | None = None
+        """Where the request ends that it has not answered yet."""
+        self.have = _NOTHING
+        """What it has synced; it counts from the first segment of the epoch on."""
+        self.first = copy.first
+        """The first segment that it had when it said that."""
+        self.is_given_older = False
+        """True while a segment before its first one is under way."""
+        self.instead_of: tuple[Link, ...] | None = None
+        """The log that it is to drop for a copy of this one."""
+
+
+class Primary:
+    """The primary of one log in a row of epochs; create it with a claim that was won.
+
+    `revision` is the entry's: a status is put into etcd only if the entry is still there.
+    """
+
+    def __init__(
+        self,
+        copy: Copy,
+        chain: Chain,
+        won: tuple[LogEntry, int],
+        *,
+        piece_bytes_max: int = PIECE_BYTES_MAX,
+    ) -> None:
+        self._copy = copy
+        self.chain = chain
+        self.entry, self.revision = won
+        self._piece_bytes_max = piece_bytes_max
+        self.acknowledged = self.synced = self._base = _NOTHING
+        self.is_over = False
+        self._followers: dict[str, Follower] = {}
+        self._joining: Follower | None = None
+        self._silent: set[str] = set()
+        self._needed = self.entry.needed
+        self._promised = 0  # By a copy, for a primary that may never have come about.
+        self._proposal: Proposal | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """True when the next group may be appended: nothing waits to be acknowledged."""
+        return not self.is_over and self.acknowledged == self.chain.end
+
+    @property
+    def joining(self) -> str | None:
+        """The disk that is being given the log, and not listed yet."""
+        return None if self._joining is None else self._joining.copy.disk
+
+    @property
+    def droppable_before(self) -> int:
+        """The segment before which a purge may drop everything."""
+        return self.entry.needed
+
+    # The own log.
+
+    def start(self) -> Actions:
+        """Begin the epoch that was won."""
+        for copy in self.entry.replicas:
+            self._followers[copy.disk] = Follower(copy)
+        return self._begin()
+
+    def appended(self, end: Place) -> Actions:
+        """A group was written to the own log, to its live segment or into the next one."""
+        assert self.is_ready, "a group waits for the one before"
+        if end.segment != self.chain.end.segment:
+            self.chain.begin(end.segment, self.entry.epoch)
+        self.chain.extend(end.offset)
+        return self._ship_all()
+
+    def own_synced(self) -> Actions:
+        """Everything that was appended is on the own disk."""
+        if self.is_over:
+            return []
+        self.synced = self.chain.end
+        return self._settled()
+
+    def abandoned(self, end: Place) -> Actions:
+        """A write or a sync failed: the log ends at `end`, and continues in another segment.
+
+        What was appended is not acknowledged, and its writers may be answered so.
+        """
+        if self.is_over:
+            return []
+        self.chain.cut(end)
+        self.chain.begin(end.segment + 1, self.entry.epoch)
+        self._base = self.synced = self.chain.end
+        return [Begin(end.segment + 1, self.entry.epoch), *self._ship_all()]
+
+    # What copies answer, and what becomes of them.
+
+    def answered(self, disk: str, answer: Answer) -> Actions:
+        """Take an answer of the copy on a disk."""
+        if isinstance(answer, Refusal):
+            return self._refused(answer.promised)
+        follower = self._follower(disk)
+        if self.is_over or follower is None or answer.epoch != self.entry.epoch:
+            return []
+        self._silent.discard(disk)
+        if isinstance(answer, Standing):
+            return self._stands(follower, answer)
+        return self._has(follower, answer)
+
+    def outran(self, epoch: int) -> Actions:
+        """The own disk has promised another primary's epoch, so it takes nothing of this one."""
+        if self.is_over or epoch <= self.entry.epoch:
+            return []
+        return self._step_down(f"this disk has promised epoch {epoch}")
+
+    def connected(self, disk: str) -> Actions:
+        """A copy can be reached, or can be again: what was sent to it may be lost."""
+        follower = self._follower(disk)
+        if self.is_over or follower is None:
+            return []
+        follower.sent, follower.is_given_older = None, False
+        return [Send(follower.copy, Ask(self.entry.epoch))]
+
+    def silent(self, disk: str) -> Actions:
+        """A copy has not answered for too long."""
+        if self._joining is not None and self._joining.copy.disk == disk:
+            if self._proposal is None:
+                self._joining = None
+        elif disk in self._followers:
+            self._silent.add(disk)
+        return self._proposed()
+
+    def spare(self, copy: Copy) -> Actions:
+        """A Pump offers a disk; it is taken when the log has too few copies."""
+        listed = {self._copy.disk, *self._followers}
+        if self.is_over or self._joining is not None or copy.disk in listed:
+            return []
+        if 1 + len(self.entry.replicas) >= self.entry.copies:
+            return []
+        self._joining = Follower(copy)
+        return self.connected(copy.disk)
+
+    # The entry.
+
+    def needs(self, segment: int) -> Actions:
+        """No Drainer and no open transaction needs anything before `segment`."""
+        self._needed = max(self._needed, min(segment, self.acknowledged.segment))
+        return self._proposed()
+
+    def swapped(self, revision: int | None) -> Actions:
+        """Take the answer to a swap: the new revision; None for a refusal, or for no answer."""
+        if self.is_over or self._proposal is None:
+            return []
+        return [ReadEntry()] if revision is None else self._won(revision)
+
+    def entry_seen(self, entry: LogEntry, revision: int) -> Actions:
+        """Take an entry that was read or watched; it may be an old one."""
+        if self.is_over or revision <= self.revision:
+            if self.is_over or self._proposal is None or revision < self.revision:
+                return []
+            return [Swap(*self._proposal)]
+        if self._proposal is not None and self._proposal.fate(entry, revision) is Fate.WON:
+            return self._won(revision)
+        return self._step_down(f"{entry.primary.pump} is the primary in epoch {entry.epoch}")
+
+    def _won(self, revision: int) -> Actions:
+        assert self._proposal is not None
+        before, self.entry, self.revision = self.entry, self._proposal.entry, revision
+        self._proposal = None
+        if self.entry.epoch == before.epoch:
+            return self._proposed()
+        known = dict(self._followers)
+        if self._joining is not None:
+            known[self._joining.copy.disk] = self._joining
+        if self._joining is not None and self.entry.replica(self._joining.copy.disk) is not None:
+            self._joining = None
+        self._followers = {copy.disk: known[copy.disk] for copy in self.entry.replicas}
+        for copy in self.entry.replicas:
+            self._followers[copy.disk].copy = copy
+        self._silent &= set(self._followers)
+        return self._begin()
+
+    def _begin(self) -> Actions:
+        """Begin the epoch's first segment, and ship it."""
+        number = self.chain.end.segment + 1 if self.chain.links else 0
+        self.chain.begin(number, self.entry.epoch)
+        self._base = self.synced = self.chain.end
+        actions: Actions = [Begin(number, self.entry.epoch)]
+        for follower in self._all_followers():
+            follower.sent, follower.is_given_older = None, False
+            if follower.at is None:
+                actions.append(Send(follower.copy, Ask(self.entry.epoch)))
+        return [*actions, *self._ship_all(), *self._settled()]
+
+    def _proposed(self) -> Actions:
+        """Ask for the most urgent change of the entry, one at a time."""
+        if self.is_over or self._proposal is not None:
+            return []
+        wanted = self._wanted()
+        if wanted is None:
+            return []
+        self._proposal = Proposal(self.revision, wanted)
+        return [Swap(*self._proposal)]
+
+    def _wanted(self) -> LogEntry | None:
+        if self._silent:
+            return self.entry.without(self._silent)
+        if self._promised > self.entry.epoch:
+            return self.entry.claimed(self._copy)
+        if self._joining is not None and self._is_whole(self._joining):
+            return self.entry.joined(replace(self._joining.copy, first=self._joining.first))
+        for copy in self.entry.replicas:
+            first = self._followers[copy.disk].first
+            if first <= self.entry.needed < copy.first:
+                return self.entry.extended(copy.disk, first)
+        if self._needed > self.entry.needed:
+            return self.entry.needing(self._needed)
+        return None
+
+    def _is_whole(self, joining: Follower) -> bool:
+        """Return whether a copy has all that may have been acknowledged, from its beginning on."""
+        return joining.have >= max(self._base, self.acknowledged)
+
+    # Acknowledging.
+
+    def _settled(self) -> Actions:
+        """Acknowledge what all have that are listed, or may be by now."""
+        if not self.entry.may_acknowledge:
+            return []
+        place = min([self.synced, *(follower.have for follower in self._counted())])
+        if place < self._base or place <= self.acknowledged:
+            return []
+        self.acknowledged = place
+        return [Acknowledge(place)]
+
+    def _counted(self) -> list[Follower]:
+        counted = list(self._followers.values())
+        if self._joining is not None and self._proposal is not None:
+            disk = self._joining.copy.disk
+            if self._proposal.entry.replica(disk) is not None:  # The swap may have won by now.
+                counted.append(self._joining)
+        return counted
+
+    # Shipping.
+
+    def _follower(self, disk: str) -> Follower | None:
+        if self._joining is not None and self._joining.copy.disk == disk:
+            return self._joining
+        return self._followers.get(disk)
+
+    def _all_followers(self) -> list[Follower]:
+        joining = [self._joining] if self._joining is not None else []
+        return [*self._followers.values(), *joining]
+
+    def _stands(self, follower: Follower, standing: Standing) -> Actions:
+        """Continue where the logs part; all before that is synced there, and it has promised."""
+        follower.sent = follower.instead_of = None
+        follower.at = self.chain.agreement(standing.links)
+        begin = self._copy_begins()
+        is_far = follower.at is None or follower.at.segment + 1 < begin
+        if is_far and follower is self._joining and not self._is_eligible(follower):
+            follower.at = Place(begin, 0)
+            follower.instead_of = standing.links
+        elif follower.at is not None:
+            return self._has(follower, Have(standing.epoch, follower.at, standing.links[0].number))
+        return self._ship(follower)
+
+    def _copy_begins(self) -> int:
+        return self.chain.last_with_frames()
+
+    def _is_eligible(self, follower: Follower) -> bool:
+        return any(copy.disk == follower.copy.disk for copy in self.entry.eligible)
+
+    def _has(self, follower: Follower, have: Have) -> Actions:
+        if have.place >= follower.have:
+            follower.have, follower.first = have.place, have.first
+        elif have.place.segment == follower.first == have.first + 1:  # The answer to a Prepend.
+            follower.first, follower.is_given_older = have.first, False
+        if follower.at is None or have.place > follower.at:
+            link = self.chain.find(have.place.segment)
+            if link is not None:
+                follower.at = Place(link.number, min(link.end, have.place.offset))
+        if follower.sent is not None and have.place >= follower.sent:
+            follower.sent = follower.instead_of = None
+        return [*self._settled(), *self._proposed(), *self._ship(follower)]
+
+    def _ship_all(self) -> Actions:
+        return [action for each in self._all_followers() for action in self._ship(each)]
+
+    def _ship(self, follower: Follower) -> Actions:
+        """Send the next piece, unless one is under way."""
+        if follower.sent is not None or follower.at is None:
+            return []
+        segment, offset = follower.at
+        if segment < self.chain.first:  # Purged meanwhile: it is asked again where it stands.
+            follower.at = None
+            return []
+        link = self.chain.find(segment)
+        if link is not None and offset >= link.end:
+            link, offset = self.chain.find(segment + 1), 0
+        if link is None:
+            return self._ship_older(follower)
+        end = min(link.end, offset + self._piece_bytes_max) if offset else BEGIN
+        follower.sent = Place(link.number, end)
+        request = Append(
+            *(self.entry.epoch, link.number, link.epoch, offset, end),
+            previous=self.chain.find(link.number - 1) if offset == 0 else None,
+            instead_of=follower.instead_of if offset == 0 else None,
+            needed=self.entry.needed,
+        )
+        return [Send(follower.copy, request)]
+
+    def _ship_older(self, follower: Follower) -> Actions:
+        """Send the segment before the first that a listed copy has, if some Drainer needs it."""
+        if follower is self._joining or follower.first <= self.entry.needed:
+            return []
+        if follower.is_given_older or follower.have == _NOTHING:
+            return []
+        link = self.chain.find(follower.first - 1)
+        if link is None:
+            return []
+        follower.is_given_older = True
+        return [Send(follower.copy, Prepend(self.entry.epoch, link))]
+
+    def _refused(self, promised: int) -> Actions:
+        """Begin an epoch that the copy takes part in, unless there is another primary already."""
+        self._promised = max(self._promised, promised)
+        return self._proposed()
+
+    def _step_down(self, why: str) -> Actions:
+        self.is_over = True
+        return [StepDown(why)]

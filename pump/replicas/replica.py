@@ -1,0 +1,152 @@
+"""Replica: what a copy of a log does with what a primary sends.
+
+It takes nothing of an epoch before the one that it has promised, appends only where its log agrees
+with the primary's, cuts what the primary does not have, and says that it has something when that
+is synced. It parses nothing and knows no transaction.
+
+What is cut was never acknowledged: every primary has everything that was, and the cut begins
+where the two logs part. Bytes that come late or twice must not cut what came after them, though.
+Within an epoch a primary abandons bytes only by a failed sync, by beginning another segment of the
+same epoch after them. So a segment of the epoch that a request is of is never cut by it.
+
+A promise needs no file of its own: after a crash it is the epoch of the last segment. An answer
+counts for a primary from the first segment of its epoch on, so what counted was kept in a segment
+of that epoch, and nothing earlier is taken after it. What a disk takes of an old epoch after a
+promise that a crash made it forget, it takes before that: if the disk is claiming an epoch itself,
+its first segment comes after those bytes; if not, the next primary cuts them, unless they were
+acknowledged, and then it has them too.
+"""
+
+from __future__ import annotations
+
+from penstock.log.segments import Place
+from pump.replicas.chain import Chain, Link
+from pump.replicas.messages import (
+    Actions,
+    Append,
+    Ask,
+    Clear,
+    Cut,
+    DropBefore,
+    Have,
+    Prepend,
+    Refusal,
+    Reply,
+    Request,
+    Standing,
+    Sync,
+    Write,
+    WriteBefore,
+)
+
+
+class Replica:
+    """One copy of one log; create it again whenever its folder is opened.
+
+    The actions that it returns are carried out in their order, each before the next; when one
+    fails, open the folder again.
+    """
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
+        self.promised = chain.links[-1].epoch if chain.links else 0
+
+    def promise(self, epoch: int) -> None:
+        """Take nothing of an epoch before `epoch` from now on."""
+        self.promised = max(self.promised, epoch)
+
+    def receive(self, request: Request) -> Actions:
+        """Return what is to be done about a request, its answer last."""
+        if self._is_fenced(request.epoch):
+            return [Reply(Refusal(self.promised))]
+        self.promise(request.epoch)
+        if isinstance(request, Append):
+            return self._append(request)
+        if isinstance(request, Prepend):
+            return self._prepend(request)
+        assert isinstance(request, Ask)
+        return [self._standing(request.epoch)]
+
+    def _is_fenced(self, epoch: int) -> bool:
+        return epoch < self.promised
+
+    def _append(self, request: Append) -> Actions:
+        actions = self._fitted(request)
+        if actions is None:
+            return [self._standing(request.epoch)]
+        place = Place(request.segment, request.end)
+        link = self.chain.find(request.segment)
+        if link is None:
+            self.chain.begin(request.segment, request.segment_epoch)
+        end = 0 if link is None else link.end
+        if end < request.end:
+            self.chain.extend(request.end)
+            actions += [Write(request.segment, request.segment_epoch, end), Sync()]
+        if self.chain.first < min(request.needed, self.chain.end.segment):
+            self.chain.drop_before(request.needed)
+            actions.append(DropBefore(self.chain.first))
+        return [*actions, Reply(Have(request.epoch, place, self.chain.first))]
+
+    def _fitted(self, request: Append) -> Actions | None:
+        """Cut what does not agree; return how, or None when the bytes do not fit in here."""
+        known = self.chain.find(request.segment)
+        if known is not None and known.epoch == request.segment_epoch:
+            if request.offset > known.end:
+                return None
+            if request.end <= known.end:
+                return []
+            return self._cut(Place(known.number, known.end), request.epoch)
+        if request.offset > 0:
+            return None
+        if request.instead_of is not None:
+            return self._cleared(request.instead_of)
+        if request.previous is None:
+            return None if self.chain.links else []
+        return self._sealed(request.previous, request.epoch)
+
+    def _sealed(self, previous: Link, epoch: int) -> Actions | None:
+        """Cut what lies after the segment before, up to where the primary says that it counts."""
+        own = self.chain.find(previous.number)
+        if not self._agrees(own, previous):
+            return None
+        return self._cut(Place(previous.number, previous.end), epoch)
+
+    def _agrees(self, own: Link | None, previous: Link) -> bool:
+        return own is not None and own.epoch == previous.epoch and own.end >= previous.end
+
+    def _cut(self, place: Place, epoch: int) -> Actions | None:
+        if self._is_late(place, epoch):
+            return None
+        if place == self.chain.end:
+            return []
+        self.chain.cut(place)
+        return [Cut(place)]
+
+    def _is_late(self, place: Place, epoch: int) -> bool:
+        """Return whether a cut at `place` would drop a segment of the very epoch that asks."""
+        last = self.chain.links[-1]
+        return last.number > place.segment and last.epoch == epoch
+
+    def _cleared(self, instead_of: tuple[Link, ...]) -> Actions | None:
+        """Drop the copy if it is the one that the primary was shown."""
+        if not self._is_still(instead_of):
+            return None
+        if not self.chain.links:
+            return []
+        self.chain.clear()
+        return [Clear()]
+
+    def _is_still(self, links: tuple[Link, ...]) -> bool:
+        return tuple(self.chain.links) == links
+
+    def _prepend(self, request: Prepend) -> Actions:
+        first = self.chain.first
+        if not self.chain.links or first != request.link.number + 1:
+            return [self._standing(request.epoch)]
+        self.chain.prepend(request.link)
+        # What follows was agreed on before: any place in it will do to say what `first` is now.
+        have = Have(request.epoch, Place(first, 0), request.link.number)
+        return [WriteBefore(request.link), Reply(have)]
+
+    def _standing(self, epoch: int) -> Reply:
+        return Reply(Standing(epoch, tuple(self.chain.links)))

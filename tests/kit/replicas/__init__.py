@@ -1,0 +1,9 @@
+"""A log with its copies, simulated: the core of `pump.replicas` under a seeded scheduler.
+
+    world.py   machines, network, scheduler, and what must hold after each step
+    disk.py    a data folder: what of it survives a crash
+    store.py   etcd: swaps whose answers are lost or that come late, watches that lag
+    rules.py   the rules of the protocol, each with a switch
+
+`python -m tests.kit.replicas SEED` repeats one run and shows each step of it.
+"""

@@ -1,0 +1,128 @@
+"""A data folder with one copy of the log: what was not synced may be gone after a crash."""
+
+from __future__ import annotations
+
+import random
+from typing import NamedTuple
+
+from penstock.log.segment import BEGIN
+from penstock.log.segments import Place
+from pump.replicas.chain import Chain, Link
+
+
+class Piece(NamedTuple):
+    """What travels beside an Append or a Prepend: frames, and how many are before them."""
+
+    before: int
+    frames: tuple[int, ...]
+
+
+class Stored:
+    """A segment; each frame is a number that no other group has, and takes one byte."""
+
+    __slots__ = ("before", "epoch", "frames", "synced")
+
+    def __init__(self, epoch: int, before: int) -> None:
+        self.epoch = epoch
+        self.before = before
+        self.frames: list[int] = []
+        self.synced = 0
+
+
+class Disk:
+    def __init__(self, disk_id: str) -> None:
+        self.id = disk_id
+        self.segments: dict[int, Stored] = {}  # In the order of their numbers.
+
+    def chain(self) -> Chain:
+        """Return what a process finds that opens the folder; it makes all of that durable."""
+        for stored in self.segments.values():
+            stored.synced = len(stored.frames)
+        found = self.segments.items()
+        return Chain(Link(n, stored.epoch, BEGIN + len(stored.frames)) for n, stored in found)
+
+    def begin(self, number: int, epoch: int, before: int | None = None) -> None:
+        """Create a segment durably, and with it what lies before it."""
+        if before is None:
+            before = self.count()
+        self.sync()
+        self.segments[number] = Stored(epoch, before)
+
+    def count(self) -> int:
+        """Return how many frames the whole log has, purged ones too."""
+        if not self.segments:
+            return 0
+        last = self.segments[next(reversed(self.segments))]
+        return last.before + len(last.frames)
+
+    def index_at(self, place: Place) -> int:
+        """Return how many frames the log has before `place`."""
+        return self.segments[place.segment].before + place.offset - BEGIN
+
+    def read(self, number: int, offset: int, end: int) -> Piece:
+        stored = self.segments[number]
+        begin = max(0, offset - BEGIN)
+        return Piece(stored.before + begin, tuple(stored.frames[begin : end - BEGIN]))
+
+    def write(self, number: int, epoch: int, offset: int, piece: Piece) -> None:
+        """Write the end of what was sent, from `offset` on."""
+        if offset == 0:
+            self.begin(number, epoch, piece.before)
+            offset = BEGIN
+        stored = self.segments[number]
+        already = stored.before + offset - BEGIN - piece.before
+        stored.frames += piece.frames[already:]
+
+    def write_before(self, link: Link, piece: Piece) -> None:
+        stored = Stored(link.epoch, piece.before)
+        stored.frames = list(piece.frames)
+        stored.synced = len(stored.frames)
+        self.segments = {link.number: stored, **self.segments}
+
+    def drop_before(self, number: int) -> None:
+        for old in [n for n in self.segments if n < number]:
+            del self.segments[old]
+
+    def remove_last(self) -> None:
+        del self.segments[next(reversed(self.segments))]
+
+    def truncate(self, offset: int) -> None:
+        """Cut the last segment, durably."""
+        stored = self.segments[next(reversed(self.segments))]
+        del stored.frames[offset - BEGIN :]
+        stored.synced = min(stored.synced, len(stored.frames))
+
+    def sync(self) -> None:
+        if self.segments:  # All others were synced when their successor began.
+            stored = self.segments[next(reversed(self.segments))]
+            stored.synced = len(stored.frames)
+
+    def crash(self, chance: random.Random) -> None:
+        """Lose any part of what was not synced."""
+        for stored in self.segments.values():
+            if stored.synced < len(stored.frames):
+                del stored.frames[chance.randint(stored.synced, len(stored.frames)) :]
+
+    def synced_from(self, index: int) -> tuple[int, list[int]]:
+        """Return the synced frames from the index-th on, and the index of the first of them."""
+        frames: list[int] = []
+        begin = -1
+        for stored in self.segments.values():
+            end = stored.before + stored.synced
+            if end <= index and begin < 0:
+                continue
+            if begin < 0:
+                begin = max(index, stored.before)
+            if stored.before != begin + len(frames) and frames:
+                break  # A gap: what is after it does not count.
+            skipped = max(0, begin - stored.before) if not frames else 0
+            frames += stored.frames[skipped : stored.synced]
+        return begin, frames
+
+    def has(self, index: int, value: int) -> bool:
+        """Return whether the index-th frame of the log is synced here, and is this one."""
+        for stored in self.segments.values():
+            at = index - stored.before
+            if 0 <= at < stored.synced:
+                return stored.frames[at] == value
+        return False

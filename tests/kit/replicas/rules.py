@@ -1,0 +1,245 @@
+"""The rules of the protocol, each with a switch: a run without one of them must be found out.
+
+A rule that the simulation does not miss is one that it does not test. Those of the core are one
+method each; a switch replaces it. Those that a shell has to keep are flags of the world.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from penstock.cluster.log_entry import Copy, LogEntry
+from penstock.log.segments import Place
+from pump.replicas.chain import Link
+from pump.replicas.claim import Claim
+from pump.replicas.messages import Actions, Append
+from pump.replicas.primary import Follower, Primary
+from pump.replicas.replica import Replica
+from tests.kit.replicas.world import Rules
+
+
+class _ListsAtOnce(Primary):
+    def _is_whole(self, joining: Follower) -> bool:
+        return joining.at is not None
+
+
+class _ListsWhatWasAcknowledged(Primary):
+    def _is_whole(self, joining: Follower) -> bool:
+        return joining.have >= self.acknowledged
+
+
+class _AcknowledgesAlone(Primary):
+    def _counted(self) -> list[Follower]:
+        return []
+
+
+class _AcknowledgesUnsynced(Primary):
+    def appended(self, end: Place) -> Actions:
+        actions = super().appended(end)
+        self.synced = self.chain.end
+        return [*actions, *self._settled()]
+
+
+class _AcknowledgesBelowTheLeast(Primary):
+    def _settled(self) -> Actions:
+        entry, self.entry = self.entry, replace(self.entry, copies_min=1)
+        actions = super()._settled()
+        self.entry = entry
+        return actions
+
+
+class _ForgetsWhatIsUnderWay(Primary):
+    def _counted(self) -> list[Follower]:
+        return list(self._followers.values())
+
+
+class _ShrinksByItself(Primary):
+    def silent(self, disk: str) -> Actions:
+        return [*super().silent(disk), *self._settled()]
+
+    def _counted(self) -> list[Follower]:
+        return [each for each in super()._counted() if each.copy.disk not in self._silent]
+
+
+class _TakesNoAnswerForARefusal(Primary):
+    def swapped(self, revision: int | None) -> Actions:
+        if revision is None:
+            self._proposal = None
+            return []
+        return super().swapped(revision)
+
+
+class _KeepsTheSegment(Primary):
+    """Continues in the segment of the epoch before."""
+
+    def _begin(self) -> Actions:
+        if not self.chain.links:
+            return super()._begin()
+        self._base = self.synced = self.chain.end
+        return [a for each in list(self._followers) for a in self.connected(each)]
+
+
+class _GoesOn(_KeepsTheSegment):
+    """Continues in a segment of its own epoch."""
+
+    def _begin(self) -> Actions:
+        if self.chain.links and self.chain.links[-1].epoch == self.entry.epoch:
+            return super()._begin()
+        return Primary._begin(self)
+
+
+class ShipsWithoutAsking(Primary):
+    """Thinks that every copy has its log as far as the last segment: the copies know better."""
+
+    def connected(self, disk: str) -> Actions:
+        follower = self._follower(disk)
+        if self.is_over or follower is None or follower.at is not None:
+            return super().connected(disk)
+        follower.at = Place(self.chain.end.segment, 0)
+        return self._ship(follower)
+
+
+class _BeginsCopiesAtTheLiveSegment(Primary):
+    def _copy_begins(self) -> int:
+        return self.chain.end.segment
+
+
+class _AppendsAtOnce(Primary):
+    @property
+    def is_ready(self) -> bool:
+        return not self.is_over
+
+
+class _KeepsEligible(Primary):
+    def _wanted(self) -> LogEntry | None:
+        wanted = super()._wanted()
+        if wanted is None or wanted.eligible:
+            return wanted
+        listed = {wanted.primary.disk, *(copy.disk for copy in wanted.replicas)}
+        stay = tuple(copy for copy in self.entry.eligible if copy.disk not in listed)
+        return replace(wanted, eligible=stay)
+
+
+class _CallsPartialCopiesWhole(Primary):
+    def _wanted(self) -> LogEntry | None:
+        wanted = super()._wanted()
+        if wanted is None:
+            return None
+        whole = tuple(replace(copy, first=wanted.needed) for copy in wanted.replicas)
+        return replace(wanted, replicas=whole)
+
+
+class _PurgesWhatIsNeeded(Primary):
+    @property
+    def droppable_before(self) -> int:
+        return self.acknowledged.segment
+
+
+class _TakesEarlierEpochs(Replica):
+    def _is_fenced(self, epoch: int) -> bool:
+        return False
+
+
+class _AppendsAnywhere(Replica):
+    def _agrees(self, own: Link | None, previous: Link) -> bool:
+        return own is not None and own.end >= previous.end
+
+
+class _AppendsAfterAGap(Replica):
+    def _agrees(self, own: Link | None, previous: Link) -> bool:
+        return own is not None and own.epoch == previous.epoch
+
+    def _cut(self, place: Place, epoch: int) -> Actions | None:
+        own = self.chain.find(place.segment)
+        assert own is not None
+        return super()._cut(place._replace(offset=min(place.offset, own.end)), epoch)
+
+
+class _CutsWhatIsLate(Replica):
+    def _is_late(self, place: Place, epoch: int) -> bool:
+        return False
+
+
+class _ClearsWhateverIsThere(Replica):
+    def _is_still(self, links: tuple[Link, ...]) -> bool:
+        return True
+
+
+class _DropsWhatIsNeeded(Replica):
+    def _append(self, request: Append) -> Actions:
+        return super()._append(request._replace(needed=request.segment))
+
+
+class _AnyDiskClaims(Claim):
+    def _may_claim(self, entry: LogEntry) -> bool:
+        return True
+
+
+class _PartialCopiesClaim(Claim):
+    def _may_claim(self, entry: LogEntry) -> bool:
+        return super()._may_claim(entry) or entry.replica(self._copy.disk) is not None
+
+
+class _KeepsTheEpoch(Claim):
+    """Starts again in the epoch of the run before."""
+
+    def _claimed(self, entry: LogEntry) -> LogEntry:
+        claimed = super()._claimed(entry)
+        if entry.primary.disk == self._copy.disk and entry.epoch > 0:
+            return replace(claimed, epoch=entry.epoch)
+        return claimed
+
+
+class _KnowsPumpsOnly(Claim):
+    def _may_claim(self, entry: LogEntry) -> bool:
+        copies = (entry.primary, *entry.replicas, *entry.eligible)
+        return any(copy.pump == self._copy.pump for copy in copies)
+
+    def _claimed(self, entry: LogEntry) -> LogEntry:
+        known = [c for c in (entry.primary, *entry.replicas) if c.pump == self._copy.pump]
+        return entry.claimed(Copy(self._copy.pump, known[0].disk) if known else self._copy)
+
+
+RULES: dict[str, Rules] = {
+    rules.name: rules
+    for rules in (
+        Rules("R1 a disk is listed once it is whole", primary=_ListsAtOnce),
+        Rules("R1 whole is what may have been acknowledged", primary=_ListsWhatWasAcknowledged),
+        Rules("R1 eligible only while nothing can be acknowledged", primary=_KeepsEligible),
+        Rules("R2 every replica on the list has it", primary=_AcknowledgesAlone),
+        Rules("R2 the own disk has it", primary=_AcknowledgesUnsynced),
+        Rules("R2 there are enough of them", primary=_AcknowledgesBelowTheLeast),
+        Rules("R2 a disk counts that may be listed by now", primary=_ForgetsWhatIsUnderWay),
+        Rules("R2 a replica answers what is synced", syncs_before_it_answers=False),
+        Rules("R3 nothing of an earlier epoch is taken", replica=_TakesEarlierEpochs),
+        Rules("R4 the list changes in etcd first", primary=_ShrinksByItself),
+        Rules("R4 a change compares the revision", compares_revisions=False),
+        Rules("R4 no answer is no refusal", primary=_TakesNoAnswerForARefusal),
+        Rules("R5 each start begins an epoch", claim=_KeepsTheEpoch, primary=_GoesOn),
+        Rules("R5 each epoch begins a segment", primary=_KeepsTheSegment),
+        Rules(
+            "R5 a segment follows the same segment",
+            primary=ShipsWithoutAsking,
+            replica=_AppendsAnywhere,
+        ),
+        Rules(
+            "R5 a segment follows the whole segment",
+            primary=ShipsWithoutAsking,
+            replica=_AppendsAfterAGap,
+        ),
+        Rules("R5 what comes late cuts nothing", replica=_CutsWhatIsLate),
+        Rules("R5 a copy is replaced only if it is the known one", replica=_ClearsWhateverIsThere),
+        Rules("R6 only listed disks take over", claim=_AnyDiskClaims),
+        Rules("R6 only whole copies take over", claim=_PartialCopiesClaim),
+        Rules("R6 a partial copy is listed as one", primary=_CallsPartialCopiesWhole),
+        Rules("R6 disks are listed, not Pumps", claim=_KnowsPumpsOnly, knows_disks=False),
+        Rules(
+            "R7 a copy begins where all before is settled", primary=_BeginsCopiesAtTheLiveSegment
+        ),
+        Rules("R7 nothing is appended before the epoch's beginning", primary=_AppendsAtOnce),
+        Rules("R8 the address follows the entry", compares_for_status=False),
+        Rules("R9 only what is acknowledged is streamed", streams_acknowledged_only=False),
+        Rules("R9 a copy drops what no Drainer needs", replica=_DropsWhatIsNeeded),
+        Rules("R9 a purge drops what no Drainer needs", primary=_PurgesWhatIsNeeded),
+    )
+}

@@ -1,0 +1,692 @@
+"""The world that the core runs in: machines, a network, etcd, Drainers, and an adversary.
+
+What must hold is checked after each step, by one who sees everything:
+
+    listed     every listed disk that is not lost has synced what was acknowledged, from its first
+               segment on, as far as Drainers lack it; an eligible one too
+    enough     what is acknowledged is, at that moment, synced on `copies_min` listed disks
+    stream     whatever primary a Drainer asks, it gets the acknowledged groups in one order, with
+               none left out
+    place      a frame at one place of a segment of an epoch is never another one
+    address    the address in etcd never goes back to the primary of an earlier epoch
+    progress   once nothing fails any more, everything acknowledged is streamed, new groups are
+               acknowledged, and the list is complete, within a number of rounds
+
+The adversary may lose any disk, but leaves one that the entry calls whole, also if a swap that is
+under way should win: with two whole disks it takes one, and the next one when there are two again.
+
+The module is long because what happens in the world draws from one source of chance.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from penstock.cluster.log_entry import Copy, LogEntry
+from penstock.log.segment import BEGIN
+from penstock.log.segments import Place
+from pump.replicas import messages as m
+from pump.replicas.claim import Claim
+from pump.replicas.primary import Primary
+from pump.replicas.replica import Replica
+from tests.kit.replicas.disk import Disk, Piece
+from tests.kit.replicas.store import Store
+
+MACHINES = 5
+STEPS, STEPS_OF_A_LONG_RUN = 250, 1000
+ROUNDS_MAX = 60
+ROUND_STEPS_MAX = 1000
+PIECE_BYTES = 3
+
+
+class Violation(AssertionError):
+    """Something that must hold does not."""
+
+
+class Crash(Exception):
+    """The machine died before an action."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Which rules hold; a test switches off one at a time (`rules.py`)."""
+
+    name: str = ""
+    replica: type[Replica] = Replica
+    primary: type[Primary] = Primary
+    claim: type[Claim] = Claim
+    syncs_before_it_answers: bool = True
+    knows_disks: bool = True
+    compares_revisions: bool = True
+    compares_for_status: bool = True
+    streams_acknowledged_only: bool = True
+
+
+class Machine:
+    """One Pump with a disk; it serves the log as its primary, or has a copy of it, or nothing."""
+
+    def __init__(self, number: int, disk: Disk) -> None:
+        self.number = number
+        self.disk = disk
+        self.is_up = True
+        self.replica: Replica
+        self.primary: Primary | None = None
+        self.claim: Claim | None = None
+        self.streamable = 0
+        """How many groups of the log were acknowledged by this primary."""
+
+    @property
+    def copy(self) -> Copy:
+        return Copy(f"pump-{self.number}", self.disk.id)
+
+
+class Message(NamedTuple):
+    sender: int
+    sender_disk: str
+    to: int
+    to_disk: str
+    content: Any
+    piece: Piece | None
+
+
+class Request(NamedTuple):
+    """A call of etcd; `owner` is the claim or the primary that gets the answer."""
+
+    machine: int
+    owner: Claim | Primary
+    action: Any
+
+
+class World:
+    """One run; the same seed and the same rules give the same one."""
+
+    def __init__(self, seed: int, rules: Rules | None = None, trace: bool = False) -> None:
+        self.random = random.Random(seed)
+        self.steps = STEPS if seed % 10 else STEPS_OF_A_LONG_RUN
+        self.rules = rules or Rules()
+        self.trace: list[str] | None = [] if trace else None
+        copies, copies_min = ((2, 2), (3, 2), (2, 2), (3, 3), (2, 1))[seed % 5]
+        self.network: list[Message] = []
+        self.late: list[Message] = []
+        """Second copies of messages that have arrived, or will."""
+        self.loss = self.random.choice((0, 0.02, 0.1))
+        self.doubling = self.random.choice((0, 0.05, 0.3))
+        self.death = self.random.choice((0, 0.001, 0.004))
+        self.failing_syncs = self.random.choice((0, 0.05, 0.4))
+        self.requests: list[Request] = []
+        self.cut_off: set[int] = set()
+        self.is_calm = False
+        self.acknowledged: list[int] = []
+        self.streamed = 0
+        self.drained = 0
+        self.written = 0
+        self.lost_disks = 0
+        self.disks = MACHINES
+        self.contents: dict[tuple[int, int, int], int] = {}
+        self.address_epoch = 0
+        self.changed: set[int] | None = None
+        """Machines whose copies to look at after this step; None: all."""
+        self.machines = [Machine(n, Disk(f"d{n}")) for n in range(MACHINES)]
+        entry = LogEntry(
+            epoch=0, primary=self.machines[0].copy, copies=copies, copies_min=copies_min
+        )
+        self.store = Store(entry)
+        for machine in self.machines:
+            self.open(machine)
+
+    # Machines.
+
+    def open(self, machine: Machine) -> None:
+        """Open the folder, as a process does that starts."""
+        chain = machine.disk.chain()
+        machine.replica = self.rules.replica(chain)
+        machine.primary = machine.claim = None
+        machine.streamable = 0
+
+    def crash(self, machine: Machine) -> None:
+        self.note("pump-%d dies", machine.number)
+        machine.disk.crash(self.random)
+        machine.is_up = False
+        self.open(machine)
+        self.look_at(machine)
+
+    def claim(self, machine: Machine) -> None:
+        if machine.primary is None and machine.claim is None and machine.is_up:
+            self.note("pump-%d claims the log", machine.number)
+            machine.claim = self.rules.claim(machine.copy, machine.replica)
+            self.carry_out(machine, machine.claim.start())
+
+    def carry_out(self, machine: Machine, actions: m.Actions, piece: Piece | None = None) -> None:
+        """Carry out actions one by one; the machine may die before each."""
+        try:
+            for action in actions:
+                if not self.is_calm and self.random.random() < self.death:
+                    raise Crash
+                if self.trace is not None:
+                    self.note("pump-%d: %s", machine.number, action)
+                _CARRIED_OUT[type(action)](self, machine, action, piece)
+        except Crash:
+            self.crash(machine)
+
+    def cut(self, machine: Machine, action: m.Cut, piece: Piece | None) -> None:
+        disk = machine.disk
+        while next(reversed(disk.segments)) != action.place.segment:
+            self.may_die()
+            disk.remove_last()
+        disk.truncate(action.place.offset)
+        self.look_at(machine)
+
+    def clear(self, machine: Machine, action: m.Clear, piece: Piece | None) -> None:
+        while machine.disk.segments:
+            machine.disk.remove_last()
+            self.may_die()
+        self.look_at(machine)
+
+    def may_die(self) -> None:
+        if not self.is_calm and self.random.random() < 10 * self.death:
+            raise Crash
+
+    def write(self, machine: Machine, action: m.Write, piece: Piece | None) -> None:
+        assert piece is not None
+        machine.disk.write(*action, piece)
+
+    def write_before(self, machine: Machine, action: m.WriteBefore, piece: Piece | None) -> None:
+        assert piece is not None
+        machine.disk.write_before(action.link, piece)
+
+    def sync(self, machine: Machine, action: m.Sync, piece: Piece | None) -> None:
+        if self.rules.syncs_before_it_answers:
+            machine.disk.sync()
+
+    def drop_before(self, machine: Machine, action: m.DropBefore, piece: Piece | None) -> None:
+        machine.disk.drop_before(action.segment)
+        self.look_at(machine)
+
+    def begin(self, machine: Machine, action: m.Begin, piece: Piece | None) -> None:
+        machine.disk.begin(action.number, action.epoch)
+
+    def acknowledge(self, machine: Machine, action: m.Acknowledge, piece: Piece | None) -> None:
+        """Take note of what is acknowledged, and hold it to what was before."""
+        disk = machine.disk
+        upto = disk.index_at(action.place)
+        begin, frames = disk.synced_from(machine.streamable)
+        for index in range(machine.streamable, min(upto, len(self.acknowledged))):
+            if index >= begin >= 0 and frames[index - begin] != self.acknowledged[index]:
+                raise Violation(f"stream: another group is acknowledged as the {index}th")
+        for index in range(len(self.acknowledged), upto):
+            if not begin <= index < begin + len(frames):
+                raise Violation(f"enough: the {index}th group is not synced where it was written")
+            self.check_enough(machine, index, frames[index - begin])
+            self.acknowledged.append(frames[index - begin])
+            self.changed = None
+        machine.streamable = max(machine.streamable, upto)
+
+    def check_enough(self, machine: Machine, index: int, value: int) -> None:
+        assert machine.primary is not None
+        entry = machine.primary.entry
+        disks = [self.disk_of(copy) for copy in (entry.primary, *entry.replicas)]
+        holders = sum(disk is not None and disk.has(index, value) for disk in disks)
+        lost = sum(disk is None for disk in disks)
+        if holders + lost < entry.copies_min:
+            raise Violation(f"enough: the {index}th group is acknowledged with {holders} copies")
+
+    def reply(self, machine: Machine, action: m.Reply, piece: Piece | None) -> None:
+        assert self.answering is not None
+        asked = self.answering
+        self.send(
+            Message(
+                machine.number,
+                machine.disk.id,
+                asked.sender,
+                asked.sender_disk,
+                action.answer,
+                None,
+            )
+        )
+
+    def send_request(self, machine: Machine, action: m.Send, piece: Piece | None) -> None:
+        to, request, disk = action.to, action.request, machine.disk
+        sent: Piece | None = None
+        if isinstance(request, m.Append):
+            sent = disk.read(request.segment, request.offset, request.end)
+        elif isinstance(request, m.Prepend):
+            sent = disk.read(request.link.number, 0, request.link.end)
+        number = int(to.pump.removeprefix("pump-"))
+        self.send(Message(machine.number, disk.id, number, to.disk, request, sent))
+
+    def send(self, message: Message) -> None:
+        if self.is_calm:
+            self.network.append(message)
+            return
+        if (message.sender in self.cut_off) != (message.to in self.cut_off):
+            return
+        chance = self.random.random()
+        if chance > self.loss:
+            self.network.append(message)
+        if chance > 1 - self.doubling:
+            self.late.append(message)
+
+    def ask_etcd(self, machine: Machine, action: m.Swap | m.ReadEntry, piece: Any) -> None:
+        owner = machine.primary or machine.claim
+        if owner is not None:
+            self.requests.append(Request(machine.number, owner, action))
+
+    def step_down(self, machine: Machine, action: m.StepDown, piece: Piece | None) -> None:
+        self.open(machine)
+
+    # What happens.
+
+    def deliver(self) -> None:
+        if self.network:
+            at = self.random.randrange(len(self.network)) if not self.is_calm else 0
+            self.arrive(self.network.pop(at))
+
+    def deliver_late(self) -> None:
+        if self.late:
+            self.arrive(self.late.pop(self.random.randrange(len(self.late))))
+
+    def arrive(self, message: Message) -> None:
+        machine = self.machines[message.to]
+        if not machine.is_up or (machine.disk.id != message.to_disk and self.rules.knows_disks):
+            return
+        if self.trace is not None:
+            self.note("pump-%d gets %s from %d", message.to, message.content, message.sender)
+        if isinstance(message.content, m.Request):
+            self.receive(machine, message)
+        elif machine.primary is not None:
+            answer = machine.primary.answered(message.sender_disk, message.content)
+            self.carry_out(machine, answer)
+
+    def receive(self, machine: Machine, message: Message) -> None:
+        if machine.primary is not None:
+            self.carry_out(machine, machine.primary.outran(message.content.epoch))
+            if not machine.is_up:
+                return
+        self.answering = message
+        self.carry_out(machine, machine.replica.receive(message.content), message.piece)
+        self.look_at(machine)
+
+    answering: Message | None = None
+
+    def etcd(self) -> None:
+        """Carry out a call of etcd; its answer may be lost, or the call come late or never."""
+        if not self.requests:
+            return
+        at = self.random.randrange(len(self.requests)) if not self.is_calm else 0
+        request = self.requests.pop(at)
+        chance = 1.0 if self.is_calm else self.random.random()
+        if chance < 0.05:  # The caller waits no longer, and the call comes late.
+            self.requests.append(request)
+            self.etcd_answers(request, None)
+        elif chance < 0.1:
+            self.etcd_answers(request, None)
+        elif isinstance(request.action, m.ReadEntry):
+            self.entry_seen(request, self.store.entry, self.store.revision)
+        else:
+            revision = self.swap(request.action)
+            self.etcd_answers(request, None if chance < 0.25 else revision)
+
+    def swap(self, action: m.Swap) -> int | None:
+        entry = self.store.entry
+        revision = self.store.revision
+        won = self.store.swap(
+            action.revision if self.rules.compares_revisions else revision, action.entry
+        )
+        if won is not None and self.store.entry != entry:
+            self.changed = None
+            self.note("etcd: %s at %d", action.entry, won)
+        return won
+
+    def etcd_answers(self, request: Request, revision: int | None) -> None:
+        machine = self.machines[request.machine]
+        if request.owner not in (machine.primary, machine.claim):
+            return
+        if isinstance(request.action, m.ReadEntry):
+            self.carry_out(machine, [request.action])  # It is read again until there is an answer.
+            return
+        self.carry_out(machine, request.owner.swapped(revision))
+        self.may_begin(machine)
+
+    def entry_seen(self, request: Request, entry: LogEntry, revision: int) -> None:
+        machine = self.machines[request.machine]
+        if request.owner in (machine.primary, machine.claim):
+            self.carry_out(machine, request.owner.entry_seen(entry, revision))
+            self.may_begin(machine)
+
+    def may_begin(self, machine: Machine) -> None:
+        """Begin the epoch if the claim was won."""
+        claim = machine.claim
+        if claim is None or not claim.is_over:
+            return
+        machine.claim = None
+        if claim.won is None:
+            return
+        machine.primary = self.rules.primary(
+            machine.copy, machine.replica.chain, claim.won, piece_bytes_max=PIECE_BYTES
+        )
+        if not self.rules.streams_acknowledged_only:
+            machine.streamable = machine.disk.count()
+        self.carry_out(machine, machine.primary.start())
+
+    def watch(self) -> None:
+        """Show a machine an entry, perhaps an old one."""
+        machine = self.any_primary()
+        if machine is not None and machine.primary is not None:
+            seen = self.random.choice(self.store.history[-3:])
+            self.carry_out(machine, machine.primary.entry_seen(*seen))
+
+    def append(self) -> None:
+        machine = self.any_primary()
+        if machine is not None:
+            self.append_to(machine)
+
+    def append_to(self, machine: Machine) -> None:
+        primary, disk = machine.primary, machine.disk
+        if primary is None or not primary.is_ready:
+            return
+        number, offset = primary.chain.end
+        if offset > BEGIN and self.random.random() < 0.2:
+            number, offset = number + 1, BEGIN
+            disk.begin(number, primary.entry.epoch)
+        for _ in range(self.random.choice((1, 1, 2, 5))):
+            self.written += 1
+            disk.segments[number].frames.append(self.written)
+            self.check_place((number, disk.segments[number].epoch, offset), self.written)
+            offset += 1
+        self.carry_out(machine, primary.appended(Place(number, offset)))
+
+    def check_place(self, place: tuple[int, int, int], value: int) -> None:
+        if self.contents.setdefault(place, value) != value:
+            raise Violation(f"place: another group at {place}")
+
+    def sync_own(self) -> None:
+        machine = self.any_primary()
+        if machine is None or machine.primary is None:
+            return
+        disk, chain = machine.disk, machine.primary.chain
+        if not self.is_calm and self.random.random() < self.failing_syncs:
+            stored = disk.segments[chain.end.segment]
+            if stored.synced < len(stored.frames):
+                self.note("pump-%d: a sync fails", machine.number)
+                end = Place(chain.end.segment, BEGIN + stored.synced)
+                del stored.frames[stored.synced :]
+                self.carry_out(machine, machine.primary.abandoned(end))
+            return
+        disk.sync()
+        self.carry_out(machine, machine.primary.own_synced())
+
+    def pull(self) -> None:
+        machine = self.any_primary()
+        if machine is not None:
+            self.pull_from(machine)
+
+    def pull_from(self, machine: Machine) -> None:
+        """A Drainer continues from where it is."""
+        if machine.streamable <= self.streamed:
+            return
+        begin, frames = machine.disk.synced_from(self.streamed)
+        for index in range(self.streamed, machine.streamable):
+            if not begin <= index < begin + len(frames):
+                raise Violation(f"stream: pump-{machine.number} has not the {index}th group")
+            expected = self.acknowledged[index] if index < len(self.acknowledged) else None
+            if frames[index - begin] != expected:
+                raise Violation(f"stream: another group is streamed as the {index}th")
+        self.streamed = machine.streamable
+
+    def drain(self) -> None:
+        """Drainers have applied a part, so segments are not needed any more."""
+        self.drained = self.random.randint(self.drained, self.streamed)
+        machine = self.any_primary()
+        if machine is not None and machine.primary is not None:
+            needed = next(
+                (
+                    number
+                    for number, stored in machine.disk.segments.items()
+                    if stored.before + len(stored.frames) > self.drained
+                ),
+                machine.primary.chain.end.segment,
+            )
+            self.carry_out(machine, machine.primary.needs(needed))
+
+    def purge(self) -> None:
+        machine = self.any_primary()
+        if machine is not None and machine.primary is not None:
+            machine.primary.chain.drop_before(machine.primary.droppable_before)
+            machine.disk.drop_before(machine.primary.chain.first)
+            self.look_at(machine)
+
+    def heartbeat(self) -> None:
+        """A primary puts its address, which may come late."""
+        machine = self.any_primary()
+        if machine is None or machine.primary is None:
+            return
+        primary = machine.primary
+        self.statuses.append((primary.revision, (primary.entry.epoch, machine.number)))
+        self.put_status()
+
+    def put_status(self) -> None:
+        if self.random.random() < 0.3:
+            return
+        revision, status = self.statuses.pop(self.random.randrange(len(self.statuses)))
+        known = revision if self.rules.compares_for_status else self.store.revision
+        before = self.store.status
+        self.store.put_status(known, status)
+        if self.store.status[0] < before[0]:
+            raise Violation(f"address: back to pump-{status[1]} of epoch {status[0]}")
+
+    def silence(self) -> None:
+        machine = self.any_primary()
+        if machine is not None and machine.primary is not None:
+            disks = [copy.disk for copy in machine.primary.entry.replicas]
+            joining = machine.primary.joining
+            disks += [joining] if joining is not None else []
+            if disks:
+                self.carry_out(machine, machine.primary.silent(self.random.choice(disks)))
+
+    def connect(self) -> None:
+        machine = self.any_primary()
+        if machine is not None and machine.primary is not None:
+            disk = self.random.choice(self.machines).disk.id
+            self.carry_out(machine, machine.primary.connected(disk))
+
+    def spare(self) -> None:
+        machine = self.any_primary()
+        if machine is not None and machine.primary is not None:
+            other = self.random.choice(self.machines)
+            if other.is_up:
+                self.carry_out(machine, machine.primary.spare(other.copy))
+
+    def suspect(self) -> None:
+        self.claim(self.random.choice(self.machines))
+
+    def fail(self) -> None:
+        """A machine dies, one comes back, or the network parts."""
+        machine = self.random.choice(self.machines)
+        chance = self.random.random()
+        if chance < 0.6:
+            self.restart(machine)
+        elif chance < 0.8:
+            if machine.is_up:
+                self.crash(machine)
+        else:
+            self.cut_off = set(self.random.sample(range(MACHINES), self.random.choice((0, 0, 1))))
+
+    def restart(self, machine: Machine) -> None:
+        if not machine.is_up:
+            self.note("pump-%d starts", machine.number)
+            machine.is_up = True
+            if self.random.random() < 0.7:
+                self.claim(machine)
+
+    def lose_disk(self) -> None:
+        machine = self.random.choice(self.machines)
+        entries = [self.store.entry]
+        entries += [r.action.entry for r in self.requests if isinstance(r.action, m.Swap)]
+        if any(self.whole_disks(entry) == [machine.disk.id] for entry in entries):
+            return
+        self.note("pump-%d loses its disk", machine.number)
+        self.lost_disks += machine.disk.id in self.whole_disks(self.store.entry)
+        self.disks += 1
+        machine.disk = Disk(f"d{self.disks}")
+        self.crash(machine)
+
+    def whole_disks(self, entry: LogEntry) -> list[str]:
+        """Return the disks that an entry calls whole, as far as they are not lost."""
+        copies = (entry.primary, *entry.replicas, *entry.eligible)
+        return [c.disk for c in copies if c.first <= entry.needed and self.disk_of(c) is not None]
+
+    def disk_of(self, copy: Copy) -> Disk | None:
+        """Return a listed disk, None when it is lost."""
+        disk = self.machines[int(copy.pump.removeprefix("pump-"))].disk
+        return disk if disk.id == copy.disk else None
+
+    def any_primary(self) -> Machine | None:
+        """Return a machine that thinks itself the primary; there may be several."""
+        found = [machine for machine in self.machines if machine.primary is not None]
+        return self.random.choice(found) if len(found) > 1 else found[0] if found else None
+
+    # The run.
+
+    def run(self) -> None:
+        """Let things happen, then let them settle; raise `Violation`."""
+        self.statuses: list[tuple[int, tuple[int, int]]] = []
+        weights = [
+            weight * (self.random.choice(_DEGREES) if happen in _ADVERSE else 1)
+            for happen, weight in _WEIGHTS.items()
+        ]
+        happenings = self.random.choices(list(_WEIGHTS), weights, k=self.steps)
+        self.claim(self.machines[0])
+        for happen in happenings:
+            happen(self)
+            self.check()
+        self.settle()
+
+    def check(self) -> None:
+        """Hold every listed disk to what it must have, if anything changed for it."""
+        changed, self.changed = self.changed, set()
+        if changed is not None and not changed:
+            return
+        entry = self.store.entry
+        for copy in (entry.primary, *entry.replicas, *entry.eligible):
+            disk = self.disk_of(copy)
+            if disk is not None and (changed is None or int(copy.pump[5:]) in changed):
+                self.check_copy(entry, copy, disk)
+
+    def check_copy(self, entry: LogEntry, copy: Copy, disk: Disk) -> None:
+        begin = self.drained
+        if copy.first > entry.needed:
+            stored = disk.segments.get(copy.first)
+            if stored is None:
+                raise Violation(f"listed: {copy} has not its first segment")
+            begin = max(begin, stored.before)
+        expected = self.acknowledged[begin:]
+        if not expected:
+            return
+        at, frames = disk.synced_from(begin)
+        if at != begin or frames[: len(expected)] != expected:
+            raise Violation(f"listed: {copy} lacks acknowledged groups of {entry}")
+
+    def look_at(self, machine: Machine) -> None:
+        if self.changed is not None:
+            self.changed.add(machine.number)
+
+    def settle(self) -> None:
+        """Nothing fails from now on: all is streamed and the list is complete before long."""
+        self.is_calm = True
+        self.cut_off = set()
+        wanted = self.written + 1
+        for _ in range(ROUNDS_MAX):
+            self.round()
+            entry = self.store.entry
+            is_full = 1 + len(entry.replicas) == entry.copies == len(self.whole_disks(entry))
+            is_all_streamed = self.streamed == len(self.acknowledged)
+            if is_full and is_all_streamed and max(self.acknowledged, default=0) >= wanted:
+                return
+        raise Violation(f"progress: {ROUNDS_MAX} rounds do not settle {self.store.entry}")
+
+    def round(self) -> None:
+        """Let everything happen once that is due."""
+        for machine in self.machines:
+            machine.is_up = True
+        self.suspect_rightly()
+        for _ in range(ROUND_STEPS_MAX):
+            if not self.requests and not self.network:
+                break
+            self.etcd()
+            self.deliver()
+            self.check()
+        for machine in self.machines:
+            if machine.primary is not None:
+                self.serve(machine, machine.primary)
+
+    def suspect_rightly(self) -> None:
+        entry = self.store.entry
+        for copy in (entry.primary, *entry.replicas, *entry.eligible):
+            if self.disk_of(copy) is not None and entry.may_claim(copy.disk):
+                machine = self.machines[int(copy.pump[5:])]
+                if machine.primary is None:
+                    self.claim(machine)
+                return
+
+    def serve(self, machine: Machine, primary: Primary) -> None:
+        self.carry_out(machine, primary.entry_seen(self.store.entry, self.store.revision))
+        for copy in primary.entry.replicas:
+            lost = self.disk_of(copy) is None
+            self.carry_out(machine, (primary.silent if lost else primary.connected)(copy.disk))
+        if primary.joining is not None:
+            is_there = any(each.disk.id == primary.joining for each in self.machines)
+            again = primary.connected if is_there else primary.silent
+            self.carry_out(machine, again(primary.joining))
+        for other in self.machines:
+            self.carry_out(machine, primary.spare(other.copy))
+        if machine.primary is primary and not primary.is_over:
+            self.append_to(machine)
+            machine.disk.sync()
+            self.carry_out(machine, primary.own_synced())
+            self.pull_from(machine)
+
+    def note(self, text: str, *arguments: object) -> None:
+        if self.trace is not None:
+            self.trace.append(text % arguments)
+
+
+_CARRIED_OUT: dict[type, Callable[[World, Machine, Any, Piece | None], None]] = {
+    m.Reply: World.reply,
+    m.Cut: World.cut,
+    m.Clear: World.clear,
+    m.Write: World.write,
+    m.WriteBefore: World.write_before,
+    m.Sync: World.sync,
+    m.DropBefore: World.drop_before,
+    m.Begin: World.begin,
+    m.Send: World.send_request,
+    m.Acknowledge: World.acknowledge,
+    m.Swap: World.ask_etcd,
+    m.ReadEntry: World.ask_etcd,
+    m.StepDown: World.step_down,
+}
+_WEIGHTS: dict[Callable[[World], None], float] = {
+    World.deliver: 46,
+    World.deliver_late: 3,
+    World.etcd: 9,
+    World.append: 12,
+    World.sync_own: 9,
+    World.pull: 4,
+    World.drain: 2,
+    World.purge: 1,
+    World.heartbeat: 1,
+    World.watch: 1,
+    World.silence: 1.2,
+    World.connect: 4,
+    World.spare: 4,
+    World.suspect: 1.5,
+    World.fail: 4,
+    World.lose_disk: 0.7,
+}
+_ADVERSE = {World.silence, World.suspect, World.fail, World.lose_disk, World.watch, World.drain}
+_DEGREES = (0, 0.3, 1, 2)
+"""How much more often a thing happens in one run than in another: a run without crashes gets
+further than one that has everything, and other things are found there."""

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.cluster.log_entry import Copy, LogEntry
+from penstock.errors import Malformed
+
+A, B, C = (Copy(f"pump-{n}", f"disk-{n}") for n in "abc")
+numbers = st.integers(0, 2**63)
+copies = st.builds(Copy, st.text(), st.text(min_size=1), numbers)
+
+
+@given(numbers, st.lists(copies, min_size=1, max_size=5, unique_by=lambda c: c.disk), numbers)
+def test_an_entry_reads_back_as_it_was_written(epoch: int, disks: list[Copy], needed: int) -> None:
+    first, *others = disks
+    entry = LogEntry(
+        epoch=epoch,
+        primary=Copy(first.pump, first.disk),
+        replicas=tuple(others[:2]),
+        eligible=tuple(others[2:]),
+        needed=needed,
+    )
+    assert LogEntry.from_json("key", entry.to_json()) == entry
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        LogEntry(epoch=1, primary=A).to_json().replace("1", "-1", 1),
+        LogEntry(epoch=1, primary=A).to_json().replace('"epoch": 1', '"epoch": true'),
+        LogEntry(epoch=1, primary=A).to_json().replace("disk-a", ""),
+        LogEntry(epoch=1, primary=A, replicas=(A,)).to_json(),
+    ],
+)
+def test_an_entry_that_no_pump_wrote_is_named(text: str) -> None:
+    with pytest.raises(Malformed, match="/penstock/v1/logs/pump-a"):
+        LogEntry.from_json("/penstock/v1/logs/pump-a", text)
+
+
+def test_who_leaves_is_eligible_until_enough_are_listed_again() -> None:
+    full = LogEntry(epoch=1, primary=A, replicas=(B, C), copies=3, copies_min=3)
+    without = full.without([B.disk])
+    assert (without.epoch, without.replicas, without.eligible) == (2, (C,), (B,))
+    assert not without.may_acknowledge
+    alone = without.without([C.disk])
+    assert set(alone.eligible) == {B, C}
+    back = alone.joined(B)
+    assert (back.replicas, back.eligible) == ((B,), (C,))
+    assert back.joined(C).eligible == ()
+
+
+def test_a_disk_that_takes_over_leaves_the_old_one_eligible_while_nothing_is_acknowledged() -> None:
+    entry = LogEntry(epoch=1, primary=A, replicas=(B,), needed=4).claimed(B)
+    assert (entry.epoch, entry.primary, entry.replicas) == (2, B, ())
+    assert entry.eligible == (Copy(A.pump, A.disk, 4),)
+    enough = LogEntry(epoch=1, primary=A, replicas=(B, C)).claimed(B)
+    assert (enough.replicas, enough.eligible) == ((C,), ())
+    again = entry.claimed(B)
+    assert (again.epoch, again.eligible) == (3, entry.eligible)
+
+
+def test_what_is_needed_rises_and_a_copy_grows_backwards_within_an_epoch() -> None:
+    entry = LogEntry(epoch=1, primary=A, replicas=(Copy("b", "b", 5),), needed=3)
+    assert not entry.may_claim("b")
+    assert entry.extended("b", 3).may_claim("b")
+    assert entry.needing(5).may_claim("b")
+    assert entry.needing(2).needed == 3
+    assert entry.extended("b", 3).epoch == entry.needing(9).epoch == 1

@@ -1,0 +1,234 @@
+"""Both sides of a log's copies, one step at a time; what they do together is simulated."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.cluster.log_entry import Copy, LogEntry
+from penstock.log.segment import BEGIN
+from penstock.log.segments import Place
+from pump.replicas.chain import Chain, Link
+from pump.replicas.claim import Claim
+from pump.replicas.messages import (
+    Acknowledge,
+    Append,
+    Ask,
+    Begin,
+    Cut,
+    Have,
+    Prepend,
+    ReadEntry,
+    Refusal,
+    Reply,
+    Send,
+    Standing,
+    StepDown,
+    Swap,
+    Sync,
+    Write,
+    WriteBefore,
+)
+from pump.replicas.primary import Primary
+from pump.replicas.replica import Replica
+
+A, B, C = (Copy(f"pump-{n}", f"disk-{n}") for n in "abc")
+OLD = (Link(0, 1, 100), Link(1, 3, 80))
+
+
+def entry(*replicas: Copy, epoch: int = 4, needed: int = 0) -> LogEntry:
+    return LogEntry(epoch=epoch, primary=A, replicas=replicas, needed=needed)
+
+
+def primary(*replicas: Copy, links: tuple[Link, ...] = OLD) -> Primary:
+    found = Primary(A, Chain(links), (entry(*replicas), 7))
+    assert found.start()[0] == Begin(links[-1].number + 1, 4)
+    return found
+
+
+def header(segment: int, epoch: int, previous: Link | None, at: int = 4) -> Append:
+    return Append(at, segment, epoch, 0, BEGIN, previous, None, 0)
+
+
+def test_two_logs_are_the_same_up_to_the_last_segment_of_the_same_epoch() -> None:
+    own = Chain((*OLD, Link(2, 4, 50)))
+    assert own.agreement(OLD) == Place(1, 80)
+    assert own.agreement((Link(0, 1, 100), Link(1, 2, 900))) == Place(0, 100)
+    assert own.agreement((Link(1, 3, 60), Link(2, 3, 60))) == Place(1, 60)
+    assert own.agreement((Link(7, 9, 60),)) is None
+    assert own.last_with_frames() == 2
+    assert Chain((*OLD, Link(2, 4, BEGIN), Link(3, 5, BEGIN))).last_with_frames() == 1
+
+
+def test_a_group_is_acknowledged_when_every_listed_disk_has_synced_it() -> None:
+    log = primary(B, C)
+    for copy in (B, C):
+        log.answered(copy.disk, Standing(4, OLD))
+    assert log.answered(B.disk, Have(4, Place(2, BEGIN), 0)) == []
+    assert log.answered(C.disk, Have(4, Place(2, BEGIN), 0)) == [Acknowledge(Place(2, BEGIN))]
+    assert log.is_ready
+    end = Place(2, BEGIN + 10)
+    request = Append(4, 2, 4, BEGIN, end.offset, None, None, 0)
+    assert log.appended(end) == [Send(B, request), Send(C, request)]
+    assert not log.is_ready
+    assert log.answered(B.disk, Have(4, end, 0)) == []
+    assert log.answered(C.disk, Have(4, end, 0)) == []
+    assert log.own_synced() == [Acknowledge(end)]
+
+
+def test_alone_a_primary_acknowledges_nothing_and_its_last_replica_stays_eligible() -> None:
+    log = primary(B)
+    log.answered(B.disk, Standing(4, OLD))
+    (swap,) = log.silent(B.disk)
+    assert isinstance(swap, Swap)
+    assert (swap.entry.epoch, swap.entry.replicas, swap.entry.eligible) == (5, (), (B,))
+    assert log.swapped(8) == [Begin(3, 5)]
+    assert log.own_synced() == []
+    assert not log.is_ready
+
+
+def test_a_copy_is_listed_with_the_first_segment_that_it_has() -> None:
+    log = primary(links=(Link(0, 1, 100), Link(1, 3, 80), Link(2, 3, BEGIN), Link(3, 3, 90)))
+    assert log.spare(C) == [Send(C, Ask(4))]
+    (begin,) = log.answered(C.disk, Standing(4, ()))
+    assert begin == Send(C, Append(4, 3, 3, 0, BEGIN, Link(2, 3, BEGIN), (), 0))
+    log.answered(C.disk, Have(4, Place(3, 90), 3))
+    swap, *_ = log.answered(C.disk, Have(4, Place(4, BEGIN), 3))
+    assert isinstance(swap, Swap)
+    assert swap.entry.replicas == (Copy(C.pump, C.disk, 3),)
+    log.swapped(8)
+    *_, older = log.answered(C.disk, Have(5, Place(5, BEGIN), 3))
+    assert older == Send(Copy(C.pump, C.disk, 3), Prepend(5, Link(2, 3, BEGIN)))
+
+
+def test_a_disk_that_may_be_listed_already_is_waited_for() -> None:
+    log = Primary(A, Chain(OLD), (LogEntry(epoch=4, primary=A, copies_min=1), 7))
+    assert Acknowledge(Place(2, BEGIN)) in log.start()
+    log.spare(B)
+    log.answered(B.disk, Standing(4, OLD))
+    (swap,) = log.answered(B.disk, Have(4, Place(2, BEGIN), 0))
+    assert isinstance(swap, Swap)
+    end = Place(2, BEGIN + 5)
+    log.appended(end)
+    assert log.own_synced() == []
+    assert log.answered(B.disk, Have(4, end, 0)) == [Acknowledge(end)]
+
+
+def test_a_swap_without_an_answer_is_repeated_until_the_entry_shows_what_became_of_it() -> None:
+    log = primary(B)
+    (swap,) = log.silent(B.disk)
+    assert isinstance(swap, Swap)
+    assert log.swapped(None) == [ReadEntry()]
+    assert log.entry_seen(entry(B), 7) == [swap]
+    assert log.entry_seen(swap.entry, 8) == [Begin(3, 5)]
+    assert log.swapped(8) == []
+    assert [type(action) for action in log.entry_seen(entry(epoch=9), 9)] == [StepDown]
+    assert log.is_over
+
+
+def test_a_copy_that_has_promised_a_later_epoch_gets_one_that_it_takes_part_in() -> None:
+    log = primary(B)
+    (swap,) = log.answered(B.disk, Refusal(5))
+    assert isinstance(swap, Swap)
+    assert (swap.entry.epoch, swap.entry.replicas) == (5, (B,))
+
+
+def test_what_a_failed_sync_left_is_followed_by_another_segment() -> None:
+    log = Primary(A, Chain(OLD), (LogEntry(epoch=4, primary=A, copies_min=1), 7))
+    log.start()
+    log.appended(Place(2, BEGIN + 50))
+    assert log.abandoned(Place(2, BEGIN)) == [Begin(3, 4)]
+    assert log.own_synced() == [Acknowledge(Place(3, BEGIN))]
+
+
+def test_a_copy_takes_what_fits_and_says_so_when_it_is_synced() -> None:
+    copy = Replica(Chain(OLD))
+    assert copy.receive(header(2, 4, Link(1, 3, 60))) == [
+        Cut(Place(1, 60)),
+        Write(2, 4, 0),
+        Sync(),
+        Reply(Have(4, Place(2, BEGIN), 0)),
+    ]
+    again = Append(4, 1, 3, BEGIN, 60, None, None, 0)
+    assert copy.receive(again) == [Reply(Have(4, Place(1, 60), 0))]
+    more = Append(4, 2, 4, BEGIN, 40, None, None, 0)
+    assert copy.receive(more)[:2] == [Write(2, 4, BEGIN), Sync()]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        header(2, 4, Link(1, 2, 80)),
+        header(2, 4, Link(1, 3, 81)),
+        header(5, 4, Link(4, 4, 80)),
+        header(2, 4, None),
+        Append(4, 1, 3, 90, 95, None, None, 0),
+        Append(4, 2, 4, BEGIN, 95, None, None, 0),
+        Append(4, 9, 4, 0, BEGIN, None, OLD[:1], 0),
+        Prepend(4, Link(5, 1, 50)),
+    ],
+)
+def test_a_copy_says_where_it_stands_about_what_does_not_fit(request_: Append) -> None:
+    copy = Replica(Chain(OLD))
+    assert copy.receive(request_) == [Reply(Standing(4, OLD))]
+    assert tuple(copy.chain.links) == OLD
+
+
+def test_a_copy_takes_nothing_of_an_epoch_before_its_promise_or_its_last_segment() -> None:
+    copy = Replica(Chain(OLD))
+    assert copy.receive(Ask(2)) == [Reply(Refusal(3))]
+    assert copy.receive(Ask(6)) == [Reply(Standing(6, OLD))]
+    assert copy.receive(header(2, 4, OLD[1])) == [Reply(Refusal(6))]
+
+
+def test_what_comes_late_cuts_no_segment_of_its_own_epoch() -> None:
+    copy = Replica(Chain((Link(0, 4, 60), Link(1, 4, 70))))
+    late = Append(4, 0, 4, 60, 80, None, None, 0)
+    assert copy.receive(late) == [Reply(Standing(4, tuple(copy.chain.links)))]
+    assert copy.receive(late._replace(epoch=5))[0] == Cut(Place(0, 60))
+
+
+def test_older_segments_are_put_before_the_first_one() -> None:
+    copy = Replica(Chain(OLD[1:]))
+    assert copy.receive(Prepend(4, OLD[0])) == [
+        WriteBefore(OLD[0]),
+        Reply(Have(4, Place(1, 0), 0)),
+    ]
+    assert copy.chain.first == 0
+
+
+def test_a_claim_promises_swaps_and_takes_no_answer_for_an_answer() -> None:
+    copy = Replica(Chain(OLD))
+    claim = Claim(B, copy)
+    assert claim.start() == [ReadEntry()]
+    (swap,) = claim.entry_seen(entry(B, C), 7)
+    assert isinstance(swap, Swap)
+    assert (swap.entry.primary, swap.entry.replicas, copy.promised) == (B, (C,), 5)
+    assert claim.swapped(None) == [ReadEntry()]
+    assert claim.entry_seen(entry(B, C), 7) == [swap]
+    claim.entry_seen(swap.entry, 8)
+    assert claim.won == (swap.entry, 8)
+
+
+@pytest.mark.parametrize("found", [entry(C), entry(Copy(B.pump, "another disk")), entry()])
+def test_a_disk_that_is_not_listed_claims_nothing(found: LogEntry) -> None:
+    claim = Claim(B, Replica(Chain(OLD)))
+    claim.start()
+    assert claim.entry_seen(found, 7) == []
+    assert claim.is_over
+    assert claim.won is None
+
+
+def test_a_copy_that_lacks_what_drainers_need_claims_nothing() -> None:
+    partial = Copy(B.pump, B.disk, 3)
+    assert not entry(partial, needed=2).may_claim(B.disk)
+    assert entry(partial, needed=3).may_claim(B.disk)
+
+
+def test_a_claim_is_lost_on_a_disk_that_has_promised_a_later_epoch_meanwhile() -> None:
+    copy = Replica(Chain(OLD))
+    claim = Claim(B, copy)
+    claim.entry_seen(entry(B), 7)
+    copy.receive(Ask(6))
+    claim.swapped(8)
+    assert claim.is_over
+    assert claim.won is None

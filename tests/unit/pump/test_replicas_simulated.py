@@ -1,0 +1,56 @@
+"""The copies of a log in simulated worlds: nothing breaks, and every rule is needed for that."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+
+import pytest
+
+import pump.replicas
+from tests.kit import replicas
+from tests.kit.replicas.rules import RULES, ShipsWithoutAsking
+from tests.kit.replicas.sweep import found_at, sweep
+from tests.kit.replicas.world import Rules
+
+SEEDS = 2_000
+SEEDS_OF_A_RULE = 2_000
+SEEDS_OF_A_SWEEP = 1_000_000
+
+
+def test_no_acknowledged_group_is_lost_whatever_fails() -> None:
+    blocks = list(sweep(0, SEEDS))
+    assert [line for counts in blocks for line in counts.violations] == []
+    # A world in which nothing happens would prove nothing.
+    assert sum(counts.frames for counts in blocks) > 5 * SEEDS
+    assert sum(counts.epochs for counts in blocks) > 3 * SEEDS
+    assert sum(counts.disks for counts in blocks) > SEEDS / 5
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_run_without_a_rule_is_found_out(name: str) -> None:
+    assert found_at(RULES[name], SEEDS_OF_A_RULE) is not None
+
+
+def test_a_primary_that_is_wrong_about_its_copies_is_put_right_by_them() -> None:
+    (counts,) = sweep(0, 200, Rules("ships without asking", primary=ShipsWithoutAsking))
+    assert counts.violations == []
+
+
+@pytest.mark.slow
+def test_a_million_runs_break_nothing(pytestconfig: pytest.Config) -> None:
+    """Continues where the last run was ended, as long as neither core nor simulation changed."""
+    cache = pytestconfig.cache
+    assert cache is not None
+    key = f"penstock/replicas/{_digest()}"
+    for counts in sweep(int(cache.get(key, 0)), SEEDS_OF_A_SWEEP):
+        sys.__stderr__.write(f"{counts}\n") if sys.__stderr__ else None
+        assert counts.violations == []
+        cache.set(key, counts.end)
+
+
+def _digest() -> str:
+    folders = [Path(package.__file__ or "").parent for package in (pump.replicas, replicas)]
+    sources = [path for folder in folders for path in sorted(folder.glob("*.py"))]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
