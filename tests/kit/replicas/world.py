@@ -46,6 +46,10 @@ class Violation(AssertionError):
     """Something that must hold does not."""
 
 
+class Stalled(Violation):
+    """Nothing is wrong with what is stored, but the log does not get on."""
+
+
 class Crash(Exception):
     """The machine died before an action."""
 
@@ -605,7 +609,7 @@ class World:
             is_all_streamed = self.streamed == len(self.acknowledged)
             if is_full and is_all_streamed and max(self.acknowledged, default=0) >= wanted:
                 return
-        raise Violation(f"progress: {ROUNDS_MAX} rounds do not settle {self.store.entry}")
+        raise Stalled(f"progress: {ROUNDS_MAX} rounds do not settle {self.store.entry}")
 
     def round(self) -> None:
         """Let everything happen once that is due."""
