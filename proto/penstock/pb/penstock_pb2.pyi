@@ -191,3 +191,97 @@ class TriggerGcReply(_message.Message):
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     message: str
     def __init__(self, message: _Optional[str] = ...) -> None: ...
+
+class LogName(_message.Message):
+    __slots__ = ("cluster_id", "node_id", "disk")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    DISK_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: int
+    node_id: str
+    disk: str
+    def __init__(self, cluster_id: _Optional[int] = ..., node_id: _Optional[str] = ..., disk: _Optional[str] = ...) -> None: ...
+
+class LogLink(_message.Message):
+    __slots__ = ("number", "epoch", "end")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    epoch: int
+    end: int
+    def __init__(self, number: _Optional[int] = ..., epoch: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class LogLinks(_message.Message):
+    __slots__ = ("links",)
+    LINKS_FIELD_NUMBER: _ClassVar[int]
+    links: _containers.RepeatedCompositeFieldContainer[LogLink]
+    def __init__(self, links: _Optional[_Iterable[_Union[LogLink, _Mapping]]] = ...) -> None: ...
+
+class FollowRequest(_message.Message):
+    __slots__ = ("log", "epoch", "ask", "append")
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ASK_FIELD_NUMBER: _ClassVar[int]
+    APPEND_FIELD_NUMBER: _ClassVar[int]
+    log: LogName
+    epoch: int
+    ask: LogAsk
+    append: LogAppend
+    def __init__(self, log: _Optional[_Union[LogName, _Mapping]] = ..., epoch: _Optional[int] = ..., ask: _Optional[_Union[LogAsk, _Mapping]] = ..., append: _Optional[_Union[LogAppend, _Mapping]] = ...) -> None: ...
+
+class LogAsk(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class LogAppend(_message.Message):
+    __slots__ = ("segment", "segment_epoch", "offset", "previous", "instead_of", "needed", "data")
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_FIELD_NUMBER: _ClassVar[int]
+    INSTEAD_OF_FIELD_NUMBER: _ClassVar[int]
+    NEEDED_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    segment: int
+    segment_epoch: int
+    offset: int
+    previous: LogLink
+    instead_of: LogLinks
+    needed: int
+    data: bytes
+    def __init__(self, segment: _Optional[int] = ..., segment_epoch: _Optional[int] = ..., offset: _Optional[int] = ..., previous: _Optional[_Union[LogLink, _Mapping]] = ..., instead_of: _Optional[_Union[LogLinks, _Mapping]] = ..., needed: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class PrependPiece(_message.Message):
+    __slots__ = ("log", "epoch", "link", "data")
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LINK_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    log: LogName
+    epoch: int
+    link: LogLink
+    data: bytes
+    def __init__(self, log: _Optional[_Union[LogName, _Mapping]] = ..., epoch: _Optional[int] = ..., link: _Optional[_Union[LogLink, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class FollowReply(_message.Message):
+    __slots__ = ("epoch", "standing", "have", "refused_by")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STANDING_FIELD_NUMBER: _ClassVar[int]
+    HAVE_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_BY_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    standing: LogLinks
+    have: LogHave
+    refused_by: int
+    def __init__(self, epoch: _Optional[int] = ..., standing: _Optional[_Union[LogLinks, _Mapping]] = ..., have: _Optional[_Union[LogHave, _Mapping]] = ..., refused_by: _Optional[int] = ...) -> None: ...
+
+class LogHave(_message.Message):
+    __slots__ = ("segment", "offset", "first")
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    segment: int
+    offset: int
+    first: int
+    def __init__(self, segment: _Optional[int] = ..., offset: _Optional[int] = ..., first: _Optional[int] = ...) -> None: ...

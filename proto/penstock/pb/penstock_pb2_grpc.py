@@ -652,3 +652,124 @@ class Drainer:
             timeout,
             metadata,
             _registered_method=True)
+
+
+class ReplicaStub:
+    """Takes copies of another Pump's log; what is asked, and answered, is in pump/replicas/messages.py.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Follow = channel.unary_unary(
+                '/penstock.Replica/Follow',
+                request_serializer=penstock_dot_pb_dot_penstock__pb2.FollowRequest.SerializeToString,
+                response_deserializer=penstock_dot_pb_dot_penstock__pb2.FollowReply.FromString,
+                _registered_method=True)
+        self.Prepend = channel.stream_unary(
+                '/penstock.Replica/Prepend',
+                request_serializer=penstock_dot_pb_dot_penstock__pb2.PrependPiece.SerializeToString,
+                response_deserializer=penstock_dot_pb_dot_penstock__pb2.FollowReply.FromString,
+                _registered_method=True)
+
+
+class ReplicaServicer:
+    """Takes copies of another Pump's log; what is asked, and answered, is in pump/replicas/messages.py.
+    """
+
+    def Follow(self, request, context):
+        """A question, or some bytes of one segment; a primary has one such call under way for each copy.
+        The reply to bytes comes after they are on the disk.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Prepend(self, request_iterator, context):
+        """A whole segment, in pieces, for a copy that begins with its successor; live groups go beside it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_ReplicaServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Follow': grpc.unary_unary_rpc_method_handler(
+                    servicer.Follow,
+                    request_deserializer=penstock_dot_pb_dot_penstock__pb2.FollowRequest.FromString,
+                    response_serializer=penstock_dot_pb_dot_penstock__pb2.FollowReply.SerializeToString,
+            ),
+            'Prepend': grpc.stream_unary_rpc_method_handler(
+                    servicer.Prepend,
+                    request_deserializer=penstock_dot_pb_dot_penstock__pb2.PrependPiece.FromString,
+                    response_serializer=penstock_dot_pb_dot_penstock__pb2.FollowReply.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'penstock.Replica', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('penstock.Replica', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Replica:
+    """Takes copies of another Pump's log; what is asked, and answered, is in pump/replicas/messages.py.
+    """
+
+    @staticmethod
+    def Follow(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.Replica/Follow',
+            penstock_dot_pb_dot_penstock__pb2.FollowRequest.SerializeToString,
+            penstock_dot_pb_dot_penstock__pb2.FollowReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Prepend(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/penstock.Replica/Prepend',
+            penstock_dot_pb_dot_penstock__pb2.PrependPiece.SerializeToString,
+            penstock_dot_pb_dot_penstock__pb2.FollowReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

@@ -1,0 +1,135 @@
+"""Wire: what a primary and a copy say to each other, as the messages of `penstock.Replica`.
+
+The core knows places only; on the wire the bytes that an Append is about are in it, and its end is
+where they end.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penstock.log.segments import Place
+from penstock.pb import penstock_pb2 as pb
+from pump.replicas.chain import Link
+from pump.replicas.messages import Answer, Append, Ask, Have, Refusal, Standing
+
+FOLLOW_METHOD = "/penstock.Replica/Follow"
+PREPEND_METHOD = "/penstock.Replica/Prepend"
+
+
+class Name(NamedTuple):
+    """Whose log is meant, in which cluster, and on which disk the copy is."""
+
+    cluster_id: int
+    node_id: str
+    disk: str
+
+    def message(self) -> pb.LogName:
+        """Return what is sent."""
+        return pb.LogName(cluster_id=self.cluster_id, node_id=self.node_id, disk=self.disk)
+
+    @classmethod
+    def of(cls, message: pb.LogName) -> Name:
+        """Read what was sent."""
+        return cls(message.cluster_id, message.node_id, message.disk)
+
+
+class SignOfLife(NamedTuple):
+    """Says that the primary of this epoch runs; it is answered by nothing, or by a refusal."""
+
+    epoch: int
+
+
+Followed = Ask | Append | SignOfLife
+
+
+def encode_request(name: Name, request: Followed, data: bytes = b"") -> bytes:
+    """Return a `FollowRequest`; `data` are the bytes of an Append."""
+    message = pb.FollowRequest(log=name.message(), epoch=request.epoch)
+    if isinstance(request, Ask):
+        message.ask.SetInParent()
+    elif isinstance(request, Append):
+        message.append.CopyFrom(_append_message(request, data))
+    return message.SerializeToString()
+
+
+def decode_request(data: bytes) -> tuple[Name, Followed, bytes]:
+    """Read a `FollowRequest`; raises `DecodeError`."""
+    message = pb.FollowRequest.FromString(data)
+    name, kind = Name.of(message.log), message.WhichOneof("request")
+    if kind == "append":
+        return name, _append_of(message.epoch, message.append), message.append.data
+    return name, (Ask if kind == "ask" else SignOfLife)(message.epoch), b""
+
+
+def encode_answer(epoch: int, answer: Answer | None) -> bytes:
+    """Return a `FollowReply`; None answers a sign of life."""
+    reply = pb.FollowReply(epoch=epoch)
+    if isinstance(answer, Standing):
+        reply.standing.CopyFrom(_links_message(answer.links))
+    elif isinstance(answer, Have):
+        place = answer.place
+        reply.have.CopyFrom(
+            pb.LogHave(segment=place.segment, offset=place.offset, first=answer.first)
+        )
+    elif isinstance(answer, Refusal):
+        reply.refused_by = answer.promised
+    return reply.SerializeToString()
+
+
+def decode_answer(data: bytes) -> Answer | None:
+    """Read a `FollowReply`; raises `DecodeError`."""
+    reply = pb.FollowReply.FromString(data)
+    kind = reply.WhichOneof("answer")
+    if kind == "standing":
+        return Standing(reply.epoch, _links_of(reply.standing))
+    if kind == "have":
+        have = reply.have
+        return Have(reply.epoch, Place(have.segment, have.offset), have.first)
+    return Refusal(reply.refused_by) if kind == "refused_by" else None
+
+
+def link_message(link: Link) -> pb.LogLink:
+    """Return a link as it is sent."""
+    return pb.LogLink(number=link.number, epoch=link.epoch, end=link.end)
+
+
+def link_of(message: pb.LogLink) -> Link:
+    """Read a link."""
+    return Link(message.number, message.epoch, message.end)
+
+
+def _append_message(request: Append, data: bytes) -> pb.LogAppend:
+    message = pb.LogAppend(
+        segment=request.segment,
+        segment_epoch=request.segment_epoch,
+        offset=request.offset,
+        needed=request.needed,
+        data=data,
+    )
+    if request.previous is not None:
+        message.previous.CopyFrom(link_message(request.previous))
+    if request.instead_of is not None:
+        message.instead_of.CopyFrom(_links_message(request.instead_of))
+    return message
+
+
+def _append_of(epoch: int, message: pb.LogAppend) -> Append:
+    return Append(
+        epoch=epoch,
+        segment=message.segment,
+        segment_epoch=message.segment_epoch,
+        offset=message.offset,
+        end=message.offset + len(message.data),
+        previous=link_of(message.previous) if message.HasField("previous") else None,
+        instead_of=_links_of(message.instead_of) if message.HasField("instead_of") else None,
+        needed=message.needed,
+    )
+
+
+def _links_message(links: tuple[Link, ...]) -> pb.LogLinks:
+    return pb.LogLinks(links=map(link_message, links))
+
+
+def _links_of(message: pb.LogLinks) -> tuple[Link, ...]:
+    return tuple(map(link_of, message.links))

@@ -1,0 +1,66 @@
+"""What a primary and a copy say to each other is the same on both ends of the wire."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.log.segments import Place
+from pump.replicas.chain import Link
+from pump.replicas.messages import Append, Ask, Have, Refusal, Standing
+from pump.replicas.wire import (
+    Name,
+    SignOfLife,
+    decode_answer,
+    decode_request,
+    encode_answer,
+    encode_request,
+)
+
+NUMBERS = st.integers(0, (1 << 63) - 1)
+LINKS = st.builds(Link, NUMBERS, NUMBERS, NUMBERS)
+CHAINS = st.lists(LINKS, max_size=5).map(tuple)
+NAMES = st.builds(Name, NUMBERS, st.text(), st.text())
+
+
+@st.composite
+def appends(draw: st.DrawFn) -> tuple[Append, bytes]:
+    data, offset = draw(st.binary(max_size=50)), draw(st.integers(0, 1 << 40))
+    previous, instead_of = draw(st.none() | LINKS), draw(st.none() | CHAINS)
+    request = Append(
+        *(draw(NUMBERS), draw(NUMBERS), draw(NUMBERS), offset, offset + len(data)),
+        previous=previous,
+        instead_of=instead_of,
+        needed=draw(NUMBERS),
+    )
+    return request, data
+
+
+@given(NAMES, appends())
+def test_an_append_arrives_as_it_was_sent(name: Name, sent: tuple[Append, bytes]) -> None:
+    request, data = sent
+    assert decode_request(encode_request(name, request, data)) == (name, request, data)
+
+
+@given(NAMES, st.builds(Ask, NUMBERS) | st.builds(SignOfLife, NUMBERS))
+def test_a_question_and_a_sign_of_life_arrive_as_such(name: Name, sent: Ask | SignOfLife) -> None:
+    arrived = decode_request(encode_request(name, sent))
+    assert arrived == (name, sent, b"")
+    assert type(arrived[1]) is type(sent)
+
+
+@given(
+    NUMBERS,
+    st.none()
+    | st.builds(Standing, st.just(0), CHAINS)
+    | st.builds(Have, st.just(0), st.builds(Place, NUMBERS, NUMBERS), NUMBERS)
+    | st.builds(Refusal, NUMBERS),
+)
+def test_an_answer_arrives_as_it_was_sent(
+    epoch: int, answer: Standing | Have | Refusal | None
+) -> None:
+    if isinstance(answer, Standing | Have):
+        answer = answer._replace(epoch=epoch)
+    arrived = decode_answer(encode_answer(epoch, answer))
+    assert arrived == answer
+    assert type(arrived) is type(answer)
