@@ -5,8 +5,8 @@
     replica             what a copy takes, cuts, and says that it has
     chain, messages     what logs are compared by; what both sides say, and ask to be done
 
-Events are methods, and each returns the actions that it asks for. No Pump uses it yet: with one
-copy, which is what there is, nothing of this is on a disk or a wire.
+Events are methods, and each returns the actions that it asks for. `pump.copies` carries them out.
+With one copy nothing of this is on a disk or a wire.
 
 The rules. R1: a listed disk has all that was acknowledged, from its first segment on. R2: what is
 acknowledged is synced on every listed disk, and there are enough of them. R3: a disk takes nothing
