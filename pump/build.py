@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 SERVER_GRACE_S = 0.5
 """For calls under way; streams of batches stay open indefinitely and are then cut."""
 
-_HEALTH = "/grpc.health."
+_HEALTH = "/grpc.health.v1.Health/"
 
 
 class Foundation(NamedTuple):
@@ -232,6 +232,8 @@ class Entrance:
         self.pages = HttpStatus("a Pump that is starting")
         self.waits_for = "its data folder is being opened"
         """The answer to every caller until `open`."""
+        self.let_in = {_HEALTH}
+        """What the methods begin with that are served before `open`."""
         self._status_addr = config.status_addr
         self._began_s = time.monotonic()
         self._is_open = False
@@ -245,6 +247,10 @@ class Entrance:
         self.pages.add("GET", "/metrics", self._metrics, "for Prometheus: the state, no more")
         await self.server.start()
         await self.pages.start(self._status_addr, self.port, self.security)
+
+    def let_through(self, service: str) -> None:
+        """Serve this service, which was added, also before `open`."""
+        self.let_in.add(f"/{service}/")
 
     def open(self, title: str, state: Callable[[], NodeState]) -> None:
         """Let all calls through to the services that were added, and make room for their pages."""
@@ -286,7 +292,8 @@ class _Doorkeeper(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def service(self, details: Any) -> Any:
         """Return a handler that refuses; None lets the call through."""
-        if not self._entrance.problem or details.method.startswith(_HEALTH):
+        service = details.method[: details.method.rindex("/") + 1]
+        if not self._entrance.problem or service in self._entrance.let_in:
             return None
         return grpc.stream_stream_rpc_method_handler(self._refuse)
 

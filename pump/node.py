@@ -32,6 +32,8 @@ from pump.copies.beginning import Beginning
 from pump.copies.replication import Cluster, Replication
 from pump.copies.shipping import Deposed
 from pump.counters import Counters, MeteredFiles
+from pump.service.grpc_server import add_service
+from pump.service.replica_service import REPLICA_SERVICE, ReplicaService
 from pump.store.storage import Storage
 
 log = logging.getLogger(__name__)
@@ -71,7 +73,11 @@ async def run(config: PumpConfig, stop: asyncio.Event) -> None:
         replication = await _first_answer(open_replication, config, stop)
         if replication is None:
             return
-        stack.push_async_callback(asyncio.to_thread, replication.close)
+        stack.push_async_callback(replication.end)
+        if (taken := await replication.take_copies()) is not None:
+            add_service(entrance.server, REPLICA_SERVICE, ReplicaService(taken).methods())
+            entrance.let_through(REPLICA_SERVICE)
+            await _first_answer(replication.offer, config, stop)
         beginning = Beginning(replication, partial(setattr, entrance, "waits_for"), stop)
         found = await beginning.run(storage, partial(_opened, config, counters, stack), stack)
         if found is None:

@@ -700,7 +700,33 @@ class Code(Enum):
         "Add `name=URL` of that outbox to `resolver.url` of every Pump.",
     )
 
-    # Copies of a Pump's log on other Pumps.
+    # What a Pump refuses of another one that has a copy of its log here.
+
+    COPY_OTHER_DISK = (
+        3301,
+        "A Pump asks for the copy of its log on a disk that this Pump does not have.",
+        "The request is refused. The Pump that asks takes the disk off the list of its log's"
+        " copies, and looks for another one.",
+        "Nothing, if the data folder was replaced or lost. Was it restored from a copy of another"
+        " machine's? Then stop that Pump: two with one folder must not run.",
+    )
+    COPY_MALFORMED = (
+        3302,
+        "A Pump sent something for the copy of its log that contradicts itself.",
+        "It is refused, and the copy stays as it was. The Pump that sent it continues with the"
+        " other copies of its log.",
+        "Do the Pumps run different versions? Upgrade the one with the copy first. If they are the"
+        " same, look at the network between the two, or report it as a defect.",
+    )
+    COPY_NOT_FOLLOWED = (
+        3303,
+        "The copy of a log takes nothing at the moment.",
+        "The Pump that asks tries again. If that lasts, it takes the disk off its list.",
+        "A Pump may be running on the copy, which took over the log. Otherwise look at the lines"
+        " before this one: they say why the folder of the copy cannot be opened.",
+    )
+
+    # What a Pump says of the copies of its own log.
 
     TOO_FEW_COPIES = (
         3304,

@@ -109,6 +109,25 @@ def has_disk_id(folder: Path) -> bool:
     return (folder / _DISK_FILE).exists()
 
 
+def mark_copy(folder: Path, node_id: str, cluster_id: int, disk: str) -> None:
+    """Give the folder of a copy the name, the cluster and the disk that a Pump's own has.
+
+    So a Pump can take over on it as it is. Raises `NeedsOperator` if it bears others already.
+    """
+    kept_node_id(folder, node_id, node_id)
+    refuse_other_cluster(folder, cluster_id)
+    path = folder / _DISK_FILE
+    if not path.exists():
+        replace_file(path, f"{disk}\n".encode())
+    elif kept_disk_id(folder) != disk:
+        raise NeedsOperator(
+            f"{folder} is a copy on another disk, {kept_disk_id(folder)}",
+            hint="was the data folder put together from those of two machines? move this folder"
+            " out of it; the log's primary makes another copy",
+            code=Code.DATA_DIR_OTHER,
+        )
+
+
 def refuse_other_cluster(folder: Path, cluster_id: int) -> None:
     """Raise `NeedsOperator` for a data folder of another cluster; its id stays with the data.
 

@@ -28,6 +28,7 @@ from penstock.errors import PenstockError
 from penstock.log.files import OsFiles, sync_folder
 from penstock.log.segments import begin_log
 from penstock.security.tls import Tls
+from pump.cluster.copies import Copies
 from pump.cluster.identity import Identity, has_disk_id, kept_disk_id
 from pump.cluster.membership import Membership
 from pump.config import PumpConfig
@@ -70,6 +71,8 @@ class Replication:
         self._disks: Mapping[str, Disk] = {}
         self._logs: Mapping[str, LogEntry] = {}
         self._offered: Offered | None = None
+        self.followed: Copies | None = None
+        """The copies of other logs; None until they are taken."""
         self._watches: list[Cancellable] = []
 
     @classmethod
@@ -89,17 +92,37 @@ class Replication:
         return opened
 
     def _begin(self) -> None:
-        disks = EtcdDisks(self._cluster.etcd)
         self._disk = kept_disk_id(self._config.data_dir)
-        self._watches.append(disks.watch(self._note_disks))
+        self._watches.append(EtcdDisks(self._cluster.etcd).watch(self._note_disks))
         self._watches.append(self._entries.watch_all(self._note_logs))
-        if not self._config.taken_over_by:
-            identity = self._identity
-            disk = Disk(self._disk, identity.node_id, identity.host, identity.labels)
-            self._offered = disks.offer(disk)
+
+    async def take_copies(self) -> Copies | None:
+        """Begin to take copies of other logs; None for a Pump that does not.
+
+        Once its callers are let in, `offer` lists the disk.
+        """
+        if not self._disk or self._config.taken_over_by:
+            return None
+        self.followed = Copies(
+            self._config.data_dir, cluster_id=self._cluster.cluster_id, disk=self._disk
+        )
+        await self.followed.start()
+        return self.followed
+
+    def offer(self) -> None:
+        """List the own disk as one that takes copies; Retryable without etcd."""
+        identity = self._identity
+        disk = Disk(self._disk, identity.node_id, identity.host, identity.labels)
+        self._offered = EtcdDisks(self._cluster.etcd).offer(disk)
+
+    async def end(self) -> None:
+        """List the disk no longer, and take no more copies."""
+        await asyncio.to_thread(self.close)
+        if self.followed is not None:
+            await self.followed.close()
 
     def close(self) -> None:
-        """Take no more copies, and list the disk no longer."""
+        """List the disk no longer."""
         for watch in self._watches:
             watch.cancel()
         if self._offered is not None:

@@ -120,6 +120,15 @@ class Head(NamedTuple):
         _, _, _, previous_end, epoch, ts = _CHECKED_WITH_EPOCH.unpack_from(data)
         return cls(number, previous_end, ts, epoch)
 
+    @classmethod
+    def received(cls, data: bytes) -> Head | None:
+        """Read the header at the beginning of `data`; None unless it is one, byte for byte."""
+        if len(data) < BEGIN:
+            return None
+        head = cls.decoded(data)
+        checked = head.encoded()
+        return head if checked + _CRC.pack(value(checked)) == data[:BEGIN] else None
+
     def segment(self, path: Path, seed: int) -> Segment:
         """Return the segment that begins with this."""
         return Segment(
@@ -289,11 +298,14 @@ def read_large(file: File, place: int, end: int, seed: int) -> Frame:
     return Frame(payload, header.synced, place + HEADER_SIZE + header.length)
 
 
-def find_end(file: File, segment: Segment, known_end: int) -> None:
+def find_end(
+    file: File, segment: Segment, known_end: int, *, catching_up_from: int | None = None
+) -> None:
     """Set the end of the last segment, cut what a crash tore, and make the rest durable.
 
-    Frames before `known_end` are known to be durable. Raises `Corrupt` for damage before a place
-    that was on the disk, `CutShort` when the file ends before `known_end`.
+    Frames before `known_end` are known to be durable. Of a copy, whose frames say what was on the
+    primary's disk, those that end after `catching_up_from` prove nothing. Raises `Corrupt` for
+    damage before a place that was on the disk, `CutShort` when the file ends before `known_end`.
     """
     size = file.size()
     if size < known_end:
@@ -310,7 +322,10 @@ def find_end(file: File, segment: Segment, known_end: int) -> None:
             end = block.end
             proven = max(proven, block.synced)
     except BrokenAt as broken:
-        if _was_synced(file, broken.offset, size, segment.seed):
+        is_proof = catching_up_from is None or (
+            _frame_end(file, broken.offset, segment.seed) <= catching_up_from
+        )
+        if is_proof and _was_synced(file, broken.offset, size, segment.seed):
             raise Corrupt(
                 str(segment.path), broken.offset, broken.what, code=Code.SEGMENT_DAMAGED
             ) from broken
@@ -325,6 +340,8 @@ def find_end(file: File, segment: Segment, known_end: int) -> None:
             log.info("%s: ends at offset %d, with zeros behind that", segment.path, broken.offset)
         file.truncate(end)
         _cut()
+    if catching_up_from is not None:
+        proven = min(proven, catching_up_from)
     if end > proven:
         _rewrite(file, proven, end)
         _rewritten()
@@ -354,6 +371,26 @@ def _check_known(file: File, segment: Segment, known_end: int, size: int) -> Non
         f"the frames end here, but there were some up to {known_end}",
         code=Code.SEGMENT_CUT_SHORT,
     )
+
+
+def last_synced(data: bytes, offset: int, seed: int) -> int:
+    """Return what the last frame that begins in `data` says of its file; 0 if none does.
+
+    `data` are a part of the file, from `offset` on, and need not begin or end with a frame.
+    """
+    at = data.rfind(MAGIC)
+    while at >= 0:
+        header = decode_header(data, at, offset=offset + at, seed=seed)
+        if header is not None:
+            return header.synced
+        at = data.rfind(MAGIC, 0, at + len(MAGIC) - 1)
+    return 0
+
+
+def _frame_end(file: File, place: int, seed: int) -> int:
+    """Return where the frame at `place` ends, or its header if that is not whole."""
+    header = decode_header(file.read(place, HEADER_SIZE), 0, offset=place, seed=seed)
+    return place + HEADER_SIZE + (header.length if header is not None else 0)
 
 
 def _last_frame_end(file: File, before: int, seed: int) -> int:

@@ -53,7 +53,7 @@ from penstock.log.segment import (
 log = logging.getLogger(__name__)
 
 SEGMENT_BYTES_MAX = 512 << 20
-_EXTENDED_BYTES = 16 << 20
+EXTENDED_BYTES = 16 << 20
 """By how much the live file is extended at a time; what is not written is cut at its end."""
 _segment_dropped = failpoints.point("log.purge.segment_dropped")
 _marked = failpoints.point("log.close.marked")
@@ -337,7 +337,7 @@ class Segments:
     def _extend(self, end: int) -> None:
         """Have room for a write that ends at `end`, and for some more; without it, that is fine."""
         most = max(end, self._bytes_max)
-        self._extended = max(end, self._file.extend(min(end + _EXTENDED_BYTES, most)))
+        self._extended = max(end, self._file.extend(min(end + EXTENDED_BYTES, most)))
 
 
 class MissingSegments(Corrupt):

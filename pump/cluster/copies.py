@@ -1,0 +1,337 @@
+"""Copies: the logs of other Pumps that this Pump keeps a copy of, each followed by its own thread.
+
+    copies/pump-1/          the log of pump-1; the folder's name is its node id, quoted as in a URL
+        .node .cluster      as in the data folder of a Pump, so that one can take over on it
+        .disk               this Pump's, for the copy is on the same disk
+        .lock               held while the log is followed
+        log/                the copy, see penstock/log/copied_log.py
+
+A request for a log is carried out after those before it, by a thread that does nothing else: a sync
+takes milliseconds, and neither the Pump's own writes nor another log may wait for it. The segments
+that are sent whole are written beside that, by others, and only put in place in their turn.
+
+`close_one` lets go of a folder so that a Pump can run on it. It leaves its index there, which holds
+only for the log as it was then; so the index is removed before the log is followed again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import shutil
+import time
+from collections.abc import AsyncIterable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+from urllib.parse import quote, unquote
+
+from penstock.codes import Code
+from penstock.errors import Malformed, NeedsOperator, PenstockError, Retryable
+from penstock.log.copied_log import OlderSegment
+from penstock.log.files import OsFiles, sync_folder
+from penstock.log.segments import Place
+from pump.cluster.identity import mark_copy
+from pump.replicas.followed_log import FollowedLog
+from pump.replicas.messages import Answer, Prepend, Refusal, Standing
+from pump.replicas.wire import Followed, Name, SignOfLife
+from pump.store.recovery import lock_folder
+
+log = logging.getLogger(__name__)
+
+COPIES_FOLDER = "copies"
+_DROPPED = "+dropped"
+"""What the name of a folder ends with that is being deleted; no quoted node id has a plus."""
+_WAITING_MAX = 16
+"""Requests for one log: a primary has one under way, and a new one for each connection."""
+_FILES = OsFiles()
+
+_Result = TypeVar("_Result")
+
+
+class CopyStatus(NamedTuple):
+    """What there is of one copy: for status pages."""
+
+    first: int
+    end: Place | None
+    """None for a copy that has nothing, or is not open."""
+    epoch: int
+    bytes: int
+    problem: str
+    """Why the last request failed; empty if it did not."""
+
+
+class _Copy:
+    """One copy: its folder, its thread, and when its primary was heard of."""
+
+    def __init__(self, node_id: str, folder: Path) -> None:
+        self.node_id = node_id
+        self.folder = folder
+        self.log = FollowedLog(folder / "log", _FILES)
+        self.thread = ThreadPoolExecutor(1, "pump-copy")
+        self.waiting = 0
+        self.heard_s: float | None = None
+        self.is_closed = False
+        self.problem = ""
+        self._lock: int | None = None
+
+    def hold(self, mark: Callable[[Path], None]) -> None:
+        """Lock the folder, unless it is, and see that it is that of a copy and of nothing else."""
+        if self._lock is not None:
+            return
+        for folder in (self.folder.parent, self.folder):
+            _FILES.names(folder)  # Creates it, durably.
+        try:
+            lock = lock_folder(self.folder)
+        except NeedsOperator as error:
+            raise Retryable(
+                f"the copy of {self.node_id} is in use: {error.problem}",
+                code=Code.COPY_NOT_FOLLOWED,
+            ) from error
+        try:
+            mark(self.folder)
+            if (self.folder / "index").exists():
+                shutil.rmtree(self.folder / "index")
+                sync_folder(self.folder)
+        except BaseException:
+            os.close(lock)
+            raise
+        self._lock = lock
+
+    def let_go(self) -> None:
+        """Close the log and release the folder."""
+        self.log.close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def delete(self) -> None:
+        """Delete the folder, which is held, durably: it is a copy until it has another name."""
+        self.log.close()
+        dropped = self.folder.with_name(self.folder.name + _DROPPED)
+        shutil.rmtree(dropped, ignore_errors=True)
+        self.folder.rename(dropped)
+        sync_folder(dropped.parent)
+        self.let_go()
+        shutil.rmtree(dropped)
+        sync_folder(dropped.parent)
+
+
+class Copies:
+    """All copies of other Pumps' logs in one data folder; for one event loop."""
+
+    def __init__(
+        self,
+        data_folder: Path,
+        *,
+        cluster_id: int,
+        disk: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folder = data_folder / COPIES_FOLDER
+        self._cluster_id = cluster_id
+        self._disk = disk
+        self._clock = clock
+        self._copies: dict[str, _Copy] = {}
+        self._is_closed = False
+        self._drafts = itertools.count()
+        # What one thread does with a draft is over before it does the next thing with it.
+        self._draft_thread = ThreadPoolExecutor(1, "pump-copy-older")
+
+    async def start(self) -> None:
+        """Open all copies that there are; one that cannot be opened says so in its status."""
+        names = sorted(path.name for path in self._folder.glob("*") if path.is_dir())
+        for name in names:
+            if name.endswith(_DROPPED):
+                await asyncio.to_thread(shutil.rmtree, self._folder / name, ignore_errors=True)
+            elif _folder_name(unquote(name)) != name:
+                log.warning("%s: no folder of a copy, left alone", self._folder / name)
+            else:
+                self._copies[unquote(name)] = _Copy(unquote(name), self._folder / name)
+        opened = (self._in_turn(copy, copy.log.open) for copy in self._copies.values())
+        for failure in await asyncio.gather(*opened, return_exceptions=True):
+            if isinstance(failure, BaseException):
+                log.error("a copy of another Pump's log cannot be opened: %s", failure)
+
+    async def close(self) -> None:
+        """Stop to follow all logs, and let go of their folders; no call may be under way."""
+        self._is_closed = True
+        copies = self._copies.values()
+        loop = asyncio.get_running_loop()
+        await asyncio.gather(*(loop.run_in_executor(c.thread, c.let_go) for c in copies))
+        for thread in (self._draft_thread, *(copy.thread for copy in copies)):
+            thread.shutdown(wait=False)
+
+    # What a primary asks.
+
+    async def follow(self, name: Name, request: Followed, data: bytes) -> Answer | None:
+        """Carry out a request after those before it, and return the answer.
+
+        `data` are the bytes of an Append. Raises `NeedsOperator` for another cluster or disk,
+        `Malformed`, `Corrupt` for a copy that is damaged, and `Retryable` for everything else.
+        """
+        copy = self._asked(name)
+        if copy is None:
+            if isinstance(request, SignOfLife):
+                return None
+            folder = self._folder / _folder_name(name.node_id)
+            copy = self._copies[name.node_id] = _Copy(name.node_id, folder)
+        if refusal := self._heard(copy, request.epoch):
+            return refusal
+        if isinstance(request, SignOfLife):
+            return None
+        return await self._answered(copy, lambda: copy.log.answer(request, data))
+
+    async def prepend(self, name: Name, request: Prepend, pieces: AsyncIterable[bytes]) -> Answer:
+        """Take a whole older segment while live groups continue; raises what `follow` does."""
+        copy = self._asked(name)
+        if copy is None:
+            return Standing(request.epoch, ())
+        if refusal := self._heard(copy, request.epoch):
+            return refusal
+        aside = partial(asyncio.get_running_loop().run_in_executor, self._draft_thread)
+        older = await aside(OlderSegment, _FILES, copy.log.folder, request.link, next(self._drafts))
+        try:
+            async for data in pieces:
+                await aside(older.write, data)
+            await aside(older.finish)
+            return await self._answered(copy, lambda: copy.log.prepend(request, older))
+        finally:
+            await aside(older.drop)
+
+    # What this Pump wants to know, and does with a copy.
+
+    def names(self) -> list[str]:
+        """Return the node ids of the Pumps whose logs have a copy here."""
+        return sorted(self._copies)
+
+    def last_heard_s(self, node_id: str) -> float | None:
+        """Return when the primary of a log last asked for something, by the monotonic clock.
+
+        None if it has not since this Pump started. What is of an earlier epoch does not count.
+        """
+        return self._copies[node_id].heard_s
+
+    def standing(self, node_id: str) -> CopyStatus:
+        """Return what there is of a copy."""
+        copy = self._copies[node_id]
+        links = copy.log.links
+        end = Place(links[-1].number, links[-1].end) if links else None
+        return CopyStatus(
+            links[0].number if links else 0,
+            end,
+            links[-1].epoch if links else 0,
+            sum(link.end for link in links),
+            copy.problem,
+        )
+
+    async def close_one(self, node_id: str) -> None:
+        """Stop to follow a log and let go of its folder, for a Pump to run on it.
+
+        All of the copy is on the disk then. Raises what opening it raises; it is closed all the
+        same.
+        """
+        copy = self._copies[node_id]
+        copy.is_closed = True
+        try:
+            await self._in_turn(copy, copy.log.open)
+        finally:
+            await asyncio.get_running_loop().run_in_executor(copy.thread, copy.let_go)
+
+    async def open_one(self, node_id: str) -> None:
+        """Follow a log again that was closed; raises what opening it raises."""
+        copy = self._copies[node_id]
+        copy.is_closed = False
+        await self._in_turn(copy, copy.log.open)
+
+    async def drop(self, node_id: str) -> None:
+        """Delete a copy that is needed no more, durably; raise `Retryable` if that fails."""
+        copy = self._copies[node_id]
+        copy.is_closed = True
+        await self._in_turn(copy, copy.delete)
+        del self._copies[node_id]
+        copy.thread.shutdown(wait=False)
+
+    def _asked(self, name: Name) -> _Copy | None:
+        """Return the copy that is meant, None if there is none; raise what must not be served."""
+        if name.cluster_id != self._cluster_id:
+            raise NeedsOperator(
+                f"a copy for cluster {name.cluster_id} is asked of a Pump of {self._cluster_id}",
+                hint="check --etcd-urls of the Pump that asks",
+                code=Code.CLUSTER_MISMATCH,
+            )
+        if name.disk != self._disk:
+            raise NeedsOperator(
+                f"{name.node_id} asks for its copy on disk {name.disk}, but this is {self._disk}",
+                hint="the data folder was replaced, and what it held is not here; the Pump that"
+                " asks takes that disk off its list",
+                code=Code.COPY_OTHER_DISK,
+            )
+        if not name.node_id:
+            raise Malformed(
+                "a copy is asked for without the node id of its Pump",
+                hint="the Pump that asks has a defect, or is a newer Penstock",
+                code=Code.COPY_MALFORMED,
+            )
+        copy = self._copies.get(name.node_id)
+        if self._is_closed or (copy is not None and copy.is_closed):
+            raise _not_followed(name.node_id)
+        return copy
+
+    def _heard(self, copy: _Copy, epoch: int) -> Refusal | None:
+        """Take note that a primary is there, or return the refusal of one that is deposed."""
+        if epoch < copy.log.promised:
+            return Refusal(copy.log.promised)
+        copy.heard_s = self._clock()
+        return None
+
+    async def _answered(self, copy: _Copy, work: Callable[[], Answer]) -> Answer:
+        if copy.is_closed:  # Since the request came.
+            raise _not_followed(copy.node_id)
+        if copy.waiting >= _WAITING_MAX:
+            raise Retryable(
+                f"{copy.waiting} requests for the copy of {copy.node_id} wait for its disk",
+                code=Code.COPY_NOT_FOLLOWED,
+            )
+        return await self._in_turn(copy, work)
+
+    async def _in_turn(self, copy: _Copy, work: Callable[[], _Result]) -> _Result:
+        """Do something in the copy's thread, with its folder held, after what came before."""
+        copy.waiting += 1
+        try:
+            loop = asyncio.get_running_loop()
+            done = await loop.run_in_executor(copy.thread, self._held, copy, work)
+        except PenstockError as error:
+            copy.problem = str(error)
+            raise
+        finally:
+            copy.waiting -= 1
+        copy.problem = ""
+        return done
+
+    def _held(self, copy: _Copy, work: Callable[[], _Result]) -> _Result:
+        try:
+            copy.hold(
+                partial(
+                    mark_copy, node_id=copy.node_id, cluster_id=self._cluster_id, disk=self._disk
+                )
+            )
+            return work()
+        except OSError as error:
+            raise Retryable(f"{copy.folder}: {error}", code=Code.LOG_WRITE_FAILED) from error
+
+
+def _not_followed(node_id: str) -> Retryable:
+    return Retryable(
+        f"the copy of {node_id} is not followed now: this Pump stops, or another one may run on it",
+        code=Code.COPY_NOT_FOLLOWED,
+    )
+
+
+def _folder_name(node_id: str) -> str:
+    """Return a folder's name for any node id, from which `unquote` makes the id again."""
+    name = quote(node_id, safe="")
+    return f"%2E{name[1:]}" if name.startswith(".") else name

@@ -1,0 +1,93 @@
+"""Replica service: `penstock.Replica`, what a log's primary asks of a Pump with a copy of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator
+from typing import Any, Protocol
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from penstock.codes import Code
+from penstock.errors import PenstockError, Retryable
+from penstock.pb import penstock_pb2 as pb
+from pump.replicas.messages import Answer, Prepend
+from pump.replicas.wire import Followed, Name, decode_request, encode_answer, link_of
+from pump.service.admission import invalid, undecodable
+from pump.service.grpc_server import abort
+
+REPLICA_SERVICE = "penstock.Replica"
+_SILENCE_S_MAX = 60.0
+"""How long the next piece of a segment may take; a primary that is there sends it at once."""
+
+
+class FollowedLogs(Protocol):
+    """The copies of other Pumps' logs; see `pump/cluster/copies.py`."""
+
+    async def follow(self, name: Name, request: Followed, data: bytes) -> Answer | None:
+        """Carry out a request, and return the answer."""
+
+    async def prepend(self, name: Name, request: Prepend, pieces: AsyncIterable[bytes]) -> Answer:
+        """Take a whole older segment, and return the answer."""
+
+
+class ReplicaService:
+    """The handlers of `penstock.Replica`."""
+
+    def __init__(self, logs: FollowedLogs) -> None:
+        self._logs = logs
+
+    def methods(self) -> dict[str, Any]:
+        """Return the handlers by method name."""
+        return {
+            "Follow": grpc.unary_unary_rpc_method_handler(self.follow),
+            "Prepend": grpc.stream_unary_rpc_method_handler(self.prepend),
+        }
+
+    async def follow(self, data: bytes, context: Any) -> bytes:
+        """Answer once the request is carried out, and what it sent is on the disk."""
+        try:
+            name, request, sent = decode_request(data)
+        except DecodeError as error:
+            await abort(context, undecodable(pb.FollowRequest, data, error))
+        try:
+            answer = await self._logs.follow(name, request, sent)
+        except (PenstockError, OSError) as error:
+            await abort(context, error)
+        return encode_answer(request.epoch, answer)
+
+    async def prepend(self, messages: AsyncIterable[bytes], context: Any) -> bytes:
+        """Answer once the whole segment is on the disk, before the first one."""
+        pieces = _pieces(aiter(messages))
+        try:
+            first = await anext(pieces, None)
+            if first is None:
+                raise invalid("a call without a piece of a segment")
+            request = Prepend(first.epoch, link_of(first.link))
+            answer = await self._logs.prepend(Name.of(first.log), request, _contents(first, pieces))
+        except (PenstockError, OSError) as error:
+            await abort(context, error)
+        return encode_answer(request.epoch, answer)
+
+
+async def _pieces(messages: AsyncIterator[bytes]) -> AsyncIterator[Any]:
+    while True:
+        try:
+            data = await asyncio.wait_for(anext(messages), _SILENCE_S_MAX)
+            yield pb.PrependPiece.FromString(data)
+        except StopAsyncIteration:
+            return
+        except TimeoutError as error:
+            raise Retryable(
+                f"no piece of the segment came for {_SILENCE_S_MAX:.0f} s",
+                code=Code.COPY_NOT_FOLLOWED,
+            ) from error
+        except DecodeError as error:
+            raise undecodable(pb.PrependPiece, data, error) from error
+
+
+async def _contents(first: Any, pieces: AsyncIterator[Any]) -> AsyncIterator[bytes]:
+    yield first.data
+    async for piece in pieces:
+        yield piece.data
