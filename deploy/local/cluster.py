@@ -32,6 +32,7 @@ class Cluster:
         home: Path,
         *,
         pumps: int = 3,
+        copies: int = 1,
         sink: str = "sqlite",
         sink_options: str = "",
         with_drainer: bool = True,
@@ -43,6 +44,7 @@ class Cluster:
         """
         self.home = home
         self.etcd = pd or EtcdServer(home / "etcd")
+        self._copies = copies
         self._at = ["--etcd-urls", self.etcd.url, *(["--pd-address", pd.url] if pd else [])]
         self.mariadb = MariadbServer(home / "mariadb") if sink == "mysql" else None
         self.kafka = KafkaServer(home / "kafka") if sink == "kafka" else None
@@ -62,6 +64,8 @@ class Cluster:
     def _pump(self, name: str) -> ServerProcess:
         command = python_module("pump", "--node-id", name, *self._at)
         command += ["--addr", f"127.0.0.1:{free_port()}", "--data-dir", str(self.home / name)]
+        if self._copies > 1:
+            command += ["--copies", str(self._copies)]
         return ServerProcess(command, log=self.home / f"{name}.log")
 
     def another_drainer(self, name: str) -> ServerProcess:

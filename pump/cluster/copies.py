@@ -78,6 +78,11 @@ class _Copy:
         self.problem = ""
         self._lock: int | None = None
 
+    @property
+    def is_held(self) -> bool:
+        """True while the folder is locked by this process."""
+        return self._lock is not None
+
     def hold(self, mark: Callable[[Path], None]) -> None:
         """Lock the folder, unless it is, and see that it is that of a copy and of nothing else."""
         if self._lock is not None:
@@ -207,6 +212,14 @@ class Copies:
     def names(self) -> list[str]:
         """Return the node ids of the Pumps whose logs have a copy here."""
         return sorted(self._copies)
+
+    def folder(self, node_id: str) -> Path:
+        """Return the folder of a copy, which a Pump can run on once it is closed."""
+        return self._copies[node_id].folder
+
+    def is_held(self, node_id: str) -> bool:
+        """Return whether the folder of a copy is locked by this Pump."""
+        return self._copies[node_id].is_held
 
     def last_heard_s(self, node_id: str) -> float | None:
         """Return when the primary of a log last asked for something, by the monotonic clock.

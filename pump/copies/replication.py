@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -35,6 +36,7 @@ from pump.config import PumpConfig
 from pump.copies.claiming import Claimed, Wanted, begin_anew, claim
 from pump.copies.shipper import Lines
 from pump.copies.shipping import Recruits, Shipping
+from pump.copies.takeover import Surroundings, TakeOvers, command_of
 from pump.replicas.chain import Chain, Link
 from pump.store.storage import Storage
 
@@ -73,6 +75,8 @@ class Replication:
         self._offered: Offered | None = None
         self.followed: Copies | None = None
         """The copies of other logs; None until they are taken."""
+        self._takeovers: TakeOvers | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._watches: list[Cancellable] = []
 
     @classmethod
@@ -107,6 +111,20 @@ class Replication:
             self._config.data_dir, cluster_id=self._cluster.cluster_id, disk=self._disk
         )
         await self.followed.start()
+        identity = self._identity
+        around = Surroundings(
+            self._disk,
+            entry=lambda node_id: self._logs.get(node_id),
+            state=self._state,
+            command=command_of(
+                sys.argv[1:],
+                pump=identity.node_id,
+                address=identity.host,
+                bind=self._config.addr,
+            ),
+        )
+        self._takeovers = TakeOvers(self.followed, around, self._config.takeover_after_s)
+        self._watching = asyncio.create_task(self._takeovers.run())
         return self.followed
 
     def offer(self) -> None:
@@ -118,6 +136,10 @@ class Replication:
     async def end(self) -> None:
         """List the disk no longer, and take no more copies."""
         await asyncio.to_thread(self.close)
+        if self._watching is not None and self._takeovers is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+            await self._takeovers.close()
         if self.followed is not None:
             await self.followed.close()
 
@@ -198,6 +220,10 @@ class Replication:
     @property
     def _own(self) -> Copy:
         return Copy(self._pump, self._disk)
+
+    def _state(self, node_id: str) -> NodeState | None:
+        status = self._registry.get(NodeKind.PUMP, node_id)
+        return None if status is None else status.state
 
     def _address(self, disk: str) -> str | None:
         found = self._disks.get(disk)

@@ -51,6 +51,7 @@ log = logging.getLogger(__name__)
 _TICK_S = 0.2
 _ETCD_RETRY_S = 0.5
 _SAID_EVERY_S = 5.0
+_SHUNNED_S = 5.0
 
 
 class OwnLog(Protocol):
@@ -106,6 +107,9 @@ class Shipping:
         self._thread = threading.Thread(target=self._run, name="pump-copies", daemon=True)
         self._watch: object = None
         self._said_s = float("-inf")
+        self._said_epoch = -1
+        self._shunned_s: dict[str, float] = {}
+        """Disks that are not to be asked for a copy yet, as they did not answer, and until when."""
         self.over = ""
         """Why this is the primary no more; empty while it is."""
         self.on_over: Callable[[], None] = lambda: None
@@ -125,6 +129,8 @@ class Shipping:
     def start(self) -> None:
         """Begin the epoch, and ship; Retryable when etcd does not answer."""
         with self._lock:
+            for copy in self.entry.eligible:  # Among them who was taken for dead.
+                self._shun(copy.disk)
             self._do(self._primary.start())
         self._thread.start()
         self._watch = self._entries.watch(self._lines.node_id, lambda: self._calls.put(ReadEntry()))
@@ -261,6 +267,7 @@ class Shipping:
                 log.warning(
                     "the copy on disk %s does not answer, it is to be put off the list", disk
                 )
+            self._shun(disk)
             self._do(self._primary.silent(disk))
 
     def outran(self, epoch: int) -> None:
@@ -278,9 +285,21 @@ class Shipping:
             if isinstance(action, Begin) and not self._begin(action):
                 break
             self._actions.popleft()
-            if not isinstance(action, Begin):
+            if isinstance(action, Begin):
+                self._say_who_has_it()
+            else:
                 self._carry_out(action)
         self._changed.notify_all()
+
+    def _shun(self, disk: str) -> None:
+        self._shunned_s[disk] = time.monotonic() + _SHUNNED_S
+
+    def _say_who_has_it(self) -> None:
+        entry = self._primary.entry
+        if self._said_epoch != entry.epoch:
+            self._said_epoch = entry.epoch
+            pumps = ", ".join(copy.pump for copy in (entry.primary, *entry.replicas))
+            log.info("epoch %d: the log is on %s", entry.epoch, pumps)
 
     def _carry_out(self, action: Action) -> None:
         if isinstance(action, Send):
@@ -401,7 +420,12 @@ class Shipping:
 
     def _spare(self) -> Disk | None:
         """Return the disk for the next copy; one that has taken part before goes first."""
-        entry, disks = self.entry, self._recruits.disks()
+        entry, now_s = self.entry, time.monotonic()
+        disks = {
+            disk.id: disk
+            for disk in self._recruits.disks().values()
+            if self._shunned_s.get(disk.id, 0.0) < now_s
+        }
         taken = [copy.disk for copy in (entry.primary, *entry.replicas)]
         for copy in entry.eligible:
             if copy.disk in disks and copy.disk not in taken:

@@ -21,7 +21,8 @@ from penstock.codes import Code
 from penstock.errors import Malformed
 
 DISKS = "/penstock/v1/disks/"
-LEASE_S = 10
+LEASE_S = 5
+"""How long a disk is listed whose Pump is gone."""
 
 
 @dataclass(frozen=True, slots=True)
