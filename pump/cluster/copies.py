@@ -132,11 +132,13 @@ class Copies:
         self,
         data_folder: Path,
         *,
+        node_id: str,
         cluster_id: int,
         disk: str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._folder = data_folder / COPIES_FOLDER
+        self._node_id = node_id
         self._cluster_id = cluster_id
         self._disk = disk
         self._clock = clock
@@ -281,6 +283,12 @@ class Copies:
                 f"{name.node_id} asks for its copy on disk {name.disk}, but this is {self._disk}",
                 hint="the data folder was replaced, and what it held is not here; the Pump that"
                 " asks takes that disk off its list",
+                code=Code.COPY_OTHER_DISK,
+            )
+        if name.node_id == self._node_id:
+            raise NeedsOperator(
+                f"a copy of the log of {name.node_id} is asked of that very Pump",
+                hint="its disk has a log of that name already; the Pump that asks takes another",
                 code=Code.COPY_OTHER_DISK,
             )
         if not name.node_id:

@@ -108,7 +108,10 @@ class Replication:
         if not self._disk or self._config.taken_over_by:
             return None
         self.followed = Copies(
-            self._config.data_dir, cluster_id=self._cluster.cluster_id, disk=self._disk
+            self._config.data_dir,
+            node_id=self._node_id,
+            cluster_id=self._cluster.cluster_id,
+            disk=self._disk,
         )
         await self.followed.start()
         identity = self._identity

@@ -4,6 +4,8 @@
        ^                         │ nothing to send: a sign of life
        └──── 0.1 s ── broken <───┘ silent, once that has lasted for the time-out
 
+A machine that answers that nobody listens there has no Pump: then a part of the time-out is enough.
+
 What was asked while there was no connection is forgotten: the core asks again when it hears
 `connected`. An older segment goes over a connection of its own, so that live groups need not wait.
 """
@@ -42,6 +44,8 @@ log = logging.getLogger(__name__)
 
 _RECONNECT_S = 0.1
 _SIGN_OF_LIFE_S = 0.2
+_REFUSED_WITHIN_S = 0.1
+_REFUSED_SHARE = 0.25
 _SEGMENT_WITHIN_S = 600.0
 _PIECE_BYTES = 1 << 20
 _Failures = (CallFailed, DecodeError, NeedsOperator, Retryable, OSError)
@@ -107,14 +111,19 @@ class Shipper:
 
     def _run(self) -> None:
         while not self._closed.is_set():
+            begun_s, is_connected = time.monotonic(), False
             try:
                 with closing(self._connect()) as channel:
+                    is_connected = True
                     self._forget_requests()
                     self._listener.connected(self.copy.disk)
                     self._serve(channel)
             except _Failures as error:
                 self._note(error)
-            if time.monotonic() - self._heard_s > self._timeout_s and not self._closed.is_set():
+            now_s = time.monotonic()
+            is_refused = not is_connected and now_s - begun_s < _REFUSED_WITHIN_S
+            limit_s = self._timeout_s * (_REFUSED_SHARE if is_refused else 1)
+            if now_s - self._heard_s > limit_s and not self._closed.is_set():
                 self._heard_s = time.monotonic()
                 self._listener.silent(self.copy.disk)
             self._closed.wait(_RECONNECT_S)

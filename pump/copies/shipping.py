@@ -424,7 +424,8 @@ class Shipping:
         disks = {
             disk.id: disk
             for disk in self._recruits.disks().values()
-            if self._shunned_s.get(disk.id, 0.0) < now_s
+            # A Pump that was displaced has a folder of its own for this log, whole or empty.
+            if self._shunned_s.get(disk.id, 0.0) < now_s and disk.pump != self._lines.node_id
         }
         taken = [copy.disk for copy in (entry.primary, *entry.replicas)]
         for copy in entry.eligible:
