@@ -1,0 +1,116 @@
+"""A copy's folder holds what its primary sent, whatever its disk does at whatever call."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from penstock.errors import Malformed
+from penstock.log.segment import BEGIN, segment_name
+from penstock.log.segments import Place
+from pump.replicas.chain import Link
+from pump.replicas.messages import Append, Ask, Standing
+from tests.kit.replicas.shipping import LOG, Downstream, Upstream, check_same, is_refused, ship
+
+FAILURES = ("crash", "kill", "error")
+
+
+def finish(up: Upstream, down: Downstream) -> None:
+    """Ship all, through every failure that is still to come."""
+    for _ in range(200):
+        with down.failing():
+            if ship(up, down):
+                return
+    raise AssertionError("the copy does not get on")
+
+
+def run(seed: int, fail_at: dict[int, str], *, events: int = 12) -> int:
+    """Live through a primary's history; return how often the copy's disk was called."""
+    chance = random.Random(seed)
+    up, down = Upstream(chance), Downstream(random.Random(seed))
+    down.fail_at = fail_at
+    for _ in range(events):
+        up.live()
+        if chance.random() < 0.2:
+            up.append()
+            with down.failing():
+                ship(up, down)
+            up.fail_sync()
+        with down.failing():
+            ship(up, down, pieces_max=chance.choice((1, 5, 1000)))
+        if chance.random() < 0.1:
+            up = deposed(up, down)
+    finish(up, down)
+    check_same(up, down)
+    return down.calls
+
+
+def deposed(up: Upstream, down: Downstream) -> Upstream:
+    """Have another primary take over, while the first one continues for a while."""
+    after = up.forked()
+    up.write(up.chance.randint(0, 9))
+    with down.failing():
+        ship(up, down)
+    if up.chance.random() < 0.5:  # Its own folder becomes the copy.
+        up.append()
+        up.segments.sync() if up.chance.random() < 0.5 else up.fail_sync()
+        down.become(up)
+    return after
+
+
+def failures(seed: int) -> dict[int, str]:
+    """Return at which calls the copy's disk fails, some of them soon after each other."""
+    chance = random.Random(~seed)
+    calls = chance.sample(range(1, 300), chance.choice((0, 1, 3, 10)))
+    soon = [call + chance.randint(1, 9) for call in calls for _ in range(2)]
+    return {call: chance.choice(FAILURES) for call in (*calls, *soon)}
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_a_copy_becomes_its_primarys_log_whatever_fails_on_the_way(block: int) -> None:
+    for seed in range(block * 50, block * 50 + 50):
+        run(seed, failures(seed))
+
+
+@pytest.mark.slow
+def test_a_copy_becomes_its_primarys_log_in_a_long_sweep() -> None:
+    for seed in range(1000, 9000):
+        run(seed, failures(seed))
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_copy_survives_a_failure_at_each_call_of_its_disk(failure: str) -> None:
+    for call in range(1, run(7, {}, events=5)):
+        run(7, {call: failure}, events=5)
+
+
+@pytest.mark.parametrize("block", range(3))
+def test_a_copy_that_catches_up_many_groups_at_once_is_never_damaged(block: int) -> None:
+    for seed in range(block * 100, block * 100 + 100):
+        catch_up(seed)
+
+
+def catch_up(seed: int) -> None:
+    """Ship many groups in one piece while the disk fails; what is said to be there stays there."""
+    chance = random.Random(seed)
+    up, down = Upstream(chance, segment_bytes=1 << 20), Downstream(random.Random(seed))
+    up.write(chance.randint(0, 3))
+    ship(up, down)
+    up.write(chance.randint(2, 12))
+    first = down.calls + chance.randint(1, 9)  # While the piece is written and synced.
+    second = first + chance.randint(1, 12)
+    down.fail_at = {
+        first: chance.choice(FAILURES),
+        second: chance.choice(FAILURES),
+        second + chance.randint(1, 12): "crash",
+    }
+    for _ in range(4):
+        with down.failing():
+            ship(up, down, piece_bytes=(1 << 20,))
+    down.fail_at.clear()
+    check_same(up, down)
+    down.crash()
+    ship(up, down, pieces_max=0)  # It has what it said that it has.
+    finish(up, down)
+    check_same(up, down)
