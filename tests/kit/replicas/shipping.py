@@ -18,7 +18,7 @@ from penstock.log.segment import BEGIN, segment_name
 from penstock.log.segments import Place, Segments, WriteFailed
 from pump.replicas.chain import Chain, Link
 from pump.replicas.followed_log import FollowedLog
-from pump.replicas.messages import Append, Ask, Have, Prepend, Refusal, Standing
+from pump.replicas.messages import Append, Ask, Have, Prepend, Standing
 from tests.kit.fakes.files import MemoryFiles
 
 LOG = Path("/log")
@@ -107,7 +107,7 @@ class Upstream:
 
 
 class Downstream:
-    """A copy, whose disk fails at the calls that `fail_at` names: by a crash, a kill or an error."""
+    """A copy, whose disk fails at the calls in `fail_at`: by a crash, a kill or an error."""
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
@@ -176,7 +176,8 @@ def ship(
     chain = up.chain()
     at = chain.agreement(standing.links)
     if up.acked is not None and chain.find(up.acked.segment) is not None:
-        assert at is not None and at >= up.acked, "the copy lost what it had"
+        assert at is not None
+        assert at >= up.acked, "the copy lost what it had"
     instead_of = None
     if at is None:
         at, instead_of = Place(chain.last_with_frames(), 0), standing.links
@@ -228,10 +229,6 @@ def _ship_older(up: Upstream, down: Downstream) -> bool:
         assert isinstance(have, Have)
         assert have.first == link.number
     return True
-
-
-def is_refused(down: Downstream, epoch: int) -> bool:
-    return isinstance(down.log.answer(Ask(epoch), b""), Refusal)
 
 
 def check_same(up: Upstream, down: Downstream) -> None:

@@ -6,12 +6,12 @@ import random
 
 import pytest
 
+from penstock.codes import Code
 from penstock.errors import Malformed
-from penstock.log.segment import BEGIN, segment_name
+from penstock.log.segment import BEGIN
 from penstock.log.segments import Place
-from pump.replicas.chain import Link
-from pump.replicas.messages import Append, Ask, Standing
-from tests.kit.replicas.shipping import LOG, Downstream, Upstream, check_same, is_refused, ship
+from pump.replicas.messages import Append, Ask, Have, Refusal
+from tests.kit.replicas.shipping import Downstream, Upstream, check_same, ship
 
 FAILURES = ("crash", "kill", "error")
 
@@ -65,6 +65,53 @@ def failures(seed: int) -> dict[int, str]:
     calls = chance.sample(range(1, 300), chance.choice((0, 1, 3, 10)))
     soon = [call + chance.randint(1, 9) for call in calls for _ in range(2)]
     return {call: chance.choice(FAILURES) for call in (*calls, *soon)}
+
+
+def test_a_deposed_primary_is_refused_and_nothing_is_changed() -> None:
+    up, down = Upstream(random.Random(1)), Downstream(random.Random(1))
+    up.write(3)
+    ship(up, down)
+    after = up.forked()
+    ship(after, down)
+    links = down.links()
+    assert down.log.answer(Ask(up.epoch), b"") == Refusal(after.epoch)
+    up.write(1)
+    request = Append(up.epoch, 1, 1, BEGIN, up.segments.end.offset, None, None, 0)
+    data = up.data(1, BEGIN, request.end)
+    assert down.log.answer(request, data) == Refusal(after.epoch)
+    assert down.links() == links
+    check_same(after, down)
+
+
+def test_a_request_that_contradicts_itself_is_refused_and_nothing_is_changed() -> None:
+    up, down = Upstream(random.Random(1)), Downstream(random.Random(1))
+    up.write(3)
+    ship(up, down)
+    up.segments.begin_next(1)
+    number, _ = up.segments.end
+    before = up.chain().find(number - 1)
+    assert before is not None
+    header = up.data(number, 0, BEGIN)
+    sound = Append(1, number, 1, 0, BEGIN, before, None, 0)
+    files = {path: bytes(node.data) for path, node in down.files.nodes.items()}
+    lies: list[tuple[Append, bytes]] = [
+        (sound, header[:-1]),
+        (sound, header[:-1] + b"x"),
+        (sound._replace(segment=number + 1), header),
+        (sound._replace(segment_epoch=0), header),
+        (sound._replace(epoch=2, segment_epoch=2), header),
+        (sound._replace(segment_epoch=3), header),
+        (sound._replace(previous=before._replace(number=0)), header),
+        (sound._replace(previous=before._replace(end=before.end - 1)), header),
+        (sound._replace(offset=7), header[7:]),
+        (sound._replace(end=0), b""),
+    ]
+    for request, data in lies:
+        with pytest.raises(Malformed) as refused:
+            down.log.answer(request, data)
+        assert refused.value.code is Code.COPY_MALFORMED
+        assert {path: bytes(node.data) for path, node in down.files.nodes.items()} == files
+    assert down.log.answer(sound, header) == Have(1, Place(number, BEGIN), 0)
 
 
 @pytest.mark.parametrize("block", range(4))
