@@ -96,7 +96,7 @@ def test_a_request_that_contradicts_itself_is_refused_and_nothing_is_changed() -
     files = {path: bytes(node.data) for path, node in down.files.nodes.items()}
     lies: list[tuple[Append, bytes]] = [
         (sound, header[:-1]),
-        (sound, header[:-1] + b"x"),
+        (sound, header[:-1] + bytes((header[-1] ^ 1,))),
         (sound._replace(segment=number + 1), header),
         (sound._replace(segment_epoch=0), header),
         (sound._replace(epoch=2, segment_epoch=2), header),
