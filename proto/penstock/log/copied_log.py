@@ -127,7 +127,7 @@ class CopiedLog:
 
     def cut(self, place: Place) -> None:
         """Drop all after `place`, the last segment first, durably; raise `WriteFailed`."""
-        log.info("%s: what its primary does not have after %s is cut", self.folder, place)
+        log.info("%s: cut after offset %d of segment %d", self.folder, place.offset, place.segment)
         try:
             while (last := max(self._segments)) != place.segment:
                 self._remove(last)
