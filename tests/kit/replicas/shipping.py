@@ -143,11 +143,9 @@ class Downstream:
         """Survive what fails: the next request meets the disk as it is then."""
         try:
             yield
-        except Retryable:
-            assert self._after is None
-        except Died:
-            assert self._after is not None
-            self._boot(self._after)
+        except (Retryable, Died):
+            if self._after is not None:
+                self._boot(self._after)
 
     def crash(self) -> None:
         self._boot(self.files.after_crash(self.chance))

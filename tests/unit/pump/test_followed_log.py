@@ -116,7 +116,7 @@ def test_a_request_that_contradicts_itself_is_refused_and_nothing_is_changed() -
 
 @pytest.mark.parametrize("block", range(4))
 def test_a_copy_becomes_its_primarys_log_whatever_fails_on_the_way(block: int) -> None:
-    for seed in range(block * 50, block * 50 + 50):
+    for seed in range(block * 30, block * 30 + 30):
         run(seed, failures(seed))
 
 
