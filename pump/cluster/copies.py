@@ -30,7 +30,7 @@ from typing import NamedTuple, TypeVar
 from urllib.parse import quote, unquote
 
 from penstock.codes import Code
-from penstock.errors import Malformed, NeedsOperator, PenstockError, Retryable
+from penstock.errors import Malformed, NeedsOperator, PenstockError, Retryable, coded
 from penstock.log.copied_log import OlderSegment
 from penstock.log.files import OsFiles, sync_folder
 from penstock.log.segments import Place
@@ -160,8 +160,10 @@ class Copies:
                 self._copies[unquote(name)] = _Copy(unquote(name), self._folder / name)
         opened = (self._in_turn(copy, copy.log.open) for copy in self._copies.values())
         for failure in await asyncio.gather(*opened, return_exceptions=True):
-            if isinstance(failure, BaseException):
-                log.error("a copy of another Pump's log cannot be opened: %s", failure)
+            if isinstance(failure, PenstockError):
+                log.error("a copy of another Pump's log cannot be opened: %s", coded(failure))
+            elif failure is not None:
+                raise failure
 
     async def close(self) -> None:
         """Stop to follow all logs, and let go of their folders; no call may be under way."""

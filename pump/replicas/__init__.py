@@ -1,9 +1,11 @@
-"""Copies of a Pump's log on other Pumps: the protocol, without I/O, clock or socket.
+"""Copies of a Pump's log on other Pumps: the protocol, without clock, thread or socket.
 
     proposal, claim     how a disk becomes the primary of a log: by compare-and-swap in etcd
     primary             ships the log, and says what enough disks have
     replica             what a copy takes, cuts, and says that it has
     chain, messages     what logs are compared by; what both sides say, and ask to be done
+    wire                the same as protobuf
+    followed_log        does on the disk what a replica asks for
 
 Events are methods, and each returns the actions that it asks for. `pump.copies` carries them out.
 With one copy nothing of this is on a disk or a wire.
@@ -25,15 +27,9 @@ storage     Carries out `Begin` (`Segments.begin_next`), and after it writes a g
             unacknowledged. Appends only while `is_ready`: Prewrites are refused as Retryable where
             that will last, Commits wait. Leaves no mark of a clean stop in a segment that was never
             acknowledged, for a frame there would say that all before it is settled.
-follower    A thread for each followed log, in `copies/<node id>/log`. Opens it as `Segments` does,
-            gives `Replica` the chain, carries out what it asks for, in order, and opens it again
-            when anything fails. Refuses what is for a disk of another id. Tells its own primary by
-            `outran` before it takes a request of a later epoch.
-            `synced` in a frame is what the primary's disk had. Of a piece that is one group that
-            says nothing about itself; of a piece of many groups, which a copy gets that has to
-            catch up, a crash may leave later frames and not earlier ones, which would pass for
-            damage. So while it catches up the place where that began is kept in a file, durably,
-            and what is bad after it is a torn end.
+follower    `FollowedLog` on a `CopiedLog` (`penstock/log/copied_log.py`), each in a thread of its
+            own that `pump/cluster/copies.py` has. Still to do: to call `outran` of a primary on the
+            same disk before a request of a later epoch is taken.
 shipper     A stream for each follower: reads the bytes of an `Append` from the log and sends them
             along; a `Prepend` is a call of its own, in pieces, for live groups must not wait for
             it. `connected` when a stream begins, `silent` after `replica-timeout-s`.

@@ -123,8 +123,8 @@ def _check(request: Append, data: bytes) -> None:
         problem = f"{len(data)} bytes from offset {request.offset} to {request.end}"
     elif 0 < request.offset < BEGIN:
         problem = f"a part of a header, from offset {request.offset} on"
-    elif request.segment_epoch > request.epoch:
-        problem = f"a segment of epoch {request.segment_epoch} in epoch {request.epoch}"
+    elif not (previous.epoch if previous else 0) <= request.segment_epoch <= request.epoch:
+        problem = f"a segment of epoch {request.segment_epoch} after {previous}, in {request.epoch}"
     elif request.offset == 0:
         head = received_head(data, request.segment, request.segment_epoch)
         if previous is not None:

@@ -127,6 +127,7 @@ class CopiedLog:
 
     def cut(self, place: Place) -> None:
         """Drop all after `place`, the last segment first, durably; raise `WriteFailed`."""
+        log.info("%s: cut after offset %d of segment %d", self.folder, place.offset, place.segment)
         try:
             while (last := max(self._segments)) != place.segment:
                 self._remove(last)
@@ -141,6 +142,7 @@ class CopiedLog:
 
     def clear(self) -> None:
         """Drop everything, the last segment first, durably; raise `WriteFailed`."""
+        log.info("%s: dropped, its primary begins another copy here", self.folder)
         self._drop(sorted(self._segments, reverse=True))
 
     def drop_before(self, number: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -21,14 +22,30 @@ class Node:
         self.data = bytearray()
         self.durable = bytearray()
         self.pending: list[tuple[int, bytes]] = []
+        self.cut_at = sys.maxsize
+        """What is on the disk from there on was cut since the last sync."""
 
     def write(self, data: bytes, offset: int) -> None:
         self.data.extend(bytes(max(0, offset + len(data) - len(self.data))))
         self.data[offset : offset + len(data)] = data
         self.pending.append((offset, data))
 
+    def truncate(self, size_bytes: int) -> None:
+        del self.data[size_bytes:]
+        self.cut_at = min(self.cut_at, size_bytes)
+        self.pending = [
+            (offset, data[: size_bytes - offset])
+            for offset, data in self.pending
+            if offset < size_bytes
+        ]
+
     def sync(self) -> None:
-        self.durable = bytearray(self.data)
+        """Put on the disk what is pending, and not what a failed sync has forgotten."""
+        del self.durable[self.cut_at :]
+        self.durable.extend(bytes(len(self.data) - len(self.durable)))
+        for offset, data in self.pending:
+            self.durable[offset : offset + len(data)] = data
+        self.cut_at = sys.maxsize
         self.pending.clear()
 
     def forget_failed(self) -> None:
@@ -82,12 +99,7 @@ class MemoryFile:
 
     def truncate(self, size_bytes: int) -> None:
         self._files.check("truncate", self.path)
-        del self.node.data[size_bytes:]
-        self.node.pending = [
-            (offset, data[: size_bytes - offset])
-            for offset, data in self.node.pending
-            if offset < size_bytes
-        ]
+        self.node.truncate(size_bytes)
 
     def extend(self, size_bytes: int) -> int:
         size = self.size()

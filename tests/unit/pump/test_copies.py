@@ -1,0 +1,374 @@
+"""Copies of other Pumps' logs on a real disk, asked as a primary asks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from penstock.codes import Code, code_in
+from penstock.errors import Corrupt, NeedsOperator, Retryable
+from penstock.log.segment import BEGIN, segment_name
+from penstock.log.segments import Place, Segments
+from penstock.pb import penstock_pb2 as pb
+from pump.cluster.copies import Copies, CopyStatus
+from pump.cluster.identity import kept_disk_id, kept_node_id, refuse_other_cluster
+from pump.replicas.chain import Link
+from pump.replicas.messages import Answer, Append, Ask, Have, Prepend, Refusal, Standing
+from pump.replicas.wire import (
+    Name,
+    SignOfLife,
+    decode_answer,
+    encode_request,
+    link_message,
+)
+from pump.service.replica_service import ReplicaService
+from pump.store.recovery import lock_folder
+from tests.kit.replicas.shipping import Upstream
+
+CLUSTER, DISK = 77, "0123456789abcdef0123456789abcdef"
+NAME = Name(CLUSTER, "pump-1", DISK)
+ODD_IDS = ("host:8250", "a/b", "..", ".", "+dropped", "%2F", "pump 1", "\N{GREEK SMALL LETTER PI}")
+
+
+def opened(folder: Path, clock: Callable[[], float] = lambda: 5.0) -> Copies:
+    return Copies(folder, node_id="pump-9", cluster_id=CLUSTER, disk=DISK, clock=clock)
+
+
+def run(folder: Path, test: Callable[[Copies], Awaitable[None]], **options: Any) -> None:
+    """Run a test with the copies in a folder."""
+
+    async def body() -> None:
+        copies = opened(folder, **options)
+        await copies.start()
+        try:
+            await test(copies)
+        finally:
+            await copies.close()
+
+    asyncio.run(body())
+
+
+def upstream(groups: int = 3) -> Upstream:
+    up = Upstream(random.Random(1))
+    up.write(groups)
+    return up
+
+
+async def shipped(copies: Copies, up: Upstream, name: Name = NAME, *, first: int = 0) -> None:
+    """Send a whole log, from a segment on."""
+    standing = await copies.follow(name, Ask(up.epoch), b"")
+    assert isinstance(standing, Standing)
+    chain = up.chain()
+    for link in chain.links[first:]:
+        instead_of = standing.links if link.number == first else None
+        previous = chain.find(link.number - 1)
+        fields = (up.epoch, link.number, link.epoch)
+        for begin, end in ((0, BEGIN), (BEGIN, link.end)):
+            if begin == end:
+                continue
+            request = Append(*fields, begin, end, previous, instead_of, 0)
+            have = await copies.follow(name, request, up.data(link.number, begin, end))
+            assert have == Have(up.epoch, Place(link.number, end), first)
+
+
+async def pieces(data: bytes) -> AsyncIterator[bytes]:
+    for begin in range(0, len(data), 100):
+        yield data[begin : begin + 100]
+
+
+def test_a_copy_is_found_again_after_a_restart(tmp_path: Path) -> None:
+    up = upstream()
+
+    async def first(copies: Copies) -> None:
+        assert copies.names() == []
+        await shipped(copies, up)
+
+    async def second(copies: Copies) -> None:
+        links = up.chain().links
+        assert copies.names() == ["pump-1"]
+        size = sum(link.end for link in links)
+        assert copies.standing("pump-1") == CopyStatus(0, up.segments.end, 1, size, "")
+        assert await copies.follow(NAME, Ask(1), b"") == Standing(1, tuple(links))
+
+    run(tmp_path, first)
+    run(tmp_path, second)
+
+
+def test_any_node_id_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    async def first(copies: Copies) -> None:
+        for node_id in ODD_IDS:
+            await shipped(copies, upstream(1), NAME._replace(node_id=node_id))
+
+    async def second(copies: Copies) -> None:
+        assert copies.names() == sorted(ODD_IDS)
+        for node_id in ODD_IDS:
+            assert copies.standing(node_id).epoch == 1
+
+    run(tmp_path, first)
+    assert [path.name for path in tmp_path.iterdir()] == ["copies"]
+    assert len(list((tmp_path / "copies").iterdir())) == len(ODD_IDS)
+    run(tmp_path, second)
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        (NAME._replace(cluster_id=78), Code.CLUSTER_MISMATCH),
+        (NAME._replace(disk="f" * 32), Code.COPY_OTHER_DISK),
+        (NAME._replace(node_id=""), Code.COPY_MALFORMED),
+    ],
+)
+def test_what_is_for_another_cluster_or_disk_is_refused(
+    tmp_path: Path, name: Name, code: Code
+) -> None:
+    async def test(copies: Copies) -> None:
+        prepend = copies.prepend(name, Prepend(1, Link(0, 1, 40)), pieces(b"x" * 40))
+        asked = (copies.follow(name, request, b"") for request in (Ask(1), SignOfLife(1)))
+        for call in (*asked, prepend):
+            with pytest.raises(NeedsOperator) as refused:
+                await call
+            assert refused.value.code is code
+
+    run(tmp_path, test)
+    assert not (tmp_path / "copies").exists()
+
+
+def test_a_pump_can_take_over_on_the_folder_of_a_copy_and_leaves_it_again(tmp_path: Path) -> None:
+    up, folder = upstream(), tmp_path / "copies" / "pump-1"
+
+    async def test(copies: Copies) -> None:
+        await shipped(copies, up)
+        with pytest.raises(NeedsOperator, match=r"has .* open"):
+            lock_folder(folder)
+        await copies.close_one("pump-1")
+        for request in (Ask(1), SignOfLife(1)):
+            with pytest.raises(Retryable) as refused:
+                await copies.follow(NAME, request, b"")
+            assert refused.value.code is Code.COPY_NOT_FOLLOWED
+        lock = lock_folder(folder)
+        assert kept_node_id(folder, "", "x:1") == "pump-1"
+        refuse_other_cluster(folder, CLUSTER)
+        assert kept_disk_id(folder) == DISK
+        run_there(folder, up)
+        with pytest.raises(Retryable, match="in use"):
+            await copies.open_one("pump-1")
+        os.close(lock)
+        await copies.open_one("pump-1")
+        assert not (folder / "index").exists()
+        standing = await copies.follow(NAME, Ask(2), b"")
+        assert isinstance(standing, Standing)
+        assert standing.links[-1].epoch == 2
+
+    run(tmp_path, test)
+
+
+def run_there(folder: Path, up: Upstream) -> None:
+    """Open the log as a Pump does that takes over, and begin its epoch."""
+    segments = Segments.open(folder / "log")
+    assert [*segments.scan()] == [*up.segments.scan()]
+    segments.begin_next(2)
+    segments.close()
+    (folder / "index").mkdir()
+    (folder / "index" / "CURRENT").write_text("of then")
+
+
+def test_a_primary_counts_as_heard_of_only_in_its_own_epoch(tmp_path: Path) -> None:
+    now = [5.0]
+
+    async def test(copies: Copies) -> None:
+        assert await copies.follow(NAME, SignOfLife(1), b"") is None
+        assert copies.names() == []
+        up = upstream()
+        await shipped(copies, up)
+        assert copies.last_heard_s("pump-1") == 5.0
+        now[0] = 7.0
+        assert await copies.follow(NAME, SignOfLife(1), b"") is None
+        assert copies.last_heard_s("pump-1") == 7.0
+        assert isinstance(await copies.follow(NAME, Ask(4), b""), Standing)
+        now[0] = 9.0
+        for request in (SignOfLife(3), Ask(3)):
+            assert await copies.follow(NAME, request, b"") == Refusal(4)
+        assert copies.last_heard_s("pump-1") == 7.0
+
+    run(tmp_path, test, clock=lambda: now[0])
+
+
+def test_a_dropped_copy_is_gone_and_may_come_again(tmp_path: Path) -> None:
+    async def test(copies: Copies) -> None:
+        await shipped(copies, upstream())
+        await copies.drop("pump-1")
+        assert copies.names() == []
+        assert list((tmp_path / "copies").iterdir()) == []
+        await shipped(copies, upstream())
+
+    run(tmp_path, test)
+
+
+def test_what_a_crash_left_of_a_dropped_copy_goes_at_the_next_start(tmp_path: Path) -> None:
+    left = tmp_path / "copies" / "pump-1+dropped"
+    (left / "log").mkdir(parents=True)
+
+    async def test(copies: Copies) -> None:
+        assert copies.names() == []
+
+    run(tmp_path, test)
+    assert not left.exists()
+
+
+def test_a_damaged_copy_says_so_and_leaves_the_others_alone(tmp_path: Path) -> None:
+    other = NAME._replace(node_id="pump-2")
+
+    async def ship_both(copies: Copies) -> None:
+        for name in (NAME, other):
+            await shipped(copies, upstream(), name)
+
+    async def test(copies: Copies) -> None:
+        assert "000001.seg, offset 32" in copies.standing("pump-1").problem
+        with pytest.raises(Corrupt):
+            await copies.follow(NAME, Ask(1), b"")
+        with pytest.raises(Corrupt):
+            await copies.close_one("pump-1")
+        assert copies.standing("pump-2").problem == ""
+        await copies.drop("pump-1")
+        await shipped(copies, upstream())
+
+    run(tmp_path, ship_both)
+    path = tmp_path / "copies" / "pump-1" / "log" / segment_name(1)
+    data = bytearray(path.read_bytes())
+    data[BEGIN + 5] ^= 1
+    path.write_bytes(data)
+    run(tmp_path, test)
+
+
+def test_a_copy_that_was_brought_from_another_disk_is_not_followed(tmp_path: Path) -> None:
+    async def ship(copies: Copies) -> None:
+        await shipped(copies, upstream())
+
+    async def test(copies: Copies) -> None:
+        with pytest.raises(NeedsOperator, match="a copy on another disk"):
+            await copies.follow(NAME, Ask(1), b"")
+
+    run(tmp_path, ship)
+    (tmp_path / "copies" / "pump-1" / ".disk").write_text("f" * 32 + "\n")
+    run(tmp_path, test)
+
+
+def test_an_older_segment_comes_while_live_groups_continue(tmp_path: Path) -> None:
+    up = upstream()
+    up.segments.begin_next()
+    up.write(1)
+    link = up.chain().links[1]
+    data = up.data(1, 0, link.end)
+
+    async def test(copies: Copies) -> None:
+        await shipped(copies, up, first=2)
+        begin = up.segments.end
+        up.write(1)
+        end = up.segments.end
+        assert begin.segment == end.segment
+
+        async def with_a_live_group() -> AsyncIterator[bytes]:
+            yield data[:100]
+            request = Append(1, 2, 1, begin.offset, end.offset, None, None, 0)
+            sent = up.data(2, begin.offset, end.offset)
+            assert await copies.follow(NAME, request, sent) == Have(1, end, 2)
+            yield data[100:]
+
+        have = await copies.prepend(NAME, Prepend(1, link), with_a_live_group())
+        assert have == Have(1, Place(2, 0), 1)
+        damaged = up.data(0, 0, BEGIN - 1) + b"x"
+        with pytest.raises(NeedsOperator):
+            await copies.prepend(NAME, Prepend(1, up.chain().links[0]), pieces(damaged))
+        assert await copies.follow(NAME, Ask(1), b"") == Standing(1, tuple(up.chain().links[1:]))
+        again = await copies.prepend(NAME, Prepend(1, link), pieces(data))
+        assert again == Standing(1, tuple(up.chain().links[1:]))
+
+    run(tmp_path, test)
+    assert sorted(path.name for path in (tmp_path / "copies/pump-1/log").iterdir()) == [
+        segment_name(number) for number in (1, 2)
+    ]
+
+
+class Aborted(Exception):
+    def __init__(self, status: grpc.StatusCode, text: str) -> None:
+        super().__init__(status, text)
+        self.status = status
+        self.text = text
+
+
+class Call:
+    async def abort(self, status: grpc.StatusCode, text: str) -> None:
+        raise Aborted(status, text)
+
+
+async def sent(*messages: bytes) -> AsyncIterator[bytes]:
+    for message in messages:
+        yield message
+
+
+def prepended(up: Upstream, link: Link, name: Name = NAME) -> list[bytes]:
+    data = up.data(link.number, 0, link.end)
+    first = pb.PrependPiece(
+        log=name.message(), epoch=up.epoch, link=link_message(link), data=data[:50]
+    )
+    return [piece.SerializeToString() for piece in (first, pb.PrependPiece(data=data[50:]))]
+
+
+def test_the_service_answers_what_the_copies_answer(tmp_path: Path) -> None:
+    up = upstream()
+    link = up.chain().links[0]
+
+    async def test(copies: Copies) -> None:
+        service = ReplicaService(copies)
+        assert set(service.methods()) == {"Follow", "Prepend"}
+
+        async def asked(request: Ask | SignOfLife) -> Answer | None:
+            return decode_answer(await service.follow(encode_request(NAME, request), Call()))
+
+        assert await asked(SignOfLife(1)) is None
+        assert await asked(Ask(1)) == Standing(1, ())
+        await shipped(copies, up, first=1)
+        answer = await service.prepend(sent(*prepended(up, link)), Call())
+        assert decode_answer(answer) == Have(1, Place(1, 0), 0)
+        assert await asked(Ask(1)) == Standing(1, tuple(up.chain().links))
+
+    run(tmp_path, test)
+
+
+def test_the_service_refuses_with_a_status_and_a_code(tmp_path: Path) -> None:
+    up = upstream()
+    link = up.chain().links[0]
+    stranger = NAME._replace(disk="f" * 32)
+    precondition, invalid = grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT
+
+    async def test(copies: Copies) -> None:
+        service = ReplicaService(copies)
+        calls: list[tuple[Awaitable[bytes], grpc.StatusCode, Code]] = [
+            (service.follow(b"\xff", Call()), invalid, Code.BINLOG_INVALID),
+            (service.prepend(sent(b"\xff"), Call()), invalid, Code.BINLOG_INVALID),
+            (service.prepend(sent(), Call()), invalid, Code.BINLOG_INVALID),
+            (
+                service.follow(encode_request(stranger, Ask(1)), Call()),
+                precondition,
+                Code.COPY_OTHER_DISK,
+            ),
+            (
+                service.prepend(sent(*prepended(up, link, stranger)), Call()),
+                precondition,
+                Code.COPY_OTHER_DISK,
+            ),
+        ]
+        for call, status, code in calls:
+            with pytest.raises(Aborted) as refused:
+                await call
+            assert refused.value.status is status
+            assert code_in(refused.value.text) is code
+
+    run(tmp_path, test)
