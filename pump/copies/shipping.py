@@ -420,20 +420,19 @@ class Shipping:
 
     def _spare(self) -> Disk | None:
         """Return the disk for the next copy; one that has taken part before goes first."""
-        entry, now_s = self.entry, time.monotonic()
-        disks = {
-            disk.id: disk
-            for disk in self._recruits.disks().values()
+        entry, disks, now_s = self.entry, self._recruits.disks(), time.monotonic()
+        barred = {
+            disk.id
+            for disk in disks.values()
             # A Pump that was displaced has a folder of its own for this log, whole or empty.
-            if self._shunned_s.get(disk.id, 0.0) < now_s and disk.pump != self._lines.node_id
+            if self._shunned_s.get(disk.id, 0.0) > now_s or disk.pump == self._lines.node_id
         }
         taken = [copy.disk for copy in (entry.primary, *entry.replicas)]
         for copy in entry.eligible:
-            if copy.disk in disks and copy.disk not in taken:
+            if copy.disk in disks and copy.disk not in (*taken, *barred):
                 return disks[copy.disk]
-        return spare_disk(
-            disks.values(), taken, apart=self._recruits.apart, load=self._recruits.load()
-        )
+        _, load, apart = self._recruits
+        return spare_disk(disks.values(), taken, barred=barred, apart=apart, load=load())
 
     def _why_none_joins(self) -> str:
         if self._primary.joining is not None:

@@ -10,7 +10,7 @@ A Pump that is gone vanishes from here with its lease; from an entry it is only 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -128,11 +128,16 @@ class _Lent:
 
 
 def spare_disk(
-    disks: Iterable[Disk], taken: Collection[str], *, apart: str = "", load: Mapping[str, int]
+    disks: Iterable[Disk],
+    taken: Sequence[str],
+    *,
+    barred: Collection[str] = (),
+    apart: str = "",
+    load: Mapping[str, int],
 ) -> Disk | None:
     """Return the disk that a log is to have its next copy on, None when there is none.
 
-    `taken` are the ids of those that it is on, the primary's first. With `apart`, the name of a
+    `taken` are the ids of those that it is on, the primary's first; none of `barred` is chosen. With `apart`, the name of a
     label, no two of them have the same value of it. `load` says how many copies a disk has; the
     one with the fewest is chosen, and among equals the one after the primary in the order of ids,
     so that neighbours do not all choose the same one.
@@ -144,8 +149,9 @@ def spare_disk(
         disk
         for disk in by_id.values()
         if disk.id not in taken
+        and disk.id not in barred
         and disk.pump not in pumps
         and not (apart and (disk.labels.get(apart) is None or disk.labels[apart] in values))
     ]
-    first = next(iter(taken), "")
-    return min(found, key=lambda d: (load.get(d.id, 0), d.id < first, d.id), default=None)
+    primary = taken[0]
+    return min(found, key=lambda d: (load.get(d.id, 0), d.id < primary, d.id), default=None)

@@ -1,0 +1,187 @@
+"""Pumps with copies lose disks, freeze and come back; each acknowledged transaction is there once.
+
+A Pump that a test declares dead is killed with -9 and its data folder deleted. The judge is a
+reader of the stream (`tests/kit/workloads/judged_stream.py`).
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local.etcd import EtcdServer
+from penstock.cluster.log_entries import EtcdLogEntries
+from penstock.cluster.log_entry import LogEntry
+from tests.kit.servers.fix_pump import PumpProcess
+from tests.kit.wait import eventually
+from tests.kit.workloads.judged_stream import judged_stream
+
+pytestmark = [pytest.mark.fault, pytest.mark.alone]
+
+MakePump = Callable[..., PumpProcess]
+WAIT_S = 40.0
+LOAD_S = 1.0
+
+
+class Trio:
+    """Three Pumps with two copies of each log."""
+
+    def __init__(self, make: MakePump, etcd_url: str, etcd: Any, **settings: Any) -> None:
+        # The first copy of a log goes to a disk that is there, so none is started before another.
+        self.pumps = [make(etcd_url, waiting=False, copies=2, **settings) for _ in range(3)]
+        self._entries = EtcdLogEntries(etcd)
+        for pump in self.pumps:
+            self.until_online(pump)
+
+    def entry(self, pump: PumpProcess) -> LogEntry:
+        found = self._entries.read(pump.node_id)
+        assert found is not None
+        return found[0]
+
+    def until_online(self, pump: PumpProcess) -> None:
+        """Wait until a Pump serves its log at its own address, with all copies."""
+        pump.addr = pump.wait_for(r"pump \S+ is online at (\S+)", WAIT_S)[1]
+        eventually(lambda: bool(self.entry(pump).replicas), WAIT_S)
+
+    def holder(self, pump: PumpProcess) -> PumpProcess | None:
+        """Return the Pump that has the copy of a log, None while there is none."""
+        names = [copy.pump for copy in self.entry(pump).replicas]
+        return next((each for each in self.pumps if each.node_id in names), None)
+
+    def until_moved(self, pump: PumpProcess) -> None:
+        """Wait until another disk is the primary of a log."""
+        eventually(lambda: self.entry(pump).primary.pump != pump.node_id, WAIT_S)
+
+
+@pytest.fixture
+def trio(pump_factory: MakePump, etcd: Any, etcd_server: EtcdServer) -> Trio:
+    return Trio(pump_factory, etcd_server.url, etcd)
+
+
+def lose_disk(pump: PumpProcess) -> None:
+    pump.kill()
+    shutil.rmtree(pump.data_dir)
+
+
+def test_a_pump_whose_disk_is_deleted_under_load_loses_nothing_and_comes_back_empty(
+    trio: Trio, etcd_server: EtcdServer, tmp_path: Path
+) -> None:
+    lost = trio.pumps[0]
+    with judged_stream(etcd_server.url, tmp_path / "audit.db") as writer:
+        eventually(lambda: len(writer.items) > 100)
+        lose_disk(lost)
+        trio.until_moved(lost)
+        lost.spawn()
+        trio.until_online(lost)
+        time.sleep(LOAD_S)
+    assert (lost.data_dir / "displaced").is_dir()
+
+
+@pytest.mark.slow
+def test_a_pump_that_freezes_finds_out_that_it_is_deposed_and_acknowledges_nothing_more(
+    trio: Trio, etcd_server: EtcdServer, tmp_path: Path
+) -> None:
+    frozen = trio.pumps[1]
+    with judged_stream(etcd_server.url, tmp_path / "audit.db", seed=2):
+        time.sleep(LOAD_S)
+        frozen.freeze()
+        trio.until_moved(frozen)
+        time.sleep(LOAD_S)
+        frozen.thaw()
+        eventually(lambda: not frozen.is_running, WAIT_S)
+        frozen.spawn()
+        trio.until_online(frozen)
+        time.sleep(LOAD_S)
+    assert "PS-3305" in frozen.log.read_text()
+
+
+@pytest.mark.slow
+def test_a_copy_that_freezes_is_put_off_the_list_and_takes_part_again_later(
+    trio: Trio, etcd_server: EtcdServer, tmp_path: Path
+) -> None:
+    pump = trio.pumps[0]
+    frozen = trio.holder(pump)
+    assert frozen is not None
+    with judged_stream(etcd_server.url, tmp_path / "audit.db", seed=3):
+        time.sleep(LOAD_S)
+        frozen.freeze()
+        eventually(lambda: trio.holder(pump) not in (None, frozen), WAIT_S)
+        time.sleep(LOAD_S)
+        frozen.thaw()
+        time.sleep(3 * LOAD_S)
+        lose_disk(pump)
+        trio.until_moved(pump)
+        pump.spawn()
+        trio.until_online(pump)
+
+
+@pytest.mark.slow
+def test_disks_are_lost_one_after_the_other_and_nothing_with_them(
+    trio: Trio, etcd_server: EtcdServer, tmp_path: Path
+) -> None:
+    with judged_stream(etcd_server.url, tmp_path / "audit.db", seed=4):
+        for pump in [*trio.pumps, *trio.pumps]:
+            time.sleep(LOAD_S)
+            lose_disk(pump)
+            trio.until_moved(pump)
+            pump.spawn()
+            for each in trio.pumps:
+                trio.until_online(each)
+
+
+@pytest.mark.slow
+def test_a_pump_that_is_restarted_at_once_keeps_its_log(
+    trio: Trio, etcd_server: EtcdServer, tmp_path: Path
+) -> None:
+    pump = trio.pumps[2]
+    epoch = trio.entry(pump).epoch
+    with judged_stream(etcd_server.url, tmp_path / "audit.db", seed=5):
+        time.sleep(LOAD_S)
+        pump.restart()
+        time.sleep(LOAD_S)
+    assert trio.entry(pump).primary.pump == pump.node_id
+    assert trio.entry(pump).epoch > epoch
+
+
+@pytest.mark.slow
+def test_a_paused_pump_is_waited_for_and_not_taken_over(trio: Trio) -> None:
+    pump = trio.pumps[0]
+    pump.stop()
+    time.sleep(6)
+    assert trio.entry(pump).primary.pump == pump.node_id
+    pump.spawn()
+    trio.until_online(pump)
+    assert not (pump.data_dir / "displaced").exists()
+
+
+def test_more_copies_than_pumps_refuse_new_transactions_and_say_why(
+    pump_factory: MakePump, etcd: Any, etcd_server: EtcdServer
+) -> None:
+    alone = pump_factory(etcd_server.url, waiting=False, copies=2)
+    alone.wait_for("not serving yet: 1 of 2 copies of this Pump's log are there")
+    assert "there is no other Pump whose disk could take one" in alone.log_text()
+    other = pump_factory(etcd_server.url, waiting=False, copies=2)
+    for pump in (alone, other):
+        pump.wait_for(r"pump \S+ is online at")
+
+
+@pytest.mark.slow
+def test_copies_that_must_be_apart_wait_for_a_pump_in_another_zone(
+    pump_factory: MakePump, etcd: Any, etcd_server: EtcdServer
+) -> None:
+    settings = {"waiting": False, "copies": 2, "copies_apart": "zone"}
+    near = [pump_factory(etcd_server.url, labels="zone=a", **settings) for _ in range(2)]
+    near[0].wait_for("there is no other Pump with another zone whose disk could take one")
+    far = pump_factory(etcd_server.url, labels="zone=b", **settings)
+    for pump in (*near, far):
+        pump.wait_for(r"pump \S+ is online at")
+    entries = EtcdLogEntries(etcd)
+    for pump in near:
+        found = entries.read(pump.node_id)
+        assert found is not None
+        assert [copy.pump for copy in found[0].replicas] == [far.node_id]
