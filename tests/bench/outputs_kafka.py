@@ -61,8 +61,8 @@ _SMALL_TABLE = "CREATE TABLE {} (id BIGINT NOT NULL, a INT, b VARCHAR(200), PRIM
 
 def measure(name: str, home: Path) -> Iterator[Figure]:
     """Yield the rows/s of one format."""
-    options = f"prefix={PREFIX}&format={FORMATS[name]}"
-    with Cluster(home, pumps=1, sink="kafka", sink_options=options, with_drainer=False) as cluster:
+    sink = f"kafka?prefix={PREFIX}&format={FORMATS[name]}"
+    with Cluster(home, pumps=1, sink=sink, with_drainer=False) as cluster:
         assert cluster.kafka is not None
         address = cluster.kafka.address
         with PumpClient.connect(cluster.etcd.url) as client:
@@ -234,7 +234,7 @@ def _make_topics(address: str, names: list[str]) -> None:
 def measure_lag(home: Path) -> Iterator[Figure]:
     """Yield p50 and p99 in milliseconds at a steady rate; the baseline is a bare round."""
     with (
-        Cluster(home, sink="kafka", sink_options=f"prefix={PREFIX}") as cluster,
+        Cluster(home, sink=f"kafka?prefix={PREFIX}") as cluster,
         PumpClient.connect(cluster.etcd.url) as client,
     ):
         assert cluster.kafka is not None
@@ -332,7 +332,7 @@ def _bare_rounds_ms(address: str) -> list[float]:
 def measure_memory(home: Path) -> Iterator[Figure]:
     """Yield for each kind of process its memory in the last third, over that in the first."""
     with (
-        Cluster(home, sink="kafka", sink_options=f"prefix={PREFIX}") as cluster,
+        Cluster(home, sink=f"kafka?prefix={PREFIX}") as cluster,
         PumpClient.connect(cluster.etcd.url) as client,
     ):
         _create(client, _SMALL_TABLE)

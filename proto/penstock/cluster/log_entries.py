@@ -82,3 +82,12 @@ class EtcdLogEntries:
         Keys that begin with this one count too, which costs a read and no more.
         """
         return Watch(self._etcd, LOGS + node_id, lambda items: on_change())
+
+    def watch_all(self, on_entries: Callable[[dict[str, LogEntry]], None]) -> Cancellable:
+        """Call back with all entries, by node id: once before this returns, then after changes."""
+
+        def on_items(items: dict[str, bytes]) -> None:
+            found = {key: LogEntry.from_json(key, text) for key, text in items.items()}
+            on_entries({key.removeprefix(LOGS): entry for key, entry in found.items()})
+
+        return Watch(self._etcd, LOGS, on_items)

@@ -96,6 +96,20 @@ class LogEntry:
         """Return the entry with segments before `segment` no longer needed; the epoch stays."""
         return replace(self, needed=max(self.needed, segment))
 
+    def asking(self, copies: int, copies_min: int) -> LogEntry:
+        """Return the entry with other numbers of copies; the epoch stays.
+
+        Where it now has enough to acknowledge, what is eligible would not be told any more.
+        """
+        found = replace(self, copies=copies, copies_min=copies_min)
+        return replace(found, eligible=()) if found.may_acknowledge else found
+
+    def begun_anew(self, by: Copy, copies: int, copies_min: int) -> LogEntry:
+        """Return the entry of a new log under this name: only when nobody needs the former one."""
+        return LogEntry(
+            epoch=self.epoch + 1, primary=by, copies=copies, copies_min=copies_min, needed=0
+        )
+
     def _followed(self, primary: Copy, replicas: list[Copy], left: list[Copy]) -> LogEntry:
         listed = {primary.disk, *(copy.disk for copy in replicas)}
         eligible = [copy for copy in (*self.eligible, *left) if copy.disk not in listed]

@@ -19,7 +19,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from penstock.cluster.departed_pumps import (
     LAST_WORDS,
@@ -32,7 +32,7 @@ from penstock.cluster.departed_pumps import (
 from penstock.cluster.drainer_runs import standbys
 from penstock.cluster.etcd import EtcdClient, Watch, etcd_errors, read, read_prefix
 from penstock.codes import Code
-from penstock.errors import Malformed, NeedsOperator
+from penstock.errors import Malformed, NeedsOperator, Retryable
 from penstock.ts import seconds_between
 
 log = logging.getLogger(__name__)
@@ -233,11 +233,20 @@ def refuse_pd(etcd: EtcdClient) -> None:
         )
 
 
+class Held(NamedTuple):
+    """A key of etcd, and the revision at which the one who publishes has seen it last."""
+
+    key: str
+    revision: int
+
+
 class Registry:
     """The registry in etcd. Blocking, safe to share between threads; failures are Retryable."""
 
-    def __init__(self, etcd: EtcdClient) -> None:
+    def __init__(self, etcd: EtcdClient, held: Callable[[], Held | None] = lambda: None) -> None:
+        """With `held`, the status of a Pump is published only while that key is as it was."""
         self._etcd = etcd
+        self._held = held
 
     def cluster_id(self) -> int:
         """Return the cluster's id, drawing it if this is the first time anyone asks.
@@ -255,8 +264,23 @@ class Registry:
 
     def put(self, kind: NodeKind, status: NodeStatus) -> None:
         """Publish a node's status, over whatever was there."""
+        key, held = _prefix(kind) + status.node_id, self._held()
+        if held is None or kind is not NodeKind.PUMP:
+            with etcd_errors(self._etcd):
+                self._etcd.put(key, status.to_json())
+            return
+        do = self._etcd.transactions
         with etcd_errors(self._etcd):
-            self._etcd.put(_prefix(kind) + status.node_id, status.to_json())
+            done, _ = self._etcd.transaction(
+                compare=[do.mod(held.key) == held.revision],
+                success=[do.put(key, status.to_json())],
+                failure=[],
+            )
+        if not done:
+            raise Retryable(
+                f"the status of {status.node_id} is not published, for {held.key} has changed",
+                code=Code.LOG_DEPOSED,
+            )
 
     def get(self, kind: NodeKind, node_id: str) -> NodeStatus | None:
         """Return one node's status, None for a node never seen; Malformed if it cannot be read."""

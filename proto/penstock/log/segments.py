@@ -236,6 +236,10 @@ class Segments:
         """Return the payloads at `positions`, best given roughly in the order of the log."""
         return self._reader.read_many(positions)
 
+    def read_bytes(self, number: int, begin: int, end: int) -> bytes:
+        """Return the bytes of a segment as they are; `Retryable` if they cannot be read."""
+        return self._reader.read(number, begin, end - begin)
+
     def scan(self, start: Place | None = None) -> Iterator[tuple[Position, bytes]]:
         """Yield every payload from `start` to the end with its position; raise `Corrupt`."""
         for positions, payloads in self.scan_blocks(start):
@@ -281,12 +285,12 @@ class Segments:
             self._reader.forget(old)
             del self._segments[old]
 
-    def close(self) -> None:
+    def close(self, *, with_mark: bool = True) -> None:
         """Mark the clean stop, so that damage to the last frames is no torn end, and let go.
 
         The mark is an empty frame whose `synced` covers everything before it.
         """
-        if not self._marked and not self._spent:
+        if with_mark and not self._marked and not self._spent:
             with contextlib.suppress(OSError, WriteFailed):  # What is synced is safe without it.
                 self.sync()
                 live = self._live
@@ -357,6 +361,13 @@ class MissingSegments(Corrupt):
         self.last = last
         self.after_ts = after_ts
         self.up_to_ts = up_to_ts
+
+
+def begin_log(files: Files, folder: Path, epoch: int) -> None:
+    """Begin a log in an empty folder whose first segment is of that epoch; raise `OSError`."""
+    assert not files.names(folder), "there is a log already"
+    _, file = create_segment(files, folder, Head(0, 0, 0, epoch))
+    file.close()
 
 
 def open_chain(files: Files, folder: Path) -> dict[int, Segment]:
@@ -435,14 +446,14 @@ class Reader:
             begin = (offset & mask) + HEADER_SIZE
             end = begin + length
             if length >= _ALONE_BYTES or end > _BLOCK_BYTES:
-                block = self._read(segment, offset, HEADER_SIZE + length)
+                block = self.read(segment, offset, HEADER_SIZE + length)
                 begin, end = HEADER_SIZE, HEADER_SIZE + length
             else:
                 key = segment << 48 | offset >> _BLOCK_BITS
                 if key not in blocks:
                     if len(blocks) >= _BLOCKS_MAX:
                         blocks.clear()
-                    blocks[key] = self._read(segment, offset & ~mask, _BLOCK_BYTES)
+                    blocks[key] = self.read(segment, offset & ~mask, _BLOCK_BYTES)
                 block = blocks[key]
             payload = block[begin:end]
             if len(block) < end or unpack(block, begin - crc_before)[0] != value(payload):
@@ -478,7 +489,8 @@ class Reader:
         with self._lock:
             self._open.clear()
 
-    def _read(self, number: int, offset: int, length: int) -> bytes:
+    def read(self, number: int, offset: int, length: int) -> bytes:
+        """Return bytes of a segment, fewer only at its end; `Retryable` if the disk fails."""
         try:
             return self.file(number).read(offset, length)
         except OSError as error:

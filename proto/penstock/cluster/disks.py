@@ -1,0 +1,151 @@
+"""Disks that take copies of logs: of which Pump each is, and where that is reached now.
+
+/penstock/v1/disks/<disk id>   JSON, with a lease: {"pump": "pump-3", "host": "10.0.0.3:8250",
+                               "labels": {"zone": "b"}}
+
+A log's entry (`log_entry.py`) lists disks, which stay what they are; their Pumps' addresses change.
+A Pump that is gone vanishes from here with its lease; from an entry it is only ever swapped out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from penstock.cluster.etcd import EtcdClient, Watch, etcd_errors
+from penstock.cluster.lease import Lease
+from penstock.cluster.node_registry import Cancellable
+from penstock.codes import Code
+from penstock.errors import Malformed
+
+DISKS = "/penstock/v1/disks/"
+LEASE_S = 5
+"""How long a disk is listed whose Pump is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """A disk whose Pump runs."""
+
+    id: str
+    pump: str
+    host: str
+    labels: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def to_json(self) -> str:
+        """Return what is stored."""
+        fields = {"pump": self.pump, "host": self.host, "labels": dict(self.labels)}
+        return json.dumps(fields, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, key: str, text: bytes) -> Disk:
+        """Read what `to_json` wrote; `Malformed` names the key."""
+        try:
+            fields = json.loads(text)
+            pump, host, labels = fields["pump"], fields["host"], fields["labels"]
+            if not (isinstance(pump, str) and isinstance(host, str) and isinstance(labels, dict)):
+                raise TypeError("pump and host are texts, labels an object")
+        except (ValueError, TypeError, KeyError) as error:
+            raise Malformed(
+                f"{key} is {text!r}: {error}",
+                hint="delete it: its Pump writes it again",
+                code=Code.ETCD_VALUE,
+            ) from error
+        return cls(key.removeprefix(DISKS), pump, host, labels)
+
+
+class Disks(Protocol):
+    """The seam between Pumps and the list of their disks."""
+
+    def offer(self, disk: Disk) -> Offered:
+        """List a disk for as long as this process lives, or until the offer is closed."""
+
+    def watch(self, on_disks: Callable[[dict[str, Disk]], None]) -> Cancellable:
+        """Call back with all disks, by id: once before this returns, then after each change."""
+
+
+class Offered(Protocol):
+    """A disk that is listed."""
+
+    def renew(self) -> None:
+        """List it again if etcd has let go of it; Retryable when etcd does not answer."""
+
+    def close(self) -> None:
+        """List it no longer."""
+
+
+class EtcdDisks:
+    """The list in etcd. Blocking, safe to share between threads; failures are Retryable."""
+
+    def __init__(self, etcd: EtcdClient) -> None:
+        self._etcd = etcd
+
+    def offer(self, disk: Disk) -> Offered:
+        """List a disk for as long as this process lives, or until the offer is closed."""
+        return _Lent(self._etcd, disk)
+
+    def watch(self, on_disks: Callable[[dict[str, Disk]], None]) -> Cancellable:
+        """Call back with all disks, by id: once before this returns, then after each change.
+
+        Later calls come from a thread of the watch.
+        """
+
+        def on_items(items: dict[str, bytes]) -> None:
+            disks = [Disk.from_json(key, text) for key, text in items.items()]
+            on_disks({disk.id: disk for disk in disks})
+
+        return Watch(self._etcd, DISKS, on_items)
+
+
+class _Lent:
+    """A key with a lease."""
+
+    def __init__(self, etcd: EtcdClient, disk: Disk) -> None:
+        self._etcd = etcd
+        self._disk = disk
+        self._lease: Lease | None = None
+        self.renew()
+
+    def renew(self) -> None:
+        """See `Offered`."""
+        if self._lease is not None and not self._lease.is_lost():
+            return
+        lease = Lease(self._etcd, LEASE_S)
+        try:
+            with etcd_errors(self._etcd):
+                self._etcd.put(DISKS + self._disk.id, self._disk.to_json(), lease=lease.id)
+        except BaseException:
+            lease.close()
+            raise
+        self._lease = lease
+
+    def close(self) -> None:
+        """See `Offered`."""
+        if self._lease is not None:
+            self._lease.close()
+
+
+def spare_disk(
+    disks: Iterable[Disk], taken: Collection[str], *, apart: str = "", load: Mapping[str, int]
+) -> Disk | None:
+    """Return the disk that a log is to have its next copy on, None when there is none.
+
+    `taken` are the ids of those that it is on, the primary's first. With `apart`, the name of a
+    label, no two of them have the same value of it. `load` says how many copies a disk has; the
+    one with the fewest is chosen, and among equals the one after the primary in the order of ids,
+    so that neighbours do not all choose the same one.
+    """
+    by_id = {disk.id: disk for disk in disks}
+    pumps = {by_id[each].pump for each in taken if each in by_id}
+    values = {by_id[each].labels.get(apart) for each in taken if each in by_id}
+    found = [
+        disk
+        for disk in by_id.values()
+        if disk.id not in taken
+        and disk.pump not in pumps
+        and not (apart and (disk.labels.get(apart) is None or disk.labels[apart] in values))
+    ]
+    first = next(iter(taken), "")
+    return min(found, key=lambda d: (load.get(d.id, 0), d.id < first, d.id), default=None)

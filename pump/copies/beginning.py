@@ -1,0 +1,98 @@
+"""Beginning: how a Pump with copies comes to a log that it may serve, however long that takes.
+
+claimed ── shipped ── enough copies have all of it          the log is served
+displaced ── until every Drainer has all of the former log ── begun anew ── claimed …
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+
+from penstock.errors import Retryable, coded
+from pump.copies.claiming import Claimed, Displaced
+from pump.copies.replication import Replication
+from pump.copies.shipping import Shipping
+from pump.store.storage import Storage
+
+log = logging.getLogger(__name__)
+
+_AGAIN_S = 1.0
+
+
+class Beginning:
+    """One start; `say` shows callers and operators what it waits for."""
+
+    def __init__(
+        self, replication: Replication, say: Callable[[str], None], stop: asyncio.Event
+    ) -> None:
+        self._replication = replication
+        self._say = say
+        self._stop = stop
+        self._said = ""
+
+    async def run(
+        self,
+        storage: Storage,
+        opened_again: Callable[[], Awaitable[Storage]],
+        stack: AsyncExitStack,
+    ) -> tuple[Storage, Shipping | None] | None:
+        """Return the storage to serve, and what ships it, if it has copies.
+
+        None when it was asked to stop before. `opened_again` is asked for the storage of a log that
+        begins anew, after the one before was closed.
+        """
+        while not self._stop.is_set():
+            try:
+                claimed = await asyncio.to_thread(self._replication.claim, storage)
+                if claimed is None:
+                    return storage, None
+                shipping = await self._shipped(claimed, storage, stack)
+                return None if shipping is None else (storage, shipping)
+            except Displaced as displaced:
+                self._tell(f"{coded(displaced)}; it waits until every Drainer has all of that")
+                if await self._may_begin_anew():
+                    await asyncio.to_thread(storage.close)
+                    await asyncio.to_thread(self._replication.begin_anew, displaced.found)
+                    storage = await opened_again()
+                    continue
+            except Retryable as error:
+                self._tell(f"its log cannot be claimed, it tries again: {coded(error)}")
+            await self._pause()
+        return None
+
+    async def _shipped(
+        self, claimed: Claimed, storage: Storage, stack: AsyncExitStack
+    ) -> Shipping | None:
+        """Return what ships the log, once enough copies have all of it."""
+        shipping = self._replication.ship(claimed, storage)
+        storage.ship_with(shipping)
+        stack.push_async_callback(asyncio.to_thread, shipping.close)
+        await asyncio.to_thread(shipping.start)
+        while not await asyncio.to_thread(shipping.wait_until_whole, _AGAIN_S):
+            self._tell(shipping.problem() or "its copies are being given the end of its log")
+            if self._stop.is_set():
+                return None
+        return shipping
+
+    async def _may_begin_anew(self) -> bool:
+        try:
+            return await asyncio.to_thread(self._replication.may_begin_anew)
+        except Retryable as error:
+            self._tell(coded(error))
+            return False
+
+    async def _pause(self) -> None:
+        try:
+            async with asyncio.timeout(_AGAIN_S):
+                await self._stop.wait()
+        except TimeoutError:
+            pass
+
+    def _tell(self, what: str) -> None:
+        self._say(what)
+        if what != self._said:
+            log.warning("not serving yet: %s", what)
+        self._said = what

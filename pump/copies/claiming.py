@@ -1,0 +1,129 @@
+"""Claiming: at each start a Pump becomes the primary of its log, or finds out that another one is.
+
+    no entry, one copy wanted     nothing: the log is on this disk alone
+    no entry                      one is made, with this disk alone on it
+    this disk, or a whole copy    the next epoch is claimed
+    another disk                  `Displaced`
+
+A Pump that was displaced has nothing that anybody needs once the one with its log has handed all of
+it to every Drainer. Then it may begin anew, under the same name, with an empty folder and in an
+epoch of its own (`begin_anew`): no segment of its former life can pass for one of the new log.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penstock.cluster.log_entries import Found, LogEntries
+from penstock.cluster.log_entry import LOGS, Copy, LogEntry
+from penstock.codes import Code
+from penstock.errors import NeedsOperator, Retryable
+from pump.replicas.chain import Chain
+from pump.replicas.claim import Claim
+from pump.replicas.messages import Swap
+from pump.replicas.replica import Replica
+
+
+class Claimed(NamedTuple):
+    """A log whose next epoch is this process's: the own disk, the segments, and what was won."""
+
+    own: Copy
+    chain: Chain
+    won: Found
+
+
+class Wanted(NamedTuple):
+    """How many copies a log is to have, and with how few nothing is acknowledged."""
+
+    copies: int
+    copies_min: int
+
+
+class Displaced(Retryable):
+    """Another disk is the primary of this Pump's log."""
+
+    def __init__(self, node_id: str, found: Found) -> None:
+        entry, _ = found
+        super().__init__(
+            f"the log of pump {node_id} is served by pump {entry.primary.pump}, with another disk,"
+            f" since epoch {entry.epoch}",
+            code=Code.LOG_DISPLACED,
+        )
+        self.found = found
+
+
+def claim(
+    entries: LogEntries, node_id: str, own: Copy, chain: Chain, wanted: Wanted
+) -> Claimed | None:
+    """Claim the next epoch of a log; None when it has one copy and none was ever listed.
+
+    Raises `Displaced` when another disk is the primary and this one is no whole copy, `Retryable`
+    when etcd does not answer: then it is to be tried again, and `NeedsOperator` when the entry is
+    gone that the log was shipped under.
+    """
+    if not _is_listed(entries, node_id, own, chain, wanted):
+        return None
+    attempt = Claim(own, Replica(chain))
+    actions = attempt.start()
+    while actions:
+        (action,) = actions
+        if isinstance(action, Swap):
+            actions = attempt.swapped(entries.swap(node_id, action.revision, action.entry))
+        else:
+            found = _read(entries, node_id)
+            if not found[0].may_claim(own.disk):
+                raise Displaced(node_id, found)
+            actions = attempt.entry_seen(*found)
+    if attempt.won is None:
+        raise Displaced(node_id, _read(entries, node_id))
+    return Claimed(own, chain, attempt.won)
+
+
+def begin_anew(
+    entries: LogEntries, node_id: str, own: Copy, found: Found, wanted: Wanted
+) -> LogEntry:
+    """List this disk alone, in an epoch after all that were; return the entry.
+
+    Only for a log of which every Drainer has all. Raises `Retryable` when the entry has changed.
+    """
+    entry, revision = found
+    anew = entry.begun_anew(own, wanted.copies, wanted.copies_min)
+    if entries.swap(node_id, revision, anew) is None:
+        raise Retryable(f"{LOGS}{node_id} has changed", code=Code.LOG_DISPLACED)
+    return anew
+
+
+def _is_listed(entries: LogEntries, node_id: str, own: Copy, chain: Chain, wanted: Wanted) -> bool:
+    """Return whether the log has an entry, after making one if it is to have copies."""
+    found = entries.read(node_id)
+    epoch = chain.links[-1].epoch
+    if found is None:
+        if epoch > 0:
+            raise NeedsOperator(
+                f"{LOGS}{node_id} is not in etcd, but this log was copied in epoch {epoch}",
+                hint="is this the cluster's etcd? if it lost its data, restore them from a backup",
+                code=Code.LOG_ENTRY_GONE,
+            )
+        if wanted.copies == 1:
+            return False
+        entry = LogEntry(
+            epoch=0,
+            primary=own,
+            copies=wanted.copies,
+            copies_min=wanted.copies_min,
+            needed=chain.first,
+        )
+        entries.swap(node_id, 0, entry)
+        return True
+    entry, revision = found
+    asked = entry.asking(wanted.copies, wanted.copies_min)
+    if entry.primary.disk == own.disk and asked != entry:
+        entries.swap(node_id, revision, asked)
+    return True
+
+
+def _read(entries: LogEntries, node_id: str) -> Found:
+    found = entries.read(node_id)
+    if found is None:
+        raise Retryable(f"{LOGS}{node_id} is gone from etcd", code=Code.LOG_ENTRY_GONE)
+    return found

@@ -1,0 +1,203 @@
+"""Shipper: carries a primary's requests to one copy, one at a time, and its answers back.
+
+    connect ── connected ──> ask, append, append …  one call under way
+       ^                         │ nothing to send: a sign of life
+       └──── 0.1 s ── broken <───┘ silent, once that has lasted for the time-out
+
+A machine that answers that nobody listens there has no Pump: then a part of the time-out is enough.
+
+What was asked while there was no connection is forgotten: the core asks again when it hears
+`connected`. An older segment goes over a connection of its own, so that live groups need not wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import NamedTuple, Protocol
+
+from google.protobuf.message import DecodeError
+
+from penstock.cluster.log_entry import Copy
+from penstock.errors import NeedsOperator, Retryable
+from penstock.http2.client.calls import stream_unary, unary
+from penstock.http2.client.channel import CallFailed, Channel
+from penstock.pb import penstock_pb2 as pb
+from penstock.security.tls import Tls
+from pump.replicas.messages import Answer, Append, Prepend, Request
+from pump.replicas.wire import (
+    FOLLOW_METHOD,
+    PREPEND_METHOD,
+    Followed,
+    Name,
+    SignOfLife,
+    decode_answer,
+    encode_request,
+    link_message,
+)
+
+log = logging.getLogger(__name__)
+
+_RECONNECT_S = 0.1
+_SIGN_OF_LIFE_S = 0.2
+_REFUSED_WITHIN_S = 0.1
+_REFUSED_SHARE = 0.25
+_SEGMENT_WITHIN_S = 600.0
+_PIECE_BYTES = 1 << 20
+_Failures = (CallFailed, DecodeError, NeedsOperator, Retryable, OSError)
+
+ReadLog = Callable[[int, int, int], bytes]
+"""Returns the bytes of a segment, from one offset to another; raises `Retryable`."""
+
+
+class Listener(Protocol):
+    """Who is told what became of the calls; from the shipper's threads."""
+
+    def connected(self, disk: str) -> None:
+        """What was under way to this copy may be lost."""
+
+    def answered(self, disk: str, answer: Answer) -> None:
+        """The copy has answered."""
+
+    def silent(self, disk: str) -> None:
+        """It has not answered for the time-out."""
+
+
+class Lines(NamedTuple):
+    """How the copies of one log are reached, and with what."""
+
+    cluster_id: int
+    node_id: str
+    address: Callable[[str], str | None]
+    """Where the Pump with a disk is now; None while it is not known."""
+    tls: Tls | None
+    timeout_s: float
+    read: ReadLog
+    epoch: Callable[[], int]
+
+
+class Shipper:
+    """The calls to one copy."""
+
+    def __init__(self, copy: Copy, lines: Lines, listener: Listener) -> None:
+        self.copy = copy
+        self.problem = ""
+        """Why the copy cannot be reached; empty while it can."""
+        self._name = Name(lines.cluster_id, lines.node_id, copy.disk)
+        self._lines = lines
+        self._timeout_s = lines.timeout_s
+        self._listener = listener
+        self._requests: queue.SimpleQueue[Followed | None] = queue.SimpleQueue()
+        self._closed = threading.Event()
+        self._heard_s = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name=f"ship {copy.pump}", daemon=True)
+        self._thread.start()
+
+    def send(self, request: Request) -> None:
+        """Send a request when its turn comes."""
+        if isinstance(request, Prepend):
+            threading.Thread(target=self._prepend, args=(request,), daemon=True).start()
+        else:
+            self._requests.put(request)
+
+    def close(self) -> None:
+        """Send nothing any more; does not wait for a call that is under way."""
+        self._closed.set()
+        self._requests.put(None)
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            begun_s, is_connected = time.monotonic(), False
+            try:
+                with closing(self._connect()) as channel:
+                    is_connected = True
+                    self._forget_requests()
+                    self._listener.connected(self.copy.disk)
+                    self._serve(channel)
+            except _Failures as error:
+                self._note(error)
+            now_s = time.monotonic()
+            is_refused = not is_connected and now_s - begun_s < _REFUSED_WITHIN_S
+            limit_s = self._timeout_s * (_REFUSED_SHARE if is_refused else 1)
+            if now_s - self._heard_s > limit_s and not self._closed.is_set():
+                self._heard_s = time.monotonic()
+                self._listener.silent(self.copy.disk)
+            self._closed.wait(_RECONNECT_S)
+
+    def _connect(self) -> Channel:
+        address = self._lines.address(self.copy.disk)
+        if address is None:
+            raise OSError(f"pump {self.copy.pump} does not run with this disk")
+        channel = Channel(address, self._lines.tls)
+        channel.connect(self._timeout_s)
+        return channel
+
+    def _serve(self, channel: Channel) -> None:
+        """Send one request after the other until that fails."""
+        while not self._closed.is_set():
+            try:
+                request = self._requests.get(timeout=_SIGN_OF_LIFE_S)
+            except queue.Empty:
+                request = SignOfLife(self._lines.epoch())
+            if request is None:
+                return
+            self._call(channel, request)
+
+    def _call(self, channel: Channel, request: Followed) -> None:
+        data = b""
+        if isinstance(request, Append):
+            data = self._lines.read(request.segment, request.offset, request.end)
+        sent = encode_request(self._name, request, data)
+        reply = unary(channel, FOLLOW_METHOD, sent, timeout_s=self._timeout_s)
+        answer = decode_answer(reply)
+        self._heard_s = time.monotonic()
+        if self.problem:
+            log.info("pump %s answers again for its copy", self.copy.pump)
+            self.problem = ""
+        if answer is not None:
+            self._listener.answered(self.copy.disk, answer)
+
+    def _forget_requests(self) -> None:
+        while not self._requests.empty():
+            self._requests.get()
+
+    def _note(self, error: BaseException) -> None:
+        text = error.details() if isinstance(error, CallFailed) else str(error)
+        if not self.problem:
+            log.warning("the copy on pump %s cannot be reached: %s", self.copy.pump, text)
+        self.problem = text
+
+    # An older segment.
+
+    def _prepend(self, request: Prepend) -> None:
+        """Send a whole segment; if that fails, the copy is asked again where it stands."""
+        try:
+            with closing(self._connect()) as channel:
+                channel.start()
+                reply = stream_unary(
+                    *(channel, PREPEND_METHOD, self._pieces(request)), timeout_s=_SEGMENT_WITHIN_S
+                )
+            answer = decode_answer(reply)
+        except _Failures as error:
+            self._note(error)
+            if not self._closed.wait(self._timeout_s):
+                self._listener.connected(self.copy.disk)
+            return
+        if answer is not None:
+            self._listener.answered(self.copy.disk, answer)
+
+    def _pieces(self, request: Prepend) -> Iterator[bytes]:
+        number, end = request.link.number, request.link.end
+        for offset in range(0, end, _PIECE_BYTES):
+            piece = pb.PrependPiece(
+                data=self._lines.read(number, offset, min(end, offset + _PIECE_BYTES))
+            )
+            if offset == 0:
+                piece.log.CopyFrom(self._name.message())
+                piece.epoch = request.epoch
+                piece.link.CopyFrom(link_message(request.link))
+            yield piece.SerializeToString()

@@ -1,0 +1,451 @@
+"""Shipping: the primary's side of a log with copies, around the core that decides.
+
+    storage ── store(write, sync) ──> Primary ──> actions ──┬── Begin: a segment is begun
+       ▲                                ▲                   ├── Send: to the copy's shipper
+       └── all listed disks have it     │ events            ├── Swap, ReadEntry: to etcd
+                                        └── shippers, etcd  └── Acknowledge, StepDown
+
+Any thread may bring an event; under one lock the core is told and its actions are carried out in
+their order. A group is written under that lock, too, so that no epoch begins in the middle of it.
+While its sync is under way, which is not under the lock, an epoch that is to begin has to wait, and
+with it all actions after that.
+
+Calls of etcd are made by a thread of their own, which also looks around five times a second: for a
+segment that could not be begun, and for a disk for a copy that is missing.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
+
+from penstock.cluster.disks import Disk, spare_disk
+from penstock.cluster.log_entries import LogEntries
+from penstock.cluster.log_entry import LOGS, Copy, LogEntry
+from penstock.cluster.node_registry import Held
+from penstock.codes import Code
+from penstock.errors import PenstockError, Retryable
+from penstock.log.segments import Place, Position, WriteFailed
+from pump.copies.claiming import Claimed
+from pump.copies.shipper import Lines, Shipper
+from pump.replicas.messages import (
+    Acknowledge,
+    Action,
+    Actions,
+    Answer,
+    Begin,
+    ReadEntry,
+    Send,
+    StepDown,
+    Swap,
+)
+from pump.replicas.primary import Primary
+
+log = logging.getLogger(__name__)
+
+_TICK_S = 0.2
+_ETCD_RETRY_S = 0.5
+_SAID_EVERY_S = 5.0
+_SHUNNED_S = 5.0
+
+
+class OwnLog(Protocol):
+    """What of a storage's log is needed here (`penstock.log.segments.Segments`)."""
+
+    @property
+    def end(self) -> Place:
+        """The place after the last frame."""
+
+    def begin_next(self, epoch: int | None = None) -> None:
+        """Begin a segment of an epoch; raises `WriteFailed`."""
+
+
+class Deposed(Retryable):
+    """This process is the primary of its log no more; another one is, or may be."""
+
+
+class Recruits(NamedTuple):
+    """Where disks for more copies come from."""
+
+    disks: Callable[[], Mapping[str, Disk]]
+    load: Callable[[], Mapping[str, int]]
+    """How many copies each disk has."""
+    apart: str
+    """The label in which copies must differ; empty: none."""
+
+
+class Shipping:
+    """The copies of the log that this process is the primary of."""
+
+    def __init__(
+        self,
+        claimed: Claimed,
+        own_log: OwnLog,
+        *,
+        entries: LogEntries,
+        lines: Lines,
+        recruits: Recruits,
+    ) -> None:
+        """Prepare with a claim that was won; `start` begins its epoch."""
+        self._primary = Primary(*claimed)
+        self._log = own_log
+        self._entries = entries
+        self._lines = lines._replace(epoch=lambda: self._primary.entry.epoch)
+        self._recruits = recruits
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._actions: deque[Action] = deque()
+        self._is_syncing = False
+        self._shippers: dict[str, Shipper] = {}
+        self._calls: queue.SimpleQueue[Swap | ReadEntry | None] = queue.SimpleQueue()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="pump-copies", daemon=True)
+        self._watch: object = None
+        self._said_s = float("-inf")
+        self._said_epoch = -1
+        self._shunned_s: dict[str, float] = {}
+        """Disks that are not to be asked for a copy yet, as they did not answer, and until when."""
+        self.over = ""
+        """Why this is the primary no more; empty while it is."""
+        self.on_over: Callable[[], None] = lambda: None
+        """Called once, from any thread, when that has come."""
+        self.acknowledged = Place(0, 0)
+        """Up to where the log is on enough disks."""
+
+    @property
+    def entry(self) -> LogEntry:
+        """Who has the log, as the last swap that won says."""
+        return self._primary.entry
+
+    def held(self) -> Held:
+        """Return the entry's key, and the revision with which this process is the primary."""
+        return Held(LOGS + self._lines.node_id, self._primary.revision)
+
+    def start(self) -> None:
+        """Begin the epoch, and ship; Retryable when etcd does not answer."""
+        with self._lock:
+            for copy in self.entry.eligible:  # Among them who was taken for dead.
+                self._shun(copy.disk)
+            self._do(self._primary.start())
+        self._thread.start()
+        self._watch = self._entries.watch(self._lines.node_id, lambda: self._calls.put(ReadEntry()))
+
+    def wait_until_whole(self, within_s: float) -> bool:
+        """Return whether, within that time, enough disks have all that is in the log."""
+        with self._lock:
+            self._changed.wait_for(lambda: bool(self.over) or self._is_whole(), within_s)
+            self._check()
+            return self._is_whole()
+
+    def close(self) -> None:
+        """Ship nothing any more; a group that waits to be acknowledged fails."""
+        self._closed.set()
+        with self._lock:
+            self._end("this Pump stops")
+        self._calls.put(None)
+        if self._thread.is_alive():
+            self._thread.join()
+        if self._watch is not None:
+            self._watch.cancel()  # type: ignore[attr-defined]
+        for shipper in self._shippers.values():
+            shipper.close()
+
+    # What the storage calls.
+
+    def store(
+        self, write: Callable[[], list[Position]], sync: Callable[[], None]
+    ) -> list[Position]:
+        """Write a group, and return once all listed disks have it, however long that takes.
+
+        Raises what `write` and `sync` raise; the group is then no part of the log. Raises `Deposed`
+        when this is the primary no more; then it may be, and nothing can be stored any more.
+        """
+        with self._lock:
+            self._wait_until(lambda: self._primary.is_ready and not self._actions)
+            try:
+                positions = write()
+            except WriteFailed:
+                self._note_succession()
+                raise
+            end = self._log.end
+            self._do(self._primary.appended(end))
+            self._is_syncing = True
+        try:
+            sync()
+        except WriteFailed:
+            with self._lock:
+                self._is_syncing = False
+                self._abandon()
+            raise
+        with self._lock:
+            self._is_syncing = False
+            self._do(self._primary.own_synced())
+            self._wait_until(lambda: self.acknowledged >= end)
+        return positions
+
+    def needs(self, segment: int) -> None:
+        """Note that no Drainer and no open transaction needs anything before a segment."""
+        with self._lock:
+            self._do(self._primary.needs(segment))
+
+    def may_drop_before(self, segment: int) -> int:
+        """Return before which segment a purge may drop, of those before `segment`.
+
+        No Drainer and no open transaction needs those: what of them is still listed as needed may
+        go at the next purge.
+        """
+        with self._lock:
+            self._do(self._primary.needs(segment))
+            return min(segment, self._primary.droppable_before)
+
+    @property
+    def are_enough(self) -> bool:
+        """True while what is written is acknowledged as soon as the listed copies have it."""
+        return not self.over and self._primary.entry.may_acknowledge
+
+    def check(self) -> None:
+        """Raise `Retryable` while nothing can be acknowledged: new transactions go elsewhere."""
+        if not self.are_enough:
+            raise Retryable(self.problem(), code=Code.TOO_FEW_COPIES)
+
+    def problem(self) -> str:
+        """Say what an operator wants to know about the copies; empty while all is well."""
+        entry = self.entry
+        have = 1 + len(entry.replicas)
+        if self.over:
+            return self.over
+        if have < entry.copies_min:
+            return (
+                f"{have} of {entry.copies_min} copies of this Pump's log are there, and nothing is"
+                f" acknowledged before that{self._why_none_joins()}"
+            )
+        if have < entry.copies:
+            return (
+                f"{have} of {entry.copies} copies of this Pump's log are there"
+                f"{self._why_none_joins()}"
+            )
+        return ""
+
+    def details(self) -> dict[str, str]:
+        """Return what an operator wants to read, one line each."""
+        entry = self.entry
+        found = {
+            "log_epoch": str(entry.epoch),
+            "copies": f"{1 + len(entry.replicas)} of {entry.copies}, at least {entry.copies_min}",
+            "copies_on": ", ".join(
+                copy.pump if copy.first <= entry.needed else f"{copy.pump} (from {copy.first} on)"
+                for copy in (entry.primary, *entry.replicas)
+            ),
+        }
+        if entry.eligible:
+            found["copies_eligible"] = ", ".join(copy.pump for copy in entry.eligible)
+        if problem := self.problem():
+            found["copies_problem"] = problem
+        return found
+
+    # What copies answer (`shipper.Listener`).
+
+    def connected(self, disk: str) -> None:
+        """Tell the core that a copy can be reached."""
+        with self._lock:
+            self._do(self._primary.connected(disk))
+
+    def answered(self, disk: str, answer: Answer) -> None:
+        """Tell it what a copy has said."""
+        with self._lock:
+            self._do(self._primary.answered(disk, answer))
+
+    def silent(self, disk: str) -> None:
+        """Tell it that a copy says nothing."""
+        with self._lock:
+            if self._primary.entry.replica(disk) is not None:
+                log.warning(
+                    "the copy on disk %s does not answer, it is to be put off the list", disk
+                )
+            self._shun(disk)
+            self._do(self._primary.silent(disk))
+
+    def outran(self, epoch: int) -> None:
+        """Tell it that this disk has promised a later epoch."""
+        with self._lock:
+            self._do(self._primary.outran(epoch))
+
+    # Actions.
+
+    def _do(self, actions: Actions) -> None:
+        """Carry actions out, after those that wait; with the lock held."""
+        self._actions.extend(actions)
+        while self._actions and not self.over:
+            action = self._actions[0]
+            if isinstance(action, Begin) and not self._begin(action):
+                break
+            self._actions.popleft()
+            if isinstance(action, Begin):
+                self._say_who_has_it()
+            else:
+                self._carry_out(action)
+        self._changed.notify_all()
+
+    def _shun(self, disk: str) -> None:
+        self._shunned_s[disk] = time.monotonic() + _SHUNNED_S
+
+    def _say_who_has_it(self) -> None:
+        entry = self._primary.entry
+        if self._said_epoch != entry.epoch:
+            self._said_epoch = entry.epoch
+            pumps = ", ".join(copy.pump for copy in (entry.primary, *entry.replicas))
+            log.info("epoch %d: the log is on %s", entry.epoch, pumps)
+
+    def _carry_out(self, action: Action) -> None:
+        if isinstance(action, Send):
+            self._shipper(action.to).send(action.request)
+        elif isinstance(action, Swap | ReadEntry):
+            self._calls.put(action)
+        elif isinstance(action, Acknowledge):
+            self.acknowledged = action.place
+        elif isinstance(action, StepDown):
+            self._end(action.why)
+        else:
+            raise AssertionError(f"{action} is not for a primary")
+
+    def _begin(self, action: Begin) -> bool:
+        """Begin a segment; False when that has to wait."""
+        if self._is_syncing:
+            return False
+        try:
+            if self._log.end.segment < action.number:
+                self._log.begin_next(action.epoch)
+        except WriteFailed as error:
+            self._say("segment %d cannot be begun, trying again: %s", action.number, error)
+            return False
+        assert self._log.end.segment == action.number, "the core knows where the log ends"
+        return True
+
+    def _abandon(self) -> None:
+        """Tell the core that what was appended does not count."""
+        if any(isinstance(action, Begin) for action in self._actions):
+            # The core counts it already as sealed by the segment that was to be begun.
+            self._end("a sync failed while the list of copies changed; it starts again")
+        else:
+            self._do(self._primary.abandoned(self._log.end))
+
+    def _note_succession(self) -> None:
+        """Tell the core of a segment that was begun, although what was to go there was not."""
+        if self._log.end.segment != self._primary.chain.end.segment:
+            self._do(self._primary.appended(self._log.end))
+            self._do(self._primary.own_synced())
+
+    def _end(self, why: str) -> None:
+        if self.over:
+            return
+        self.over = why
+        self._actions.clear()
+        for shipper in self._shippers.values():
+            shipper.close()
+        self._changed.notify_all()
+        self.on_over()
+
+    def _wait_until(self, is_so: Callable[[], bool]) -> None:
+        self._changed.wait_for(lambda: bool(self.over) or is_so())
+        self._check()
+
+    def _check(self) -> None:
+        if self.over:
+            raise Deposed(self.over, code=Code.LOG_DEPOSED)
+
+    def _is_whole(self) -> bool:
+        return self._primary.is_ready and not self._actions
+
+    def _shipper(self, copy: Copy) -> Shipper:
+        shipper = self._shippers.get(copy.disk)
+        if shipper is None:
+            shipper = self._shippers[copy.disk] = Shipper(copy, self._lines, self)
+        return shipper
+
+    # The thread that calls etcd.
+
+    def _run(self) -> None:
+        while not self._closed.is_set() and not self.over:
+            try:
+                action = self._calls.get(timeout=_TICK_S)
+            except queue.Empty:
+                self._look_around()
+                continue
+            if action is not None:
+                self._call(action)
+
+    def _call(self, action: Swap | ReadEntry) -> None:
+        node_id = self._lines.node_id
+        try:
+            if isinstance(action, Swap):
+                revision = self._entries.swap(node_id, action.revision, action.entry)
+                with self._lock:
+                    self._do(self._primary.swapped(revision))
+                return
+            found = self._entries.read(node_id)
+        except PenstockError as error:
+            self._say("etcd does not answer for the list of copies, trying again: %s", error)
+            self._closed.wait(_ETCD_RETRY_S)
+            self._calls.put(ReadEntry())
+            return
+        if found is None:
+            self._say("the list of copies is gone from etcd: %s%s", LOGS, node_id)
+            self._closed.wait(_ETCD_RETRY_S)
+            self._calls.put(ReadEntry())
+            return
+        with self._lock:
+            self._do(self._primary.entry_seen(*found))
+
+    def _look_around(self) -> None:
+        """Try again what has failed, and look for a disk when a copy is missing."""
+        with self._lock:
+            self._do([])
+            if self.over:
+                return
+            entry, joining = self._primary.entry, self._primary.joining
+            known = {entry.primary.disk, *(copy.disk for copy in entry.replicas), joining}
+            for disk in [disk for disk in self._shippers if disk not in known]:
+                self._shippers.pop(disk).close()
+            if joining is not None or 1 + len(entry.replicas) >= entry.copies:
+                return
+        spare = self._spare()
+        if spare is not None:
+            with self._lock:
+                self._do(self._primary.spare(Copy(spare.pump, spare.id)))
+
+    def _spare(self) -> Disk | None:
+        """Return the disk for the next copy; one that has taken part before goes first."""
+        entry, now_s = self.entry, time.monotonic()
+        disks = {
+            disk.id: disk
+            for disk in self._recruits.disks().values()
+            # A Pump that was displaced has a folder of its own for this log, whole or empty.
+            if self._shunned_s.get(disk.id, 0.0) < now_s and disk.pump != self._lines.node_id
+        }
+        taken = [copy.disk for copy in (entry.primary, *entry.replicas)]
+        for copy in entry.eligible:
+            if copy.disk in disks and copy.disk not in taken:
+                return disks[copy.disk]
+        return spare_disk(
+            disks.values(), taken, apart=self._recruits.apart, load=self._recruits.load()
+        )
+
+    def _why_none_joins(self) -> str:
+        if self._primary.joining is not None:
+            return "; one is being given the log"
+        if self._spare() is not None:
+            return ""
+        apart = self._recruits.apart
+        what = f" with another {apart}" if apart else ""
+        return f"; there is no other Pump{what} whose disk could take one"
+
+    def _say(self, text: str, *fields: object) -> None:
+        """Log a problem, but not at each attempt."""
+        if time.monotonic() - self._said_s >= _SAID_EVERY_S:
+            self._said_s = time.monotonic()
+            log.error(text, *fields)
