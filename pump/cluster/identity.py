@@ -3,8 +3,7 @@
     .node      the name, in the data folder: text of one line, written once
     .cluster   the id of the cluster whose binlogs these are: decimal text, written once
     .disk      an id of this folder alone: 32 hexadecimal digits, written once, and only for a log
-               with copies on other Pumps (`pump/copies`), or for these copies, which have the id
-               of the folder that they are in
+               with copies on other Pumps, or for these copies; a copy's folder has the same id
 
 A Pump that moves to another host, or whose host is renamed, keeps its name, and with it its place
 in the merge and its writers; only the address in its status changes.

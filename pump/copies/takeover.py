@@ -37,6 +37,9 @@ _STATE_EVERY_S = 1.0
 _TURN = 0.5
 """How much longer than the one before it the next copy waits, as a part of the silence."""
 _END_S = 10.0
+_UNNEEDED_S = 5.0
+"""How long the primary of a log that is offline is silent before its copy goes; else a new log of
+that name has begun."""
 _STOPPED = (NodeState.PAUSED, NodeState.OFFLINE)
 
 
@@ -107,7 +110,7 @@ class TakeOvers:
         state = await self._state(node_id)
         is_primary = entry.primary.disk == self._around.disk
         if state is NodeState.OFFLINE:
-            if not self._is_locked(node_id):
+            if self._silence_s(node_id) > _UNNEEDED_S and not self._is_locked(node_id):
                 log.info("the copy of pump %s goes: every Drainer has all of it", node_id)
                 await self._copies.drop(node_id)
         elif is_primary and not self._is_locked(node_id):
@@ -121,8 +124,12 @@ class TakeOvers:
             return False
         disks = [copy.disk for copy in (*entry.replicas, *entry.eligible)]
         wait_s = self._after_s * (1 + _TURN * disks.index(self._around.disk))
-        heard_s = self._copies.last_heard_s(node_id) or self._began_s
-        return time.monotonic() - heard_s > wait_s
+        return self._silence_s(node_id) > wait_s
+
+    def _silence_s(self, node_id: str) -> float:
+        """Return since when the primary was not heard of, or this Pump has run."""
+        heard_s = self._copies.last_heard_s(node_id)
+        return time.monotonic() - (self._began_s if heard_s is None else heard_s)
 
     async def _start(self, node_id: str, why: str) -> None:
         await self._copies.close_one(node_id)

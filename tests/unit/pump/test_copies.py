@@ -43,7 +43,7 @@ ODD_IDS = ("host:8250", "a/b", "..", ".", "+dropped", "%2F", "pump 1", "\N{GREEK
 
 
 def opened(folder: Path, clock: Callable[[], float] = lambda: 5.0) -> Copies:
-    return Copies(folder, node_id="pump-0", cluster_id=CLUSTER, disk=DISK, clock=clock)
+    return Copies(folder, node_id="pump-9", cluster_id=CLUSTER, disk=DISK, clock=clock)
 
 
 def run(folder: Path, test: Callable[[Copies], Awaitable[None]], **options: Any) -> None:
@@ -127,7 +127,7 @@ def test_any_node_id_has_a_folder_of_its_own(tmp_path: Path) -> None:
     [
         (NAME._replace(cluster_id=78), Code.CLUSTER_MISMATCH),
         (NAME._replace(disk="f" * 32), Code.COPY_OTHER_DISK),
-        (NAME._replace(node_id="pump-0"), Code.COPY_OTHER_DISK),
+        (NAME._replace(node_id="pump-9"), Code.COPY_OTHER_DISK),
         (NAME._replace(node_id=""), Code.COPY_MALFORMED),
     ],
 )
