@@ -11,7 +11,8 @@ takes milliseconds, and neither the Pump's own writes nor another log may wait f
 that are sent whole are written beside that, by others, and only put in place in their turn.
 
 `close_one` lets go of a folder so that a Pump can run on it. It leaves its index there, which holds
-only for the log as it was then; so the index is removed before the log is followed again.
+only for the log as it is then. That Pump may come back; but before a primary's request is carried
+out, which may change the log, the index is removed.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class _Copy:
         return self._lock is not None
 
     def hold(self, mark: Callable[[Path], None]) -> None:
-        """Lock the folder, unless it is, and see that it is that of a copy and of nothing else."""
+        """Lock the folder, unless it is, and see that it bears the marks of this copy."""
         if self._lock is not None:
             return
         for folder in (self.folder.parent, self.folder):
@@ -98,13 +99,17 @@ class _Copy:
             ) from error
         try:
             mark(self.folder)
-            if (self.folder / "index").exists():
-                shutil.rmtree(self.folder / "index")
-                sync_folder(self.folder)
         except BaseException:
             os.close(lock)
             raise
         self._lock = lock
+
+    def remove_index(self) -> None:
+        """Remove what a Pump left that ran on the folder, durably."""
+        index = self.folder / "index"
+        if index.exists():
+            shutil.rmtree(index)
+            sync_folder(self.folder)
 
     def let_go(self) -> None:
         """Close the log and release the folder."""
@@ -319,7 +324,12 @@ class Copies:
                 f"{copy.waiting} requests for the copy of {copy.node_id} wait for its disk",
                 code=Code.COPY_NOT_FOLLOWED,
             )
-        return await self._in_turn(copy, work)
+
+        def followed() -> Answer:
+            copy.remove_index()
+            return work()
+
+        return await self._in_turn(copy, followed)
 
     async def _in_turn(self, copy: _Copy, work: Callable[[], _Result]) -> _Result:
         """Do something in the copy's thread, with its folder held, after what came before."""

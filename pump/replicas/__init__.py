@@ -28,8 +28,9 @@ storage     Carries out `Begin` (`Segments.begin_next`), and after it writes a g
             that will last, Commits wait. Leaves no mark of a clean stop in a segment that was never
             acknowledged, for a frame there would say that all before it is settled.
 follower    `FollowedLog` on a `CopiedLog` (`penstock/log/copied_log.py`), each in a thread of its
-            own that `pump/cluster/copies.py` has. Still to do: to call `outran` of a primary on the
-            same disk before a request of a later epoch is taken.
+            own that `pump/cluster/copies.py` has. The folder's lock is the follower's or that of a
+            Pump that took over there: so no request passes by a primary on the same disk, which
+            would have to hear of it by `outran`.
 shipper     A stream for each follower: reads the bytes of an `Append` from the log and sends them
             along; a `Prepend` is a call of its own, in pieces, for live groups must not wait for
             it. `connected` when a stream begins, `silent` after `replica-timeout-s`.

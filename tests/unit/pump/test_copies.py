@@ -14,6 +14,8 @@ import pytest
 
 from penstock.codes import Code, code_in
 from penstock.errors import Corrupt, NeedsOperator, Retryable
+from penstock.http2.grpc_front import GrpcFront
+from penstock.http2.server_limits import ServerLimits
 from penstock.log.segment import BEGIN, segment_name
 from penstock.log.segments import Place, Segments
 from penstock.pb import penstock_pb2 as pb
@@ -22,13 +24,16 @@ from pump.cluster.identity import kept_disk_id, kept_node_id, refuse_other_clust
 from pump.replicas.chain import Link
 from pump.replicas.messages import Answer, Append, Ask, Have, Prepend, Refusal, Standing
 from pump.replicas.wire import (
+    FOLLOW_METHOD,
+    PREPEND_METHOD,
     Name,
     SignOfLife,
     decode_answer,
     encode_request,
     link_message,
 )
-from pump.service.replica_service import ReplicaService
+from pump.service.grpc_server import add_service
+from pump.service.replica_service import REPLICA_SERVICE, ReplicaService
 from pump.store.recovery import lock_folder
 from tests.kit.replicas.shipping import Upstream
 
@@ -122,6 +127,7 @@ def test_any_node_id_has_a_folder_of_its_own(tmp_path: Path) -> None:
     [
         (NAME._replace(cluster_id=78), Code.CLUSTER_MISMATCH),
         (NAME._replace(disk="f" * 32), Code.COPY_OTHER_DISK),
+        (NAME._replace(node_id="pump-9"), Code.COPY_OTHER_DISK),
         (NAME._replace(node_id=""), Code.COPY_MALFORMED),
     ],
 )
@@ -161,10 +167,11 @@ def test_a_pump_can_take_over_on_the_folder_of_a_copy_and_leaves_it_again(tmp_pa
             await copies.open_one("pump-1")
         os.close(lock)
         await copies.open_one("pump-1")
-        assert not (folder / "index").exists()
+        assert (folder / "index").exists()  # For the same Pump, if it comes back.
         standing = await copies.follow(NAME, Ask(2), b"")
         assert isinstance(standing, Standing)
         assert standing.links[-1].epoch == 2
+        assert not (folder / "index").exists()
 
     run(tmp_path, test)
 
@@ -321,23 +328,37 @@ def prepended(up: Upstream, link: Link, name: Name = NAME) -> list[bytes]:
     return [piece.SerializeToString() for piece in (first, pb.PrependPiece(data=data[50:]))]
 
 
-def test_the_service_answers_what_the_copies_answer(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["http2", "grpcio"])
+def test_a_primary_reaches_its_copy_through_either_server(tmp_path: Path, engine: str) -> None:
     up = upstream()
     link = up.chain().links[0]
 
     async def test(copies: Copies) -> None:
-        service = ReplicaService(copies)
-        assert set(service.methods()) == {"Follow", "Prepend"}
+        server: Any = GrpcFront(ServerLimits()) if engine == "http2" else grpc.aio.server()
+        add_service(server, REPLICA_SERVICE, ReplicaService(copies).methods())
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            follow, prepend = (
+                channel.unary_unary(FOLLOW_METHOD),
+                channel.stream_unary(PREPEND_METHOD),
+            )
 
-        async def asked(request: Ask | SignOfLife) -> Answer | None:
-            return decode_answer(await service.follow(encode_request(NAME, request), Call()))
+            async def asked(request: Ask | SignOfLife) -> Answer | None:
+                return decode_answer(await follow(encode_request(NAME, request)))
 
-        assert await asked(SignOfLife(1)) is None
-        assert await asked(Ask(1)) == Standing(1, ())
-        await shipped(copies, up, first=1)
-        answer = await service.prepend(sent(*prepended(up, link)), Call())
-        assert decode_answer(answer) == Have(1, Place(1, 0), 0)
-        assert await asked(Ask(1)) == Standing(1, tuple(up.chain().links))
+            assert await asked(SignOfLife(1)) is None
+            assert await asked(Ask(1)) == Standing(1, ())
+            await shipped(copies, up, first=1)
+            answer = decode_answer(await prepend(sent(*prepended(up, link))))
+            assert answer == Have(1, Place(1, 0), 0)
+            assert await asked(Ask(1)) == Standing(1, tuple(up.chain().links))
+            await copies.close_one("pump-1")
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await asked(Ask(1))
+            assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+            assert code_in(refused.value.details()) is Code.COPY_NOT_FOLLOWED
+        await server.stop(0)
 
     run(tmp_path, test)
 
