@@ -71,7 +71,7 @@ def build(
 ) -> tuple[Components, Operator]:
     """Construct everything and let the callers in; return what is to run, and who may end it."""
     storage, etcd, cluster_id, identity, copies = foundation
-    registry = Registry(etcd, held=lambda: None if copies is None else copies.held())
+    registry = Registry(etcd, guard=lambda: None if copies is None else copies.guard())
     oracle = None if config.pd_address else OracleServer(etcd, identity.host)
     clock = _clock(config, etcd, entrance.security)
     pulls = Pulls(

@@ -29,11 +29,11 @@ from penstock.errors import PenstockError
 from penstock.log.files import OsFiles, sync_folder
 from penstock.log.segments import begin_log
 from penstock.security.tls import Tls
-from pump.cluster.copies import Copies
 from pump.cluster.identity import Identity, has_disk_id, kept_disk_id
 from pump.cluster.membership import Membership
 from pump.config import PumpConfig
 from pump.copies.claiming import Claimed, Wanted, begin_anew, claim
+from pump.copies.followed_logs import Copies
 from pump.copies.shipper import Lines
 from pump.copies.shipping import Recruits, Shipping
 from pump.copies.takeover import Surroundings, TakeOvers, command_of

@@ -27,7 +27,7 @@ from typing import NamedTuple, Protocol
 from penstock.cluster.disks import Disk, spare_disk
 from penstock.cluster.log_entries import LogEntries
 from penstock.cluster.log_entry import LOGS, Copy, LogEntry
-from penstock.cluster.node_registry import Held
+from penstock.cluster.node_registry import EntryGuard
 from penstock.codes import Code
 from penstock.errors import PenstockError, Retryable
 from penstock.log.segments import Place, Position, WriteFailed
@@ -122,9 +122,9 @@ class Shipping:
         """Who has the log, as the last swap that won says."""
         return self._primary.entry
 
-    def held(self) -> Held:
+    def guard(self) -> EntryGuard:
         """Return the entry's key, and the revision with which this process is the primary."""
-        return Held(LOGS + self._lines.node_id, self._primary.revision)
+        return EntryGuard(LOGS + self._lines.node_id, self._primary.revision)
 
     def start(self) -> None:
         """Begin the epoch, and ship; Retryable when etcd does not answer."""

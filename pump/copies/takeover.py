@@ -26,7 +26,7 @@ from typing import NamedTuple
 from penstock.cluster.log_entry import LogEntry
 from penstock.cluster.node_registry import NodeState
 from penstock.errors import NeedsOperator, PenstockError
-from pump.cluster.copies import Copies
+from pump.copies.followed_logs import Copies
 from pump.store.recovery import lock_folder
 
 log = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ storage     Carries out `Begin` (`Segments.begin_next`), and after it writes a g
             that will last, Commits wait. Leaves no mark of a clean stop in a segment that was never
             acknowledged, for a frame there would say that all before it is settled.
 follower    `FollowedLog` on a `CopiedLog` (`penstock/log/copied_log.py`), each in a thread of its
-            own that `pump/cluster/copies.py` has. The folder's lock is the follower's or that of a
+            own (`pump/copies/followed_logs.py`). The folder's lock is the follower's or that of a
             Pump that took over there: so no request passes by a primary on the same disk, which
             would have to hear of it by `outran`.
 shipper     A stream for each follower: reads the bytes of an `Append` from the log and sends them

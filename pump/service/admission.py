@@ -58,7 +58,7 @@ class Caller(Protocol):
         """Return gRPC's name of it, as ipv4:127.0.0.1:4000."""
 
 
-class Copies(Protocol):
+class EnoughCopies(Protocol):
     """The copies of this Pump's log, without which nothing new is taken."""
 
     @property
@@ -79,7 +79,7 @@ class Admission:
         state: Callable[[], NodeState],
         check_space: Callable[[], None],
         payload_bytes_max: int,
-        copies: Copies | None = None,
+        copies: EnoughCopies | None = None,
         counters: Counters | None = None,
     ) -> None:
         self._cluster_id = cluster_id

@@ -23,7 +23,7 @@ _SILENCE_S_MAX = 60.0
 
 
 class FollowedLogs(Protocol):
-    """The copies of other Pumps' logs; see `pump/cluster/copies.py`."""
+    """The copies of other Pumps' logs; see `pump/copies/followed_logs.py`."""
 
     async def follow(self, name: Name, request: Followed, data: bytes) -> Answer | None:
         """Carry out a request, and return the answer."""

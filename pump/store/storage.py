@@ -150,7 +150,7 @@ class Appended(NamedTuple):
     size_bytes: int
 
 
-class Copies(Protocol):
+class Shipped(Protocol):
     """The copies of the log on other Pumps (`pump.copies.shipping`)."""
 
     @property
@@ -199,7 +199,7 @@ class Storage:
         if recovered.replayed:
             self._flusher.begin(recovered.checkpoint)
         self._appended_records = self._appended_bytes = 0
-        self._copies: Copies | None = None
+        self._copies: Shipped | None = None
         self._closed = False
 
     @classmethod
@@ -238,7 +238,7 @@ class Storage:
         """The log; only for who ships it."""
         return self._segments
 
-    def ship_with(self, copies: Copies) -> None:
+    def ship_with(self, copies: Shipped) -> None:
         """Have every group on other disks, too, before it counts; before the first append."""
         assert self._groups == 0, "what was appended before is on this disk alone"
         self._copies = copies

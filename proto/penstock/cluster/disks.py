@@ -137,10 +137,10 @@ def spare_disk(
 ) -> Disk | None:
     """Return the disk that a log is to have its next copy on, None when there is none.
 
-    `taken` are the ids of those that it is on, the primary's first; none of `barred` is chosen. With `apart`, the name of a
-    label, no two of them have the same value of it. `load` says how many copies a disk has; the
-    one with the fewest is chosen, and among equals the one after the primary in the order of ids,
-    so that neighbours do not all choose the same one.
+    `taken` are the ids of those that it is on, the primary's first; none of `barred` is chosen.
+    With `apart`, the name of a label, no two of them have the same value of it. `load` says how
+    many copies a disk has; the one with the fewest is chosen, and among equals the one after the
+    primary in the order of ids, so that neighbours do not all choose the same one.
     """
     by_id = {disk.id: disk for disk in disks}
     pumps = {by_id[each].pump for each in taken if each in by_id}

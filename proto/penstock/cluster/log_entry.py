@@ -99,7 +99,7 @@ class LogEntry:
     def asking(self, copies: int, copies_min: int) -> LogEntry:
         """Return the entry with other numbers of copies; the epoch stays.
 
-        Where it now has enough to acknowledge, what is eligible would not be told any more.
+        Where it has enough to acknowledge now, what is eligible would not be given that.
         """
         found = replace(self, copies=copies, copies_min=copies_min)
         return replace(found, eligible=()) if found.may_acknowledge else found

@@ -233,7 +233,7 @@ def refuse_pd(etcd: EtcdClient) -> None:
         )
 
 
-class Held(NamedTuple):
+class EntryGuard(NamedTuple):
     """A key of etcd, and the revision at which the one who publishes has seen it last."""
 
     key: str
@@ -243,10 +243,12 @@ class Held(NamedTuple):
 class Registry:
     """The registry in etcd. Blocking, safe to share between threads; failures are Retryable."""
 
-    def __init__(self, etcd: EtcdClient, held: Callable[[], Held | None] = lambda: None) -> None:
-        """With `held`, the status of a Pump is published only while that key is as it was."""
+    def __init__(
+        self, etcd: EtcdClient, guard: Callable[[], EntryGuard | None] = lambda: None
+    ) -> None:
+        """With `guard`, the status of a Pump is published only while that key is as it was."""
         self._etcd = etcd
-        self._held = held
+        self._guard = guard
 
     def cluster_id(self) -> int:
         """Return the cluster's id, drawing it if this is the first time anyone asks.
@@ -264,21 +266,21 @@ class Registry:
 
     def put(self, kind: NodeKind, status: NodeStatus) -> None:
         """Publish a node's status, over whatever was there."""
-        key, held = _prefix(kind) + status.node_id, self._held()
-        if held is None or kind is not NodeKind.PUMP:
+        key, guard = _prefix(kind) + status.node_id, self._guard()
+        if guard is None or kind is not NodeKind.PUMP:
             with etcd_errors(self._etcd):
                 self._etcd.put(key, status.to_json())
             return
         do = self._etcd.transactions
         with etcd_errors(self._etcd):
             done, _ = self._etcd.transaction(
-                compare=[do.mod(held.key) == held.revision],
+                compare=[do.mod(guard.key) == guard.revision],
                 success=[do.put(key, status.to_json())],
                 failure=[],
             )
         if not done:
             raise Retryable(
-                f"the status of {status.node_id} is not published, for {held.key} has changed",
+                f"the status of {status.node_id} is not published, for {guard.key} has changed",
                 code=Code.LOG_DEPOSED,
             )
 

@@ -19,8 +19,8 @@ from penstock.http2.server_limits import ServerLimits
 from penstock.log.segment import BEGIN, segment_name
 from penstock.log.segments import Place, Segments
 from penstock.pb import penstock_pb2 as pb
-from pump.cluster.copies import Copies, CopyStatus
 from pump.cluster.identity import kept_disk_id, kept_node_id, refuse_other_cluster
+from pump.copies.followed_logs import Copies, CopyStatus
 from pump.replicas.chain import Link
 from pump.replicas.messages import Answer, Append, Ask, Have, Prepend, Refusal, Standing
 from pump.replicas.wire import (
