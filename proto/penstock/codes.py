@@ -746,7 +746,7 @@ class Code(Enum):
         3306,
         "A Pump starts whose log was taken over by another one.",
         "It waits, and takes copies of other logs meanwhile. Once every Drainer has all that was in"
-        " its log, it sets its files aside and begins anew under its name.",
+        " its log, it sets its files aside and begins again under its name.",
         "Nothing; the log of the Pump that has it says how far the Drainers are.",
     )
     LOG_ENTRY_GONE = (

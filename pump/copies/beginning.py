@@ -1,7 +1,7 @@
 """Beginning: how a Pump with copies comes to a log that it may serve, however long that takes.
 
 claimed ── shipped ── enough copies have all of it          the log is served
-displaced ── until every Drainer has all of the former log ── begun anew ── claimed …
+displaced ── until every Drainer has all of the former log ── begun again ── claimed …
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Beginning:
         """Return the storage to serve, and what ships it, if it has copies.
 
         None when it was asked to stop before. `opened_again` is asked for the storage of a log that
-        begins anew, after the one before was closed.
+        begins again, after the one before was closed.
         """
         while not self._stop.is_set():
             try:
@@ -53,9 +53,9 @@ class Beginning:
                 return None if shipping is None else (storage, shipping)
             except Displaced as displaced:
                 self._tell(f"{coded(displaced)}; it waits until every Drainer has all of that")
-                if await self._may_begin_anew():
+                if await self._may_begin_again():
                     await asyncio.to_thread(storage.close)
-                    await asyncio.to_thread(self._replication.begin_anew, displaced.found)
+                    await asyncio.to_thread(self._replication.begin_again, displaced.found)
                     storage = await opened_again()
                     continue
             except Retryable as error:
@@ -77,9 +77,9 @@ class Beginning:
                 return None
         return shipping
 
-    async def _may_begin_anew(self) -> bool:
+    async def _may_begin_again(self) -> bool:
         try:
-            return await asyncio.to_thread(self._replication.may_begin_anew)
+            return await asyncio.to_thread(self._replication.may_begin_again)
         except Retryable as error:
             self._tell(coded(error))
             return False

@@ -6,8 +6,8 @@
     another disk                  `Displaced`
 
 A Pump that was displaced has nothing that anybody needs once the one with its log has handed all of
-it to every Drainer. Then it may begin anew, under the same name, with an empty folder and in an
-epoch of its own (`begin_anew`): no segment of its former life can pass for one of the new log.
+it to every Drainer. Then it may begin again, under the same name, with an empty folder and in an
+epoch of its own (`begin_again`): no segment of its former life can pass for one of the new log.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def claim(
     return Claimed(own, chain, attempt.won)
 
 
-def begin_anew(
+def begin_again(
     entries: LogEntries, node_id: str, own: Copy, found: Found, wanted: Wanted
 ) -> LogEntry:
     """List this disk alone, in an epoch after all that were; return the entry.
@@ -87,10 +87,10 @@ def begin_anew(
     Only for a log of which every Drainer has all. Raises `Retryable` when the entry has changed.
     """
     entry, revision = found
-    anew = entry.begun_anew(own, wanted.copies, wanted.copies_min)
-    if entries.swap(node_id, revision, anew) is None:
+    again = entry.begun_again(own, wanted.copies, wanted.copies_min)
+    if entries.swap(node_id, revision, again) is None:
         raise Retryable(f"{LOGS}{node_id} has changed", code=Code.LOG_DISPLACED)
-    return anew
+    return again
 
 
 def _is_listed(entries: LogEntries, node_id: str, own: Copy, chain: Chain, wanted: Wanted) -> bool:

@@ -1,7 +1,7 @@
 """Replication: a Pump's part in the copies of logs, from its start to its end.
 
     start ── disk offered, copies of other logs taken ── own log claimed ── shipped ── whole ── …
-                                                              └─ displaced: waits, then begins anew
+                                                              └─ displaced: waits, then begins again
 
 A Pump takes copies before it serves its own log: when all are started at once, each one's log needs
 another one's disk. The one that is started on a log that was taken over only ships that log: the
@@ -32,7 +32,7 @@ from penstock.security.tls import Tls
 from pump.cluster.identity import Identity, has_disk_id, kept_disk_id
 from pump.cluster.membership import Membership
 from pump.config import PumpConfig
-from pump.copies.claiming import Claimed, Wanted, begin_anew, claim
+from pump.copies.claiming import Claimed, Wanted, begin_again, claim
 from pump.copies.followed_logs import Copies
 from pump.copies.shipper import Lines
 from pump.copies.shipping import Recruits, Shipping
@@ -163,7 +163,7 @@ class Replication:
                 if copies is not None:
                     await self._note_needed(storage, membership, copies)
             except PenstockError as error:
-                log.debug("looked in vain after the copies: %s", error)
+                log.debug("the copies cannot be looked after now: %s", error)
 
     async def _note_needed(
         self, storage: Storage, membership: Membership, copies: Shipping
@@ -199,24 +199,24 @@ class Replication:
         )
         return Shipping(claimed, storage.log, entries=self._entries, lines=lines, recruits=recruits)
 
-    def may_begin_anew(self) -> bool:
+    def may_begin_again(self) -> bool:
         """Return whether the log that was taken over is with every Drainer; Retryable without etcd.
 
-        Then whoever had it is offline under this Pump's name.
+        The one that had it is offline then, under the name of this Pump.
         """
         status = self._registry.get(NodeKind.PUMP, self._node_id)
         return status is not None and status.state is NodeState.OFFLINE
 
-    def begin_anew(self, found: Found) -> None:
+    def begin_again(self, found: Found) -> None:
         """List this disk as the primary of a new log, and set the former one's files aside.
 
         The storage must be closed. Retryable when the entry has changed meanwhile.
         """
-        entry = begin_anew(self._entries, self._node_id, self._own, found, self._wanted)
+        entry = begin_again(self._entries, self._node_id, self._own, found, self._wanted)
         set_aside(self._config.data_dir)
         begin_log(OsFiles(), self._config.data_dir / "log", entry.epoch)
         log.warning(
-            "pump %s begins anew in epoch %d; what it had before is in %s, and in every Drainer",
+            "pump %s begins again in epoch %d; what it had before is in %s, and in every Drainer",
             *(self._node_id, entry.epoch, self._config.data_dir / _DISPLACED_FOLDER),
         )
 
