@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from operator import itemgetter
 from pathlib import Path
@@ -30,9 +30,6 @@ State = dict[tuple[str, str], Rows]
 """The rows of all tables, by schema and name."""
 Reader = Callable[[Path, int | None], pa.Table]
 
-MOMENTS = 6
-"""Five earlier ones, and the newest."""
-
 
 class Phases:
     """What is written, in phases: random rows, forty types with their extremes, and DDL."""
@@ -42,15 +39,14 @@ class Phases:
         self._client: PumpClient = replication.client
         for sql in forty_types.DDL:
             self._client.execute_ddl(sql)
-        self._added: dict[str, object] = {}
         self._kinds: dict[int, dict[str, object]] = {}
 
-    def write(self, number: int) -> int:
-        """Write a phase, the first is 0; return its last commit_ts."""
-        (self._insert, self._exchange, self._widen, self._truncate, self._rename, self._drop)[
-            number
-        ]()
-        return self._writer.transact(40)
+    def __iter__(self) -> Iterator[int]:
+        """Write one phase after the other; yield the last commit_ts of each."""
+        for write in (self._insert, self._exchange, self._widen, self._truncate, self._rename,
+                      self._drop):  # fmt: skip
+            write()
+            yield self._writer.transact(40)
 
     def _insert(self) -> None:
         for row in (LOWEST, HIGHEST, NOTHING, (4, *HIGHEST[1:])):
@@ -183,10 +179,8 @@ def test_each_reader_finds_at_each_moment_what_a_mariadb_held_then(
         replication.start(mariadb, pumps=2),
         drainer_factory(replication.url, f"delta://{lake}?interval=200ms"),
     ]
-    phases = Phases(replication)
     held: dict[int, State] = {}
-    for number in range(MOMENTS):
-        last_ts = phases.write(number)
+    for last_ts in Phases(replication):
         for drainer in drainers:
             drainer.wait_until(last_ts)
         replication.check()
@@ -194,6 +188,7 @@ def test_each_reader_finds_at_each_moment_what_a_mariadb_held_then(
         held[replication.client.session.oracle.get_ts()] = held_by(mariadb)
     for drainer in drainers:
         assert drainer.stop() == 0
+    assert len(held) == 6  # Five earlier states, and the newest.
     (tmp_path / "spark").mkdir()
     with SparkReader(tmp_path / "spark") as spark:
         readers: dict[str, Reader] = {
