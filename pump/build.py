@@ -259,7 +259,7 @@ class Entrance:
         """Let all calls through to the services that were added, and make room for their pages."""
         self._state = state
         self._is_open = True
-        self.pages.begin_again(title)
+        self.pages.begin_anew(title)
 
     async def close(self) -> None:
         """Let go of port and pages; they may be closed already."""
