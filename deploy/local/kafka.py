@@ -19,7 +19,7 @@ from drainer.spark.java import use_java
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 
-START_S_MAX = 60.0
+START_S_MAX = 120.0
 _HEAP = "-Xmx320m"
 _LOGGING = """\
 status=error

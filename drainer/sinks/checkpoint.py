@@ -21,8 +21,9 @@ is, or was, under way. It stays until `commitTS` has passed it. `writer` names t
 Drainer that wrote the row. It is what makes two Drainers on one downstream visible: every
 transaction first locks the row and compares its text with what this run last knew. Equal: continue.
 Equal to what this run is just writing: an earlier attempt, whose answer got lost, did commit. The
-same writer with anything else: an operator has changed the overrides, and the row is to be read
-again. Any other writer: another Drainer works here, and this one must stop.
+same writer with anything else: an operator has changed the overrides, or the run before had not
+ended when the row was read; it is to be read again. Any other writer: another Drainer works here,
+and this one must stop.
 """
 
 from __future__ import annotations
@@ -299,7 +300,8 @@ class Ledger:
             known = {self.writer, "" if last is None else last.writer}
             if Checkpoint.from_json(stored).writer in known:
                 return Overridden(
-                    "an operator changed the overrides of DDL",
+                    "the checkpoint is not as this Drainer read it: an operator changed the"
+                    " overrides of DDL, or the Drainer before it was still writing",
                     hint="start the Drainer again: it reads them again",
                     code=Code.OVERRIDES_CHANGED,
                 )

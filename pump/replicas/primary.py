@@ -304,23 +304,32 @@ class Primary:
         return [*self._followers.values(), *joining]
 
     def _stands(self, follower: Follower, standing: Standing) -> Actions:
-        """Continue where the logs part; all before that is synced there, and it has promised."""
+        """Continue where the logs part; all before that is synced there, and it has promised.
+
+        A copy with nothing of this log has nothing acknowledged either, for that would be in both.
+        If it is listed, having part of a log whose end was never acknowledged, it joins again.
+        """
         follower.sent = follower.instead_of = None
         follower.at = self.chain.agreement(standing.links)
+        if follower.at is None and follower is not self._joining:
+            return self.silent(follower.copy.disk)
         begin = self._copy_begins()
-        is_far = follower.at is None or follower.at.segment + 1 < begin
-        if is_far and follower is self._joining and not self._is_eligible(follower):
+        if follower.at is None or self._is_far(follower, follower.at, begin):
             follower.at = Place(begin, 0)
             follower.instead_of = standing.links
-        elif follower.at is not None:
-            return self._has(follower, Have(standing.epoch, follower.at, standing.links[0].number))
-        return self._ship(follower)
+            return self._ship(follower)
+        return self._has(follower, Have(standing.epoch, follower.at, standing.links[0].number))
 
     def _copy_begins(self) -> int:
         return self.chain.last_with_frames()
 
-    def _is_eligible(self, follower: Follower) -> bool:
-        return any(copy.disk == follower.copy.disk for copy in self.entry.eligible)
+    def _is_far(self, follower: Follower, at: Place, begin: int) -> bool:
+        """Return whether a joining copy is given the log from `begin` on instead of what it lacks.
+
+        Never one that is eligible: it has what it may have to take over with.
+        """
+        eligible = any(copy.disk == follower.copy.disk for copy in self.entry.eligible)
+        return follower is self._joining and not eligible and at.segment + 1 < begin
 
     def _has(self, follower: Follower, have: Have) -> Actions:
         if have.place >= follower.have:

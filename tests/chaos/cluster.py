@@ -66,8 +66,8 @@ class Cluster:
         self.processes: dict[str, ServerProcess] = {ETCD: self.etcd, MARIADB: self.mariadb}
         self.proxies: dict[str, SlowProxy] = {}
         self.volumes: dict[str, Volume] = {}
-        self.may_be_down: set[str] = set()
-        """Processes that a fault has ended, or may end at any moment."""
+        self.may_be_down: set[str] = {*PUMPS, *DRAINERS, *WRITERS}
+        """Processes that are not started yet, that a fault has ended, or may end at any moment."""
         self._settings: dict[str, dict[str, Any]] = {}
 
     def __enter__(self) -> Self:

@@ -168,6 +168,11 @@ _READ = [
 ]  # fmt: skip
 
 
+def ddl_key(query: str) -> str:
+    """Return what names a DDL of ours, in a journal's text and in the one the cluster keeps."""
+    return re.sub(r"`|\b(bank|shop)\.| \(.*", "", query)
+
+
 class Tables:
     """Tables in memory, with sums over their own columns that change with each row.
 

@@ -14,7 +14,7 @@ from penstock.cluster.history import History as DdlHistory
 from penstock.ts import physical_ms
 from tests.chaos.cluster import TXN_TIMEOUT_S, Cluster
 from tests.chaos.faults import BODIES
-from tests.chaos.history import CAPITAL, History, Outcome, history_of
+from tests.chaos.history import CAPITAL, History, Outcome, ddl_key, history_of
 from tests.chaos.judge import judge
 from tests.chaos.logs import unexplained
 from tests.chaos.plan import DRAINERS, WRITERS, Fault
@@ -109,6 +109,8 @@ class Run:
         self._reader = Reader(cluster.mariadb)
         self._journals = _Journals(cluster)
         self._over = threading.Event()
+        # Mending may take longer than planned.
+        self._whole = {fault.occupies: threading.Lock() for fault in faults}
         self._failures: list[str] = []
         self._shown_s = 0.0
         self.result = Result()
@@ -153,6 +155,8 @@ class Run:
             self._watch(began_s)
             if time.monotonic() - began_s > _BEGIN_S_MAX:
                 raise Broken(f"no writer could write after {_BEGIN_S_MAX:g} s")
+        # How long the start took is no stall.
+        self._reader.advances = self._reader.advances[-1:]
         say(f"the bank is open after {time.monotonic() - began_s:.0f} s")
 
     def _chaos(self) -> None:
@@ -170,6 +174,10 @@ class Run:
 
     def _happen(self, fault: Fault) -> None:
         """Break something, wait, mend it; in a thread of its own."""
+        with self._whole[fault.occupies]:
+            self._happen_to_whole(fault)
+
+    def _happen_to_whole(self, fault: Fault) -> None:
         note = self._cluster.role(fault.target) if fault.target in DRAINERS else ""
         happening = Happening(fault, note, time.time())
         self.result.happenings.append(happening)
@@ -245,15 +253,15 @@ class Run:
         )
 
     def _judged(self) -> list[str]:
-        """Stop the cluster's readers and ask the judge."""
+        """Return what the judge says, who is given each DDL's time from the cluster's history."""
         history = self.result.history
         connection = etcd.connect(self._cluster.etcd.url)
         try:
-            jobs = {job.query: job.finished_ts for job in DdlHistory(connection).jobs()}
+            jobs = {ddl_key(job.query): job.finished_ts for job in DdlHistory(connection).jobs()}
         finally:
             connection.close()
         for query, ddl in history.ddl.items():
-            ddl.commit_ts = jobs.get(query, 0)
+            ddl.commit_ts = jobs.get(ddl_key(query), 0)
         return judge(history, self._reader.snapshots, final_tables(self._cluster.mariadb))
 
 

@@ -37,6 +37,8 @@ ELSEWHERE = {
     "drainer.lane_committed": "statements",
     "drainer.partition_committed": "parallel",
     "drainer.ddl_intended": "mysql",
+    "drainer.table_committed": "a lake",
+    "drainer.versions_stored": "a lake",
 }
 """Steps that only some ways have."""
 WAYS = {

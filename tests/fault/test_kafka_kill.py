@@ -12,6 +12,7 @@ a sweep that was cut off continues there, and a round that failed runs again.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import random
 import subprocess
@@ -147,7 +148,8 @@ class Running:
     def __init__(self, ledger: Ledger, folder: Path, *, pause_s: float) -> None:
         self.failure: Exception | None = None
         way = replace(ledger.way, folder=folder, rows_max=10, pause_s=pause_s)
-        self._thread = threading.Thread(target=self._run, args=(Bank(**ledger.made_of), way))
+        bank = Bank(**ledger.made_of)
+        self._thread = threading.Thread(target=self._run, args=(bank, way), daemon=True)
         self._thread.start()
 
     def _run(self, bank: Bank, way: Way) -> None:
@@ -338,6 +340,24 @@ def test_a_twin_is_fenced_in_the_middle_of_its_transaction(kafka: KafkaServer) -
     assert rows == ["2"]
     first.close()
     second.close()
+
+
+def test_connections_that_replace_each_other_leave_no_threads_behind(kafka: KafkaServer) -> None:
+    url = url_of(kafka, next(_prefixes))
+    stream, first = begun(url)
+    gc.collect()
+    gc.disable()  # It would end what a circle of references keeps, sooner or later.
+    try:
+        before = len(os.listdir("/proc/self/task"))
+        for number in range(5):
+            first.close()
+            first = open_event_sink(url, cluster_id=CLUSTER)
+            first.load_checkpoint()
+            stream.put(first, number)
+        assert len(os.listdir("/proc/self/task")) <= before
+    finally:
+        gc.enable()
+        first.close()
 
 
 def test_with_at_least_once_all_is_there_and_a_reader_may_see_it_twice(

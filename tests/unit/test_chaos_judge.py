@@ -251,6 +251,16 @@ def test_what_no_one_was_answered_may_be_there_or_not_but_never_in_part(is_there
     assert "row missing in bank.savings" in story.verdict()
 
 
+def test_a_ddl_is_known_again_in_the_text_that_the_cluster_keeps_of_it() -> None:
+    assert names.ddl_key(CREATE) == names.ddl_key(
+        "CREATE TABLE `extra_1` (id BIGINT PRIMARY KEY, note VARCHAR(100)) DEFAULT CHARSET=utf8mb4"
+    )
+    assert names.ddl_key(ADD) == names.ddl_key(
+        "ALTER TABLE `checking` ADD COLUMN c_1 INT DEFAULT 7"
+    )
+    assert len({names.ddl_key(query) for query in (ADD, CREATE, ADD.replace("c_1", "c_2"))}) == 3
+
+
 def test_a_line_that_a_kill_has_cut_off_is_left_out() -> None:
     begin = json.dumps({"begin": ["w", 1], "changes": []}) + "\n"
     assert history_of([begin, begin[:-5]]).count(Outcome.UNKNOWN) == 1

@@ -18,10 +18,10 @@ def found_by_file() -> dict[str, set[str]]:
 
 
 def rows() -> list[list[str]]:
-    """Return the cells of each row of the tables of faults."""
+    """Return the cells of each row of the tables of faults; tables of runs are others."""
     faults = MATRIX[MATRIX.index("\n## The Pump's storage") :]
-    lines = [line[2:-2] for line in faults.splitlines() if line.startswith("| ")]
-    return [row for line in lines if (row := re.split(r" *\| ", line))[0] != "fault"]
+    tables = re.findall(r"^\| fault \|.*\n\|-.*\n((?:\| .*\n?)+)", faults, re.M)
+    return [re.split(r" *\| ", line[2:-2]) for table in tables for line in table.splitlines()]
 
 
 def test_every_test_that_the_matrix_names_exists() -> None:

@@ -59,18 +59,13 @@ def test_each_command_runs_on_each_release_and_the_demo_without_names_too(clone:
 def test_one_that_fails_is_in_the_summary_with_its_log_and_the_others_run(clone: Path) -> None:
     done = fresh(clone, "-r", "trixie", "-o", "demo")
     assert done.returncode == 1
-    *_, first, nameless, failed, files, kafka, mysql, tidb, closing = done.stdout.splitlines()
+    *_, closing = lines = done.stdout.splitlines()
     assert closing == "fresh: 1 failed"
-    for line, what in (
-        (first, "make demo "),
-        (nameless, "make demo (no names) "),
-        (files, "SINK=files"),
-        (kafka, "SINK=kafka"),
-        (mysql, "SOURCE=mysql"),
-        (tidb, "SOURCE=tidb"),
-    ):
-        assert what in line
-        assert " ok " in line
+    summary = lines[lines.index("") + 1 : -1]
+    (failed,) = (line for line in summary if " ok " not in line)
+    worked = "\n".join(line for line in summary if " ok " in line)
+    for what in ("make demo ", "make demo (no names) ", "SINK=files", "SOURCE=mysql"):
+        assert what in worked
     assert "make demo SINK=mysql " in failed
     assert " exit 3 " in failed
     assert Path(failed.split()[-1]).read_text() == "out of trixie make demo SINK=mysql\n"

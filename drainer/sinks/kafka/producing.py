@@ -138,7 +138,7 @@ class Producing:
             self._check_open()
 
     def abandon(self) -> None:
-        """Let go of it; a transaction that is open ends at once if the brokers can be asked."""
+        """Let go of it for good; an open transaction ends at once if the brokers can be asked."""
         try:
             if self._is_transactional:
                 self._producer.abort_transaction(_WAIT_S)
@@ -146,6 +146,10 @@ class Producing:
             self._producer.poll(0)
         except KafkaException as error:
             log.debug("the transaction is left to the next producer: %s", error)
+        finally:
+            # Both refer to this object, so their threads would stay until the garbage collector
+            # finds the circle, which may be after hundreds of tries.
+            del self._producer, self.admin
 
     def look(self) -> None:
         """Raise what a callback was given."""

@@ -294,6 +294,9 @@ class KafkaSink:
         except KafkaException:
             looking.look()
             raise
+        finally:
+            if looking is not self._producing:
+                looking.abandon()
         if self._cluster_id not in found and found:
             raise of_another_cluster(self._cluster_id, list(found), "prefix")
         return found.get(self._cluster_id)

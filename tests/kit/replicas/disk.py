@@ -119,6 +119,10 @@ class Disk:
             frames += stored.frames[skipped : stored.synced]
         return begin, frames
 
+    def segment_of(self, index: int) -> int:
+        """Return the number of the segment that has the index-th frame."""
+        return next(n for n, s in self.segments.items() if 0 <= index - s.before < len(s.frames))
+
     def has(self, index: int, value: int) -> bool:
         """Return whether the index-th frame of the log is synced here, and is this one."""
         for stored in self.segments.values():

@@ -100,6 +100,14 @@ def test_a_copy_is_listed_with_the_first_segment_that_it_has() -> None:
     assert older == Send(Copy(C.pump, C.disk, 3), Prepend(5, Link(2, 3, BEGIN)))
 
 
+def test_a_listed_copy_with_nothing_of_this_log_joins_again() -> None:
+    partial = Copy(B.pump, B.disk, 1)
+    log = primary(partial, C)
+    (swap,) = log.answered(B.disk, Standing(4, (Link(1, 2, 50), Link(2, 3, 70))))
+    assert isinstance(swap, Swap)
+    assert (swap.entry.replicas, swap.entry.eligible) == ((C,), ())
+
+
 def test_a_disk_that_may_be_listed_already_is_waited_for() -> None:
     log = Primary(A, Chain(OLD), (LogEntry(epoch=4, primary=A, copies_min=1), 7))
     assert Acknowledge(Place(2, BEGIN)) in log.start()

@@ -29,7 +29,7 @@ def test_no_acknowledged_group_is_lost_whatever_fails() -> None:
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_a_run_without_a_rule_is_found_out(name: str) -> None:
+def test_without_a_rule_something_is_lost_or_comes_twice(name: str) -> None:
     assert found_at(RULES[name], SEEDS_OF_A_RULE) is not None
 
 

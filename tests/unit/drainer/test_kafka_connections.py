@@ -1,0 +1,37 @@
+"""Connections to Kafka that end leave nothing behind: no brokers are needed for that."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from drainer.sinks.kafka.kafka_url import parse_kafka_url
+from drainer.sinks.kafka.producing import Producing
+
+
+@pytest.fixture
+def threads_before() -> Iterator[int]:
+    """How many threads there are; the garbage collector, which would hide a circle, is off."""
+    gc.collect()
+    gc.disable()
+    yield threads()
+    gc.enable()
+
+
+def threads() -> int:
+    """Return how many threads this process has, those of librdkafka too."""
+    return len(os.listdir("/proc/self/task"))
+
+
+@pytest.mark.parametrize("transactional_id", ["", "penstock-1"])
+def test_a_connection_that_is_let_go_of_leaves_no_thread(
+    transactional_id: str, threads_before: int
+) -> None:
+    for _ in range(3):
+        made = Producing(parse_kafka_url("kafka://127.0.0.1:1/"), transactional_id, lambda: False)
+        assert threads() > threads_before
+        made.abandon()
+        assert threads() <= threads_before
