@@ -12,6 +12,7 @@ from drainer.settings.syncer_section import (
     DELTA,
     SyncerConfig,
     downstream_url,
+    takes_events,
 )
 from penstock.filters import FilterConfig
 from penstock.node.http_status import OFF
@@ -262,7 +263,7 @@ class DrainerConfig:
         if has_events and _is_same_folder(self.downstream, self.data_dir):
             raise out_of_range("sink", self.sink, "the data-dir is locked: name another folder")
         if has_events and self.apply.mode != "snapshot":
-            raise out_of_range("apply.mode", self.apply.mode, "files are written by one")
+            raise out_of_range("apply.mode", self.apply.mode, "files and logs are written by one")
         if self._is_lake and not has_events:
             self._check_lake()
 

@@ -47,7 +47,7 @@ DELTA = "delta"
 EVENT_TYPES = (*FILE_TYPES, KAFKA)
 """The schemes of sinks that take events."""
 MIRROR, CHANGES = "mirror", "changes"
-"""What a lake has: the rows as they are, or every change of them."""
+"""The modes of a lake: the rows as they are, or a log of every change."""
 _OLD_FILE_TYPE = "pb"
 _TYPES = (*MYSQL_TYPES, "sqlite", *EVENT_TYPES, DELTA, _OLD_FILE_TYPE)
 _KAFKA_MESSAGE_BYTES_MAX = 1_000_000_000

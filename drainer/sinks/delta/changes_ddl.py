@@ -4,7 +4,7 @@
     DROP COLUMN        the column stays, and is NULL from then on
     RENAME COLUMN      a column of the new name; the old one stays, and is NULL from then on
     another type       the column stays where it has each new value, else all rows are written
-                       again with the wider type; a type that neither fits stops the Drainer
+                       again with the wider type; where neither fits, the Drainer stops
     TRUNCATE           a row with `_op` truncate, and NULL in upstream's columns
     DROP TABLE         the folder moves to `_penstock/dropped`, and stays there for good
     CREATE, RENAME     as in a mirror (`lake_ddl`)
@@ -17,6 +17,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
@@ -28,9 +29,18 @@ from drainer.sinks.delta.lake_ddl import (
     becomes,
     impossible,
     rewrite,
+    tables_after,
     with_added,
 )
-from drainer.task.events.change_blocks import COMMIT_TS, OP, SEQ, TRUNCATE, change_schema
+from drainer.task.events.change_blocks import (
+    COMMIT_TIME,
+    COMMIT_TS,
+    OP,
+    SEQ,
+    TRUNCATE,
+    change_schema,
+    commit_times,
+)
 from penstock.schema.model import TableInfo
 
 if TYPE_CHECKING:
@@ -45,6 +55,8 @@ class ChangesDdl(LakeDdl):
 
     def run(self, change: SchemaChange, commit_ts: int) -> None:
         """Bring the tables from before `change` to after it, or to where they are not yet."""
+        for table in tables_after(change):
+            change_schema(table)
         if change.job.type in ROWS_BY_PARTITION:
             raise impossible(
                 f"a change log does not know which rows are a partition's: {change.job.query}",
@@ -94,6 +106,7 @@ class ChangesDdl(LakeDdl):
 
 
 def _truncated(commit_ts: int, table: DeltaTable, properties: CommitProperties) -> None:
-    own = {COMMIT_TS: commit_ts, OP: TRUNCATE, SEQ: 0}
+    (time,) = commit_times(np.array([commit_ts])).to_pylist()
+    own = {COMMIT_TS: commit_ts, SEQ: 0, OP: TRUNCATE, COMMIT_TIME: time}
     row = pa.Table.from_pylist([own], pa.schema(table.schema()))
     write_deltalake(table, row, mode="append", commit_properties=properties)

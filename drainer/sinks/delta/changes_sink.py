@@ -1,16 +1,18 @@
 """Changes sink: a lake that keeps every change; a batch is an append to each of its tables.
 
-Appends are as once as a mirror's merges are, by app transactions (`drainer.sinks.delta`), and are
-told from those of an earlier run by their commit_ts, too: what a table has up to its transaction is
-left out of a batch that goes further. A transaction larger than memory is laid out on the disk,
-table by table, before the first commit; each table gets all of it in one.
+An append is made once as a mirror's merge is, by the table's app transaction
+(`drainer.sinks.delta`). Should a batch be cut elsewhere after a crash, because a setting has
+changed, it may go further than what a table has: lines up to the table's app transaction are left
+out then. A transaction larger than memory is laid out on the disk, table by table, before the
+first commit, so that each table gets all of it by one.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import partial
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING
@@ -23,19 +25,21 @@ from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.delta.changes_ddl import ChangesDdl
 from drainer.sinks.delta.lake import Place, text_of
 from drainer.sinks.delta.merging import LakeChanges, by_table, warn_of_nulled
+from drainer.sinks.delta.own_tables import DdlTable
 from drainer.sinks.delta.sink import LakeSink
 from drainer.sinks.protocol import rows_changed
-from drainer.task.events.change_blocks import COMMIT_TS, SEQ, change_schema
+from drainer.task.events.change_blocks import COMMIT_TS, SEQ, START_TS, change_schema
 from drainer.task.events.encoding import DELTA_CHANGES, Encoding
 from drainer.task.events.messages import Messages
 from drainer.task.sql.lake_rows import Block
+from drainer.task.work_unit import Beginning
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.schema.model import TableInfo
 
 if TYPE_CHECKING:
     from drainer.sinks.protocol import Slices
-    from penstock.ddl import Catalog
+    from penstock.ddl import Catalog, SchemaChange
 
 Appended = tuple[LakeChanges, Iterable[pa.Table]]
 """A table's changes, and their lines piece after piece: each time they are asked for."""
@@ -49,6 +53,7 @@ class ChangesSink(LakeSink):
     def __init__(self, url: str, *, cluster_id: int, retry_s_max: float) -> None:
         super().__init__(url, cluster_id=cluster_id, retry_s_max=retry_s_max)
         self._ddl = ChangesDdl(self._lake)
+        self._statements = DdlTable(self._lake)
         self._upstream: list[tuple[str, TableInfo]] = []
 
     def look_at(self, catalog: Catalog) -> None:
@@ -57,8 +62,14 @@ class ChangesSink(LakeSink):
 
     def put(self, messages: Sequence[Messages], checkpoint: Checkpoint) -> None:
         """Append a batch's changes to their tables and store `checkpoint`, each once."""
-        changes = by_table(block for each in messages for block in _blocks(each))
-        self._append_all([(each, each.pieces) for each in changes], checkpoint)
+        made: dict[Place, LakeChanges] = {}
+        for each in messages:
+            for changes in _in_order(each):
+                if changes.place in made:
+                    made[changes.place].add(changes)
+                else:
+                    made[changes.place] = changes
+        self._append_all([(each, each.pieces) for each in made.values()], checkpoint)
 
     def put_slices(self, slices: Slices[Messages], checkpoint: Checkpoint) -> None:
         """Append a large transaction's changes to their tables and store `checkpoint`."""
@@ -68,15 +79,15 @@ class ChangesSink(LakeSink):
 
     def _laid_out(self, slices: Slices[Messages], files: ExitStack) -> list[_OnDisk]:
         """Return what all slices do to each table, with their lines numbered throughout."""
-        files.close()  # Those of an earlier try.
+        files.close()  # An earlier try's.
         made: dict[Place, _OnDisk] = {}
         count = 0
         with closing(slices()) as parts:
             for messages in parts:
-                found = by_table(_blocks(messages))
+                found = _in_order(messages)
                 for changes in found:
                     if changes.place not in made:
-                        file = files.enter_context(TemporaryFile(dir=self._folder))
+                        file = files.enter_context(TemporaryFile(dir=self._folder))  # noqa: SIM115
                         made[changes.place] = _OnDisk(changes, file)
                     made[changes.place].add(changes, count)
                 count += sum(len(piece) for each in found for piece in each.pieces)
@@ -99,6 +110,15 @@ class ChangesSink(LakeSink):
 
         self._commit(work, checkpoint)
 
+    def _change_tables(self, change: SchemaChange, checkpoint: Checkpoint) -> None:
+        self._come_first(checkpoint)
+        super()._change_tables(change, checkpoint)
+        self._statements.add(checkpoint.commit_ts, change.job)
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._statements.forget()
+
     def _come_first(self, checkpoint: Checkpoint) -> None:
         """Make the logs of tables that upstream had before this cluster's first commit."""
         absent = [
@@ -109,7 +129,7 @@ class ChangesSink(LakeSink):
         ]
         for place, table in absent:
             self._lake.create(place, change_schema(table), None)
-        if absent:  # From here on one that is not there has been taken away.
+        if absent:  # A DDL may take one of them away, and a crash follow: it is not made again.
             self._versions.add(checkpoint.commit_ts - 1, self._lake.versions)
         self._upstream = []
 
@@ -120,16 +140,15 @@ class _OnDisk:
     def __init__(self, changes: LakeChanges, file: IO[bytes]) -> None:
         self.changes = LakeChanges(changes.place, changes.key, [])
         self._file = file
-        self._schema = changes.pieces[0].schema
 
     def add(self, changes: LakeChanges, count: int) -> None:
         """Write what comes next; `count` lines of the transaction came before."""
         self.changes.nulled += changes.nulled
-        rows = pa.concat_tables(changes.pieces)
-        at = rows.schema.get_field_index(SEQ)
-        rows = rows.set_column(at, rows.field(at), pc.add(rows.column(at), count))
-        with pa.ipc.new_stream(self._file, self._schema) as writer:
-            writer.write_table(rows)
+        for rows in changes.pieces:
+            at = rows.schema.get_field_index(SEQ)
+            numbered = rows.set_column(at, rows.field(at), pc.add(rows.column(at), count))
+            with pa.ipc.new_stream(self._file, numbered.schema) as writer:
+                writer.write_table(numbered)
 
     def __iter__(self) -> Iterator[pa.Table]:
         """Yield all that was written, one slice's after another's."""
@@ -141,10 +160,29 @@ class _OnDisk:
                 yield reader.read_all()
 
 
+def _in_order(messages: Messages) -> list[LakeChanges]:
+    """Return what a unit does to each table, its lines in commit order."""
+    found = by_table(_blocks(messages))
+    for changes in found:
+        if len(changes.pieces) > 1:  # Of several upstream tables, which are one downstream.
+            rows = changes.rows()
+            changes.pieces = [rows.sort_by([(COMMIT_TS, "ascending"), (SEQ, "ascending")])]
+    return found
+
+
 def _blocks(messages: Messages) -> Iterator[Block]:
     for _, message in messages:
         assert message.value is not None, "a block is a value"
-        yield Block.decode(message.value)
+        block = Block.decode(message.value)
+        starts = _start_ts(block.rows.column(COMMIT_TS), messages.beginnings)
+        yield replace(block, rows=block.rows.append_column(START_TS, starts))
+
+
+def _start_ts(commit_ts: pa.ChunkedArray, beginnings: Mapping[int, Beginning]) -> pa.Array:
+    encoded = commit_ts.combine_chunks().dictionary_encode()
+    found = [beginnings.get(ts) for ts in encoded.dictionary.to_pylist()]
+    starts = pa.array([each and each.start_ts for each in found], pa.int64())
+    return starts.take(encoded.indices)
 
 
 def append(

@@ -200,17 +200,22 @@ def check_possible(change: SchemaChange) -> None:
             f"a lake does not bring a dropped table back: {job.query}",
             f"move its folder back from {OWN}/{DROPPED}, and compare its rows",
         )
-    tables = [table for _, table in change.created]
-    tables += [after for _, _, after in change.altered]
-    tables += [after for _, _, _, after in change.renamed]
-    for table in tables:
-        for column in table.columns if table.kind == "TABLE" else ():
+    for table in tables_after(change):
+        for column in table.columns:
             if _NOT_IN_NAMES.intersection(column.name):
                 raise impossible(
                     f"column {column.name!r} of {table.name!r} has a character that no column of a"
                     " Delta table has",
                     "leave the table out by a filter, or name the column otherwise upstream",
                 )
+
+
+def tables_after(change: SchemaChange) -> list[TableInfo]:
+    """Return the tables, and no views, that a change makes, or makes something else of."""
+    made = [table for _, table in change.created]
+    made += [after for _, _, after in change.altered]
+    made += [after for _, _, _, after in change.renamed]
+    return [table for table in made if table.kind == "TABLE"]
 
 
 def impossible(problem: str, hint: str) -> NeedsOperator:

@@ -14,6 +14,7 @@ no matter who wrote it. `mode=changes` keeps every change, and not the rows as t
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -92,10 +93,7 @@ def parse_delta_url(url: str) -> LakeTarget:
         ) from error
     if not 1 << 16 <= batch_bytes <= 1 << 30:
         raise out_of_range("batch-bytes", batch_bytes, "64 KiB to 1 GiB is the range")
-    if chosen["drop-column"] not in (_DROP, _KEEP):
-        raise out_of_range("drop-column", chosen["drop-column"], f"use {_DROP} or {_KEEP}")
-    if chosen["mode"] not in (MIRROR, CHANGES):
-        raise out_of_range("mode", chosen["mode"], f"use {MIRROR} or {CHANGES}")
+    _check_choices(chosen)
     if chosen["mode"] == CHANGES and "drop-column" in asked:
         raise out_of_range(
             "drop-column", asked["drop-column"], "a change log keeps every column: leave it out"
@@ -109,6 +107,12 @@ def parse_delta_url(url: str) -> LakeTarget:
         keeps_columns=chosen["drop-column"] == _KEEP,
         accepted=_accepted(chosen["accept"]),
     )
+
+
+def _check_choices(chosen: Mapping[str, str]) -> None:
+    for option, known in (("mode", (MIRROR, CHANGES)), ("drop-column", (_DROP, _KEEP))):
+        if chosen[option] not in known:
+            raise out_of_range(option, chosen[option], f"use {' or '.join(known)}")
 
 
 def _accepted(text: str) -> frozenset[tuple[str, int]]:

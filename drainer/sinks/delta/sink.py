@@ -125,8 +125,7 @@ class LakeSink:
         """
 
         def work() -> None:
-            self._come_first(checkpoint)
-            self._ddl.run(change, checkpoint.commit_ts)
+            self._change_tables(change, checkpoint)
             ddl_run()
             self._add_versions(checkpoint)
 
@@ -155,8 +154,8 @@ class LakeSink:
         if last is None or last.applying_ts != checkpoint.commit_ts:
             self.save_checkpoint(self._ledger.applying(checkpoint, Checkpoint(0, 0)))
 
-    def _come_first(self, checkpoint: Checkpoint) -> None:
-        """Do what comes before a commit of tables."""
+    def _change_tables(self, change: SchemaChange, checkpoint: Checkpoint) -> None:
+        self._ddl.run(change, checkpoint.commit_ts)
 
     def _check_mode(self) -> None:
         """Raise `NeedsOperator` for a folder that has been written in the other mode."""
@@ -165,10 +164,10 @@ class LakeSink:
         app = app_of(self._cluster_id, other)
         if versions is not None and versions.transaction_version(app) is not None:
             raise NeedsOperator(
-                f"the lake in {self._folder} has been written with mode={other}, and this one is"
+                f"the lake in {self._folder} was begun with mode={other}, and the sink's URL says"
                 f" mode={self._target.mode}",
-                hint=f"write mode={other} in the sink's URL, or name another folder",
-                code=Code.SINK_URL,
+                hint=f"write mode={other} into the URL, or name another folder",
+                code=Code.DELTA_MODE,
             )
 
     def _add_versions(self, checkpoint: Checkpoint) -> None:

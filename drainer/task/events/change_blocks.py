@@ -1,15 +1,21 @@
 """Change blocks: the changes of a unit as Arrow tables, for a lake that keeps every change.
 
-A block (`drainer.task.sql.lake_rows`) has some of one table's changes, each with all its columns:
+A block (`drainer.task.sql.lake_rows`) has some of one table's changes, each with all its columns.
+A change log has these before them, where Delta's statistics are sure to cover them, however many
+columns upstream has:
 
-    column       type     meaning
-    _commit_ts   int64    the transaction's commit_ts
-    _op          string   insert, delete, update_preimage, update_postimage; of DDL: truncate
-    _seq         int64    numbers the lines of a transaction, over all its tables
+    column         type                meaning
+    _commit_ts     int64               the transaction's commit_ts, or the DDL's
+    _seq           int64               numbers the lines of a transaction, over all its tables
+    _op            string              insert, delete, update_preimage, update_postimage, truncate
+    _commit_time   timestamp[us, UTC]  when that was, to the millisecond
+    _start_ts      int64               the transaction's start_ts; NULL for DDL
 
 An update is two lines, the row before and the row after, under the names that Delta's own change
 data feed has for them: without the row before, a key that changes and a table that has no key could
-not be followed. A message is a block, and has the unit's last commit_ts.
+not be followed. The feed's names of columns are not used: a table that has one of them can have no
+such feed. A message is a block, and has the unit's last commit_ts; the start_ts, which does not
+travel, is put into it where it arrives.
 """
 
 from __future__ import annotations
@@ -26,10 +32,16 @@ from drainer.task.sql.lake_rows import LakeColumns, Values, lake_schema, written
 from penstock.codes import Code
 from penstock.errors import Malformed
 from penstock.schema.model import TableInfo
+from penstock.ts import LOGICAL_BITS
 from penstock.wire.binlog import MutationType
 
-COMMIT_TS, OP, SEQ = "_commit_ts", "_op", "_seq"
-ADDED = pa.schema([(COMMIT_TS, pa.int64()), (OP, pa.string()), (SEQ, pa.int64())])
+COMMIT_TS, SEQ, OP = "_commit_ts", "_seq", "_op"
+COMMIT_TIME, START_TS = "_commit_time", "_start_ts"
+_TIME = pa.timestamp("us", "UTC")
+_IN_BLOCKS = pa.schema(
+    [(COMMIT_TS, pa.int64()), (SEQ, pa.int64()), (OP, pa.string()), (COMMIT_TIME, _TIME)]
+)
+OWN_COLUMNS = pa.schema([*_IN_BLOCKS, (START_TS, pa.int64())])
 INSERT, DELETE, TRUNCATE = "insert", "delete", "truncate"
 BEFORE, AFTER = "update_preimage", "update_postimage"
 
@@ -40,13 +52,18 @@ def change_schema(table: TableInfo) -> pa.Schema:
     """Return the columns of a table's change log; raise `Malformed` where upstream's is one."""
     schema = lake_schema(table)
     for name in schema.names:
-        if name.lower() in ADDED.names:
+        if name.lower() in OWN_COLUMNS.names:
             raise Malformed(
                 f"table {table.name!r} has a column {name!r}, which a change log has of its own",
                 hint="leave the table out by a filter, or name the column otherwise upstream",
                 code=Code.DELTA_DDL,
             )
-    return pa.schema([*schema, *ADDED])
+    return pa.schema([*OWN_COLUMNS, *schema])
+
+
+def commit_times(commit_ts: Ints) -> pa.Array:
+    """Return when transactions were committed."""
+    return pa.array((commit_ts >> LOGICAL_BITS) * 1000).cast(_TIME)
 
 
 def change_blocks(
@@ -102,10 +119,11 @@ def _block(
     added = pa.Table.from_arrays(
         [
             pa.array(stamps[at]),
-            pa.array(ops.tolist(), pa.string()),
             pa.array(firsts[at] + np.where(is_update, is_after, 0)),
+            pa.array(ops.tolist(), pa.string()),
+            commit_times(stamps[at]),
         ],
-        schema=ADDED,
+        schema=_IN_BLOCKS,
     )
     return columns.block_of(schema, table.name, _joined(pieces, pa.array(order)), added)
 
