@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Generator, Iterator
 from datetime import UTC, datetime
@@ -272,6 +273,30 @@ def test_tables_from_before_the_first_commit_get_a_log_when_something_is_written
     sink = log.following()
     log.put(sink, t=inserts((1, "a")))
     assert [line[2:] for line in log.lines()] == [("insert", 1, "a")]
+
+
+@pytest.mark.slow
+def test_a_table_from_before_that_was_dropped_is_not_made_again_after_a_crash(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.changes("CREATE DATABASE shop")
+    log.changes("CREATE TABLE t (id INT PRIMARY KEY)")
+    earlier = copy.deepcopy(log.catalog)
+    (change,) = log.changes("DROP TABLE t")
+    point = log.point()
+    for is_crash in (True, False):
+        sink = log.open()
+        sink.load_checkpoint()
+        sink.look_at(earlier)
+        with monkeypatch.context() as patched:
+            if not is_crash:
+                sink.run_ddl(change, point, maybe_done=True)
+                continue
+            crash_at(patched, "ddl_run", 1)
+            with pytest.raises(Crash):
+                sink.run_ddl(change, point, maybe_done=False)
+    assert not (log.folder / "shop/t").exists()
+    assert (log.folder / f"_penstock/dropped/{point.commit_ts}/shop/t").exists()
 
 
 @pytest.mark.parametrize(("one", "other"), [("mirror", "changes"), ("changes", "mirror")])
