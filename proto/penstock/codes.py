@@ -1422,6 +1422,14 @@ class Code(Enum):
         _DRAINER_STOPS,
         "Change the row upstream, or leave its table or transaction out.",
     )
+    DELTA_MODE = (
+        7505,
+        "A lake was begun with another mode than the one that is asked for.",
+        _NOT_STARTED,
+        "A mirror and a change log have other tables: write the mode that the error names into the"
+        " sink's URL, or name another folder, and begin it from a commit_ts that the Pumps still"
+        " have.",
+    )
 
     # A MySQL or MariaDB server.
 
