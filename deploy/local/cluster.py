@@ -141,6 +141,11 @@ class Cluster:
         finally:
             client.close()
 
+    def _disk(self, pump: str) -> str:
+        """Return the id of a Pump's disk; empty while it has none."""
+        file = self.home / pump / ".disk"
+        return file.read_text().strip() if file.exists() else ""
+
     def _without_copies(self, client: etcd.EtcdClient) -> set[str]:
         """Return the Pumps whose log has fewer copies than it is to have, or is elsewhere."""
         if self._copies == 1:
@@ -151,7 +156,7 @@ class Cluster:
             name
             for name, listed in found.items()
             if listed is None
-            or listed[0].primary.pump != name
+            or listed[0].primary.disk != self._disk(name)
             or 1 + len(listed[0].replicas) < self._copies
         }
 
