@@ -225,8 +225,16 @@ class Replication:
         return Copy(self._pump, self._disk)
 
     def _state(self, node_id: str) -> NodeState | None:
+        """Return the state of a Pump; None for one that died while it started.
+
+        That is paused in etcd then, too, but a Pump that stops in order leaves its last word.
+        """
         status = self._registry.get(NodeKind.PUMP, node_id)
-        return None if status is None else status.state
+        if status is None:
+            return None
+        if status.state is NodeState.PAUSED and node_id not in self._registry.last_words():
+            return None
+        return status.state
 
     def _address(self, disk: str) -> str | None:
         found = self._disks.get(disk)
