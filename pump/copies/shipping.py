@@ -129,8 +129,6 @@ class Shipping:
     def start(self) -> None:
         """Begin the epoch, and ship; Retryable when etcd does not answer."""
         with self._lock:
-            for copy in self.entry.eligible:  # Among them who was taken for dead.
-                self._shun(copy.disk)
             self._do(self._primary.start())
         self._thread.start()
         self._watch = self._entries.watch(self._lines.node_id, lambda: self._calls.put(ReadEntry()))
