@@ -12,7 +12,7 @@ BIN := .venv/bin
 help:  ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-JARS := kafka connect flink
+JARS := kafka connect flink delta-spark
 
 # What a goal needs beside Python's packages, by the names of deploy/packages.txt: all of it is there before anything starts.
 NEEDS_demo := $(if $(filter mysql,$(SINK)),mariadb) $(filter kafka,$(SINK)) $(if $(filter mysql tidb,$(SOURCE)),sysbench) $(filter tidb,$(SOURCE))

@@ -5,6 +5,7 @@
 #       kafka    a Kafka broker and its command-line tools; `deploy/local/kafka.py` starts them
 #       connect  Kafka Connect with Debezium's JDBC sink; it needs those of kafka too
 #       flink    Flink's own readers of canal-json, Debezium JSON and Maxwell JSON, without a Flink to run them in
+#       delta-spark  a Spark with Delta's own reader, which is made for another Spark than a Drainer's
 #
 # deploy/NAME/jars.txt names each jar with its SHA-256. What is fetched is kept in ${XDG_CACHE_HOME:-~/.cache}/penstock.
 # MAVEN_CENTRAL names a mirror.
@@ -22,7 +23,7 @@ new=
 trap '[ -z "$new" ] || rm -rf "$new"' EXIT
 for name in "$@"; do
   list=deploy/$name/jars.txt
-  [ -f "$list" ] || die "deploy/jars.sh fetches kafka, connect and flink, not $name"
+  [ -f "$list" ] || die "deploy/jars.sh fetches kafka, connect, flink and delta-spark, not $name"
   home=$cache/$name-$(sha256sum "$list" | cut -c 1-16)
   exec 9> "$cache/$name.lock"
   flock 9

@@ -439,7 +439,7 @@ def build_pipeline(
         rows_max=gathering.rows_max if gathering else config.batch_rows_max,
         bytes_max=gathering.bytes_max if gathering else _batch_bytes_max(config, sink),
         ignored_ts=config.ignored_ts,
-        whole_ts=checkpoint.applying_ts if config.strategy == "merge" else 0,
+        whole_ts=checkpoint.applying_ts if config.strategy in ("merge", "events") else 0,
         origins=checkpoint.origins,
     )
     follower = DdlFollower(

@@ -35,6 +35,7 @@ from pump.cluster.sql_resolver import open_resolver
 from pump.cluster.tikv_resolver import open_tikv_resolver
 from pump.components import Components
 from pump.config import PumpConfig
+from pump.copies.followed_logs import Copies
 from pump.copies.shipping import Shipping
 from pump.counters import Counters, timed
 from pump.pages import Pages
@@ -64,13 +65,14 @@ class Foundation(NamedTuple):
     cluster_id: int
     identity: Identity
     copies: Shipping | None
+    kept: Copies | None
 
 
 def build(
     config: PumpConfig, entrance: Entrance, foundation: Foundation, counters: Counters
 ) -> tuple[Components, Operator]:
     """Construct everything and let the callers in; return what is to run, and who may end it."""
-    storage, etcd, cluster_id, identity, copies = foundation
+    storage, etcd, cluster_id, identity, copies, kept = foundation
     registry = Registry(etcd, guard=lambda: None if copies is None else copies.guard())
     oracle = None if config.pd_address else OracleServer(etcd, identity.host)
     clock = _clock(config, etcd, entrance.security)
@@ -112,6 +114,7 @@ def build(
         resolving=Resolving(storage, group_commit, resolver),
         retention=_retention(config, storage, membership, clock),
         copies=copies,
+        kept=kept,
         front=entrance.server if isinstance(entrance.server, GrpcFront) else None,
     )
     operator = _operator(components, identity.node_id, entrance.pages)

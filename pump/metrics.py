@@ -76,6 +76,7 @@ class PumpMetrics(Collector):
         yield from self._state()
         yield from self._writing()
         yield from self._storage()
+        yield from self._copies()
         yield from self._transactions()
         yield from self._pulling()
 
@@ -185,6 +186,21 @@ class PumpMetrics(Collector):
         deleted = storage.stats()["purged_entries"]
         about = "Index entries that purges removed."
         yield _tidb("storage_deleted_kv_total", about, {(): deleted})
+
+    def _copies(self) -> Iterator[Metric]:
+        copies, kept = self._components.copies, self._components.kept
+        entry = None if copies is None else copies.entry
+        listed = 1 if entry is None else 1 + len(entry.replicas)
+        yield _gauge("copies", "Disks that have all that is acknowledged here.", listed)
+        wanted = 1 if entry is None else entry.copies
+        yield _gauge("copies_wanted", "How many there are to be.", wanted)
+        yield _gauge(
+            "copies_min", "With fewer nothing is acknowledged.", entry.copies_min if entry else 1
+        )
+        yield _gauge("log_epoch", "Rises with each change of them.", entry.epoch if entry else 0)
+        held = [] if kept is None else [kept.standing(node_id) for node_id in kept.names()]
+        yield _gauge("copies_kept", "Copies here of other Pumps' logs.", len(held))
+        yield _gauge("copies_kept_bytes", "Bytes of these.", sum(copy.bytes for copy in held))
 
     def _transactions(self) -> Iterator[Metric]:
         unmatched = self._components.storage.unmatched(older_than_s=0)

@@ -82,7 +82,7 @@ async def run(config: PumpConfig, stop: asyncio.Event) -> None:
         found = await beginning.run(storage, partial(_opened, config, counters, stack), stack)
         if found is None:
             return
-        foundation = Foundation(found[0], etcd, cluster_id, identity, found[1])
+        foundation = Foundation(found[0], etcd, cluster_id, identity, found[1], taken)
         components, operator = build(config, entrance, foundation, counters)
         await _Node(entrance, components, operator, replication).serve(stop)
 

@@ -16,6 +16,7 @@ from deploy.local.mariadb import MariadbServer
 from deploy.local.process import ServerProcess, free_port, python_module
 from deploy.local.tidb import PdAndTikv
 from penstock.cluster import etcd
+from penstock.cluster.log_entries import EtcdLogEntries
 from penstock.cluster.node_registry import NodeKind, NodeState, Registry
 from penstock.codes import Code
 from penstock.errors import Retryable
@@ -127,7 +128,7 @@ class Cluster:
             while True:
                 statuses = registry.list(NodeKind.PUMP) + registry.list(NodeKind.DRAINER)
                 online = {s.node_id for s in statuses if s.state is NodeState.ONLINE}
-                missing = self.nodes.keys() - online
+                missing = self.nodes.keys() - (online - self._without_copies(client))
                 if not missing:
                     return
                 for name in missing:
@@ -139,6 +140,25 @@ class Cluster:
                 time.sleep(0.1)
         finally:
             client.close()
+
+    def _disk(self, pump: str) -> str:
+        """Return the id of a Pump's disk; empty while it has none."""
+        file = self.home / pump / ".disk"
+        return file.read_text().strip() if file.exists() else ""
+
+    def _without_copies(self, client: etcd.EtcdClient) -> set[str]:
+        """Return the Pumps whose log has fewer copies than it is to have, or is elsewhere."""
+        if self._copies == 1:
+            return set()
+        entries = EtcdLogEntries(client)
+        found = {name: entries.read(name) for name in self.pumps}
+        return {
+            name
+            for name, listed in found.items()
+            if listed is None
+            or listed[0].primary.disk != self._disk(name)
+            or 1 + len(listed[0].replicas) < self._copies
+        }
 
 
 def lag_s(commit_ts: int, applied_ts: int) -> float:

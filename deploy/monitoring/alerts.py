@@ -88,6 +88,27 @@ ALERTS: Final[tuple[Alert, ...]] = (
         },
     ),
     Alert(
+        name="PenstockTooFewCopies",
+        expr="penstock_pump_copies < penstock_pump_copies_wanted",
+        minutes=2,
+        severity=PAGE,
+        summary="{{ $labels.instance }}'s log is on {{ $value }} disks only",
+        meaning="A Pump's log has fewer copies than `copies` asks for. With fewer than `copies-min`"
+        " it acknowledges nothing; with one alone, its disk is the only one that has what no"
+        " Drainer has pulled.",
+        remedy="Start the Pumps that are down, or one more: a copy joins by itself. `penstock ctl"
+        " status <pump>` says in `copies_problem` what it waits for. With `copies-apart` a Pump"
+        " with another value of that label is needed.",
+        fires={
+            f"penstock_pump_copies{{{_PUMP}}}": "1x10",
+            f"penstock_pump_copies_wanted{{{_PUMP}}}": "2x10",
+        },
+        is_quiet={
+            f"penstock_pump_copies{{{_PUMP}}}": "2x10",
+            f"penstock_pump_copies_wanted{{{_PUMP}}}": "2x10",
+        },
+    ),
+    Alert(
         name="PenstockPumpHoldsMerge",
         expr="penstock_drainer_pump_holds_low_water == 1"
         " and on (instance) penstock_drainer_low_water_held_seconds > 30",

@@ -89,6 +89,15 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 ((_rate("penstock_pump_write_bytes_sum", "instance"), "{{instance}}"),),
             ),
             Panel(
+                "How many disks have each Pump's log?",
+                "short",
+                (
+                    ("penstock_pump_copies", "{{instance}}"),
+                    ("max(penstock_pump_copies_wanted)", "wanted"),
+                ),
+                "Disks that have all that is acknowledged. Each change begins an epoch.",
+            ),
+            Panel(
                 "What is refused?",
                 "ops",
                 (

@@ -73,7 +73,8 @@ class PumpView:
             )
         if self.condition is Condition.DEAD:
             return (
-                f"start {self.name} again: what it holds is on its disk only; if that disk is gone"
+                f"start {self.name} again: what it holds is on its disk, and on another one only if"
+                " its log has copies, which are served by themselves; if all are gone"
                 f" for good, binlogctl lost-pump {self.name} --accept-loss-after 0 changes nothing"
                 " and says what every Drainer would lose"
             )

@@ -10,9 +10,9 @@ from urllib.parse import unquote, urlsplit
 from drainer.settings.syncer_section import (
     DEFAULT_SINK,
     DELTA,
-    EVENT_TYPES,
     SyncerConfig,
     downstream_url,
+    takes_events,
 )
 from penstock.filters import FilterConfig
 from penstock.node.http_status import OFF
@@ -220,7 +220,7 @@ class DrainerConfig:
 
     @property
     def _takes_events(self) -> bool:
-        return urlsplit(self.downstream).scheme in EVENT_TYPES
+        return takes_events(self.downstream)
 
     @property
     def _is_lake(self) -> bool:
@@ -256,17 +256,15 @@ class DrainerConfig:
 
     def _check_downstream(self) -> None:
         """Raise `NeedsOperator` for a downstream that cannot be, or not with the strategy."""
-        takes_events = self._takes_events
-        if takes_events != (self.strategy == "events"):
-            hint = (
-                "leave it out, or say auto" if takes_events else "it is for sink = file:///folder"
-            )
+        has_events = self._takes_events
+        if has_events != (self.strategy == "events"):
+            hint = "leave it out, or say auto" if has_events else "it is for sink = file:///folder"
             raise out_of_range("apply.strategy", self.apply.strategy, hint)
-        if takes_events and _is_same_folder(self.downstream, self.data_dir):
+        if has_events and _is_same_folder(self.downstream, self.data_dir):
             raise out_of_range("sink", self.sink, "the data-dir is locked: name another folder")
-        if takes_events and self.apply.mode != "snapshot":
-            raise out_of_range("apply.mode", self.apply.mode, "files are written by one")
-        if self._is_lake:
+        if has_events and self.apply.mode != "snapshot":
+            raise out_of_range("apply.mode", self.apply.mode, "files and logs are written by one")
+        if self._is_lake and not has_events:
             self._check_lake()
 
     def _check_lake(self) -> None:

@@ -30,7 +30,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
@@ -46,6 +46,8 @@ KAFKA = "kafka"
 DELTA = "delta"
 EVENT_TYPES = (*FILE_TYPES, KAFKA)
 """The schemes of sinks that take events."""
+MIRROR, CHANGES = "mirror", "changes"
+"""The modes of a lake: the rows as they are, or a log of every change."""
 _OLD_FILE_TYPE = "pb"
 _TYPES = (*MYSQL_TYPES, "sqlite", *EVENT_TYPES, DELTA, _OLD_FILE_TYPE)
 _KAFKA_MESSAGE_BYTES_MAX = 1_000_000_000
@@ -236,6 +238,14 @@ class SyncerConfig:
 
 
 DEFAULT_SINK = "sqlite:///downstream.db"
+
+
+def takes_events(url: str) -> bool:
+    """Return whether a downstream takes every change, and not what is left of a batch."""
+    parts = urlsplit(url)
+    if parts.scheme == DELTA:
+        return dict(parse_qsl(parts.query)).get("mode", MIRROR) == CHANGES
+    return parts.scheme in EVENT_TYPES
 
 
 def downstream_url(

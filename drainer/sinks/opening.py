@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from urllib.parse import unquote, urlsplit
 
-from drainer.settings.syncer_section import DELTA, EVENT_TYPES, KAFKA, MYSQL_TYPES
+from drainer.settings.syncer_section import (
+    DELTA,
+    EVENT_TYPES,
+    KAFKA,
+    MYSQL_TYPES,
+    takes_events,
+)
 from drainer.sinks.protocol import RETRY_S_MAX, EventSink, Sink, SqlSink, TableSink
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
@@ -27,10 +33,9 @@ def open_sink(url: str, *, cluster_id: int, retry_s_max: float = RETRY_S_MAX) ->
 
     Nothing is contacted yet. Raise `NeedsOperator` for a URL that names no known downstream.
     """
-    scheme = urlsplit(url).scheme
-    if scheme in EVENT_TYPES:
+    if takes_events(url):
         return open_event_sink(url, cluster_id=cluster_id, retry_s_max=retry_s_max)
-    if scheme == DELTA:
+    if urlsplit(url).scheme == DELTA:
         return open_lake_sink(url, cluster_id=cluster_id, retry_s_max=retry_s_max)
     return open_table_sink(url, cluster_id=cluster_id, retry_s_max=retry_s_max)
 
@@ -62,8 +67,16 @@ def open_lake_sink(url: str, *, cluster_id: int, retry_s_max: float = RETRY_S_MA
 
 
 def open_event_sink(url: str, *, cluster_id: int, retry_s_max: float = RETRY_S_MAX) -> EventSink:
-    """Return the sink that takes events for `url` (`file:///folder`, `kafka://host:9092/`)."""
-    if urlsplit(url).scheme == KAFKA:
+    """Return the sink that takes events for `url`.
+
+    That is `file:///folder`, `kafka://host:9092/` or `delta:///folder?mode=changes`.
+    """
+    scheme = urlsplit(url).scheme
+    if scheme == DELTA:
+        from drainer.sinks.delta.changes_sink import ChangesSink
+
+        return ChangesSink(url, cluster_id=cluster_id, retry_s_max=retry_s_max)
+    if scheme == KAFKA:
         from drainer.sinks.kafka.sink import KafkaSink
 
         return KafkaSink(url, cluster_id=cluster_id, retry_s_max=retry_s_max)

@@ -746,7 +746,7 @@ class Code(Enum):
         3306,
         "A Pump starts whose log was taken over by another one.",
         "It waits, and takes copies of other logs meanwhile. Once every Drainer has all that was in"
-        " its log, it sets its files aside and begins anew under its name.",
+        " its log, it sets its files aside and begins again under its name.",
         "Nothing; the log of the Pump that has it says how far the Drainers are.",
     )
     LOG_ENTRY_GONE = (
@@ -1421,6 +1421,14 @@ class Code(Enum):
         "A row has a value that a lake has no form for, where NULL will not do.",
         _DRAINER_STOPS,
         "Change the row upstream, or leave its table or transaction out.",
+    )
+    DELTA_MODE = (
+        7505,
+        "A lake was begun with another mode than the one that is asked for.",
+        _NOT_STARTED,
+        "A mirror and a change log have other tables: write the mode that the error names into the"
+        " sink's URL, or name another folder, and begin it from a commit_ts that the Pumps still"
+        " have.",
     )
 
     # A MySQL or MariaDB server.

@@ -1,7 +1,7 @@
 """Beginning: how a Pump with copies comes to a log that it may serve, however long that takes.
 
 claimed ── shipped ── enough copies have all of it          the log is served
-displaced ── until every Drainer has all of the former log ── begun anew ── claimed …
+displaced ── until every Drainer has all of the former log ── begun again ── claimed …
     └─────── on a copy that was to be taken over: it ends, and the copy is followed again
 """
 
@@ -44,7 +44,7 @@ class Beginning:
         """Return the storage to serve, and what ships it, if it has copies.
 
         None when it was asked to stop before, or has nothing to take over. `opened_again` is asked
-        for the storage of a log that begins anew, after the one before was closed.
+        for the storage of a log that begins again, after the one before was closed.
         """
         while not self._stop.is_set():
             try:
@@ -58,10 +58,10 @@ class Beginning:
                     log.warning("nothing is taken over: %s", coded(displaced))
                     return None
                 self._tell(f"{coded(displaced)}; it waits until every Drainer has all of that")
-                entry = await self._listed_anew(displaced)
+                entry = await self._listed_again(displaced)
                 if entry is not None:
                     await asyncio.to_thread(storage.close)
-                    await asyncio.to_thread(self._replication.begin_anew, entry)
+                    await asyncio.to_thread(self._replication.begin_again, entry)
                     storage = await opened_again()
                     continue
             except Retryable as error:
@@ -83,9 +83,9 @@ class Beginning:
                 return None
         return shipping
 
-    async def _listed_anew(self, displaced: Displaced) -> LogEntry | None:
+    async def _listed_again(self, displaced: Displaced) -> LogEntry | None:
         try:
-            return await asyncio.to_thread(self._replication.listed_anew, displaced)
+            return await asyncio.to_thread(self._replication.listed_again, displaced)
         except Retryable as error:
             self._tell(coded(error))
             return None

@@ -7,8 +7,8 @@
     this disk, for a log that it has not begun yet    `Former`
 
 A Pump that was displaced has nothing that anybody needs once the one with its log has handed all of
-it to every Drainer. Then it may begin anew, under the same name, with an empty folder and in an
-epoch of its own (`begin_anew`): no segment of its former life can pass for one of the new log. The
+it to every Drainer. Then it may begin again, under the same name, with an empty folder and in an
+epoch of its own (`begin_again`): no segment of its former life can pass for one of the new log. The
 disk is listed first and its folder emptied then; what dies in between is a `Former` at its start.
 """
 
@@ -27,7 +27,7 @@ from pump.replicas.messages import Swap
 from pump.replicas.replica import Replica
 
 _claimed = failpoints.point("copies.claimed")
-_listed_anew = failpoints.point("copies.listed_anew")
+_listed_again = failpoints.point("copies.listed_again")
 
 
 class Claimed(NamedTuple):
@@ -65,7 +65,9 @@ class Former(Displaced):
 
     @staticmethod
     def _problem(node_id: str, entry: LogEntry) -> str:
-        return f"the log of pump {node_id} began anew in epoch {entry.since}, this one is before it"
+        return (
+            f"the log of pump {node_id} began again in epoch {entry.since}, this one is before it"
+        )
 
 
 def claim(
@@ -99,7 +101,7 @@ def claim(
     return Claimed(own, chain, attempt.won)
 
 
-def begin_anew(
+def begin_again(
     entries: LogEntries, node_id: str, own: Copy, found: Found, wanted: Wanted
 ) -> LogEntry:
     """List this disk alone, in an epoch after all that were; return the entry.
@@ -107,11 +109,11 @@ def begin_anew(
     Only for a log of which every Drainer has all. Raises `Retryable` when the entry has changed.
     """
     entry, revision = found
-    anew = entry.begun_anew(own, wanted.copies, wanted.copies_min)
-    if entries.swap(node_id, revision, anew) is None:
+    again = entry.begun_again(own, wanted.copies, wanted.copies_min)
+    if entries.swap(node_id, revision, again) is None:
         raise Retryable(f"{LOGS}{node_id} has changed", code=Code.LOG_DISPLACED)
-    _listed_anew()
-    return anew
+    _listed_again()
+    return again
 
 
 def _is_listed(entries: LogEntries, node_id: str, own: Copy, chain: Chain, wanted: Wanted) -> bool:

@@ -222,6 +222,15 @@ class Copies:
         """Return the node ids of the Pumps whose logs have a copy here."""
         return sorted(self._copies)
 
+    def details(self) -> dict[str, str]:
+        """Return what an operator wants to read about the copies, one line each."""
+        found = {}
+        for node_id in self.names():
+            copy = self.standing(node_id)
+            text = f"{copy.bytes} bytes from segment {copy.first} on, epoch {copy.epoch}"
+            found[f"copy_of {node_id}"] = copy.problem or text
+        return found
+
     def folder(self, node_id: str) -> Path:
         """Return the folder of a copy, which a Pump can run on once it is closed."""
         return self._copies[node_id].folder

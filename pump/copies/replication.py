@@ -1,7 +1,7 @@
 """Replication: a Pump's part in the copies of logs, from its start to its end.
 
     start ── disk offered, copies of other logs taken ── own log claimed ── shipped ── whole ── …
-                                                              └─ displaced: waits, then begins anew
+                                                              └─ displaced: waits, then begins again
 
 A Pump takes copies before it serves its own log: when all are started at once, each one's log needs
 another one's disk. The one that is started on a log that was taken over only ships that log: the
@@ -33,7 +33,7 @@ from penstock.security.tls import Tls
 from pump.cluster.identity import Identity, has_disk_id, kept_disk_id
 from pump.cluster.membership import Membership
 from pump.config import PumpConfig
-from pump.copies.claiming import Claimed, Displaced, Former, Wanted, begin_anew, claim
+from pump.copies.claiming import Claimed, Displaced, Former, Wanted, begin_again, claim
 from pump.copies.followed_logs import Copies
 from pump.copies.shipper import Lines
 from pump.copies.shipping import Recruits, Shipping
@@ -165,7 +165,7 @@ class Replication:
                 if copies is not None:
                     await self._note_needed(storage, membership, copies)
             except PenstockError as error:
-                log.debug("looked in vain after the copies: %s", error)
+                log.debug("the copies cannot be looked after now: %s", error)
 
     async def _note_needed(
         self, storage: Storage, membership: Membership, copies: Shipping
@@ -206,20 +206,20 @@ class Replication:
         """True for a Pump on the copy of a log that it is to take over: it has no other log."""
         return bool(self._config.taken_over_by)
 
-    def listed_anew(self, displaced: Displaced) -> LogEntry | None:
+    def listed_again(self, displaced: Displaced) -> LogEntry | None:
         """Return the entry with this disk as the primary of a new log; Retryable without etcd.
 
-        None before the log that was taken over is with every Drainer: then whoever had it is
-        offline under this Pump's name.
+        None before the log that was taken over is with every Drainer: the one that had it is
+        offline then, under the name of this Pump.
         """
         if isinstance(displaced, Former):
             return displaced.found[0]
         status = self._registry.get(NodeKind.PUMP, self._node_id)
         if status is None or status.state is not NodeState.OFFLINE:
             return None
-        return begin_anew(self._entries, self._node_id, self._own, displaced.found, self._wanted)
+        return begin_again(self._entries, self._node_id, self._own, displaced.found, self._wanted)
 
-    def begin_anew(self, entry: LogEntry) -> None:
+    def begin_again(self, entry: LogEntry) -> None:
         """Set the former log's files aside, and begin the one that the entry is of.
 
         The storage must be closed.
@@ -227,7 +227,7 @@ class Replication:
         set_aside(self._config.data_dir)
         begin_log(OsFiles(), self._config.data_dir / "log", entry.since)
         log.warning(
-            "pump %s begins anew in epoch %d; what it had before is in %s, and in every Drainer",
+            "pump %s begins again in epoch %d; what it had before is in %s, and in every Drainer",
             *(self._node_id, entry.since, self._config.data_dir / _DISPLACED_FOLDER),
         )
 
@@ -236,8 +236,16 @@ class Replication:
         return Copy(self._pump, self._disk)
 
     def _state(self, node_id: str) -> NodeState | None:
+        """Return the state of a Pump; None for one that died while it started.
+
+        That is paused in etcd then, too, but a Pump that stops in order leaves its last word.
+        """
         status = self._registry.get(NodeKind.PUMP, node_id)
-        return None if status is None else status.state
+        if status is None:
+            return None
+        if status.state is NodeState.PAUSED and node_id not in self._registry.last_words():
+            return None
+        return status.state
 
     def _address(self, disk: str) -> str | None:
         found = self._disks.get(disk)

@@ -4,7 +4,7 @@
        ^                         │ nothing to send: a sign of life
        └──── 0.1 s ── broken <───┘ silent, once that has lasted for the time-out
 
-A machine that answers that nobody listens there has no Pump: then a part of the time-out is enough.
+A machine that answers that no one listens there has no Pump: then a part of the time-out is enough.
 
 What was asked while there was no connection is forgotten: the core asks again when it hears
 `connected`. An older segment goes over a connection of its own, so that live groups need not wait.
@@ -55,7 +55,7 @@ ReadLog = Callable[[int, int, int], bytes]
 
 
 class Listener(Protocol):
-    """Who is told what became of the calls; from the shipper's threads."""
+    """Who hears what became of the calls; from the shipper's threads."""
 
     def connected(self, disk: str) -> None:
         """What was under way to this copy may be lost."""

@@ -5,10 +5,10 @@
        └── all listed disks have it     │ events            ├── Swap, ReadEntry: to etcd
                                         └── shippers, etcd  └── Acknowledge, StepDown
 
-Any thread may bring an event; under one lock the core is told and its actions are carried out in
-their order. A group is written under that lock, too, so that no epoch begins in the middle of it.
-While its sync is under way, which is not under the lock, an epoch that is to begin has to wait, and
-with it all actions after that.
+Any thread may bring an event; under one lock the core hears of it, and its actions are carried out
+in their order. A group is written under that lock, too, so that no epoch begins in the middle of
+it. While its sync is under way, which is not under the lock, an epoch that is to begin has to wait,
+and with it all actions after that.
 
 Calls of etcd are made by a thread of their own, which also looks around five times a second: for a
 segment that could not be begun, and for a disk for a copy that is missing.

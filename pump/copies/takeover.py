@@ -53,7 +53,7 @@ class Surroundings(NamedTuple):
     entry: Callable[[str], LogEntry | None]
     """The entry of a log, as it was seen last."""
     state: Callable[[str], NodeState | None]
-    """The state of a node in etcd; blocks, and may be Retryable."""
+    """The state of a Pump in etcd; paused only if it stopped in order. Blocks, may be Retryable."""
     command: Callable[[str, Path], Sequence[str]]
     """How a Pump is started on the copy of a log in a folder."""
 

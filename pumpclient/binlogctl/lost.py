@@ -62,12 +62,18 @@ def add_command(commands: Any, shared: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--confirm", metavar="NODE-ID", default="", help="the node id once more, for scripts"
     )
+    command.add_argument(
+        "--copies-are-gone",
+        action="store_true",
+        help="the disks with copies of its log are gone for good, too",
+    )
     command.add_argument("--pd-address", metavar="HOST:PORT", help="of the PD, if there is one")
     command.set_defaults(run=_lost_pump)
 
 
 def _lost_pump(arguments: argparse.Namespace) -> int:
-    with Cluster(arguments) as registry:
+    cluster = Cluster(arguments)
+    with cluster as registry:
         status = known_node(registry, NodeKind.PUMP, arguments.node)
         cluster_ts = now_ts(arguments)
         hint = "let it hand over what it has: binlogctl offline-pump; only a dead Pump can be lost"
@@ -82,6 +88,8 @@ def _lost_pump(arguments: argparse.Namespace) -> int:
                 hint="nothing is to be done",
                 code=Code.NODE_STATE,
             )
+        if not arguments.copies_are_gone:
+            _refuse_copied(status.node_id, cluster.copies_of(status.node_id))
         received = _received(arguments, registry, status.node_id, cluster_ts)
         up_to_ts = known.up_to_ts if known else cluster_ts
         report = _Report(status, received, arguments.accept_loss_after, up_to_ts, known)
@@ -105,6 +113,18 @@ def _lost_pump(arguments: argparse.Namespace) -> int:
     text = f"{status.node_id}: lost; Drainers continue without what it held after {lost.after_ts}"
     show(arguments, report.facts(is_lost=True), text)
     return 0
+
+
+def _refuse_copied(pump: str, copies: Sequence[str]) -> None:
+    """Raise `NeedsOperator` where another disk has what would be given up."""
+    if copies:
+        names = ", ".join(copies)
+        raise NeedsOperator(
+            f"nothing of {pump} is lost: etcd lists a whole copy of its log on {names}",
+            hint="start what is listed there and does not run: it serves the log, and hands all of"
+            " it over",
+            code=Code.NODE_HOLDS_BINLOGS,
+        )
 
 
 def _received(

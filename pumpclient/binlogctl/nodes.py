@@ -17,6 +17,7 @@ import grpc
 
 from penstock.cluster import etcd
 from penstock.cluster.labels import labels_in
+from penstock.cluster.log_entries import EtcdLogEntries
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry, is_live
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable, coded
@@ -99,6 +100,15 @@ class Cluster:
     def __enter__(self) -> Registry:
         """Return the registry."""
         return Registry(self._client)
+
+    def copies_of(self, pump: str) -> Sequence[str]:
+        """Return the other Pumps that etcd lists with a whole copy of a Pump's log."""
+        found = EtcdLogEntries(self._client).read(pump)
+        if found is None:
+            return ()
+        entry, _ = found
+        copies = (entry.primary, *entry.replicas, *entry.eligible)
+        return [c.pump for c in copies if c.pump != pump and entry.may_claim(c.disk)]
 
     def __exit__(self, *error: object) -> None:
         """Let go of etcd."""

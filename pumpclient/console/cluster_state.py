@@ -509,7 +509,10 @@ def _pump_concerns(pump: PumpNode) -> Iterator[Concern]:
         return
     remedy = ""
     if pump.word == "dead":
-        remedy = "start it again: what it holds is on its disk only, and Drainers wait for it"
+        remedy = (
+            "start it again: Drainers wait for what it holds, which is on its disk only, unless its"
+            " log has copies"
+        )
     if pump.word == "full":
         remedy = "make room on its volume; what it keeps is needed by a Drainer, see below"
     title = f"Pump {pump.name}: {pump.word}"

@@ -1,4 +1,4 @@
-"""What every sink of events promises, kept by one in memory, by files and by Kafka.
+"""What every sink of events promises, kept by one in memory, by files, Kafka and a lake's logs.
 
 An output that is added gets a line in `OUTPUTS`: how it is opened, and how a reader sees it.
 """
@@ -25,6 +25,7 @@ from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from penstock.pb import pb_binlog_pb2 as pb
 from penstock.pb import slave_binlog_pb2 as slave
+from tests.kit.delta.lake_reader import LakeReader
 from tests.kit.fakes.memory_output import Broker, MemoryOutput
 from tests.kit.files import plain_reader
 from tests.kit.kafka.topic_reader import Read, read_topics
@@ -132,11 +133,33 @@ class TidbBinlogWorld(KafkaWorld):
         return made.commit_ts, [row.int64_value for row in rows]
 
 
+class ChangesWorld:
+    def __init__(self, folder: Path, request: pytest.FixtureRequest) -> None:
+        self._folder = folder / "lake"
+
+    def open(self, cluster_id: int) -> EventSink:
+        url = f"delta://{self._folder}?mode=changes&interval=0"
+        return open_event_sink(url, cluster_id=cluster_id)
+
+    def seen(self) -> Seen:
+        """Read what is of one state, as a crash may have left more in some tables."""
+        reader = LakeReader(self._folder)
+        states = reader.states()
+        version = states[max(states)].get(("shop", "t"))
+        lines = reader.log("shop", "t", version) if version is not None else []
+        assert {line["_op"] for line in lines} <= {"insert"}
+        groups = itertools.groupby(lines, key=lambda line: line["_commit_ts"])
+        seen: Seen = [(ts, [line["id"] for line in group]) for ts, group in groups]
+        seen += [(ts, f"use `{schema}`; {sql}") for ts, schema, sql in reader.statements()]
+        return sorted(seen, key=lambda pair: pair[0])
+
+
 _numbers = itertools.count(1)
-World = MemoryWorld | FilesWorld | KafkaWorld
+World = MemoryWorld | FilesWorld | KafkaWorld | ChangesWorld
 OUTPUTS: dict[str, Callable[[Path, pytest.FixtureRequest], World]] = {
     "memory": MemoryWorld,
     "files": FilesWorld,
+    "lake-changes": ChangesWorld,
     "kafka": KafkaWorld,
     "kafka-debezium": DebeziumWorld,
     "kafka-tidb-binlog": TidbBinlogWorld,

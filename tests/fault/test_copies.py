@@ -163,8 +163,8 @@ def test_a_pump_on_a_copy_that_comes_too_late_ends_and_the_copy_is_followed_agai
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["listed_anew=kill", "set_aside=kill@1", "set_aside=kill@2"])
-def test_a_pump_that_dies_while_it_begins_anew_does_not_come_back_with_its_former_log(
+@pytest.mark.parametrize("fault", ["listed_again=kill", "set_aside=kill@1", "set_aside=kill@2"])
+def test_a_pump_that_dies_while_it_begins_again_does_not_come_back_with_its_former_log(
     trio: Trio, etcd_server: EtcdServer, tmp_path: Path, fault: str
 ) -> None:
     pump = trio.pumps[0]
@@ -177,4 +177,4 @@ def test_a_pump_that_dies_while_it_begins_anew_does_not_come_back_with_its_forme
         pump.spawn()
         trio.until_whole()
         time.sleep(LOAD_S)
-    assert "begins anew" in pump.log_text()
+    assert "begins again" in pump.log_text()

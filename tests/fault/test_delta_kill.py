@@ -2,7 +2,8 @@
 
 Each run is a process of its own that ends by SIGKILL. What Polars reads at each moment, by the
 versions that the lake names for a commit_ts, is the bank at that commit_ts: whole and once. After
-the last run that holds for every commit_ts that the lake has a row for.
+the last run that holds for every commit_ts that the lake has a row for. Of a change log it is what
+the changes, one after the other, come to: each of them must meet the row that is there.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ LEDGER = {"seed": 5, "transactions": 24, "large_each": 10}
 class LakeOf:
     """Where the runs write to, one ledger after the other."""
 
+    options, strategy = "interval=0", "merge"
+
     def __init__(self, drainers: ForkedDrainers, folder: Path) -> None:
         self._drainers = drainers
         self._folder = folder
@@ -40,8 +43,8 @@ class LakeOf:
         self._number += 1
         folder = self._folder / str(self._number)
         self.lake = LakeReader(folder / "lake")
-        url = f"delta://{folder}/lake?interval=0"
-        self._way = Way(url=url, folder=folder, bytes_max=20_000)
+        url = f"delta://{folder}/lake?{self.options}"
+        self._way = Way(url=url, folder=folder, strategy=self.strategy, bytes_max=20_000)
 
     def run(
         self, *, kill_at: dict[str, int] | None = None, kill_after_s: float = 0.0
@@ -84,15 +87,39 @@ class LakeOf:
         return self.lake.table("bank", name, version).select(columns).rows()
 
 
+class ChangesOf(LakeOf):
+    """The same for change logs."""
+
+    options, strategy = "interval=0&mode=changes", "events"
+
+    def _rows(self, versions: Versions, name: str, columns: list[str]) -> list[tuple[object, ...]]:
+        version = versions.get(("bank", name))
+        if version is None:
+            return []
+        found: Counter[tuple[object, ...]] = Counter()
+        places = set()
+        for line in self.lake.log("bank", name, version):
+            places.add((line["_commit_ts"], line["_seq"]))
+            row = tuple(line[column] for column in columns)
+            if line["_op"] in ("delete", "update_preimage"):
+                assert found[row], f"{line} is not there"
+                found[row] -= 1
+            else:
+                found[row] += 1
+        assert len(places) == self.lake.table("bank", name, version).height
+        return list(found.elements())
+
+
 @pytest.fixture(scope="module")
 def drainers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedDrainers]:
     with ForkedDrainers(tmp_path_factory.mktemp("drainers") / "log") as made:
         yield made
 
 
-@pytest.fixture
-def lake(drainers: ForkedDrainers, tmp_path: Path) -> LakeOf:
-    return LakeOf(drainers, tmp_path)
+@pytest.fixture(params=[LakeOf, ChangesOf], ids=["mirror", "changes"])
+def lake(request: pytest.FixtureRequest, drainers: ForkedDrainers, tmp_path: Path) -> LakeOf:
+    made: LakeOf = request.param(drainers, tmp_path)
+    return made
 
 
 def test_killed_between_two_tables_a_batch_is_there_once_and_whole(lake: LakeOf) -> None:

@@ -82,7 +82,7 @@ def _check_headers(rows: list[Read], first_ts: int) -> None:
         assert ("penstock.origin" in each.headers) == is_from_elsewhere
         if is_from_elsewhere:
             assert json.loads(each.headers["penstock.origin"]) == {
-                "source": "elsewhere", "epoch": 1, "file": 2, "position": 3, "gtid": "0-1-2",
+                "source": "elsewhere", "epoch": "1", "file": "2", "position": "3", "gtid": "0-1-2",
             }  # fmt: skip
 
 

@@ -15,6 +15,8 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from penstock.cluster.drainer_runs import Standby, key_of, text_of
+from penstock.cluster.log_entries import EtcdLogEntries
+from penstock.cluster.log_entry import Copy, LogEntry
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.oracle.client import OracleClient
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
@@ -273,6 +275,25 @@ def test_lost_in_json_says_what_is_declared_lost_before_and_after(
     code, out, err = run(*ask, "--confirm", "p")
     assert (code, err, json.loads(out)["is_lost"]) == (0, "", True)
     assert registry.lost()["p"].after_ts == 4
+
+
+def test_a_pump_is_not_lost_while_another_disk_has_a_whole_copy_of_its_log(
+    run: Run,
+    registry: Registry,
+    etcd: Any,
+    etcd_server: EtcdServer,
+    pump_factory: Callable[..., PumpProcess],
+) -> None:
+    pump_factory(etcd_server.url)
+    registry.put(NodeKind.PUMP, NodeStatus(node_id="p", host="127.0.0.1:1", state=NodeState.ONLINE))
+    entry = LogEntry(epoch=2, primary=Copy("p", "d1"), replicas=(Copy("pump-3", "d3"),))
+    assert EtcdLogEntries(etcd).swap("p", 0, entry) is not None
+    ask = ("lost-pump", "p", "--accept-loss-after", "0", "--confirm", "p")
+    code, _, err = run(*ask)
+    assert (code, "etcd lists a whole copy of its log on pump-3" in err) == (2, True)
+    assert "p" not in registry.lost()
+    assert run(*ask, "--copies-are-gone")[0] == 0
+    assert "p" in registry.lost()
 
 
 def test_waiting_ends_when_the_node_is_there_or_when_time_is_up(

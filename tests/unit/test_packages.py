@@ -129,6 +129,7 @@ def test_the_table_has_every_program_that_is_asked_for_by_name() -> None:
                 "obinlog",
                 "connect",
                 "flink",
+                "delta-spark",
             },
         ),
         (["bench", "ONLY=mysql"], {"mariadb", "clients", "sysbench"}),

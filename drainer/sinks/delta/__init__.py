@@ -1,4 +1,4 @@
-"""Delta tables: a lake that mirrors the upstream, one table for each of its tables.
+"""Delta tables: a lake that mirrors the upstream, or logs its changes, table by table.
 
     folder/
       shop/items/            a Delta table, as any reader of Delta takes it
@@ -6,6 +6,7 @@
       _penstock/versions     a Delta table: commit_ts, and the version of every table there
       _penstock/dropped/     tables that upstream has dropped, until the retention has passed
       _penstock/renaming/    tables between two names
+      _penstock/ddl          of change logs, a Delta table: each statement with its commit_ts
       .lock                  held while something is written here
 
 **Once.** Delta has transactions of one table, so a batch is a commit for each table that it

@@ -40,6 +40,11 @@ Place = tuple[str, str]
 Work = Callable[[DeltaTable, CommitProperties], object]
 
 
+def app_of(cluster_id: int, mode: str) -> str:
+    """Return the name of a cluster's app transactions."""
+    return f"penstock:{cluster_id}:{mode}"
+
+
 def folder_name(name: str) -> str:
     """Return the name of a schema or a table as a folder has it."""
     made = "".join(chr(b) if b in _PLAIN else f"~{b:02X}" for b in name.encode())
@@ -58,7 +63,8 @@ class Lake:
     def __init__(self, target: LakeTarget, cluster_id: int) -> None:
         """Open nothing yet."""
         self.folder = target.folder
-        self.app = f"penstock:{cluster_id}:mirror"
+        self.mode = target.mode
+        self.app = app_of(cluster_id, target.mode)
         self.versions: dict[Place, int] = {}
         """Up to which version each table is ours; of a table that is not here nothing is known."""
         self.configuration = configuration(target.retention_s)
@@ -81,10 +87,13 @@ class Lake:
             custom_metadata={_MARK: self.app}, max_commit_retries=0, app_transactions=ends
         )
 
-    def create(self, place: Place, schema: pa.Schema, commit_ts: int) -> None:
-        """Make a table, unless this very commit has made it; raise `NeedsOperator` for another."""
+    def create(self, place: Place, schema: pa.Schema, commit_ts: int | None) -> None:
+        """Make a table, unless this very commit has made it; raise `NeedsOperator` for another.
+
+        Without `commit_ts` it is one that upstream had before the first commit.
+        """
         if self.has(place):
-            if self.has_through(place, commit_ts):
+            if commit_ts is not None and self.has_through(place, commit_ts):
                 return
             raise NeedsOperator(
                 f"{self.path(place)} is there before upstream's table {text_of(place)} is made",
@@ -98,10 +107,14 @@ class Lake:
             sync_folder(above)
         self._noted(place, table)
 
+    def through(self, place: Place) -> int:
+        """Return up to which commit_ts a table has all; -1 when it has nothing."""
+        found = self.opened(place).transaction_version(self.app)
+        return -1 if found is None else int(found)
+
     def has_through(self, place: Place, commit_ts: int) -> bool:
         """Return whether a table has what ends at `commit_ts`."""
-        found = self.opened(place).transaction_version(self.app)
-        return found is not None and found >= commit_ts
+        return self.through(place) >= commit_ts
 
     def commit(self, place: Place, commit_ts: int | None, work: Work) -> None:
         """Let `work` make one commit of a table, unless the table has it.

@@ -90,7 +90,7 @@ class LakeDdl:
                 continue
             if change.job.type == DdlType.TRUNCATE_TABLE and place in created:
                 truncated.add(place)
-                self._lake.commit(place, commit_ts, _without_rows)
+                self._truncate(place, commit_ts)
             else:
                 self._drop(place, commit_ts)
         for schema in change.schemas_dropped:
@@ -103,7 +103,14 @@ class LakeDdl:
                 self._alter((schema, after.name), change, before, after, commit_ts)
         for schema, table in change.created:
             if table.kind == "TABLE" and (schema, table.name) not in truncated:
-                self._lake.create((schema, table.name), lake_schema(table), commit_ts)
+                self._lake.create((schema, table.name), self._schema_of(table), commit_ts)
+
+    def _schema_of(self, table: TableInfo) -> pa.Schema:
+        """Return the columns that a new table has."""
+        return lake_schema(table)
+
+    def _truncate(self, place: Place, commit_ts: int) -> None:
+        self._lake.commit(place, commit_ts, _without_rows)
 
     # --- folders ---------------------------------------------------------------------------
 
@@ -175,7 +182,7 @@ class LakeDdl:
         if have_all and not new:
             return
         if have_all and all(each.is_empty and each.name not in there.names for each in new):
-            self._lake.commit(place, commit_ts, partial(_with_added, new))
+            self._lake.commit(place, commit_ts, partial(with_added, new))
         else:
             self._lake.commit(place, commit_ts, partial(rewrite, columns))
 
@@ -184,29 +191,35 @@ def check_possible(change: SchemaChange) -> None:
     """Raise `NeedsOperator` for what a lake cannot do, before anything of it is done."""
     job = change.job
     if job.type in ROWS_BY_PARTITION:
-        raise _impossible(
+        raise impossible(
             f"a lake has no partitions, so it cannot run: {job.query}",
             "delete or move the partition's rows in the Delta table by hand",
         )
     if job.type == DdlType.RECOVER_TABLE:
-        raise _impossible(
+        raise impossible(
             f"a lake does not bring a dropped table back: {job.query}",
             f"move its folder back from {OWN}/{DROPPED}, and compare its rows",
         )
-    tables = [table for _, table in change.created]
-    tables += [after for _, _, after in change.altered]
-    tables += [after for _, _, _, after in change.renamed]
-    for table in tables:
-        for column in table.columns if table.kind == "TABLE" else ():
+    for table in tables_after(change):
+        for column in table.columns:
             if _NOT_IN_NAMES.intersection(column.name):
-                raise _impossible(
+                raise impossible(
                     f"column {column.name!r} of {table.name!r} has a character that no column of a"
                     " Delta table has",
                     "leave the table out by a filter, or name the column otherwise upstream",
                 )
 
 
-def _impossible(problem: str, hint: str) -> NeedsOperator:
+def tables_after(change: SchemaChange) -> list[TableInfo]:
+    """Return the tables, and no views, that a change makes, or makes something else of."""
+    made = [table for _, table in change.created]
+    made += [after for _, _, after in change.altered]
+    made += [after for _, _, _, after in change.renamed]
+    return [table for table in made if table.kind == "TABLE"]
+
+
+def impossible(problem: str, hint: str) -> NeedsOperator:
+    """Return what stops the Drainer at a DDL that a lake cannot do."""
     return NeedsOperator(problem, hint=hint, code=Code.DELTA_DDL)
 
 
@@ -227,7 +240,7 @@ def new_columns(
             columns.append(_added(column))
             continue
         if not becomes(lake_type(was), lake_type(column)):
-            raise _impossible(
+            raise impossible(
                 f"{text_of(place)}: what {was.name!r} has as {was.sql_type} does not become"
                 f" {column.sql_type} in a lake by itself: {change.job.query}",
                 "write the Delta table again with the new type by hand, add"
@@ -268,9 +281,8 @@ def _without_rows(table: DeltaTable, properties: CommitProperties) -> None:
     table.delete(commit_properties=properties)
 
 
-def _with_added(
-    added: Sequence[NewColumn], table: DeltaTable, properties: CommitProperties
-) -> None:
+def with_added(added: Sequence[NewColumn], table: DeltaTable, properties: CommitProperties) -> None:
+    """Add columns, in which all rows are NULL."""
     schema = Schema.from_arrow(pa.schema([(each.name, each.type) for each in added]))
     table.alter.add_columns(list(schema.fields), commit_properties=properties)
 

@@ -15,6 +15,7 @@ from functools import partial
 
 from deltalake import CommitProperties, DeltaTable
 
+from drainer.settings.syncer_section import MIRROR
 from drainer.sinks.delta.lake import OWN, RETAINED, Lake, configuration, forget_log
 from drainer.sinks.delta.lake_ddl import DROPPED
 from drainer.sinks.delta.lake_url import LakeTarget
@@ -53,8 +54,9 @@ class LakeUpkeep:
 
     def _all(self) -> Iterator[None]:
         retention = timedelta(seconds=self._target.retention_s)
-        self._remove_dropped(time.time() - self._target.retention_s)
-        yield
+        if self._target.mode == MIRROR:  # A change log is kept for good.
+            self._remove_dropped(time.time() - self._target.retention_s)
+            yield
         self._versions.expire(datetime.now(UTC) - retention)
         for own in (self._versions, self._checkpoints):
             if (table := own.opened()) is not None:

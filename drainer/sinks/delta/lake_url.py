@@ -8,16 +8,18 @@ them at most; `interval=0` commits as soon as the last commit is through. `reten
 long any state of `_penstock/versions` can be read. `optimize` is how often small files are put
 together and old ones removed, 0: never. `drop-column=keep` keeps a dropped column with the values
 that it had, new rows are NULL there. `accept=shop.items@17` takes version 17 of a table as right,
-no matter who wrote it.
+no matter who wrote it. `mode=changes` keeps every change, and not the rows as they are.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from drainer.settings.syncer_section import CHANGES, MIRROR
 from drainer.sinks.protocol import Gathering
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
@@ -25,6 +27,7 @@ from penstock.settings.load import duration_s, size_bytes
 from penstock.settings.setting import out_of_range
 
 _DEFAULTS = {
+    "mode": MIRROR,
     "interval": "30s",
     "batch-bytes": "64MiB",
     "retention": "7d",
@@ -43,6 +46,8 @@ class LakeTarget:
     """Where the tables are, and how they are kept."""
 
     folder: Path
+    mode: str = MIRROR
+    """What its tables are: mirrors of upstream's, or logs of their changes."""
     gathering: Gathering | None = None
     retention_s: float = 7 * 86400.0
     optimize_s: float = 3600.0
@@ -88,16 +93,26 @@ def parse_delta_url(url: str) -> LakeTarget:
         ) from error
     if not 1 << 16 <= batch_bytes <= 1 << 30:
         raise out_of_range("batch-bytes", batch_bytes, "64 KiB to 1 GiB is the range")
-    if chosen["drop-column"] not in (_DROP, _KEEP):
-        raise out_of_range("drop-column", chosen["drop-column"], f"use {_DROP} or {_KEEP}")
+    _check_choices(chosen)
+    if chosen["mode"] == CHANGES and "drop-column" in asked:
+        raise out_of_range(
+            "drop-column", asked["drop-column"], "a change log keeps every column: leave it out"
+        )
     return LakeTarget(
         folder=Path(path).absolute(),
+        mode=chosen["mode"],
         gathering=Gathering(interval_s, batch_bytes) if interval_s else None,
         retention_s=retention_s,
         optimize_s=optimize_s,
         keeps_columns=chosen["drop-column"] == _KEEP,
         accepted=_accepted(chosen["accept"]),
     )
+
+
+def _check_choices(chosen: Mapping[str, str]) -> None:
+    for option, known in (("mode", (MIRROR, CHANGES)), ("drop-column", (_DROP, _KEEP))):
+        if chosen[option] not in known:
+            raise out_of_range(option, chosen[option], f"use {' or '.join(known)}")
 
 
 def _accepted(text: str) -> frozenset[tuple[str, int]]:

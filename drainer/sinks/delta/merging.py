@@ -63,16 +63,21 @@ def by_table(blocks: Iterable[Block]) -> list[LakeChanges]:
 
 def merge(table: DeltaTable, changes: LakeChanges, properties: CommitProperties) -> None:
     """Bring changes into a table, by one commit."""
+    warn_of_nulled(changes)
+    if changes.key:
+        _merge_by_key(table, changes, properties)
+    else:
+        _merge_by_count(table, changes, properties)
+
+
+def warn_of_nulled(changes: LakeChanges) -> None:
+    """Log how many dates a lake has no form for."""
     if changes.nulled:
         counts = ", ".join(f"{count} of {name}" for name, count in changes.nulled.items())
         log.warning(
             "%s: dates that a lake has no form for are NULL there: %s", text_of(changes.place),
             counts,
         )  # fmt: skip
-    if changes.key:
-        _merge_by_key(table, changes, properties)
-    else:
-        _merge_by_count(table, changes, properties)
 
 
 def _merge_by_key(table: DeltaTable, changes: LakeChanges, properties: CommitProperties) -> None:

@@ -3,6 +3,8 @@
 _penstock/checkpoint   cluster_id string, checkpoint string        one row
 _penstock/versions     commit_ts long, committed_at timestamp,
                        tables array<struct<schema, table, version>>
+_penstock/ddl          commit_ts long, commit_time timestamp,
+                       schema string, statement string             in a change log
 """
 
 from __future__ import annotations
@@ -10,7 +12,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +28,8 @@ from drainer.sinks.delta.lake import (
 )
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
+from penstock.schema.model import DdlJob
+from penstock.ts import physical_ms
 
 log = logging.getLogger(__name__)
 
@@ -39,14 +42,24 @@ _VERSIONS = pa.schema(
         ("tables", pa.list_(_TABLE)),
     ]
 )
+_DDL = pa.schema(
+    [
+        ("commit_ts", pa.int64()),
+        ("commit_time", pa.timestamp("us", "UTC")),
+        ("schema", pa.string()),
+        ("statement", pa.string()),
+    ]
+)
 _ONCE = CommitProperties(max_commit_retries=0)
 
 
 class _OwnTable:
     """One of them: made when it is first written to."""
 
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
-        self.path = path
+    def __init__(self, lake: Lake, name: str, schema: pa.Schema) -> None:
+        """Open nothing yet."""
+        self.path = lake.folder / OWN / name
+        self._lake = lake
         self._schema = schema
         self._open: DeltaTable | None = None
 
@@ -57,6 +70,12 @@ class _OwnTable:
         elif is_delta(self.path):
             self._open = DeltaTable(self.path)
         return self._open
+
+    def has_through(self, commit_ts: int) -> bool:
+        """Return whether it has what ends at `commit_ts`."""
+        table = self.opened()
+        there = None if table is None else table.transaction_version(self._lake.app)
+        return there is not None and there >= commit_ts
 
     def forget(self) -> None:
         """Open it again when it is used next."""
@@ -78,7 +97,7 @@ class CheckpointTable(_OwnTable):
 
     def __init__(self, lake: Lake) -> None:
         """Open nothing yet."""
-        super().__init__(lake.folder / OWN / "checkpoint", _CHECKPOINT)
+        super().__init__(lake, "checkpoint", _CHECKPOINT)
 
     def read(self) -> dict[int, str]:
         """Return the text by cluster; raise `NeedsOperator` for a table that has others' rows."""
@@ -99,13 +118,29 @@ class CheckpointTable(_OwnTable):
         self.write([{"cluster_id": str(cluster_id), "checkpoint": text}], "overwrite", _ONCE)
 
 
+class DdlTable(_OwnTable):
+    """The statements that changed upstream's tables, for who reads their change logs."""
+
+    def __init__(self, lake: Lake) -> None:
+        """Open nothing yet."""
+        super().__init__(lake, "ddl", _DDL)
+
+    def add(self, commit_ts: int, job: DdlJob) -> None:
+        """Add a row, unless it is there."""
+        if self.has_through(commit_ts):
+            return
+        when = datetime.fromtimestamp(physical_ms(commit_ts) / 1000, UTC)
+        row = {"commit_ts": commit_ts, "commit_time": when}
+        row |= {"schema": job.schema_name, "statement": job.query}
+        self.write([row], "append", self._lake.properties(commit_ts))
+
+
 class VersionsTable(_OwnTable):
     """For each commit_ts that a batch or a DDL ended at, the versions of all tables."""
 
     def __init__(self, lake: Lake) -> None:
         """Open nothing yet."""
-        super().__init__(lake.folder / OWN / "versions", _VERSIONS)
-        self._lake = lake
+        super().__init__(lake, "versions", _VERSIONS)
 
     def last(self) -> dict[Place, int]:
         """Return the last row's versions; empty where there is no row."""
@@ -115,9 +150,7 @@ class VersionsTable(_OwnTable):
 
     def add(self, commit_ts: int, versions: Mapping[Place, int]) -> None:
         """Add a row, unless it is there."""
-        table = self.opened()
-        there = None if table is None else table.transaction_version(self._lake.app)
-        if there is not None and there >= commit_ts:
+        if self.has_through(commit_ts):
             return
         tables = [{"schema": s, "table": t, "version": v} for (s, t), v in sorted(versions.items())]
         row = {"commit_ts": commit_ts, "committed_at": datetime.now(UTC), "tables": tables}

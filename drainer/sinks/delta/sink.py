@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+from drainer.settings.syncer_section import CHANGES, MIRROR
 from drainer.sinks.checkpoint import (
     Checkpoint,
     Ledger,
@@ -26,7 +27,7 @@ from drainer.sinks.checkpoint import (
     of_another_cluster,
     overridden,
 )
-from drainer.sinks.delta.lake import Lake, Place
+from drainer.sinks.delta.lake import Lake, Place, app_of
 from drainer.sinks.delta.lake_ddl import LakeDdl
 from drainer.sinks.delta.lake_upkeep import LakeUpkeep
 from drainer.sinks.delta.lake_url import parse_delta_url
@@ -56,11 +57,11 @@ log = logging.getLogger(__name__)
 _ERRNO = re.compile(r"\(os error (\d+)\)")
 
 
-class DeltaSink:
-    """See `TableSink`; its statements are blocks of Arrow (`drainer.task.sql.lake_rows`)."""
+class LakeSink:
+    """What both kinds of lakes have in common; see `Sink`."""
 
-    dialect = ARROW
     batch_bytes_max = 0
+    _ddl: LakeDdl
 
     def __init__(self, url: str, *, cluster_id: int, retry_s_max: float) -> None:
         self._target = parse_delta_url(url)
@@ -70,7 +71,6 @@ class DeltaSink:
         self._lake = Lake(self._target, cluster_id)
         self._checkpoints = CheckpointTable(self._lake)
         self._versions = VersionsTable(self._lake)
-        self._ddl = LakeDdl(self._lake, keeps_columns=self._target.keeps_columns)
         self._upkeep = LakeUpkeep(self._target, self._lake, self._checkpoints, self._versions)
         self._patience = Patience(
             str(self._folder),
@@ -98,6 +98,7 @@ class DeltaSink:
         def attempt(_: bool) -> str | None:
             with self._locked():
                 stored = self._stored()
+                self._check_mode()
                 self._lake.forget()
                 self._lake.versions = self._versions.last()
                 return stored
@@ -117,36 +118,6 @@ class DeltaSink:
 
         self._patience.retrying(attempt)
 
-    def apply(self, statements: Sequence[str | bytes], checkpoint: Checkpoint) -> None:
-        """Bring a batch's blocks into their tables and store `checkpoint`, each once."""
-        if not statements:
-            self.save_checkpoint(checkpoint)
-            return
-
-        def slices() -> Generator[Sequence[str | bytes]]:
-            yield statements
-
-        self.apply_slices(slices, checkpoint)
-
-    def apply_slices(self, slices: StatementLists, checkpoint: Checkpoint) -> None:
-        """Bring list after list of blocks into their tables and store `checkpoint`.
-
-        A table that is in several lists gets a commit for each; the last one says that it has all.
-        """
-        self._begin(checkpoint)
-
-        def work() -> None:
-            waiting: dict[Place, LakeChanges] = {}
-            with closing(slices()) as lists:
-                for blocks in lists:
-                    self._merge_before(waiting, by_table(map(Block.decode, blocks)), checkpoint)
-            for changes in waiting.values():
-                self._merge(changes, checkpoint.commit_ts)
-            rows_changed()
-            self._add_versions(checkpoint)
-
-        self._commit(work, checkpoint)
-
     def run_ddl(self, change: SchemaChange, checkpoint: Checkpoint, *, maybe_done: bool) -> None:
         """Change the tables and store `checkpoint`.
 
@@ -154,7 +125,7 @@ class DeltaSink:
         """
 
         def work() -> None:
-            self._ddl.run(change, checkpoint.commit_ts)
+            self._change_tables(change, checkpoint)
             ddl_run()
             self._add_versions(checkpoint)
 
@@ -183,25 +154,21 @@ class DeltaSink:
         if last is None or last.applying_ts != checkpoint.commit_ts:
             self.save_checkpoint(self._ledger.applying(checkpoint, Checkpoint(0, 0)))
 
-    def _merge_before(
-        self, waiting: dict[Place, LakeChanges], found: list[LakeChanges], to: Checkpoint
-    ) -> None:
-        """Let each table's last changes wait: what comes after those of a table decides them."""
-        for changes in found:
-            earlier = waiting.get(changes.place)
-            if earlier is None:
-                waiting[changes.place] = changes
-            elif changes.key:
-                if not self._lake.has_through(changes.place, to.commit_ts):
-                    self._merge(earlier, None)
-                waiting[changes.place] = changes
-            else:
-                earlier.add(changes)  # What is only counted can be committed once, and at the end.
+    def _change_tables(self, change: SchemaChange, checkpoint: Checkpoint) -> None:
+        self._ddl.run(change, checkpoint.commit_ts)
 
-    def _merge(self, changes: LakeChanges, commit_ts: int | None) -> None:
-        self._lake.commit(
-            changes.place, commit_ts, lambda table, properties: merge(table, changes, properties)
-        )
+    def _check_mode(self) -> None:
+        """Raise `NeedsOperator` for a folder that has been written in the other mode."""
+        versions = self._versions.opened()
+        (other,) = {MIRROR, CHANGES} - {self._target.mode}
+        app = app_of(self._cluster_id, other)
+        if versions is not None and versions.transaction_version(app) is not None:
+            raise NeedsOperator(
+                f"the lake in {self._folder} was begun with mode={other}, and the sink's URL says"
+                f" mode={self._target.mode}",
+                hint=f"write mode={other} into the URL, or name another folder",
+                code=Code.DELTA_MODE,
+            )
 
     def _add_versions(self, checkpoint: Checkpoint) -> None:
         self._versions.add(checkpoint.commit_ts, self._lake.versions)
@@ -268,6 +235,66 @@ class DeltaSink:
             hint="check the path, its rights and its disk; nothing is lost: a start continues where"
             " the checkpoint is",
             code=Code.DELTA_UNUSABLE,
+        )
+
+
+class DeltaSink(LakeSink):
+    """See `TableSink`; its statements are blocks of Arrow (`drainer.task.sql.lake_rows`)."""
+
+    dialect = ARROW
+
+    def __init__(self, url: str, *, cluster_id: int, retry_s_max: float) -> None:
+        super().__init__(url, cluster_id=cluster_id, retry_s_max=retry_s_max)
+        self._ddl = LakeDdl(self._lake, keeps_columns=self._target.keeps_columns)
+
+    def apply(self, statements: Sequence[str | bytes], checkpoint: Checkpoint) -> None:
+        """Bring a batch's blocks into their tables and store `checkpoint`, each once."""
+        if not statements:
+            self.save_checkpoint(checkpoint)
+            return
+
+        def slices() -> Generator[Sequence[str | bytes]]:
+            yield statements
+
+        self.apply_slices(slices, checkpoint)
+
+    def apply_slices(self, slices: StatementLists, checkpoint: Checkpoint) -> None:
+        """Bring list after list of blocks into their tables and store `checkpoint`.
+
+        A table that is in several lists gets a commit for each; the last one says that it has all.
+        """
+        self._begin(checkpoint)
+
+        def work() -> None:
+            waiting: dict[Place, LakeChanges] = {}
+            with closing(slices()) as lists:
+                for blocks in lists:
+                    self._merge_before(waiting, by_table(map(Block.decode, blocks)), checkpoint)
+            for changes in waiting.values():
+                self._merge(changes, checkpoint.commit_ts)
+            rows_changed()
+            self._add_versions(checkpoint)
+
+        self._commit(work, checkpoint)
+
+    def _merge_before(
+        self, waiting: dict[Place, LakeChanges], found: list[LakeChanges], to: Checkpoint
+    ) -> None:
+        """Let each table's last changes wait: what comes after those of a table decides them."""
+        for changes in found:
+            earlier = waiting.get(changes.place)
+            if earlier is None:
+                waiting[changes.place] = changes
+            elif changes.key:
+                if not self._lake.has_through(changes.place, to.commit_ts):
+                    self._merge(earlier, None)
+                waiting[changes.place] = changes
+            else:
+                earlier.add(changes)  # What is only counted can be committed once, and at the end.
+
+    def _merge(self, changes: LakeChanges, commit_ts: int | None) -> None:
+        self._lake.commit(
+            changes.place, commit_ts, lambda table, properties: merge(table, changes, properties)
         )
 
 

@@ -329,5 +329,8 @@ def _headers(commit_ts: int, beginning: Beginning | None) -> RecordHeaders:
     if beginning is not None:
         made.append((_START_TS, b"%d" % beginning.start_ts))
         if beginning.origin is not None:
-            made.append((_ORIGIN, json_text(asdict(beginning.origin)).encode()))
+            # All values are texts: Kafka Connect reads JSON in a header, and has no schema for
+            # values of several types.
+            place = {name: str(value) for name, value in asdict(beginning.origin).items()}
+            made.append((_ORIGIN, json_text(place).encode()))
     return made

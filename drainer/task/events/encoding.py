@@ -13,6 +13,8 @@ from penstock.errors import Malformed
 TIDB_BINLOG_FILE = "tidb-binlog-file"
 CANAL_JSON, DEBEZIUM, MAXWELL = "canal-json", "debezium", "maxwell"
 TIDB_BINLOG = "tidb-binlog"
+DELTA_CHANGES = "delta-changes"
+"""Blocks of whole units, which no `Encoder` makes: `change_blocks`."""
 
 
 @dataclass(frozen=True, slots=True)

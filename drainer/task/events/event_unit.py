@@ -26,8 +26,9 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
+from drainer.task.events.change_blocks import change_blocks
 from drainer.task.events.encoder import RowEvent
-from drainer.task.events.encoding import Encoding, encoder_of
+from drainer.task.events.encoding import DELTA_CHANGES, Encoding, encoder_of
 from drainer.task.events.messages import Message, Messages
 from drainer.task.events.row_values import row_changes
 from drainer.task.work_unit import Batch, TableRows, table_of, table_text
@@ -176,6 +177,9 @@ def answer(payload: bytes) -> bytes:
 
 def encoded_messages(unit: EventUnit) -> Messages:
     """Return the messages of a unit, in commit order."""
+    if unit.encoding.format == DELTA_CHANGES:
+        blocks = list(change_blocks(unit.tables, unit.commit_ts, unit.rows))
+        return Messages.at([unit.commit_ts[-1]] * len(blocks), blocks)
     encoder = encoder_of(unit.encoding)
     encode = encoder.slice if unit.is_slice else encoder.transaction
     stamps: list[int] = []

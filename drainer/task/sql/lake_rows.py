@@ -9,6 +9,9 @@ Of a table with a key, rows that go have the columns of the key alone, and a row
 the place of the one with its key. Of a table without a key, each line is one row of many that may
 be equal. The metadata of the stream's schema has, as JSON under `penstock`, database, table, the
 names of the key's columns, and how many dates of which columns a lake has no form for.
+
+The blocks of a change log have other columns in place of `_penstock_op`, and each change in its
+order (`drainer.task.events.change_blocks`).
 """
 
 from __future__ import annotations
@@ -85,8 +88,8 @@ def lake_rows(unit: WorkUnit) -> Statements:
         return Statements(ordered=_each_row(unit, kinds, rows))
     border = int(np.searchsorted(ops, Op.UPSERT))
     members = unit.members or ((unit.schema, unit.name, border, len(ops) - border),)
-    gone = _LakeColumns(unit.table, _key_positions(unit.table))
-    kept = _LakeColumns(unit.table, _positions(unit.table))
+    gone = LakeColumns(unit.table, _key_positions(unit.table))
+    kept = LakeColumns(unit.table, written_positions(unit.table))
     deletes = gone.before(kinds[:border], rows.slice(0, border)) if border else []
     upserts = kept.after(kinds[border:], rows.slice(border)) if border < len(ops) else []
     made = Statements()
@@ -102,7 +105,7 @@ def lake_rows(unit: WorkUnit) -> Statements:
 
 def _each_row(unit: WorkUnit, kinds: Kinds, rows: pa.Array) -> list[bytes]:
     """Return a table's changes without a key: what went and what came, in no order."""
-    columns = _LakeColumns(unit.table, _positions(unit.table))
+    columns = LakeColumns(unit.table, written_positions(unit.table))
     made = []
     for op, absent, decode in (
         (GOES, MutationType.INSERT, columns.before),
@@ -115,7 +118,8 @@ def _each_row(unit: WorkUnit, kinds: Kinds, rows: pa.Array) -> list[bytes]:
     return made
 
 
-def _positions(table: TableInfo) -> list[int]:
+def written_positions(table: TableInfo) -> list[int]:
+    """Return where in a table the columns are that a lake has."""
     return [i for i, column in enumerate(table.columns) if is_written(column)]
 
 
@@ -129,7 +133,7 @@ Values = list[tuple[pa.Array, "Flags | None"]]
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 
-class _LakeColumns:
+class LakeColumns:
     """Some columns of a table, turned into blocks; a table's constants come with them."""
 
     def __init__(self, table: TableInfo, positions: Sequence[int]) -> None:
@@ -139,9 +143,11 @@ class _LakeColumns:
         self._key = [table.columns[p].name for p in _key_positions(table)]
 
     def before(self, kinds: Kinds, rows: pa.Array) -> Values:
+        """Return the columns of rows before their changes."""
         return self._converted(before_columns(self._table, kinds, rows, self._positions))
 
     def after(self, kinds: Kinds, rows: pa.Array) -> Values:
+        """Return the columns of rows after their changes."""
         return self._converted(after_columns(self._table, kinds, rows, self._positions))
 
     def _converted(self, columns: Columns) -> Values:
@@ -168,15 +174,23 @@ class _LakeColumns:
         self, schema: str, name: str, values: Values, begin: int, count: int, op: int
     ) -> bytes:
         """Return some of the values as a block."""
-        arrays = [array.slice(begin, count) for array, _ in values]
+        some = [
+            (array.slice(begin, count), None if lost is None else lost[begin : begin + count])
+            for array, lost in values
+        ]
+        added = pa.table({OP: pa.array(np.full(count, op, np.int8))})
+        return self.block_of(schema, name, some, added)
+
+    def block_of(self, schema: str, name: str, values: Values, added: pa.Table) -> bytes:
+        """Return values as a block, whose last columns are those of `added`."""
         nulled: Counter[str] = Counter()
         for column, (_, lost) in zip(self._names, values, strict=True):
-            if lost is not None and (found := int(lost[begin : begin + count].sum())):
+            if lost is not None and (found := int(lost.sum())):
                 nulled[column] = found
         constants = self._table.constants
-        arrays += [pa.repeat(pa.scalar(text, pa.string()), count) for _, text in constants]
-        arrays.append(pa.array(np.full(count, op, np.int8)))
-        names = [*self._names, *(constant for constant, _ in constants), OP]
+        arrays = [array for array, _ in values]
+        arrays += [pa.repeat(pa.scalar(text, pa.string()), len(added)) for _, text in constants]
+        names = [*self._names, *(constant for constant, _ in constants), *added.column_names]
         key = (*self._key, *(constant for constant, _ in constants)) if self._key else ()
-        rows = pa.Table.from_arrays(arrays, names=names)
+        rows = pa.Table.from_arrays([*arrays, *added.columns], names=names)
         return Block(schema, name, key, rows, nulled).encode()

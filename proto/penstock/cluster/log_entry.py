@@ -106,7 +106,7 @@ class LogEntry:
         found = replace(self, copies=copies, copies_min=copies_min)
         return replace(found, eligible=()) if found.may_acknowledge else found
 
-    def begun_anew(self, by: Copy, copies: int, copies_min: int) -> LogEntry:
+    def begun_again(self, by: Copy, copies: int, copies_min: int) -> LogEntry:
         """Return the entry of a new log under this name: only when no one needs the former one."""
         return LogEntry(
             epoch=self.epoch + 1,

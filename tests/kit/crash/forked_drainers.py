@@ -112,6 +112,7 @@ def _serve() -> None:
         return hit
 
     failpoints.point = point
+    import drainer.sinks.delta.changes_sink
     import drainer.sinks.delta.sink
     import drainer.sinks.mysql.sink
     import drainer.sinks.sqlite.sink

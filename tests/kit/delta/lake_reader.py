@@ -42,3 +42,15 @@ class LakeReader:
     def table(self, schema: str, name: str, version: int | None = None) -> pl.DataFrame:
         """Return the rows of a table, now or at a version."""
         return pl.read_delta(str(self.folder / schema / name), version=version)
+
+    def log(self, schema: str, name: str, version: int | None = None) -> list[dict[str, Any]]:
+        """Return the lines of a change log in commit order, now or at a version."""
+        return self.table(schema, name, version).sort("_commit_ts", "_seq").to_dicts()
+
+    def statements(self) -> list[tuple[int, str, str]]:
+        """Return the DDL of a change log: commit_ts, schema and text."""
+        path = self.folder / "_penstock/ddl"
+        if not (path / "_delta_log").exists():
+            return []
+        rows = pl.read_delta(str(path)).sort("commit_ts")
+        return rows.select("commit_ts", "schema", "statement").rows()

@@ -5,18 +5,12 @@ What a Flink task would run for `'format' = 'canal-json'` is called directly, wi
 
 from __future__ import annotations
 
-import subprocess
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
-from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
-
-from deploy.local.kafka import jars_of
-from drainer.spark.java import use_java
+from tests.kit.servers.java_process import JavaProcess
 
 Row = tuple[Any, ...]
 
@@ -28,39 +22,12 @@ class Changed(NamedTuple):
     row: Row
 
 
-class FlinkReader:
+class FlinkReader(JavaProcess):
     """A Java with Flink's classes; use it in a `with`."""
 
     def __init__(self, folder: Path) -> None:
         """`folder` is for what the Java needs."""
-        spark = find_spec("pyspark")
-        assert spark is not None
-        assert spark.origin is not None
-        (py4j,) = Path(spark.origin).parent.glob("jars/py4j-*.jar")
-        port, token = launch_gateway(
-            jarpath=str(py4j),
-            classpath=f"{jars_of('flink')}/*",
-            javaopts=["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"],
-            java_path=str(use_java(folder) / "bin" / "java"),
-            die_on_exit=True,
-            enable_auth=True,
-            redirect_stderr=subprocess.DEVNULL,
-        )
-        self._gateway = JavaGateway(
-            gateway_parameters=GatewayParameters(port=port, auth_token=token)
-        )
-        self._java: Any = self._gateway.jvm
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._gateway.shutdown()
+        super().__init__(folder, "flink", "-Xmx128m")
 
     def read(
         self, form: str, columns: Mapping[str, str], messages: Iterable[bytes | None]
@@ -72,8 +39,8 @@ class FlinkReader:
         reader = self._reader(form, columns)
         found: list[Changed] = []
         for message in messages:
-            rows = self._java.java.util.ArrayList()
-            functions = self._java.org.apache.flink.api.common.functions.util
+            rows = self.jvm.java.util.ArrayList()
+            functions = self.jvm.org.apache.flink.api.common.functions.util
             reader.deserialize(message, functions.ListCollector(rows))
             for row in rows:
                 values = tuple(_value(row.getField(at)) for at in range(row.getArity()))
@@ -81,16 +48,16 @@ class FlinkReader:
         return found
 
     def _reader(self, form: str, columns: Mapping[str, str]) -> Any:
-        flink = self._java.org.apache.flink
+        flink = self.jvm.org.apache.flink
         types = flink.table.types
         text = ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
-        loader = self._java.java.lang.Thread.currentThread().getContextClassLoader()
+        loader = self.jvm.java.lang.Thread.currentThread().getContextClassLoader()
         row = types.logical.utils.LogicalTypeParser.parse(f"ROW<{text}>", loader)
         data = types.utils.TypeConversions.fromLogicalToDataType(row)
         info = flink.table.runtime.typeutils.InternalTypeInfo.of(row)
         json = flink.formats.json
         sql = flink.formats.common.TimestampFormat.SQL
-        nothing = self._java.java.util.ArrayList()
+        nothing = self.jvm.java.util.ArrayList()
         name, *options = form.split("&")
         if name == "canal-json":
             canal = json.canal.CanalJsonDeserializationSchema

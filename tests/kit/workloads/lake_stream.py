@@ -1,17 +1,21 @@
-"""A stream for lakes: DDL, and batches of changes in the blocks that a Drainer's tasks make."""
+"""Streams for lakes: DDL, and batches of changes in the blocks that a Drainer's tasks make."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.sinks.protocol import TableSink
+from drainer.sinks.protocol import EventSink, Sink, TableSink
 from drainer.task.answers import answer
 from drainer.task.compaction import plan_units
+from drainer.task.events.event_unit import event_units
+from drainer.task.events.messages import Messages
 from drainer.task.sql.literals import ARROW
-from drainer.task.work_unit import Batch, Statements, TableRows, in_order
+from drainer.task.work_unit import Batch, Beginning, Statements, TableRows, in_order
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.ddl import Catalog, SchemaChange, plan_ddl
 from penstock.wire.binlog import MutationType
@@ -21,7 +25,7 @@ Change = tuple[Row | None, Row | None]
 """A row before and after; None where there is none."""
 
 
-class LakeStream:
+class _Stream:
     """Hands out changes and the checkpoints that go with them, in commit order."""
 
     def __init__(self) -> None:
@@ -39,7 +43,7 @@ class LakeStream:
         jobs = plan_ddl(sql, "shop", self.catalog, lambda: next(self._ids))
         return [self.catalog.apply(job) for job in jobs]
 
-    def ddl(self, sink: TableSink, *statements: str) -> Checkpoint:
+    def ddl(self, sink: Sink, *statements: str) -> Checkpoint:
         """Run statements in a sink, and return the last checkpoint."""
         for sql in statements:
             for change in self.changes(sql):
@@ -47,26 +51,10 @@ class LakeStream:
                 sink.run_ddl(change, point, maybe_done=False)
         return point
 
-    def blocks(self, tables: dict[str, list[Change]], parts: int = 2) -> list[bytes]:
-        """Return a batch's blocks, in the order in which a sink gets them."""
-        return self.in_order([answer(unit) for unit in self.units(tables, parts)])
-
-    def units(self, tables: dict[str, list[Change]], parts: int) -> list[bytes]:
-        """Return a batch as tasks get it: compacted."""
-        batch = Batch(1, [self._rows(name, changes) for name, changes in tables.items()])
-        return [unit.encode() for unit in plan_units(batch, parts, ARROW)]
-
-    def in_order(self, answers: list[bytes]) -> list[bytes]:
-        """Return the blocks that tasks have answered with, in the order for a sink."""
-        return list(in_order(map(Statements.decode, answers)))
-
-    def put(self, sink: TableSink, **tables: list[Change]) -> Checkpoint:
-        """Bring a batch of changes of these tables into a sink."""
-        point = self.point()
-        sink.apply(self.blocks(tables), point)
-        return point
-
-    def _rows(self, name: str, changes: list[Change]) -> TableRows:
+    def table_rows(
+        self, name: str, changes: Sequence[Change], transactions: Sequence[int] | None = None
+    ) -> TableRows:
+        """Return changes of a table as a batch has them."""
         table = self.catalog.table("shop", name)
         assert table is not None
         codec, kinds, rows = RowCodec(table), bytearray(), []
@@ -81,7 +69,65 @@ class LakeStream:
             else:
                 kinds.append(MutationType.UPDATE)
                 rows.append(codec.encode_update(before, after))
-        return TableRows("shop", table, bytes(kinds), pa.array(rows, pa.binary()))
+        numbers = None if transactions is None else np.array(transactions, np.int32)
+        return TableRows("shop", table, bytes(kinds), pa.array(rows, pa.binary()), numbers)
+
+
+class LakeStream(_Stream):
+    """A stream for mirrors: batches are compacted."""
+
+    def blocks(self, tables: dict[str, list[Change]], parts: int = 2) -> list[bytes]:
+        """Return a batch's blocks, in the order in which a sink gets them."""
+        return self.in_order([answer(unit) for unit in self.units(tables, parts)])
+
+    def units(self, tables: dict[str, list[Change]], parts: int) -> list[bytes]:
+        """Return a batch as tasks get it: compacted."""
+        batch = Batch(1, [self.table_rows(name, changes) for name, changes in tables.items()])
+        return [unit.encode() for unit in plan_units(batch, parts, ARROW)]
+
+    def in_order(self, answers: list[bytes]) -> list[bytes]:
+        """Return the blocks that tasks have answered with, in the order for a sink."""
+        return list(in_order(map(Statements.decode, answers)))
+
+    def put(self, sink: TableSink, **tables: list[Change]) -> Checkpoint:
+        """Bring a batch of changes of these tables into a sink."""
+        point = self.point()
+        sink.apply(self.blocks(tables), point)
+        return point
+
+
+Transactions = Mapping[int, Mapping[str, Sequence[Change]]]
+"""The changes of each table, by commit_ts."""
+
+
+class ChangeStream(_Stream):
+    """A stream for change logs: a batch has every change of its transactions."""
+
+    def batch(self, transactions: Transactions, *, is_slice: bool = False) -> Batch:
+        """Return transactions as a batch, or one as a part of itself."""
+        of_table: dict[str, list[tuple[int, Change]]] = {}
+        for number, tables in enumerate(transactions.values()):
+            for name, changes in tables.items():
+                of_table.setdefault(name, []).extend((number, each) for each in changes)
+        held = [
+            self.table_rows(name, [each for _, each in some], [number for number, _ in some])
+            for name, some in of_table.items()
+        ]
+        return Batch(
+            1, held, displaces=is_slice, commit_ts=list(transactions),
+            beginnings={ts: Beginning(ts - 1) for ts in transactions},
+        )  # fmt: skip
+
+    def messages(self, sink: EventSink, batch: Batch, parts: int = 2) -> list[Messages]:
+        """Return a batch as the tasks answer it."""
+        units = event_units(batch, sink.encoding, parts)
+        return [Messages.decode(answer(unit.encode()), batch.beginnings) for unit in units]
+
+    def put(self, sink: EventSink, **tables: list[Change]) -> Checkpoint:
+        """Bring one transaction into a sink."""
+        point = self.point()
+        sink.put(self.messages(sink, self.batch({point.commit_ts: tables})), point)
+        return point
 
 
 def inserts(*rows: Row) -> list[Change]:

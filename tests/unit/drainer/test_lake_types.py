@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -23,6 +25,9 @@ from penstock.ddl import Catalog, plan_ddl
 from penstock.errors import Malformed
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import MutationType
+from tests.kit.delta.lake_reader import LakeReader
+from tests.kit.fakes.local_drainer import Way, run_drainer
+from tests.kit.workloads.bank import Bank
 from tests.kit.workloads.forty_types import HIGHEST, LOWEST, NAMES, NOTHING, FortyTypes
 
 AS_THEY_ARE = [f"c{number:02}" for number in (*range(1, 11), 12, *range(24, 36), 38, 39, 40)]
@@ -79,6 +84,25 @@ def test_forty_types_with_their_extremes_are_in_a_lake_what_they_are_upstream() 
     for name, low, high in zip(NAMES, LOWEST[1:], HIGHEST[1:], strict=True):
         wanted = OTHERS.get(name, (low, high))
         assert found[name] == [*wanted, None], name
+
+
+def test_forty_types_are_in_a_change_log_what_they_are_in_a_mirror(tmp_path: Path) -> None:
+    """By a whole pipeline: each row as it was before and after each change."""
+    url = f"delta://{tmp_path}/lake?mode=changes&interval=0"
+    way = Way(url=url, folder=tmp_path / "drainer", strategy="events")
+    asyncio.run(run_drainer(cast(Bank, FortyTypes()), way))
+    lines = LakeReader(tmp_path / "lake").log("kinds", "t")
+    low, high = (
+        [OTHERS[n][i] if n in OTHERS else value for n, value in zip(NAMES, row[1:], strict=True)]
+        for i, row in enumerate((LOWEST, HIGHEST))
+    )
+    null = list(NOTHING[1:])
+    updates = [(1, row) for row in (low, high, high, null, null, low)]
+    wanted = [(1, low), (2, high), (3, null), *updates, (4, high), (4, high)]
+    assert [(each["id"], [each[name] for name in NAMES]) for each in lines] == wanted
+    pair = ["update_preimage", "update_postimage"]
+    kinds = ["insert"] * 3 + pair * 3 + ["insert", "delete"]
+    assert [each["_op"] for each in lines] == kinds
 
 
 @settings(max_examples=25)

@@ -1,61 +1,147 @@
-"""What a Pump's start does with the entry of its log."""
+"""Whose log it is at a start: this disk's, another one's, or no one's who could say."""
 
 from __future__ import annotations
 
 import pytest
 
 from penstock.cluster.log_entry import Copy, LogEntry
+from penstock.codes import Code
+from penstock.errors import NeedsOperator, Retryable
 from penstock.log.segment import BEGIN
-from pump.copies.claiming import Claimed, Displaced, Former, Wanted, begin_anew, claim
+from pump.copies.claiming import Claimed, Displaced, Former, Wanted, begin_again, claim
 from pump.replicas.chain import Chain, Link
 from tests.kit.fakes.log_entries import MemoryLogEntries
 
-OWN, OTHER = Copy("pump-1", "disk-1"), Copy("pump-2", "disk-2")
-WANTED = Wanted(2, 2)
+OWN, OTHER, THIRD = Copy("pump-1", "d1"), Copy("pump-2", "d2"), Copy("pump-3", "d3")
+TWO = Wanted(2, 2)
 
 
-def started(entries: MemoryLogEntries, chain: Chain) -> Claimed | None:
-    return claim(entries, "pump-1", OWN, chain, WANTED)
+def chain(*epochs: int) -> Chain:
+    """Return a log of one segment for each epoch."""
+    return Chain(Link(number, epoch, BEGIN + 10) for number, epoch in enumerate(epochs))
 
 
-def chain_of(epoch: int) -> Chain:
-    return Chain([Link(0, epoch, BEGIN)])
-
-
-def displaced(entries: MemoryLogEntries) -> Displaced:
-    """Have another disk take over a log."""
-    entries.swap("pump-1", 0, LogEntry(epoch=7, primary=OTHER, needed=3))
-    with pytest.raises(Displaced) as caught:
-        started(entries, chain_of(5))
-    return caught.value
-
-
-def test_every_start_claims_an_epoch_of_its_own() -> None:
+def listed(entry: LogEntry) -> MemoryLogEntries:
     entries = MemoryLogEntries()
-    for epoch in (1, 2):
-        claimed = started(entries, chain_of(0))
-        assert claimed is not None
-        assert claimed.won[0].epoch == epoch
+    assert entries.swap("pump-1", 0, entry) is not None
+    return entries
 
 
-def test_a_log_that_another_disk_has_is_not_claimed() -> None:
-    entries = MemoryLogEntries()
-    assert "served by pump pump-2" in str(displaced(entries))
+def entry_of(entries: MemoryLogEntries) -> LogEntry:
     found = entries.read("pump-1")
     assert found is not None
-    assert found[0].epoch == 7
+    return found[0]
 
 
-def test_a_disk_that_is_listed_anew_never_claims_with_what_it_had_before() -> None:
+def claimed(entries: MemoryLogEntries, log: Chain, wanted: Wanted = TWO) -> Claimed:
+    found = claim(entries, "pump-1", OWN, log, wanted)
+    assert found is not None
+    return found
+
+
+def test_a_log_with_one_copy_that_was_never_listed_needs_no_entry() -> None:
     entries = MemoryLogEntries()
-    anew = begin_anew(entries, "pump-1", OWN, displaced(entries).found, WANTED)
-    assert (anew.epoch, anew.since, anew.needed) == (8, 8, 0)
-    for died in (chain_of(5), chain_of(0)):  # Before its folder was emptied, and after.
-        with pytest.raises(Former, match="began anew in epoch 8"):
-            started(entries, died)
-    claimed = started(entries, chain_of(8))
-    assert claimed is not None
-    assert claimed.won[0].epoch == 9
-    again = started(entries, Chain([Link(0, 8, BEGIN), Link(1, 9, BEGIN)]))
-    assert again is not None
-    assert again.won[0].since == 8
+    assert claim(entries, "pump-1", OWN, chain(0), Wanted(1, 1)) is None
+    assert entries.read("pump-1") is None
+
+
+def test_the_first_start_with_copies_lists_this_disk_alone() -> None:
+    entries = MemoryLogEntries()
+    entry, revision = claimed(entries, chain(0, 0)).won
+    assert entries.read("pump-1") == (entry, revision)
+    assert (entry.epoch, entry.primary, entry.replicas) == (1, OWN, ())
+    assert not entry.may_acknowledge
+
+
+def test_each_start_begins_an_epoch_and_keeps_the_copies() -> None:
+    entries = listed(LogEntry(epoch=6, primary=OWN, replicas=(OTHER,)))
+    entry, _ = claimed(entries, chain(5, 6)).won
+    assert (entry.epoch, entry.replicas) == (7, (OTHER,))
+
+
+def test_a_listed_log_with_one_copy_wanted_now_still_has_epochs() -> None:
+    entries = listed(LogEntry(epoch=6, primary=OWN, replicas=(OTHER,)))
+    entry, _ = claimed(entries, chain(6), Wanted(1, 1)).won
+    assert (entry.epoch, entry.copies, entry.copies_min) == (7, 1, 1)
+
+
+def test_more_copies_wanted_than_before_are_asked_for_by_the_primary_only() -> None:
+    entries = listed(LogEntry(epoch=6, primary=OWN, replicas=(OTHER,)))
+    assert claimed(entries, chain(6), Wanted(3, 2)).won[0].copies == 3
+    entries = listed(LogEntry(epoch=6, primary=OTHER, replicas=(OWN,)))
+    assert claimed(entries, chain(6), Wanted(3, 2)).won[0].copies == 2
+
+
+def test_a_listed_copy_takes_over_and_one_that_was_not_listed_does_not() -> None:
+    entries = listed(LogEntry(epoch=6, primary=OTHER, replicas=(OWN, THIRD)))
+    assert claimed(entries, chain(6)).won[0].primary == OWN
+    entries = listed(LogEntry(epoch=6, primary=OTHER, replicas=(THIRD,)))
+    with pytest.raises(Displaced, match="served by pump pump-2, with another disk, since epoch 6"):
+        claim(entries, "pump-1", OWN, chain(6), TWO)
+    assert entry_of(entries).primary == OTHER
+
+
+def test_a_copy_that_lacks_what_a_drainer_needs_does_not_take_over() -> None:
+    half = Copy("pump-1", "d1", first=4)
+    entries = listed(LogEntry(epoch=6, primary=OTHER, replicas=(half,), needed=3))
+    with pytest.raises(Displaced):
+        claim(entries, "pump-1", OWN, chain(6), TWO)
+
+
+def test_a_log_whose_entry_is_gone_stops_with_a_hint() -> None:
+    with pytest.raises(NeedsOperator, match="was copied in epoch 3") as raised:
+        claim(MemoryLogEntries(), "pump-1", OWN, chain(0, 3), TWO)
+    assert raised.value.code is Code.LOG_ENTRY_GONE
+
+
+def test_of_two_that_claim_at_once_one_is_displaced() -> None:
+    class Overtaken(MemoryLogEntries):
+        def swap(self, node_id: str, revision: int, entry: LogEntry) -> int | None:
+            if entry.primary == OWN:
+                super().swap(node_id, revision, entry.claimed(THIRD))
+            return super().swap(node_id, revision, entry)
+
+    entries = Overtaken()
+    entries.swap("pump-1", 0, LogEntry(epoch=6, primary=OTHER, replicas=(OWN, THIRD)))
+    with pytest.raises(Displaced, match="pump-3"):
+        claim(entries, "pump-1", OWN, chain(6), TWO)
+
+
+def test_a_claim_whose_answer_is_lost_is_won_all_the_same() -> None:
+    class Mute(MemoryLogEntries):
+        def swap(self, node_id: str, revision: int, entry: LogEntry) -> int | None:
+            super().swap(node_id, revision, entry)
+            return None
+
+    entries = Mute()
+    entries.swap("pump-1", 0, LogEntry(epoch=6, primary=OWN, replicas=(OTHER,)))
+    assert claimed(entries, chain(6)).won[0].epoch == 7
+
+
+def test_a_displaced_pump_begins_again_in_a_later_epoch_unless_the_entry_has_changed() -> None:
+    entries = listed(LogEntry(epoch=6, primary=OTHER, replicas=(THIRD,), needed=9))
+    found = entries.read("pump-1")
+    assert found is not None
+    entry = begin_again(entries, "pump-1", OWN, found, TWO)
+    assert (entry.epoch, entry.primary, entry.replicas, entry.needed) == (7, OWN, (), 0)
+    assert entry_of(entries) == entry
+    with pytest.raises(Retryable):
+        begin_again(entries, "pump-1", OWN, found, TWO)
+
+
+def test_fewer_copies_needed_than_before_let_go_of_eligible_disks() -> None:
+    alone = LogEntry(epoch=6, primary=OWN, eligible=(OTHER,))
+    assert alone.asking(2, 2).eligible == (OTHER,)
+    assert alone.asking(2, 1).eligible == ()
+
+
+def test_a_disk_that_is_listed_again_never_claims_with_what_it_had_before() -> None:
+    entries = listed(LogEntry(epoch=7, primary=OTHER, needed=3))
+    found = entries.read("pump-1")
+    assert found is not None
+    begin_again(entries, "pump-1", OWN, found, TWO)
+    for died in (chain(5), chain(0)):  # Before its folder was emptied, and after.
+        with pytest.raises(Former, match="began again in epoch 8"):
+            claim(entries, "pump-1", OWN, died, TWO)
+    assert claimed(entries, chain(8)).won[0].epoch == 9
+    assert claimed(entries, chain(8, 9)).won[0].since == 8

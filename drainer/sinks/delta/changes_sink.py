@@ -1,0 +1,224 @@
+"""Changes sink: a lake that keeps every change; a batch is an append to each of its tables.
+
+An append is made once as a mirror's merge is, by the table's app transaction
+(`drainer.sinks.delta`). Should a batch be cut elsewhere after a crash, because a setting has
+changed, it may go further than what a table has: lines up to the table's app transaction are left
+out then. A transaction larger than memory is laid out on the disk, table by table, before the
+first commit, so that each table gets all of it by one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from functools import partial
+from tempfile import TemporaryFile
+from typing import IO, TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+
+from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.delta.changes_ddl import ChangesDdl
+from drainer.sinks.delta.lake import Place, text_of
+from drainer.sinks.delta.merging import LakeChanges, by_table, warn_of_nulled
+from drainer.sinks.delta.own_tables import DdlTable
+from drainer.sinks.delta.sink import LakeSink
+from drainer.sinks.protocol import rows_changed
+from drainer.task.events.change_blocks import COMMIT_TS, SEQ, START_TS, change_schema
+from drainer.task.events.encoding import DELTA_CHANGES, Encoding
+from drainer.task.events.messages import Messages
+from drainer.task.sql.lake_rows import Block
+from drainer.task.work_unit import Beginning
+from penstock.codes import Code
+from penstock.errors import NeedsOperator
+from penstock.schema.model import TableInfo
+
+if TYPE_CHECKING:
+    from drainer.sinks.protocol import Slices
+    from penstock.ddl import Catalog, SchemaChange
+
+Appended = tuple[LakeChanges, Iterable[pa.Table]]
+"""A table's changes, and their lines piece after piece: each time they are asked for."""
+
+
+class ChangesSink(LakeSink):
+    """See `EventSink`; its messages are blocks of changes (`change_blocks`)."""
+
+    encoding = Encoding(DELTA_CHANGES)
+
+    def __init__(self, url: str, *, cluster_id: int, retry_s_max: float) -> None:
+        super().__init__(url, cluster_id=cluster_id, retry_s_max=retry_s_max)
+        self._ddl = ChangesDdl(self._lake)
+        self._statements = DdlTable(self._lake)
+        self._upstream: list[tuple[str, TableInfo]] = []
+
+    def look_at(self, catalog: Catalog) -> None:
+        """Take note of the tables that there are, for those that have no log yet."""
+        self._upstream = [each for each in catalog.tables() if each[1].kind == "TABLE"]
+
+    def put(self, messages: Sequence[Messages], checkpoint: Checkpoint) -> None:
+        """Append a batch's changes to their tables and store `checkpoint`, each once."""
+        made: dict[Place, LakeChanges] = {}
+        for each in messages:
+            for changes in _in_order(each):
+                if changes.place in made:
+                    made[changes.place].add(changes)
+                else:
+                    made[changes.place] = changes
+        self._append_all([(each, each.pieces) for each in made.values()], checkpoint)
+
+    def put_slices(self, slices: Slices[Messages], checkpoint: Checkpoint) -> None:
+        """Append a large transaction's changes to their tables and store `checkpoint`."""
+        with ExitStack() as files:
+            laid_out = self._patience.retrying(lambda _: self._laid_out(slices, files))
+            self._append_all([(each.changes, each) for each in laid_out], checkpoint)
+
+    def _laid_out(self, slices: Slices[Messages], files: ExitStack) -> list[_OnDisk]:
+        """Return what all slices do to each table, with their lines numbered throughout."""
+        files.close()  # An earlier try's.
+        made: dict[Place, _OnDisk] = {}
+        count = 0
+        with closing(slices()) as parts:
+            for messages in parts:
+                found = _in_order(messages)
+                for changes in found:
+                    if changes.place not in made:
+                        file = files.enter_context(TemporaryFile(dir=self._folder))  # noqa: SIM115
+                        made[changes.place] = _OnDisk(changes, file)
+                    made[changes.place].add(changes, count)
+                count += sum(len(piece) for each in found for piece in each.pieces)
+        return list(made.values())
+
+    def _append_all(self, changes: Sequence[Appended], checkpoint: Checkpoint) -> None:
+        if not changes:
+            self.save_checkpoint(checkpoint)
+            return
+        self._begin(checkpoint)
+
+        def work() -> None:
+            self._come_first(checkpoint)
+            for each, pieces in changes:
+                after_ts = self._lake.through(each.place)
+                commit = partial(append, each, pieces, after_ts)
+                self._lake.commit(each.place, checkpoint.commit_ts, commit)
+            rows_changed()
+            self._add_versions(checkpoint)
+
+        self._commit(work, checkpoint)
+
+    def _change_tables(self, change: SchemaChange, checkpoint: Checkpoint) -> None:
+        self._come_first(checkpoint)
+        super()._change_tables(change, checkpoint)
+        self._statements.add(checkpoint.commit_ts, change.job)
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._statements.forget()
+
+    def _come_first(self, checkpoint: Checkpoint) -> None:
+        """Make the logs of tables that upstream had before this cluster's first commit."""
+        absent = [
+            (place, table)
+            for schema, table in self._upstream
+            if (place := (schema, table.name)) not in self._lake.versions
+            and not self._lake.has(place)
+        ]
+        for place, table in absent:
+            self._lake.create(place, change_schema(table), None)
+        if absent:  # A DDL may take one of them away, and a crash follow: it is not made again.
+            self._versions.add(checkpoint.commit_ts - 1, self._lake.versions)
+        self._upstream = []
+
+
+class _OnDisk:
+    """A table's changes in a file, which is gone when it is closed; iterable again and again."""
+
+    def __init__(self, changes: LakeChanges, file: IO[bytes]) -> None:
+        self.changes = LakeChanges(changes.place, changes.key, [])
+        self._file = file
+
+    def add(self, changes: LakeChanges, count: int) -> None:
+        """Write what comes next; `count` lines of the transaction came before."""
+        self.changes.nulled += changes.nulled
+        for rows in changes.pieces:
+            at = rows.schema.get_field_index(SEQ)
+            numbered = rows.set_column(at, rows.field(at), pc.add(rows.column(at), count))
+            with pa.ipc.new_stream(self._file, numbered.schema) as writer:
+                writer.write_table(numbered)
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        """Yield all that was written, one slice's after another's."""
+        self._file.flush()
+        end = self._file.seek(0, os.SEEK_END)
+        self._file.seek(0)
+        while self._file.tell() < end:
+            with pa.ipc.open_stream(self._file) as reader:
+                yield reader.read_all()
+
+
+def _in_order(messages: Messages) -> list[LakeChanges]:
+    """Return what a unit does to each table, its lines in commit order."""
+    found = by_table(_blocks(messages))
+    for changes in found:
+        if len(changes.pieces) > 1:  # Of several upstream tables, which are one downstream.
+            rows = changes.rows()
+            changes.pieces = [rows.sort_by([(COMMIT_TS, "ascending"), (SEQ, "ascending")])]
+    return found
+
+
+def _blocks(messages: Messages) -> Iterator[Block]:
+    for _, message in messages:
+        assert message.value is not None, "a block is a value"
+        block = Block.decode(message.value)
+        starts = _start_ts(block.rows.column(COMMIT_TS), messages.beginnings)
+        yield replace(block, rows=block.rows.append_column(START_TS, starts))
+
+
+def _start_ts(commit_ts: pa.ChunkedArray, beginnings: Mapping[int, Beginning]) -> pa.Array:
+    encoded = commit_ts.combine_chunks().dictionary_encode()
+    found = [beginnings.get(ts) for ts in encoded.dictionary.to_pylist()]
+    starts = pa.array([each and each.start_ts for each in found], pa.int64())
+    return starts.take(encoded.indices)
+
+
+def append(
+    changes: LakeChanges,
+    pieces: Iterable[pa.Table],
+    after_ts: int,
+    table: DeltaTable,
+    properties: CommitProperties,
+) -> None:
+    """Append lines to a table, less those at or before `after_ts`, by one commit."""
+    warn_of_nulled(changes)
+    wanted = pa.schema(table.schema())
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for piece in pieces:
+            rows = piece.filter(pc.greater(piece.column(COMMIT_TS), after_ts))
+            yield from as_columns(rows, wanted, changes.place).to_batches()
+
+    stream = pa.RecordBatchReader.from_batches(wanted, batches())
+    write_deltalake(table, stream, mode="append", commit_properties=properties)
+
+
+def as_columns(rows: pa.Table, wanted: pa.Schema, place: Place) -> pa.Table:
+    """Return rows with the columns of a table, NULL where upstream has them no more.
+
+    Raises `NeedsOperator` for a column that the table lacks.
+    """
+    found = {name.lower(): column for name, column in zip(rows.column_names, rows, strict=True)}
+    made = []
+    for field in wanted:
+        column = found.pop(field.name.lower(), None)
+        made.append(pa.nulls(len(rows), field.type) if column is None else column.cast(field.type))
+    if found:
+        raise NeedsOperator(
+            f"the Delta table of upstream's {text_of(place)} has no column {next(iter(found))!r}",
+            hint="put the table back as it was; nothing was appended",
+            code=Code.DELTA_TABLE,
+        )
+    return pa.Table.from_arrays(made, schema=wanted)

@@ -1,0 +1,155 @@
+"""What a storage sees of its log's copies: a group is stored, refused, or the Pump is deposed.
+
+The log is on a disk in memory. One copy is enough here, so that no other Pump is asked: with more
+of them `tests/fault/test_copies.py` says the same.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from penstock.cluster.log_entry import Copy, LogEntry
+from penstock.errors import Retryable
+from penstock.log.segments import Position, Segments, WriteFailed
+from pump.copies.claiming import Wanted, claim
+from pump.copies.shipper import Lines
+from pump.copies.shipping import Deposed, Recruits, Shipping
+from pump.replicas.chain import Chain, Link
+from tests.kit.fakes.files import MemoryFiles
+from tests.kit.fakes.log_entries import MemoryLogEntries
+from tests.kit.wait import eventually
+
+OWN, OTHER = Copy("pump-1", "d1"), Copy("pump-2", "d2")
+
+
+class Rig:
+    """A log that is shipped, and what it is listed in."""
+
+    def __init__(self, copies_min: int) -> None:
+        self.files = MemoryFiles()
+        self.entries = MemoryLogEntries()
+        self.segments = Segments.open(Path("/log"), files=self.files, segment_bytes_max=200)
+        chain = Chain(Link(*link) for link in self.segments.links())
+        claimed = claim(self.entries, "pump-1", OWN, chain, Wanted(2, copies_min))
+        assert claimed is not None
+        lines = Lines(
+            *(1, "pump-1"),
+            address=lambda disk: None,
+            tls=None,
+            timeout_s=1.0,
+            read=self.segments.read_bytes,
+            epoch=lambda: 0,
+        )
+        recruits = Recruits(disks=dict, load=dict, apart="")
+        self.shipping = Shipping(
+            claimed, self.segments, entries=self.entries, lines=lines, recruits=recruits
+        )
+        self.deposed = threading.Event()
+        self.shipping.on_over = self.deposed.set
+        self.shipping.start()
+
+    def store(self, payload: bytes) -> list[Position]:
+        return self.shipping.store(partial(self.segments.append, [payload]), self.segments.sync)
+
+    @property
+    def entry(self) -> LogEntry:
+        found = self.entries.read("pump-1")
+        assert found is not None
+        return found[0]
+
+    def take_over(self) -> None:
+        """Another disk becomes the primary."""
+        found = self.entries.read("pump-1")
+        assert found is not None
+        assert self.entries.swap("pump-1", found[1], found[0].claimed(OTHER)) is not None
+
+
+@contextmanager
+def shipped(copies_min: int = 1) -> Iterator[Rig]:
+    rig = Rig(copies_min)
+    try:
+        yield rig
+    finally:
+        rig.shipping.close()
+
+
+def test_a_group_that_is_stored_is_acknowledged_in_a_segment_of_the_epoch() -> None:
+    with shipped() as rig:
+        (position,) = rig.store(b"group")
+        assert rig.segments.read(position) == b"group"
+        assert rig.shipping.acknowledged == rig.segments.end
+        assert rig.segments.links()[-1][1] == rig.entry.epoch == 1
+
+
+def test_groups_go_into_the_next_segment_where_one_is_full() -> None:
+    with shipped() as rig:
+        stored = [rig.store(b"x" * 90) for _ in range(7)]
+        assert [rig.segments.read(position) for (position,) in stored] == [b"x" * 90] * 7
+        assert len(rig.segments.links()) > 3
+        assert rig.shipping.acknowledged == rig.segments.end
+
+
+@pytest.mark.parametrize("call", ["write", "sync", "create", "rename", "sync_folder"])
+def test_a_group_that_the_disk_does_not_take_is_no_part_of_the_log(call: str) -> None:
+    with shipped() as rig:
+        rig.store(b"x" * 200)  # The next one begins a segment.
+        rig.files.fail_once(call)
+        with pytest.raises(WriteFailed):
+            rig.store(b"refused")
+        rig.store(b"taken")
+        assert [payload for _, payload in rig.segments.scan()] == [b"x" * 200, b"taken"]
+        assert rig.shipping.acknowledged == rig.segments.end
+
+
+def test_a_pump_that_sees_another_primary_stores_nothing_more() -> None:
+    with shipped() as rig:
+        rig.store(b"before")
+        rig.take_over()
+        eventually(rig.deposed.is_set)
+        with pytest.raises(Deposed, match="pump-2 is the primary in epoch 2"):
+            rig.store(b"after")
+        assert not rig.shipping.are_enough
+
+
+def test_with_too_few_copies_a_group_waits_and_new_transactions_are_refused() -> None:
+    with shipped(copies_min=2) as rig:
+        assert not rig.shipping.are_enough
+        with pytest.raises(Retryable, match="1 of 2 copies of this Pump's log are there"):
+            rig.shipping.check()
+        assert not rig.shipping.wait_until_whole(0.01)
+        failures: list[BaseException] = []
+
+        def store() -> None:
+            try:
+                rig.store(b"waits")
+            except Deposed as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=store)
+        thread.start()
+        rig.shipping.close()
+        thread.join()
+        assert [str(error) for error in failures] == ["this Pump stops"]
+
+
+def test_a_purge_waits_until_the_entry_says_that_the_segments_are_not_needed() -> None:
+    with shipped() as rig:
+        for _ in range(4):
+            rig.store(b"x" * 200)
+        assert rig.shipping.may_drop_before(3) == 0
+        eventually(lambda: rig.entry.needed == 3)
+        eventually(lambda: rig.shipping.may_drop_before(3) == 3)
+
+
+def test_an_operator_reads_who_has_the_log_and_what_is_missing() -> None:
+    with shipped() as rig:
+        details = rig.shipping.details()
+        assert details["copies"] == "1 of 2, at least 1"
+        assert details["copies_on"] == "pump-1"
+        assert "there is no other Pump whose disk could take one" in details["copies_problem"]
