@@ -9,6 +9,7 @@ pytest_plugins = [
     "tests.kit.servers.fix_mysql",
     "tests.kit.http2.fix_front",
     "tests.kit.servers.fix_pump",
+    "tests.kit.servers.fix_copies",
     "tests.kit.servers.fix_source",
     "tests.kit.servers.fix_drainer",
     "tests.kit.servers.fix_spark",

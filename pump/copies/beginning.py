@@ -2,6 +2,7 @@
 
 claimed ── shipped ── enough copies have all of it          the log is served
 displaced ── until every Drainer has all of the former log ── begun again ── claimed …
+    └─────── on a copy that was to be taken over: it ends, and the copy is followed again
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
+from penstock.cluster.log_entry import LogEntry
 from penstock.errors import Retryable, coded
 from pump.copies.claiming import Claimed, Displaced
 from pump.copies.replication import Replication
@@ -41,8 +43,8 @@ class Beginning:
     ) -> tuple[Storage, Shipping | None] | None:
         """Return the storage to serve, and what ships it, if it has copies.
 
-        None when it was asked to stop before. `opened_again` is asked for the storage of a log that
-        begins again, after the one before was closed.
+        None when it was asked to stop before, or has nothing to take over. `opened_again` is asked
+        for the storage of a log that begins again, after the one before was closed.
         """
         while not self._stop.is_set():
             try:
@@ -52,10 +54,14 @@ class Beginning:
                 shipping = await self._shipped(claimed, storage, stack)
                 return None if shipping is None else (storage, shipping)
             except Displaced as displaced:
+                if self._replication.is_guest:
+                    log.warning("nothing is taken over: %s", coded(displaced))
+                    return None
                 self._tell(f"{coded(displaced)}; it waits until every Drainer has all of that")
-                if await self._may_begin_again():
+                entry = await self._listed_again(displaced)
+                if entry is not None:
                     await asyncio.to_thread(storage.close)
-                    await asyncio.to_thread(self._replication.begin_again, displaced.found)
+                    await asyncio.to_thread(self._replication.begin_again, entry)
                     storage = await opened_again()
                     continue
             except Retryable as error:
@@ -77,12 +83,12 @@ class Beginning:
                 return None
         return shipping
 
-    async def _may_begin_again(self) -> bool:
+    async def _listed_again(self, displaced: Displaced) -> LogEntry | None:
         try:
-            return await asyncio.to_thread(self._replication.may_begin_again)
+            return await asyncio.to_thread(self._replication.listed_again, displaced)
         except Retryable as error:
             self._tell(coded(error))
-            return False
+            return None
 
     async def _pause(self) -> None:
         try:

@@ -4,16 +4,19 @@
     no entry                      one is made, with this disk alone on it
     this disk, or a whole copy    the next epoch is claimed
     another disk                  `Displaced`
+    this disk, for a log that it has not begun yet    `Former`
 
 A Pump that was displaced has nothing that anybody needs once the one with its log has handed all of
 it to every Drainer. Then it may begin again, under the same name, with an empty folder and in an
-epoch of its own (`begin_again`): no segment of its former life can pass for one of the new log.
+epoch of its own (`begin_again`): no segment of its former life can pass for one of the new log. The
+disk is listed first and its folder emptied then; what dies in between is a `Former` at its start.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from penstock import failpoints
 from penstock.cluster.log_entries import Found, LogEntries
 from penstock.cluster.log_entry import LOGS, Copy, LogEntry
 from penstock.codes import Code
@@ -22,6 +25,9 @@ from pump.replicas.chain import Chain
 from pump.replicas.claim import Claim
 from pump.replicas.messages import Swap
 from pump.replicas.replica import Replica
+
+_claimed = failpoints.point("copies.claimed")
+_listed_again = failpoints.point("copies.listed_again")
 
 
 class Claimed(NamedTuple):
@@ -43,13 +49,25 @@ class Displaced(Retryable):
     """Another disk is the primary of this Pump's log."""
 
     def __init__(self, node_id: str, found: Found) -> None:
-        entry, _ = found
-        super().__init__(
-            f"the log of pump {node_id} is served by pump {entry.primary.pump}, with another disk,"
-            f" since epoch {entry.epoch}",
-            code=Code.LOG_DISPLACED,
-        )
+        super().__init__(self._problem(node_id, found[0]), code=Code.LOG_DISPLACED)
         self.found = found
+
+    @staticmethod
+    def _problem(node_id: str, entry: LogEntry) -> str:
+        return (
+            f"the log of pump {node_id} is served by pump {entry.primary.pump}, with another disk,"
+            f" since epoch {entry.epoch}"
+        )
+
+
+class Former(Displaced):
+    """This disk is listed for a new log of its Pump, but has the former one still."""
+
+    @staticmethod
+    def _problem(node_id: str, entry: LogEntry) -> str:
+        return (
+            f"the log of pump {node_id} began again in epoch {entry.since}, this one is before it"
+        )
 
 
 def claim(
@@ -57,9 +75,10 @@ def claim(
 ) -> Claimed | None:
     """Claim the next epoch of a log; None when it has one copy and none was ever listed.
 
-    Raises `Displaced` when another disk is the primary and this one is no whole copy, `Retryable`
-    when etcd does not answer: then it is to be tried again, and `NeedsOperator` when the entry is
-    gone that the log was shipped under.
+    Raises `Displaced` when another disk is the primary and this one is no whole copy, `Former` when
+    the log that this disk has is not the one that it is listed for, `Retryable` when etcd does not
+    answer: then it is to be tried again, and `NeedsOperator` when the entry is gone that the log
+    was shipped under.
     """
     if not _is_listed(entries, node_id, own, chain, wanted):
         return None
@@ -73,9 +92,12 @@ def claim(
             found = _read(entries, node_id)
             if not found[0].may_claim(own.disk):
                 raise Displaced(node_id, found)
+            if chain.links[0].epoch < found[0].since:
+                raise Former(node_id, found)
             actions = attempt.entry_seen(*found)
     if attempt.won is None:
         raise Displaced(node_id, _read(entries, node_id))
+    _claimed()
     return Claimed(own, chain, attempt.won)
 
 
@@ -90,6 +112,7 @@ def begin_again(
     again = entry.begun_again(own, wanted.copies, wanted.copies_min)
     if entries.swap(node_id, revision, again) is None:
         raise Retryable(f"{LOGS}{node_id} has changed", code=Code.LOG_DISPLACED)
+    _listed_again()
     return again
 
 

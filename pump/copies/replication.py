@@ -20,9 +20,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from penstock import failpoints
 from penstock.cluster.disks import Disk, EtcdDisks, Offered
 from penstock.cluster.etcd import EtcdClient
-from penstock.cluster.log_entries import EtcdLogEntries, Found
+from penstock.cluster.log_entries import EtcdLogEntries
 from penstock.cluster.log_entry import Copy, LogEntry
 from penstock.cluster.node_registry import Cancellable, NodeKind, NodeState, Registry
 from penstock.errors import PenstockError
@@ -32,7 +33,7 @@ from penstock.security.tls import Tls
 from pump.cluster.identity import Identity, has_disk_id, kept_disk_id
 from pump.cluster.membership import Membership
 from pump.config import PumpConfig
-from pump.copies.claiming import Claimed, Wanted, begin_again, claim
+from pump.copies.claiming import Claimed, Displaced, Former, Wanted, begin_again, claim
 from pump.copies.followed_logs import Copies
 from pump.copies.shipper import Lines
 from pump.copies.shipping import Recruits, Shipping
@@ -41,6 +42,7 @@ from pump.replicas.chain import Chain, Link
 from pump.store.storage import Storage
 
 log = logging.getLogger(__name__)
+_set_aside = failpoints.point("copies.set_aside")
 
 _DISPLACED_FOLDER = "displaced"
 _LOOK_EVERY_S = 2.0
@@ -199,25 +201,34 @@ class Replication:
         )
         return Shipping(claimed, storage.log, entries=self._entries, lines=lines, recruits=recruits)
 
-    def may_begin_again(self) -> bool:
-        """Return whether the log that was taken over is with every Drainer; Retryable without etcd.
+    @property
+    def is_guest(self) -> bool:
+        """True for a Pump on the copy of a log that it is to take over: it has no other log."""
+        return bool(self._config.taken_over_by)
 
-        The one that had it is offline then, under the name of this Pump.
+    def listed_again(self, displaced: Displaced) -> LogEntry | None:
+        """Return the entry with this disk as the primary of a new log; Retryable without etcd.
+
+        None before the log that was taken over is with every Drainer: the one that had it is
+        offline then, under the name of this Pump.
         """
+        if isinstance(displaced, Former):
+            return displaced.found[0]
         status = self._registry.get(NodeKind.PUMP, self._node_id)
-        return status is not None and status.state is NodeState.OFFLINE
+        if status is None or status.state is not NodeState.OFFLINE:
+            return None
+        return begin_again(self._entries, self._node_id, self._own, displaced.found, self._wanted)
 
-    def begin_again(self, found: Found) -> None:
-        """List this disk as the primary of a new log, and set the former one's files aside.
+    def begin_again(self, entry: LogEntry) -> None:
+        """Set the former log's files aside, and begin the one that the entry is of.
 
-        The storage must be closed. Retryable when the entry has changed meanwhile.
+        The storage must be closed.
         """
-        entry = begin_again(self._entries, self._node_id, self._own, found, self._wanted)
         set_aside(self._config.data_dir)
-        begin_log(OsFiles(), self._config.data_dir / "log", entry.epoch)
+        begin_log(OsFiles(), self._config.data_dir / "log", entry.since)
         log.warning(
             "pump %s begins again in epoch %d; what it had before is in %s, and in every Drainer",
-            *(self._node_id, entry.epoch, self._config.data_dir / _DISPLACED_FOLDER),
+            *(self._node_id, entry.since, self._config.data_dir / _DISPLACED_FOLDER),
         )
 
     @property
@@ -248,15 +259,19 @@ class Replication:
 
 
 def set_aside(folder: Path) -> None:
-    """Move log and index of a Pump into a folder of their own, durably; raise `OSError`."""
-    when = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    """Move index and log of a Pump into a folder of their own, durably; raise `OSError`.
+
+    The index goes first: it can be built again from the log, but is nothing without it.
+    """
+    when = datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f")
     aside = folder / _DISPLACED_FOLDER / when
     aside.mkdir(parents=True, mode=0o700)
-    for name in ("log", "index"):
+    for name in ("index", "log"):
         if (folder / name).exists():
             os.rename(folder / name, aside / name)
-    for changed in (aside, aside.parent, folder):
-        sync_folder(changed)
+            for changed in (aside, aside.parent, folder):
+                sync_folder(changed)
+            _set_aside()
 
 
 def copies_by_disk(entries: Mapping[str, LogEntry]) -> Mapping[str, int]:

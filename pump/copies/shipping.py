@@ -24,6 +24,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
+from penstock import failpoints
 from penstock.cluster.disks import Disk, spare_disk
 from penstock.cluster.log_entries import LogEntries
 from penstock.cluster.log_entry import LOGS, Copy, LogEntry
@@ -47,6 +48,12 @@ from pump.replicas.messages import (
 from pump.replicas.primary import Primary
 
 log = logging.getLogger(__name__)
+_written = failpoints.point("copies.written")
+_own_synced = failpoints.point("copies.own_synced")
+_stored = failpoints.point("copies.stored")
+_begun = failpoints.point("copies.begun")
+_joining = failpoints.point("copies.joining")
+_swapped = failpoints.point("copies.swapped")
 
 _TICK_S = 0.2
 _ETCD_RETRY_S = 0.5
@@ -170,6 +177,7 @@ class Shipping:
             except WriteFailed:
                 self._note_succession()
                 raise
+            _written()
             end = self._log.end
             self._do(self._primary.appended(end))
             self._is_syncing = True
@@ -180,10 +188,12 @@ class Shipping:
                 self._is_syncing = False
                 self._abandon()
             raise
+        _own_synced()
         with self._lock:
             self._is_syncing = False
             self._do(self._primary.own_synced())
             self._wait_until(lambda: self.acknowledged >= end)
+        _stored()
         return positions
 
     def needs(self, segment: int) -> None:
@@ -318,6 +328,7 @@ class Shipping:
         try:
             if self._log.end.segment < action.number:
                 self._log.begin_next(action.epoch)
+                _begun()
         except WriteFailed as error:
             self._say("segment %d cannot be begun, trying again: %s", action.number, error)
             return False
@@ -382,6 +393,7 @@ class Shipping:
         try:
             if isinstance(action, Swap):
                 revision = self._entries.swap(node_id, action.revision, action.entry)
+                _swapped()
                 with self._lock:
                     self._do(self._primary.swapped(revision))
                 return
@@ -415,6 +427,7 @@ class Shipping:
         if spare is not None:
             with self._lock:
                 self._do(self._primary.spare(Copy(spare.pump, spare.id)))
+            _joining()
 
     def _spare(self) -> Disk | None:
         """Return the disk for the next copy; one that has taken part before goes first."""

@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from penstock import failpoints
 from penstock.cluster.log_entry import LogEntry
 from penstock.cluster.node_registry import NodeState
 from penstock.errors import NeedsOperator, PenstockError
@@ -30,6 +31,8 @@ from pump.copies.followed_logs import Copies
 from pump.store.recovery import lock_folder
 
 log = logging.getLogger(__name__)
+_due = failpoints.point("copies.takeover.due")
+_let_go = failpoints.point("copies.takeover.let_go")
 
 _TICK_S = 0.2
 _AGAIN_S = 2.0
@@ -132,7 +135,9 @@ class TakeOvers:
         return time.monotonic() - (self._began_s if heard_s is None else heard_s)
 
     async def _start(self, node_id: str, why: str) -> None:
+        _due()
         await self._copies.close_one(node_id)
+        _let_go()
         command = self._around.command(node_id, self._copies.folder(node_id))
         log.warning("the log of pump %s is taken over: %s", node_id, why)
         self._started[node_id] = await asyncio.create_subprocess_exec(*command)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from penstock import failpoints
 from penstock.codes import Code
 from penstock.errors import Malformed
 from penstock.log.copied_log import CopiedLog, OlderSegment, received_head
@@ -32,6 +33,11 @@ from pump.replicas.messages import (
     WriteBefore,
 )
 from pump.replicas.replica import Replica
+
+_written = failpoints.point("copies.copy.written")
+_synced = failpoints.point("copies.copy.synced")
+_cut = failpoints.point("copies.copy.cut")
+_cleared = failpoints.point("copies.copy.cleared")
 
 
 class FollowedLog:
@@ -102,12 +108,16 @@ class FollowedLog:
         if isinstance(action, Write):
             assert isinstance(request, Append)
             log.write(*action, data[action.offset - request.offset :])
+            _written()
         elif isinstance(action, Sync):
             log.sync()
+            _synced()
         elif isinstance(action, Cut):
             log.cut(action.place)
+            _cut()
         elif isinstance(action, Clear):
             log.clear()
+            _cleared()
         elif isinstance(action, DropBefore):
             log.drop_before(action.segment)
         else:

@@ -61,8 +61,11 @@ class Follower:
         """What it has synced; it counts from the first segment of the epoch on."""
         self.first = copy.first
         """The first segment that it had when it said that."""
-        self.is_given_older = False
-        """True while a segment before its first one is under way."""
+        self.given: int | None = None
+        """The segment that is under way to come before its first one.
+
+        That it is there may be heard first by the answer to a live group.
+        """
         self.instead_of: tuple[Link, ...] | None = None
         """The log that it is to drop for a copy of this one."""
 
@@ -169,7 +172,7 @@ class Primary:
         follower = self._follower(disk)
         if self.is_over or follower is None:
             return []
-        follower.sent, follower.is_given_older = None, False
+        follower.sent = follower.given = None
         return [Send(follower.copy, Ask(self.entry.epoch))]
 
     def silent(self, disk: str) -> Actions:
@@ -238,7 +241,7 @@ class Primary:
         self._base = self.synced = self.chain.end
         actions: Actions = [Begin(number, self.entry.epoch)]
         for follower in self._all_followers():
-            follower.sent, follower.is_given_older = None, False
+            follower.sent = follower.given = None
             if follower.at is None:
                 actions.append(Send(follower.copy, Ask(self.entry.epoch)))
         return [*actions, *self._ship_all(), *self._settled()]
@@ -309,7 +312,7 @@ class Primary:
         A copy with nothing of this log has nothing acknowledged either, for that would be in both.
         If it is listed, having part of a log whose end was never acknowledged, it joins again.
         """
-        follower.sent = follower.instead_of = None
+        follower.sent = follower.given = follower.instead_of = None
         follower.at = self.chain.agreement(standing.links)
         if follower.at is None and follower is not self._joining:
             return self.silent(follower.copy.disk)
@@ -335,7 +338,7 @@ class Primary:
         if have.place >= follower.have:
             follower.have, follower.first = have.place, have.first
         elif have.place.segment == follower.first == have.first + 1:  # The answer to a Prepend.
-            follower.first, follower.is_given_older = have.first, False
+            follower.first, follower.given = have.first, None
         if follower.at is None or have.place > follower.at:
             link = self.chain.find(have.place.segment)
             if link is not None:
@@ -374,12 +377,10 @@ class Primary:
         """Send the segment before the first that a listed copy has, if some Drainer needs it."""
         if follower is self._joining or follower.first <= self.entry.needed:
             return []
-        if follower.is_given_older or follower.have == _NOTHING:
-            return []
         link = self.chain.find(follower.first - 1)
-        if link is None:
+        if link is None or follower.given == link.number or follower.have == _NOTHING:
             return []
-        follower.is_given_older = True
+        follower.given = link.number
         return [Send(follower.copy, Prepend(self.entry.epoch, link))]
 
     def _refused(self, promised: int) -> Actions:

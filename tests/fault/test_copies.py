@@ -6,9 +6,7 @@ reader of the stream (`tests/kit/workloads/judged_stream.py`).
 
 from __future__ import annotations
 
-import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,56 +14,13 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from penstock.cluster.log_entries import EtcdLogEntries
-from penstock.cluster.log_entry import LogEntry
-from tests.kit.servers.fix_pump import PumpProcess
+from tests.kit.servers.fix_copies import WAIT_S, MakePump, Trio, lose_disk
 from tests.kit.wait import eventually
 from tests.kit.workloads.judged_stream import judged_stream
 
 pytestmark = [pytest.mark.fault, pytest.mark.alone]
 
-MakePump = Callable[..., PumpProcess]
-WAIT_S = 40.0
 LOAD_S = 1.0
-
-
-class Trio:
-    """Three Pumps with two copies of each log."""
-
-    def __init__(self, make: MakePump, etcd_url: str, etcd: Any, **settings: Any) -> None:
-        # The first copy of a log goes to a disk that is there, so none is started before another.
-        self.pumps = [make(etcd_url, waiting=False, copies=2, **settings) for _ in range(3)]
-        self._entries = EtcdLogEntries(etcd)
-        for pump in self.pumps:
-            self.until_online(pump)
-
-    def entry(self, pump: PumpProcess) -> LogEntry:
-        found = self._entries.read(pump.node_id)
-        assert found is not None
-        return found[0]
-
-    def until_online(self, pump: PumpProcess) -> None:
-        """Wait until a Pump serves its log at its own address, with all copies."""
-        pump.addr = pump.wait_for(r"pump \S+ is online at (\S+)", WAIT_S)[1]
-        eventually(lambda: bool(self.entry(pump).replicas), WAIT_S)
-
-    def holder(self, pump: PumpProcess) -> PumpProcess | None:
-        """Return the Pump that has the copy of a log, None while there is none."""
-        names = [copy.pump for copy in self.entry(pump).replicas]
-        return next((each for each in self.pumps if each.node_id in names), None)
-
-    def until_moved(self, pump: PumpProcess) -> None:
-        """Wait until another disk is the primary of a log."""
-        eventually(lambda: self.entry(pump).primary.pump != pump.node_id, WAIT_S)
-
-
-@pytest.fixture
-def trio(pump_factory: MakePump, etcd: Any, etcd_server: EtcdServer) -> Trio:
-    return Trio(pump_factory, etcd_server.url, etcd)
-
-
-def lose_disk(pump: PumpProcess) -> None:
-    pump.kill()
-    shutil.rmtree(pump.data_dir)
 
 
 def test_a_pump_whose_disk_is_deleted_under_load_loses_nothing_and_comes_back_empty(
@@ -185,3 +140,41 @@ def test_copies_that_must_be_apart_wait_for_a_pump_in_another_zone(
         found = entries.read(pump.node_id)
         assert found is not None
         assert [copy.pump for copy in found[0].replicas] == [far.node_id]
+
+
+@pytest.mark.slow
+def test_a_pump_on_a_copy_that_comes_too_late_ends_and_the_copy_is_followed_again(
+    trio: Trio, etcd_server: EtcdServer, tmp_path: Path
+) -> None:
+    pump = trio.pumps[0]
+    with judged_stream(etcd_server.url, tmp_path / "audit.db", seed=6):
+        for each in trio.pumps[1:]:
+            each.kill()
+            each.spawn("pump.open.log_opened=sleep(4)")
+            trio.until_whole()
+        late = trio.holder(pump)
+        assert late is not None
+        pump.freeze()
+        late.wait_for("the log of pump pump-1 is taken over", WAIT_S)
+        pump.thaw()
+        late.wait_for("nothing is taken over: the log of pump pump-1", WAIT_S)
+        late.wait_for("the Pump on the copy of pump pump-1 has ended with code 0", WAIT_S)
+        trio.until_whole()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["listed_again=kill", "set_aside=kill@1", "set_aside=kill@2"])
+def test_a_pump_that_dies_while_it_begins_again_does_not_come_back_with_its_former_log(
+    trio: Trio, etcd_server: EtcdServer, tmp_path: Path, fault: str
+) -> None:
+    pump = trio.pumps[0]
+    with judged_stream(etcd_server.url, tmp_path / "audit.db", seed=7):
+        time.sleep(LOAD_S)
+        pump.kill()
+        trio.until_moved(pump)
+        pump.spawn(f"copies.{fault}")
+        eventually(lambda: not pump.is_running, WAIT_S)
+        pump.spawn()
+        trio.until_whole()
+        time.sleep(LOAD_S)
+    assert "begins again" in pump.log_text()

@@ -4,7 +4,7 @@
 
     {"epoch": 7, "primary": {"pump": "pump-1", "disk": "9f…"},
      "replicas": [{"pump": "pump-3", "disk": "a1…", "from": 12}], "eligible": [],
-     "copies": 2, "copies_min": 2, "needed": 11}
+     "copies": 2, "copies_min": 2, "needed": 11, "since": 0}
 
 Every change is a compare-and-swap on the key's revision (`log_entries.py`), so the changes form one
 line. What this module knows is what may follow what. Disks are listed, never only Pumps: a machine
@@ -52,6 +52,8 @@ class LogEntry:
     copies_min: int = 2
     needed: int = 0
     """The first segment that some Drainer lacks, or an open transaction is in; may be behind."""
+    since: int = 0
+    """The epoch in which this log began; a disk with an earlier one has a former log."""
 
     @property
     def may_acknowledge(self) -> bool:
@@ -107,7 +109,11 @@ class LogEntry:
     def begun_again(self, by: Copy, copies: int, copies_min: int) -> LogEntry:
         """Return the entry of a new log under this name: only when no one needs the former one."""
         return LogEntry(
-            epoch=self.epoch + 1, primary=by, copies=copies, copies_min=copies_min, needed=0
+            epoch=self.epoch + 1,
+            primary=by,
+            copies=copies,
+            copies_min=copies_min,
+            since=self.epoch + 1,
         )
 
     def _followed(self, primary: Copy, replicas: list[Copy], left: list[Copy]) -> LogEntry:
@@ -129,6 +135,7 @@ class LogEntry:
                 "copies": self.copies,
                 "copies_min": self.copies_min,
                 "needed": self.needed,
+                "since": self.since,
             },
             ensure_ascii=False,
         )
@@ -146,6 +153,7 @@ class LogEntry:
                 copies=_number(fields, "copies"),
                 copies_min=_number(fields, "copies_min"),
                 needed=_number(fields, "needed"),
+                since=_number({"since": 0, **fields}, "since"),
             )
             disks = [c.disk for c in (entry.primary, *entry.replicas, *entry.eligible)]
             if len(set(disks)) < len(disks):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
+import psutil
 import pytest
 
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
@@ -33,6 +35,18 @@ class PumpProcess(NodeProcess):
         """Kill it if it runs, and start it on its old data and port."""
         self.kill()
         return self.start(online=online)
+
+    def kill_all(self) -> None:
+        """Kill it, and the Pumps that it has started on copies of logs, as a machine dies.
+
+        What it did not start itself, but an earlier run of it, is among them.
+        """
+        self.kill()
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if any(f"={self.data_dir}/copies/" in part for part in process.cmdline()):
+                    process.kill()
+                    process.wait()
 
     def status(self) -> penstock_pb2.StatusReply:
         """Return what it says about itself."""
@@ -84,4 +98,4 @@ def pump_factory(tmp_path: Path) -> Iterator[Callable[..., PumpProcess]]:
 
     yield make
     for pump in pumps:
-        pump.kill()
+        pump.kill_all()

@@ -11,6 +11,7 @@ import grpc
 import pytest
 
 from deploy.local.process import ServerProcess, flags, free_port, python_module
+from penstock.failpoints import VARIABLE
 
 CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", -1),
@@ -36,10 +37,11 @@ class NodeProcess(ServerProcess):
         self._settings = {"node_id": node_id, "data_dir": data_dir, **settings}
         self._log_begin = 0
 
-    def spawn(self) -> Self:
-        """Start it and wait for nothing: it may be about to refuse."""
+    def spawn(self, failpoints: str = "") -> Self:
+        """Start it, with faults if there are to be any, and wait for nothing: it may refuse."""
         settings = {**self._settings, "addr": self.addr or f"127.0.0.1:{free_port()}"}
-        self.command = python_module(self.module, *flags(settings))
+        environment = [f"{VARIABLE}={failpoints}"] if failpoints else []
+        self.command = ["env", *environment, *python_module(self.module, *flags(settings))]
         self._log_begin = self.log.stat().st_size if self.log.exists() else 0
         ServerProcess.start(self)
         return self

@@ -66,6 +66,8 @@ def judged_stream(etcd_url: str, path: Path, seed: int = 1) -> Iterator[RandomWr
         writer.create()
         reader.start()
         try:
+            # Before that no Pump knows of it, and one that is taken over would not wait for it.
+            eventually(lambda: read_up_to(path) >= writer.last_ts, WAIT_S)
             with writing_meanwhile(writer):
                 yield writer
             eventually(lambda: read_up_to(path) >= writer.last_ts, WAIT_S)

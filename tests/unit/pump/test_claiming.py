@@ -8,7 +8,7 @@ from penstock.cluster.log_entry import Copy, LogEntry
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from penstock.log.segment import BEGIN
-from pump.copies.claiming import Claimed, Displaced, Wanted, begin_again, claim
+from pump.copies.claiming import Claimed, Displaced, Former, Wanted, begin_again, claim
 from pump.replicas.chain import Chain, Link
 from tests.kit.fakes.log_entries import MemoryLogEntries
 
@@ -133,3 +133,15 @@ def test_fewer_copies_needed_than_before_let_go_of_eligible_disks() -> None:
     alone = LogEntry(epoch=6, primary=OWN, eligible=(OTHER,))
     assert alone.asking(2, 2).eligible == (OTHER,)
     assert alone.asking(2, 1).eligible == ()
+
+
+def test_a_disk_that_is_listed_again_never_claims_with_what_it_had_before() -> None:
+    entries = listed(LogEntry(epoch=7, primary=OTHER, needed=3))
+    found = entries.read("pump-1")
+    assert found is not None
+    begin_again(entries, "pump-1", OWN, found, TWO)
+    for died in (chain(5), chain(0)):  # Before its folder was emptied, and after.
+        with pytest.raises(Former, match="began again in epoch 8"):
+            claim(entries, "pump-1", OWN, died, TWO)
+    assert claimed(entries, chain(8)).won[0].epoch == 9
+    assert claimed(entries, chain(8, 9)).won[0].since == 8

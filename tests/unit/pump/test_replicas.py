@@ -100,6 +100,18 @@ def test_a_copy_is_listed_with_the_first_segment_that_it_has() -> None:
     assert older == Send(Copy(C.pump, C.disk, 3), Prepend(5, Link(2, 3, BEGIN)))
 
 
+def test_older_segments_go_on_when_a_live_group_says_first_that_one_is_there() -> None:
+    log = primary(Copy(B.pump, B.disk, 2), links=(*OLD, Link(2, 3, 60)))
+    log.answered(B.disk, Standing(4, (Link(2, 3, 60),)))
+    *_, older = log.answered(B.disk, Have(4, Place(3, BEGIN), 2))
+    assert older == Send(Copy(B.pump, B.disk, 2), Prepend(4, OLD[1]))
+    log.own_synced()
+    log.appended(Place(3, 50))
+    *_, older = log.answered(B.disk, Have(4, Place(3, 50), 1))
+    assert older == Send(Copy(B.pump, B.disk, 2), Prepend(4, OLD[0]))
+    assert log.answered(B.disk, Have(4, Place(2, 0), 1)) == []  # The first one's own answer.
+
+
 def test_a_listed_copy_with_nothing_of_this_log_joins_again() -> None:
     partial = Copy(B.pump, B.disk, 1)
     log = primary(partial, C)

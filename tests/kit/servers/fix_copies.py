@@ -1,0 +1,89 @@
+"""Three Pumps that keep copies of each other's logs."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from deploy.local.etcd import EtcdServer
+from penstock.cluster.log_entries import EtcdLogEntries
+from penstock.cluster.log_entry import LogEntry
+from penstock.cluster.node_registry import NodeKind, NodeState, Registry
+from pump.cluster.identity import has_disk_id, kept_disk_id
+from tests.kit.servers.fix_pump import PumpProcess
+from tests.kit.wait import eventually
+
+MakePump = Callable[..., PumpProcess]
+WAIT_S = 40.0
+
+
+class Trio:
+    """Three Pumps with two copies of each log."""
+
+    def __init__(self, make: MakePump, etcd_url: str, etcd: Any, **settings: Any) -> None:
+        # The first copy of a log goes to a disk that is there, so none is started before another.
+        self.pumps = [make(etcd_url, waiting=False, copies=2, **settings) for _ in range(3)]
+        self._entries = EtcdLogEntries(etcd)
+        self._registry = Registry(etcd)
+        for pump in self.pumps:
+            self.until_online(pump)
+
+    def entry(self, pump: PumpProcess) -> LogEntry:
+        """Return who has a log."""
+        found = self._entries.read(pump.node_id)
+        assert found is not None
+        return found[0]
+
+    def until_online(self, pump: PumpProcess) -> None:
+        """Wait until a Pump serves its log at its own address, with all copies."""
+        pump.addr = pump.wait_for(r"pump \S+ is online at (\S+)", WAIT_S)[1]
+        eventually(lambda: bool(self.entry(pump).replicas), WAIT_S)
+
+    def until_whole(self, within_s: float = 2 * WAIT_S) -> None:
+        """Wait until each Pump serves its log on its own disk, with a whole copy on another one."""
+        deadline_s = time.monotonic() + within_s
+        for pump in self.pumps:
+            while not self._is_whole(pump):
+                if time.monotonic() > deadline_s:
+                    pump.fail(f"its log is not whole: {self.entry(pump)}")
+                time.sleep(0.05)
+
+    def _is_whole(self, pump: PumpProcess) -> bool:
+        entry, folder = self.entry(pump), pump.data_dir
+        if not pump.is_running:
+            pump.fail("it has ended by itself")
+        if not has_disk_id(folder) or entry.primary.disk != kept_disk_id(folder):
+            return False
+        status = self._registry.get(NodeKind.PUMP, pump.node_id)
+        disks = {kept_disk_id(p.data_dir) for p in self.pumps if has_disk_id(p.data_dir)}
+        return (
+            status is not None
+            and status.state is NodeState.ONLINE
+            and "is online at" in pump.log_text()
+            and any(c.disk in disks and c.first <= entry.needed for c in entry.replicas)
+        )
+
+    def holder(self, pump: PumpProcess) -> PumpProcess | None:
+        """Return the Pump that has the copy of a log, None while there is none."""
+        names = [copy.pump for copy in self.entry(pump).replicas]
+        return next((each for each in self.pumps if each.node_id in names), None)
+
+    def until_moved(self, pump: PumpProcess) -> None:
+        """Wait until another disk is the primary of a log."""
+        eventually(lambda: self.entry(pump).primary.pump != pump.node_id, WAIT_S)
+
+
+def lose_disk(pump: PumpProcess) -> None:
+    """Kill all that runs on a Pump's machine, and delete what it had."""
+    pump.kill_all()
+    shutil.rmtree(pump.data_dir)
+
+
+@pytest.fixture
+def trio(pump_factory: MakePump, etcd: Any, etcd_server: EtcdServer) -> Trio:
+    """Three Pumps with copies, online."""
+    return Trio(pump_factory, etcd_server.url, etcd)
