@@ -160,7 +160,11 @@ STEPS = (
 
 
 @pytest.mark.parametrize(("step", "passing"), STEPS)
-@pytest.mark.parametrize("is_larger", [False, True], ids=["same", "larger"])
+@pytest.mark.parametrize(
+    "is_larger",
+    [pytest.param(False, marks=pytest.mark.slow), True],
+    ids=["same", "larger"],
+)
 def test_what_a_crash_left_is_completed_and_nothing_is_there_twice(
     log: Log, step: str, passing: int, is_larger: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,7 +249,7 @@ def test_a_type_that_earlier_changes_do_not_fit_stops_before_anything_is_done(lo
     assert log.lines() == [(before.commit_ts, 0, "insert", 1, "a")]
 
 
-@pytest.mark.parametrize("name", ["_op", "_Commit_TS"])
+@pytest.mark.parametrize("name", [pytest.param("_op", marks=pytest.mark.slow), "_Commit_TS"])
 def test_a_column_with_the_name_of_one_of_the_logs_own_is_refused(log: Log, name: str) -> None:
     sink = log.begun()
     with pytest.raises(Malformed, match="which a change log has of its own"):
