@@ -21,7 +21,7 @@ from drainer.sinks.delta import lake as lake_module
 from drainer.sinks.delta import sink as sink_module
 from drainer.sinks.folder_lock import locked
 from drainer.sinks.opening import open_lake_sink
-from drainer.sinks.protocol import TableSink
+from drainer.sinks.protocol import FileCountingSink, TableSink
 from penstock.errors import Malformed, NeedsOperator, Retryable
 from tests.kit.delta.lake_reader import LakeReader, Versions
 from tests.kit.workloads.lake_stream import Change, LakeStream, Row, inserts
@@ -113,6 +113,11 @@ def test_a_batch_is_one_commit_of_each_table_and_a_state_of_all(lake: Lake) -> N
     assert (two["shop", "t"], two["shop", "u"]) == (one["shop", "t"] + 1, one["shop", "u"])
     (commit,) = lake.table().history(1)
     assert commit["operation"] == "MERGE"
+    assert isinstance(sink, FileCountingSink)
+    counts, files = sink.file_counts, list((lake.folder / "shop").glob("*/*.parquet"))
+    assert (counts.commits, counts.rows, counts.files_removed) == (3, 3 + 2, 1)
+    assert counts.files_added == len(files)
+    assert counts.bytes_added == sum(path.stat().st_size for path in files)
 
 
 @pytest.mark.slow
