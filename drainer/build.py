@@ -47,9 +47,11 @@ from drainer.relay_log.log import RelayLog
 from drainer.relay_log.stage import NoRelay, Relay, RelayStage
 from drainer.settings.config import ApplyConfig, DrainerConfig, RelayConfig
 from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.file_counts import FileCounts
 from drainer.sinks.opening import open_sink
 from drainer.sinks.protocol import (
     EventSink,
+    FileCountingSink,
     GatheringSink,
     PartitionedSink,
     Sink,
@@ -288,6 +290,7 @@ async def build_active(
         waits_for=sink.waits_for,
         ddl_waits_for=jobs.waits_for,
         stand_ins=sink.stand_ins,
+        file_counts=sink.file_counts if isinstance(sink, FileCountingSink) else FileCounts(),
     )
     membership = Membership(
         Registry(components.etcd),

@@ -36,6 +36,7 @@ from drainer.differences.left_out import CONVERTED, DDLS, ROWS, TRANSACTIONS, VA
 from drainer.intake.merge_holder import Condition
 from drainer.intake.pump_set import Pumps
 from drainer.pipeline.progress import Progress
+from drainer.sinks.file_counts import FileCounts
 from penstock.cluster.node_registry import NodeState
 from penstock.errors import NeedsOperator, coded
 from penstock.node.build_info import build_info
@@ -139,6 +140,26 @@ def original_metrics(pumps: Pumps, progress: Progress) -> Iterator[Metric]:
     queue = GaugeMetricFamily(f"{ORIGINAL}_queue_size", about, labels=["name"])
     queue.add_metric(["syncer_input"], float(pumps.binlogs_waiting))
     yield queue
+
+
+def file_metrics(counts: FileCounts) -> Iterator[Metric]:
+    """Yield what became of the files of a lake or a folder; 0 for other outputs."""
+    for name, about, count in (
+        ("commits", "Commits of changes to a lake's tables, or to files.", counts.commits),
+        ("rows", "Rows written into a lake, with those that a merge wrote again.", counts.rows),
+        ("files_added", "Files begun, or added to a lake's tables.", counts.files_added),
+        ("bytes_added", "Bytes appended to files, or added to a lake.", counts.bytes_added),
+        ("files_removed", "Files expired, or taken from a lake's tables.", counts.files_removed),
+        (
+            "bytes_removed",
+            "Bytes of files expired or taken from a lake's tables, and what packing saved.",
+            counts.bytes_removed,
+        ),
+        ("compactions", "Tables whose small files became one, files packed.", counts.compactions),
+    ):
+        yield CounterMetricFamily(f"{OWN}_output_{name}", about, value=float(count))
+    about = "When the last commit of changes to a lake or to files was, Unix time; 0: none yet."
+    yield _gauge("output_last_commit_timestamp_seconds", about, counts.last_commit_s)
 
 
 def _labelled(counts: Mapping[str, int]) -> dict[Labels, float]:
@@ -253,6 +274,7 @@ class _Metrics(Collector):
         yield from pump_metrics(self._pages.pumps)
         yield from original_metrics(self._pages.pumps, progress)
         yield from left_out_metrics(progress.left_out.totals)
+        yield from file_metrics(progress.file_counts)
         lag_s = self._pages.lag_s()
         about = "How far the downstream is behind the present."
         yield GaugeMetricFamily(f"{OWN}_lag_seconds", about, value=lag_s)
@@ -261,7 +283,11 @@ class _Metrics(Collector):
             ("transactions", "Transactions committed downstream.", progress.transactions),
             ("rows", "Rows committed downstream.", progress.rows),
             ("missed_rows", "Updated or deleted rows not found there.", progress.missed_rows),
-            ("messages", "Messages made for files or topics.", progress.messages),
+            (
+                "messages",
+                "Messages made for files or topics; for a change log, blocks of changes.",
+                progress.messages,
+            ),
             ("message_bytes", "What is in these messages.", progress.message_bytes),
             ("repeated", "Transactions passed on again, left out.", progress.repeated),
         ):

@@ -202,6 +202,77 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
         ),
     ),
     (
+        "Lake and files",
+        (
+            Panel(
+                "Commits and compactions",
+                "ops",
+                (
+                    (_rate("penstock_drainer_output_commits_total", "instance"), "{{instance}}"),
+                    (
+                        _rate("penstock_drainer_output_compactions_total", "instance"),
+                        "compactions {{instance}}",
+                    ),
+                ),
+                "Each table of a lake has commits of its own; 0 where the downstream is no files.",
+            ),
+            Panel(
+                "How long ago was the last commit?",
+                "s",
+                (
+                    (
+                        "(time() - penstock_drainer_output_last_commit_timestamp_seconds) *"
+                        " (penstock_drainer_output_last_commit_timestamp_seconds > bool 0)",
+                        "{{instance}}",
+                    ),
+                ),
+                "Commits with changes: it grows while upstream is quiet, too.",
+            ),
+            Panel(
+                "Rows written into a lake",
+                "ops",
+                (
+                    (
+                        _rate("penstock_drainer_output_rows_total", "instance"),
+                        "written {{instance}}",
+                    ),
+                    (_rate("penstock_drainer_rows_total", "instance"), "changed {{instance}}"),
+                ),
+                "A merge writes again what else is in a file that it changes; an update is two"
+                " lines of a change log.",
+            ),
+            Panel(
+                "Files",
+                "ops",
+                (
+                    (
+                        _rate("penstock_drainer_output_files_added_total", "instance"),
+                        "added {{instance}}",
+                    ),
+                    (
+                        _rate("penstock_drainer_output_files_removed_total", "instance"),
+                        "removed {{instance}}",
+                    ),
+                ),
+                "What is removed from a table stays on the disk for the retention.",
+            ),
+            Panel(
+                "Bytes of files",
+                "Bps",
+                (
+                    (
+                        _rate("penstock_drainer_output_bytes_added_total", "instance"),
+                        "added {{instance}}",
+                    ),
+                    (
+                        _rate("penstock_drainer_output_bytes_removed_total", "instance"),
+                        "removed {{instance}}",
+                    ),
+                ),
+            ),
+        ),
+    ),
+    (
         "Disks and memory",
         (
             Panel(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from drainer.batching.planner import LargeStep, RowsStep, Step
 from drainer.differences.left_out import LeftOutTotals
 from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.file_counts import FileCounts
 from drainer.task.work_unit import TableRows
 from penstock.wire.binlog import MutationType
 
@@ -53,6 +54,8 @@ class Progress:
     """Which DDL waits for its job, empty when none does."""
     stand_ins: Callable[[], Mapping[str, str]] = dict
     """Collations that the downstream lacks, and those that its tables have instead."""
+    file_counts: FileCounts = field(default_factory=FileCounts)
+    """What the sink counts, where it makes files."""
     left_out: LeftOutTotals = field(init=False)
     """What does not go downstream."""
 

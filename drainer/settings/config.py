@@ -171,7 +171,7 @@ class DrainerConfig:
     sink: str = setting(
         DEFAULT_SINK,
         "downstream: sqlite:///file.db, mysql://user:password@host:port/, file:///folder, "
-        "kafka://host:9092/ or delta:///folder",
+        "kafka://host:9092/, delta:///folder, or delta:///folder?mode=changes for change logs",
     )
     initial_commit_ts: int = setting(
         0,

@@ -33,6 +33,7 @@ from itertools import accumulate, count, islice
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from drainer.sinks.checkpoint import Checkpoint, OverrideChange
+from drainer.sinks.file_counts import FileCounts
 from penstock.errors import NeedsOperator, PenstockError
 from penstock.failpoints import point
 from penstock.refused_inserts import inserted
@@ -225,6 +226,13 @@ class Gathering:
 
 
 _GATHERED_ROW_BYTES = 64
+
+
+@runtime_checkable
+class FileCountingSink(Protocol):
+    """A sink that makes files, and counts them."""
+
+    file_counts: FileCounts
 
 
 @runtime_checkable

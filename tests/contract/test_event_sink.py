@@ -198,8 +198,10 @@ class Output(InsertStream):
 
 
 def _param(name: str) -> Any:
-    marks = [pytest.mark.kafka, pytest.mark.slow] if name.startswith("kafka") else []
-    return pytest.param(name, marks=marks)
+    marks = [pytest.mark.kafka] if name.startswith("kafka") else []
+    # What is a lake's own of these promises is in test_lake_changes.py and test_lake_sink.py.
+    slow = [pytest.mark.slow] if name.startswith(("kafka", "lake")) else []
+    return pytest.param(name, marks=[*marks, *slow])
 
 
 @pytest.fixture(params=map(_param, OUTPUTS))

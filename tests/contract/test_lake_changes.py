@@ -19,7 +19,7 @@ from drainer.sinks.delta import lake as lake_module
 from drainer.sinks.delta import sink as sink_module
 from drainer.sinks.delta.lake_url import parse_delta_url
 from drainer.sinks.opening import open_event_sink, open_sink
-from drainer.sinks.protocol import EventSink
+from drainer.sinks.protocol import EventSink, FileCountingSink
 from drainer.task.events.messages import Messages
 from drainer.task.work_unit import Batch
 from penstock.errors import Malformed, NeedsOperator
@@ -160,7 +160,11 @@ STEPS = (
 
 
 @pytest.mark.parametrize(("step", "passing"), STEPS)
-@pytest.mark.parametrize("is_larger", [False, True], ids=["same", "larger"])
+@pytest.mark.parametrize(
+    "is_larger",
+    [pytest.param(False, marks=pytest.mark.slow), True],
+    ids=["same", "larger"],
+)
 def test_what_a_crash_left_is_completed_and_nothing_is_there_twice(
     log: Log, step: str, passing: int, is_larger: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,7 +249,7 @@ def test_a_type_that_earlier_changes_do_not_fit_stops_before_anything_is_done(lo
     assert log.lines() == [(before.commit_ts, 0, "insert", 1, "a")]
 
 
-@pytest.mark.parametrize("name", ["_op", "_Commit_TS"])
+@pytest.mark.parametrize("name", [pytest.param("_op", marks=pytest.mark.slow), "_Commit_TS"])
 def test_a_column_with_the_name_of_one_of_the_logs_own_is_refused(log: Log, name: str) -> None:
     sink = log.begun()
     with pytest.raises(Malformed, match="which a change log has of its own"):
@@ -261,6 +265,14 @@ def test_compaction_keeps_the_order_that_a_reader_sorts_by_and_every_state(log: 
         tidy.save_checkpoint(points[-1])
     assert len(DeltaTable(log.folder / "shop/t").file_uris()) == 1
     assert log.lines() == wanted
+    assert isinstance(tidy, FileCountingSink)
+    counts = tidy.file_counts
+    assert (counts.compactions, counts.files_removed, counts.files_added) == (1, 5, 1)
+    assert (counts.commits, counts.rows, counts.last_commit_s) == (0, 0, 0)
+    assert isinstance(sink, FileCountingSink)
+    counts = sink.file_counts
+    assert (counts.commits, counts.rows, counts.files_added) == (5, 5, 5)
+    assert counts.last_commit_s > 0
     version = log.reader.states()[points[1].commit_ts]["shop", "t"]
     assert log.lines("t", version) == wanted[:2]
 

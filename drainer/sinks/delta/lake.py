@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 
 from drainer.sinks.delta.lake_url import LakeTarget
+from drainer.sinks.file_counts import FileCounts
 from drainer.sinks.protocol import table_committed
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
@@ -38,6 +40,8 @@ _HARMLESS = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END"})
 Place = tuple[str, str]
 """A table's schema and name."""
 Work = Callable[[DeltaTable, CommitProperties], object]
+Actions = list[dict[str, Any]]
+"""What a commit says in Delta's log, line by line."""
 
 
 def app_of(cluster_id: int, mode: str) -> str:
@@ -67,6 +71,7 @@ class Lake:
         self.app = app_of(cluster_id, target.mode)
         self.versions: dict[Place, int] = {}
         """Up to which version each table is ours; of a table that is not here nothing is known."""
+        self.file_counts = FileCounts()
         self.configuration = configuration(target.retention_s)
         self._accepted = target.accepted
         self._open: dict[Place, DeltaTable] = {}
@@ -163,7 +168,7 @@ class Lake:
 
     def _sync(self, place: Place, version: int) -> None:
         for number in range(self.versions.get(place, version) + 1, version + 1):
-            sync_commit(self.path(place), number)
+            count_files(self.file_counts, sync_commit(self.path(place), number))
         self.versions[place] = version
 
     def _check(self, place: Place, table: DeltaTable) -> None:
@@ -222,20 +227,43 @@ def create_delta(
     return table
 
 
-def sync_commit(path: Path, version: int) -> None:
-    """Sync what a commit has written; what is written again since then needs none."""
+def sync_commit(path: Path, version: int) -> Actions:
+    """Sync what a commit has written, and return its actions.
+
+    What was written again since then needs no sync.
+    """
     entry = path / _LOG / f"{version:020}.json"
     if not entry.exists():
-        return  # It is so old that its entry is gone.
-    names = []
-    for line in entry.read_text().splitlines():
-        if added := json.loads(line).get("add"):
-            names.append(path / added["path"])
+        return []  # It is so old that its entry is gone.
+    actions = [json.loads(line) for line in entry.read_text().splitlines()]
+    names = [path / each["add"]["path"] for each in actions if "add" in each]
     for file in (*names, entry):
         if file.exists():
             _sync(file)
     for folder in (path, entry.parent):
         sync_folder(folder)
+    return actions
+
+
+def count_files(counts: FileCounts, actions: Actions) -> None:
+    """Count a commit, and the files that it adds to a table and takes from it."""
+    has_changes = False
+    for action in actions:
+        if added := action.get("add"):
+            counts.files_added += 1
+            counts.bytes_added += added["size"]
+            if added["dataChange"]:
+                has_changes = True
+                counts.rows += json.loads(added.get("stats") or "{}").get("numRecords", 0)
+        elif removed := action.get("remove"):
+            has_changes |= removed["dataChange"]
+            counts.files_removed += 1
+            counts.bytes_removed += removed.get("size") or 0
+        elif action.get("commitInfo", {}).get("operation") == "OPTIMIZE":
+            counts.compactions += 1
+    if has_changes:
+        counts.commits += 1
+        counts.last_commit_s = time.time()
 
 
 def _sync(file: Path) -> None:

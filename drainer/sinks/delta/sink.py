@@ -79,6 +79,7 @@ class LakeSink:
             passing=self._passing,
         )
         self.gathering = self._target.gathering
+        self.file_counts = self._lake.file_counts
 
     # --- the promise -----------------------------------------------------------------------
 

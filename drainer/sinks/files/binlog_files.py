@@ -96,6 +96,7 @@ class Tail:
         self._is_new = False
         self._last_ts = 0
         self.position: FilePosition | None = None
+        self.bytes_appended = 0
 
     def cut(self, position: FilePosition | None, last_ts: int) -> None:
         """Continue at a place, after the record of `last_ts`: what stands behind it goes.
@@ -188,6 +189,7 @@ class Tail:
 
     def _moved(self, offset: int, last_ts: int) -> None:
         assert self.position is not None
+        self.bytes_appended += offset - self.position.offset
         self.position, self._last_ts = FilePosition(self.position.file, offset), last_ts
 
     def _room(self) -> tuple[File, int]:

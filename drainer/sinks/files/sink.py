@@ -8,6 +8,7 @@ Drainer of TiDB-Binlog holds it for as long as it runs, and is waited for.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from drainer.sinks.checkpoint import (
     of_another_cluster,
     overridden,
 )
+from drainer.sinks.file_counts import FileCounts
 from drainer.sinks.files.binlog_files import Tail, binlog_files
 from drainer.sinks.files.reading import end_of
 from drainer.sinks.files.savepoint import FilePosition, Savepoint, load_savepoint, store_savepoint
@@ -66,7 +68,8 @@ class FileSink:
         self._ledger = Ledger()
         self._catalog = Catalog()
         self._tail: Tail | None = None
-        self._upkeep = Upkeep(self._target)
+        self.file_counts = FileCounts()
+        self._upkeep = Upkeep(self._target, self.file_counts)
         self._patience = Patience(
             str(self._folder),
             retry_s_max=retry_s_max,
@@ -174,6 +177,7 @@ class FileSink:
                     return saved.position
                 transaction_begun()
                 tail = self._tail_at(saved)
+                before, bytes_before = tail.position, tail.bytes_appended
                 work(tail)
                 rows_changed()
                 tail.sync()
@@ -181,12 +185,22 @@ class FileSink:
                 begin_ts = checkpoint.commit_ts if is_begin else _begin_of(saved)
                 self._store(text, tail.position, begin_ts)
                 transaction_committed()
+                self._count(before, tail.position, tail.bytes_appended - bytes_before)
                 return tail.position
 
         position = self._patience.retrying(attempt)
         self._ledger.wrote(text)
         if position is not None:
             self._upkeep.consider(position.file)
+
+    def _count(self, before: FilePosition | None, now: FilePosition | None, size: int) -> None:
+        if now is None or not size:
+            return
+        counts = self.file_counts
+        counts.commits += 1
+        counts.files_added += now.file - (-1 if before is None else before.file)
+        counts.bytes_added += size
+        counts.last_commit_s = time.time()
 
     def _own(self) -> Savepoint | None:
         """Return the savepoint; `NeedsOperator` for another cluster's, and for files without."""

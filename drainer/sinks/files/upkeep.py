@@ -15,6 +15,7 @@ import threading
 import time
 from pathlib import Path
 
+from drainer.sinks.file_counts import FileCounts
 from drainer.sinks.files.binlog_files import COMPRESSED, binlog_files
 from drainer.sinks.files.schema_file import schema_name
 from drainer.sinks.files.target import FilesTarget
@@ -31,8 +32,9 @@ _CHUNK_BYTES = 1 << 20
 class Upkeep:
     """What is due of a folder; `consider` is called with the file that is written to."""
 
-    def __init__(self, target: FilesTarget) -> None:
+    def __init__(self, target: FilesTarget, counts: FileCounts) -> None:
         self._target = target
+        self._counts = counts
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
         self._looked_s = -INTERVAL_S
@@ -72,13 +74,16 @@ class Upkeep:
             return
         for each in binlog_files(os.listdir(folder), folder):
             path = folder / each.name
-            if each.number >= live or path.stat().st_mtime > now_s - retention_s:
+            found = path.stat()
+            if each.number >= live or found.st_mtime > now_s - retention_s:
                 return  # Those that follow are younger, and a gap is to be nowhere.
             log.info("%s has expired: it is removed", path)
             (folder / schema_name(each.number)).unlink(missing_ok=True)
             path.unlink()
             path.with_name(path.name + COMPRESSED).unlink(missing_ok=True)
             sync_folder(folder)
+            self._counts.files_removed += 1
+            self._counts.bytes_removed += found.st_size
 
     def pack(self, live: int) -> None:
         """Pack full files that are not packed yet."""
@@ -109,5 +114,8 @@ class Upkeep:
         draft.rename(packed)
         sync_folder(path.parent)
         path.unlink()
-        log.info("%s is packed, %d of %d bytes", packed, packed.stat().st_size, times.st_size)
+        size = packed.stat().st_size
+        self._counts.compactions += 1
+        self._counts.bytes_removed += times.st_size - size
+        log.info("%s is packed, %d of %d bytes", packed, size, times.st_size)
         return True

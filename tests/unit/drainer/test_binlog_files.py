@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.file_counts import FileCounts
 from drainer.sinks.files.schema_file import read_schema
 from drainer.sinks.files.sink import FileSink
 from drainer.sinks.files.target import parse_files_url
@@ -25,7 +26,7 @@ from penstock.errors import Corrupt, Malformed, NeedsOperator, Retryable
 from penstock.log.files import Files
 from tests.kit.fakes.files import MemoryFiles
 from tests.kit.files import plain_reader
-from tests.kit.workloads.insert_stream import InsertStream
+from tests.kit.workloads.insert_stream import CREATE, InsertStream
 
 CLUSTER = 7
 SMALL = "max-file-size=300"
@@ -348,9 +349,35 @@ def filled(folder: Path, stream: InsertStream, options: str) -> FileSink:
     return sink
 
 
-def packed_below_the_last(folder: Path, options: str) -> None:
+def packed_below_the_last(folder: Path, options: str) -> FileCounts:
     last = max(int(path.name.split("-")[1]) for path in folder.glob("binlog-*"))
-    Upkeep(parse_files_url(f"file://{folder}?{options}")).pack(last)
+    counts = FileCounts()
+    Upkeep(parse_files_url(f"file://{folder}?{options}"), counts).pack(last)
+    return counts
+
+
+def size_of(files: list[Path]) -> int:
+    return sum(path.stat().st_size for path in files)
+
+
+def test_what_is_written_and_what_packing_saves_is_counted(
+    tmp_path: Path, stream: InsertStream
+) -> None:
+    with closing(filled(tmp_path, stream, SMALL)) as sink:
+        before = list(tmp_path.glob("binlog-*"))
+        written = sink.file_counts
+        assert (written.files_added, written.bytes_added) == (len(before), size_of(before))
+        assert written.commits == 20 + len(CREATE.split("; "))
+        commits, last_s = written.commits, written.last_commit_s
+        sink.save_checkpoint(stream.point())
+        assert (written.commits, written.last_commit_s) == (commits, last_s)
+        stream.put(sink, 21)
+        assert written.last_commit_s > last_s > 0
+    before = list(tmp_path.glob("binlog-*"))
+    bytes_before = size_of(before)
+    packed = packed_below_the_last(tmp_path, f"{SMALL}&compress=gzip")
+    assert packed.compactions == len(before) - 1
+    assert packed.bytes_removed == bytes_before - size_of(list(tmp_path.glob("binlog-*")))
 
 
 def test_full_files_are_packed_and_are_read_as_before(tmp_path: Path, stream: InsertStream) -> None:
@@ -373,7 +400,7 @@ def test_a_sink_that_closes_leaves_packing_undone_and_nothing_of_it_behind(
 ) -> None:
     filled(tmp_path, stream, SMALL).close()
     before = sorted(tmp_path.iterdir())
-    upkeep = Upkeep(parse_files_url(f"file://{tmp_path}?compress=gzip"))
+    upkeep = Upkeep(parse_files_url(f"file://{tmp_path}?compress=gzip"), FileCounts())
     upkeep.close()
     upkeep.pack(2)
     assert sorted(tmp_path.iterdir()) == before
@@ -386,10 +413,13 @@ def test_full_files_expire_oldest_first_and_never_the_one_that_is_written(
     names = sorted(path.name for path in tmp_path.glob("binlog-*"))
     for name in (*names[:2], names[3], names[-1]):
         os.utime(tmp_path / name, (0, 0))
-    upkeep = Upkeep(parse_files_url(f"file://{tmp_path}?retention=1d"))
+    counts = FileCounts()
+    two_bytes = size_of([tmp_path / name for name in names[:2]])
+    upkeep = Upkeep(parse_files_url(f"file://{tmp_path}?retention=1d"), counts)
     upkeep.expire(int(names[-1].split("-")[1]), now_s=10**9)
     # The fourth is old, too, but a gap would be before it.
     assert sorted(path.name for path in tmp_path.glob("binlog-*")) == names[2:]
+    assert (counts.files_removed, counts.bytes_removed) == (2, two_bytes)
     assert not (tmp_path / "schema-0000000000000001").exists()
     for name in names:
         if (tmp_path / name).exists():
