@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from google_crc32c import value
+
+from penstock.codes import Code
+from penstock.errors import Malformed
 from penstock.log.segments import Place
 from penstock.pb import penstock_pb2 as pb
 from pump.replicas.chain import Link
@@ -54,7 +58,7 @@ def encode_request(name: Name, request: Followed, data: bytes = b"") -> bytes:
 
 
 def decode_request(data: bytes) -> tuple[Name, Followed, bytes]:
-    """Read a `FollowRequest`; raises `DecodeError`."""
+    """Read a `FollowRequest`; raises `DecodeError`, and `Malformed` for bytes that have changed."""
     message = pb.FollowRequest.FromString(data)
     name, kind = Name.of(message.log), message.WhichOneof("request")
     if kind == "append":
@@ -106,6 +110,7 @@ def _append_message(request: Append, data: bytes) -> pb.LogAppend:
         offset=request.offset,
         needed=request.needed,
         data=data,
+        crc=value(data),
     )
     if request.previous is not None:
         message.previous.CopyFrom(link_message(request.previous))
@@ -115,6 +120,13 @@ def _append_message(request: Append, data: bytes) -> pb.LogAppend:
 
 
 def _append_of(epoch: int, message: pb.LogAppend) -> Append:
+    if message.crc != value(message.data):
+        raise Malformed(
+            f"the bytes for segment {message.segment} from offset {message.offset} on have changed"
+            " on the way: their CRC is another one",
+            hint="they are sent again; if it lasts, check memory and network of both machines",
+            code=Code.COPY_MALFORMED,
+        )
     return Append(
         epoch=epoch,
         segment=message.segment,

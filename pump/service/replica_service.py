@@ -51,6 +51,8 @@ class ReplicaService:
             name, request, sent = decode_request(data)
         except DecodeError as error:
             await abort(context, undecodable(pb.FollowRequest, data, error))
+        except PenstockError as error:
+            await abort(context, error)
         try:
             answer = await self._logs.follow(name, request, sent)
         except (PenstockError, OSError) as error:

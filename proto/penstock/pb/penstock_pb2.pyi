@@ -235,7 +235,7 @@ class LogAsk(_message.Message):
     def __init__(self) -> None: ...
 
 class LogAppend(_message.Message):
-    __slots__ = ("segment", "segment_epoch", "offset", "previous", "instead_of", "needed", "data")
+    __slots__ = ("segment", "segment_epoch", "offset", "previous", "instead_of", "needed", "data", "crc")
     SEGMENT_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_EPOCH_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -243,6 +243,7 @@ class LogAppend(_message.Message):
     INSTEAD_OF_FIELD_NUMBER: _ClassVar[int]
     NEEDED_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
+    CRC_FIELD_NUMBER: _ClassVar[int]
     segment: int
     segment_epoch: int
     offset: int
@@ -250,7 +251,8 @@ class LogAppend(_message.Message):
     instead_of: LogLinks
     needed: int
     data: bytes
-    def __init__(self, segment: _Optional[int] = ..., segment_epoch: _Optional[int] = ..., offset: _Optional[int] = ..., previous: _Optional[_Union[LogLink, _Mapping]] = ..., instead_of: _Optional[_Union[LogLinks, _Mapping]] = ..., needed: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+    crc: int
+    def __init__(self, segment: _Optional[int] = ..., segment_epoch: _Optional[int] = ..., offset: _Optional[int] = ..., previous: _Optional[_Union[LogLink, _Mapping]] = ..., instead_of: _Optional[_Union[LogLinks, _Mapping]] = ..., needed: _Optional[int] = ..., data: _Optional[bytes] = ..., crc: _Optional[int] = ...) -> None: ...
 
 class PrependPiece(_message.Message):
     __slots__ = ("log", "epoch", "link", "data")

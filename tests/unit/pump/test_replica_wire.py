@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.errors import Malformed
 from penstock.log.segments import Place
 from pump.replicas.chain import Link
 from pump.replicas.messages import Append, Ask, Have, Refusal, Standing
@@ -64,3 +66,11 @@ def test_an_answer_arrives_as_it_was_sent(
     arrived = decode_answer(encode_answer(epoch, answer))
     assert arrived == answer
     assert type(arrived) is type(answer)
+
+
+def test_bytes_that_changed_on_the_way_are_refused_with_their_place() -> None:
+    request = Append(4, 7, 4, 100, 105, None, None, 0)
+    sent = encode_request(Name(77, "pump-1", "d1"), request, b"bytes")
+    assert decode_request(sent)[2] == b"bytes"
+    with pytest.raises(Malformed, match="segment 7 from offset 100"):
+        decode_request(sent.replace(b"bytes", b"bytez"))
