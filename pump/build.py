@@ -295,8 +295,8 @@ class _Doorkeeper(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def service(self, details: Any) -> Any:
         """Return a handler that refuses; None lets the call through."""
-        service = details.method[: details.method.rindex("/") + 1]
-        if not self._entrance.problem or service in self._entrance.let_in:
+        service, slash, _ = details.method.rpartition("/")
+        if not self._entrance.problem or service + slash in self._entrance.let_in:
             return None
         return grpc.stream_stream_rpc_method_handler(self._refuse)
 

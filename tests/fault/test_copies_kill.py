@@ -89,6 +89,7 @@ class Death:
             time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_pump_that_dies_before_writers_hear_of_what_its_copy_has_loses_nothing(
     trio: Trio, etcd_server: EtcdServer, tmp_path: Path
 ) -> None:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.fault
 WRITERS = 6
 
 
-@pytest.mark.parametrize("kills", [6, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_kills_under_load_lose_nothing(
     etcd: Any, etcd_server: EtcdServer, pump_factory: Callable[..., PumpProcess], kills: int
 ) -> None:

@@ -28,7 +28,8 @@ def _alter(writer: RandomWriter, round_number: int) -> None:
         writer.execute_ddl(f"CREATE TABLE shop.extra_{round_number} (id INT PRIMARY KEY)")
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(12, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [1, 12])
 def test_an_audit_that_is_killed_again_and_again_has_each_change_once(
     etcd: Any, etcd_server: EtcdServer, pump_factory: MakePump, tmp_path: Path, kills: int
 ) -> None:
