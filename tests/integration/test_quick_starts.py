@@ -75,5 +75,15 @@ def test_changes_are_messages_of_a_kafka_after_few_commands(
     assert INSTALLING + page.typed <= COMMANDS_MAX
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lake.md", "files.md"])
+def test_tables_are_in_a_lake_and_changes_in_files_after_few_commands(
+    reader: Callable[..., Reader], name: str
+) -> None:
+    page = reader(name)
+    page.follow()
+    assert INSTALLING + page.typed <= COMMANDS_MAX
+
+
 def test_a_program_reads_what_another_one_writes(reader: Callable[..., Reader]) -> None:
     reader("../reading.md").follow()
