@@ -91,6 +91,9 @@ class PumpNode:
     open_prewrites: float | None = None
     purge: str = ""
     closing: str = ""
+    copies_on: str = ""
+    """The Pumps whose disks have its log; empty with one copy."""
+    copies_problem: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,6 +307,8 @@ def _pump(node: NodeStatus, seen: Observation, rates: _Rates) -> PumpNode:
         open_prewrites=number(facts, "storage_unmatched"),
         purge=text(facts, "purge"),
         closing=text(facts, "closing"),
+        copies_on=text(facts, "copies_on"),
+        copies_problem=text(facts, "copies_problem"),
     )
 
 
@@ -497,6 +502,13 @@ def _drainer_concerns(drainer: DrainerNode) -> Iterator[Concern]:
 def _pump_concerns(pump: PumpNode) -> Iterator[Concern]:
     if pump.closing:
         yield Concern(level=Level.NOTE, title=f"Pump {pump.name} is leaving", detail=pump.closing)
+    if pump.copies_problem:
+        yield Concern(
+            level=Level.WATCH,
+            title=f"The log of Pump {pump.name} has too few copies",
+            detail=f"It is on {pump.copies_on}. {pump.copies_problem}.",
+            remedy="start the Pumps that are down, or one more: a copy joins by itself",
+        )
     if pump.word == "paused":
         yield Concern(
             level=Level.WATCH,

@@ -244,6 +244,18 @@ def test_purging_waits_for_the_drainer_that_is_furthest_behind() -> None:
     assert "No Drainer needs" in seen(alone).purge_waits_for
 
 
+def test_a_pump_whose_log_has_too_few_copies_is_named_with_what_it_waits_for() -> None:
+    facts = pump_facts(
+        copies_on="pump-1", copies_problem="1 of 2 copies of this Pump's log are there"
+    )
+    state = seen(cluster(answers={(PUMP, "pump-1"): Answer(facts=facts)}))
+    (concern,) = [each for each in state.concerns if "too few copies" in each.title]
+    assert concern.title == "The log of Pump pump-1 has too few copies"
+    assert concern.detail == "It is on pump-1. 1 of 2 copies of this Pump's log are there."
+    whole = {(PUMP, "pump-1"): Answer(facts=pump_facts(copies_on="pump-1, pump-2"))}
+    assert not any("too few copies" in title for title in titles(seen(cluster(answers=whole))))
+
+
 def test_a_gap_is_said_as_long_as_it_is_recorded() -> None:
     listing = Listing(
         pumps=[node("pump-1")],
