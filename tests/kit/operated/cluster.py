@@ -41,6 +41,7 @@ from pump.store.record import PurgedRange
 from pump.store.storage import Storage
 from pumpclient import binlogctl
 from pumpclient.binlogctl import nodes, states
+from tests.kit.fakes.log_entries import MemoryLogEntries
 from tests.kit.fakes.registry import MemoryRegistry
 from tests.kit.fakes.storage import commit, die, fake, opened, prewrite, rollback, write
 
@@ -636,6 +637,7 @@ def _commands_reach(cluster: Cluster, loop: Any) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nodes, "etcd", SimpleNamespace(connect=lambda *_, **__: client))
         patch.setattr(nodes, "Registry", lambda _: cluster.registry)
+        patch.setattr(nodes, "EtcdLogEntries", lambda _: MemoryLogEntries())
         patch.setattr(nodes, "open_oracle", lambda *_, **__: cluster.time)
         patch.setattr(nodes, "open_channel", channel)
         patch.setattr(nodes, "_STUBS", stubs)
