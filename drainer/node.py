@@ -27,6 +27,7 @@ from drainer.build import (
     StoppedEarly,
     build_active,
     build_components,
+    insist,
     with_new_sink,
 )
 from drainer.cluster.presence import Presence
@@ -136,7 +137,7 @@ async def _be_active(
             # The writer of now is waited for if it can be seen; else there is something to mend.
             stored = await components.thread.call(components.sink.load_checkpoint)
             find = functools.partial(run_named, components.etcd, stored.writer if stored else "")
-            if await asyncio.to_thread(find) is None:
+            if await insist(stop, "who writes the downstream now", find) is None:
                 raise
             log.error("this Drainer writes no more: %s [%s]", error.problem, error.code)
             return End.REPLACED

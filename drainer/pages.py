@@ -157,7 +157,7 @@ def file_metrics(counts: FileCounts) -> Iterator[Metric]:
         ),
         ("compactions", "Tables whose small files became one, files packed.", counts.compactions),
     ):
-        yield CounterMetricFamily(f"{OWN}_output_{name}", about, value=float(count))
+        yield _counter(f"output_{name}", about, count)
     about = "When the last commit of changes to a lake or to files was, Unix time; 0: none yet."
     yield _gauge("output_last_commit_timestamp_seconds", about, counts.last_commit_s)
 
@@ -168,6 +168,10 @@ def _labelled(counts: Mapping[str, int]) -> dict[Labels, float]:
 
 def _gauge(name: str, about: str, value: float) -> Metric:
     return GaugeMetricFamily(f"{OWN}_{name}", about, value=float(value))
+
+
+def _counter(name: str, about: str, count: int) -> Metric:
+    return CounterMetricFamily(f"{OWN}_{name}", about, value=float(count))
 
 
 def _counts(name: str, about: str, values: Mapping[Labels, float], *labels: str) -> Metric:
@@ -291,7 +295,7 @@ class _Metrics(Collector):
             ("message_bytes", "What is in these messages.", progress.message_bytes),
             ("repeated", "Transactions passed on again, left out.", progress.repeated),
         ):
-            yield CounterMetricFamily(f"{OWN}_{name}", about, value=float(count))
+            yield _counter(name, about, count)
         for name, took_s in (("generate", progress.generate_s), ("commit", progress.commit_s)):
             about = f"What the last batch took to {name}."
             yield GaugeMetricFamily(f"{OWN}_last_batch_{name}_seconds", about, value=took_s)

@@ -2,7 +2,7 @@
 
     connect ──> Pull(after what was received last) ──> batches ──> the merge
        ^                                                  │ error, silence, end of stream
-       └────────────── 100 ms … 1 s later ────────────────┘
+       └── 100 ms … 1 s later, or when it is elsewhere ───┘
 
 Where the merge waits for this Pump, it is asked to move on: a fake binlog comes in the stream.
 What was received is never asked for again, what was not is: a broken stream loses and repeats
@@ -16,7 +16,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
@@ -92,7 +92,8 @@ class Puller:
     def __init__(self, pump: str, address: str, who: Who, receiver: Receiver) -> None:
         """Prepare to pull from the Pump `pump`, which listens at `address`."""
         self.pump = pump
-        self.address = address
+        self._address = address
+        self._moved = asyncio.Event()
         self.problem = "not connected yet"
         self._who = who
         self._receiver = receiver
@@ -129,7 +130,21 @@ class Puller:
                     self._batch_bytes_max = max(self._batch_bytes_max // 4, BATCH_BYTES_MIN)
                 self._lost(f"nothing arrived for {self._who.silence_s_max:.0f} s")
             pause_s = self._who.retry_s_min if got else min(pause_s * 2, RETRY_S_MAX)
-            await asyncio.sleep(pause_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._moved.wait()
+            self._moved.clear()
+
+    @property
+    def address(self) -> str:
+        """Where the Pump is reached now; one that is elsewhere is connected to without a pause."""
+        return self._address
+
+    @address.setter
+    def address(self, address: str) -> None:
+        if address != self._address:
+            self._address = address
+            self._moved.set()
 
     def ask(self, past_ts: int) -> None:
         """Ask the Pump to move its stream on past `past_ts`; nothing waits for the answer.

@@ -260,6 +260,24 @@ DAMAGES = [
 ]  # fmt: skip
 
 
+def test_a_checkpoint_that_comes_while_there_was_none_is_not_that_of_another_cluster(
+    downstream: Downstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faster, slower, point = downstream.open(), downstream.open(), downstream.point()
+    assert faster.load_checkpoint() is None
+    begun = iter([lambda: faster.save_checkpoint(point)])
+    looked = type(slower)._stored  # type: ignore[attr-defined]
+
+    def stored(sink: SqlSink, *how: Any) -> str | None:
+        found: str | None = looked(sink, *how)
+        if sink is slower:
+            next(begun, lambda: None)()
+        return found
+
+    monkeypatch.setattr(type(slower), "_stored", stored)
+    assert slower.load_checkpoint() == point
+
+
 def test_a_damaged_checkpoint_is_refused_and_never_taken_for_none(
     downstream: Downstream,
 ) -> None:

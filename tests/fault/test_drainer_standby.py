@@ -109,7 +109,10 @@ def test_a_hand_over_changes_who_writes_and_back_again(
 
 
 @pytest.mark.slow
-def test_a_frozen_drainer_is_replaced_and_stands_by_when_it_wakes(replication: Replication) -> None:
+@pytest.mark.parametrize("etcd_is_away", [False, True])
+def test_a_frozen_drainer_is_replaced_and_stands_by_when_it_wakes(
+    replication: Replication, etcd_server: EtcdServer, etcd_is_away: bool
+) -> None:
     one = replication.start(spark_tasks=1)
     two = replication.add_drainer(spark_tasks=1, started=False)
     writer = replication.begin(seed=33)
@@ -118,7 +121,12 @@ def test_a_frozen_drainer_is_replaced_and_stands_by_when_it_wakes(replication: R
     _stands_by(two)
     one.freeze()
     _continues(replication.etcd, two, writer.transact(10))
+    if etcd_is_away:
+        etcd_server.freeze()
     one.thaw()
+    if etcd_is_away:
+        one.wait_for("cannot get who writes the downstream now", _BUSY_S)
+        etcd_server.thaw()
     one.wait_for("this Drainer writes no more(.|\n)*this Drainer stands by", 60)
     two.wait_until(writer.transact(10))
     assert one.is_running

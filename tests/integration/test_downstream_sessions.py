@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deploy.local.programs import program
-from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.checkpoint import Checkpoint, TakenOver
 from drainer.sinks.mysql.sink import MysqlSink
 from drainer.sinks.opening import open_table_sink
 from drainer.sinks.protocol import Partitions, RowStatement, Split, SqlSink
@@ -249,3 +249,18 @@ def test_a_statement_without_an_answer_is_tried_again_and_a_ddl_is_waited_for(
         altered.result(120)
         assert "trying again" not in caplog.text
     assert mariadb.query("SELECT * FROM shop.t") == [(1, None)]
+
+
+def test_of_two_that_store_the_first_checkpoint_at_once_one_learns_of_the_other(
+    mariadb: MariadbServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faster, slower = opened(mariadb), opened(mariadb)
+    with closing(faster), closing(slower):
+        begun = iter([lambda: faster.save_checkpoint(Checkpoint(11, 0))])
+        # Both have looked for a row that they could lock, and there was none.
+        monkeypatch.setattr(
+            "drainer.sinks.mysql.sink.transaction_begun", lambda: next(begun, lambda: None)()
+        )
+        with pytest.raises(TakenOver, match="another Drainer"):
+            slower.save_checkpoint(Checkpoint(12, 0))
+        faster.save_checkpoint(Checkpoint(13, 0))

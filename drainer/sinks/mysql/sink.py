@@ -259,7 +259,7 @@ class MysqlSink:
                 self._fences.take(connection)
             transaction_begun()
             work(connection)
-            self._store(connection, text, is_first=self._ledger.has_no_row)
+            self._store_own(connection, text)
             checkpoint_stored()
             connection.commit()
             transaction_committed()
@@ -363,6 +363,9 @@ class MysqlSink:
                 cursor.execute(f"SELECT clusterID FROM {self._table} ORDER BY 1 LIMIT 3")  # noqa: S608
                 others = [row[0] for row in cursor.fetchall()]
             if others:
+                # Our own may be among them by now: another Drainer begins here, too.
+                stored = self._stored(connection, "")
+            if others and stored is None:
                 raise of_another_cluster(self._cluster_id, others, "checkpoint-table")
         return stored
 
@@ -370,6 +373,18 @@ class MysqlSink:
         where = f"WHERE clusterID = {self._cluster_id}{lock}"
         row = one(connection, f"SELECT checkPoint FROM {self._table} {where}")  # noqa: S608
         return (row[0] or "") if row else None  # A row without text is no checkpoint.
+
+    def _store_own(self, connection: Connection, text: str) -> None:
+        """Store our checkpoint; `TakenOver` when another Drainer has stored the first one.
+
+        A row that is not there yet cannot be locked: two that begin at once both find none.
+        """
+        try:
+            self._store(connection, text, is_first=self._ledger.has_no_row)
+        except pymysql.err.MySQLError as error:
+            if self._ledger.has_no_row and code_of(error) == ER.DUP_ENTRY:
+                self._ledger.check(self._stored(connection, " FOR UPDATE"))
+            raise
 
     def _store(self, connection: Connection, text: str, *, is_first: bool) -> None:
         value = "'" + text.replace("'", "''") + "'"

@@ -246,7 +246,11 @@ class SqliteSink:
         stored = self._stored(connection)
         if stored is None:
             found = connection.execute(f"SELECT clusterID FROM {_TABLE} LIMIT 3")  # noqa: S608
-            if others := [row[0] for row in found]:
+            others = [row[0] for row in found]
+            if others:
+                # Our own may be among them by now: another Drainer begins here, too.
+                stored = self._stored(connection)
+            if others and stored is None:
                 raise of_another_cluster(self._cluster, others, "file")
         return stored
 

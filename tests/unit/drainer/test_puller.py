@@ -206,6 +206,28 @@ def test_a_pump_that_comes_back_is_pulled_within_a_second_from_where_it_was() ->
     run(test)
 
 
+def test_a_pump_that_is_elsewhere_is_pulled_there_without_a_pause() -> None:
+    async def test() -> None:
+        before, after, received = FakePump(1, 2), FakePump(1, 2, 3), Received()
+        await before.start()
+        await after.start()
+        puller = Puller("p", before.address, replace(WHO, retry_s_min=60.0), received)
+        puller.on_break = received.broke
+        task = asyncio.create_task(puller.run())
+        await received.until(2)
+        await before.stop()
+        await until(lambda: received.breaks > 0)
+        puller.address = after.address
+        await received.until(3)
+        assert after.asked == [2]
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        await after.stop()
+
+    run(test)
+
+
 @pytest.mark.parametrize(
     "code",
     [
