@@ -38,6 +38,7 @@ from google_crc32c import value
 from penstock.codes import Code
 from penstock.errors import Corrupt, Malformed, Retryable
 from penstock.log.files import DRAFT, File, Files, OsFiles
+from penstock.log.mending import Patch
 from penstock.log.segment import (
     BEGIN,
     BrokenAt,
@@ -60,6 +61,8 @@ _MARK = struct.Struct("<4sIQ")
 _CRC = struct.Struct("<I")
 assert _MARK.size == 16  # The table above is the contract.
 
+_SYNCED_EVERY_BYTES = 8 << 20
+"""Of an older segment: what is synced at once, for live groups may wait for that."""
 _HINT = "the primary has a defect, is a newer Penstock, or its bytes were changed on the way"
 
 
@@ -95,6 +98,29 @@ class CopiedLog:
     def links(self) -> list[tuple[int, int, int]]:
         """Return number, epoch and end of each segment, oldest first."""
         return [(s.number, s.epoch, s.end) for _, s in sorted(self._segments.items())]
+
+    def find(self, number: int) -> Segment | None:
+        """Return what is known of a segment; None if there is none."""
+        return self._segments.get(number)
+
+    def put_back(self, segment: Segment, patch: Patch) -> None:
+        """Write frames in their place in a segment that was found, and sync; raise `WriteFailed`.
+
+        Raises `Retryable` if that segment is not there any more, or ends before them.
+        """
+        if self.find(segment.number) is not segment or segment.end < patch.offset + len(patch.data):
+            raise Retryable(
+                f"{segment.path} has changed since it was read", code=Code.COPY_NOT_FOLLOWED
+            )
+        try:
+            file = self._files.open(segment.path, writable=True)
+            try:
+                file.write([patch.data], patch.offset)
+                file.sync()
+            finally:
+                file.close()
+        except OSError as error:
+            raise WriteFailed(segment.path, error) from error
 
     def write(self, segment: int, epoch: int, offset: int, data: bytes) -> None:
         """Write `data` at the end of the log; `sync` makes them durable.
@@ -246,7 +272,7 @@ class OlderSegment:
         self.number, self._epoch, self.end = link
         self.path = folder / f"{self.number:06d}.{serial}{DRAFT}"
         self._files = files
-        self._size = 0
+        self._size = self._synced = 0
         with self._as_write_failed():
             files.names(folder)  # Creates it.
             self._file = files.create(self.path)
@@ -257,7 +283,10 @@ class OlderSegment:
             raise _malformed(f"more than the {self.end} bytes of segment {self.number}")
         with self._as_write_failed():
             self._file.write([data], self._size)
-        self._size += len(data)
+            self._size += len(data)
+            if self._size - self._synced >= _SYNCED_EVERY_BYTES:
+                self._file.sync()
+                self._synced = self._size
 
     def finish(self) -> None:
         """Check every frame, and return once all is on the disk; `Malformed`, `WriteFailed`."""
@@ -287,6 +316,33 @@ class OlderSegment:
             yield
         except OSError as error:
             raise WriteFailed(self.path, error) from error
+
+
+def set_aside(files: Files, folder: Path, aside: Path) -> tuple[int, int]:
+    """Move all files of a copy to `aside`, the last segment first, durably.
+
+    Returns how many there were, and their bytes; raises `WriteFailed`. What a crash leaves here is
+    the beginning of the copy, whole or damaged. Files of the same names that are in `aside` go.
+    """
+    try:
+        files.names(aside)  # Creates it.
+        names = sorted(files.names(folder), reverse=True)
+        size = sum(_size(files, folder / name) for name in names)
+        for name in names:
+            files.rename(folder / name, aside / name)
+            files.sync_folder(aside)
+            files.sync_folder(folder)
+    except OSError as error:
+        raise WriteFailed(folder, error) from error
+    return len(names), size
+
+
+def _size(files: Files, path: Path) -> int:
+    file = files.open(path)
+    try:
+        return file.size()
+    finally:
+        file.close()
 
 
 def received_head(data: bytes, number: int, epoch: int) -> Head:
@@ -321,7 +377,7 @@ def _trim(files: Files, sealed: Segment) -> None:
 
 
 def _open_live(files: Files, folder: Path, last: Segment) -> File:
-    mark = _read_mark(files, folder)
+    mark = read_mark(files, folder)
     file = files.open(last.path, writable=True)
     try:
         since = mark.offset if mark is not None and mark.segment == last.number else None
@@ -335,7 +391,8 @@ def _open_live(files: Files, folder: Path, last: Segment) -> File:
     return file
 
 
-def _read_mark(files: Files, folder: Path) -> Place | None:
+def read_mark(files: Files, folder: Path) -> Place | None:
+    """Return where a part begins whose frames prove nothing; None if no such one was written."""
     path = folder / _MARK_FILE
     if _MARK_FILE not in files.names(folder):
         return None

@@ -30,7 +30,14 @@ DRAFT = ".new"
 """What the name of a file that is still being written ends with."""
 
 
-class File(Protocol):
+class Readable(Protocol):
+    """What only reads, at explicit offsets."""
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return up to `length` bytes from `offset`; fewer only at the end of the file."""
+
+
+class File(Readable, Protocol):
     """One open file; all offsets are explicit, so that threads may share it."""
 
     path: Path
@@ -55,6 +62,9 @@ class File(Protocol):
 
         To sync what is written there then is cheaper: the file's length need not be synced, too.
         """
+
+    def forget(self, offset: int, length: int) -> None:
+        """Have a later read of these bytes come from the disk, as far as that can be asked for."""
 
     def close(self) -> None:
         """Give the descriptor back; a second call does nothing."""
@@ -151,6 +161,11 @@ class OsFile:
                     os.posix_fallocate(self._descriptor, size, more)
                     return size_bytes
         return size
+
+    def forget(self, offset: int, length: int) -> None:
+        """Ask the kernel to drop what it has of these bytes; what is not on the disk stays."""
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(self._descriptor, offset, length, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
         """Give the descriptor back; a second call does nothing."""

@@ -28,6 +28,7 @@ which is `Corrupt`.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import struct
 from collections.abc import Iterator
@@ -40,7 +41,7 @@ from google_crc32c import extend, value
 from penstock import failpoints
 from penstock.codes import Code
 from penstock.errors import Corrupt, NeedsOperator
-from penstock.log.files import File, Files
+from penstock.log.files import File, Files, Readable
 from penstock.log.frame import (
     CHECKED_SIZE,
     HEADER,
@@ -65,7 +66,7 @@ assert BEGIN == 32  # The tables above are the contract.
 assert _CHECKED_WITH_EPOCH.size == _CHECKED.size
 
 CHUNK_BYTES = 4 << 20
-_BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 1 << 20
 """Small enough for a processor's cache, which is where its payloads are copied from."""
 
 _header_synced = failpoints.point("log.rotate.header_synced")
@@ -149,17 +150,20 @@ def create_segment(files: Files, folder: Path, head: Head) -> tuple[Segment, Fil
     checked = head.encoded()
     seed = value(checked)
     path = folder / segment_name(head.number)
-    file = files.create(path.with_suffix(".new"))
+    draft = path.with_suffix(".new")
+    file = files.create(draft)
     try:
         file.write([checked + _CRC.pack(seed)], 0)
         file.sync()
         _header_synced()
-        files.rename(path.with_suffix(".new"), path)
+        files.rename(draft, path)
         _renamed()
         files.sync_folder(folder)
         _created()
     except OSError:
         file.close()
+        with contextlib.suppress(OSError):  # It may have its name by now, and stays.
+            files.remove(draft)
         raise
     file.path = path
     return head.segment(path, seed), file
@@ -208,7 +212,7 @@ class BrokenAt(Exception):
         self.what = what
 
 
-def walk(file: File, begin: int, end: int, seed: int) -> Iterator[tuple[int, Frame]]:
+def walk(file: Readable, begin: int, end: int, seed: int) -> Iterator[tuple[int, Frame]]:
     """Yield every frame from `begin` to `end` with its offset; raise `BrokenAt`."""
     place = begin
     while place < end:
@@ -240,14 +244,16 @@ class Block(NamedTuple):
     """What the last frame says of the file."""
 
 
-def blocks(file: File, begin: int, end: int, seed: int) -> Iterator[Block]:
+def blocks(
+    file: Readable, begin: int, end: int, seed: int, block_bytes: int = BLOCK_BYTES
+) -> Iterator[Block]:
     """Yield all frames from `begin` to `end`, then raise `BrokenAt` if they stop before that.
 
     `walk` says more of each frame, at three times the cost: this is what a start reads with.
     """
     unpack, crc, place = HEADER.unpack_from, value, begin
     while place < end:
-        chunk = file.read(place, min(_BLOCK_BYTES, end - place))
+        chunk = file.read(place, min(block_bytes, end - place))
         at, synced, size = 0, 0, len(chunk)
         offsets: list[int] = []
         payloads: list[bytes] = []
@@ -284,7 +290,7 @@ def blocks(file: File, begin: int, end: int, seed: int) -> Iterator[Block]:
             raise broken
 
 
-def read_large(file: File, place: int, end: int, seed: int) -> Frame:
+def read_large(file: Readable, place: int, end: int, seed: int) -> Frame:
     """Return the frame at `place`, whatever its size; raise `BrokenAt`."""
     header = decode_header(file.read(place, HEADER_SIZE), 0, offset=place, seed=seed)
     if header is None:
@@ -360,7 +366,7 @@ def written_bytes(file: File, begin: int, end: int) -> int:
 
 def _check_known(file: File, segment: Segment, known_end: int, size: int) -> None:
     """Raise unless a frame ends at `known_end`, for the file's length alone says nothing of it."""
-    last = _last_frame_end(file, known_end, segment.seed)
+    last = last_frame_end(file, known_end, segment.seed)
     if last == known_end:
         return
     if written_bytes(file, last, size):
@@ -393,7 +399,7 @@ def _frame_end(file: File, place: int, seed: int) -> int:
     return place + HEADER_SIZE + (header.length if header is not None else 0)
 
 
-def _last_frame_end(file: File, before: int, seed: int) -> int:
+def last_frame_end(file: Readable, before: int, seed: int) -> int:
     """Return the largest place up to `before` where a frame ends; `BEGIN` if none does."""
     high = before
     while high > BEGIN:

@@ -6,9 +6,7 @@
 One thread appends; any number read, at positions that an append returned and a `sync` made
 durable. The files are numbered without gaps, each as long as its successor says.
 
-A pull wants a Prewrite here and a Commit a little further on, thousands of times: with one `pread`
-for each block of 128 KiB, which serves many neighbouring records, the system calls all but vanish;
-what is large is read by itself. See files.py for why there is no map.
+What a read finds damaged is mended first, where `mend_with` says how.
 
 The live file is longer than what is in it: it is extended in steps, by zeros, so that a sync has
 its bytes to see to and not its length, too (on ext4 two thirds of the time). A clean stop and a
@@ -21,22 +19,19 @@ would only return a false success: they are abandoned, and the next append begin
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import logging
-import struct
-import threading
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
-
-from google_crc32c import value
 
 from penstock import failpoints
 from penstock.codes import Code
 from penstock.errors import Corrupt, Retryable
 from penstock.log.files import File, Files, OsFiles
-from penstock.log.frame import HEADER_SIZE, PAYLOAD_CRC_AT, encode_frames
+from penstock.log.frame import HEADER_SIZE, encode_frames
+from penstock.log.payload_reader import PayloadReader, Unreadable
 from penstock.log.segment import (
     BEGIN,
     BrokenAt,
@@ -98,8 +93,9 @@ class Segments:
         self._extended = self._live.end  # The live file's length, if that is more than its end.
         self._spent = False  # True once the live file must not be written to again.
         self._marked = True  # True while nothing lies after the last clean-stop mark.
-        self._reader = Reader(folder, files)
-        self.largest_ts = self._live.earlier_largest_ts
+        self._reader = PayloadReader(folder, files)
+        self._mend: Callable[[int], bool] = lambda number: False
+        self._synced_largest_ts = self.largest_ts = self._live.earlier_largest_ts
         """The largest timestamp in the log; the one that opens it raises this to what they know."""
 
     @classmethod
@@ -197,6 +193,8 @@ class Segments:
         # What `Position(…)` does, at a fifth of the cost: this is the hottest path of a Pump.
         found = zip(itertools.repeat(live.number), ends, lengths, strict=False)
         positions = list(map(_new, itertools.repeat(Position), found))
+        if live.end == live.synced:
+            self._synced_largest_ts = self.largest_ts
         live.end = end
         self.largest_ts = max(self.largest_ts, largest_ts)
         self._marked = False
@@ -223,6 +221,10 @@ class Segments:
             self._file.sync()
         except OSError as error:
             self._spent = True
+            if live.end > live.synced:
+                # Else the next header would say that more is before it than there is, and a Drainer
+                # that lacks nothing would be refused as one for which it is purged.
+                self.largest_ts = self._synced_largest_ts
             live.end = live.synced
             log.error("%s: sync failed, abandoning the file at offset %d", live.path, live.end)
             raise WriteFailed(live.path, error) from error
@@ -233,8 +235,29 @@ class Segments:
         return self.read_many([position])[0]
 
     def read_many(self, positions: Sequence[tuple[int, int, int]]) -> list[bytes]:
-        """Return the payloads at `positions`, best given roughly in the order of the log."""
-        return self._reader.read_many(positions)
+        """Return the payloads at `positions`, best given roughly in the order of the log.
+
+        What is damaged is mended first, if that can be; this may then take seconds.
+        """
+        tried: set[int] = set()
+        while True:
+            try:
+                return self._reader.read_many(positions)
+            except (Corrupt, Unreadable) as error:
+                number = int(Path(error.path).stem)
+                if isinstance(error, Unreadable) and error.errno != errno.EIO:
+                    raise
+                if number in tried or not self._mend(number):
+                    raise
+                tried.add(number)
+
+    def mend_with(self, mend: Callable[[int], bool]) -> None:
+        """Have a damaged segment mended before a read of it fails; False if that did not help."""
+        self._mend = mend
+
+    def find(self, number: int) -> Segment | None:
+        """Return what is known of a segment; None for one that is not there any more."""
+        return self._segments.get(number)
 
     def read_bytes(self, number: int, begin: int, end: int) -> bytes:
         """Return the bytes of a segment as they are; `Retryable` if they cannot be read."""
@@ -411,90 +434,3 @@ def _seal(files: Files, segment: Segment, successor: Segment) -> None:
             str(segment.path), size, f"the file ends here, but {known}", code=Code.SEGMENT_CUT_SHORT
         )
     segment.end = segment.synced = successor.previous_end
-
-
-_CRC = struct.Struct("<I")
-_FILES_MAX = 128
-_BLOCK_BITS = 17
-_BLOCK_BYTES = 1 << _BLOCK_BITS
-_BLOCKS_MAX = 256
-"""Blocks that one call keeps: 32 MiB."""
-
-_ALONE_BYTES = 32 << 10
-"""From this length on a block would mostly be read to be thrown away."""
-
-
-class Reader:
-    """Open segments, the least recently used of which are closed; for any number of threads."""
-
-    def __init__(self, folder: Path, files: Files) -> None:
-        self._folder = folder
-        self._files = files
-        self._open: OrderedDict[int, File] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def read_many(self, positions: Sequence[tuple[int, int, int]]) -> list[bytes]:
-        """Return the payloads at `positions`, in that order.
-
-        Raises `Corrupt` for bytes that have changed, `Retryable` when the disk fails.
-        """
-        payloads: list[bytes] = []
-        blocks: dict[int, bytes] = {}
-        unpack, mask = _CRC.unpack_from, _BLOCK_BYTES - 1
-        crc_before = HEADER_SIZE - PAYLOAD_CRC_AT
-        for segment, offset, length in positions:
-            begin = (offset & mask) + HEADER_SIZE
-            end = begin + length
-            if length >= _ALONE_BYTES or end > _BLOCK_BYTES:
-                block = self.read(segment, offset, HEADER_SIZE + length)
-                begin, end = HEADER_SIZE, HEADER_SIZE + length
-            else:
-                key = segment << 48 | offset >> _BLOCK_BITS
-                if key not in blocks:
-                    if len(blocks) >= _BLOCKS_MAX:
-                        blocks.clear()
-                    blocks[key] = self.read(segment, offset & ~mask, _BLOCK_BYTES)
-                block = blocks[key]
-            payload = block[begin:end]
-            if len(block) < end or unpack(block, begin - crc_before)[0] != value(payload):
-                path = self._folder / segment_name(segment)
-                raise Corrupt(
-                    str(path),
-                    offset,
-                    f"the {length} bytes stored here have changed",
-                    code=Code.SEGMENT_DAMAGED,
-                )
-            payloads.append(payload)
-        return payloads
-
-    def file(self, number: int) -> File:
-        """Return segment `number`, open for reading; raise `OSError`."""
-        with self._lock:
-            file = self._open.get(number)
-            if file is None:
-                file = self._open[number] = self._files.open(self._folder / segment_name(number))
-                if len(self._open) > _FILES_MAX:  # Closed when its last reader is done.
-                    self._open.popitem(last=False)
-            else:
-                self._open.move_to_end(number)
-            return file
-
-    def forget(self, number: int) -> None:
-        """Let go of one segment."""
-        with self._lock:
-            self._open.pop(number, None)
-
-    def forget_all(self) -> None:
-        """Let go of all segments."""
-        with self._lock:
-            self._open.clear()
-
-    def read(self, number: int, offset: int, length: int) -> bytes:
-        """Return bytes of a segment, fewer only at its end; `Retryable` if the disk fails."""
-        try:
-            return self.file(number).read(offset, length)
-        except OSError as error:
-            path = self._folder / segment_name(number)
-            raise Retryable(
-                f"{path}, offset {offset}: cannot be read: {error}", code=Code.LOG_UNREADABLE
-            ) from error

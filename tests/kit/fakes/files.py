@@ -108,6 +108,9 @@ class MemoryFile:
             self.node.write(bytes(more), size)
         return self.size()
 
+    def forget(self, offset: int, length: int) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
@@ -152,6 +155,8 @@ class MemoryFiles:
 
     def rename(self, old: Path, new: Path) -> None:
         self.check("rename", old)
+        if old not in self.nodes:
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(old))
         self.nodes[new] = self.nodes.pop(old)
 
     def remove(self, path: Path) -> None:

@@ -62,6 +62,20 @@ def test_a_file_larger_than_the_blocks_of_a_read_comes_back_whole(tmp_path: Path
     again.close()
 
 
+def test_what_a_failed_sync_abandons_is_not_said_to_be_in_the_log() -> None:
+    files = MemoryFiles()
+    segments = opened(files)
+    stored(segments, b"kept", largest_ts=5)
+    segments.append([b"lost"], largest_ts=8)
+    segments.append([b"lost, too"], largest_ts=9)
+    files.fail_once("sync")
+    with pytest.raises(WriteFailed):
+        segments.sync()
+    stored(segments, b"next", largest_ts=6)
+    assert (segments.earlier_largest_ts(1), segments.largest_ts) == (5, 6)
+    segments.close()
+
+
 def test_a_full_segment_is_sealed_by_its_successor(tmp_path: Path) -> None:
     segments = Segments.open(tmp_path, segment_bytes_max=100)
     for ts in (5, 9, 7):

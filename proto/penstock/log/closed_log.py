@@ -1,0 +1,201 @@
+"""Closed log: mends a segment of a log that cannot be opened, in its folder.
+
+While a log is open its seeds and ends are known. Here they have to be found: the end of a segment
+is in the header of its successor, and where there is none, its own frames say how much of it was on
+the disk. A header that is damaged is taken from another disk only if it proves itself: a frame here
+is made for it, or the segments before and after fit to it. A segment that is gone is fetched under
+a draft's name, and is in the folder once all of it is whole.
+
+Where the last segment ends is known by its last frames only. So there a place is mended only if a
+whole frame comes after it: else it would be mended up to somewhere, and what was acknowledged after
+that would be gone without a word. Of a copy, frames after the place where a part begins prove
+nothing (see `copied_log.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from google_crc32c import value
+
+from penstock.errors import PenstockError
+from penstock.log.files import DRAFT, File, Files
+from penstock.log.mending import (
+    Damage,
+    Donor,
+    Mended,
+    Patch,
+    Salvaged,
+    find_damage,
+    mend,
+    next_frame,
+    proven_end,
+)
+from penstock.log.segment import BEGIN, Head, last_frame_end, segment_name
+from penstock.log.segments import Place
+
+_GONE = "this segment is missing"
+
+
+class ClosedLog:
+    """The folder of a log that no one has open, with other disks that may have the same one."""
+
+    def __init__(self, files: Files, folder: Path, catching_up: Place | None = None) -> None:
+        """`catching_up` is where the part of a copy begins whose frames prove nothing."""
+        self._files = files
+        self._folder = folder
+        self._catching_up = catching_up
+
+    def mend(self, number: int, sources: Sequence[Donor]) -> Mended:
+        """Put back what is damaged of a segment; raises `OSError` when the own disk fails."""
+        path = self._folder / segment_name(number)
+        if path.name not in self._files.names(self._folder):
+            return self._replaced(number, path, _GONE, sources)
+        file = self._files.open(path, writable=True)
+        try:
+            return self._mended(number, file, sources)
+        finally:
+            file.close()
+
+    def _mended(self, number: int, file: File, sources: Sequence[Donor]) -> Mended:
+        salvaged = Salvaged(file)
+        size = file.size()
+        header = self._header(number, salvaged, size, sources)
+        if header is None:
+            return self._replaced(number, file.path, "not a segment header", sources)
+        seed = value(Head.decoded(header).encoded())
+        end = self._end(number, sources)
+        lost: list[Damage] = []
+        if end is not None:
+            damages = list(find_damage(salvaged, 0, end, seed))
+        else:
+            end, after = self._last_end(number, salvaged, size, seed)
+            damages = list(find_damage(salvaged, 0, end, seed))
+            is_open = bool(damages) and not damages[-1].is_followed
+            if is_open and next_frame(salvaged, end, after, seed) is None:
+                lost.append(damages.pop())
+
+        def write(patch: Patch) -> None:
+            file.write([patch.data], patch.offset)
+            file.sync()
+
+        if damages and damages[0].begin == 0:
+            write(Patch(0, header))
+            found = mend(salvaged, number, seed, damages[1:], sources=sources, write=write)
+            found = found._replace(put_back=found.put_back + BEGIN)
+        else:
+            found = mend(salvaged, number, seed, damages, sources=sources, write=write)
+        return found._replace(left=(*found.left, *lost))
+
+    def _replaced(self, number: int, path: Path, what: str, sources: Sequence[Donor]) -> Mended:
+        """Fetch a whole segment of which nothing is left here that would prove itself."""
+        gone = Damage(0, BEGIN, what, is_followed=False)
+        end = self._end(number, sources)
+        header, problems = self._fitting(number, sources)
+        if end is None or header is None:
+            return Mended(0, (gone,), problems)
+        draft = self._files.create(path.with_name(f"{number:06d}.mended{DRAFT}"))
+        try:
+            draft.write([header], 0)
+            found = mend(
+                draft,
+                number,
+                value(Head.decoded(header).encoded()),
+                [Damage(BEGIN, end, what, is_followed=False)] if end > BEGIN else [],
+                sources=sources,
+                write=lambda patch: draft.write([patch.data], patch.offset),
+            )
+            if found.left:
+                with contextlib.suppress(OSError):  # It goes when the log is opened.
+                    self._files.remove(draft.path)
+                return Mended(0, (gone,), found.problems)
+            draft.sync()
+        finally:
+            draft.close()
+        self._files.rename(draft.path, path)
+        self._files.sync_folder(self._folder)
+        return found._replace(put_back=found.put_back + BEGIN)
+
+    def _end(self, number: int, sources: Sequence[Donor]) -> int | None:
+        """Return where the successor's header says that a segment ends; None without one."""
+        head = self._head(number + 1)
+        if head is None and any(n > number for n in self._numbers()):
+            self.mend(number + 1, sources)
+            head = self._head(number + 1)
+        return None if head is None else head.previous_end
+
+    def _last_end(self, number: int, file: Salvaged, size: int, seed: int) -> tuple[int, int]:
+        """Return up to where the last segment was on the disk, and up to where frames prove it."""
+        if self._catching_up is not None and self._catching_up.segment == number:
+            return self._catching_up.offset, self._catching_up.offset
+        return max(BEGIN, proven_end(file, size, seed)), size
+
+    def _header(
+        self, number: int, file: Salvaged, size: int, sources: Sequence[Donor]
+    ) -> bytes | None:
+        """Return the header of a segment: its own, or one that a frame here is made for."""
+        own = file.read(0, BEGIN)
+        if (head := Head.received(own)) is not None and head.number == number:
+            return own
+        for data, head in self._sent(number, sources, []):
+            if next_frame(file, BEGIN, size, value(head.encoded())) is not None:
+                return data
+        return None
+
+    def _fitting(
+        self, number: int, sources: Sequence[Donor]
+    ) -> tuple[bytes | None, tuple[str, ...]]:
+        """Return a header that fits to the segments before and after, or why there is none."""
+        problems: list[str] = []
+        for data, head in self._sent(number, sources, problems):
+            if self._fits(head):
+                return data, ()
+            problems.append(f"the header that was sent for segment {number} does not fit in here")
+        return None, tuple(problems)
+
+    def _sent(
+        self, number: int, sources: Sequence[Donor], problems: list[str]
+    ) -> Iterator[tuple[bytes, Head]]:
+        """Yield what others have as the header of a segment."""
+        for source in sources:
+            try:
+                data = source.fetch(number, 0, BEGIN)
+            except PenstockError as error:
+                problems.append(str(error))
+                continue
+            head = Head.received(data)
+            if head is not None and head.number == number:
+                yield data, head
+
+    def _fits(self, head: Head) -> bool:
+        """Return whether a header is one between those of the segments before and after."""
+        before, after = self._head(head.number - 1), self._head(head.number + 1)
+        if after is not None and after.epoch < head.epoch:
+            return False
+        if before is None:
+            return after is not None
+        if before.epoch > head.epoch:
+            return False
+        file = self._files.open(self._folder / segment_name(head.number - 1))
+        try:
+            end = last_frame_end(Salvaged(file), head.previous_end, value(before.encoded()))
+        finally:
+            file.close()
+        return end == head.previous_end
+
+    def _head(self, number: int) -> Head | None:
+        """Return the header of a segment that is there, None for one that is damaged or gone."""
+        if number not in self._numbers():
+            return None
+        file = self._files.open(self._folder / segment_name(number))
+        try:
+            head = Head.received(Salvaged(file).read(0, BEGIN))
+        finally:
+            file.close()
+        return head if head is not None and head.number == number else None
+
+    def _numbers(self) -> set[int]:
+        names = self._files.names(self._folder)
+        return {int(name[:-4]) for name in names if name.endswith(".seg")}

@@ -1,0 +1,260 @@
+"""Mending: bytes of a segment that are not those that were written, and how they are put back.
+
+    frame   frame   ?????????????   frame   frame
+                    └── damage ──┘ up to the next frame that is whole here
+
+What another disk has of that place is put back frame by frame, and only what proves itself: its
+checksums match, and those of its header are made for this segment and this very offset. So nothing
+has to be believed of the other disk: what is rotten there, too, or belongs to another log, is left
+out. Nothing is written where a whole frame is, and a header that is still whole here must be the
+same one there. If both disks are damaged at different places, both can be mended so.
+
+It is written in place. A crash in the middle leaves the place damaged, as it was before; a disk
+that could not read a sector gives another one for what is written there.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, Protocol
+
+from google_crc32c import value
+
+from penstock.codes import Code
+from penstock.errors import NeedsOperator, PenstockError
+from penstock.log.files import Readable
+from penstock.log.frame import HEADER_SIZE, MAGIC, Header, decode_header
+from penstock.log.segment import BEGIN, BLOCK_BYTES, CHUNK_BYTES, BrokenAt, Head, blocks, walk
+
+_STEP_BYTES = 8 << 20
+"""How much is asked for at once; more only for a frame that is larger."""
+_PAGE_BYTES = 4096
+
+
+class Damage(NamedTuple):
+    """Bytes of one segment that are no whole frames, or no header; nothing whole lies in them."""
+
+    begin: int
+    end: int
+    what: str
+    is_followed: bool = True
+    """True if a whole frame comes after them; else they end where the reading did."""
+
+
+class Patch(NamedTuple):
+    """Whole frames, or a header, that belong at an offset."""
+
+    offset: int
+    data: bytes
+
+
+class Donor(Protocol):
+    """Another disk that may have the same log."""
+
+    def fetch(self, number: int, begin: int, end: int) -> bytes:
+        """Return bytes of a segment, fewer if there are no more; raises a `PenstockError`."""
+
+
+Write = Callable[[Patch], None]
+"""Puts bytes in their place; they are durable when it returns."""
+
+
+class Mended(NamedTuple):
+    """What became of damage."""
+
+    put_back: int
+    """How many bytes."""
+    left: tuple[Damage, ...]
+    """What is damaged still."""
+    problems: tuple[str, ...] = ()
+    """Why the disks that were asked did not help."""
+
+
+class Salvaged:
+    """A file in which sectors that the disk cannot read are zeros, which are no frame."""
+
+    def __init__(self, file: Readable) -> None:
+        self._file = file
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return up to `length` bytes from `offset`."""
+        try:
+            return self._file.read(offset, length)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+        return b"".join(self._pages(offset, offset + length))
+
+    def _pages(self, begin: int, end: int) -> Iterator[bytes]:
+        while begin < end:
+            size = min(end, (begin // _PAGE_BYTES + 1) * _PAGE_BYTES) - begin
+            try:
+                page = self._file.read(begin, size)
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                page = bytes(size)
+            yield page
+            if len(page) < size:
+                return
+            begin += size
+
+
+def find_damage(
+    file: Readable, begin: int, end: int, seed: int, block_bytes: int = BLOCK_BYTES
+) -> Iterator[Damage]:
+    """Yield every place from `begin` to `end` that is damaged, in order.
+
+    Both are boundaries of frames; 0 is the beginning of the header. `seed` is the segment's. As
+    much as `block_bytes` is read and checked at a time.
+    """
+    if begin == 0:
+        if not is_header(file.read(0, BEGIN), seed):
+            yield Damage(0, BEGIN, "not a segment header")
+        begin = BEGIN
+    while begin < end:
+        try:
+            for block in blocks(file, begin, end, seed, block_bytes):
+                begin = block.end
+        except BrokenAt as broken:
+            following = next_frame(file, broken.offset + 1, end, seed)
+            begin = end if following is None else following
+            yield Damage(broken.offset, begin, broken.what, following is not None)
+
+
+def is_header(data: bytes, seed: int) -> bool:
+    """Return whether `data` are the header of the segment with this seed."""
+    head = Head.received(data)
+    return head is not None and value(head.encoded()) == seed
+
+
+def next_frame(file: Readable, begin: int, end: int, seed: int) -> int | None:
+    """Return the first offset from `begin` on where a whole frame is that ends before `end`."""
+    for offset, header in _headers(file, begin, end, seed):
+        payload = offset + HEADER_SIZE
+        if payload + header.length <= end and (
+            value(file.read(payload, header.length)) == header.payload_crc
+        ):
+            return offset
+    return None
+
+
+def proven_end(file: Readable, size: int, seed: int) -> int:
+    """Return up to where the headers in a file say that it was on the disk."""
+    return max((header.synced for _, header in _headers(file, BEGIN, size, seed)), default=0)
+
+
+def mend(
+    file: Readable,
+    number: int,
+    seed: int,
+    damages: Iterable[Damage],
+    *,
+    sources: Iterable[Donor],
+    write: Write,
+) -> Mended:
+    """Put back what the `sources` have of the damages in a segment, which `file` reads.
+
+    One source is asked after the other, until nothing is damaged. Raises what `write` raises.
+    """
+    left, put_back = tuple(damages), 0
+    problems: dict[str, None] = {}
+    for source in sources if left else ():
+        for damage in left:
+            patches = _patches(file, damage, source, number, seed)
+            while True:
+                try:
+                    patch = next(patches, None)
+                except PenstockError as error:
+                    problems[str(error)] = None
+                    break
+                if patch is None:
+                    break
+                write(patch)
+                put_back += len(patch.data)
+        again = (find_damage(file, d.begin, d.end, seed) for d in left)
+        left = tuple(itertools.chain.from_iterable(again))
+        if not left:
+            break
+    return Mended(put_back, left, tuple(problems))
+
+
+def _patches(
+    file: Readable, damage: Damage, source: Donor, number: int, seed: int
+) -> Iterator[Patch]:
+    """Yield what a source has of a damage; raise a `PenstockError`."""
+    if damage.begin == 0:
+        data = source.fetch(number, 0, BEGIN)
+        if is_header(data, seed):
+            yield Patch(0, data)
+        return
+    place, size = damage.begin, _STEP_BYTES
+    while place < damage.end:
+        end = min(damage.end, place + size)
+        data, done = source.fetch(number, place, end), place
+        own = file.read(place, len(data))
+        for patch in _whole(data, place, seed):
+            _compare(own, place, patch, seed)
+            yield patch
+            done = patch.offset + len(patch.data)
+        if done == place and end == damage.end:
+            return
+        place, size = (done, _STEP_BYTES) if done > place else (place, 2 * size)
+
+
+def _whole(data: bytes, offset: int, seed: int) -> Iterator[Patch]:
+    """Yield the stretches of whole frames in `data`, which come from an offset of a segment."""
+    sent, begin, end = _Sent(data, offset), offset, offset + len(data)
+    for damage in find_damage(sent, begin, end, seed):
+        if begin < damage.begin:
+            yield Patch(begin, sent.read(begin, damage.begin - begin))
+        begin = damage.end
+    if begin < end:
+        yield Patch(begin, sent.read(begin, end - begin))
+
+
+class _Sent:
+    """A part of a file, in memory."""
+
+    def __init__(self, data: bytes, offset: int) -> None:
+        self._data = data
+        self._offset = offset
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return bytes of that part."""
+        at = offset - self._offset
+        return self._data[at : at + length]
+
+
+def _compare(own: bytes, offset: int, patch: Patch, seed: int) -> None:
+    """Raise unless the headers that are whole in `own` are those of the patch."""
+    sent, end = _Sent(patch.data, patch.offset), patch.offset + len(patch.data)
+    for place, frame in walk(sent, patch.offset, end, seed):
+        header = decode_header(own, place - offset, offset=place, seed=seed)
+        theirs = Header(len(frame.payload), frame.synced, value(frame.payload))
+        if header is not None and header != theirs:
+            raise NeedsOperator(
+                f"another disk has another frame at offset {place}, and both are whole",
+                hint="keep a copy of both files, and report it as a defect",
+                code=Code.SEGMENT_DAMAGED,
+            )
+
+
+def _headers(file: Readable, begin: int, end: int, seed: int) -> Iterator[tuple[int, Header]]:
+    """Yield every place from `begin` on where a header is that is made for it."""
+    while begin < end:
+        chunk = file.read(begin, min(CHUNK_BYTES, end - begin))
+        at = chunk.find(MAGIC)
+        while at >= 0:
+            data = chunk[at : at + HEADER_SIZE]
+            if len(data) < HEADER_SIZE:
+                data = file.read(begin + at, HEADER_SIZE)
+            header = decode_header(data, 0, offset=begin + at, seed=seed)
+            if header is not None:
+                yield begin + at, header
+            at = chunk.find(MAGIC, at + 1)
+        if len(chunk) < len(MAGIC):
+            return
+        begin += len(chunk) - len(MAGIC) + 1
