@@ -556,8 +556,11 @@ class Code(Enum):
     SEGMENT_DAMAGED = (
         3001,
         "Bytes of a Pump's log are not those that were written.",
-        _PUMP_STOPS,
-        "Stop the Pump and copy its folder first. `penstock ctl dump DIR --summary` shows what can"
+        "Where another disk has a copy of the log they are put back from there, and all goes on."
+        f" Otherwise: {_PUMP_STOPS[0].lower()}{_PUMP_STOPS[1:]}",
+        "Nothing, where the message says that they were put back, but to look at the disk."
+        " Otherwise start the other Pumps with a copy, if there are any. Without one, stop the Pump"
+        " and copy its folder first. `penstock ctl dump DIR --summary` shows what can"
         " be read. Put the file back from a copy if there is one; check the disk. What to do if"
         " there is none is in [When it stops](drainer/guide/when_it_stops.md).",
     )
@@ -740,7 +743,8 @@ class Code(Enum):
         "A Pump found out that another one has begun to serve its log.",
         "It stops before it acknowledges anything more; what it had acknowledged is on the other"
         " one, too.",
-        "Nothing, as a rule: it was taken for dead. See why it was silent, and `takeover-after-s`.",
+        "Nothing, as a rule: its log was moved, or it was taken for dead. Then see why it was"
+        " silent, and `takeover-after-s`. Its supervisor starts it again.",
     )
     LOG_DISPLACED = (
         3306,
@@ -754,6 +758,27 @@ class Code(Enum):
         "The list of the copies of a log is not in etcd any more.",
         "The Pump does not start, or changes nothing of its copies.",
         "Is this the etcd of the cluster? If it lost its data, restore them from a backup.",
+    )
+    BYTES_NOT_HERE = (
+        3308,
+        "A Pump was asked for bytes of a log, to mend another disk with, and does not have them.",
+        "Another disk with the log is asked.",
+        "Nothing by itself. If no disk has them, the place stays damaged, and is named by its own"
+        " error.",
+    )
+    COPY_INCOMPLETE = (
+        3309,
+        "The copy of a log lacks what etcd says that its disk has.",
+        "No Pump is started on it: it would serve the log without what is missing.",
+        "Was the folder of the copy deleted, or a file in it? Put it back if you can. Otherwise"
+        " start the Pump of the log, or another one that etcd lists for it.",
+    )
+    LOG_NOT_MOVED = (
+        3310,
+        "A Pump's log cannot be moved to where it was asked to go, or is there already.",
+        "The log stays where it is, and its Pump serves it.",
+        "The error says why, and what to do. A log with one copy has nowhere to go; `copies-apart`"
+        " and `copies-min` may ask for another Pump than the one that was named.",
     )
 
     # Binlogs and rows.

@@ -1,7 +1,10 @@
 """Disks that take copies of logs: of which Pump each is, and where that is reached now.
 
 /penstock/v1/disks/<disk id>   JSON, with a lease: {"pump": "pump-3", "host": "10.0.0.3:8250",
-                               "labels": {"zone": "b"}}
+                               "labels": {"zone": "b"}, "leaving": true}
+
+`leaving` is there while the Pump hands over the copies on the disk, before it ends: no copy goes to
+such a disk, and those that are there are replaced.
 
 A log's entry (`log_entry.py`) lists disks, which stay what they are; their Pumps' addresses change.
 A Pump that is gone vanishes from here with its lease; from an entry it is only ever swapped out.
@@ -11,8 +14,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 from penstock.cluster.etcd import EtcdClient, Watch, etcd_errors
 from penstock.cluster.lease import Lease
@@ -33,10 +36,13 @@ class Disk:
     pump: str
     host: str
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
+    is_leaving: bool = False
+    """True when it is to be switched off: copies there are replaced, and none are put there."""
 
     def to_json(self) -> str:
         """Return what is stored."""
-        fields = {"pump": self.pump, "host": self.host, "labels": dict(self.labels)}
+        fields: dict[str, Any] = {"pump": self.pump, "host": self.host, "labels": dict(self.labels)}
+        fields |= {"leaving": True} if self.is_leaving else {}
         return json.dumps(fields, ensure_ascii=False)
 
     @classmethod
@@ -47,13 +53,16 @@ class Disk:
             pump, host, labels = fields["pump"], fields["host"], fields["labels"]
             if not (isinstance(pump, str) and isinstance(host, str) and isinstance(labels, dict)):
                 raise TypeError("pump and host are texts, labels an object")
+            is_leaving = fields.get("leaving", False)
+            if not isinstance(is_leaving, bool):
+                raise TypeError("leaving is true or false")
         except (ValueError, TypeError, KeyError) as error:
             raise Malformed(
                 f"{key} is {text!r}: {error}",
                 hint="delete it: its Pump writes it again",
                 code=Code.ETCD_VALUE,
             ) from error
-        return cls(key.removeprefix(DISKS), pump, host, labels)
+        return cls(key.removeprefix(DISKS), pump, host, labels, is_leaving)
 
 
 class Disks(Protocol):
@@ -71,6 +80,9 @@ class Offered(Protocol):
 
     def renew(self) -> None:
         """List it again if etcd has let go of it; Retryable when etcd does not answer."""
+
+    def say(self, is_leaving: bool) -> None:
+        """List it as one that is to go, or to stay; Retryable when etcd does not answer."""
 
     def close(self) -> None:
         """List it no longer."""
@@ -121,6 +133,15 @@ class _Lent:
             raise
         self._lease = lease
 
+    def say(self, is_leaving: bool) -> None:
+        """See `Offered`."""
+        self._disk = replace(self._disk, is_leaving=is_leaving)
+        if self._lease is None or self._lease.is_lost():
+            self.renew()
+            return
+        with etcd_errors(self._etcd):
+            self._etcd.put(DISKS + self._disk.id, self._disk.to_json(), lease=self._lease.id)
+
     def close(self) -> None:
         """See `Offered`."""
         if self._lease is not None:
@@ -137,7 +158,8 @@ def spare_disk(
 ) -> Disk | None:
     """Return the disk that a log is to have its next copy on, None when there is none.
 
-    `taken` are the ids of those that it is on, the primary's first; none of `barred` is chosen.
+    `taken` are the ids of those that it is to stay on, the primary's first; none of `barred` is
+    chosen.
     With `apart`, the name of a label, no two of them have the same value of it. `load` says how
     many copies a disk has; the one with the fewest is chosen, and among equals the one after the
     primary in the order of ids, so that neighbours do not all choose the same one.
@@ -153,5 +175,5 @@ def spare_disk(
         and disk.pump not in pumps
         and not (apart and (disk.labels.get(apart) is None or disk.labels[apart] in values))
     ]
-    primary = taken[0]
+    primary = taken[0] if taken else ""
     return min(found, key=lambda d: (load.get(d.id, 0), d.id < primary, d.id), default=None)

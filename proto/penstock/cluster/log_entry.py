@@ -85,6 +85,14 @@ class LogEntry:
             self.primary, stay, [copy for copy in self.replicas if copy.disk in gone]
         )
 
+    def without_damaged(self, disks: Iterable[str]) -> LogEntry:
+        """Return the entry of the next epoch, with these disks off the list and not eligible."""
+        gone = set(disks)
+        stay = [copy for copy in self.replicas if copy.disk not in gone]
+        found = self._followed(self.primary, stay, [])
+        eligible = tuple(copy for copy in found.eligible if copy.disk not in gone)
+        return replace(found, eligible=eligible)
+
     def joined(self, copy: Copy) -> LogEntry:
         """Return the entry of the next epoch, with one replica more."""
         return self._followed(self.primary, [*self.replicas, copy], [])

@@ -100,6 +100,11 @@ class OracleServer:
         """True while timestamps may be handed out here."""
         return self._term is not None and self._term.lease.is_held()
 
+    @property
+    def lease_id(self) -> int:
+        """The lease in etcd that the leader's key is on; 0 while this one does not lead."""
+        return self._term.lease.id if self._term is not None else 0
+
     async def start(self) -> None:
         """Stand for election from now on; Retryable when etcd is away."""
         loop = asyncio.get_running_loop()

@@ -147,16 +147,32 @@ class PauseReply(_message.Message):
     def __init__(self) -> None: ...
 
 class CloseRequest(_message.Message):
-    __slots__ = ("node_id", "skip_drainers")
+    __slots__ = ("node_id", "skip_drainers", "empty_disk")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     SKIP_DRAINERS_FIELD_NUMBER: _ClassVar[int]
+    EMPTY_DISK_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     skip_drainers: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, node_id: _Optional[str] = ..., skip_drainers: _Optional[_Iterable[str]] = ...) -> None: ...
+    empty_disk: bool
+    def __init__(self, node_id: _Optional[str] = ..., skip_drainers: _Optional[_Iterable[str]] = ..., empty_disk: _Optional[bool] = ...) -> None: ...
 
 class CloseReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class MoveLogRequest(_message.Message):
+    __slots__ = ("node_id", "to")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    to: str
+    def __init__(self, node_id: _Optional[str] = ..., to: _Optional[str] = ...) -> None: ...
+
+class MoveLogReply(_message.Message):
+    __slots__ = ("to",)
+    TO_FIELD_NUMBER: _ClassVar[int]
+    to: str
+    def __init__(self, to: _Optional[str] = ...) -> None: ...
 
 class HandOverRequest(_message.Message):
     __slots__ = ("node_id",)
@@ -187,6 +203,18 @@ class TriggerGcRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class TriggerGcReply(_message.Message):
+    __slots__ = ("message",)
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    message: str
+    def __init__(self, message: _Optional[str] = ...) -> None: ...
+
+class ScrubRequest(_message.Message):
+    __slots__ = ("node_id",)
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    def __init__(self, node_id: _Optional[str] = ...) -> None: ...
+
+class ScrubReply(_message.Message):
     __slots__ = ("message",)
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     message: str
@@ -231,11 +259,13 @@ class FollowRequest(_message.Message):
     def __init__(self, log: _Optional[_Union[LogName, _Mapping]] = ..., epoch: _Optional[int] = ..., ask: _Optional[_Union[LogAsk, _Mapping]] = ..., append: _Optional[_Union[LogAppend, _Mapping]] = ...) -> None: ...
 
 class LogAsk(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("takes_damaged",)
+    TAKES_DAMAGED_FIELD_NUMBER: _ClassVar[int]
+    takes_damaged: bool
+    def __init__(self, takes_damaged: _Optional[bool] = ...) -> None: ...
 
 class LogAppend(_message.Message):
-    __slots__ = ("segment", "segment_epoch", "offset", "previous", "instead_of", "needed", "data", "crc")
+    __slots__ = ("segment", "segment_epoch", "offset", "previous", "instead_of", "needed", "data", "crc", "damage")
     SEGMENT_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_EPOCH_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -244,6 +274,7 @@ class LogAppend(_message.Message):
     NEEDED_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     CRC_FIELD_NUMBER: _ClassVar[int]
+    DAMAGE_FIELD_NUMBER: _ClassVar[int]
     segment: int
     segment_epoch: int
     offset: int
@@ -252,7 +283,8 @@ class LogAppend(_message.Message):
     needed: int
     data: bytes
     crc: int
-    def __init__(self, segment: _Optional[int] = ..., segment_epoch: _Optional[int] = ..., offset: _Optional[int] = ..., previous: _Optional[_Union[LogLink, _Mapping]] = ..., instead_of: _Optional[_Union[LogLinks, _Mapping]] = ..., needed: _Optional[int] = ..., data: _Optional[bytes] = ..., crc: _Optional[int] = ...) -> None: ...
+    damage: int
+    def __init__(self, segment: _Optional[int] = ..., segment_epoch: _Optional[int] = ..., offset: _Optional[int] = ..., previous: _Optional[_Union[LogLink, _Mapping]] = ..., instead_of: _Optional[_Union[LogLinks, _Mapping]] = ..., needed: _Optional[int] = ..., data: _Optional[bytes] = ..., crc: _Optional[int] = ..., damage: _Optional[int] = ...) -> None: ...
 
 class PrependPiece(_message.Message):
     __slots__ = ("log", "epoch", "link", "data")
@@ -266,17 +298,39 @@ class PrependPiece(_message.Message):
     data: bytes
     def __init__(self, log: _Optional[_Union[LogName, _Mapping]] = ..., epoch: _Optional[int] = ..., link: _Optional[_Union[LogLink, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
+class ReadRequest(_message.Message):
+    __slots__ = ("log", "segment", "offset", "bytes")
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    log: LogName
+    segment: int
+    offset: int
+    bytes: int
+    def __init__(self, log: _Optional[_Union[LogName, _Mapping]] = ..., segment: _Optional[int] = ..., offset: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class ReadReply(_message.Message):
+    __slots__ = ("data", "crc")
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    CRC_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    crc: int
+    def __init__(self, data: _Optional[bytes] = ..., crc: _Optional[int] = ...) -> None: ...
+
 class FollowReply(_message.Message):
-    __slots__ = ("epoch", "standing", "have", "refused_by")
+    __slots__ = ("epoch", "standing", "have", "refused_by", "damaged")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STANDING_FIELD_NUMBER: _ClassVar[int]
     HAVE_FIELD_NUMBER: _ClassVar[int]
     REFUSED_BY_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     standing: LogLinks
     have: LogHave
     refused_by: int
-    def __init__(self, epoch: _Optional[int] = ..., standing: _Optional[_Union[LogLinks, _Mapping]] = ..., have: _Optional[_Union[LogHave, _Mapping]] = ..., refused_by: _Optional[int] = ...) -> None: ...
+    damaged: int
+    def __init__(self, epoch: _Optional[int] = ..., standing: _Optional[_Union[LogLinks, _Mapping]] = ..., have: _Optional[_Union[LogHave, _Mapping]] = ..., refused_by: _Optional[int] = ..., damaged: _Optional[int] = ...) -> None: ...
 
 class LogHave(_message.Message):
     __slots__ = ("segment", "offset", "first")

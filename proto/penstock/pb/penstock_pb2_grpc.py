@@ -74,10 +74,20 @@ class PumpStub:
                 request_serializer=penstock_dot_pb_dot_penstock__pb2.CloseRequest.SerializeToString,
                 response_deserializer=penstock_dot_pb_dot_penstock__pb2.CloseReply.FromString,
                 _registered_method=True)
+        self.MoveLog = channel.unary_unary(
+                '/penstock.Pump/MoveLog',
+                request_serializer=penstock_dot_pb_dot_penstock__pb2.MoveLogRequest.SerializeToString,
+                response_deserializer=penstock_dot_pb_dot_penstock__pb2.MoveLogReply.FromString,
+                _registered_method=True)
         self.TriggerGc = channel.unary_unary(
                 '/penstock.Pump/TriggerGc',
                 request_serializer=penstock_dot_pb_dot_penstock__pb2.TriggerGcRequest.SerializeToString,
                 response_deserializer=penstock_dot_pb_dot_penstock__pb2.TriggerGcReply.FromString,
+                _registered_method=True)
+        self.Scrub = channel.unary_unary(
+                '/penstock.Pump/Scrub',
+                request_serializer=penstock_dot_pb_dot_penstock__pb2.ScrubRequest.SerializeToString,
+                response_deserializer=penstock_dot_pb_dot_penstock__pb2.ScrubReply.FromString,
                 _registered_method=True)
 
 
@@ -143,8 +153,22 @@ class PumpServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def MoveLog(self, request, context):
+        """The log is to be served by another Pump; the reply says that it has begun.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def TriggerGc(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Scrub(self, request, context):
+        """Begins to read all that is on this Pump's disk, and to mend it; its status says how it goes.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -192,10 +216,20 @@ def add_PumpServicer_to_server(servicer, server):
                     request_deserializer=penstock_dot_pb_dot_penstock__pb2.CloseRequest.FromString,
                     response_serializer=penstock_dot_pb_dot_penstock__pb2.CloseReply.SerializeToString,
             ),
+            'MoveLog': grpc.unary_unary_rpc_method_handler(
+                    servicer.MoveLog,
+                    request_deserializer=penstock_dot_pb_dot_penstock__pb2.MoveLogRequest.FromString,
+                    response_serializer=penstock_dot_pb_dot_penstock__pb2.MoveLogReply.SerializeToString,
+            ),
             'TriggerGc': grpc.unary_unary_rpc_method_handler(
                     servicer.TriggerGc,
                     request_deserializer=penstock_dot_pb_dot_penstock__pb2.TriggerGcRequest.FromString,
                     response_serializer=penstock_dot_pb_dot_penstock__pb2.TriggerGcReply.SerializeToString,
+            ),
+            'Scrub': grpc.unary_unary_rpc_method_handler(
+                    servicer.Scrub,
+                    request_deserializer=penstock_dot_pb_dot_penstock__pb2.ScrubRequest.FromString,
+                    response_serializer=penstock_dot_pb_dot_penstock__pb2.ScrubReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -425,6 +459,33 @@ class Pump:
             _registered_method=True)
 
     @staticmethod
+    def MoveLog(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.Pump/MoveLog',
+            penstock_dot_pb_dot_penstock__pb2.MoveLogRequest.SerializeToString,
+            penstock_dot_pb_dot_penstock__pb2.MoveLogReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def TriggerGc(request,
             target,
             options=(),
@@ -441,6 +502,33 @@ class Pump:
             '/penstock.Pump/TriggerGc',
             penstock_dot_pb_dot_penstock__pb2.TriggerGcRequest.SerializeToString,
             penstock_dot_pb_dot_penstock__pb2.TriggerGcReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Scrub(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.Pump/Scrub',
+            penstock_dot_pb_dot_penstock__pb2.ScrubRequest.SerializeToString,
+            penstock_dot_pb_dot_penstock__pb2.ScrubReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -674,6 +762,11 @@ class ReplicaStub:
                 request_serializer=penstock_dot_pb_dot_penstock__pb2.PrependPiece.SerializeToString,
                 response_deserializer=penstock_dot_pb_dot_penstock__pb2.FollowReply.FromString,
                 _registered_method=True)
+        self.Read = channel.unary_unary(
+                '/penstock.Replica/Read',
+                request_serializer=penstock_dot_pb_dot_penstock__pb2.ReadRequest.SerializeToString,
+                response_deserializer=penstock_dot_pb_dot_penstock__pb2.ReadReply.FromString,
+                _registered_method=True)
 
 
 class ReplicaServicer:
@@ -695,6 +788,13 @@ class ReplicaServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Read(self, request, context):
+        """Bytes of a segment as they are on the disk that is named, for a disk on which they have rotted.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ReplicaServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -707,6 +807,11 @@ def add_ReplicaServicer_to_server(servicer, server):
                     servicer.Prepend,
                     request_deserializer=penstock_dot_pb_dot_penstock__pb2.PrependPiece.FromString,
                     response_serializer=penstock_dot_pb_dot_penstock__pb2.FollowReply.SerializeToString,
+            ),
+            'Read': grpc.unary_unary_rpc_method_handler(
+                    servicer.Read,
+                    request_deserializer=penstock_dot_pb_dot_penstock__pb2.ReadRequest.FromString,
+                    response_serializer=penstock_dot_pb_dot_penstock__pb2.ReadReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -764,6 +869,33 @@ class Replica:
             '/penstock.Replica/Prepend',
             penstock_dot_pb_dot_penstock__pb2.PrependPiece.SerializeToString,
             penstock_dot_pb_dot_penstock__pb2.FollowReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Read(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.Replica/Read',
+            penstock_dot_pb_dot_penstock__pb2.ReadRequest.SerializeToString,
+            penstock_dot_pb_dot_penstock__pb2.ReadReply.FromString,
             options,
             channel_credentials,
             insecure,

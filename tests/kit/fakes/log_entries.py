@@ -18,6 +18,11 @@ class MemoryLogEntries:
         self._found: dict[str, Found] = {}
         self._watches: list[MemoryWatch] = []
 
+    @property
+    def watched(self) -> int:
+        """How many watch now."""
+        return len(self._watches)
+
     def read(self, node_id: str) -> Found | None:
         with self._lock:
             return self._found.get(node_id)

@@ -15,13 +15,21 @@ def disk(number: int, zone: str = "", pump: int | None = None) -> Disk:
     return Disk(f"d{number}", f"pump-{number if pump is None else pump}", "host:8250", labels)
 
 
-@given(st.text(), st.text(), st.dictionaries(st.text(), st.text()))
-def test_a_disk_is_read_as_it_was_written(pump: str, host: str, labels: dict[str, str]) -> None:
-    written = Disk("d1", pump, host, labels)
+@given(st.text(), st.text(), st.dictionaries(st.text(), st.text()), st.booleans())
+def test_a_disk_is_read_as_it_was_written(
+    pump: str, host: str, labels: dict[str, str], is_leaving: bool
+) -> None:
+    written = Disk("d1", pump, host, labels, is_leaving)
     assert Disk.from_json(f"{DISKS}d1", written.to_json().encode()) == written
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"pump": 1, "host": "", "labels": {}}', "{}"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[]", '{"pump": 1, "host": "", "labels": {}}', "{}"),
+        '{"pump": "p", "host": "h", "labels": {}, "leaving": 1}',
+    ],
+)
 def test_what_is_no_disk_is_named_by_its_key(text: str) -> None:
     with pytest.raises(Malformed, match=f"{DISKS}d1"):
         Disk.from_json(f"{DISKS}d1", text.encode())

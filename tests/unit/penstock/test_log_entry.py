@@ -54,6 +54,15 @@ def test_who_leaves_is_eligible_until_enough_are_listed_again() -> None:
     assert back.joined(C).eligible == ()
 
 
+def test_a_damaged_copy_is_neither_listed_nor_eligible() -> None:
+    listed = LogEntry(epoch=1, primary=A, replicas=(B, C), copies=3, copies_min=3)
+    gone = listed.without_damaged([B.disk])
+    assert (gone.epoch, gone.replicas, gone.eligible) == (2, (C,), ())
+    eligible = listed.without([B.disk, C.disk])
+    assert eligible.without_damaged([B.disk]).eligible == (C,)
+    assert not eligible.without_damaged([B.disk]).may_claim(B.disk)
+
+
 def test_a_disk_that_takes_over_leaves_the_old_one_eligible_while_nothing_is_acknowledged() -> None:
     entry = LogEntry(epoch=1, primary=A, replicas=(B,), needed=4).claimed(B)
     assert (entry.epoch, entry.primary, entry.replicas) == (2, B, ())
