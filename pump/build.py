@@ -36,6 +36,8 @@ from pump.cluster.tikv_resolver import open_tikv_resolver
 from pump.components import Components
 from pump.config import PumpConfig
 from pump.copies.followed_logs import Copies
+from pump.copies.repairs import OwnMender, Repairs
+from pump.copies.scrubbing import Schedule, Scrubbed, Scrubbing, copy_of, own_log
 from pump.copies.shipping import Shipping
 from pump.counters import Counters, timed
 from pump.pages import Pages
@@ -66,13 +68,16 @@ class Foundation(NamedTuple):
     identity: Identity
     copies: Shipping | None
     kept: Copies | None
+    repairs: Repairs
+    mender: OwnMender | None
+    """What mends the log of this Pump; None where no other disk has it."""
 
 
 def build(
     config: PumpConfig, entrance: Entrance, foundation: Foundation, counters: Counters
 ) -> tuple[Components, Operator]:
     """Construct everything and let the callers in; return what is to run, and who may end it."""
-    storage, etcd, cluster_id, identity, copies, kept = foundation
+    storage, etcd, cluster_id, identity, copies, kept, _, _ = foundation
     registry = Registry(etcd, guard=lambda: None if copies is None else copies.guard())
     oracle = None if config.pd_address else OracleServer(etcd, identity.host)
     clock = _clock(config, etcd, entrance.security)
@@ -115,9 +120,11 @@ def build(
         retention=_retention(config, storage, membership, clock),
         copies=copies,
         kept=kept,
+        scrubbing=_scrubbing(config, foundation),
         front=entrance.server if isinstance(entrance.server, GrpcFront) else None,
     )
     operator = _operator(components, identity.node_id, entrance.pages)
+    operator.begin_scrub = components.scrubbing.ask
     _add_services(components, operator, cluster_id, entrance.server)
     entrance.open(f"Pump {identity.node_id} at {identity.host}", lambda: membership.state)
     Pages(registry, operator, components).add_to(entrance.pages)
@@ -183,6 +190,17 @@ def _retention(
         gc_days=config.gc_days,
         force_after_days=config.gc_force_after_days,
     )
+
+
+def _scrubbing(config: PumpConfig, foundation: Foundation) -> Scrubbing:
+    storage, kept, repairs = foundation.storage, foundation.kept, foundation.repairs
+
+    def logs() -> list[Scrubbed]:
+        copies = [] if kept is None else [copy_of(kept, node_id) for node_id in kept.names()]
+        return [own_log(storage, foundation.mender, repairs), *copies]
+
+    schedule = Schedule(config.scrub_mb_per_s * 1e6, config.scrub_every_days, config.data_dir)
+    return Scrubbing(schedule, logs, repairs)
 
 
 def _operator(components: Components, node_id: str, pages: HttpStatus) -> Operator:

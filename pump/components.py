@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pump.cluster.retention import Retention
     from pump.config import PumpConfig
     from pump.copies.followed_logs import Copies
+    from pump.copies.scrubbing import Scrubbing
     from pump.copies.shipping import Shipping
     from pump.counters import Counters
     from pump.service.group_commit import GroupCommit
@@ -51,6 +52,7 @@ class Components:
     """The copies of the log; None with one copy."""
     kept: Copies | None
     """The copies of other Pumps' logs; None where none are kept."""
+    scrubbing: Scrubbing
     front: GrpcFront | None
     """What serves the port, where that is our own server."""
     began_s: float = field(default_factory=time.monotonic)
@@ -81,6 +83,7 @@ class Components:
             "pullers": ", ".join(f"{p.name} after {p.after_ts}" for p in open_pulls),
             **(self.copies.details() if self.copies is not None else {}),
             **(self.kept.details() if self.kept is not None else {}),
+            **self.scrubbing.details(),
             "etcd": "away" if self.membership.etcd_is_away else "reachable",
             "leads_oracle": str(self.oracle is not None and self.oracle.is_leader),
             **{f"storage_{name}": str(value) for name, value in self.storage.stats().items()},

@@ -138,6 +138,14 @@ class PumpConfig:
     takeover_after_s: float = setting(
         2.0, "a Pump that is silent for longer loses its log to one that has a copy; 0: never"
     )
+    scrub_mb_per_s: float = setting(
+        20.0, "how fast all that is on the disk is read now and then, to find what has rotted"
+    )
+    scrub_every_days: float = setting(7.0, "how often that is done; 0: only by binlogctl scrub")
+    leave_grace_s: float = setting(
+        10.0,
+        "how long a stopping Pump waits until others have the copies that are on its disk; 0: not",
+    )
     taken_over_by: str = setting(
         "", "set by a Pump for the one that it starts on a log that it took over"
     )
@@ -157,7 +165,10 @@ class PumpConfig:
         if self.status_addr != OFF:
             check_address("status_addr", self.status_addr)
         for name, value in vars(self).items():
-            may_be_zero = name in ("pause_grace_s", "gc_force_after_days", "takeover_after_s")
+            may_be_zero = name in (
+                *("pause_grace_s", "gc_force_after_days", "takeover_after_s", "leave_grace_s"),
+                "scrub_every_days",
+            )
             if (
                 name.endswith(("_s", "_days", "_bytes", "_bytes_max"))
                 and value <= 0

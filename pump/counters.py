@@ -84,6 +84,7 @@ class MeteredFile:
         self.read = file.read
         self.truncate = file.truncate
         self.extend = file.extend
+        self.forget = file.forget
         self.close = file.close
 
     @property

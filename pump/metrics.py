@@ -7,6 +7,7 @@ timestamps hold milliseconds. `penstock_pump_…` are what else a person needs i
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -77,6 +78,7 @@ class PumpMetrics(Collector):
         yield from self._writing()
         yield from self._storage()
         yield from self._copies()
+        yield from self._repairs()
         yield from self._transactions()
         yield from self._pulling()
 
@@ -201,6 +203,20 @@ class PumpMetrics(Collector):
         held = [] if kept is None else [kept.standing(node_id) for node_id in kept.names()]
         yield _gauge("copies_kept", "Copies here of other Pumps' logs.", len(held))
         yield _gauge("copies_kept_bytes", "Bytes of these.", sum(copy.bytes for copy in held))
+
+    def _repairs(self) -> Iterator[Metric]:
+        scrubbing = self._components.scrubbing
+        repairs = scrubbing.repairs
+        yield _counter("scrubbed_bytes", "Read to find what has rotted.", scrubbing.scrubbed_bytes)
+        age_s = max(0.0, time.time() - scrubbing.last_s)
+        yield _gauge("scrub_age_seconds", "Since all was read last, or the Pump is new.", age_s)
+        yield _gauge("scrub_running", "1 while it is read.", scrubbing.is_running)
+        about = "Damaged bytes that were put back from another disk."
+        yield _counter("mended_bytes", about, repairs.mended_bytes)
+        about = "How often that was done, once for each file and occasion."
+        yield _counter("mended_files", about, repairs.mended_places)
+        about = "Places that are damaged, and that no other disk has mended."
+        yield _gauge("damaged_places", about, len(repairs.left()))
 
     def _transactions(self) -> Iterator[Metric]:
         unmatched = self._components.storage.unmatched(older_than_s=0)

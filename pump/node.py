@@ -17,13 +17,18 @@ from typing import TypeVar
 from penstock.cluster.etcd import connect
 from penstock.cluster.node_registry import NodeState
 from penstock.codes import Code
-from penstock.errors import Retryable
+from penstock.errors import Corrupt, Retryable, coded
 from penstock.log.files import OsFiles
 from penstock.node import supervisor
 from penstock.oracle.cluster_id import find_cluster_id
 from penstock.security.tls import Security
 from pump.build import SERVER_GRACE_S, Entrance, Foundation, build, identity_of
-from pump.cluster.identity import refuse_original, refuse_other_cluster
+from pump.cluster.identity import (
+    has_disk_id,
+    refuse_copy,
+    refuse_original,
+    refuse_other_cluster,
+)
 from pump.cluster.membership import last_word_of
 from pump.cluster.operator import Operator
 from pump.components import Components
@@ -49,13 +54,13 @@ _GRACE_TICK_S = 0.05
 async def run(config: PumpConfig, stop: asyncio.Event) -> None:
     """Run until `stop` is set or an operator's verb ends it; raise what no retry can cure."""
     security = Security(config.security)
-    refuse_original(config.data_dir)
+    _refuse_foreign(config)
     async with AsyncExitStack() as stack:
         counters = Counters()
         entrance = Entrance(config, security)
         stack.push_async_callback(entrance.close)
         await entrance.start()
-        storage = await _opened(config, counters, stack)
+        opening = await _opened_or_damaged(config, counters, stack)
         etcd = connect(config.etcd_urls, tls=security.etcd_tls)
         stack.push_async_callback(asyncio.to_thread, etcd.close)
         entrance.waits_for = f"{_sources(config)} has not answered yet"
@@ -66,7 +71,7 @@ async def run(config: PumpConfig, stop: asyncio.Event) -> None:
         if cluster_id is None:
             return
         refuse_other_cluster(config.data_dir, cluster_id)
-        log.info("cluster %d, greatest commit_ts %d", cluster_id, storage.max_commit_ts)
+        log.info("cluster %d", cluster_id)
         identity = identity_of(config, entrance.port)
         cluster = Cluster(etcd, cluster_id, entrance.security.tls)
         open_replication = partial(Replication.open, config, identity, cluster)
@@ -78,13 +83,30 @@ async def run(config: PumpConfig, stop: asyncio.Event) -> None:
             add_service(entrance.server, REPLICA_SERVICE, ReplicaService(taken).methods())
             entrance.let_through(REPLICA_SERVICE)
             await _first_answer(replication.offer, config, stop)
-        beginning = Beginning(replication, partial(setattr, entrance, "waits_for"), stop)
-        found = await beginning.run(storage, partial(_opened, config, counters, stack), stack)
-        if found is None:
+        opened = partial(_opened, config, counters, stack)
+        storage = await _mended(opening, replication, opened, entrance, stop)
+        if storage is None:
             return
-        foundation = Foundation(found[0], etcd, cluster_id, identity, found[1], taken)
+        beginning = Beginning(replication, partial(setattr, entrance, "waits_for"), stop)
+        found = await beginning.run(storage, opened, stack)
+        if found is None:
+            await replication.hand_over()
+            return
+        foundation = Foundation(
+            *(found[0], etcd, cluster_id, identity, found[1], taken),
+            *(replication.repairs, replication.mender),
+        )
         components, operator = build(config, entrance, foundation, counters)
+        operator.moving = replication.moves(found[0], components.membership, found[1])
+        operator.leaving = replication.leaving
         await _Node(entrance, components, operator, replication).serve(stop)
+
+
+def _refuse_foreign(config: PumpConfig) -> None:
+    """Raise `NeedsOperator` for a data folder that is not that of this Pump."""
+    refuse_original(config.data_dir)
+    if not config.taken_over_by:
+        refuse_copy(config.data_dir)
 
 
 async def _opened(config: PumpConfig, counters: Counters, stack: AsyncExitStack) -> Storage:
@@ -93,6 +115,56 @@ async def _opened(config: PumpConfig, counters: Counters, stack: AsyncExitStack)
     storage = await asyncio.to_thread(Storage.open, config.data_dir, config.storage, files=files)
     stack.push_async_callback(asyncio.to_thread, storage.close)
     return storage
+
+
+async def _opened_or_damaged(
+    config: PumpConfig, counters: Counters, stack: AsyncExitStack
+) -> Storage | Corrupt:
+    """Open the data folder, or return the damage of a log that other disks may have, too."""
+    try:
+        return await _opened(config, counters, stack)
+    except Corrupt as damage:
+        if not has_disk_id(config.data_dir):
+            raise
+        log.error("the log cannot be opened before it is mended: %s", coded(damage))
+        return damage
+
+
+async def _mended(
+    opening: Storage | Corrupt,
+    replication: Replication,
+    opened: Callable[[], Awaitable[Storage]],
+    entrance: Entrance,
+    stop: asyncio.Event,
+) -> Storage | None:
+    """Return the storage, open after all that kept it from that was put back.
+
+    None when asked to stop before. Raises the damage that no disk of the list has mended. While one
+    of them is not there, it is waited for, but not by a Pump on a copy: that would keep it from its
+    primary.
+    """
+    mend = replication.closed_mender()
+    while isinstance(opening, Corrupt):
+        entrance.waits_for = f"its log is to be mended from another disk: {coded(opening)}"
+        if await asyncio.to_thread(mend, opening):
+            damage, opening = opening, await _again(opened)
+            if isinstance(opening, Corrupt) and str(opening) == str(damage):
+                raise opening
+        elif replication.is_guest or not (absent := replication.absent()):
+            raise opening
+        else:
+            log.error("pump %s, which may mend the log, does not run", ", ".join(absent))
+            await _unless_set(stop, _ETCD_RETRY_S)
+            if stop.is_set():
+                return None
+    return opening
+
+
+async def _again(opened: Callable[[], Awaitable[Storage]]) -> Storage | Corrupt:
+    try:
+        return await opened()
+    except Corrupt as damage:
+        return damage
 
 
 async def _first_answer(ask: Callable[[], T], config: PumpConfig, stop: asyncio.Event) -> T | None:
@@ -150,7 +222,7 @@ class _Node:
         """
         if (copies := self._components.copies) is not None:
             loop = asyncio.get_running_loop()
-            copies.on_over = lambda: _from_thread(loop, self._deposed.set)
+            copies.on_over = partial(loop.call_soon_threadsafe, self._deposed.set)
         try:
             async with asyncio.TaskGroup() as group:
                 duties = group.create_task(self._duties())
@@ -173,6 +245,7 @@ class _Node:
             group.create_task(self._components.resolving.run())
             group.create_task(self._components.retention.run())
             group.create_task(self._replicate())
+            group.create_task(self._components.scrubbing.run())
             await self._membership.join()
             if self._components.config.taken_over_by:
                 await self._operator.close(self._operator.node_id)
@@ -183,13 +256,18 @@ class _Node:
 
     async def _replicate(self) -> None:
         parts = self._components
-        await self._replication.run(parts.storage, parts.membership, parts.copies)
+        oracle = parts.oracle
+        await self._replication.run(
+            *(parts.storage, parts.membership, parts.copies),
+            oracle_lease=lambda: oracle.lease_id if oracle is not None else 0,
+        )
 
     async def _pause(self) -> None:
         """Leave `online`, and give open transactions a moment for their Commits."""
         await self._operator.stop()
         if self._deposed.is_set():
             return
+        await self._replication.hand_over()
         if self._membership.state is NodeState.ONLINE:
             await self._membership.enter(NodeState.PAUSING)
         if self._membership.state is NodeState.PAUSING:
@@ -232,10 +310,6 @@ class _Node:
                 copies.on_over = lambda: None
                 await asyncio.to_thread(copies.close)
         await self._components.group_commit.close()
-
-
-def _from_thread(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
-    loop.call_soon_threadsafe(call)
 
 
 async def _until_answered(ask: Callable[[], Awaitable[object]], problem: str) -> None:

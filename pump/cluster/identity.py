@@ -4,6 +4,9 @@
     .cluster   the id of the cluster whose binlogs these are: decimal text, written once
     .disk      an id of this folder alone: 32 hexadecimal digits, written once, and only for a log
                with copies on other Pumps, or for these copies; a copy's folder has the same id
+    .copy      empty: the folder is a copy of a log, and no Pump's own
+    .former    decimal text, the epoch in which a log began of which this folder has no part any
+               more: what is listed on this disk for that log is a copy beside it
 
 A Pump that moves to another host, or whose host is renamed, keeps its name, and with it its place
 in the merge and its writers; only the address in its status changes.
@@ -27,6 +30,8 @@ _ORIGINAL_FILES = "value/*.vlog"
 _NAME_FILE = ".node"
 _CLUSTER_FILE = ".cluster"
 _DISK_FILE = ".disk"
+_COPY_FILE = ".copy"
+_FORMER_FILE = ".former"
 _DISK_ID = re.compile(rb"[0-9a-f]{32}\n?")
 
 
@@ -109,11 +114,37 @@ def has_disk_id(folder: Path) -> bool:
     return (folder / _DISK_FILE).exists()
 
 
+def note_former(folder: Path, since: int) -> None:
+    """Note, durably, that a Pump's own folder is no part any more of the log that began then."""
+    replace_file(folder / _FORMER_FILE, f"{since}\n".encode())
+
+
+def former_since(folder: Path) -> int | None:
+    """Return in which epoch that log began, None while the folder is part of all it ever was.
+
+    Raises `NeedsOperator` for a file that says something else.
+    """
+    path = folder / _FORMER_FILE
+    if not path.exists():
+        return None
+    kept = path.read_bytes().strip()
+    if not kept.isdigit():
+        raise NeedsOperator(
+            f"{path} is {kept!r}, which is no epoch, so no one knows whether this log is the listed"
+            " one",
+            hint=f"write the number into it that the key {LOGS}<node id> in etcd has as since",
+            code=Code.DATA_DIR_OTHER,
+        )
+    return int(kept)
+
+
 def mark_copy(folder: Path, node_id: str, cluster_id: int, disk: str) -> None:
     """Give the folder of a copy the name, the cluster and the disk that a Pump's own has.
 
     So a Pump can take over on it as it is. Raises `NeedsOperator` if it bears others already.
     """
+    if not (folder / _COPY_FILE).exists():
+        replace_file(folder / _COPY_FILE, b"")
     kept_node_id(folder, node_id, node_id)
     refuse_other_cluster(folder, cluster_id)
     path = folder / _DISK_FILE
@@ -124,6 +155,21 @@ def mark_copy(folder: Path, node_id: str, cluster_id: int, disk: str) -> None:
             f"{folder} is a copy on another disk, {kept_disk_id(folder)}",
             hint="was the data folder put together from those of two machines? move this folder"
             " out of it; the log's primary makes another copy",
+            code=Code.DATA_DIR_OTHER,
+        )
+
+
+def refuse_copy(folder: Path) -> None:
+    """Raise `NeedsOperator` for the folder of a copy, which no one may run a Pump on by hand.
+
+    It bears the name of its log's Pump and the id of a listed disk, but may have been brought from
+    there, and lack since then what was acknowledged: a Pump on it would take the log over.
+    """
+    if (folder / _COPY_FILE).exists():
+        raise NeedsOperator(
+            f"{folder} is a copy of a log, on the disk of another Pump",
+            hint="start the Pump whose data folder it is in; that one serves the log by itself when"
+            " it is needed",
             code=Code.DATA_DIR_OTHER,
         )
 

@@ -1,13 +1,15 @@
-"""Operator: what can be asked of a Pump: status, pause, go offline, purge.
+"""Operator: what can be asked of a Pump: status, pause, go offline, move its log, purge.
 
     online ── Pause ──> pausing ──────────────────────────────────────────────> paused
     online ── Close ──> closing ── every Drainer's checkpoint passed our end ──> offline
+    online ── MoveLog ──> another Pump serves the log (`pump/copies/moving.py`); this process ends
 
 Paused means "will be back with the binlogs it holds", so the Drainers wait for it; offline means
 "everything here was applied, forget me". A paused Pump of which that is true can be taken offline
 without being started, by its last word (`penstock.cluster.departed_pumps`). A Drainer that is dead
 but not offline will want its binlogs when it starts again: it holds up `Close`, and log and status
-name it. `Close` may be repeated while closing, to name Drainers that shall not be waited for as
+name it. So do the copies of other Pumps' logs on its disk, with `empty_disk`, until those are
+elsewhere. `Close` may be repeated while closing, to name Drainers that shall not be waited for as
 long as they are dead; what such a one loses is an error in the log.
 """
 
@@ -17,7 +19,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.cluster.node_registry import NodeState
 from penstock.codes import Code
@@ -36,6 +38,36 @@ log = logging.getLogger(__name__)
 
 _CLOSE_TICK_S = 0.5
 _PROGRESS_EVERY_S = 5.0
+
+
+class Moves(Protocol):
+    """Moves the log to another Pump (`pump/copies/moving.py`)."""
+
+    progress: str
+
+    @property
+    def is_under_way(self) -> bool:
+        """True from the request to the end of a move."""
+
+    @property
+    def served_by(self) -> str:
+        """The Pump on whose disk the log is served."""
+
+    async def begin(self, to: str) -> str:
+        """Begin a move to a Pump, or to one with a copy; return its name."""
+
+    async def stop(self) -> None:
+        """Stop what is under way."""
+
+
+class Leaves(Protocol):
+    """Has others take the copies that are on this disk (`pump/copies/leaving.py`)."""
+
+    async def say(self, is_leaving: bool) -> None:
+        """Say in etcd whether the disk is to go."""
+
+    async def remaining(self) -> list[str]:
+        """Return which copies have to go elsewhere still, a text for each."""
 
 
 class Operator:
@@ -57,10 +89,16 @@ class Operator:
         self._membership = membership
         self._fake_binlogs = fake_binlogs
         self._retention = retention
+        self.begin_scrub: Callable[[], str] = lambda: "there is nothing to be read"
         self._details = details
         self._closing: asyncio.Task[None] | None = None
         self._skipped: set[str] = set()
+        self._empties_disk = False
         self._progress = ""
+        self.moving: Moves | None = None
+        """Moves the log; None for one that has one copy."""
+        self.leaving: Leaves | None = None
+        """Knows the copies of other Pumps' logs here; None for a Pump that keeps none."""
         self.ended = asyncio.Event()
         self.drained = False
 
@@ -78,6 +116,8 @@ class Operator:
         }
         if self._progress:
             details["closing"] = self._progress
+        if self.moving is not None and self.moving.progress:
+            details["moving"] = self.moving.progress
         return pb.StatusReply(
             node_id=self._node_id,
             state=str(self._membership.state),
@@ -91,10 +131,13 @@ class Operator:
         await self._membership.enter(NodeState.PAUSING)
         self.ended.set()
 
-    async def close(self, node_id: str, skip_drainers: Collection[str] = ()) -> None:
+    async def close(
+        self, node_id: str, skip_drainers: Collection[str] = (), *, empty_disk: bool = False
+    ) -> None:
         """Refuse Prewrites from now on, end when all is drained.
 
         `skip_drainers` are not waited for as long as they are dead; a second call may add some.
+        With `empty_disk` the copies that are here have to be on other disks as well.
         Raises `NeedsOperator` unless online or closing, and for a Drainer to skip that is unknown
         or runs; `Retryable` when etcd cannot be asked about those.
         """
@@ -103,17 +146,52 @@ class Operator:
             self._check_skipped(skip_drainers, await self._membership.drainers())
             self._skipped |= set(skip_drainers)
             log.warning("drainers not waited for while they are dead: %s", sorted(self._skipped))
+        if empty_disk and self.moving is not None and self.moving.served_by != node_id:
+            raise NeedsOperator(
+                f"the log of {node_id} is served by pump {self.moving.served_by} now, which cannot"
+                f" empty the disk of {node_id}",
+                hint=f"stop {node_id} by SIGTERM: it hands over the copies that are on its disk",
+                code=Code.NODE_OTHER,
+            )
+        if empty_disk and self.leaving is not None:
+            await self.leaving.say(True)
+            self._empties_disk = True
         if self._closing is None:
             self._progress = "begins"
             self._closing = asyncio.create_task(self._drain())
             await self._membership.enter(NodeState.CLOSING)
 
+    async def move_log(self, node_id: str, to: str) -> str:
+        """Begin to have the log served by another Pump, `to` or one with a copy; return its name.
+
+        Raises `NeedsOperator` unless online or closing, and where it cannot go or is already.
+        """
+        self._check(node_id, NodeState.ONLINE, NodeState.CLOSING, *self._while_moving())
+        if self.moving is None:
+            raise NeedsOperator(
+                f"the log of {node_id} has one copy only, so it cannot be served by another Pump",
+                hint="set copies = 2 (docs/copies.md); or let the Drainers have all of it:"
+                f" binlogctl offline-pump {node_id}",
+                code=Code.LOG_NOT_MOVED,
+            )
+        return await self.moving.begin(to)
+
+    def _while_moving(self) -> Sequence[NodeState]:
+        return (NodeState.PAUSING,) if self.moving is not None and self.moving.is_under_way else ()
+
     async def trigger_gc(self) -> str:
         """Purge now what may be purged, and say what happened."""
         return await self._retention.purge()
 
+    def scrub(self, node_id: str) -> str:
+        """Begin to read all that is on the disk, and say how long that takes."""
+        self._check(node_id, *NodeState)
+        return self.begin_scrub()
+
     async def stop(self) -> None:
         """Stop waiting for the Drainers: a Pump stopped while closing is paused, not offline."""
+        if self.moving is not None:
+            await self.moving.stop()
         if self._closing is not None and not self._closing.done():
             log.warning("stopped before every Drainer had everything: paused, not offline")
             self._closing.cancel()
@@ -158,7 +236,8 @@ class Operator:
             try:
                 # Every transaction here commits before this: no Prewrite is taken any more.
                 end_ts = end_ts or await self._fake_binlogs.write()
-                self._progress, abandoned = await self._look(end_ts)
+                late, abandoned = await self._look(end_ts)
+                self._progress = "; ".join([late] * bool(late) + await self._kept_copies())
                 if not self._progress:
                     await self._membership.note_gaps(abandoned, end_ts)
             except (PenstockError, OSError) as error:
@@ -179,6 +258,12 @@ class Operator:
         others = " other" if abandoned else ""
         log.info("every%s Drainer has everything up to %d", others, end_ts)
         self.ended.set()
+
+    async def _kept_copies(self) -> list[str]:
+        """Return which copies of other logs have to go elsewhere, if the disk is to be emptied."""
+        if not self._empties_disk or self.leaving is None:
+            return []
+        return await self.leaving.remaining()
 
     async def _look(self, end_ts: int) -> tuple[str, Sequence[NodeStatus]]:
         """Return what is still in the way, and who is late and not waited for."""

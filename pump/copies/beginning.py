@@ -3,6 +3,10 @@
 claimed ── shipped ── enough copies have all of it          the log is served
 displaced ── until every Drainer has all of the former log ── begun again ── claimed …
     └─────── on a copy that was to be taken over: it ends, and the copy is followed again
+
+A Pump on a copy ends as well when another one claims the log before enough copies have all of it.
+Both may still be whole copies then: if each claimed it again from the other, neither would ever
+find the other's copy followed, and the log would have no primary that can acknowledge.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from penstock.cluster.log_entry import LogEntry
 from penstock.errors import Retryable, coded
 from pump.copies.claiming import Claimed, Displaced
 from pump.copies.replication import Replication
-from pump.copies.shipping import Shipping
+from pump.copies.shipping import Deposed, Shipping
 from pump.store.storage import Storage
 
 log = logging.getLogger(__name__)
@@ -61,9 +65,15 @@ class Beginning:
                 entry = await self._listed_again(displaced)
                 if entry is not None:
                     await asyncio.to_thread(storage.close)
-                    await asyncio.to_thread(self._replication.begin_again, entry)
-                    storage = await opened_again()
+                    if (again := await self._begun_again(entry, opened_again)) is None:
+                        return None
+                    storage = again
                     continue
+            except Deposed as deposed:
+                if self._replication.is_guest:
+                    log.warning("nothing is taken over: %s", coded(deposed))
+                    return None
+                self._tell(f"another one has claimed its log, it tries again: {coded(deposed)}")
             except Retryable as error:
                 self._tell(f"its log cannot be claimed, it tries again: {coded(error)}")
             await self._pause()
@@ -75,12 +85,14 @@ class Beginning:
         """Return what ships the log, once enough copies have all of it."""
         shipping = self._replication.ship(claimed, storage)
         storage.ship_with(shipping)
-        stack.push_async_callback(asyncio.to_thread, shipping.close)
-        await asyncio.to_thread(shipping.start)
-        while not await asyncio.to_thread(shipping.wait_until_whole, _AGAIN_S):
-            self._tell(shipping.problem() or "its copies are being given the end of its log")
-            if self._stop.is_set():
-                return None
+        async with AsyncExitStack() as attempt:
+            attempt.push_async_callback(asyncio.to_thread, shipping.close)
+            await asyncio.to_thread(shipping.start)
+            while not await asyncio.to_thread(shipping.wait_until_whole, _AGAIN_S):
+                self._tell(shipping.problem() or "its copies are being given the end of its log")
+                if self._stop.is_set():
+                    return None
+            stack.push_async_exit(attempt.pop_all())
         return shipping
 
     async def _listed_again(self, displaced: Displaced) -> LogEntry | None:
@@ -89,6 +101,22 @@ class Beginning:
         except Retryable as error:
             self._tell(coded(error))
             return None
+
+    async def _begun_again(
+        self, entry: LogEntry, opened_again: Callable[[], Awaitable[Storage]]
+    ) -> Storage | None:
+        """Return the storage of the log that begins again, once the disk takes it."""
+        is_begun = False
+        while not self._stop.is_set():
+            try:
+                if not is_begun:
+                    await asyncio.to_thread(self._replication.begin_again, entry)
+                is_begun = True
+                return await opened_again()
+            except Retryable as error:
+                self._tell(f"its log cannot begin again, it tries again: {coded(error)}")
+            await self._pause()
+        return None
 
     async def _pause(self) -> None:
         try:

@@ -4,12 +4,18 @@
     no entry                      one is made, with this disk alone on it
     this disk, or a whole copy    the next epoch is claimed
     another disk                  `Displaced`
+    this disk, for a copy         `Displaced`, see below
     this disk, for a log that it has not begun yet    `Former`
 
 A Pump that was displaced has nothing that anybody needs once the one with its log has handed all of
 it to every Drainer. Then it may begin again, under the same name, with an empty folder and in an
 epoch of its own (`begin_again`): no segment of its former life can pass for one of the new log. The
 disk is listed first and its folder emptied then; what dies in between is a `Former` at its start.
+
+Until then its disk may be given a copy of that very log, beside its own folder. So once the disk is
+on no list, it is noted durably that the folder is out of that log (`.former`), and only then a copy
+is taken. Before the note a list means the folder, after it the copy, and in between none has the
+disk: the folder is never claimed for what the copy is listed for.
 """
 
 from __future__ import annotations
@@ -55,7 +61,8 @@ class Displaced(Retryable):
     @staticmethod
     def _problem(node_id: str, entry: LogEntry) -> str:
         return (
-            f"the log of pump {node_id} is served by pump {entry.primary.pump}, with another disk,"
+            f"the log of pump {node_id} is served by pump {entry.primary.pump}, with another disk"
+            f"{' or from a copy' if entry.primary.pump == node_id else ''},"
             f" since epoch {entry.epoch}"
         )
 
@@ -71,14 +78,22 @@ class Former(Displaced):
 
 
 def claim(
-    entries: LogEntries, node_id: str, own: Copy, chain: Chain, wanted: Wanted
+    entries: LogEntries,
+    node_id: str,
+    own: Copy,
+    chain: Chain,
+    wanted: Wanted,
+    *,
+    former_since: int | None = None,
 ) -> Claimed | None:
     """Claim the next epoch of a log; None when it has one copy and none was ever listed.
 
-    Raises `Displaced` when another disk is the primary and this one is no whole copy, `Former` when
-    the log that this disk has is not the one that it is listed for, `Retryable` when etcd does not
-    answer: then it is to be tried again, and `NeedsOperator` when the entry is gone that the log
-    was shipped under.
+    With `former_since` the folder is no part of the log that began in that epoch.
+
+    Raises `Displaced` when another disk is the primary and this one is no whole copy, or the folder
+    is no part of the log; `Former` when the log that this disk has is not the one that it is listed
+    for; `Retryable` when etcd does not answer: then it is to be tried again; and `NeedsOperator`
+    when the entry is gone that the log was shipped under.
     """
     if not _is_listed(entries, node_id, own, chain, wanted):
         return None
@@ -90,7 +105,8 @@ def claim(
             actions = attempt.swapped(entries.swap(node_id, action.revision, action.entry))
         else:
             found = _read(entries, node_id)
-            if not found[0].may_claim(own.disk):
+            is_out = former_since is not None and found[0].since <= former_since
+            if is_out or not found[0].may_claim(own.disk):
                 raise Displaced(node_id, found)
             if chain.links[0].epoch < found[0].since:
                 raise Former(node_id, found)

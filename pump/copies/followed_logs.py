@@ -1,10 +1,11 @@
-"""Copies: the logs of other Pumps that this Pump keeps a copy of, each followed by its own thread.
+"""Copies: the logs that this Pump keeps a copy of, each followed by its own thread.
 
     copies/pump-1/          the log of pump-1; the folder's name is its node id, quoted as in a URL
         .node .cluster      as in the data folder of a Pump, so that one can take over on it
         .disk               this Pump's, for the copy is on the same disk
         .lock               held while the log is followed
         log/                the copy, see penstock/log/copied_log.py
+        damaged/            what is left of one that no disk could mend, and that has begun again
 
 A request for a log is carried out after those before it, by a thread that does nothing else: a sync
 takes milliseconds, and neither the Pump's own writes nor another log may wait for it. The segments
@@ -13,6 +14,9 @@ that are sent whole are written beside that, by others, and only put in place in
 `close_one` lets go of a folder so that a Pump can run on it. It leaves its index there, which holds
 only for the log as it is then. That Pump may come back; but before a primary's request is carried
 out, which may change the log, the index is removed.
+
+They are logs of other Pumps; and the own one, while another disk is its primary and this Pump waits
+for that (`takes_own`). The folder of the own log is no part of it then.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import AsyncIterable, Callable
+from collections.abc import AsyncIterable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -31,15 +35,19 @@ from typing import NamedTuple, TypeVar
 from urllib.parse import quote, unquote
 
 from penstock.codes import Code
-from penstock.errors import Malformed, NeedsOperator, PenstockError, Retryable, coded
-from penstock.log.copied_log import OlderSegment
+from penstock.errors import Corrupt, Malformed, NeedsOperator, PenstockError, Retryable, coded
+from penstock.log.copied_log import OlderSegment, read_mark
 from penstock.log.files import OsFiles, sync_folder
+from penstock.log.mending import Damage, Patch, Salvaged, mend
+from penstock.log.segment import Segment, segment_name
 from penstock.log.segments import Place
 from pump.cluster.identity import mark_copy
-from pump.replicas.followed_log import FollowedLog
-from pump.replicas.messages import Answer, Prepend, Refusal, Standing
-from pump.replicas.wire import Followed, Name, SignOfLife
+from pump.copies.repairs import ClosedMender, Remedy, Repairs, no_sources
+from pump.replicas.followed_log import DAMAGED_FOLDER, FollowedLog, Mender
+from pump.replicas.messages import Answer, Append, Prepend, Refusal, Standing
+from pump.replicas.wire import Followed, Name, SignOfLife, Stretch
 from pump.store.recovery import lock_folder
+from pump.store.space import Reserve
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +56,8 @@ _DROPPED = "+dropped"
 """What the name of a folder ends with that is being deleted; no quoted node id has a plus."""
 _WAITING_MAX = 16
 """Requests for one log: a primary has one under way, and a new one for each connection."""
+_MENDED_AGAIN_S = 3.0
+"""When other disks are asked again for what a copy lacks; the second time decides."""
 _FILES = OsFiles()
 
 _Result = TypeVar("_Result")
@@ -68,16 +78,17 @@ class CopyStatus(NamedTuple):
 class _Copy:
     """One copy: its folder, its thread, and when its primary was heard of."""
 
-    def __init__(self, node_id: str, folder: Path) -> None:
+    def __init__(self, node_id: str, folder: Path, mender: Mender) -> None:
         self.node_id = node_id
         self.folder = folder
-        self.log = FollowedLog(folder / "log", _FILES)
+        self.log = FollowedLog(folder / "log", _FILES, mender)
         self.thread = ThreadPoolExecutor(1, "pump-copy")
         self.waiting = 0
         self.heard_s: float | None = None
         self.is_closed = False
         self.problem = ""
         self._lock: int | None = None
+        self._may_have_index = False  # Since the folder was locked.
 
     @property
     def is_held(self) -> bool:
@@ -102,14 +113,29 @@ class _Copy:
         except BaseException:
             os.close(lock)
             raise
-        self._lock = lock
+        self._lock, self._may_have_index = lock, True
 
     def remove_index(self) -> None:
         """Remove what a Pump left that ran on the folder, durably."""
+        if not self._may_have_index:
+            return
         index = self.folder / "index"
         if index.exists():
             shutil.rmtree(index)
             sync_folder(self.folder)
+        self._may_have_index = False
+
+    def open_whole(self) -> None:
+        """Open the log, unless it is open, and raise `Corrupt` if a file of it was deleted."""
+        self.log.open()
+        for link in self.log.links:
+            path = self.log.folder / segment_name(link.number)
+            size = path.stat().st_size if path.exists() else 0
+            if size < link.end:
+                raise Corrupt(
+                    *(str(path), size, f"{link.end} bytes were written"),
+                    code=Code.SEGMENT_DAMAGED,
+                )
 
     def let_go(self) -> None:
         """Close the log and release the folder."""
@@ -141,7 +167,14 @@ class Copies:
         cluster_id: int,
         disk: str,
         clock: Callable[[], float] = time.monotonic,
+        remedy: Remedy | None = None,
     ) -> None:
+        """Without a `remedy` damage is only named."""
+        self.takes_own: bool | None = None
+        """Whether a copy of the own log is taken; None until it is known whose that log is."""
+        self.reserve: Reserve | None = None
+        """What of the volume copies leave free; None: they may fill it."""
+        self._remedy = remedy or Remedy(Repairs(), no_sources)
         self._folder = data_folder / COPIES_FOLDER
         self._node_id = node_id
         self._cluster_id = cluster_id
@@ -162,10 +195,13 @@ class Copies:
             elif _folder_name(unquote(name)) != name:
                 log.warning("%s: no folder of a copy, left alone", self._folder / name)
             else:
-                self._copies[unquote(name)] = _Copy(unquote(name), self._folder / name)
+                self._add(unquote(name))
         opened = (self._in_turn(copy, copy.log.open) for copy in self._copies.values())
         for failure in await asyncio.gather(*opened, return_exceptions=True):
-            if isinstance(failure, PenstockError):
+            if isinstance(failure, PenstockError) and failure.code is Code.COPY_NOT_FOLLOWED:
+                # A Pump that an earlier run of this one has started still serves the log.
+                log.info("left alone: %s", coded(failure))
+            elif isinstance(failure, PenstockError):
                 log.error("a copy of another Pump's log cannot be opened: %s", coded(failure))
             elif failure is not None:
                 raise failure
@@ -179,6 +215,16 @@ class Copies:
         for thread in (self._draft_thread, *(copy.thread for copy in copies)):
             thread.shutdown(wait=False)
 
+    def _add(self, node_id: str) -> _Copy:
+        folder = self._folder / _folder_name(node_id)
+        mender = ClosedMender(
+            *(folder / "log", _FILES, self._remedy.repairs, partial(self._remedy.sources, node_id)),
+            catching_up=partial(read_mark, _FILES, folder / "log"),
+            again_s=_MENDED_AGAIN_S,
+        )
+        copy = self._copies[node_id] = _Copy(node_id, folder, mender)
+        return copy
+
     # What a primary asks.
 
     async def follow(self, name: Name, request: Followed, data: bytes) -> Answer | None:
@@ -191,12 +237,14 @@ class Copies:
         if copy is None:
             if isinstance(request, SignOfLife):
                 return None
-            folder = self._folder / _folder_name(name.node_id)
-            copy = self._copies[name.node_id] = _Copy(name.node_id, folder)
+            copy = self._add(name.node_id)
         if refusal := self._heard(copy, request.epoch):
             return refusal
         if isinstance(request, SignOfLife):
             return None
+        if isinstance(request, Append):
+            begins = request.instead_of is not None or request.damage > 0
+            self._check_room(len(data), is_new=begins)
         return await self._answered(copy, lambda: copy.log.answer(request, data))
 
     async def prepend(self, name: Name, request: Prepend, pieces: AsyncIterable[bytes]) -> Answer:
@@ -206,6 +254,7 @@ class Copies:
             return Standing(request.epoch, ())
         if refusal := self._heard(copy, request.epoch):
             return refusal
+        self._check_room(request.link.end, is_new=True)
         aside = partial(asyncio.get_running_loop().run_in_executor, self._draft_thread)
         older = await aside(OlderSegment, _FILES, copy.log.folder, request.link, next(self._drafts))
         try:
@@ -229,11 +278,18 @@ class Copies:
             copy = self.standing(node_id)
             text = f"{copy.bytes} bytes from segment {copy.first} on, epoch {copy.epoch}"
             found[f"copy_of {node_id}"] = copy.problem or text
+            aside = self.folder(node_id) / DAMAGED_FOLDER
+            if any(aside.glob("*")):
+                found[f"damaged_copy_of {node_id}"] = f"set aside in {aside}, you may delete that"
         return found
 
     def folder(self, node_id: str) -> Path:
         """Return the folder of a copy, which a Pump can run on once it is closed."""
         return self._copies[node_id].folder
+
+    def is_taken(self, node_id: str) -> bool | None:
+        """Return whether a copy of a log is taken here; None while that is not known."""
+        return True if node_id != self._node_id else self.takes_own
 
     def is_held(self, node_id: str) -> bool:
         """Return whether the folder of a copy is locked by this Pump."""
@@ -259,16 +315,48 @@ class Copies:
             copy.problem,
         )
 
-    async def close_one(self, node_id: str) -> None:
+    def segments(self, node_id: str) -> list[Segment]:
+        """Return the segments of a copy, oldest first; none of one that is not open, or gone."""
+        copy = self._copies.get(node_id)
+        return [] if copy is None else copy.log.segments()
+
+    def mend(self, node_id: str, segment: Segment, damages: Sequence[Damage]) -> None:
+        """Put back what other disks have of damage in a copy; for a thread of its own.
+
+        What comes is written in the copy's turn, so what its primary sends need not wait for other
+        disks.
+        """
+        copy = self._copies.get(node_id)
+        if copy is None:
+            return
+
+        def write(patch: Patch) -> None:
+            assert copy is not None
+            copy.thread.submit(copy.log.put_back, segment, patch).result()
+
+        file = _FILES.open(segment.path)
+        try:
+            with self._remedy.sources(node_id) as sources:
+                found = mend(
+                    *(Salvaged(file), segment.number, segment.seed, damages),
+                    sources=sources,
+                    write=write,
+                )
+        finally:
+            file.close()
+        self._remedy.repairs.note(segment.path, found)
+
+    async def close_one(self, node_id: str) -> CopyStatus:
         """Stop to follow a log and let go of its folder, for a Pump to run on it.
 
-        All of the copy is on the disk then. Raises what opening it raises; it is closed all the
-        same.
+        Returns what there is, all of which is on the disk then. Raises what opening it raises; it
+        is closed all the same.
         """
         copy = self._copies[node_id]
         copy.is_closed = True
         try:
-            await self._in_turn(copy, copy.log.open)
+            await self._in_turn(copy, copy.open_whole)
+            return self.standing(node_id)
         finally:
             await asyncio.get_running_loop().run_in_executor(copy.thread, copy.let_go)
 
@@ -286,8 +374,24 @@ class Copies:
         del self._copies[node_id]
         copy.thread.shutdown(wait=False)
 
-    def _asked(self, name: Name) -> _Copy | None:
-        """Return the copy that is meant, None if there is none; raise what must not be served."""
+    async def read(self, name: Name, wanted: Stretch) -> bytes:
+        """Return bytes of a segment as they are on this disk, of a copy or of this Pump's own log.
+
+        They may be rotten here, too, or be those of another log of that name: who asks takes only
+        what proves itself. So they are read also while the log is not open, or another Pump runs on
+        it, and of a copy that was set aside. Raises `NeedsOperator` for another cluster or disk,
+        `Retryable` where there are none.
+        """
+        self._check(name)
+        folder = self._folder.parent
+        if name.node_id != self._node_id or name.node_id in self._copies:
+            folder = self._folder / _folder_name(name.node_id)
+        segment = segment_name(wanted.segment)
+        paths = [folder / "log" / segment, folder / DAMAGED_FOLDER / segment]
+        return await asyncio.to_thread(_read, paths, wanted)
+
+    def _check(self, name: Name) -> None:
+        """Raise unless this cluster and this disk are meant."""
         if name.cluster_id != self._cluster_id:
             raise NeedsOperator(
                 f"a copy for cluster {name.cluster_id} is asked of a Pump of {self._cluster_id}",
@@ -301,9 +405,13 @@ class Copies:
                 " asks takes that disk off its list",
                 code=Code.COPY_OTHER_DISK,
             )
-        if name.node_id == self._node_id:
+
+    def _asked(self, name: Name) -> _Copy | None:
+        """Return the copy that is meant, None if there is none; raise what must not be served."""
+        self._check(name)
+        if not self.is_taken(name.node_id):
             raise NeedsOperator(
-                f"a copy of the log of {name.node_id} is asked of that very Pump",
+                f"a copy of the log of {name.node_id} is asked of that Pump, which may have it",
                 hint="its disk has a log of that name already; the Pump that asks takes another",
                 code=Code.COPY_OTHER_DISK,
             )
@@ -324,6 +432,10 @@ class Copies:
             return Refusal(copy.log.promised)
         copy.heard_s = self._clock()
         return None
+
+    def _check_room(self, wanted_bytes: int, *, is_new: bool) -> None:
+        if self.reserve is not None:
+            self.reserve.check_copy(wanted_bytes, is_new=is_new)
 
     async def _answered(self, copy: _Copy, work: Callable[[], Answer]) -> Answer:
         if copy.is_closed:  # Since the request came.
@@ -351,7 +463,7 @@ class Copies:
             raise
         finally:
             copy.waiting -= 1
-        copy.problem = ""
+        copy.problem = copy.log.problem
         return done
 
     def _held(self, copy: _Copy, work: Callable[[], _Result]) -> _Result:
@@ -371,6 +483,20 @@ def _not_followed(node_id: str) -> Retryable:
         f"the copy of {node_id} is not followed now: this Pump stops, or another one may run on it",
         code=Code.COPY_NOT_FOLLOWED,
     )
+
+
+def _read(paths: Sequence[Path], wanted: Stretch) -> bytes:
+    """Return what the first file has that is there."""
+    for path in paths:
+        try:
+            file = _FILES.open(path)
+        except FileNotFoundError:
+            continue
+        try:
+            return Salvaged(file).read(wanted.offset, wanted.length)
+        finally:
+            file.close()
+    raise Retryable(f"segment {wanted.segment} is not on this disk", code=Code.BYTES_NOT_HERE)
 
 
 def _folder_name(node_id: str) -> str:

@@ -13,10 +13,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shutil
 import sys
+import time
 from collections import Counter
-from collections.abc import Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,26 +29,42 @@ from penstock.cluster.etcd import EtcdClient
 from penstock.cluster.log_entries import EtcdLogEntries
 from penstock.cluster.log_entry import Copy, LogEntry
 from penstock.cluster.node_registry import Cancellable, NodeKind, NodeState, Registry
-from penstock.errors import PenstockError
+from penstock.codes import Code
+from penstock.errors import Corrupt, PenstockError, Retryable
 from penstock.log.files import OsFiles, sync_folder
 from penstock.log.segments import begin_log
 from penstock.security.tls import Tls
-from pump.cluster.identity import Identity, has_disk_id, kept_disk_id
+from pump.cluster.identity import (
+    Identity,
+    former_since,
+    has_disk_id,
+    kept_disk_id,
+    note_former,
+)
 from pump.cluster.membership import Membership
 from pump.config import PumpConfig
 from pump.copies.claiming import Claimed, Displaced, Former, Wanted, begin_again, claim
-from pump.copies.followed_logs import Copies
+from pump.copies.followed_logs import COPIES_FOLDER, Copies
+from pump.copies.leaving import Leaving
+from pump.copies.moving import Moving, Way
+from pump.copies.other_disks import Around, OtherDisks
+from pump.copies.recruits import Recruits
+from pump.copies.repairs import ClosedMender, OwnMender, Remedy, Repairs
 from pump.copies.shipper import Lines
-from pump.copies.shipping import Recruits, Shipping
-from pump.copies.takeover import Surroundings, TakeOvers, command_of
+from pump.copies.shipping import Shipping
+from pump.copies.takeover import StandIn, Surroundings, TakeOvers, arguments_for
 from pump.replicas.chain import Chain, Link
+from pump.store.recovery import lock_folder
+from pump.store.space import Reserve
 from pump.store.storage import Storage
 
 log = logging.getLogger(__name__)
 _set_aside = failpoints.point("copies.set_aside")
 
 _DISPLACED_FOLDER = "displaced"
+_WHEN = "%Y%m%d-%H%M%S-%f"
 _LOOK_EVERY_S = 2.0
+_PURGE_EVERY_S = 3600.0
 
 
 class Cluster(NamedTuple):
@@ -75,9 +94,20 @@ class Replication:
         self._disks: Mapping[str, Disk] = {}
         self._logs: Mapping[str, LogEntry] = {}
         self._offered: Offered | None = None
+        self._recruits = Recruits(
+            disks=lambda: self._disks,
+            load=lambda: copies_by_disk(self._logs),
+            apart=config.copies_apart,
+        )
+        self.leaving: Leaving | None = None
+        """What hands over the copies that are here; None while the disk is not offered."""
         self.followed: Copies | None = None
         """The copies of other logs; None until they are taken."""
         self._takeovers: TakeOvers | None = None
+        self.repairs = Repairs()
+        self.mender: OwnMender | None = None
+        """What mends the own log, once it is shipped."""
+        self._stand_in: StandIn | None = None
         self._watching: asyncio.Task[None] | None = None
         self._watches: list[Cancellable] = []
 
@@ -114,20 +144,25 @@ class Replication:
             node_id=self._node_id,
             cluster_id=self._cluster.cluster_id,
             disk=self._disk,
+            remedy=Remedy(self.repairs, self._others.of),
         )
+        kept_bytes = self._config.storage.stop_write_at_available_bytes
+        self.followed.reserve = Reserve(OsFiles(), self._config.data_dir, kept_bytes)
         await self.followed.start()
         identity = self._identity
+        arguments = arguments_for(
+            sys.argv[1:], pump=identity.node_id, address=identity.host, bind=self._config.addr
+        )
+        stand_in = StandIn(self._config.data_dir / COPIES_FOLDER, sys.argv[1:])
         around = Surroundings(
             self._disk,
             entry=lambda node_id: self._logs.get(node_id),
             state=self._state,
-            command=command_of(
-                sys.argv[1:],
-                pump=identity.node_id,
-                address=identity.host,
-                bind=self._config.addr,
-            ),
+            start=lambda node_id, folder: stand_in.take(arguments(node_id, folder)),
+            leaving=self._recruits.leaving,
         )
+        if self._config.takeover_after_s:
+            self._stand_in = stand_in
         self._takeovers = TakeOvers(self.followed, around, self._config.takeover_after_s)
         self._watching = asyncio.create_task(self._takeovers.run())
         return self.followed
@@ -137,6 +172,32 @@ class Replication:
         identity = self._identity
         disk = Disk(self._disk, identity.node_id, identity.host, identity.labels)
         self._offered = EtcdDisks(self._cluster.etcd).offer(disk)
+        assert self.followed is not None
+        self.leaving = Leaving(
+            self._disk,
+            offered=self._offered,
+            followed=self.followed,
+            recruits=self._recruits,
+            logs=lambda: self._logs,
+            state=self._state,
+        )
+
+    def moves(self, storage: Storage, states: Membership, own: Shipping | None) -> Moving | None:
+        """Return what moves the own log; None when it has one copy."""
+        if own is None:
+            return None
+        way = Way(
+            *(own, self._recruits, self.leaving, states),
+            count_open=lambda: len(storage.unmatched(older_than_s=0)),
+            pause_grace_s=self._config.pause_grace_s,
+            leave_grace_s=self._config.leave_grace_s,
+        )
+        return Moving(self._node_id, way)
+
+    async def hand_over(self) -> None:
+        """Let other Pumps have the copies that are here, as far as that goes in a moment."""
+        if self.leaving is not None:
+            await self.leaving.hand_over(self._config.leave_grace_s)
 
     async def end(self) -> None:
         """List the disk no longer, and take no more copies."""
@@ -145,6 +206,8 @@ class Replication:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
             await self._takeovers.close()
+        if self._stand_in is not None:
+            await self._stand_in.close()
         if self.followed is not None:
             await self.followed.close()
 
@@ -155,16 +218,33 @@ class Replication:
         if self._offered is not None:
             self._offered.close()
 
-    async def run(self, storage: Storage, membership: Membership, copies: Shipping | None) -> None:
-        """Do what there is to do now and then; ends only by being cancelled."""
+    async def run(
+        self,
+        storage: Storage,
+        membership: Membership,
+        copies: Shipping | None,
+        oracle_lease: Callable[[], int],
+    ) -> None:
+        """Do what there is to do now and then; ends only by being cancelled.
+
+        `oracle_lease` says on which lease in etcd this Pump leads the oracle, or 0.
+        """
+        purged_s = float("-inf")
         while self._disk:
             await asyncio.sleep(_LOOK_EVERY_S)
             try:
+                if time.monotonic() - purged_s > _PURGE_EVERY_S:
+                    purged_s = time.monotonic()
+                    await asyncio.to_thread(
+                        purge_displaced, self._config.data_dir, self._config.gc_days
+                    )
                 if self._offered is not None:
                     await asyncio.to_thread(self._offered.renew)
                 if copies is not None:
                     await self._note_needed(storage, membership, copies)
-            except PenstockError as error:
+                if self._stand_in is not None:
+                    await self._stand_in.keep(oracle_lease())
+            except (PenstockError, OSError) as error:
                 log.debug("the copies cannot be looked after now: %s", error)
 
     async def _note_needed(
@@ -176,15 +256,49 @@ class Replication:
             drained_ts = min(drainer.max_commit_ts for drainer in drainers)
             copies.needs(await asyncio.to_thread(storage.needed_from, drained_ts))
 
+    def closed_mender(self) -> Callable[[Corrupt], bool]:
+        """Return what mends the own log while it cannot be opened.
+
+        It raises `NeedsOperator` while another process has the folder open.
+        """
+        folder = self._config.data_dir
+        sources = partial(self._others.of, self._node_id)
+        mend = ClosedMender(folder / "log", OsFiles(), self.repairs, sources, again_s=0)
+
+        def mend_locked(damage: Corrupt) -> bool:
+            lock = lock_folder(folder)
+            try:
+                return mend(damage)
+            finally:
+                os.close(lock)
+
+        return mend_locked
+
+    @property
+    def _others(self) -> OtherDisks:
+        return OtherDisks(
+            Around(
+                *(self._cluster.cluster_id, self._disk, self._cluster.tls),
+                entry=lambda node_id: self._logs.get(node_id),
+                disks=lambda: self._disks,
+            )
+        )
+
     def claim(self, storage: Storage) -> Claimed | None:
         """Claim the own log's next epoch; None when it has one copy. See `claiming.claim`."""
         if not self._disk:
             return None
         chain = Chain(Link(*link) for link in storage.log.links())
-        return claim(self._entries, self._node_id, self._own, chain, self._wanted)
+        former = None if self.is_guest else former_since(self._config.data_dir)
+        claimed = claim(
+            *(self._entries, self._node_id, self._own, chain, self._wanted), former_since=former
+        )
+        if self.followed is not None:
+            self.followed.takes_own = False
+        return claimed
 
     def ship(self, claimed: Claimed, storage: Storage) -> Shipping:
-        """Return what ships the own log, not started yet."""
+        """Return what ships the own log, not started yet; from now on damage in it is mended."""
         lines = Lines(
             self._cluster.cluster_id,
             self._node_id,
@@ -193,13 +307,28 @@ class Replication:
             timeout_s=self._config.replica_timeout_s,
             read=storage.log.read_bytes,
             epoch=lambda: claimed.won[0].epoch,
+            mend=lambda number: self.mender is not None and self.mender(number),
         )
-        recruits = Recruits(
-            disks=lambda: self._disks,
-            load=lambda: copies_by_disk(self._logs),
-            apart=self._config.copies_apart,
+        shipping = Shipping(
+            *(claimed, storage.log),
+            entries=self._entries,
+            lines=lines,
+            recruits=self._recruits,
         )
-        return Shipping(claimed, storage.log, entries=self._entries, lines=lines, recruits=recruits)
+        self.mender = OwnMender(
+            *(storage.log, OsFiles(), self.repairs),
+            sources=partial(self._others.of, self._node_id),
+            acknowledged=lambda: shipping.acknowledged,
+        )
+        storage.log.mend_with(self.mender)
+        return shipping
+
+    def absent(self) -> list[str]:
+        """Return the Pumps that are listed with a copy of the own log, and do not run now."""
+        entry = self._logs.get(self._node_id)
+        copies = () if entry is None else (entry.primary, *entry.replicas, *entry.eligible)
+        gone = (c.pump for c in copies if c.disk not in (self._disk, *self._disks))
+        return sorted(set(gone))
 
     @property
     def is_guest(self) -> bool:
@@ -210,25 +339,65 @@ class Replication:
         """Return the entry with this disk as the primary of a new log; Retryable without etcd.
 
         None before the log that was taken over is with every Drainer: the one that had it is
-        offline then, under the name of this Pump.
+        offline then, under the name of this Pump. One that is paused may be taken over from now on.
+        Meanwhile this disk takes a copy of that log, as of any other.
         """
         if isinstance(displaced, Former):
             return displaced.found[0]
+        self._take_own(displaced.found[0])
+        if self._offered is not None:
+            self._offered.renew()
         status = self._registry.get(NodeKind.PUMP, self._node_id)
-        if status is None or status.state is not NodeState.OFFLINE:
+        if status is not None and status.state is NodeState.PAUSED:
+            # It stopped in order, and for that no copy takes over; but now this Pump runs, and the
+            # disk that the log was on may be gone for good.
+            self._registry.forget_last_word(self._node_id)
+        is_drained = status is not None and status.state is NodeState.OFFLINE
+        if not (is_drained or (status is None and self._was_never_seen())):
             return None
         return begin_again(self._entries, self._node_id, self._own, displaced.found, self._wanted)
+
+    def _take_own(self, entry: LogEntry) -> None:
+        """Take a copy of the log that this Pump was displaced from, once no list has this disk.
+
+        While one has it, that is for the folder of the own log. Retryable when the disk fails.
+        """
+        assert self.followed is not None
+        folder = self._config.data_dir
+        if former_since(folder) != entry.since:
+            listed = (entry.primary, *entry.replicas, *entry.eligible)
+            if self._disk in {copy.disk for copy in listed}:
+                return
+            try:
+                note_former(folder, entry.since)
+            except OSError as error:
+                raise Retryable(f"{folder}: {error}", code=Code.LOG_WRITE_FAILED) from error
+        self.followed.takes_own = True
+
+    def _was_never_seen(self) -> bool:
+        """Return whether this Pump was never in the cluster: then no one has written to it."""
+        return self._node_id not in self._registry.entered()
 
     def begin_again(self, entry: LogEntry) -> None:
         """Set the former log's files aside, and begin the one that the entry is of.
 
-        The storage must be closed.
+        The storage must be closed. Raises `Retryable`; it may be tried again.
         """
-        set_aside(self._config.data_dir)
-        begin_log(OsFiles(), self._config.data_dir / "log", entry.since)
+        if self.followed is not None:
+            self.followed.takes_own = False
+        folder = self._config.data_dir
+        displaced = folder / _DISPLACED_FOLDER
+        try:
+            set_aside(folder)
+            begin_log(OsFiles(), folder / "log", entry.since)
+        except OSError as error:
+            room = f"; no one needs what is in {displaced}" if displaced.exists() else ""
+            raise Retryable(
+                f"{folder}: {error.strerror}{room}", code=Code.LOG_WRITE_FAILED
+            ) from error
         log.warning(
             "pump %s begins again in epoch %d; what it had before is in %s, and in every Drainer",
-            *(self._node_id, entry.since, self._config.data_dir / _DISPLACED_FOLDER),
+            *(self._node_id, entry.since, displaced),
         )
 
     @property
@@ -263,15 +432,36 @@ def set_aside(folder: Path) -> None:
 
     The index goes first: it can be built again from the log, but is nothing without it.
     """
-    when = datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f")
+    when = datetime.now(UTC).strftime(_WHEN)
     aside = folder / _DISPLACED_FOLDER / when
-    aside.mkdir(parents=True, mode=0o700)
     for name in ("index", "log"):
-        if (folder / name).exists():
+        if any((folder / name).glob("*")):
+            aside.mkdir(parents=True, exist_ok=True, mode=0o700)
             os.rename(folder / name, aside / name)
             for changed in (aside, aside.parent, folder):
                 sync_folder(changed)
             _set_aside()
+
+
+def purge_displaced(folder: Path, days: float, now: datetime | None = None) -> int:
+    """Delete what a Pump set aside more than `days` ago, and return how many bytes that was.
+
+    Every Drainer had all of it when it was set aside. What bears no time is left alone.
+    """
+    before = (now or datetime.now(UTC)) - timedelta(days=days)
+    freed = 0
+    for aside in sorted((folder / _DISPLACED_FOLDER).glob("*")):
+        try:
+            when = datetime.strptime(aside.name, _WHEN).replace(tzinfo=UTC)
+        except ValueError:
+            continue
+        if when > before:
+            continue
+        size = sum(path.stat().st_size for path in aside.rglob("*") if path.is_file())
+        shutil.rmtree(aside)
+        log.info("%s is deleted, %d bytes: older than gc-days %g", aside, size, days)
+        freed += size
+    return freed
 
 
 def copies_by_disk(entries: Mapping[str, LogEntry]) -> Mapping[str, int]:

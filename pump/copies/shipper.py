@@ -5,6 +5,8 @@
        └──── 0.1 s ── broken <───┘ silent, once that has lasted for the time-out
 
 A machine that answers that no one listens there has no Pump: then a part of the time-out is enough.
+A copy that answers where it stands and refuses what it is sent then, as one on a full disk does, is
+as good as silent.
 
 What was asked while there was no connection is forgotten: the core asks again when it hears
 `connected`. An older segment goes over a connection of its own, so that live groups need not wait.
@@ -23,12 +25,13 @@ from typing import NamedTuple, Protocol
 from google.protobuf.message import DecodeError
 
 from penstock.cluster.log_entry import Copy
+from penstock.codes import Code, code_in
 from penstock.errors import NeedsOperator, Retryable
 from penstock.http2.client.calls import stream_unary, unary
 from penstock.http2.client.channel import CallFailed, Channel
 from penstock.pb import penstock_pb2 as pb
 from penstock.security.tls import Tls
-from pump.replicas.messages import Answer, Append, Prepend, Request
+from pump.replicas.messages import Answer, Append, Ask, Prepend, Request
 from pump.replicas.wire import (
     FOLLOW_METHOD,
     PREPEND_METHOD,
@@ -78,6 +81,8 @@ class Lines(NamedTuple):
     timeout_s: float
     read: ReadLog
     epoch: Callable[[], int]
+    mend: Callable[[int], bool] = lambda number: False
+    """Mends a segment that a copy has found damaged; may take seconds."""
 
 
 class Shipper:
@@ -94,6 +99,8 @@ class Shipper:
         self._requests: queue.SimpleQueue[Followed | None] = queue.SimpleQueue()
         self._closed = threading.Event()
         self._heard_s = time.monotonic()
+        """When the copy answered last, unless it refuses what it is sent."""
+        self._refuses = False
         self._thread = threading.Thread(target=self._run, name=f"ship {copy.pump}", daemon=True)
         self._thread.start()
 
@@ -152,14 +159,24 @@ class Shipper:
         if isinstance(request, Append):
             data = self._lines.read(request.segment, request.offset, request.end)
         sent = encode_request(self._name, request, data)
-        reply = unary(channel, FOLLOW_METHOD, sent, timeout_s=self._timeout_s)
-        answer = decode_answer(reply)
+        try:
+            answer = decode_answer(unary(channel, FOLLOW_METHOD, sent, timeout_s=self._timeout_s))
+        except BaseException:
+            self._refuses |= isinstance(request, Append)
+            raise
+        self._note_answer(request)
+        if answer is not None:
+            self._listener.answered(self.copy.disk, answer)
+
+    def _note_answer(self, request: Followed) -> None:
+        # A sign of life is sent when there is nothing to send: then nothing is refused any more.
+        self._refuses &= isinstance(request, Ask)
+        if self._refuses:
+            return
         self._heard_s = time.monotonic()
         if self.problem:
             log.info("pump %s answers again for its copy", self.copy.pump)
             self.problem = ""
-        if answer is not None:
-            self._listener.answered(self.copy.disk, answer)
 
     def _forget_requests(self) -> None:
         while not self._requests.empty():
@@ -184,6 +201,9 @@ class Shipper:
             answer = decode_answer(reply)
         except _Failures as error:
             self._note(error)
+            # It checks every frame before it takes one; what is sent was not checked here.
+            if code_in(self.problem) is Code.COPY_MALFORMED:
+                self._lines.mend(request.link.number)
             if not self._closed.wait(self._timeout_s):
                 self._listener.connected(self.copy.disk)
             return

@@ -21,18 +21,19 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 from penstock import failpoints
-from penstock.cluster.disks import Disk, spare_disk
+from penstock.cluster.disks import Disk
 from penstock.cluster.log_entries import LogEntries
 from penstock.cluster.log_entry import LOGS, Copy, LogEntry
-from penstock.cluster.node_registry import EntryGuard
+from penstock.cluster.node_registry import Cancellable, EntryGuard
 from penstock.codes import Code
 from penstock.errors import PenstockError, Retryable
 from penstock.log.segments import Place, Position, WriteFailed
 from pump.copies.claiming import Claimed
+from pump.copies.recruits import Recruits
 from pump.copies.shipper import Lines, Shipper
 from pump.replicas.messages import (
     Acknowledge,
@@ -40,6 +41,7 @@ from pump.replicas.messages import (
     Actions,
     Answer,
     Begin,
+    Damaged,
     ReadEntry,
     Send,
     StepDown,
@@ -59,6 +61,9 @@ _TICK_S = 0.2
 _ETCD_RETRY_S = 0.5
 _SAID_EVERY_S = 5.0
 _SHUNNED_S = 5.0
+_SHUNNED_ELIGIBLE_S = 1.0
+"""For a disk that may take over. It must hear of this primary before it takes it for silent, and
+without any listed copy nothing is acknowledged that another disk could be better for."""
 
 
 class OwnLog(Protocol):
@@ -74,16 +79,6 @@ class OwnLog(Protocol):
 
 class Deposed(Retryable):
     """This process is the primary of its log no more; another one is, or may be."""
-
-
-class Recruits(NamedTuple):
-    """Where disks for more copies come from."""
-
-    disks: Callable[[], Mapping[str, Disk]]
-    load: Callable[[], Mapping[str, int]]
-    """How many copies each disk has."""
-    apart: str
-    """The label in which copies must differ; empty: none."""
 
 
 class Shipping:
@@ -112,14 +107,16 @@ class Shipping:
         self._calls: queue.SimpleQueue[Swap | ReadEntry | None] = queue.SimpleQueue()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pump-copies", daemon=True)
-        self._watch: object = None
+        self._watch: Cancellable | None = None
         self._said_s = float("-inf")
         self._said_epoch = -1
-        self._shunned_s: dict[str, float] = {}
-        """Disks that are not to be asked for a copy yet, as they did not answer, and until when."""
+        self._said_damage: dict[str, int] = {}
+        self._silent_s: dict[str, float] = {}
+        """When disks did not answer last: they are not to be asked for a copy at once."""
+        self._moves_to = ""
         self.over = ""
         """Why this is the primary no more; empty while it is."""
-        self.on_over: Callable[[], None] = lambda: None
+        self.on_over: Callable[[], object] = lambda: None
         """Called once, from any thread, when that has come."""
         self.acknowledged = Place(0, 0)
         """Up to where the log is on enough disks."""
@@ -156,7 +153,7 @@ class Shipping:
         if self._thread.is_alive():
             self._thread.join()
         if self._watch is not None:
-            self._watch.cancel()  # type: ignore[attr-defined]
+            self._watch.cancel()
         for shipper in self._shippers.values():
             shipper.close()
 
@@ -196,6 +193,32 @@ class Shipping:
         _stored()
         return positions
 
+    # What an operator asks for.
+
+    def move_to(self, disk: str) -> None:
+        """See that another disk has a copy, and `copies` of those that stay; empty: no longer."""
+        with self._lock:
+            self._moves_to = disk
+            self._do(self._primary.moves_to(disk))
+
+    def give_away(self) -> None:
+        """Make the disk that the log moves to its primary, once it is whole: this one is over."""
+        with self._lock:
+            self._do(self._primary.gives_away())
+
+    @property
+    def staying_whole(self) -> list[str]:
+        """The disks that may take over and stay listed; the own one unless the log moves."""
+        with self._lock:
+            return self._primary.staying_whole
+
+    def lacks_bytes(self, disk: str) -> int | None:
+        """Return how much of the log a copy does not have; None for a disk that has no part."""
+        with self._lock:
+            return self._primary.lacks_bytes(disk)
+
+    # What the storage asks.
+
     def needs(self, segment: int) -> None:
         """Note that no Drainer and no open transaction needs anything before a segment."""
         with self._lock:
@@ -205,11 +228,13 @@ class Shipping:
         """Return before which segment a purge may drop, of those before `segment`.
 
         No Drainer and no open transaction needs those: what of them is still listed as needed may
-        go at the next purge.
+        go at the next purge. What may go is shipped no more.
         """
         with self._lock:
             self._do(self._primary.needs(segment))
-            return min(segment, self._primary.droppable_before)
+            before = min(segment, self._primary.droppable_before)
+            self._primary.dropped(before)
+            return before
 
     @property
     def are_enough(self) -> bool:
@@ -241,12 +266,14 @@ class Shipping:
 
     def details(self) -> dict[str, str]:
         """Return what an operator wants to read, one line each."""
-        entry = self.entry
+        entry, leaving = self.entry, self._recruits.leaving()
         found = {
             "log_epoch": str(entry.epoch),
             "copies": f"{1 + len(entry.replicas)} of {entry.copies}, at least {entry.copies_min}",
             "copies_on": ", ".join(
-                copy.pump if copy.first <= entry.needed else f"{copy.pump} (from {copy.first} on)"
+                copy.pump
+                + (f" (from {copy.first} on)" if copy.first > entry.needed else "")
+                + (" (leaves)" if copy.disk in leaving else "")
                 for copy in (entry.primary, *entry.replicas)
             ),
         }
@@ -266,6 +293,13 @@ class Shipping:
     def answered(self, disk: str, answer: Answer) -> None:
         """Tell it what a copy has said."""
         with self._lock:
+            if isinstance(answer, Damaged) and self._said_damage.get(disk) != answer.damage:
+                self._said_damage[disk] = answer.damage
+                log.warning(
+                    "the copy on disk %s is damaged, and no disk has mended it: it is put off the"
+                    " list, and begins again",
+                    disk,
+                )
             self._do(self._primary.answered(disk, answer))
 
     def silent(self, disk: str) -> None:
@@ -275,19 +309,17 @@ class Shipping:
                 log.warning(
                     "the copy on disk %s does not answer, it is to be put off the list", disk
                 )
-            self._shun(disk)
+            self._silent_s[disk] = time.monotonic()
             self._do(self._primary.silent(disk))
-
-    def outran(self, epoch: int) -> None:
-        """Tell it that this disk has promised a later epoch."""
-        with self._lock:
-            self._do(self._primary.outran(epoch))
 
     # Actions.
 
     def _do(self, actions: Actions) -> None:
         """Carry actions out, after those that wait; with the lock held."""
         self._actions.extend(actions)
+        for action in actions:
+            if isinstance(action, StepDown):  # It must not wait for a segment that cannot be begun.
+                self._end(action.why)
         while self._actions and not self.over:
             action = self._actions[0]
             if isinstance(action, Begin) and not self._begin(action):
@@ -298,9 +330,6 @@ class Shipping:
             else:
                 self._carry_out(action)
         self._changed.notify_all()
-
-    def _shun(self, disk: str) -> None:
-        self._shunned_s[disk] = time.monotonic() + _SHUNNED_S
 
     def _say_who_has_it(self) -> None:
         entry = self._primary.entry
@@ -316,8 +345,6 @@ class Shipping:
             self._calls.put(action)
         elif isinstance(action, Acknowledge):
             self.acknowledged = action.place
-        elif isinstance(action, StepDown):
-            self._end(action.why)
         else:
             raise AssertionError(f"{action} is not for a primary")
 
@@ -379,6 +406,7 @@ class Shipping:
     # The thread that calls etcd.
 
     def _run(self) -> None:
+        self._look_around()
         while not self._closed.is_set() and not self.over:
             try:
                 action = self._calls.get(timeout=_TICK_S)
@@ -396,6 +424,7 @@ class Shipping:
                 _swapped()
                 with self._lock:
                     self._do(self._primary.swapped(revision))
+                self._look_around()  # Where a copy left, the next one is not to wait for a tick.
                 return
             found = self._entries.read(node_id)
         except PenstockError as error:
@@ -412,16 +441,18 @@ class Shipping:
             self._do(self._primary.entry_seen(*found))
 
     def _look_around(self) -> None:
-        """Try again what has failed, and look for a disk when a copy is missing."""
+        """Try again what has failed, see who leaves, and look for a disk when a copy is missing."""
+        leaving = self._recruits.leaving()
         with self._lock:
-            self._do([])
+            self._do(self._primary.leaving(leaving))
             if self.over:
                 return
             entry, joining = self._primary.entry, self._primary.joining
             known = {entry.primary.disk, *(copy.disk for copy in entry.replicas), joining}
             for disk in [disk for disk in self._shippers if disk not in known]:
                 self._shippers.pop(disk).close()
-            if joining is not None or 1 + len(entry.replicas) >= entry.copies:
+            is_missing = self._moves_to and self._moves_to not in known
+            if joining is not None or not (self._primary.lacks_copy or is_missing):
                 return
         spare = self._spare()
         if spare is not None:
@@ -430,20 +461,16 @@ class Shipping:
             _joining()
 
     def _spare(self) -> Disk | None:
-        """Return the disk for the next copy; one that has taken part before goes first."""
-        entry, disks, now_s = self.entry, self._recruits.disks(), time.monotonic()
-        barred = {
-            disk.id
-            for disk in disks.values()
-            # A Pump that was displaced has a folder of its own for this log, whole or empty.
-            if self._shunned_s.get(disk.id, 0.0) > now_s or disk.pump == self._lines.node_id
-        }
-        taken = [copy.disk for copy in (entry.primary, *entry.replicas)]
-        for copy in entry.eligible:
-            if copy.disk in disks and copy.disk not in (*taken, *barred):
-                return disks[copy.disk]
-        _, load, apart = self._recruits
-        return spare_disk(disks.values(), taken, barred=barred, apart=apart, load=load())
+        return self._recruits.spare(
+            self.entry,
+            shunned=[disk for disk in self._silent_s if self._is_shunned(disk)],
+            moves_to=self._moves_to,
+        )
+
+    def _is_shunned(self, disk: str) -> bool:
+        eligible = any(copy.disk == disk for copy in self.entry.eligible)
+        shunned_s = _SHUNNED_ELIGIBLE_S if eligible else _SHUNNED_S
+        return time.monotonic() - self._silent_s.get(disk, float("-inf")) < shunned_s
 
     def _why_none_joins(self) -> str:
         if self._primary.joining is not None:

@@ -1,12 +1,13 @@
 """Take-over: starts a Pump on the copy of a log whose primary is silent, under that log's name.
 
-    silent ── listed as a whole copy? ── not paused ── followed no more ── python -m pump ── online
+    silent ── listed as a whole copy? ── not paused ── followed no more ── a Pump starts ── online
                                                                              │
                        dropped, once all of it is with every Drainer <───────┘ closing at once
 
 It may be wrong about the silence, which costs a move and loses nothing: the Pump that it starts
 claims the log as any Pump does at its start (`claiming.py`), and ends at once where it may not.
-Among several copies the first one of the list begins, the others wait a little longer each.
+Among several copies the first one of the list begins, the others wait a little longer each. One on
+a disk that leaves does not begin while there is another.
 
 The Pump that was started lives on if this one is killed. When this one is back, its copy is locked,
 and it is left alone.
@@ -15,19 +16,23 @@ and it is left alone.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from asyncio.subprocess import PIPE, Process, create_subprocess_exec
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from penstock import failpoints
 from penstock.cluster.log_entry import LogEntry
 from penstock.cluster.node_registry import NodeState
+from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError
-from pump.copies.followed_logs import Copies
+from pump.copies.followed_logs import Copies, CopyStatus
 from pump.store.recovery import lock_folder
 
 log = logging.getLogger(__name__)
@@ -54,8 +59,69 @@ class Surroundings(NamedTuple):
     """The entry of a log, as it was seen last."""
     state: Callable[[str], NodeState | None]
     """The state of a Pump in etcd; paused only if it stopped in order. Blocks, may be Retryable."""
-    command: Callable[[str, Path], Sequence[str]]
-    """How a Pump is started on the copy of a log in a folder."""
+    start: Callable[[str, Path], Awaitable[Process]]
+    """Starts a Pump on the copy of a log in a folder; may raise `OSError`."""
+    leaving: Callable[[], Collection[str]] = frozenset
+    """The disks that are to go."""
+
+
+class StandIn:
+    """A process that has a Pump's program already, and waits to hear on which copy it runs.
+
+    To start Python and load what a Pump needs takes a second, several on a busy machine, and all
+    others would wait for that. For one event loop.
+    """
+
+    def __init__(self, folder: Path, arguments: Sequence[str] = ()) -> None:
+        """`folder` is where the copies are: the list of processes shows whose stand-in it is.
+
+        `arguments` are those of the Pump that it stands in for.
+        """
+        self._shown = f"--copies-in={folder}/"
+        self._arguments = arguments
+        self.process: Process | None = None
+        """The one that waits, or has died since."""
+        self._told = 0
+
+    async def keep(self, lease: int = 0) -> None:
+        """Start one, unless one waits; raise `OSError` when that fails.
+
+        `lease` is that on which this Pump leads the oracle, or 0: if this process dies, it is given
+        back.
+        """
+        if self.process is None or self.process.returncode is not None:
+            command = (sys.executable, "-m", "pump.stand_in", self._shown)
+            self.process, self._told = await create_subprocess_exec(*command, stdin=PIPE), 0
+        if lease != self._told:
+            parent = {"parent": os.getpid(), "lease": lease, "arguments": self._arguments}
+            await _tell(self.process, parent if lease else {})
+            self._told = lease
+
+    async def take(self, arguments: Sequence[str]) -> Process:
+        """Return the process of a Pump with these arguments; raise `OSError` when that fails."""
+        await self.keep(self._told)
+        process, self.process = self.process, None
+        assert process is not None
+        assert process.stdin is not None
+        await _tell(process, arguments)
+        process.stdin.close()
+        return process
+
+    async def close(self) -> None:
+        """End the one that waits."""
+        process, self.process = self.process, None
+        if process is not None and process.stdin is not None:
+            if self._told:
+                with suppress(OSError):  # It has died.
+                    await _tell(process, {})
+            process.stdin.close()
+            await process.wait()
+
+
+async def _tell(process: Process, what: object) -> None:
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(what).encode() + b"\n")
+    await process.stdin.drain()
 
 
 class TakeOvers:
@@ -67,7 +133,9 @@ class TakeOvers:
         self._around = surroundings
         self._after_s = after_s
         self._began_s = time.monotonic()
-        self._started: dict[str, asyncio.subprocess.Process] = {}
+        self._started: dict[str, Process] = {}
+        self._followed_s: dict[str, float] = {}
+        """Since when a log is followed again."""
         self._not_before_s: dict[str, float] = {}
         self._states: dict[str, tuple[float, NodeState | None]] = {}
 
@@ -108,39 +176,69 @@ class TakeOvers:
         if time.monotonic() < self._not_before_s.get(node_id, 0.0):
             return
         entry = self._around.entry(node_id)
-        if entry is None:
+        is_taken = self._copies.is_taken(node_id)
+        if entry is None or is_taken is None or self._is_locked(node_id):
+            return
+        if not is_taken:
+            log.info("the copy of pump %s goes: this Pump has its own log again", node_id)
+            await self._copies.drop(node_id)
+            return
+        is_primary = entry.primary.disk == self._around.disk
+        is_due = not is_primary and self._is_due(node_id, entry)
+        is_long_silent = self._silence_s(node_id) > _UNNEEDED_S
+        if not (is_primary or is_due or is_long_silent):
             return
         state = await self._state(node_id)
-        is_primary = entry.primary.disk == self._around.disk
         if state is NodeState.OFFLINE:
-            if self._silence_s(node_id) > _UNNEEDED_S and not self._is_locked(node_id):
+            if is_long_silent:
                 log.info("the copy of pump %s goes: every Drainer has all of it", node_id)
                 await self._copies.drop(node_id)
-        elif is_primary and not self._is_locked(node_id):
-            await self._start(node_id, "this disk is its primary")
-        elif not is_primary and self._is_due(node_id, entry) and state not in _STOPPED:
-            await self._start(node_id, f"pump {entry.primary.pump} is silent")
+        elif is_primary:
+            await self._start(node_id, entry, "this disk is its primary")
+        elif is_due and state not in _STOPPED:
+            await self._start(node_id, entry, f"pump {entry.primary.pump} is silent")
 
     def _is_due(self, node_id: str, entry: LogEntry) -> bool:
         """Return whether the primary was silent for so long that it is this copy's turn."""
         if not self._after_s or not entry.may_claim(self._around.disk):
             return False
+        leaving = self._around.leaving()
         disks = [copy.disk for copy in (*entry.replicas, *entry.eligible)]
+        others = [disk for disk in disks if entry.may_claim(disk) and disk not in leaving]
+        if self._around.disk in leaving and others:
+            return False
+        disks.sort(key=lambda disk: disk in leaving)
         wait_s = self._after_s * (1 + _TURN * disks.index(self._around.disk))
         return self._silence_s(node_id) > wait_s
 
     def _silence_s(self, node_id: str) -> float:
-        """Return since when the primary was not heard of, or this Pump has run."""
-        heard_s = self._copies.last_heard_s(node_id)
-        return time.monotonic() - (self._began_s if heard_s is None else heard_s)
+        """Return since when the primary was not heard of, or could not have been."""
+        heard_s = self._copies.last_heard_s(node_id) or self._began_s
+        return time.monotonic() - max(heard_s, self._followed_s.get(node_id, heard_s))
 
-    async def _start(self, node_id: str, why: str) -> None:
+    async def _start(self, node_id: str, entry: LogEntry, why: str) -> None:
         _due()
-        await self._copies.close_one(node_id)
+        try:
+            self._check_whole(node_id, entry, await self._copies.close_one(node_id))
+        except PenstockError:
+            await self._copies.open_one(node_id)
+            raise
         _let_go()
-        command = self._around.command(node_id, self._copies.folder(node_id))
         log.warning("the log of pump %s is taken over: %s", node_id, why)
-        self._started[node_id] = await asyncio.create_subprocess_exec(*command)
+        folder = self._copies.folder(node_id)
+        self._started[node_id] = await self._around.start(node_id, folder)
+
+    def _check_whole(self, node_id: str, entry: LogEntry, standing: CopyStatus) -> None:
+        """Raise `NeedsOperator` when the disk has less than the list says: files were deleted."""
+        if standing.end is None or standing.first > entry.needed:
+            has = "nothing" if standing.end is None else f"it from segment {standing.first} on"
+            raise NeedsOperator(
+                f"it cannot take over: {self._copies.folder(node_id)} has {has}, and segment"
+                f" {entry.needed} is needed",
+                hint="put back what was deleted there; or start the Pump of the log, or another one"
+                " that etcd lists for it",
+                code=Code.COPY_INCOMPLETE,
+            )
 
     async def _look_after(self, node_id: str) -> None:
         """Follow the log again, or drop the copy, once the Pump on it has ended."""
@@ -152,6 +250,7 @@ class TakeOvers:
         log.info("the Pump on the copy of pump %s has ended with code %d", node_id, code)
         self._not_before_s[node_id] = time.monotonic() + _AGAIN_S
         await self._copies.open_one(node_id)
+        self._followed_s[node_id] = time.monotonic()
 
     async def _state(self, node_id: str) -> NodeState | None:
         """Return the state of a node, at most a second old."""
@@ -172,21 +271,21 @@ class TakeOvers:
         return False
 
 
-def command_of(
+def arguments_for(
     arguments: Sequence[str], *, pump: str, address: str, bind: str
 ) -> Callable[[str, Path], Sequence[str]]:
-    """Return how a Pump is started on a copy: as this one was, with what must differ behind that.
+    """Return with what a Pump runs on a copy: what this one has, and behind that what must differ.
 
     `arguments` are this Pump's own; `pump` is its name, `address` where it is reached, and `bind`
     where it listens. The port is any free one.
     """
     host, bound = address.rpartition(":")[0], bind.rpartition(":")[0]
 
-    def command(node_id: str, folder: Path) -> Sequence[str]:
+    def differing(node_id: str, folder: Path) -> Sequence[str]:
         return [
-            *(sys.executable, "-m", "pump", *arguments),
+            *arguments,
             *(f"--node-id={node_id}", f"--data-dir={folder}", f"--taken-over-by={pump}"),
             *(f"--addr={bound}:0", f"--advertise-addr={host}:0", "--status-addr="),
         ]
 
-    return command
+    return differing

@@ -16,7 +16,8 @@ of an epoch before the one that it has promised. R4: epoch and list change by a 
 R5: equal segment and epoch mean equal bytes. R6: only a listed or eligible disk takes over, and
 only a whole copy. R7: a new copy begins where everything before is settled, and nothing is appended
 in an epoch before its beginning is. R8: the address in etcd follows the entry. R9: only what is
-acknowledged is indexed and streamed, and nothing is dropped that a Drainer needs.
+acknowledged is indexed and streamed, and nothing is dropped that a Drainer needs. R10: a damaged
+copy begins again off every list, in an epoch after it has said so, in place of that damage only.
 `tests/kit/replicas/rules.py` switches off each of them, and a simulation must notice.
 
 What its shells have to do:

@@ -8,14 +8,18 @@ it. It has no thread and no clock of its own.
 
 from __future__ import annotations
 
+import logging
+import secrets
 from pathlib import Path
+from typing import Protocol
 
 from penstock import failpoints
 from penstock.codes import Code
-from penstock.errors import Malformed
-from penstock.log.copied_log import CopiedLog, OlderSegment, received_head
+from penstock.errors import Corrupt, Malformed, Retryable
+from penstock.log.copied_log import CopiedLog, OlderSegment, received_head, set_aside
 from penstock.log.files import Files
-from penstock.log.segment import BEGIN
+from penstock.log.mending import Patch
+from penstock.log.segment import BEGIN, Segment
 from pump.replicas.chain import Chain, Link
 from pump.replicas.messages import (
     Action,
@@ -28,24 +32,52 @@ from pump.replicas.messages import (
     Prepend,
     Reply,
     Request,
+    SetAside,
     Sync,
     Write,
     WriteBefore,
 )
 from pump.replicas.replica import Replica
 
+log = logging.getLogger(__name__)
 _written = failpoints.point("copies.copy.written")
 _synced = failpoints.point("copies.copy.synced")
 _cut = failpoints.point("copies.copy.cut")
 _cleared = failpoints.point("copies.copy.cleared")
+_set_aside = failpoints.point("copies.copy.set_aside")
+
+DAMAGED_FOLDER = "damaged"
+"""Beside `log`: what is left of a copy that has begun again since."""
+
+
+class Mender(Protocol):
+    """Mends the folder of a copy that cannot be opened."""
+
+    def __call__(self, damage: Corrupt) -> bool:
+        """Return whether something was put back, so that the opening may get further."""
+
+    def is_hopeless(self, damage: Corrupt) -> bool:
+        """Return whether the other disks were asked, and have not what is missing."""
+
+
+class _NoMender:
+    def __call__(self, damage: Corrupt) -> bool:
+        return False
+
+    def is_hopeless(self, damage: Corrupt) -> bool:
+        return True
 
 
 class FollowedLog:
     """The copy in the folder `log`; its methods are for one thread at a time, but for `links`."""
 
-    def __init__(self, folder: Path, files: Files) -> None:
+    def __init__(self, folder: Path, files: Files, mender: Mender | None = None) -> None:
+        """The `mender` hears of damage that keeps the folder from being opened."""
         self.folder = folder
         self.files = files
+        self.problem = ""
+        """Which damage the primary has heard of; empty once the folder was opened."""
+        self._mender = mender or _NoMender()
         self._log: CopiedLog | None = None
         self._replica = Replica(Chain())
 
@@ -62,17 +94,38 @@ class FollowedLog:
     def open(self) -> None:
         """Open the folder, unless it is open, and have all that it holds on the disk.
 
-        Raises `Corrupt`, or `Retryable` when the disk fails.
+        Raises `Corrupt` for what cannot be mended, or `Retryable` when the disk fails.
         """
+        tried: set[tuple[str, int]] = set()
+        while self._log is None:
+            try:
+                self._log = CopiedLog.open(self.folder, files=self.files)
+                self._replica = Replica(Chain(Link(*link) for link in self._log.links()))
+                self.problem = ""
+            except Corrupt as damage:
+                place = (damage.path, damage.offset)
+                if place in tried or not self._mender(damage):
+                    raise
+                tried.add(place)
+
+    def segments(self) -> list[Segment]:
+        """Return what is known of each segment, oldest first; none while it is not open."""
+        log = self._log
+        found = [] if log is None else [log.find(link.number) for link in self.links]
+        return [segment for segment in found if segment is not None]
+
+    def put_back(self, segment: Segment, patch: Patch) -> None:
+        """Write frames in their place again; raises `Retryable` when that cannot be done now."""
         if self._log is None:
-            self._log = CopiedLog.open(self.folder, files=self.files)
-            self._replica = Replica(Chain(Link(*link) for link in self._log.links()))
+            raise Retryable(f"{self.folder} is not open", code=Code.COPY_NOT_FOLLOWED)
+        self._log.put_back(segment, patch)
 
     def answer(self, request: Ask | Append, data: bytes) -> Answer:
         """Do what a request asks for and return the answer; `data` are the bytes of an Append.
 
         Raises `Malformed` for a request that contradicts itself, and does nothing; `Retryable` when
-        the disk fails; `Corrupt` for a copy that is damaged.
+        the disk fails; `Corrupt` for a copy that is damaged and may be mended yet, or whose primary
+        does not know of such copies.
         """
         if isinstance(request, Append):
             _check(request, data)
@@ -89,7 +142,12 @@ class FollowedLog:
         self._log, self._replica = None, Replica(Chain())
 
     def _carried_out(self, request: Request, data: bytes, older: OlderSegment | None) -> Answer:
-        self.open()
+        try:
+            self.open()
+        except Corrupt as damage:
+            self._note_damage(damage)
+            if not self.problem or not _knows_of_damage(request):
+                raise
         try:
             for action in self._replica.receive(request):
                 if isinstance(action, Reply):
@@ -100,30 +158,58 @@ class FollowedLog:
             raise
         raise AssertionError("every request is answered")
 
+    def _note_damage(self, damage: Corrupt) -> None:
+        """Give damage that no other disk mends its number; it keeps that until the folder opens."""
+        if self._mender.is_hopeless(damage):
+            self.problem = str(damage)
+            if not self._replica.damage:
+                self._replica = Replica(Chain(), secrets.randbits(62) + 1)
+
     def _carry_out(
         self, action: Action, request: Request, data: bytes, older: OlderSegment | None
     ) -> None:
-        log = self._log
-        assert log is not None
+        if isinstance(action, SetAside):
+            self._set_aside()
+            return
+        copied = self._log
+        assert copied is not None
         if isinstance(action, Write):
             assert isinstance(request, Append)
-            log.write(*action, data[action.offset - request.offset :])
+            copied.write(*action, data[action.offset - request.offset :])
             _written()
         elif isinstance(action, Sync):
-            log.sync()
+            copied.sync()
             _synced()
         elif isinstance(action, Cut):
-            log.cut(action.place)
+            copied.cut(action.place)
             _cut()
         elif isinstance(action, Clear):
-            log.clear()
+            copied.clear()
             _cleared()
         elif isinstance(action, DropBefore):
-            log.drop_before(action.segment)
+            copied.drop_before(action.segment)
         else:
             assert isinstance(action, WriteBefore)
             assert older is not None
-            log.write_before(older)
+            copied.write_before(older)
+
+    def _set_aside(self) -> None:
+        aside = self.folder.with_name(DAMAGED_FOLDER)
+        count, size = set_aside(self.files, self.folder, aside)
+        _set_aside()
+        self._log = CopiedLog.open(self.folder, files=self.files)
+        log.warning(
+            "%s: this copy begins again; its %d files, %d bytes, are set aside in %s: %s [%s]",
+            *(self.folder, count, size, aside, self.problem, Code.SEGMENT_DAMAGED),
+        )
+        self.problem = ""
+
+
+def _knows_of_damage(request: Request) -> bool:
+    """Return whether the primary is one to which an answer can be that the copy is damaged."""
+    if isinstance(request, Ask):
+        return request.takes_damaged
+    return isinstance(request, Append) and request.damage > 0
 
 
 def _check(request: Append, data: bytes) -> None:

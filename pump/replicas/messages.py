@@ -7,6 +7,7 @@
                     Prepend(an older segment) ───────>       written and synced, then
                     <────────────── Have(place, first)
                     <────────────── Refusal(promised)        to anything of an earlier epoch
+                    <────────────── Damaged(damage)          to an Ask, instead of a Standing
 
 The bytes of an Append or a Prepend travel beside it: the core looks at places only.
 """
@@ -24,6 +25,8 @@ class Ask(NamedTuple):
     """Take nothing of an earlier epoch from now on, and say where your log is."""
 
     epoch: int
+    takes_damaged: bool = True
+    """False for the primary of an older Penstock, which does not know that answer."""
 
 
 class Append(NamedTuple):
@@ -40,6 +43,8 @@ class Append(NamedTuple):
     """With offset 0: begin a copy here, if the log that is there is still this one."""
     needed: int
     """Segments before this one may go."""
+    damage: int = 0
+    """With offset 0: begin a copy here, if the one that is there still has this damage."""
 
 
 class Prepend(NamedTuple):
@@ -64,6 +69,14 @@ class Have(NamedTuple):
     first: int
 
 
+class Damaged(NamedTuple):
+    """The copy cannot be opened, and no other disk has mended it."""
+
+    epoch: int
+    damage: int
+    """A number that no other damage has; it is another one after each start."""
+
+
 class Refusal(NamedTuple):
     """What was asked is of an earlier epoch than `promised`."""
 
@@ -71,7 +84,7 @@ class Refusal(NamedTuple):
 
 
 Request = Ask | Append | Prepend
-Answer = Standing | Have | Refusal
+Answer = Standing | Have | Damaged | Refusal
 
 
 class Reply(NamedTuple):
@@ -88,6 +101,10 @@ class Cut(NamedTuple):
 
 class Clear(NamedTuple):
     """Drop the whole copy, the last segment first, durably."""
+
+
+class SetAside(NamedTuple):
+    """Set the files of a damaged copy aside, and begin an empty one, durably."""
 
 
 class Write(NamedTuple):
@@ -155,6 +172,7 @@ Action = (
     Reply
     | Cut
     | Clear
+    | SetAside
     | Write
     | WriteBefore
     | Sync

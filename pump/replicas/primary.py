@@ -16,10 +16,22 @@ while the list changes stays where it is.
 
 Segments before that are given to it afterwards, newest first. Until it has all that some Drainer
 needs, it counts as a copy of new groups and may not take over.
+
+A copy whose disk is *leaving* is replaced before it goes: another one joins beside it, and only
+when `copies` whole ones stay without it, it is put off the list. The log itself moves alike: the
+disk that it is to move to joins if it has no copy, `copies` others become whole, and then the
+primary gives the log away by a swap that makes the other disk the primary. What is acknowledged
+while that is open is on that disk, too, for it is listed until it is the primary.
+
+A copy that is damaged begins again, but only off the list, and in an epoch that began after it had
+said so. A listed or eligible disk may claim the log, with whatever it has by then; and an answer
+from before the damage, which comes late, would list it again before it is whole. The swap that puts
+it off ends both: nothing of an earlier epoch counts, neither a swap nor an answer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from penstock.cluster.log_entry import Copy, LogEntry
@@ -33,6 +45,7 @@ from pump.replicas.messages import (
     Append,
     Ask,
     Begin,
+    Damaged,
     Have,
     Prepend,
     ReadEntry,
@@ -68,6 +81,8 @@ class Follower:
         """
         self.instead_of: tuple[Link, ...] | None = None
         """The log that it is to drop for a copy of this one."""
+        self.damage = 0
+        """The damage in place of which it is to begin again."""
 
 
 class Primary:
@@ -93,6 +108,13 @@ class Primary:
         self._followers: dict[str, Follower] = {}
         self._joining: Follower | None = None
         self._silent: set[str] = set()
+        self._damaged: dict[str, tuple[int, int]] = {}
+        """The damage of copies, and the epoch in which it was heard of; until they begin again."""
+        self._mended: dict[str, int] = {}
+        """Their last damage that is no more; an answer that names it comes late."""
+        self._leaving: frozenset[str] = frozenset()
+        self._moves_to = ""
+        self._gives_away = False
         self._needed = self.entry.needed
         self._promised = 0  # By a copy, for a primary that may never have come about.
         self._proposal: Proposal | None = None
@@ -106,6 +128,31 @@ class Primary:
     def joining(self) -> str | None:
         """The disk that is being given the log, and not listed yet."""
         return None if self._joining is None else self._joining.copy.disk
+
+    @property
+    def lacks_copy(self) -> bool:
+        """True while a `spare` disk is taken: too few of the listed ones stay, and none joins."""
+        is_possible = not self.is_over and self._joining is None
+        return is_possible and len(self._staying()) < self.entry.copies
+
+    @property
+    def staying_whole(self) -> list[str]:
+        """The listed disks that stay and may take over, the own one only if the log stays."""
+        return [copy.disk for copy in self._staying() if copy.first <= self.entry.needed]
+
+    def lacks_bytes(self, disk: str) -> int | None:
+        """Return how much of what is needed a copy does not have; None for a disk without one."""
+        follower = self._follower(disk)
+        if follower is None:
+            return None
+        lacking = 0
+        for number, _, end in self.chain.links:
+            if number >= self.entry.needed:
+                is_older = follower.have == _NOTHING or number < follower.first
+                held = follower.have.offset if number == follower.have.segment else 0
+                is_there = not is_older and number < follower.have.segment
+                lacking += 0 if is_there else end if is_older else max(0, end - held)
+        return lacking
 
     @property
     def droppable_before(self) -> int:
@@ -147,6 +194,10 @@ class Primary:
         self._base = self.synced = self.chain.end
         return [Begin(end.segment + 1, self.entry.epoch), *self._ship_all()]
 
+    def dropped(self, segment: int) -> None:
+        """A purge drops all before `segment`, of what it may drop."""
+        self.chain.drop_before(segment)
+
     # What copies answer, and what becomes of them.
 
     def answered(self, disk: str, answer: Answer) -> Actions:
@@ -157,6 +208,11 @@ class Primary:
         if self.is_over or follower is None or answer.epoch != self.entry.epoch:
             return []
         self._silent.discard(disk)
+        if isinstance(answer, Damaged):
+            return self._is_damaged(follower, answer)
+        known = self._damaged.get(disk)
+        if known is not None and known[1] < self.entry.epoch:  # Else it may be from before.
+            self._mended[disk] = self._damaged.pop(disk)[0]
         if isinstance(answer, Standing):
             return self._stands(follower, answer)
         return self._has(follower, answer)
@@ -185,14 +241,29 @@ class Primary:
         return self._proposed()
 
     def spare(self, copy: Copy) -> Actions:
-        """A Pump offers a disk; it is taken when the log has too few copies."""
-        listed = {self._copy.disk, *self._followers}
-        if self.is_over or self._joining is not None or copy.disk in listed:
+        """A Pump offers a disk; it is taken when too few copies stay, or the log moves to it."""
+        barred = {self._copy.disk, *self._followers, *self._leaving}
+        if self.is_over or self._joining is not None or copy.disk in barred:
             return []
-        if 1 + len(self.entry.replicas) >= self.entry.copies:
+        if not self.lacks_copy and copy.disk != self._moves_to:
             return []
         self._joining = Follower(copy)
         return self.connected(copy.disk)
+
+    def leaving(self, disks: Collection[str]) -> Actions:
+        """These are all the disks that are to go: copies there are replaced first."""
+        self._leaving = frozenset(disks)
+        return self._proposed()
+
+    def moves_to(self, disk: str) -> Actions:
+        """The log is to move to another disk, which is to have a copy; empty: it stays."""
+        self._moves_to, self._gives_away = disk, False
+        return self._proposed()
+
+    def gives_away(self) -> Actions:
+        """The disk that the log moves to is to be its primary, as soon as it is a whole copy."""
+        self._gives_away = True
+        return self._proposed()
 
     # The entry.
 
@@ -219,6 +290,9 @@ class Primary:
 
     def _won(self, revision: int) -> Actions:
         assert self._proposal is not None
+        heir = self._proposal.entry.primary
+        if heir.disk != self._copy.disk:  # With its revision no status may be put any more.
+            return self._step_down(f"the log was moved to pump {heir.pump}")
         before, self.entry, self.revision = self.entry, self._proposal.entry, revision
         self._proposal = None
         if self.entry.epoch == before.epoch:
@@ -257,10 +331,16 @@ class Primary:
         return [Swap(*self._proposal)]
 
     def _wanted(self) -> LogEntry | None:
+        damaged = [disk for disk in self._damaged if not self._may_begin_again(disk)]
+        if damaged:
+            return self.entry.without_damaged(damaged)
         if self._silent:
             return self.entry.without(self._silent)
         if self._promised > self.entry.epoch:
             return self.entry.claimed(self._copy)
+        heir = self.entry.replica(self._moves_to) if self._gives_away else None
+        if heir is not None and heir.first <= self.entry.needed:
+            return self.entry.claimed(heir)
         if self._joining is not None and self._is_whole(self._joining):
             return self.entry.joined(replace(self._joining.copy, first=self._joining.first))
         for copy in self.entry.replicas:
@@ -269,7 +349,29 @@ class Primary:
                 return self.entry.extended(copy.disk, first)
         if self._needed > self.entry.needed:
             return self.entry.needing(self._needed)
-        return None
+        dispensable = self._dispensable()
+        return None if dispensable is None else self.entry.without([dispensable.disk])
+
+    def _staying(self) -> list[Copy]:
+        """Return the primary, unless the log moves, and the replicas whose disks do not leave."""
+        own = [] if self._moves_to else [self._copy]
+        return own + [copy for copy in self.entry.replicas if copy.disk not in self._leaving]
+
+    def _dispensable(self) -> Copy | None:
+        """Return a replica without which `copies` whole ones stay: one that leaves, or is over."""
+        if not self._are_enough_whole():
+            return None
+        replicas, staying = self.entry.replicas, self._staying()
+        for copy in replicas:
+            if copy.disk in self._leaving:
+                return copy
+        if len(staying) <= self.entry.copies:
+            return None
+        over = [copy for copy in reversed(replicas) if copy.disk != self._moves_to]
+        return max(over, key=lambda copy: copy.first > self.entry.needed, default=None)
+
+    def _are_enough_whole(self) -> bool:
+        return len(self.staying_whole) >= self.entry.copies
 
     def _is_whole(self, joining: Follower) -> bool:
         """Return whether a copy has all that may have been acknowledged, from its beginning on."""
@@ -313,6 +415,7 @@ class Primary:
         If it is listed, having part of a log whose end was never acknowledged, it joins again.
         """
         follower.sent = follower.given = follower.instead_of = None
+        follower.damage = 0
         follower.at = self.chain.agreement(standing.links)
         if follower.at is None and follower is not self._joining:
             return self.silent(follower.copy.disk)
@@ -322,6 +425,27 @@ class Primary:
             follower.instead_of = standing.links
             return self._ship(follower)
         return self._has(follower, Have(standing.epoch, follower.at, standing.links[0].number))
+
+    def _is_damaged(self, follower: Follower, answer: Damaged) -> Actions:
+        """Put the copy off every list; after that, have it begin again."""
+        disk = follower.copy.disk
+        if answer.damage == self._mended.get(disk):
+            return []
+        known = self._damaged.get(disk)
+        if known is None or known[0] != answer.damage:
+            self._damaged[disk] = (answer.damage, self.entry.epoch)
+        follower.sent = follower.given = follower.instead_of = follower.at = None
+        follower.have = _NOTHING
+        if follower is self._joining and self._may_begin_again(disk):
+            follower.at, follower.damage = Place(self._copy_begins(), 0), answer.damage
+            return self._ship(follower)
+        return self._proposed()
+
+    def _may_begin_again(self, disk: str) -> bool:
+        """Return whether this epoch began after the damage was heard of, and without the disk."""
+        copies = (*self.entry.replicas, *self.entry.eligible)
+        is_listed = any(copy.disk == disk for copy in copies)
+        return not is_listed and self._damaged[disk][1] < self.entry.epoch
 
     def _copy_begins(self) -> int:
         return self.chain.last_with_frames()
@@ -345,6 +469,7 @@ class Primary:
                 follower.at = Place(link.number, min(link.end, have.place.offset))
         if follower.sent is not None and have.place >= follower.sent:
             follower.sent = follower.instead_of = None
+            follower.damage = 0
         return [*self._settled(), *self._proposed(), *self._ship(follower)]
 
     def _ship_all(self) -> Actions:
@@ -357,7 +482,7 @@ class Primary:
         segment, offset = follower.at
         if segment < self.chain.first:  # Purged meanwhile: it is asked again where it stands.
             follower.at = None
-            return []
+            return [Send(follower.copy, Ask(self.entry.epoch))]
         link = self.chain.find(segment)
         if link is not None and offset >= link.end:
             link, offset = self.chain.find(segment + 1), 0
@@ -370,6 +495,7 @@ class Primary:
             previous=self.chain.find(link.number - 1) if offset == 0 else None,
             instead_of=follower.instead_of if offset == 0 else None,
             needed=self.entry.needed,
+            damage=follower.damage if offset == 0 else 0,
         )
         return [Send(follower.copy, request)]
 

@@ -15,6 +15,10 @@ of that epoch, and nothing earlier is taken after it. What a disk takes of an ol
 promise that a crash made it forget, it takes before that: if the disk is claiming an epoch itself,
 its first segment comes after those bytes; if not, the next primary cuts them, unless they were
 acknowledged, and then it has them too.
+
+A copy that is damaged has no log and no promise that could be read. It takes nothing but that it is
+to begin again in place of this very damage, which only a primary says that has put it off every
+list since it heard of that (`primary.py`).
 """
 
 from __future__ import annotations
@@ -27,12 +31,14 @@ from pump.replicas.messages import (
     Ask,
     Clear,
     Cut,
+    Damaged,
     DropBefore,
     Have,
     Prepend,
     Refusal,
     Reply,
     Request,
+    SetAside,
     Standing,
     Sync,
     Write,
@@ -47,8 +53,10 @@ class Replica:
     fails, open the folder again.
     """
 
-    def __init__(self, chain: Chain) -> None:
+    def __init__(self, chain: Chain, damage: int = 0) -> None:
+        """`damage` is that of a copy that cannot be opened; its chain is empty."""
         self.chain = chain
+        self.damage = damage
         self.promised = chain.links[-1].epoch if chain.links else 0
 
     def promise(self, epoch: int) -> None:
@@ -60,6 +68,8 @@ class Replica:
         if self._is_fenced(request.epoch):
             return [Reply(Refusal(self.promised))]
         self.promise(request.epoch)
+        if self.damage and not self._begins_again(request):
+            return [Reply(Damaged(request.epoch, self.damage))]
         if isinstance(request, Append):
             return self._append(request)
         if isinstance(request, Prepend):
@@ -69,6 +79,14 @@ class Replica:
 
     def _is_fenced(self, epoch: int) -> bool:
         return epoch < self.promised
+
+    def _begins_again(self, request: Request) -> bool:
+        if not isinstance(request, Append) or request.offset > 0:
+            return False
+        return self._is_this(request.damage)
+
+    def _is_this(self, damage: int) -> bool:
+        return damage == self.damage
 
     def _append(self, request: Append) -> Actions:
         actions = self._fitted(request)
@@ -98,6 +116,9 @@ class Replica:
             return self._cut(Place(known.number, known.end), request.epoch)
         if request.offset > 0:
             return None
+        if self.damage:
+            self.damage = 0
+            return [SetAside()]
         if request.instead_of is not None:
             return self._cleared(request.instead_of)
         if request.previous is None:

@@ -15,10 +15,13 @@ from penstock.errors import Malformed
 from penstock.log.segments import Place
 from penstock.pb import penstock_pb2 as pb
 from pump.replicas.chain import Link
-from pump.replicas.messages import Answer, Append, Ask, Have, Refusal, Standing
+from pump.replicas.messages import Answer, Append, Ask, Damaged, Have, Refusal, Standing
 
 FOLLOW_METHOD = "/penstock.Replica/Follow"
 PREPEND_METHOD = "/penstock.Replica/Prepend"
+READ_METHOD = "/penstock.Replica/Read"
+READ_BYTES_MAX = 1 << 20
+"""How many bytes of a segment are sent at a time to a disk on which they have rotted."""
 
 
 class Name(NamedTuple):
@@ -51,6 +54,7 @@ def encode_request(name: Name, request: Followed, data: bytes = b"") -> bytes:
     """Return a `FollowRequest`; `data` are the bytes of an Append."""
     message = pb.FollowRequest(log=name.message(), epoch=request.epoch)
     if isinstance(request, Ask):
+        message.ask.takes_damaged = request.takes_damaged
         message.ask.SetInParent()
     elif isinstance(request, Append):
         message.append.CopyFrom(_append_message(request, data))
@@ -63,7 +67,9 @@ def decode_request(data: bytes) -> tuple[Name, Followed, bytes]:
     name, kind = Name.of(message.log), message.WhichOneof("request")
     if kind == "append":
         return name, _append_of(message.epoch, message.append), message.append.data
-    return name, (Ask if kind == "ask" else SignOfLife)(message.epoch), b""
+    if kind == "ask":
+        return name, Ask(message.epoch, message.ask.takes_damaged), b""
+    return name, SignOfLife(message.epoch), b""
 
 
 def encode_answer(epoch: int, answer: Answer | None) -> bytes:
@@ -76,6 +82,8 @@ def encode_answer(epoch: int, answer: Answer | None) -> bytes:
         reply.have.CopyFrom(
             pb.LogHave(segment=place.segment, offset=place.offset, first=answer.first)
         )
+    elif isinstance(answer, Damaged):
+        reply.damaged = answer.damage
     elif isinstance(answer, Refusal):
         reply.refused_by = answer.promised
     return reply.SerializeToString()
@@ -90,7 +98,48 @@ def decode_answer(data: bytes) -> Answer | None:
     if kind == "have":
         have = reply.have
         return Have(reply.epoch, Place(have.segment, have.offset), have.first)
+    if kind == "damaged":
+        return Damaged(reply.epoch, reply.damaged)
     return Refusal(reply.refused_by) if kind == "refused_by" else None
+
+
+class Stretch(NamedTuple):
+    """Bytes of one segment, from an offset on."""
+
+    segment: int
+    offset: int
+    length: int
+
+
+def encode_read(name: Name, wanted: Stretch) -> bytes:
+    """Return a `ReadRequest`."""
+    request = pb.ReadRequest(log=name.message())
+    request.segment, request.offset, request.bytes = wanted
+    return request.SerializeToString()
+
+
+def decode_read(data: bytes) -> tuple[Name, Stretch]:
+    """Read a `ReadRequest`; raises `DecodeError`. No more is wanted than is sent at a time."""
+    request = pb.ReadRequest.FromString(data)
+    length = min(request.bytes, READ_BYTES_MAX)
+    return Name.of(request.log), Stretch(request.segment, request.offset, length)
+
+
+def encode_bytes(data: bytes) -> bytes:
+    """Return a `ReadReply`."""
+    return pb.ReadReply(data=data, crc=value(data)).SerializeToString()
+
+
+def decode_bytes(data: bytes) -> bytes:
+    """Read a `ReadReply`; raises `DecodeError`, and `Malformed` for bytes that have changed."""
+    reply = pb.ReadReply.FromString(data)
+    if reply.crc != value(reply.data):
+        raise Malformed(
+            "bytes of a segment have changed on the way: their CRC is another one",
+            hint="they are asked for again; if it lasts, check memory and network of both machines",
+            code=Code.COPY_MALFORMED,
+        )
+    return reply.data
 
 
 def link_message(link: Link) -> pb.LogLink:
@@ -111,6 +160,7 @@ def _append_message(request: Append, data: bytes) -> pb.LogAppend:
         needed=request.needed,
         data=data,
         crc=value(data),
+        damage=request.damage,
     )
     if request.previous is not None:
         message.previous.CopyFrom(link_message(request.previous))
@@ -136,6 +186,7 @@ def _append_of(epoch: int, message: pb.LogAppend) -> Append:
         previous=link_of(message.previous) if message.HasField("previous") else None,
         instead_of=_links_of(message.instead_of) if message.HasField("instead_of") else None,
         needed=message.needed,
+        damage=message.damage,
     )
 
 

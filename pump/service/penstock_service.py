@@ -58,14 +58,23 @@ class Operations(Protocol):
     async def pause(self, node_id: str) -> None:
         """Start to pause; the process ends soon after. Raises `NeedsOperator` when it must not."""
 
-    async def close(self, node_id: str, skip_drainers: Collection[str] = ()) -> None:
+    async def close(
+        self, node_id: str, skip_drainers: Collection[str] = (), *, empty_disk: bool = False
+    ) -> None:
         """Start to go offline; the process ends once all Drainers have everything.
 
-        `skip_drainers` are not waited for as long as they are dead.
+        `skip_drainers` are not waited for as long as they are dead. With `empty_disk` it does not
+        end before the copies of other logs are elsewhere, too.
         """
+
+    async def move_log(self, node_id: str, to: str) -> str:
+        """Start to have the log served by another Pump, and return its name."""
 
     async def trigger_gc(self) -> str:
         """Purge now what may be purged, and say in one sentence what happened."""
+
+    def scrub(self, node_id: str) -> str:
+        """Begin to read all that is on the disk, and say in one sentence how long that takes."""
 
 
 @dataclass(slots=True)
@@ -109,7 +118,9 @@ class PenstockService:
             "Status": grpc.unary_unary_rpc_method_handler(self.status),
             "Pause": grpc.unary_unary_rpc_method_handler(self.pause),
             "Close": grpc.unary_unary_rpc_method_handler(self.close),
+            "MoveLog": grpc.unary_unary_rpc_method_handler(self.move_log),
             "TriggerGc": grpc.unary_unary_rpc_method_handler(self.trigger_gc),
+            "Scrub": grpc.unary_unary_rpc_method_handler(self.scrub),
         }
 
     async def write(self, requests: AsyncIterable[bytes], context: Any) -> None:
@@ -261,10 +272,21 @@ class PenstockService:
         """Answer once the Pump refuses Prewrites; it ends when all Drainers have everything."""
         request = await parsed(context, pb.CloseRequest, data)
         try:
-            await self._operations.close(request.node_id, request.skip_drainers)
+            await self._operations.close(
+                request.node_id, request.skip_drainers, empty_disk=request.empty_disk
+            )
         except PenstockError as error:
             await abort(context, error)
         return pb.CloseReply().SerializeToString()
+
+    async def move_log(self, data: bytes, context: Any) -> bytes:
+        """Answer once it has begun, with the Pump that the log goes to."""
+        request = await parsed(context, pb.MoveLogRequest, data)
+        try:
+            to = await self._operations.move_log(request.node_id, request.to)
+        except PenstockError as error:
+            await abort(context, error)
+        return pb.MoveLogReply(to=to).SerializeToString()
 
     async def trigger_gc(self, data: bytes, context: Any) -> bytes:
         """Answer with what was purged, or why nothing was."""
@@ -274,6 +296,15 @@ class PenstockService:
         except PenstockError as error:
             await abort(context, error)
         return pb.TriggerGcReply(message=message).SerializeToString()
+
+    async def scrub(self, data: bytes, context: Any) -> bytes:
+        """Answer once a scrub has begun, or is under way."""
+        request = await parsed(context, pb.ScrubRequest, data)
+        try:
+            message = self._operations.scrub(request.node_id)
+        except PenstockError as error:
+            await abort(context, error)
+        return pb.ScrubReply(message=message).SerializeToString()
 
     def _is_to_be_cut(self, pulled: Pulled) -> bool:
         pairs = zip(pulled.prewrites, pulled.outcomes, strict=True)

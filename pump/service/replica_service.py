@@ -1,4 +1,4 @@
-"""Replica service: `penstock.Replica`, what a log's primary asks of a Pump with a copy of it."""
+"""Replica service: `penstock.Replica`, what Pumps ask of one that has the same log on its disk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,16 @@ from penstock.codes import Code
 from penstock.errors import PenstockError, Retryable
 from penstock.pb import penstock_pb2 as pb
 from pump.replicas.messages import Answer, Prepend
-from pump.replicas.wire import Followed, Name, decode_request, encode_answer, link_of
+from pump.replicas.wire import (
+    Followed,
+    Name,
+    Stretch,
+    decode_read,
+    decode_request,
+    encode_answer,
+    encode_bytes,
+    link_of,
+)
 from pump.service.admission import invalid, undecodable
 from pump.service.grpc_server import abort
 
@@ -31,6 +40,9 @@ class FollowedLogs(Protocol):
     async def prepend(self, name: Name, request: Prepend, pieces: AsyncIterable[bytes]) -> Answer:
         """Take a whole older segment, and return the answer."""
 
+    async def read(self, name: Name, wanted: Stretch) -> bytes:
+        """Return bytes of a segment, fewer if there are no more."""
+
 
 class ReplicaService:
     """The handlers of `penstock.Replica`."""
@@ -43,6 +55,7 @@ class ReplicaService:
         return {
             "Follow": grpc.unary_unary_rpc_method_handler(self.follow),
             "Prepend": grpc.stream_unary_rpc_method_handler(self.prepend),
+            "Read": grpc.unary_unary_rpc_method_handler(self.read),
         }
 
     async def follow(self, data: bytes, context: Any) -> bytes:
@@ -71,6 +84,18 @@ class ReplicaService:
         except (PenstockError, OSError) as error:
             await abort(context, error)
         return encode_answer(request.epoch, answer)
+
+    async def read(self, data: bytes, context: Any) -> bytes:
+        """Answer with bytes as they are on the disk."""
+        try:
+            name, wanted = decode_read(data)
+        except DecodeError as error:
+            await abort(context, undecodable(pb.ReadRequest, data, error))
+        try:
+            found = await self._logs.read(name, wanted)
+        except (PenstockError, OSError) as error:
+            await abort(context, error)
+        return encode_bytes(found)
 
 
 async def _pieces(messages: AsyncIterator[bytes]) -> AsyncIterator[Any]:

@@ -1,7 +1,7 @@
 """Space on the volume: a reserve that new transactions may not use, and what large ones announced.
 
     volume  ├──────────── for all binlogs ────────────┼─ Commits, Rollbacks ─┼─ index, repair ─┤
-                                                   reserve               reserve / 2          0
+            and new copies of other logs           reserve   copies      reserve / 2          0
 
 Without a setting the reserve is a fiftieth of the volume, at least 64 MiB for the index to write in
 and at most 10 GiB; on a small volume a quarter. Nothing is remembered: as soon as there is space
@@ -90,6 +90,16 @@ class Reserve:
         if left <= reserve // 2:
             return dict.fromkeys(range(len(records)), error)
         return dict.fromkeys(set(range(len(records))).difference(ends), error)
+
+    def check_copy(self, wanted_bytes: int, *, is_new: bool) -> None:
+        """Raise `OutOfSpace` when a copy of another Pump's log may not have that much.
+
+        One that is here may use half of the reserve, as what ends transactions; a new one, or an
+        older segment, none of it.
+        """
+        free, reserve = self.space()
+        if free - wanted_bytes <= (reserve if is_new else reserve // 2):
+            raise _out_of_space(free, reserve)
 
     def _note(self, free: int, reserve: int) -> None:
         is_low = free <= reserve

@@ -194,7 +194,7 @@ class Storage:
         self._gc_lock = threading.Lock()
         self._max_commit_ts = self._ledger.sorter.max_commit_ts
         self._groups = self._indexed_group = 0
-        self._indexed_head = recovered.checkpoint.pointer
+        self._stored_head = self._indexed_head = recovered.checkpoint.pointer
         self._indexed_checkpoint = recovered.checkpoint
         if recovered.replayed:
             self._flusher.begin(recovered.checkpoint)
@@ -275,8 +275,13 @@ class Storage:
             raise NotStored(refused)
         most_ts = largest_ts(stored)
         _before_append()
-        positions = self._store(stored, most_ts) if stored else []
-        now_ms, head = int(self._clock() * 1000), self._segments.end
+        positions: list[Position] = []
+        if stored:
+            positions = self._store(stored, most_ts)
+            # Not read where nothing is stored: a group that failed as this Pump was deposed is in
+            # the log, and a replay has to find it there.
+            self._stored_head = self._segments.end
+        now_ms, head = int(self._clock() * 1000), self._stored_head
         self._groups += 1
         with self._state_lock:
             entries, needed, orphans = self._ledger.enter(stored, positions, now_ms)
@@ -285,7 +290,8 @@ class Storage:
             sorter = self._ledger.sorter
             checkpoint = checkpoint_of(sorter, head) if self._flusher.is_due else None
             max_commit_ts = sorter.max_commit_ts
-            needed[head.segment] = most_ts
+            if positions:  # The log may have gone on to another segment meanwhile (`pump/copies`).
+                needed[positions[0].segment] = most_ts
             self._needed.note(needed)  # Before a purge sees that a Prewrite is not open any more.
         size_bytes = sum(map(_LENGTH, positions))
         self._appended_records += len(stored)

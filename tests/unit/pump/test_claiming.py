@@ -81,6 +81,19 @@ def test_a_listed_copy_takes_over_and_one_that_was_not_listed_does_not() -> None
     assert entry_of(entries).primary == OTHER
 
 
+def test_a_folder_that_is_out_of_a_log_never_claims_it_for_the_copy_beside_it() -> None:
+    copied = LogEntry(epoch=6, primary=OTHER, replicas=(OWN, THIRD), since=2)
+    for entry in (copied, copied.claimed(OWN)):
+        entries = listed(entry)
+        with pytest.raises(Displaced):
+            claim(entries, "pump-1", OWN, chain(6), TWO, former_since=2)
+        assert entry_of(entries) == entry
+    entries = listed(copied.begun_again(OWN, 2, 2))
+    with pytest.raises(Former):
+        claim(entries, "pump-1", OWN, chain(6), TWO, former_since=2)
+    assert claim(entries, "pump-1", OWN, chain(7), TWO, former_since=2) is not None
+
+
 def test_a_copy_that_lacks_what_a_drainer_needs_does_not_take_over() -> None:
     half = Copy("pump-1", "d1", first=4)
     entries = listed(LogEntry(epoch=6, primary=OTHER, replicas=(half,), needed=3))

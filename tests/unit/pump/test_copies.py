@@ -22,19 +22,23 @@ from penstock.pb import penstock_pb2 as pb
 from pump.cluster.identity import kept_disk_id, kept_node_id, refuse_other_cluster
 from pump.copies.followed_logs import Copies, CopyStatus
 from pump.replicas.chain import Link
-from pump.replicas.messages import Answer, Append, Ask, Have, Prepend, Refusal, Standing
+from pump.replicas.messages import Answer, Append, Ask, Damaged, Have, Prepend, Refusal, Standing
 from pump.replicas.wire import (
     FOLLOW_METHOD,
     PREPEND_METHOD,
     Name,
     SignOfLife,
+    Stretch,
     decode_answer,
     encode_request,
     link_message,
 )
 from pump.service.grpc_server import add_service
 from pump.service.replica_service import REPLICA_SERVICE, ReplicaService
+from pump.store.record import OutOfSpace
 from pump.store.recovery import lock_folder
+from pump.store.space import Reserve
+from tests.kit.fakes.files import MemoryFiles
 from tests.kit.replicas.shipping import Upstream
 
 CLUSTER, DISK = 77, "0123456789abcdef0123456789abcdef"
@@ -186,6 +190,22 @@ def run_there(folder: Path, up: Upstream) -> None:
     (folder / "index" / "CURRENT").write_text("of then")
 
 
+def test_a_copy_of_the_own_log_is_taken_only_while_this_pump_is_displaced(tmp_path: Path) -> None:
+    own = NAME._replace(node_id="pump-9")
+
+    async def test(copies: Copies) -> None:
+        for takes in (None, False):
+            copies.takes_own = takes
+            with pytest.raises(NeedsOperator, match="asked of that Pump"):
+                await copies.follow(own, Ask(1), b"")
+        copies.takes_own = True
+        await shipped(copies, upstream(), own)
+        assert copies.names() == ["pump-9"]
+
+    run(tmp_path, test)
+    assert (tmp_path / "copies" / "pump-9" / "log").is_dir()
+
+
 def test_a_primary_counts_as_heard_of_only_in_its_own_epoch(tmp_path: Path) -> None:
     now = [5.0]
 
@@ -254,6 +274,35 @@ def test_a_damaged_copy_says_so_and_leaves_the_others_alone(tmp_path: Path) -> N
     run(tmp_path, test)
 
 
+def test_a_copy_that_no_disk_can_mend_begins_again_and_its_files_are_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    up = upstream()
+    path = tmp_path / "copies" / "pump-1" / "log" / segment_name(1)
+
+    async def test(copies: Copies) -> None:
+        damaged = await copies.follow(NAME, Ask(1), b"")  # After the start, the second attempt.
+        assert isinstance(damaged, Damaged)
+        assert "000001.seg, offset 32" in copies.details()["copy_of pump-1"]
+        begin, head = Append(1, 0, 0, 0, BEGIN, None, None, 0), up.data(0, 0, BEGIN)
+        with pytest.raises(Corrupt):
+            await copies.follow(NAME, begin, head)
+        again = begin._replace(damage=damaged.damage)
+        assert await copies.follow(NAME, again, head) == Have(1, Place(0, BEGIN), 0)
+        assert not path.exists()
+        assert await copies.read(NAME, Stretch(1, 0, len(data))) == bytes(data)
+        assert "set aside in" in copies.details()["damaged_copy_of pump-1"]
+        await shipped(copies, up)
+        assert copies.standing("pump-1").end == up.segments.end
+
+    run(tmp_path, lambda copies: shipped(copies, up))
+    data = bytearray(path.read_bytes())
+    data[BEGIN + 5] ^= 1
+    path.write_bytes(data)
+    monkeypatch.setattr("pump.copies.followed_logs._MENDED_AGAIN_S", 0.0)
+    run(tmp_path, test)
+
+
 def test_a_copy_that_was_brought_from_another_disk_is_not_followed(tmp_path: Path) -> None:
     async def ship(copies: Copies) -> None:
         await shipped(copies, upstream())
@@ -264,6 +313,31 @@ def test_a_copy_that_was_brought_from_another_disk_is_not_followed(tmp_path: Pat
 
     run(tmp_path, ship)
     (tmp_path / "copies" / "pump-1" / ".disk").write_text("f" * 32 + "\n")
+    run(tmp_path, test)
+
+
+def test_a_copy_leaves_half_of_the_reserve_and_a_new_one_all_of_it(tmp_path: Path) -> None:
+    up, files = upstream(), MemoryFiles()
+
+    async def test(copies: Copies) -> None:
+        copies.reserve = Reserve(files, tmp_path, 1000)
+        files.free_bytes = 900
+        with pytest.raises(OutOfSpace, match="available: 900"):
+            await shipped(copies, up)
+        files.free_bytes = 10_000
+        await shipped(copies, up)
+        end = up.chain().end
+        up.write(1)
+        more = up.data(end.segment, end.offset, up.chain().end.offset)
+        request = Append(
+            *(up.epoch, end.segment, up.epoch, end.offset, up.chain().end.offset, None, None, 0)
+        )
+        files.free_bytes = 500 + len(more)
+        with pytest.raises(OutOfSpace):
+            await copies.follow(NAME, request, more)
+        files.free_bytes = 501 + len(more)
+        assert isinstance(await copies.follow(NAME, request, more), Have)
+
     run(tmp_path, test)
 
 

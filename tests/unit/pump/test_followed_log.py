@@ -7,11 +7,11 @@ import random
 import pytest
 
 from penstock.codes import Code
-from penstock.errors import Malformed
-from penstock.log.segment import BEGIN
+from penstock.errors import Corrupt, Malformed
+from penstock.log.segment import BEGIN, segment_name
 from penstock.log.segments import Place
-from pump.replicas.messages import Append, Ask, Have, Refusal
-from tests.kit.replicas.shipping import Downstream, Upstream, check_same, ship
+from pump.replicas.messages import Append, Ask, Damaged, Have, Refusal
+from tests.kit.replicas.shipping import LOG, Downstream, Upstream, check_same, ship
 
 FAILURES = ("crash", "kill", "error")
 
@@ -65,6 +65,40 @@ def failures(seed: int) -> dict[int, str]:
     calls = chance.sample(range(1, 300), chance.choice((0, 1, 3, 10)))
     soon = [call + chance.randint(1, 9) for call in calls for _ in range(2)]
     return {call: chance.choice(FAILURES) for call in (*calls, *soon)}
+
+
+def test_a_copy_that_no_disk_can_mend_begins_again_through_every_failure_of_its_disk() -> None:
+    for failed_at in range(1, 14):
+        for how in FAILURES:
+            up, down = Upstream(random.Random(1)), Downstream(random.Random(failed_at))
+            up.write(9)
+            ship(up, down)
+            node = down.files.nodes[LOG / segment_name(up.chain().end.segment)]
+            node.data[:] = node.durable[:] = random.Random(1).randbytes(len(node.data))
+            down.crash()
+            damaged = down.log.answer(Ask(up.epoch), b"")
+            assert isinstance(damaged, Damaged)
+            assert down.log.answer(Ask(up.epoch), b"") == damaged
+            with pytest.raises(Corrupt):
+                down.log.answer(Ask(up.epoch, takes_damaged=False), b"")
+            down.fail_at = {down.calls + failed_at: how}
+            for _ in range(9):
+                with down.failing():
+                    if begun_again(up, down):
+                        break
+            up.acked = None
+            finish(up, down)
+            check_same(up, down)
+
+
+def begun_again(up: Upstream, down: Downstream) -> bool:
+    """Tell a damaged copy to begin again; return whether it has."""
+    said = down.log.answer(Ask(up.epoch), b"")
+    if not isinstance(said, Damaged):
+        return True
+    link = up.chain().links[0]
+    request = Append(up.epoch, link.number, link.epoch, 0, BEGIN, None, None, 0, said.damage)
+    return isinstance(down.log.answer(request, up.data(link.number, 0, BEGIN)), Have)
 
 
 def test_a_deposed_primary_is_refused_and_nothing_is_changed() -> None:

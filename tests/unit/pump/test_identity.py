@@ -6,8 +6,10 @@ import pytest
 
 from penstock.errors import NeedsOperator
 from pump.cluster.identity import (
+    former_since,
     kept_disk_id,
     kept_node_id,
+    note_former,
     refuse_original,
     refuse_other_cluster,
 )
@@ -51,6 +53,16 @@ def test_a_damaged_disk_id_is_never_taken_for_another_disk(tmp_path: Path) -> No
             kept_disk_id(tmp_path)
     path.write_bytes(whole[:32])
     assert kept_disk_id(tmp_path) == whole[:32].decode()
+
+
+def test_what_log_a_folder_is_out_of_is_kept_and_never_guessed(tmp_path: Path) -> None:
+    assert former_since(tmp_path) is None
+    for since in (0, 17):
+        note_former(tmp_path, since)
+        assert former_since(tmp_path) == since
+    (tmp_path / ".former").write_text("")
+    with pytest.raises(NeedsOperator, match="which is no epoch"):
+        former_since(tmp_path)
 
 
 def test_a_data_folder_of_another_cluster_is_refused_and_one_without_an_id_is_adopted(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from penstock.errors import Malformed
 from penstock.log.segments import Place
 from pump.replicas.chain import Link
-from pump.replicas.messages import Append, Ask, Have, Refusal, Standing
+from pump.replicas.messages import Append, Ask, Damaged, Have, Refusal, Standing
 from pump.replicas.wire import (
     Name,
     SignOfLife,
@@ -34,6 +34,7 @@ def appends(draw: st.DrawFn) -> tuple[Append, bytes]:
         previous=previous,
         instead_of=instead_of,
         needed=draw(NUMBERS),
+        damage=draw(NUMBERS),
     )
     return request, data
 
@@ -44,7 +45,7 @@ def test_an_append_arrives_as_it_was_sent(name: Name, sent: tuple[Append, bytes]
     assert decode_request(encode_request(name, request, data)) == (name, request, data)
 
 
-@given(NAMES, st.builds(Ask, NUMBERS) | st.builds(SignOfLife, NUMBERS))
+@given(NAMES, st.builds(Ask, NUMBERS, st.booleans()) | st.builds(SignOfLife, NUMBERS))
 def test_a_question_and_a_sign_of_life_arrive_as_such(name: Name, sent: Ask | SignOfLife) -> None:
     arrived = decode_request(encode_request(name, sent))
     assert arrived == (name, sent, b"")
@@ -56,12 +57,13 @@ def test_a_question_and_a_sign_of_life_arrive_as_such(name: Name, sent: Ask | Si
     st.none()
     | st.builds(Standing, st.just(0), CHAINS)
     | st.builds(Have, st.just(0), st.builds(Place, NUMBERS, NUMBERS), NUMBERS)
+    | st.builds(Damaged, st.just(0), NUMBERS)
     | st.builds(Refusal, NUMBERS),
 )
 def test_an_answer_arrives_as_it_was_sent(
-    epoch: int, answer: Standing | Have | Refusal | None
+    epoch: int, answer: Standing | Have | Damaged | Refusal | None
 ) -> None:
-    if isinstance(answer, Standing | Have):
+    if isinstance(answer, Standing | Have | Damaged):
         answer = answer._replace(epoch=epoch)
     arrived = decode_answer(encode_answer(epoch, answer))
     assert arrived == answer

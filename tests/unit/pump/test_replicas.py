@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from penstock.cluster.log_entry import Copy, LogEntry
@@ -15,12 +17,14 @@ from pump.replicas.messages import (
     Ask,
     Begin,
     Cut,
+    Damaged,
     Have,
     Prepend,
     ReadEntry,
     Refusal,
     Reply,
     Send,
+    SetAside,
     Standing,
     StepDown,
     Swap,
@@ -112,6 +116,17 @@ def test_older_segments_go_on_when_a_live_group_says_first_that_one_is_there() -
     assert log.answered(B.disk, Have(4, Place(2, 0), 1)) == []  # The first one's own answer.
 
 
+def test_a_copy_is_asked_again_when_what_it_was_being_given_is_purged() -> None:
+    log = primary()
+    log.spare(C)
+    (begin,) = log.answered(C.disk, Standing(4, ()))
+    assert begin == Send(C, Append(4, 1, 3, 0, BEGIN, OLD[0], (), 0))
+    log.dropped(2)
+    assert log.answered(C.disk, Have(4, Place(1, BEGIN), 1)) == [Send(C, Ask(4))]
+    (again,) = log.answered(C.disk, Standing(4, (Link(1, 3, BEGIN),)))
+    assert again == Send(C, Append(4, 2, 4, 0, BEGIN, None, (Link(1, 3, BEGIN),), 0))
+
+
 def test_a_listed_copy_with_nothing_of_this_log_joins_again() -> None:
     partial = Copy(B.pump, B.disk, 1)
     log = primary(partial, C)
@@ -131,6 +146,73 @@ def test_a_disk_that_may_be_listed_already_is_waited_for() -> None:
     log.appended(end)
     assert log.own_synced() == []
     assert log.answered(B.disk, Have(4, end, 0)) == [Acknowledge(end)]
+
+
+def whole_copies(*replicas: Copy, copies: int = 2) -> Primary:
+    """Return a primary whose replicas have all of its log."""
+    found = Primary(A, Chain(OLD), (replace(entry(*replicas), copies=copies, copies_min=1), 7))
+    found.start()
+    for copy in replicas:
+        found.answered(copy.disk, Standing(4, OLD[copy.first :]))
+        found.answered(copy.disk, Have(4, Place(2, BEGIN), copy.first))
+    return found
+
+
+def test_a_disk_that_leaves_is_put_off_once_another_one_is_whole() -> None:
+    log = whole_copies(B)
+    assert not log.lacks_copy
+    assert log.leaving({B.disk}) == []
+    assert log.lacks_copy
+    assert log.spare(B) == []
+    assert log.spare(C) == [Send(C, Ask(4))]
+    log.answered(C.disk, Standing(4, OLD))
+    (joins,) = log.answered(C.disk, Have(4, Place(2, BEGIN), 0))
+    assert isinstance(joins, Swap)
+    assert [copy.disk for copy in joins.entry.replicas] == [B.disk, C.disk]
+    log.swapped(8)
+    (goes,) = [each for each in log.leaving({B.disk}) if isinstance(each, Swap)]
+    assert [copy.disk for copy in goes.entry.replicas] == [C.disk]
+
+
+def test_a_disk_that_leaves_stays_listed_while_the_other_one_is_no_whole_copy() -> None:
+    log = whole_copies(B, Copy(C.pump, C.disk, 1))
+    assert log.leaving({B.disk}) == []
+    assert log.staying_whole == [A.disk]
+    assert log.lacks_bytes(C.disk) == 100
+    assert log.lacks_bytes("disk-x") is None
+
+
+def test_a_copy_too_many_goes_when_the_one_that_was_to_leave_stays() -> None:
+    log = Primary(A, Chain(OLD), (entry(B, C), 7))
+    assert [type(action) for action in log.start()] == [Begin, Send, Send]
+    (swap,) = log.leaving(())
+    assert isinstance(swap, Swap)
+    assert [copy.disk for copy in swap.entry.replicas] == [B.disk]
+
+
+def test_a_log_is_given_to_the_disk_that_it_moves_to_once_that_is_whole() -> None:
+    log = whole_copies(B)
+    assert log.moves_to(C.disk) == []
+    assert log.gives_away() == []
+    assert log.spare(C) == [Send(C, Ask(4))]
+    log.answered(C.disk, Standing(4, OLD))
+    log.answered(C.disk, Have(4, Place(2, BEGIN), 0))
+    log.swapped(8)
+    (given,) = log.gives_away()
+    assert isinstance(given, Swap)
+    assert (given.entry.primary.disk, given.entry.epoch) == (C.disk, 6)
+    assert [copy.disk for copy in given.entry.replicas] == [B.disk]
+    (over,) = log.swapped(9)
+    assert over == StepDown("the log was moved to pump pump-c")
+    assert log.revision == 8
+
+
+def test_a_log_that_is_to_stay_after_all_is_not_given_away() -> None:
+    log = whole_copies(B)
+    log.moves_to(B.disk)
+    log.moves_to("")
+    assert log.leaving(()) == []
+    assert log.staying_whole == [A.disk, B.disk]
 
 
 def test_a_swap_without_an_answer_is_repeated_until_the_entry_shows_what_became_of_it() -> None:
@@ -158,6 +240,44 @@ def test_what_a_failed_sync_left_is_followed_by_another_segment() -> None:
     log.appended(Place(2, BEGIN + 50))
     assert log.abandoned(Place(2, BEGIN)) == [Begin(3, 4)]
     assert log.own_synced() == [Acknowledge(Place(3, BEGIN))]
+
+
+def test_a_damaged_copy_is_put_off_and_begins_again_in_the_epoch_after() -> None:
+    log = primary(B)
+    (swap,) = log.answered(B.disk, Damaged(4, 77))
+    assert isinstance(swap, Swap)
+    assert (swap.entry.epoch, swap.entry.replicas, swap.entry.eligible) == (5, (), ())
+    assert log.answered(B.disk, Damaged(4, 77)) == []
+    log.swapped(8)
+    assert log.spare(B) == [Send(B, Ask(5))]
+    (sent,) = log.answered(B.disk, Damaged(5, 77))
+    assert isinstance(sent, Send)
+    assert isinstance(sent.request, Append)
+    assert (sent.request.offset, sent.request.damage) == (0, 77)
+    assert log.answered(B.disk, Have(5, Place(sent.request.segment, BEGIN), 1)) != []
+    assert log.answered(B.disk, Damaged(5, 77)) == [], "what comes late puts off no whole copy"
+
+
+def test_a_copy_that_joins_begins_again_only_after_another_epoch_has_begun() -> None:
+    log = primary()
+    log.spare(B)
+    (swap,) = log.answered(B.disk, Damaged(4, 77))
+    assert isinstance(swap, Swap)
+    log.swapped(8)
+    (swap,) = log.answered(B.disk, Damaged(5, 78))
+    assert isinstance(swap, Swap), "it was found after the epoch had begun"
+    assert swap.entry.epoch == 6
+
+
+def test_a_damaged_copy_takes_nothing_but_to_begin_again_in_place_of_that_damage() -> None:
+    copy = Replica(Chain(), 77)
+    assert copy.receive(Ask(4)) == [Reply(Damaged(4, 77))]
+    again = header(2, 4, Link(1, 3, 60))
+    for other in (again, again._replace(damage=76), again._replace(instead_of=())):
+        assert copy.receive(other) == [Reply(Damaged(4, 77))]
+    begun = [SetAside(), Write(2, 4, 0), Sync(), Reply(Have(4, Place(2, BEGIN), 2))]
+    assert copy.receive(again._replace(damage=77)) == begun
+    assert copy.receive(Ask(4)) == [Reply(Standing(4, (Link(2, 4, BEGIN),)))]
 
 
 def test_a_copy_takes_what_fits_and_says_so_when_it_is_synced() -> None:

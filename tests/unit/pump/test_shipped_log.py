@@ -129,7 +129,7 @@ class Shipped:
     def purge(self) -> None:
         segments = self.up.segments
         self.carry_out(self.primary.needs(self.chance.randint(segments.first, segments.end[0])))
-        self.primary.chain.drop_before(self.primary.droppable_before)
+        self.primary.dropped(self.primary.droppable_before)
         segments.drop_before(self.primary.chain.first)
 
     def settle(self) -> None:

@@ -6,7 +6,9 @@ of them `tests/fault/test_copies.py` says the same.
 
 from __future__ import annotations
 
+import errno
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -14,13 +16,17 @@ from pathlib import Path
 
 import pytest
 
+from penstock.cluster.disks import Disk
 from penstock.cluster.log_entry import Copy, LogEntry
 from penstock.errors import Retryable
 from penstock.log.segments import Position, Segments, WriteFailed
+from pump.config import PumpConfig
 from pump.copies.claiming import Wanted, claim
+from pump.copies.recruits import Recruits
 from pump.copies.shipper import Lines
-from pump.copies.shipping import Deposed, Recruits, Shipping
+from pump.copies.shipping import Deposed, Shipping
 from pump.replicas.chain import Chain, Link
+from pump.replicas.messages import Refusal
 from tests.kit.fakes.files import MemoryFiles
 from tests.kit.fakes.log_entries import MemoryLogEntries
 from tests.kit.wait import eventually
@@ -31,11 +37,14 @@ OWN, OTHER = Copy("pump-1", "d1"), Copy("pump-2", "d2")
 class Rig:
     """A log that is shipped, and what it is listed in."""
 
-    def __init__(self, copies_min: int) -> None:
+    def __init__(self, copies_min: int, eligible: tuple[Copy, ...]) -> None:
         self.files = MemoryFiles()
         self.entries = MemoryLogEntries()
         self.segments = Segments.open(Path("/log"), files=self.files, segment_bytes_max=200)
         chain = Chain(Link(*link) for link in self.segments.links())
+        if eligible:
+            entry = LogEntry(epoch=0, primary=OWN, eligible=eligible, copies_min=copies_min)
+            self.entries.swap("pump-1", 0, entry)
         claimed = claim(self.entries, "pump-1", OWN, chain, Wanted(2, copies_min))
         assert claimed is not None
         lines = Lines(
@@ -46,7 +55,8 @@ class Rig:
             read=self.segments.read_bytes,
             epoch=lambda: 0,
         )
-        recruits = Recruits(disks=dict, load=dict, apart="")
+        offered = {copy.disk: Disk(copy.disk, copy.pump, "nowhere:1") for copy in eligible}
+        recruits = Recruits(disks=lambda: offered, load=dict, apart="")
         self.shipping = Shipping(
             claimed, self.segments, entries=self.entries, lines=lines, recruits=recruits
         )
@@ -71,8 +81,8 @@ class Rig:
 
 
 @contextmanager
-def shipped(copies_min: int = 1) -> Iterator[Rig]:
-    rig = Rig(copies_min)
+def shipped(copies_min: int = 1, eligible: tuple[Copy, ...] = ()) -> Iterator[Rig]:
+    rig = Rig(copies_min, eligible)
     try:
         yield rig
     finally:
@@ -117,6 +127,22 @@ def test_a_pump_that_sees_another_primary_stores_nothing_more() -> None:
         assert not rig.shipping.are_enough
 
 
+def test_a_pump_with_a_full_disk_sees_another_primary_too() -> None:
+    with shipped(copies_min=2) as rig:
+
+        def full(call: str, path: Path) -> None:
+            if call == "create":
+                raise OSError(errno.ENOSPC, "no space left", str(path))
+
+        rig.files.fail = full
+        # It has to begin an epoch, which takes a segment, and cannot.
+        rig.shipping.answered(OTHER.disk, Refusal(promised=7))
+        eventually(lambda: rig.entry.epoch > 1)
+        assert rig.segments.links()[-1][1] == 1
+        rig.take_over()
+        eventually(rig.deposed.is_set)
+
+
 def test_with_too_few_copies_a_group_waits_and_new_transactions_are_refused() -> None:
     with shipped(copies_min=2) as rig:
         assert not rig.shipping.are_enough
@@ -138,6 +164,16 @@ def test_with_too_few_copies_a_group_waits_and_new_transactions_are_refused() ->
         assert [str(error) for error in failures] == ["this Pump stops"]
 
 
+def test_a_disk_that_may_take_over_is_asked_again_before_it_would() -> None:
+    with shipped(copies_min=2, eligible=(OTHER,)) as rig:
+        asked = "one is being given the log"
+        eventually(lambda: asked in rig.shipping.problem())
+        eventually(lambda: asked not in rig.shipping.problem())
+        silent_s = time.monotonic()
+        eventually(lambda: asked in rig.shipping.problem())
+        assert time.monotonic() - silent_s < PumpConfig().takeover_after_s
+
+
 def test_a_purge_waits_until_the_entry_says_that_the_segments_are_not_needed() -> None:
     with shipped() as rig:
         for _ in range(4):
@@ -145,6 +181,7 @@ def test_a_purge_waits_until_the_entry_says_that_the_segments_are_not_needed() -
         assert rig.shipping.may_drop_before(3) == 0
         eventually(lambda: rig.entry.needed == 3)
         eventually(lambda: rig.shipping.may_drop_before(3) == 3)
+        assert rig.shipping._primary.chain.first == 3, "what is purged can be shipped no more"
 
 
 def test_an_operator_reads_who_has_the_log_and_what_is_missing() -> None:

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from penstock.codes import Code
 from penstock.errors import Corrupt, NeedsOperator, Retryable
+from penstock.log.segments import Place, Position, Segments
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog
 from pump.store.storage import (
@@ -429,6 +430,70 @@ def test_an_open_prewrite_and_all_after_it_are_never_purged(tmp_path: Path) -> N
     assert commits(storage)[-1] == (5, 600)
     assert storage.gc(before_ts=650) > 0
     assert storage.purged_ts >= 600
+    storage.close()
+
+
+class BeginsSegments:
+    """Copies whose list changes each time that a group is shipped to them."""
+
+    def __init__(self, log: Segments) -> None:
+        self._log = log
+
+    @property
+    def acknowledged(self) -> Place:
+        return self._log.end
+
+    def store(
+        self, write: Callable[[], list[Position]], sync: Callable[[], None]
+    ) -> list[Position]:
+        positions = write()
+        sync()
+        self._log.begin_next()
+        return positions
+
+    def may_drop_before(self, segment: int) -> int:
+        return segment
+
+
+def test_a_group_keeps_its_segment_if_another_began_before_it_was_acknowledged(
+    tmp_path: Path,
+) -> None:
+    storage = opened(tmp_path)
+    storage.ship_with(BeginsSegments(storage.log))
+    for ts in range(10, 60, 10):
+        write(storage, prewrite(ts), commit(ts, ts + 1))
+    write(storage, fake(100))
+    storage.flush()
+    assert storage.needed_from(31) == 2
+    storage.gc(before_ts=31)
+    assert commits(storage, 30) == [(30, 31), (40, 41), (50, 51)]
+    storage.close()
+
+
+class EndsInAGroup(BeginsSegments):
+    """Copies that another Pump takes over while a group waits for them."""
+
+    def store(
+        self, write: Callable[[], list[Position]], sync: Callable[[], None]
+    ) -> list[Position]:
+        write()
+        sync()
+        raise Retryable("another Pump has the log", code=Code.LOG_DEPOSED)
+
+
+def test_a_group_in_doubt_is_replayed_though_what_came_after_it_was_stored_before(
+    tmp_path: Path,
+) -> None:
+    storage = opened(tmp_path)
+    write(storage, prewrite(10))
+    storage._copies = EndsInAGroup(storage.log)
+    with pytest.raises(Retryable, match="another Pump"):
+        write(storage, commit(10, 11))
+    write(storage, prewrite(10))
+    storage.flush()
+    die(storage)
+    storage = opened(tmp_path)
+    assert commits(storage) == [(10, 11)]
     storage.close()
 
 

@@ -1,0 +1,116 @@
+"""Leaving: before a Pump ends, others are given the copies of logs that are on its disk.
+
+The disk is listed as one that leaves. The primary of each log sees that and has another disk join;
+once that one is whole it puts this one off (`pump/replicas/primary.py`), and no writer waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+
+from penstock.cluster.disks import Offered
+from penstock.cluster.log_entry import LogEntry
+from penstock.cluster.node_registry import NodeState
+from penstock.errors import Retryable
+from pump.copies.followed_logs import Copies
+from pump.copies.recruits import Recruits
+
+log = logging.getLogger(__name__)
+
+_TICK_S = 0.05
+_SILENT_S = 2.0
+"""A primary that was not heard of for so long changes no list."""
+
+
+class Leaving:
+    """The copies on this Pump's disk, and whether they are anywhere else yet."""
+
+    def __init__(
+        self,
+        disk: str,
+        *,
+        offered: Offered,
+        followed: Copies,
+        recruits: Recruits,
+        logs: Callable[[], Mapping[str, LogEntry]],
+        state: Callable[[str], NodeState | None],
+    ) -> None:
+        """Prepare; `logs` returns the entries of all logs, as they were seen last.
+
+        `state` returns that of a Pump, asking etcd.
+        """
+        self._disk = disk
+        self._offered = offered
+        self._followed = followed
+        self._recruits = recruits
+        self._logs = logs
+        self._state = state
+
+    async def say(self, is_leaving: bool) -> None:
+        """List the disk as one that leaves, or that stays after all; Retryable without etcd."""
+        await asyncio.to_thread(self._offered.say, is_leaving)
+
+    async def hand_over(self, within_s: float) -> None:
+        """Return when no log has a copy here that another Pump could take, or when time is up."""
+        if within_s <= 0 or not self._in_care():
+            return
+        try:
+            await self.say(True)
+        except Retryable as error:
+            log.warning("the copies here stay as they are, etcd does not answer: %s", error)
+            return
+        log.info("copies are handed over before this Pump ends: of %s", ", ".join(self._in_care()))
+        end_s = time.monotonic() + within_s
+        while left := self._in_care():
+            if time.monotonic() > end_s:
+                log.warning("no other copy yet of what is here: of %s", ", ".join(left))
+                return
+            await asyncio.sleep(_TICK_S)
+
+    async def remaining(self) -> list[str]:
+        """Return what of other Pumps' logs is still needed on this disk; Retryable without etcd."""
+        found = []
+        for node_id, entry in sorted(self._logs().items()):
+            if self._is_kept(node_id, entry):
+                state = await asyncio.to_thread(self._state, node_id)
+                if state is not NodeState.OFFLINE:  # Else every Drainer has all of it.
+                    found.append(self._why_kept(node_id, entry))
+        return found
+
+    def _is_kept(self, node_id: str, entry: LogEntry) -> bool:
+        listed = (entry.primary, *entry.replicas, *entry.eligible)
+        return node_id in self._followed.names() and self._disk in {copy.disk for copy in listed}
+
+    def _why_kept(self, node_id: str, entry: LogEntry) -> str:
+        if entry.primary.disk == self._disk:
+            return (
+                f"the log of {node_id} was taken over here and is served until every Drainer has"
+                f" all of it (to another Pump: binlogctl move-log {node_id} --to PUMP)"
+            )
+        size = self._followed.standing(node_id).bytes
+        text = f"the copy of {node_id}'s log is here, {size} bytes"
+        if self._recruits.spare(entry) is None and not self._is_replaced(entry):
+            return f"{text}, and no other Pump can take one (start one more)"
+        return f"{text}, and another Pump is given one"
+
+    def _in_care(self) -> list[str]:
+        """Return the logs whose primary could have another disk instead of this one."""
+        now_s = time.monotonic()
+        found = []
+        for node_id in self._followed.names():
+            entry, heard_s = self._logs().get(node_id), self._followed.last_heard_s(node_id)
+            if entry is None or heard_s is None or now_s - heard_s > _SILENT_S:
+                continue
+            is_listed = entry.replica(self._disk) is not None
+            if is_listed and (self._recruits.spare(entry) or self._is_replaced(entry)):
+                found.append(node_id)
+        return found
+
+    def _is_replaced(self, entry: LogEntry) -> bool:
+        """Return whether others are listed already, and have to become whole."""
+        leaving = {*self._recruits.leaving(), self._disk}
+        staying = [copy for copy in entry.replicas if copy.disk not in leaving]
+        return 1 + len(staying) >= entry.copies

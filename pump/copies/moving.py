@@ -1,0 +1,305 @@
+"""Moving: an operator has a log served by another Pump, while its own one runs.
+
+    a copy there ── `copies` whole ones beside this one ── the copies kept here handed over ──
+    no new transactions, a grace for open ones ── given away ── deposed: this process ends
+
+Up to the last step all can be taken back, and is when the other Pump is gone: then the log stays.
+The other Pump sees in etcd that its disk is the primary, and starts a process on the copy
+(`takeover.py`): a take-over without the wait. Whatever dies in between, it is one that failed, or
+one that was called for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple, Protocol
+
+from penstock import failpoints
+from penstock.cluster.disks import Disk
+from penstock.cluster.log_entry import Copy, LogEntry
+from penstock.cluster.node_registry import NodeState
+from penstock.codes import Code
+from penstock.errors import NeedsOperator, Retryable, coded
+from pump.copies.leaving import Leaving
+from pump.copies.recruits import Recruits
+
+log = logging.getLogger(__name__)
+_whole = failpoints.point("copies.move.whole")
+_pausing = failpoints.point("copies.move.pausing")
+_giving = failpoints.point("copies.move.giving")
+
+_TICK_S = 0.05
+_GIVEN_WITHIN_S = 30.0
+_MIB = 1 << 20
+
+
+class States(Protocol):
+    """The state of this Pump (`pump.cluster.membership.Membership`)."""
+
+    state: NodeState
+
+    async def enter(self, state: NodeState) -> None:
+        """Take a state and publish it."""
+
+
+class Ships(Protocol):
+    """The copies of this Pump's log (`pump.copies.shipping.Shipping`)."""
+
+    over: str
+
+    @property
+    def entry(self) -> LogEntry:
+        """Who has the log."""
+
+    @property
+    def staying_whole(self) -> list[str]:
+        """The disks that may take over and stay listed; not the own one while the log moves."""
+
+    def lacks_bytes(self, disk: str) -> int | None:
+        """Return how much of the log a copy does not have; None for a disk that has no part."""
+
+    def move_to(self, disk: str) -> None:
+        """See that another disk has a copy; empty: no longer."""
+
+    def give_away(self) -> None:
+        """Make that disk the primary, once it is whole."""
+
+
+class Way(NamedTuple):
+    """What a move goes by; `leaving` is None for a Pump on a copy, which keeps none itself."""
+
+    shipping: Ships
+    recruits: Recruits
+    leaving: Leaving | None
+    states: States
+    count_open: Callable[[], int]
+    """Returns how many transactions are open."""
+    pause_grace_s: float
+    leave_grace_s: float
+
+
+class GivenUp(Retryable):
+    """The log stays where it is."""
+
+
+class Moving:
+    """The moves of one log, of which one is under way at a time."""
+
+    def __init__(self, node_id: str, way: Way) -> None:
+        self._node_id = node_id
+        self._way = way
+        self._to: Disk | None = None
+        self._goal = 0
+        self._task: asyncio.Task[None] | None = None
+        self.progress = ""
+        """How it goes, or why it was given up; empty before the first one."""
+
+    @property
+    def is_under_way(self) -> bool:
+        """True while one is."""
+        return self._task is not None and not self._task.done()
+
+    @property
+    def served_by(self) -> str:
+        """The Pump on whose disk this process serves the log: its own, or one that took over."""
+        return self._way.shipping.entry.primary.pump
+
+    async def begin(self, to: str) -> str:
+        """Begin to move the log to a Pump, empty: to one with a copy; return that Pump's name.
+
+        One that is under way goes on. Raises `NeedsOperator` where it cannot go there, or is there.
+        """
+        if self.is_under_way:
+            assert self._to is not None
+            if to not in ("", self._to.pump):
+                raise self._refusal(
+                    f"is being moved to {self._to.pump}: {self.progress}",
+                    f"wait for that, then move it on: binlogctl status {self._node_id}",
+                )
+            return self._to.pump
+        self._to, self._goal = self._chosen(to)
+        log.warning("the log of pump %s is moved to pump %s", self._node_id, self._to.pump)
+        self.progress = "begins"
+        self._task = asyncio.create_task(self._move(self._to))
+        return self._to.pump
+
+    async def stop(self) -> None:
+        """Give up what is under way: this Pump ends."""
+        if self._task is not None and self.is_under_way:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._way.shipping.move_to("")
+
+    # Where to.
+
+    def _chosen(self, to: str) -> tuple[Disk, int]:
+        """Return the disk that is meant, and how many whole copies there are to be with it."""
+        entry, disks = self._way.shipping.entry, self._way.recruits.disks()
+        disk = self._named(to, entry) if to else self._suggested(entry)
+        there = [c for c in entry.replicas if c.disk not in self._way.recruits.leaving()]
+        if entry.replica(disk.id) is None:
+            self._check_apart(disk, [disks[c.disk] for c in there if c.disk in disks])
+            there.append(Copy(disk.pump, disk.id))
+        # As if each that could be asked had joined, and the one that is here had gone.
+        spare: Disk | None = disk
+        while len(there) < entry.copies and spare is not None:
+            asked = replace(entry, replicas=tuple(there))
+            spare = self._way.recruits.spare(asked, moves_to=disk.id)
+            there += [Copy(spare.pump, spare.id)] if spare is not None else []
+        if len(there) < entry.copies_min:
+            raise self._refusal(
+                f"would have {len(there)} of {entry.copies_min} copies on pump {disk.pump}, and"
+                " nothing would be acknowledged",
+                "start one more Pump that takes copies",
+            )
+        return disk, min(len(there), entry.copies)
+
+    def _named(self, to: str, entry: LogEntry) -> Disk:
+        recruits = self._way.recruits
+        if to == entry.primary.pump:
+            raise self._refusal(f"is served by pump {to} already", "nothing is to be done")
+        if to == self._node_id:
+            raise self._refusal(
+                f"was moved to pump {entry.primary.pump}, and does not go back",
+                f"nothing is to be done: {to} begins again once every Drainer has all of it",
+            )
+        disk = next((disk for disk in recruits.disks().values() if disk.pump == to), None)
+        if disk is None:
+            others = {d.pump for d in recruits.disks().values()} - {entry.primary.pump}
+            raise NeedsOperator(
+                f"there is no pump {to!r} that takes copies of logs now",
+                hint=f"those that do: {', '.join(sorted(others - {self._node_id})) or 'none'}",
+                code=Code.NODE_UNKNOWN,
+            )
+        if disk.is_leaving:
+            raise self._refusal(
+                f"cannot go to pump {to}, which is being emptied itself", "name another one"
+            )
+        return disk
+
+    def _suggested(self, entry: LogEntry) -> Disk:
+        recruits = self._way.recruits
+        if entry.primary.pump != self._node_id:
+            raise self._refusal(
+                f"was moved already: pump {entry.primary.pump} serves it since epoch {entry.epoch}",
+                f"to move it on: binlogctl move-log {self._node_id} --to PUMP",
+            )
+        disks, leaving = recruits.disks(), recruits.leaving()
+        for copy in entry.replicas:
+            is_whole = copy.first <= entry.needed
+            if is_whole and copy.disk in disks and copy.disk not in leaving:
+                return disks[copy.disk]
+        found = recruits.spare(entry)
+        if found is None:
+            raise self._refusal("has nowhere to go", "start one more Pump that takes copies")
+        return found
+
+    def _check_apart(self, disk: Disk, others: list[Disk]) -> None:
+        apart = self._way.recruits.apart
+        if not apart:
+            return
+        value = disk.labels.get(apart)
+        if value is None:
+            raise self._refusal(
+                f"cannot go to pump {disk.pump}, which has no label {apart!r}",
+                "copies-apart asks for one; name another Pump",
+            )
+        for other in others:
+            if other.labels.get(apart) == value:
+                raise self._refusal(
+                    f"cannot go to pump {disk.pump}: pump {other.pump}, which has a copy, is in"
+                    f" {apart} {value}, too",
+                    f"name {other.pump}, or a Pump with another {apart}",
+                )
+
+    def _refusal(self, problem: str, hint: str) -> NeedsOperator:
+        return NeedsOperator(
+            f"the log of {self._node_id} {problem}", hint=hint, code=Code.LOG_NOT_MOVED
+        )
+
+    # The way.
+
+    async def _move(self, disk: Disk) -> None:
+        shipping, states, leaving = self._way.shipping, self._way.states, self._way.leaving
+        before = states.state
+        try:
+            await asyncio.to_thread(shipping.move_to, disk.id)
+            await self._until_whole(disk)
+            _whole()
+            if leaving is not None:  # This process ends, and its supervisor starts it again.
+                self.progress = "other Pumps are given the copies that are here"
+                await leaving.hand_over(self._way.leave_grace_s)
+            if before is NodeState.ONLINE:
+                await states.enter(NodeState.PAUSING)
+            _pausing()
+            await self._until_settled()
+            _giving()
+            await self._give_away(disk)
+        except GivenUp as error:
+            self.progress = f"given up, the log stays: {coded(error)}"
+            log.error("pump %s is not moved to pump %s: %s", self._node_id, disk.pump, coded(error))
+            await self._stay(before)
+
+    async def _until_whole(self, disk: Disk) -> None:
+        """Return when the disk has a whole copy, and enough others that stay have one."""
+        shipping = self._way.shipping
+        while True:
+            self._check_reached(disk)
+            whole = await asyncio.to_thread(lambda: shipping.staying_whole)
+            if disk.id in whole and len(whole) >= self._goal:
+                return
+            lacking = await asyncio.to_thread(shipping.lacks_bytes, disk.id)
+            if disk.id in whole:
+                self.progress = f"{len(whole)} of {self._goal} Pumps beside this one have all of it"
+            elif lacking is None:
+                self.progress = f"pump {disk.pump} is asked to take a copy"
+            else:
+                self.progress = f"pump {disk.pump} lacks {lacking / _MIB:.1f} MiB of it"
+            await asyncio.sleep(_TICK_S)
+
+    async def _until_settled(self) -> None:
+        """Give open transactions a moment for their Commits."""
+        end_s = time.monotonic() + self._way.pause_grace_s
+        while (count := self._way.count_open()) > 0 and time.monotonic() < end_s:
+            self.progress = f"{count} open transactions have a moment for their Commits"
+            await asyncio.sleep(_TICK_S)
+
+    async def _give_away(self, disk: Disk) -> None:
+        """Return when the other disk is the primary, with which this process is over."""
+        shipping = self._way.shipping
+        self._check_reached(disk)
+        self.progress = f"pump {disk.pump} becomes the one that serves it"
+        await asyncio.to_thread(shipping.give_away)
+        end_s = time.monotonic() + _GIVEN_WITHIN_S
+        while not shipping.over:
+            self._check_reached(disk)
+            if disk.id not in await asyncio.to_thread(lambda: shipping.staying_whole):
+                raise GivenUp(f"the copy on pump {disk.pump} was lost", code=Code.LOG_NOT_MOVED)
+            if time.monotonic() > end_s:
+                raise GivenUp(
+                    f"etcd did not take it within {_GIVEN_WITHIN_S:.0f} s", code=Code.LOG_NOT_MOVED
+                )
+            await asyncio.sleep(_TICK_S)
+        self.progress = f"pump {disk.pump} serves it"
+
+    def _check_reached(self, disk: Disk) -> None:
+        known = self._way.recruits.disks().get(disk.id)
+        if known is None or known.is_leaving:
+            why = "does not run any more" if known is None else "is to be emptied itself"
+            raise GivenUp(f"pump {disk.pump} {why}", code=Code.LOG_NOT_MOVED)
+
+    async def _stay(self, before: NodeState) -> None:
+        """Take everything back."""
+        way = self._way
+        await asyncio.to_thread(way.shipping.move_to, "")
+        if way.states.state is NodeState.PAUSING and before is NodeState.ONLINE:
+            await way.states.enter(NodeState.ONLINE)
+        if way.leaving is not None:
+            try:
+                await way.leaving.say(False)
+            except Retryable as error:
+                log.warning("the disk is still listed as one that leaves: %s", coded(error))

@@ -1,0 +1,231 @@
+"""Repairs: what a Pump finds damaged on its disk, what of it is mended, and what is left.
+
+    met by a read, a scrub, an opening ──> mended from another disk ── counted, one line in the log
+                                       └─> left: named, counted until it is found whole or gone
+
+What is damaged on all disks is named as without copies, and asked for again after a while only.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from penstock.codes import Code
+from penstock.errors import Corrupt, PenstockError, coded
+from penstock.log.closed_log import ClosedLog
+from penstock.log.files import Files
+from penstock.log.mending import Damage, Donor, Mended, Patch, Salvaged, find_damage, mend
+from penstock.log.segment import BEGIN, Segment
+from penstock.log.segments import Place
+
+log = logging.getLogger(__name__)
+
+_NOT_AGAIN_S = 10.0
+
+Sources = Callable[[], AbstractContextManager[Iterable[Donor]]]
+"""The other disks that may have a log; none is asked before it is needed."""
+
+
+class Repairs:
+    """What was found and mended since this Pump started; for any number of threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._left: dict[tuple[str, int], str] = {}
+        self.mended_bytes = 0
+        self.mended_places = 0
+        """How often something was put back: once for each segment and occasion."""
+
+    def note(self, path: Path, found: Mended) -> None:
+        """Count what was put back in a file, and name what is damaged in it still."""
+        if found.put_back:
+            with self._lock:
+                self.mended_bytes += found.put_back
+                self.mended_places += 1
+            log.warning(
+                "%s: %d damaged bytes were put back from another disk [%s]",
+                *(path, found.put_back, Code.SEGMENT_DAMAGED),
+            )
+        self.keep(path, found.left, found.problems)
+
+    def keep(self, path: Path, left: Iterable[Damage], problems: Iterable[str] = ()) -> None:
+        """Take note that of a file no more than `left` is damaged."""
+        named = {(str(path), damage.begin): damage.what for damage in left}
+        with self._lock:
+            known = {place for place in self._left if place[0] == str(path)}
+            for place in known - set(named):
+                del self._left[place]
+            self._left.update(named)
+        why = f" (not mended: {'; '.join(problems)})" if problems else ""
+        for name, offset in sorted(set(named) - known):
+            error = Corrupt(name, offset, named[name, offset] + why, code=Code.SEGMENT_DAMAGED)
+            log.error("damaged, and no other disk has mended it: %s", coded(error))
+
+    def left(self) -> dict[tuple[str, int], str]:
+        """Return what is damaged still, by file and offset; what is in no file now is forgotten."""
+        with self._lock:
+            for place in [place for place in self._left if not Path(place[0]).exists()]:
+                del self._left[place]
+            return dict(self._left)
+
+
+@contextmanager
+def no_sources(node_id: str) -> Iterator[Iterable[Donor]]:
+    """Yield none: the disk of a log without copies is the only one that has it."""
+    yield ()
+
+
+class Remedy(NamedTuple):
+    """Where damage is counted, and what it is mended from."""
+
+    repairs: Repairs
+    sources: Callable[[str], AbstractContextManager[Iterable[Donor]]]
+    """The other disks that may have the log of a Pump."""
+
+
+class ClosedMender:
+    """Mends a log that cannot be opened, one segment for each damage that the opening names."""
+
+    def __init__(
+        self,
+        folder: Path,
+        files: Files,
+        repairs: Repairs,
+        sources: Sources,
+        *,
+        catching_up: Callable[[], Place | None] = lambda: None,
+        again_s: float = _NOT_AGAIN_S,
+    ) -> None:
+        """After one that did not help, the next attempt is made `again_s` later.
+
+        `catching_up` returns where the part of a copy begins whose frames prove nothing.
+        """
+        self._again_s = again_s
+        self._folder = folder
+        self._files = files
+        self._repairs = repairs
+        self._sources = sources
+        self._catching_up = catching_up
+        self._not_before_s = 0.0
+        self._unmended: tuple[str, int] | None = None
+        """Where nothing was put back the last time."""
+        self._hopeless: tuple[str, int] | None = None
+
+    def is_hopeless(self, damage: Corrupt) -> bool:
+        """Return whether nothing was put back twice: at first the other disks may be starting."""
+        is_tried = Path(damage.path).suffix == ".seg"
+        return not is_tried or self._hopeless == (damage.path, damage.offset)
+
+    def __call__(self, damage: Corrupt) -> bool:
+        """Return whether something was put back, so that the opening may get further."""
+        path = Path(damage.path)
+        if path.suffix != ".seg" or time.monotonic() < self._not_before_s:
+            return False
+        try:
+            catching_up = self._catching_up()
+            with self._sources() as sources:
+                closed = ClosedLog(self._files, self._folder, catching_up)
+                found = closed.mend(int(path.stem), list(sources))
+        except (PenstockError, OSError) as error:
+            log.error("%s cannot be mended: %s", path, coded(error))
+            return False
+        self._repairs.note(path, found)
+        if not found.put_back:
+            self._not_before_s = time.monotonic() + self._again_s
+        place = None if found.put_back else (damage.path, damage.offset)
+        self._hopeless = place if place == self._unmended else None
+        self._unmended = place
+        return found.put_back > 0
+
+
+class OpenLog(Protocol):
+    """What of a storage's log is needed here (`penstock.log.segments.Segments`)."""
+
+    def find(self, number: int) -> Segment | None:
+        """Return what is known of a segment."""
+
+    @property
+    def end(self) -> Place:
+        """The place after the last frame."""
+
+
+class OwnMender:
+    """Mends the log that this process is the primary of, while it is open."""
+
+    def __init__(
+        self,
+        own_log: OpenLog,
+        files: Files,
+        repairs: Repairs,
+        *,
+        sources: Sources,
+        acknowledged: Callable[[], Place],
+    ) -> None:
+        self._log = own_log
+        self._files = files
+        self._repairs = repairs
+        self._sources = sources
+        self._acknowledged = acknowledged
+        self._lock = threading.Lock()
+        self._not_before_s: dict[int, float] = {}
+
+    def end(self, segment: Segment) -> int:
+        """Return up to where a segment may be mended: what is acknowledged is on other disks."""
+        place = self._acknowledged()
+        if segment.number < place.segment:
+            return segment.end
+        return min(segment.end, place.offset) if segment.number == place.segment else BEGIN
+
+    def __call__(self, number: int) -> bool:
+        """Mend a whole segment, and return whether that may have helped. It may take seconds."""
+        with self._lock:
+            if time.monotonic() < self._not_before_s.get(number, 0.0):
+                return False
+            segment = self._log.find(number)
+            if segment is None:
+                return False
+            found = self._mended(segment, None)
+            if found.left:
+                self._not_before_s[number] = time.monotonic() + _NOT_AGAIN_S
+            return bool(found.put_back) or not found.left
+
+    def mend(self, segment: Segment, damages: Iterable[Damage]) -> None:
+        """Mend what is damaged there."""
+        with self._lock:
+            self._mended(segment, damages)
+
+    def _mended(self, segment: Segment, damages: Iterable[Damage] | None) -> Mended:
+        try:
+            file = self._files.open(segment.path, writable=True)
+        except OSError as error:
+            log.error("%s cannot be mended: %s [%s]", segment.path, error, Code.LOG_UNREADABLE)
+            return Mended(0, (Damage(0, BEGIN, str(error)),))
+
+        def write(patch: Patch) -> None:
+            file.write([patch.data], patch.offset)
+            file.sync()
+
+        try:
+            salvaged, end = Salvaged(file), self.end(segment)
+            if damages is None:
+                damages = find_damage(salvaged, 0, end, segment.seed)
+            damages = [damage for damage in damages if damage.end <= end]
+            with self._sources() as sources:
+                found = mend(
+                    *(salvaged, segment.number, segment.seed, damages),
+                    sources=sources,
+                    write=write,
+                )
+        except OSError as error:
+            log.error("%s cannot be mended: %s [%s]", segment.path, error, Code.LOG_WRITE_FAILED)
+            return Mended(0, (Damage(0, BEGIN, str(error)),))
+        finally:
+            file.close()
+        self._repairs.note(segment.path, found)
+        return found

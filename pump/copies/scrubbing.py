@@ -1,0 +1,297 @@
+"""Scrubbing: all logs on a Pump's disk are read now and then, at a bounded rate, and mended.
+
+    due, or asked for ── each segment of the own log, then of each copy ── read, checked ── pause …
+                                                                             └─ damaged: mended
+
+What is not read rots unnoticed, on the one disk and years later on the other. Bytes that the kernel
+has in memory prove nothing about the disk: of sealed segments it is made to forget them before they
+are read, and after that, so that they do not displace what pulls read.
+
+When it was done last is kept in the data folder: a Pump that is restarted every few days is
+scrubbed, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.codes import Code
+from penstock.errors import PenstockError, coded
+from penstock.log.files import File, OsFiles, replace_file
+from penstock.log.mending import Damage, Salvaged, find_damage
+from penstock.log.segment import Segment
+from pump.copies.followed_logs import Copies
+from pump.copies.repairs import OwnMender, Repairs
+from pump.store.storage import Storage
+
+log = logging.getLogger(__name__)
+
+ENDED_EARLY = "ended early"
+_DONE_FILE = ".scrubbed"
+_LOOK_EVERY_S = 30.0
+_BEHIND_S = 1.0
+_BLOCK_BYTES = 128 << 10
+"""Checking as much takes half a millisecond, for which a writer's thread may have to wait."""
+_DAY_S = 86400.0
+_SHOWN_MAX = 20
+_FILES = OsFiles()
+
+
+class Scrubbed(NamedTuple):
+    """One log that is to be read."""
+
+    segments: Callable[[], Sequence[Segment]]
+    """What it has, oldest first."""
+    end: Callable[[Segment], int]
+    """Up to where a segment is to be whole."""
+    ends_anywhere: bool
+    """True for a copy: its last segment may end within a frame."""
+    mend: Callable[[Segment, Sequence[Damage]], None]
+
+
+def own_log(storage: Storage, mender: OwnMender | None, repairs: Repairs) -> Scrubbed:
+    """Return the log of this Pump; without a `mender`, damage in it is only named."""
+
+    def segments() -> list[Segment]:
+        found = (storage.log.find(link[0]) for link in storage.log.links())
+        return [segment for segment in found if segment is not None]
+
+    if mender is None:
+        return Scrubbed(
+            segments,
+            end=lambda segment: segment.synced,
+            ends_anywhere=False,
+            mend=lambda segment, damages: repairs.keep(segment.path, damages),
+        )
+    return Scrubbed(segments, end=mender.end, ends_anywhere=False, mend=mender.mend)
+
+
+def copy_of(copies: Copies, node_id: str) -> Scrubbed:
+    """Return the copy of another Pump's log."""
+    return Scrubbed(
+        lambda: copies.segments(node_id),
+        end=lambda segment: segment.synced,
+        ends_anywhere=True,
+        mend=lambda segment, damages: copies.mend(node_id, segment, damages),
+    )
+
+
+class Schedule(NamedTuple):
+    """How fast, and how often."""
+
+    bytes_per_s: float
+    every_days: float
+    """0: only when asked."""
+    folder: Path
+    """Where it is kept when it was done last."""
+
+
+class Scrubbing:
+    """The scrubs of one Pump; for one event loop, but for what metrics and status ask."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        logs: Callable[[], Sequence[Scrubbed]],
+        repairs: Repairs,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._schedule = schedule
+        self._logs = logs
+        self._clock = clock
+        self._asked = asyncio.Event()
+        self._stop = threading.Event()
+        self._total = self._done = 0
+        self._begun_s: float | None = None
+        self._report = ""
+        self._kept_s = self._last_s()
+        self.repairs = repairs
+        self.scrubbed_bytes = 0
+        """What was read since this Pump started."""
+
+    @property
+    def is_running(self) -> bool:
+        """True while it reads."""
+        return self._begun_s is not None
+
+    @property
+    def last_s(self) -> float:
+        """When the last scrub ended, in seconds since 1970; a new Pump begins with its start."""
+        return self._kept_s
+
+    def ask(self) -> str:
+        """Have everything read, beginning now; return what is done."""
+        if self.is_running:
+            return f"a scrub is under way: {self.progress()}"
+        size = sum(segment.end for each in self._logs() for segment in each.segments())
+        self._asked.set()
+        rate = self._schedule.bytes_per_s
+        return f"a scrub begins: {_mb(size)} at {_mb(rate)}/s, about {size / rate:.0f} s"
+
+    def progress(self) -> str:
+        """Say how far a scrub is, or what became of the last one."""
+        begun_s = self._begun_s
+        if begun_s is None:
+            return "begins" if self._asked.is_set() else self._report or "not since the start"
+        done, total = self._done, max(self._total, self._done, 1)
+        left_s = (total - done) / self._schedule.bytes_per_s
+        percent = 100 * done // total
+        return f"reads {percent} % of {_mb(total)}, about {left_s:.0f} s left"
+
+    def details(self) -> dict[str, str]:
+        """Return what an operator wants to read, one line each."""
+        repairs, found = self.repairs, {"scrub": self.progress()}
+        if repairs.mended_places:
+            found["mended"] = f"{repairs.mended_bytes} bytes at {repairs.mended_places} occasions"
+        left = repairs.left()
+        if left:
+            found["damaged_places"] = str(len(left))
+        for (path, offset), what in sorted(left.items())[:_SHOWN_MAX]:
+            found[f"damaged {path} offset {offset}"] = what
+        return found
+
+    async def run(self) -> None:
+        """Scrub whenever that is due; ends only by being cancelled, and then with its thread."""
+        while True:
+            if not (self._asked.is_set() or self._is_due()):
+                await self._pause()
+                continue
+            self._begun_s = time.monotonic()  # Never neither asked for nor under way.
+            self._asked.clear()
+            scrub = asyncio.ensure_future(asyncio.to_thread(self.scrub))
+            try:
+                await asyncio.shield(scrub)
+            except asyncio.CancelledError:
+                self._stop.set()
+                await scrub
+                raise
+            except (PenstockError, OSError) as error:
+                self._report = f"{ENDED_EARLY}: {coded(error)}"
+                log.error("scrub: %s", self._report)
+                await asyncio.sleep(_LOOK_EVERY_S)
+
+    def scrub(self) -> None:
+        """Read everything once; raises `OSError` if the end of that cannot be kept."""
+        self._begun_s, begun = time.monotonic(), time.monotonic()
+        before = self.repairs.mended_places
+        try:
+            logs = self._logs()
+            self._done = 0
+            self._total = sum(each.end(s) for each in logs for s in each.segments())
+            log.info("scrub: reading %s", _mb(self._total))
+            for each in logs:
+                for segment in each.segments():
+                    if self._stop.is_set():
+                        return
+                    self._read(each, segment)
+            self._kept_s = self._clock()
+            replace_file(self._schedule.folder / _DONE_FILE, f"{self._kept_s:.0f}\n".encode())
+            when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self._kept_s))
+            mended, left = self.repairs.mended_places - before, len(self.repairs.left())
+            self._report = (
+                f"{when}: {_mb(self._done)} read, mended at {mended} places,"
+                f" {left} places are damaged still"
+            )
+            log.info("scrub: %s, in %.0f s", self._report, time.monotonic() - begun)
+        finally:
+            self._begun_s = None
+
+    def _read(self, each: Scrubbed, segment: Segment) -> None:
+        """Read a segment, and have it mended if it is damaged."""
+        end = each.end(segment)
+        is_last = not any(other.number > segment.number for other in each.segments())
+        try:
+            file = _FILES.open(segment.path)
+            try:
+                paced = _Paced(file, self, forgets=not is_last)
+                damages = list(find_damage(Salvaged(paced), 0, end, segment.seed, _BLOCK_BYTES))
+            finally:
+                file.close()
+        except OSError as error:
+            if segment in each.segments():  # Else it was purged meanwhile.
+                log.error("scrub: %s: %s [%s]", segment.path, error, Code.LOG_UNREADABLE)
+            return
+        if self._stop.is_set():
+            return
+        if each.ends_anywhere and is_last and damages and not damages[-1].is_followed:
+            del damages[-1]
+        if damages and segment in each.segments():  # A copy may have been cut meanwhile.
+            end = each.end(segment)
+            damages = [damage for damage in damages if damage.end <= end]
+        if not damages:
+            self.repairs.keep(segment.path, ())
+            return
+        try:
+            each.mend(segment, damages)
+        except (PenstockError, OSError) as error:
+            log.error("scrub: %s cannot be mended now: %s", segment.path, coded(error))
+            self.repairs.keep(segment.path, damages)
+
+    def note_read(self, length: int) -> None:
+        """Count what was read, and wait for as long as the rate asks for."""
+        self.scrubbed_bytes += length
+        self._done += length
+
+    def wait(self, length_s: float) -> None:
+        """Wait, but no longer than until the end."""
+        self._stop.wait(length_s)
+
+    @property
+    def bytes_per_s(self) -> float:
+        """The rate."""
+        return self._schedule.bytes_per_s
+
+    def _is_due(self) -> bool:
+        every_s = self._schedule.every_days * _DAY_S
+        return every_s > 0 and self._clock() - self._kept_s >= every_s
+
+    def _last_s(self) -> float:
+        path = self._schedule.folder / _DONE_FILE
+        try:
+            return float(path.read_text(encoding="ascii"))
+        except (OSError, ValueError):
+            now_s = self._clock()
+            replace_file(path, f"{now_s:.0f}\n".encode())
+            return now_s
+
+    async def _pause(self) -> None:
+        try:
+            async with asyncio.timeout(_LOOK_EVERY_S):
+                await self._asked.wait()
+        except TimeoutError:
+            pass
+
+
+class _Paced:
+    """A file that is read from the disk, and no faster than it should be."""
+
+    def __init__(self, file: File, scrubbing: Scrubbing, *, forgets: bool) -> None:
+        self._file = file
+        self._scrubbing = scrubbing
+        self._forgets = forgets
+        self._due_s = time.monotonic()
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return up to `length` bytes from `offset`."""
+        if self._forgets:
+            self._file.forget(offset, length)
+        data = self._file.read(offset, length)
+        if self._forgets:
+            self._file.forget(offset, length)
+        self._scrubbing.note_read(len(data))
+        now_s = time.monotonic()
+        # After a pause, such as that of a mending, it does not catch up.
+        self._due_s = max(self._due_s, now_s - _BEHIND_S) + len(data) / self._scrubbing.bytes_per_s
+        self._scrubbing.wait(max(0.0, self._due_s - now_s))
+        return data
+
+
+def _mb(size_bytes: float) -> str:
+    return f"{size_bytes / 1e6:.1f} MB"

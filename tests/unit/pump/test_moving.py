@@ -1,0 +1,246 @@
+"""A log that an operator moves: what he is answered, and what is taken back when it cannot go.
+
+What ships the log is a small twin here; with real Pumps `tests/fault/test_moves.py` says the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+
+from penstock.cluster.disks import Disk
+from penstock.cluster.log_entry import Copy, LogEntry
+from penstock.cluster.node_registry import NodeState
+from penstock.errors import NeedsOperator
+from pump.copies.moving import Moving, Way
+from pump.copies.recruits import Recruits
+from tests.kit.wait import until
+
+OWN, TWO, THREE, FOUR = (Copy(f"pump-{n}", f"d{n}") for n in (1, 2, 3, 4))
+LISTED = LogEntry(epoch=4, primary=OWN, replicas=(TWO,))
+
+
+class Twin:
+    """What ships the log: a disk that it moves to joins, and becomes the primary, at once."""
+
+    def __init__(self, entry: LogEntry) -> None:
+        self.entry = entry
+        self.over = ""
+        self.asked: list[str] = []
+        self.is_slow = False
+
+    @property
+    def staying_whole(self) -> list[str]:
+        return [] if self.is_slow else [copy.disk for copy in self.entry.replicas]
+
+    def lacks_bytes(self, disk: str) -> int | None:
+        return 3 << 20 if self.entry.replica(disk) else None
+
+    def move_to(self, disk: str) -> None:
+        self.asked.append(disk)
+        for copy in (TWO, THREE, FOUR):
+            is_wanted = disk and (copy.disk == disk or len(self.entry.replicas) < 2)
+            if is_wanted and self.entry.replica(copy.disk) is None:
+                self.entry = self.entry.joined(copy)
+
+    def give_away(self) -> None:
+        self.over = "the log was moved"
+
+
+class Own:
+    """The state of the Pump."""
+
+    def __init__(self) -> None:
+        self.state = NodeState.ONLINE
+        self.entered: list[NodeState] = []
+
+    async def enter(self, state: NodeState) -> None:
+        self.state = state
+        self.entered.append(state)
+
+
+class Rig:
+    def __init__(self, entry: LogEntry = LISTED, apart: str = "") -> None:
+        self.disks = {f"d{n}": Disk(f"d{n}", f"pump-{n}", "host:1") for n in (1, 2, 3)}
+        self.twin = Twin(entry)
+        self.own = Own()
+        self.open = 0
+        way = Way(
+            self.twin,
+            Recruits(disks=lambda: self.disks, load=dict, apart=apart),
+            None,
+            self.own,
+            count_open=lambda: self.open,
+            pause_grace_s=0.2,
+            leave_grace_s=1.0,
+        )
+        self.moving = Moving("pump-1", way)
+
+    async def refused(self, to: str) -> str:
+        with pytest.raises(NeedsOperator) as found:
+            await self.moving.begin(to)
+        return str(found.value)
+
+    async def ended(self) -> None:
+        await until(lambda: not self.moving.is_under_way)
+
+
+def run(test: Callable[[Rig], Awaitable[None]], rig: Rig | None = None) -> None:
+    async def body() -> None:
+        found = rig or Rig()
+        await test(found)
+        await found.moving.stop()
+
+    asyncio.run(body())
+
+
+def zoned(*zones: str) -> Rig:
+    rig = Rig(apart="zone")
+    for number, zone in enumerate(zones, 1):
+        labels = {"zone": zone} if zone else {}
+        rig.disks[f"d{number}"] = replace(rig.disks[f"d{number}"], labels=labels)
+    return rig
+
+
+def test_a_log_goes_to_the_pump_that_has_a_copy_unless_another_one_is_named() -> None:
+    async def none_named(rig: Rig) -> None:
+        assert await rig.moving.begin("") == "pump-2"
+
+    async def named(rig: Rig) -> None:
+        assert await rig.moving.begin("pump-3") == "pump-3"
+
+    run(none_named)
+    run(named)
+
+
+def test_a_log_that_is_moved_takes_no_new_transactions_and_then_is_another_pump_s() -> None:
+    async def body(rig: Rig) -> None:
+        await rig.moving.begin("pump-3")
+        await rig.ended()
+        assert rig.twin.over
+        assert rig.own.entered == [NodeState.PAUSING]
+        assert rig.moving.progress == "pump pump-3 serves it"
+
+    run(body)
+
+
+def test_open_transactions_have_a_moment_for_their_commits() -> None:
+    async def body(rig: Rig) -> None:
+        rig.open = 2
+        await rig.moving.begin("pump-3")
+        await until(lambda: rig.moving.progress.startswith("2 open transactions"))
+        assert not rig.twin.over
+        rig.open = 0
+        await rig.ended()
+        assert rig.twin.over
+
+    run(body)
+
+
+def test_a_log_that_is_being_moved_goes_on_to_where_it_goes() -> None:
+    async def body(rig: Rig) -> None:
+        rig.twin.is_slow = True
+        await rig.moving.begin("pump-3")
+        assert await rig.moving.begin("") == "pump-3"
+        assert await rig.moving.begin("pump-3") == "pump-3"
+        assert "is being moved to pump-3: begins" in await rig.refused("pump-2")
+        await until(lambda: rig.moving.progress == "pump pump-3 lacks 3.0 MiB of it")
+        rig.twin.is_slow = False
+        await rig.ended()
+        assert rig.twin.over
+
+    run(body)
+
+
+def test_a_log_that_was_moved_is_there_and_goes_on_only_where_it_is_sent() -> None:
+    async def body(rig: Rig) -> None:
+        assert "was moved already: pump pump-2 serves it since epoch 5" in await rig.refused("")
+        assert "is served by pump pump-2 already" in await rig.refused("pump-2")
+        assert "does not go back" in await rig.refused("pump-1")
+        assert await rig.moving.begin("pump-3") == "pump-3"
+
+    rig = Rig(LogEntry(epoch=5, primary=TWO, replicas=(THREE,)))
+    rig.disks["d4"] = Disk("d4", "pump-4", "host:1")
+    run(body, rig)
+
+
+def test_a_pump_that_serves_the_log_or_is_not_there_or_leaves_is_refused() -> None:
+    async def body(rig: Rig) -> None:
+        rig.disks["d3"] = replace(rig.disks["d3"], is_leaving=True)
+        assert "is served by pump pump-1 already" in await rig.refused("pump-1")
+        assert "no pump 'pump-9' that takes copies" in await rig.refused("pump-9")
+        assert "pump pump-3, which is being emptied itself" in await rig.refused("pump-3")
+        assert rig.twin.asked == []
+
+    run(body)
+
+
+def test_a_log_does_not_go_where_too_few_copies_would_be_left() -> None:
+    async def two_pumps(rig: Rig) -> None:
+        del rig.disks["d3"]
+        assert "would have 1 of 2 copies on pump pump-2" in await rig.refused("")
+
+    async def one_is_enough(rig: Rig) -> None:
+        del rig.disks["d3"]
+        assert await rig.moving.begin("") == "pump-2"
+        await rig.ended()
+        assert rig.twin.over
+
+    run(two_pumps)
+    run(one_is_enough, Rig(replace(LISTED, copies_min=1)))
+
+
+def test_copies_that_must_be_apart_are_apart_after_a_move_too() -> None:
+    async def same_zone(rig: Rig) -> None:
+        said = await rig.refused("pump-3")
+        assert "pump pump-3: pump pump-2, which has a copy, is in zone b, too" in said
+
+    async def zone_of_the_one_that_goes(rig: Rig) -> None:
+        assert await rig.moving.begin("pump-3") == "pump-3"
+
+    async def no_zone(rig: Rig) -> None:
+        assert "has no label 'zone'" in await rig.refused("pump-3")
+
+    run(same_zone, zoned("a", "b", "b"))
+    run(zone_of_the_one_that_goes, zoned("a", "b", "a"))
+    run(no_zone, zoned("a", "b", ""))
+
+
+def test_a_log_stays_and_takes_transactions_again_when_the_other_pump_is_gone() -> None:
+    async def before_it_is_whole(rig: Rig) -> None:
+        rig.twin.is_slow = True
+        await rig.moving.begin("pump-3")
+        del rig.disks["d3"]
+        await rig.ended()
+        assert rig.moving.progress.startswith("given up, the log stays: pump pump-3 does not run")
+        assert (rig.own.entered, rig.twin.over, rig.twin.asked) == ([], "", ["d3", ""])
+
+    async def while_transactions_end(rig: Rig) -> None:
+        rig.open = 1
+        await rig.moving.begin("pump-3")
+        await until(lambda: "open transactions" in rig.moving.progress)
+        del rig.disks["d3"]
+        await rig.ended()
+        assert rig.own.entered == [NodeState.PAUSING, NodeState.ONLINE]
+        assert rig.twin.asked == ["d3", ""]
+        rig.disks["d3"] = Disk("d3", "pump-3", "host:1")
+        assert await rig.moving.begin("pump-3") == "pump-3"
+
+    run(before_it_is_whole)
+    run(while_transactions_end)
+
+
+def test_a_log_that_is_being_drained_can_be_moved_and_stays_closed_if_that_fails() -> None:
+    async def body(rig: Rig) -> None:
+        rig.own.state = NodeState.CLOSING
+        rig.open = 1
+        await rig.moving.begin("pump-3")
+        await until(lambda: "open transactions" in rig.moving.progress)
+        del rig.disks["d3"]
+        await rig.ended()
+        assert rig.own.entered == []
+
+    run(body)

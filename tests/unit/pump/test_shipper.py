@@ -1,0 +1,147 @@
+"""What a shipper makes of what a copy answers, and when it calls the copy silent."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from penstock.cluster.log_entry import Copy
+from penstock.codes import Code
+from penstock.errors import Retryable
+from penstock.log.segments import Place
+from pump.copies import shipper
+from pump.copies.shipper import Lines, Shipper
+from pump.replicas.messages import Answer, Append, Ask, Have, Standing
+from pump.replicas.wire import Followed, SignOfLife, decode_request, encode_answer
+from tests.kit.wait import eventually
+
+COPY = Copy("pump-2", "d2")
+TIMEOUT_S = 0.4
+SIGNS_IN_TIMEOUT = 2
+GROUP = Append(
+    epoch=1, segment=0, segment_epoch=1, offset=32, end=32, previous=None, instead_of=None, needed=0
+)
+
+
+class Core:
+    """Asks where the copy stands as soon as it is there, and then sends it a group."""
+
+    def __init__(self) -> None:
+        self.silent_s: list[float] = []
+        self.has: list[Place] = []
+        self.begun = threading.Event()
+        self.shipper: Shipper
+
+    def connected(self, disk: str) -> None:
+        assert self.begun.wait(5)
+        self.shipper.send(Ask(1))
+
+    def answered(self, disk: str, answer: Answer) -> None:
+        if isinstance(answer, Standing):
+            self.shipper.send(GROUP)
+        elif isinstance(answer, Have):
+            self.has.append(answer.place)
+
+    def silent(self, disk: str) -> None:
+        self.silent_s.append(time.monotonic())
+
+
+class Line:
+    """A connection that opens at once."""
+
+    def __init__(self, *args: object) -> None:
+        pass
+
+    def connect(self, within_s: float) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+@contextmanager
+def shipped(
+    monkeypatch: pytest.MonkeyPatch, take: Callable[[Followed], Answer | None]
+) -> Iterator[Core]:
+    """Ship to a copy that answers what `take` returns; what it raises is a refusal."""
+
+    def unary(channel: Any, method: str, sent: bytes, timeout_s: float) -> bytes:
+        return encode_answer(1, take(decode_request(sent)[1]))
+
+    monkeypatch.setattr(shipper, "Channel", Line)
+    monkeypatch.setattr(shipper, "unary", unary)
+    lines = Lines(
+        *(1, "pump-1"),
+        address=lambda disk: "somewhere:1",
+        tls=None,
+        timeout_s=TIMEOUT_S,
+        read=lambda segment, offset, end: b"",
+        epoch=lambda: 1,
+    )
+    core = Core()
+    core.shipper = Shipper(COPY, lines, core)
+    core.begun.set()
+    try:
+        yield core
+    finally:
+        core.shipper.close()
+
+
+def refuse() -> Answer:
+    raise Retryable("no space left on device", code=Code.LOG_WRITE_FAILED)
+
+
+def test_a_copy_on_a_full_disk_is_silent_although_it_says_where_it_stands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def take(request: Followed) -> Answer | None:
+        return Standing(1, ()) if isinstance(request, Ask) else refuse()
+
+    began_s = time.monotonic()
+    with shipped(monkeypatch, take) as core:
+        eventually(lambda: len(core.silent_s) >= 2)
+    assert core.silent_s[0] - began_s >= TIMEOUT_S
+
+
+def test_a_copy_that_takes_what_it_refused_before_is_not_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refusals = iter([refuse, refuse])
+    signs: list[Followed] = []
+
+    def take(request: Followed) -> Answer | None:
+        if isinstance(request, SignOfLife):
+            signs.append(request)
+            return None
+        if isinstance(request, Ask):
+            return Standing(1, ())
+        return next(refusals, lambda: Have(1, Place(0, 32), 0))()
+
+    with shipped(monkeypatch, take) as core:
+        eventually(lambda: core.has == [Place(0, 32)])
+        eventually(lambda: len(signs) > SIGNS_IN_TIMEOUT)
+        assert core.silent_s == []
+
+
+def test_a_copy_that_lacks_nothing_after_a_lost_answer_is_not_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = iter([refuse])
+    signs: list[Followed] = []
+
+    def take(request: Followed) -> Answer | None:
+        if isinstance(request, SignOfLife):
+            signs.append(request)
+            return None
+        if isinstance(request, Ask):
+            return Standing(1, ())
+        return next(answers, lambda: None)()
+
+    with shipped(monkeypatch, take) as core:
+        eventually(lambda: len(signs) > SIGNS_IN_TIMEOUT)
+        assert core.silent_s == []
