@@ -97,6 +97,7 @@ class PumpClient:
                 count_max=options.deliveries_max,
             )
             opened.callback(deliveries.close, options.close_timeout_s)
+            pumps.on_moved = deliveries.hurry
             schemas = Schemas(history)
             writer_id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
             fence = WriterFence(connection, writer_id, on_version=schemas.catch_up)

@@ -6,9 +6,12 @@
     offline-pump, offline-drainer      the node hands everything over, then leaves: offline
                                        (offline-pump: also of a stopped one that is drained)
     update-pump, update-drainer        writes another state to etcd, for a node that is dead
+    drain                              the same of a Pump, and the copies on its disk go, too
+    move-log                           another Pump serves the log of one from now on
     hand-over                          the active Drainer lets a standby write, and stands by itself
     lost-pump                          a Pump's disk is gone for good: continue without what it held
     trigger-gc                         a Pump purges now what it may
+    scrub                              a Pump reads all that is on its disk, and mends it
     timestamp                          the cluster's time, as a Drainer's initial-commit-ts
     generate_meta, encrypt             the same as a file; a password as TiDB-Binlog writes it
     dump                               what lies in a Pump's log, verified; needs no node, no etcd
@@ -28,7 +31,7 @@ from collections.abc import Sequence
 from penstock import __version__
 from penstock.node import command
 from penstock.node.output import add_output
-from pumpclient.binlogctl import dump, lost, nodes, savepoint, steering
+from pumpclient.binlogctl import dump, lost, moves, nodes, savepoint, scrubbing, steering
 from pumpclient.binlogctl.nodes import connection_options, resolve_node, table_of
 from pumpclient.binlogctl.spelling import in_our_words
 
@@ -63,6 +66,8 @@ def command_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     nodes.add_commands(commands, shared)
     steering.add_commands(commands, shared)
+    scrubbing.add_command(commands, shared)
+    moves.add_commands(commands, shared)
     lost.add_command(commands, shared)
     savepoint.add_commands(commands, shared)
     dump.add_commands(commands)

@@ -18,6 +18,7 @@ import grpc
 from penstock.cluster import etcd
 from penstock.cluster.labels import labels_in
 from penstock.cluster.log_entries import EtcdLogEntries
+from penstock.cluster.log_entry import LogEntry
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry, is_live
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable, coded
@@ -102,13 +103,19 @@ class Cluster:
         return Registry(self._client)
 
     def copies_of(self, pump: str) -> Sequence[str]:
-        """Return the other Pumps that etcd lists with a whole copy of a Pump's log."""
-        found = EtcdLogEntries(self._client).read(pump)
-        if found is None:
+        """Return the Pumps that etcd lists with a whole copy of a Pump's log, beside its folder."""
+        entry = self.entry_of(pump)
+        if entry is None:
             return ()
-        entry, _ = found
         copies = (entry.primary, *entry.replicas, *entry.eligible)
-        return [c.pump for c in copies if c.pump != pump and entry.may_claim(c.disk)]
+        # On its own machine there may be a copy beside the folder that it was displaced from.
+        others = [c for c in copies if c.pump != pump or c in entry.replicas]
+        return [c.pump for c in others if entry.may_claim(c.disk)]
+
+    def entry_of(self, pump: str) -> LogEntry | None:
+        """Return on which disks a Pump's log is; None for one that has one copy."""
+        found = EtcdLogEntries(self._client).read(pump)
+        return None if found is None else found[0]
 
     def __exit__(self, *error: object) -> None:
         """Let go of etcd."""

@@ -41,7 +41,7 @@ def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
         "hand-over", parents=[shared], help="drainer: the active one lets a standby write"
     )
     add_node(hand_over)
-    _add_wait(hand_over)
+    add_wait(hand_over)
     hand_over.set_defaults(run=_hand_over)
 
 
@@ -54,18 +54,12 @@ def _add_kind(commands: Any, shared: argparse.ArgumentParser, kind: str) -> None
         command = commands.add_parser(f"{verb}-{kind}", parents=[shared], help=f"{kind}: {what}")
         add_node(command)
         if verb != "update":
-            _add_wait(command)
+            add_wait(command)
         command.set_defaults(run=_steer, kind=KINDS[kind], verb=verb)
         if verb != "pause":
             command.add_argument("--pd-address", metavar="HOST:PORT", help="of the PD, if any")
         if (verb, kind) == ("offline", "pump"):
-            command.add_argument(
-                "--skip-drainer",
-                action="append",
-                default=[],
-                metavar="NODE-ID",
-                help="do not wait for this Drainer as long as it is dead; may be repeated",
-            )
+            add_skipped(command)
         if verb == "update":
             own = (NodeState.STANDBY, NodeState.READING)
             states = [str(state) for state in NodeState if state not in own]
@@ -164,7 +158,18 @@ def _ending(status: NodeStatus, verb: str, skip_drainers: Sequence[str]) -> tupl
     return "Close", request
 
 
-def _add_wait(command: argparse.ArgumentParser) -> None:
+def add_skipped(command: argparse.ArgumentParser) -> None:
+    """Add the option that names Drainers that a Pump does not wait for."""
+    command.add_argument(
+        "--skip-drainer",
+        action="append",
+        default=[],
+        metavar="NODE-ID",
+        help="do not wait for this Drainer as long as it is dead; may be repeated",
+    )
+
+
+def add_wait(command: argparse.ArgumentParser) -> None:
     """Add the options to a command that begins something."""
     command.add_argument("--wait", action="store_true", help="return when it is done")
     command.add_argument(

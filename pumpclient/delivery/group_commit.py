@@ -256,6 +256,7 @@ class GroupWriter:
             for start, commit in zip(flight.start_ts, commit_ts, strict=True)
         ]
         while left:
+            host = flight.pump.host
             pendings = [PendingWrite(payload) for payload in left]
             for pending in pendings:
                 flight.pump.submit(pending, options.attempt_timeout_s)
@@ -273,7 +274,7 @@ class GroupWriter:
                     code=Code.COMMIT_LATE,
                 )
             if left:
-                time.sleep(options.commit_retry_s)
+                flight.pump.wait_until_moved(host, options.commit_retry_s)
 
     def _check_verdicts(self, flight: _Flight, failures: Sequence[Failure | None]) -> None:
         """Raise when the Pump has rolled transactions back that were to be committed."""

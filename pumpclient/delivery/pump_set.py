@@ -93,6 +93,7 @@ class Pump:
         self._options = options
         self._tls = tls
         self._lock = threading.Lock()
+        self._is_elsewhere = threading.Condition(self._lock)
         self._writer: PumpWriter | None = None
         self._closed = False
         self._retirements: list[threading.Thread] = []
@@ -142,6 +143,7 @@ class Pump:
         with self._lock:
             self.host = host
             old, self._writer = self._writer, None
+            self._is_elsewhere.notify_all()
         self._retirements = [t for t in self._retirements if t.is_alive()]
         if old is not None:
             # Its thread may be waiting for a dead host; no one should wait for that here.
@@ -149,10 +151,16 @@ class Pump:
             retirement.start()
             self._retirements.append(retirement)
 
+    def wait_until_moved(self, host: str, timeout_s: float) -> None:
+        """Wait until it is at another address than `host`, no longer than that."""
+        with self._lock:
+            self._is_elsewhere.wait_for(lambda: self.host != host or self._closed, timeout_s)
+
     def close(self, timeout_s: float) -> None:
         """Finish what is queued, no longer than that, and end."""
         with self._lock:
             self._closed = True
+            self._is_elsewhere.notify_all()
             writer, self._writer = self._writer, None
         if writer is not None:
             writer.close(timeout_s)
@@ -186,6 +194,8 @@ class Pumps:
         self._stop = threading.Event()
         self._prober = threading.Thread(target=self._probe, name="pumpclient probes", daemon=True)
         self._prober.start()
+        self.on_moved: Callable[[Pump], None] = lambda pump: None
+        """Called when a Pump is at another address; it must not wait."""
 
     def __len__(self) -> int:
         """Return how many Pumps are registered."""
@@ -302,6 +312,7 @@ class Pumps:
         pump.labels = labels_in(status.label)
         if pump.host != status.host:
             pump.moved(status.host)
+            self.on_moved(pump)
         if pump.is_online and not was_online:
             pump.is_well = True
             pump.errors_in_a_row = 0

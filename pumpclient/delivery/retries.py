@@ -1,8 +1,8 @@
 """Retries: delivers Commits and Rollbacks, in the background, until their Pump has acknowledged.
 
 Both end a transaction on the Pump that holds its Prewrite, and until one arrives that Pump's
-stream stands still. So they are tried again each second, for as long as it can help: the Pump
-may be restarting.
+stream stands still. So they are tried again each second, and at once when the Pump is at another
+address, for as long as it can help: the Pump may be restarting.
 
 Why a Rollback never hides a commit. A Prewrite whose try ended without an answer may be stored
 on Pump A although the transaction continued with Pump B. A gets a Rollback, under these rules:
@@ -59,6 +59,7 @@ class Delivery:
     next_try_s: float = 0.0
     repeat_after_s: float | None = None
     needs_known: bool = False
+    has_moved: bool = False  # The Pump, since it was tried last.
     done: threading.Event = field(default_factory=threading.Event)
 
 
@@ -101,6 +102,14 @@ class Deliveries:
             )
         )
 
+    def hurry(self, pump: Destination) -> None:
+        """Try at once what a Pump has not acknowledged yet: it is at another address."""
+        with self._changed:
+            for delivery in self._open:
+                if delivery.pump is pump and not delivery.done.is_set():
+                    delivery.has_moved, delivery.next_try_s = True, 0.0
+            self._changed.notify()
+
     def close(self, timeout_s: float) -> None:
         """Continue for at most that long, then abandon the rest, which the log says."""
         with self._changed:
@@ -136,6 +145,7 @@ class Deliveries:
         """Send all that is due at once, then look at the answers; return what is settled."""
         sent = [(d, PendingWrite(d.payload, needs_known=d.needs_known)) for d in due]
         for delivery, pending in sent:
+            delivery.has_moved = False
             delivery.pump.submit(pending, 0)
         deadline_s = time.monotonic() + self._attempt_timeout_s
         settled = set()
@@ -159,7 +169,7 @@ class Deliveries:
 
     def _failed(self, delivery: Delivery, failure: Failure) -> bool:
         now_s = time.monotonic()
-        delivery.next_try_s = now_s + self._retry_s
+        delivery.next_try_s = now_s + (0.0 if delivery.has_moved else self._retry_s)
         if delivery.done.is_set():
             return True
         if now_s < delivery.abandon_at_s and failure.reason is not Reason.INVALID:

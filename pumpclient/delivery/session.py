@@ -106,7 +106,7 @@ class Session:
         """Try until the write time-out; True once acknowledged."""
         deadline_s = time.monotonic() + self.write_timeout_s
         while True:
-            failure = home.write(payload)
+            host, failure = home.host, home.write(payload)
             self.pumps.report(home, failure)
             if failure is None:
                 return True
@@ -114,4 +114,4 @@ class Session:
                 raise _RolledBack(failure.message)
             if time.monotonic() + self.options.commit_retry_s > deadline_s:
                 return False
-            time.sleep(self.options.commit_retry_s)
+            home.wait_until_moved(host, self.options.commit_retry_s)

@@ -63,7 +63,7 @@ def test_a_command_that_makes_no_sense_ends_with_two(
 
 NAMING = [
     "pause-pump", "offline-pump", "pause-drainer", "offline-drainer", "hand-over", "status",
-    "trigger-gc",
+    "trigger-gc", "scrub", "move-log", "drain",
 ]  # fmt: skip
 
 

@@ -29,6 +29,7 @@ class FakePump:
 
     verdict: Any = field(default=lambda binlog: None)
     node_id: str = "pump-1"
+    host: str = "10.0.0.1:8250"
     log: list[tuple[str, int]] = field(default_factory=list)
 
     def submit(self, pending: Any, timeout_s: float) -> None:
@@ -41,6 +42,9 @@ class FakePump:
     def submit_all(self, pendings: Any, timeout_s: float) -> None:
         for pending in pendings:
             self.submit(pending, timeout_s)
+
+    def wait_until_moved(self, host: str, timeout_s: float) -> None:
+        threading.Event().wait(timeout_s)
 
 
 class Journal:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -48,6 +49,7 @@ class Cluster:
             attempt_timeout_s=self.options.attempt_timeout_s,
             count_max=100,
         )
+        self.pumps.on_moved = self.deliveries.hurry
         self.prewriter = Prewriter(self.pumps, self.deliveries, write_timeout_s, self.options)
         self.session = Session(
             oracle=MemoryOracle(),
@@ -119,6 +121,28 @@ def test_a_dead_pump_is_passed_over_at_once_and_asked_no_more(cluster_of: Cluste
     assert [cluster.prewrite(ts) for ts in (1, 2, 3)] == ["b", "b", "b"]
     assert time.monotonic() - begun_s < 1
     assert [p.node_id for p in cluster.pumps.available] == ["b"]
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["waits", "in the background"])
+def test_a_commit_follows_its_pump_to_another_address_at_once(
+    cluster_of: ClusterOf, waits: bool
+) -> None:
+    cluster = cluster_of(write_timeout_s=120, commit_retry_s=60)
+    (before,) = cluster.start("a")
+    home = cluster.prewriter.write(WholePrewrite(Binlog(tp=BinlogType.PREWRITE, start_ts=1)))
+    before.stop()
+    commit = Binlog(tp=BinlogType.COMMIT, start_ts=1, commit_ts=2)
+    start_s = time.monotonic()
+    committing = threading.Thread(
+        target=lambda: cluster.session.commit(home, commit, start_s=start_s, wait=waits)
+    )
+    committing.start()
+    eventually(lambda: not waits or home.errors_in_a_row > 0)
+    after = cluster.scripted[0] = ScriptedPump("a")
+    cluster.list_pumps()
+    eventually(lambda: kinds(after) == [(BinlogType.COMMIT, 1)])
+    committing.join()
+    assert time.monotonic() - start_s < 30
 
 
 def test_a_probe_brings_a_pump_back(cluster_of: ClusterOf) -> None:

@@ -1,0 +1,178 @@
+"""Moves: a log that another Pump is to serve, and a machine that is to be switched off.
+
+    move-log    another Pump serves the log from now on, also while a Drainer lacks much of it
+    drain       the Pump hands over its log to the Drainers and the copies on its disk to others
+
+Both only begin what the Pump does by itself, and with `--wait` show how it goes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import time
+from typing import Any, Final
+
+from penstock.cluster.log_entry import LogEntry
+from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
+from penstock.codes import Code
+from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.node.output import TEXT, show
+from penstock.pb import penstock_pb2
+from pumpclient.binlogctl.nodes import CALL_S, Cluster, add_node, call, known_node, tls_of
+from pumpclient.binlogctl.steering import add_skipped, add_wait
+
+_TICK_S: Final = 0.25
+_SERVED: Final = (NodeState.ONLINE, NodeState.CLOSING, NodeState.OFFLINE)
+
+
+def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
+    """Add the commands to a parser."""
+    move = commands.add_parser(
+        "move-log", parents=[shared], help="pump: let another one serve its log"
+    )
+    add_node(move)
+    move.add_argument(
+        "--to", metavar="NODE-ID", default="", help="the Pump; default: one that has a copy"
+    )
+    add_wait(move)
+    move.set_defaults(run=_move_log)
+    drain = commands.add_parser(
+        "drain", parents=[shared], help="pump: hand everything over, so that its machine may go"
+    )
+    add_node(drain)
+    add_wait(drain)
+    add_skipped(drain)
+    drain.set_defaults(run=_drain)
+
+
+def _move_log(arguments: argparse.Namespace) -> int:
+    name, cluster = arguments.node_id, Cluster(arguments)
+    with cluster as registry:
+        status = known_node(registry, NodeKind.PUMP, name)
+        before = cluster.entry_of(name)
+        request = penstock_pb2.MoveLogRequest(node_id=name, to=arguments.to)
+        try:
+            to = call(NodeKind.PUMP, status.host, "MoveLog", request, CALL_S, tls_of(arguments)).to
+        except Retryable as error:
+            text = f"{error}; the log of one that is dead is taken over without being asked to"
+            raise Retryable(text, code=error.code) from error
+        facts = {"node_id": name, "to": to, "is_moved": False}
+        text = f"the log of {name} goes to {to}; see `binlogctl status {name}`, or add --wait"
+        if arguments.wait:
+            entry = _until_moved(arguments, cluster, registry, status, before)
+            facts |= {"to": entry.primary.pump, "is_moved": True, "epoch": entry.epoch}
+            text = (
+                f"the log of {name} is served by {entry.primary.pump} since epoch {entry.epoch},"
+                f" until every Drainer has all of it; then {name} begins again under its name"
+            )
+    show(arguments, facts, text)
+    return 0
+
+
+def _until_moved(
+    arguments: argparse.Namespace,
+    cluster: Cluster,
+    registry: Registry,
+    status: NodeStatus,
+    before: LogEntry | None,
+) -> LogEntry:
+    """Return the entry of a log once another Pump serves it."""
+    progress = _Progress(arguments, status)
+    while True:
+        with contextlib.suppress(Retryable):
+            entry = cluster.entry_of(status.node_id)
+            if entry is not None and before is not None and entry.primary != before.primary:
+                now = known_node(registry, NodeKind.PUMP, status.node_id)
+                progress.show(f"{entry.primary.pump} starts a process on its copy")
+                if now.host != status.host and now.state in _SERVED:
+                    return entry
+        said = progress.ask("moving")
+        if said.startswith("given up"):
+            raise NeedsOperator(
+                f"the log of {status.node_id} was not moved: {said}",
+                hint="name another Pump, or try again",
+                code=Code.LOG_NOT_MOVED,
+            )
+        progress.wait(f"the log of {status.node_id} is not served by another Pump")
+
+
+def _drain(arguments: argparse.Namespace) -> int:
+    name = arguments.node_id
+    with Cluster(arguments) as registry:
+        status = known_node(registry, NodeKind.PUMP, name)
+        if status.state not in (NodeState.ONLINE, NodeState.CLOSING):
+            raise NeedsOperator(
+                f"{name} is {status.state}",
+                hint="start it, then drain it: only it can hand over what is on its disk",
+                code=Code.NODE_STATE,
+            )
+        request = penstock_pb2.CloseRequest(
+            node_id=name, skip_drainers=arguments.skip_drainer, empty_disk=True
+        )
+        call(NodeKind.PUMP, status.host, "Close", request, CALL_S, tls_of(arguments))
+        state = NodeState.CLOSING
+        text = (
+            f"{name}: {state}; see `binlogctl status {name}` for how it goes, or add --wait; to"
+            " undo it, restart that Pump"
+        )
+        if arguments.wait:
+            progress = _Progress(arguments, status)
+            while (found := _state(registry, name, state)) is not NodeState.OFFLINE:
+                state = found
+                if state is NodeState.PAUSED:
+                    raise NeedsOperator(
+                        f"{name} was stopped before it was empty",
+                        hint=f"start it, then again: binlogctl drain {name}",
+                        code=Code.NODE_STATE,
+                    )
+                progress.ask("closing")
+                progress.wait(f"{name} is not empty")
+            state = NodeState.OFFLINE
+            text = f"{name} has nothing that anybody needs: its machine can be switched off"
+    show(arguments, {"node_id": name, "state": str(state)}, text)
+    return 0
+
+
+def _state(registry: Registry, name: str, known: NodeState) -> NodeState:
+    """Return the state of a Pump, or the one that is known while etcd does not answer."""
+    try:
+        return known_node(registry, NodeKind.PUMP, name).state
+    except Retryable:
+        return known
+
+
+class _Progress:
+    """What a Pump says of something that takes a while, shown whenever it has changed."""
+
+    def __init__(self, arguments: argparse.Namespace, status: NodeStatus) -> None:
+        self._arguments = arguments
+        self._status = status
+        self._end_s = time.monotonic() + arguments.timeout
+        self._said = ""
+
+    def ask(self, detail: str) -> str:
+        """Return a detail of the Pump's status; the last one while it does not answer."""
+        request, tls = penstock_pb2.StatusRequest(), tls_of(self._arguments)
+        with contextlib.suppress(PenstockError):
+            reply = call(NodeKind.PUMP, self._status.host, "Status", request, CALL_S, tls)
+            if reply.node_id == self._status.node_id:
+                self.show(reply.details.get(detail, ""))
+        return self._said
+
+    def show(self, said: str) -> None:
+        """Show what is new."""
+        if said and said != self._said and self._arguments.output == TEXT:
+            sys.stderr.write(f"{self._status.node_id}: {said}\n")
+        self._said = said or self._said
+
+    def wait(self, problem: str) -> None:
+        """Wait for a moment; raise `Retryable` when the time is over."""
+        if time.monotonic() >= self._end_s:
+            raise Retryable(
+                f"{problem} after {self._arguments.timeout:g} s: {self._said or 'no answer'}; it"
+                " continues by itself",
+                code=Code.WAIT_ENDED,
+            )
+        time.sleep(_TICK_S)
