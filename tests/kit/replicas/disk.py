@@ -33,6 +33,8 @@ class Disk:
     def __init__(self, disk_id: str) -> None:
         self.id = disk_id
         self.segments: dict[int, Stored] = {}  # In the order of their numbers.
+        self.is_damaged = False
+        """True while the folder cannot be opened."""
 
     def chain(self) -> Chain:
         """Return what a process finds that opens the folder; it makes all of that durable."""

@@ -12,7 +12,7 @@ from penstock.cluster.log_entry import Copy, LogEntry
 from penstock.log.segments import Place
 from pump.replicas.chain import Link
 from pump.replicas.claim import Claim
-from pump.replicas.messages import Actions, Append
+from pump.replicas.messages import Actions, Append, Damaged
 from pump.replicas.primary import Follower, Primary
 from pump.replicas.replica import Replica
 from tests.kit.replicas.world import Rules
@@ -135,6 +135,71 @@ class _PurgesWhatIsNeeded(Primary):
         return self.acknowledged.segment
 
 
+class _PutsOffBeforeAnotherIsThere(Primary):
+    def _are_enough_whole(self) -> bool:
+        return True
+
+
+class _PutsOffBeforeTheOtherIsWhole(Primary):
+    def _are_enough_whole(self) -> bool:
+        return len(self._staying()) >= self.entry.copies
+
+
+class _GivesAwayToAnyone(Primary):
+    """Makes the disk the primary that the log moves to, whether it has all of it or not."""
+
+    def _wanted(self) -> LogEntry | None:
+        heir = self._joining.copy if self._joining is not None else None
+        if self._gives_away and heir is not None and heir.disk == self._moves_to:
+            return self.entry.claimed(heir)
+        return super()._wanted()
+
+
+class _KeepsWhatItGaveAway(Primary):
+    """Goes on in the epoch that it began for another disk."""
+
+    def _won(self, revision: int) -> Actions:
+        assert self._proposal is not None
+        given = self._proposal.entry
+        if given.primary.disk == self._copy.disk:
+            return super()._won(revision)
+        self._proposal = self._proposal._replace(entry=replace(given, primary=self._copy))
+        return super()._won(revision)
+
+
+class _BeginsListedCopiesAgain(Primary):
+    """Has a damaged copy begin again where it is, with what is listed then."""
+
+    def _is_damaged(self, follower: Follower, answer: Damaged) -> Actions:
+        self._damaged[follower.copy.disk] = (answer.damage, -1)
+        follower.sent = follower.given = follower.instead_of = None
+        follower.at, follower.damage = Place(self._copy_begins(), 0), answer.damage
+        return self._ship(follower)
+
+    def _may_begin_again(self, disk: str) -> bool:
+        return True
+
+
+class _LeavesDamagedCopiesEligible(Primary):
+    def _wanted(self) -> LogEntry | None:
+        damaged = [disk for disk in self._damaged if not self._may_begin_again(disk)]
+        return self.entry.without(damaged) if damaged else super()._wanted()
+
+    def _may_begin_again(self, disk: str) -> bool:
+        return self.entry.replica(disk) is None and self._damaged[disk][1] < self.entry.epoch
+
+
+class _BeginsAgainInTheSameEpoch(Primary):
+    def _may_begin_again(self, disk: str) -> bool:
+        copies = (*self.entry.replicas, *self.entry.eligible)
+        return all(copy.disk != disk for copy in copies)
+
+
+class _BeginsAgainWhateverTheDamage(Replica):
+    def _is_this(self, damage: int) -> bool:
+        return damage > 0
+
+
 class _TakesEarlierEpochs(Replica):
     def _is_fenced(self, epoch: int) -> bool:
         return False
@@ -205,6 +270,8 @@ RULES: dict[str, Rules] = {
     for rules in (
         Rules("R1 a disk is listed once it is whole", primary=_ListsAtOnce),
         Rules("R1 whole is what may have been acknowledged", primary=_ListsWhatWasAcknowledged),
+        Rules("R1 a disk leaves once another is there", primary=_PutsOffBeforeAnotherIsThere),
+        Rules("R1 a disk leaves once others are whole", primary=_PutsOffBeforeTheOtherIsWhole),
         Rules("R1 eligible only while nothing can be acknowledged", primary=_KeepsEligible),
         Rules("R2 every replica on the list has it", primary=_AcknowledgesAlone),
         Rules("R2 the own disk has it", primary=_AcknowledgesUnsynced),
@@ -214,6 +281,7 @@ RULES: dict[str, Rules] = {
         Rules("R3 nothing of an earlier epoch is taken", replica=_TakesEarlierEpochs),
         Rules("R4 the list changes in etcd first", primary=_ShrinksByItself),
         Rules("R4 a change compares the revision", compares_revisions=False),
+        Rules("R4 who gives a log away has it no more", primary=_KeepsWhatItGaveAway),
         Rules("R4 no answer is no refusal", primary=_TakesNoAnswerForARefusal),
         Rules("R5 each start begins an epoch", claim=_KeepsTheEpoch, primary=_GoesOn),
         Rules("R5 each epoch begins a segment", primary=_KeepsTheSegment),
@@ -231,6 +299,7 @@ RULES: dict[str, Rules] = {
         Rules("R5 a copy is replaced only if it is the known one", replica=_ClearsWhateverIsThere),
         Rules("R6 only listed disks take over", claim=_AnyDiskClaims),
         Rules("R6 only whole copies take over", claim=_PartialCopiesClaim),
+        Rules("R6 a log moves to a whole copy", primary=_GivesAwayToAnyone),
         Rules("R6 a partial copy is listed as one", primary=_CallsPartialCopiesWhole),
         Rules("R6 disks are listed, not Pumps", claim=_KnowsPumpsOnly, knows_disks=False),
         Rules(
@@ -241,5 +310,9 @@ RULES: dict[str, Rules] = {
         Rules("R9 only what is acknowledged is streamed", streams_acknowledged_only=False),
         Rules("R9 a copy drops what no Drainer needs", replica=_DropsWhatIsNeeded),
         Rules("R9 a purge drops what no Drainer needs", primary=_PurgesWhatIsNeeded),
+        Rules("R10 a copy begins again off the list", primary=_BeginsListedCopiesAgain),
+        Rules("R10 a damaged copy is not eligible", primary=_LeavesDamagedCopiesEligible),
+        Rules("R10 a copy begins again in a later epoch", primary=_BeginsAgainInTheSameEpoch),
+        Rules("R10 a copy begins again for this damage", replica=_BeginsAgainWhateverTheDamage),
     )
 }

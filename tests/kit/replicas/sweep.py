@@ -1,14 +1,29 @@
-"""Many runs, counted."""
+"""Many runs, counted: of one log's core (`tests.kit.replicas`), or whole Pumps (`.simulation`)."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from tests.kit.replicas.world import Rules, Stalled, Violation, World
 
 BLOCK = 1000
+
+
+class Run(Protocol):
+    """One run of a world; what it has counted is there once it is over."""
+
+    def run(self) -> None:
+        """Let things happen; raise `Violation`."""
+
+    def counted(self) -> dict[str, int]:
+        """Return what happened, in words."""
+
+
+Begin = Callable[[int], Run]
+"""Makes the world of a seed."""
 
 
 @dataclass
@@ -16,54 +31,64 @@ class Counts:
     """What came of the seeds from `first` up to `end`."""
 
     first: int
+    program: str = "tests.kit.replicas"
+    without: str = ""
     end: int = 0
-    steps: int = 0
-    frames: int = 0
-    epochs: int = 0
-    disks: int = 0
+    counted: dict[str, int] = field(default_factory=dict)
     took_s: float = 0.0
     violations: list[str] = field(default_factory=list)
     """Each with the command that repeats it."""
 
-    def add(self, seed: int, rules: Rules) -> None:
+    def add(self, seed: int, run: Run) -> None:
         """Run one seed."""
-        world = World(seed, rules)
         try:
-            world.run()
+            run.run()
         except Violation as violation:
-            without = f" --without '{rules.name}'" if rules.name else ""
-            self.violations.append(f"python -m tests.kit.replicas {seed}{without}: {violation}")
+            without = f" --without '{self.without}'" if self.without else ""
+            self.violations.append(f"python -m {self.program} {seed}{without}: {violation}")
         self.end = seed + 1
-        self.steps += world.steps
-        self.frames += len(world.acknowledged)
-        self.epochs += world.store.entry.epoch
-        self.disks += world.lost_disks
+        for what, count in run.counted().items():
+            self.counted[what] = self.counted.get(what, 0) + count
 
     def __str__(self) -> str:
+        what = ", ".join(f"{count} {what}" for what, count in self.counted.items())
         counted = (
-            f"seeds {self.first} to {self.end - 1}, {self.steps} steps: {self.frames} frames"
-            f" acknowledged, {self.epochs} epochs, {self.disks} listed disks lost,"
-            f" {len(self.violations)} violations, {self.took_s:.1f} s"
+            f"seeds {self.first} to {self.end - 1}: {what}, {len(self.violations)} violations,"
+            f" {self.took_s:.1f} s"
         )
         return "\n".join([counted, *self.violations])
 
 
 def sweep(first: int, end: int, rules: Rules | None = None) -> Iterator[Counts]:
-    """Run all seeds from `first` up to `end`; count them in blocks."""
-    for begin in range(first, end, BLOCK):
+    """Run all seeds of one log's core from `first` up to `end`; count them in blocks."""
+    found = rules or Rules()
+    counts = Counts(0, without=found.name)
+    return sweep_of(lambda seed: World(seed, found), first, end, counts=counts)
+
+
+def sweep_of(
+    begin: Begin, first: int, end: int, *, counts: Counts, block: int = BLOCK
+) -> Iterator[Counts]:
+    """Run all seeds from `first` up to `end` and count them in blocks, named as in `counts`."""
+    for begin_at in range(first, end, block):
         began_s = time.monotonic()
-        counts = Counts(begin)
-        for seed in range(begin, min(begin + BLOCK, end)):
-            counts.add(seed, rules or Rules())
-        counts.took_s = time.monotonic() - began_s
-        yield counts
+        found = Counts(begin_at, counts.program, counts.without)
+        for seed in range(begin_at, min(begin_at + block, end)):
+            found.add(seed, begin(seed))
+        found.took_s = time.monotonic() - began_s
+        yield found
 
 
 def found_at(rules: Rules, seeds: int) -> tuple[int, Violation] | None:
     """Return the first seed whose run stores or streams something wrong, and what that is."""
+    return found_by(lambda seed: World(seed, rules), seeds)
+
+
+def found_by(begin: Begin, seeds: int) -> tuple[int, Violation] | None:
+    """Return the same of other worlds."""
     for seed in range(seeds):
         try:
-            World(seed, rules).run()
+            begin(seed).run()
         except Stalled:
             continue
         except Violation as violation:

@@ -9,11 +9,14 @@ What must hold is checked after each step, by one who sees everything:
                none left out
     place      a frame at one place of a segment of an epoch is never another one
     address    the address in etcd never goes back to the primary of an earlier epoch
+    leaving    a copy that answers is put off the list only if `copies` whole ones stay
     progress   once nothing fails any more, everything acknowledged is streamed, new groups are
                acknowledged, and the list is complete, within a number of rounds
 
 The adversary may lose any disk, but leaves one that the entry calls whole, also if a swap that is
 under way should win: with two whole disks it takes one, and the next one when there are two again.
+It may damage a copy in the same way, which counts as lost from then on, until it begins again: then
+it is held to what it must have if it is listed still.
 
 The module is long because what happens in the world draws from one source of chance.
 """
@@ -30,6 +33,7 @@ from penstock.cluster.log_entry import Copy, LogEntry
 from penstock.log.segment import BEGIN
 from penstock.log.segments import Place
 from pump.replicas import messages as m
+from pump.replicas.chain import Chain
 from pump.replicas.claim import Claim
 from pump.replicas.primary import Primary
 from pump.replicas.replica import Replica
@@ -123,6 +127,10 @@ class World:
         self.failing_syncs = self.random.choice((0, 0.05, 0.4))
         self.requests: list[Request] = []
         self.cut_off: set[int] = set()
+        self.leaving: set[int] = set()
+        """Machines that are to be switched off."""
+        self.missed: set[str] = set()
+        """Disks that some primary may have found silent, or without anything of its log."""
         self.is_calm = False
         self.broken: set[frozenset[int]] = set()
         """Between which machines something was lost since they were connected."""
@@ -133,6 +141,9 @@ class World:
         self.drained = 0
         self.written = 0
         self.lost_disks = 0
+        self.damages = 0
+        self.begun_again = 0
+        self.rotten: Machine | None = None
         self.disks = MACHINES
         self.contents: dict[tuple[int, int, int], int] = {}
         self.address_epoch = 0
@@ -150,8 +161,11 @@ class World:
 
     def open(self, machine: Machine) -> None:
         """Open the folder, as a process does that starts."""
-        chain = machine.disk.chain()
-        machine.replica = self.rules.replica(chain)
+        if machine.disk.is_damaged:
+            self.damages += 1
+            machine.replica = self.rules.replica(Chain(), self.damages)
+        else:
+            machine.replica = self.rules.replica(machine.disk.chain())
         machine.primary = machine.claim = None
         self.broken |= {frozenset((machine.number, n)) for n in range(MACHINES)}
         machine.streamable = 0
@@ -164,7 +178,8 @@ class World:
         self.look_at(machine)
 
     def claim(self, machine: Machine) -> None:
-        if machine.primary is None and machine.claim is None and machine.is_up:
+        is_free = machine.primary is None and machine.claim is None and machine.is_up
+        if is_free and not machine.disk.is_damaged:
             self.note("pump-%d claims the log", machine.number)
             machine.claim = self.rules.claim(machine.copy, machine.replica)
             self.carry_out(machine, machine.claim.start())
@@ -195,6 +210,17 @@ class World:
             self.may_die()
         self.look_at(machine)
 
+    def set_aside(self, machine: Machine, action: m.SetAside, piece: Piece | None) -> None:
+        """Move file by file: once those that are damaged are gone, what is left can be opened."""
+        disk = machine.disk
+        while disk.segments:
+            self.may_die()
+            disk.remove_last()
+            disk.is_damaged &= self.random.random() < 0.5
+        disk.is_damaged = False
+        self.begun_again += 1
+        self.look_at(machine)
+
     def may_die(self) -> None:
         if not self.is_calm and self.random.random() < 10 * self.death:
             raise Crash
@@ -221,6 +247,8 @@ class World:
     def acknowledge(self, machine: Machine, action: m.Acknowledge, piece: Piece | None) -> None:
         """Take note of what is acknowledged, and hold it to what was before."""
         disk = machine.disk
+        if action.place.segment not in disk.segments:
+            raise Violation(f"enough: {action.place} is not where it was written")
         upto = disk.index_at(action.place)
         begin, frames = disk.synced_from(machine.streamable)
         for index in range(machine.streamable, min(upto, len(self.acknowledged))):
@@ -289,6 +317,25 @@ class World:
         if owner is not None:
             self.requests.append(Request(machine.number, owner, action))
 
+    def check_list(self, before: LogEntry, after: LogEntry) -> None:
+        """Hold a change of the list to it that no disk goes before others are there."""
+        if after.primary != before.primary:
+            if after.primary.disk not in self.heirs(before):
+                raise Violation(f"leaving: {before} is given to a disk that may not take over")
+            self.missed.clear()  # The next primary has to find that out itself.
+            return
+        gone = {copy.disk for copy in before.replicas} - {copy.disk for copy in after.replicas}
+        whole = 1 + sum(copy.first <= after.needed for copy in after.replicas)
+        damaged = {d for each in self.machines if each.primary for d in each.primary._damaged}
+        damaged |= {each.disk.id for each in self.machines if each.disk.is_damaged}
+        if gone and not gone & (self.missed | damaged) and whole < after.copies:
+            raise Violation(f"leaving: {gone} are put off, and {after} remains")
+        self.missed -= {copy.disk for copy in after.replicas if before.replica(copy.disk) is None}
+
+    def heirs(self, entry: LogEntry) -> set[str]:
+        copies = (entry.primary, *entry.replicas, *entry.eligible)
+        return {copy.disk for copy in copies if entry.may_claim(copy.disk)}
+
     def step_down(self, machine: Machine, action: m.StepDown, piece: Piece | None) -> None:
         self.open(machine)
 
@@ -312,8 +359,13 @@ class World:
         if isinstance(message.content, m.Request):
             self.receive(machine, message)
         elif machine.primary is not None:
-            answer = machine.primary.answered(message.sender_disk, message.content)
-            self.carry_out(machine, answer)
+            primary, answer = machine.primary, message.content
+            is_other = (
+                isinstance(answer, m.Standing) and primary.chain.agreement(answer.links) is None
+            )
+            if is_other or isinstance(answer, m.Damaged):
+                self.missed.add(message.sender_disk)
+            self.carry_out(machine, primary.answered(message.sender_disk, answer))
 
     def receive(self, machine: Machine, message: Message) -> None:
         if machine.primary is not None:
@@ -351,6 +403,7 @@ class World:
             action.revision if self.rules.compares_revisions else revision, action.entry
         )
         if won is not None and self.store.entry != entry:
+            self.check_list(entry, self.store.entry)
             self.changed = None
             self.note("etcd: %s at %d", action.entry, won)
         return won
@@ -469,7 +522,7 @@ class World:
     def purge(self) -> None:
         machine = self.any_primary()
         if machine is not None and machine.primary is not None:
-            machine.primary.chain.drop_before(machine.primary.droppable_before)
+            machine.primary.dropped(machine.primary.droppable_before)
             machine.disk.drop_before(machine.primary.chain.first)
             self.look_at(machine)
 
@@ -499,7 +552,9 @@ class World:
             joining = machine.primary.joining
             disks += [joining] if joining is not None else []
             if disks:
-                self.carry_out(machine, machine.primary.silent(self.random.choice(disks)))
+                disk = self.random.choice(disks)
+                self.missed.add(disk)
+                self.carry_out(machine, machine.primary.silent(disk))
 
     def connect(self) -> None:
         machine = self.any_primary()
@@ -513,6 +568,35 @@ class World:
             other = self.random.choice(self.machines)
             if other.is_up:
                 self.carry_out(machine, machine.primary.spare(other.copy))
+
+    def leave(self) -> None:
+        """An operator wants to switch off other machines than before, and a primary hears of it."""
+        if self.random.random() < 0.5:
+            number = self.random.choice((0, 1, 1, 2))
+            self.leaving = set(self.random.sample(range(MACHINES), number))
+        machine = self.any_primary()
+        if machine is not None and machine.primary is not None:
+            self.carry_out(machine, machine.primary.leaving(self.leaving_disks()))
+
+    def leaving_disks(self) -> set[str]:
+        return {self.machines[number].disk.id for number in self.leaving}
+
+    def move(self) -> None:
+        """An operator moves the log, goes on with that, or thinks better of it."""
+        machine = self.any_primary()
+        if machine is None or machine.primary is None:
+            return
+        if self.random.random() < 0.6:
+            other = self.random.choice(self.machines)
+            wanted = "" if other is machine or self.random.random() < 0.2 else other.disk.id
+            self.carry_out(machine, machine.primary.moves_to(wanted))
+            if machine.primary is not None and wanted and other.is_up:
+                self.carry_out(machine, machine.primary.spare(other.copy))
+        else:
+            # Who moves a log sees to it that another disk is whole; here it is the heir's.
+            heirs = [each.disk for each in self.machines if not each.disk.is_damaged]
+            if machine.primary._moves_to in [disk.id for disk in heirs]:
+                self.carry_out(machine, machine.primary.gives_away())
 
     def suspect(self) -> None:
         self.claim(self.random.choice(self.machines))
@@ -536,11 +620,31 @@ class World:
             if self.random.random() < 0.7:
                 self.claim(machine)
 
-    def lose_disk(self) -> None:
+    def damage(self) -> None:
+        """A copy is found damaged when its folder is opened, and no other disk can mend it."""
         machine = self.random.choice(self.machines)
+        if self.rotten is not None and self.random.random() < 0.7:
+            machine = self.rotten  # What has rotted once does so again.
+        is_copy = machine.primary is None and machine.claim is None and machine.disk.segments
+        if is_copy and self.may_lose(machine.disk):
+            self.note("pump-%d finds its copy damaged", machine.number)
+            machine.disk.is_damaged = True
+            self.rotten = machine
+            self.crash(machine)
+            machine.is_up = True
+
+    def may_lose(self, disk: Disk) -> bool:
+        """Return whether another disk is whole, whatever swap may win."""
         entries = [self.store.entry]
         entries += [r.action.entry for r in self.requests if isinstance(r.action, m.Swap)]
-        if any(self.whole_disks(entry) == [machine.disk.id] for entry in entries):
+        primaries = [each.primary for each in self.machines if each.primary is not None]
+        if any(each._gives_away and each._moves_to == disk.id for each in primaries):
+            return False
+        return not any(self.whole_disks(entry) == [disk.id] for entry in entries)
+
+    def lose_disk(self) -> None:
+        machine = self.random.choice(self.machines)
+        if not self.may_lose(machine.disk):
             return
         self.note("pump-%d loses its disk", machine.number)
         self.lost_disks += machine.disk.id in self.whole_disks(self.store.entry)
@@ -554,9 +658,9 @@ class World:
         return [c.disk for c in copies if c.first <= entry.needed and self.disk_of(c) is not None]
 
     def disk_of(self, copy: Copy) -> Disk | None:
-        """Return a listed disk, None when it is lost."""
+        """Return a listed disk, None when it is lost, or what it has is damaged."""
         disk = self.machines[int(copy.pump.removeprefix("pump-"))].disk
-        return disk if disk.id == copy.disk else None
+        return disk if disk.id == copy.disk and not disk.is_damaged else None
 
     def any_primary(self) -> Machine | None:
         """Return a machine that thinks itself the primary; there may be several."""
@@ -578,6 +682,16 @@ class World:
             happen(self)
             self.check()
         self.settle()
+
+    def counted(self) -> dict[str, int]:
+        """Return what happened, for a sweep."""
+        return {
+            "steps": self.steps,
+            "frames acknowledged": len(self.acknowledged),
+            "epochs": self.store.entry.epoch,
+            "listed disks lost": self.lost_disks,
+            "copies begun again": self.begun_again,
+        }
 
     def check(self) -> None:
         """Hold every listed disk to what it must have, if anything changed for it."""
@@ -614,6 +728,7 @@ class World:
             self.round()
             entry = self.store.entry
             is_full = 1 + len(entry.replicas) == entry.copies == len(self.whole_disks(entry))
+            is_full &= not self.leaving_disks() & {copy.disk for copy in entry.replicas}
             is_all_streamed = self.streamed == len(self.acknowledged)
             if is_full and is_all_streamed and max(self.acknowledged, default=0) >= wanted:
                 return
@@ -646,9 +761,12 @@ class World:
 
     def serve(self, machine: Machine, primary: Primary) -> None:
         self.carry_out(machine, primary.entry_seen(self.store.entry, self.store.revision))
+        self.carry_out(machine, primary.leaving(self.leaving_disks()))
+        self.carry_out(machine, primary.moves_to(""))
         for copy in primary.entry.replicas:
             way = frozenset((machine.number, int(copy.pump[5:])))
-            if self.disk_of(copy) is None:
+            if self.machines[int(copy.pump[5:])].disk.id != copy.disk:
+                self.missed.add(copy.disk)
                 self.carry_out(machine, primary.silent(copy.disk))
             elif way in self.broken:
                 self.broken.discard(way)
@@ -674,6 +792,7 @@ _CARRIED_OUT: dict[type, Callable[[World, Machine, Any, Piece | None], None]] = 
     m.Reply: World.reply,
     m.Cut: World.cut,
     m.Clear: World.clear,
+    m.SetAside: World.set_aside,
     m.Write: World.write,
     m.WriteBefore: World.write_before,
     m.Sync: World.sync,
@@ -699,11 +818,17 @@ _WEIGHTS: dict[Callable[[World], None], float] = {
     World.silence: 1.2,
     World.connect: 4,
     World.spare: 4,
+    World.leave: 2.5,
+    World.move: 2,
     World.suspect: 1.5,
     World.fail: 4,
     World.lose_disk: 0.7,
+    World.damage: 1,
 }
-_ADVERSE = {World.silence, World.suspect, World.fail, World.lose_disk, World.watch, World.drain}
+_ADVERSE = {
+    *(World.silence, World.leave, World.move, World.suspect, World.fail, World.lose_disk),
+    *(World.damage, World.watch, World.drain),
+}
 _DEGREES = (0, 0.3, 1, 2)
 """How much more often a thing happens in one run than in another: a run without crashes gets
 further than one that has everything, and other things are found there."""

@@ -1,0 +1,261 @@
+"""Copies: what `pump.copies.followed_logs` does, around the real `FollowedLog`, and the network.
+
+That module lives in an event loop, with threads beside it. Here each copy has one task, which
+carries out one request after the other, also those whose caller has given up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from penstock.codes import Code
+from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.log.copied_log import OlderSegment
+from penstock.pb import penstock_pb2 as pb
+from pump.replicas.followed_log import FollowedLog
+from pump.replicas.messages import Answer, Append, Ask, Prepend, Refusal
+from pump.replicas.wire import Followed, Name, SignOfLife, decode_request, encode_answer, link_of
+from tests.kit.fakes.files import MemoryFiles
+from tests.kit.simulation.tasks import Process, SimpleQueue, Tasks, Threading
+
+if TYPE_CHECKING:
+    from tests.kit.simulation.rules import Rules
+
+
+Reply = Callable[[Answer | Retryable | None], object]
+"""Takes an answer, or why there is none."""
+
+
+class Copy:
+    """One copy: requests wait for the one before."""
+
+    def __init__(self, tasks: Tasks, folder: Path, log: FollowedLog) -> None:
+        self.folder = folder
+        self.log = log
+        self.heard_s: float | None = None
+        self.is_closed = False
+        self.work: SimpleQueue = SimpleQueue(tasks)
+
+
+class Copies:
+    """All copies of one machine, in the process of its Pump."""
+
+    def __init__(
+        self,
+        tasks: Tasks,
+        rules: Rules,
+        *,
+        own: str,
+        disk: str,
+        process: Process,
+        files: MemoryFiles,
+        folder: Path,
+    ) -> None:
+        self._tasks = tasks
+        self._rules = rules
+        self._own = own
+        self._disk = disk
+        self._process = process
+        self._files = files
+        self._folder = folder
+        self._drafts = 0
+        self.takes_own: bool | None = None
+        self.copies: dict[str, Copy] = {}
+
+    def add(self, name: str) -> Copy:
+        folder = self._folder / name
+        log = self._rules.followed(folder / "log", self._files)
+        copy = self.copies[name] = Copy(self._tasks, folder, log)
+        self._tasks.spawn(lambda: self._run(copy), f"copy of {name}", self._process)
+        return copy
+
+    def follow(self, data: bytes, reply: Reply) -> None:
+        """Queue a request; raise what is said at once."""
+        name, request, payload = decode_request(data)
+        copy = self._asked(name)
+        if refusal := self._heard(copy, request):
+            reply(refusal)
+        elif isinstance(request, SignOfLife):
+            reply(None)
+        else:
+            followed: Ask | Append = request
+            copy.work.put((lambda: copy.log.answer(followed, payload), reply))
+
+    def prepend(self, pieces: Iterable[bytes], reply: Reply) -> None:
+        """Queue an older segment."""
+        found = list(map(pb.PrependPiece.FromString, pieces))
+        copy = self._asked(Name.of(found[0].log))
+        request = Prepend(found[0].epoch, link_of(found[0].link))
+        if refusal := self._heard(copy, request):
+            reply(refusal)
+            return
+        self._drafts += 1
+        serial = self._drafts
+
+        def draft() -> None:
+            try:
+                older = OlderSegment(self._files, copy.log.folder, request.link, serial)
+                try:
+                    for piece in found:
+                        older.write(piece.data)
+                    older.finish()
+                    reply(self.in_turn(copy, lambda: copy.log.prepend(request, older)))
+                finally:
+                    older.drop()
+            except PenstockError:
+                pass  # The one who asked waits in vain.
+
+        self._tasks.spawn(draft, "draft", self._process)
+
+    def in_turn(self, copy: Copy, work: Callable[[], Any]) -> Any:
+        """Do something after what waits, and return what comes of it."""
+        over, found = Threading(self._tasks).Event(), []
+
+        def reply(answer: Any) -> None:
+            found.append(answer)
+            over.set()
+
+        copy.work.put((work, reply))
+        over.wait()
+        if isinstance(found[0], Retryable):
+            raise found[0]
+        return found[0]
+
+    def _asked(self, name: Name) -> Copy:
+        if name.disk != self._disk:
+            raise NeedsOperator("another disk", hint="none", code=Code.COPY_OTHER_DISK)
+        if name.node_id == self._own and not self.takes_own:
+            raise NeedsOperator("the own log", hint="none", code=Code.COPY_OTHER_DISK)
+        copy = self.copies.get(name.node_id) or self.add(name.node_id)
+        if copy.is_closed:
+            raise Retryable("not followed", code=Code.COPY_NOT_FOLLOWED)
+        return copy
+
+    def _heard(self, copy: Copy, request: Followed | Prepend) -> Refusal | None:
+        if request.epoch < copy.log.promised:
+            return Refusal(copy.log.promised)
+        copy.heard_s = self._tasks.now_s
+        return None
+
+    def _run(self, copy: Copy) -> None:
+        while True:
+            work, reply = copy.work.get()
+            if self._rules.removes_indexes:
+                shutil.rmtree(copy.folder / "index", ignore_errors=True)
+            try:
+                reply(work())
+            except Retryable as error:
+                reply(error)
+
+
+class Machines(Protocol):
+    """Who can be reached."""
+
+    def copies_at(self, address: str) -> Copies | None:
+        """Return what answers there."""
+
+    def is_cut_off(self, address: str) -> bool:
+        """Return whether the network has parted the caller from there."""
+
+
+class Network:
+    """Carries requests, loses some, is late with others, and delivers some of them twice."""
+
+    def __init__(self, tasks: Tasks, chance: random.Random, machines: Machines) -> None:
+        self.tasks = tasks
+        self.chance = chance
+        self.machines = machines
+        self.loss = self.doubling = self.lateness = 0.0
+
+    def channel(self, address: str, tls: object) -> Channel:
+        return Channel(self, address)
+
+    def unary(self, channel: Channel, method: str, request: bytes, *, timeout_s: float) -> bytes:
+        """Stand in for `penstock.http2.client.calls.unary`."""
+        if self.chance.random() < self.doubling:
+            again_s = self.chance.uniform(0.0, 2.0)
+            self.tasks.later(again_s, lambda: self._arrive_again(channel.address, request))
+        return self._called(
+            channel.address, timeout_s, lambda copies, reply: copies.follow(request, reply)
+        )
+
+    def stream_unary(
+        self, channel: Channel, method: str, messages: Iterable[bytes], *, timeout_s: float
+    ) -> bytes:
+        """Stand in for `penstock.http2.client.calls.stream_unary`."""
+        pieces = list(messages)
+        self.tasks.sleep(self.chance.uniform(0.0, 0.2))
+        within_s = min(timeout_s, 10.0)
+        return self._called(
+            channel.address, within_s, lambda copies, reply: copies.prepend(pieces, reply)
+        )
+
+    def delay(self) -> None:
+        """Wait as long as a message takes."""
+        is_late = self.chance.random() < self.lateness
+        self.tasks.sleep(self.chance.uniform(0.0001, 0.002 if not is_late else 1.0))
+
+    def is_lost(self, address: str) -> bool:
+        return self.machines.is_cut_off(address) or self.chance.random() < self.loss
+
+    def _called(
+        self,
+        address: str,
+        timeout_s: float,
+        call: Callable[[Copies, Reply], None],
+    ) -> bytes:
+        over, found = Threading(self.tasks).Event(), []
+
+        def reply(answer: Answer | Retryable | None) -> None:
+            found.append(answer)
+            over.set()
+
+        self.delay()
+        copies = self.machines.copies_at(address)
+        if copies is None:
+            raise OSError("no one listens there")
+        if not self.is_lost(address):
+            try:
+                call(copies, reply)
+            except PenstockError as error:
+                raise OSError(str(error)) from error
+        over.wait(timeout_s)
+        if not found or self.is_lost(address):
+            raise OSError("no answer in time")
+        self.delay()
+        answer = found[0]
+        if isinstance(answer, Retryable):
+            raise OSError(str(answer))
+        epoch = answer.epoch if answer is not None and not isinstance(answer, Refusal) else 0
+        return encode_answer(epoch, answer)
+
+    def _arrive_again(self, address: str, request: bytes) -> None:
+        copies = self.machines.copies_at(address)
+        if copies is not None:
+            with contextlib.suppress(PenstockError):
+                copies.follow(request, lambda answer: None)
+
+
+class Channel:
+    def __init__(self, network: Network, address: str) -> None:
+        self.address = address
+        self._network = network
+
+    def connect(self, timeout_s: float) -> None:
+        self._network.delay()
+        if self._network.machines.copies_at(self.address) is None:
+            raise OSError("no one listens there")
+        if self._network.is_lost(self.address):
+            self._network.tasks.sleep(timeout_s)
+            raise OSError("no answer in time")
+
+    def start(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass

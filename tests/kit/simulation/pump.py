@@ -1,0 +1,428 @@
+"""Pump: one process with the real storage, claim and shipping of a log; deterministic else.
+
+The event loop of a Pump cannot be repeated from a seed, so what `pump/node.py`, group commit, fake
+binlogs, resolver, membership and operator do for a log is done here once more, as small as can be:
+
+    serve      opened ─ claimed ─ shipped ─ whole ─ joined ─ upkeep ─ stopped, displaced or deposed
+    append     what waits becomes one group: appended, answered, indexed
+    duties     fake binlogs when idle; the outcome of transactions that stay open
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.cluster.departed_pumps import LastWord
+from penstock.cluster.disks import Disk
+from penstock.cluster.log_entry import Copy
+from penstock.cluster.node_registry import NodeState
+from penstock.codes import Code
+from penstock.errors import PenstockError, Retryable
+from penstock.log.segment import BEGIN
+from penstock.log.segments import Place, begin_log
+from pump.copies.claiming import Claimed, Displaced, Former, Wanted, begin_again, claim
+from pump.copies.recruits import Recruits
+from pump.copies.replication import copies_by_disk
+from pump.copies.shipper import Lines
+from pump.copies.shipping import Deposed
+from pump.replicas.chain import Chain, Link
+from pump.replicas.messages import Acknowledge, Action
+from pump.store.record import NotStored, Record
+from pump.store.storage import Storage, StorageConfig
+from tests.kit.fakes.storage import commit, fake, rollback
+from tests.kit.replicas.world import Violation
+from tests.kit.simulation.etcd import Status
+from tests.kit.simulation.tasks import Process, SimpleQueue
+
+if TYPE_CHECKING:
+    from tests.kit.simulation.machine import Machine
+    from tests.kit.simulation.world import World
+
+CLUSTER = 7
+CONFIG = StorageConfig(
+    stop_write_at_available_bytes=0,
+    index_write_buffer_bytes=1 << 16,
+    index_cache_bytes=1 << 16,
+)
+REPLICA_TIMEOUT_S = 0.8
+GROUP_MAX = 20
+RESOLVE_AFTER_S = 1.0
+FAKE_EVERY_S = 0.1
+
+Settle = Callable[[BaseException | None], object]
+"""Takes why a record was not stored; None when it is."""
+
+
+class Pump(Process):
+    """One process on the log `log`, in `folder` of a machine; a guest in that of a copy."""
+
+    def __init__(self, world: World, machine: Machine, log: str, folder: Path) -> None:
+        super().__init__(f"{log}@{machine.name}#{world.number()}")
+        self.world = world
+        self.machine = machine
+        self.log = log
+        self.folder = folder
+        self.files = machine.files
+        self.own = Copy(machine.name, machine.disk)
+        self.is_guest = folder != machine.own_folder
+        self.state = NodeState.PAUSED
+        self.is_serving = False
+        self.is_asked_to_stop = False
+        self.storage: Storage | None = None
+        self.storages: list[Storage] = []
+        self.shipping: Any = None
+        self.waiting: SimpleQueue = SimpleQueue(world.tasks)
+
+    def start(self) -> None:
+        self.world.tasks.spawn(self._serve, f"serve {self.name}", self)
+
+    def bury(self) -> None:
+        """Let go of what a dead process would."""
+        for storage in self.storages:
+            storage._closed = True
+            storage._flusher.join()
+            storage._index.close()
+            os.close(storage._lock_file)
+        self.storages.clear()
+
+    # What writers and Drainers ask.
+
+    def write(self, record: Record, settle: Settle, *, is_new: bool) -> None:
+        """Queue a record; raise `Retryable` when this Pump does not take it."""
+        if not self.is_serving:
+            raise Retryable("it does not serve", code=Code.LOG_DEPOSED)
+        if is_new and self.state is not NodeState.ONLINE and self.world.rules.refuses_when_closing:
+            raise Retryable(f"it is {self.state}", code=Code.LOG_DEPOSED)
+        if is_new:
+            self.shipping.check()
+        self.waiting.put((record, settle))
+
+    def check_stream(self) -> None:
+        """Raise `Violation` when more can be pulled than is on enough disks."""
+        assert self.storage is not None
+        head = self.storage._indexed_head
+        if head.offset > BEGIN and self.shipping.acknowledged < head:  # Else there is nothing yet.
+            raise Violation(f"stream: {self.name} has {head}, {self.shipping.acknowledged} counts")
+
+    # Its life.
+
+    def _serve(self) -> None:
+        world = self.world
+        try:
+            if self._begun():
+                world.note("%s serves", self.name)
+                self.is_serving = True
+                world.tasks.spawn(self._append, f"append {self.name}")
+                world.tasks.spawn(self._duties, f"duties {self.name}")
+                self._joined()
+                while not (self.is_asked_to_stop or self.shipping.over or self.is_drained):
+                    world.tasks.sleep(0.25)
+                    with contextlib.suppress(Retryable):
+                        self._look_after()
+                self._end()
+        except (PenstockError, OSError) as error:
+            world.failed(self, error)
+        self._closed()
+        world.note("%s ends", self.name)
+        world.tasks.kill(self)
+
+    def _begun(self) -> bool:
+        """Do what `pump.copies.beginning` does."""
+        world = self.world
+        storage = self._opened()
+        while not self.is_asked_to_stop:
+            try:
+                claimed = self._claim(storage)
+                self.shipping = self._ship(claimed, storage)
+                storage.ship_with(self.shipping)
+                self.shipping.start()
+                if world.rules.waits_until_whole:
+                    while not self.shipping.wait_until_whole(1.0):
+                        if self.is_asked_to_stop:
+                            return False
+                self.storage = storage
+                return True
+            except Displaced as displaced:
+                world.note("%s: %s", self.name, displaced)
+                if self.is_guest:
+                    return False
+                storage = self._begun_again(displaced, storage)
+            except Retryable as error:
+                world.note("%s does not begin: %s", self.name, error)
+                if self.is_guest and isinstance(error, Deposed):
+                    return False
+            world.tasks.sleep(1.0)
+        return False
+
+    def _opened(self) -> Storage:
+        world = self.world
+        storage = world.rules.storage.open(
+            self.folder,
+            replace(CONFIG, segment_bytes_max=world.segment_bytes),
+            files=self.files,
+            clock=lambda: world.tasks.now_s,
+        )
+        storage._flusher.join()
+        self.storages.append(storage)
+        return storage
+
+    def _close_storage(self, storage: Storage) -> None:
+        storage.close()
+        self.storages.remove(storage)  # One whose close was cut short is left to `bury`.
+
+    def _claim(self, storage: Storage) -> Claimed:
+        world = self.world
+        chain = Chain(Link(*link) for link in storage.log.links())
+        is_told = world.rules.tells_folders_apart and not self.is_guest
+        former = self.machine.former_since if is_told else None
+        claimed = claim(
+            *(world.etcd, self.log, self.own, chain, Wanted(*world.wanted)), former_since=former
+        )
+        assert claimed is not None
+        self._takes_own(False)
+        return claimed
+
+    def _ship(self, claimed: Claimed, storage: Storage) -> Any:
+        world = self.world
+        lines = Lines(
+            CLUSTER,
+            self.log,
+            address=world.address,
+            tls=None,
+            timeout_s=REPLICA_TIMEOUT_S,
+            read=storage.log.read_bytes,
+            epoch=lambda: claimed.won[0].epoch,
+        )
+        recruits = Recruits(disks=self._disks, load=self._load, apart="")
+        shipping = world.shipping(self)(
+            claimed, storage.log, entries=world.etcd, lines=lines, recruits=recruits
+        )
+        return shipping
+
+    def _disks(self) -> dict[str, Disk]:
+        machines = [machine for machine in self.world.machines if machine.is_up]
+        return {m.disk: Disk(m.disk, m.name, m.name) for m in machines}
+
+    def _load(self) -> Any:
+        return copies_by_disk({name: found[0] for name, found in self.world.etcd.logs.items()})
+
+    def _begun_again(self, displaced: Displaced, storage: Storage) -> Storage:
+        """Begin the log again in an empty folder, once no one needs the former one."""
+        world, entry = self.world, displaced.found[0]
+        if not isinstance(displaced, Former):
+            listed = (entry.primary, *entry.replicas, *entry.eligible)
+            if self.own.disk not in {copy.disk for copy in listed}:
+                self.machine.former_since = entry.since
+            if self.machine.former_since == entry.since:
+                self._takes_own(True)
+            try:
+                status = world.etcd.call(lambda: world.etcd.statuses.get(self.log))
+                if status is not None and status.state is NodeState.PAUSED:
+                    world.etcd.forget_last_word(self.log)
+                if status is not None and status.state is not NodeState.OFFLINE:
+                    return storage
+                found, wanted = displaced.found, Wanted(*world.wanted)
+                entry = begin_again(world.etcd, self.log, self.own, found, wanted)
+            except Retryable:
+                return storage
+        self._takes_own(False)
+        self._close_storage(storage)
+        world.note("%s begins again in epoch %d", self.name, entry.since)
+        self.machine.forget_folder(self.folder)
+        begin_log(self.files, self.folder / "log", entry.since)
+        return self._opened()
+
+    def _takes_own(self, is_so: bool) -> None:
+        """Say whether this machine takes a copy of its own log."""
+        if not self.is_guest and self.machine.copies is not None:
+            self.machine.copies.takes_own = is_so
+
+    def _joined(self) -> None:
+        """Do what `Membership.join` does, and the operator for a log that was taken over."""
+        world, etcd = self.world, self.world.etcd
+        while not (self.is_asked_to_stop or self.shipping.over):
+            try:
+                now_ts = world.oracle()
+                etcd.enter(self.log, now_ts)
+                etcd.forget_last_word(self.log)
+                self._put(NodeState.PAUSED)
+                world.drainer.notify()
+                self._put(NodeState.ONLINE)
+            except Retryable:
+                world.tasks.sleep(1.0)
+                continue
+            self.state = NodeState.ONLINE
+            if self.is_guest:
+                self.state = NodeState.CLOSING
+            return
+
+    def _put(self, state: NodeState) -> None:
+        assert self.storage is not None
+        revision = self.shipping.guard().revision
+        entry = self.shipping.entry
+        status = Status(state, self.name, entry.epoch, self.storage.max_commit_ts)
+        self.world.etcd.put_status(self.log, status, revision)
+
+    def _look_after(self) -> None:
+        """Renew the status, let copies drop and the log purge what every Drainer has."""
+        world, storage = self.world, self.storage
+        assert storage is not None
+        self._put(self.state)
+        drained_ts = world.drained_ts
+        self.shipping.needs(storage.needed_from(drained_ts))
+        if world.chance.random() < world.purging:
+            storage.gc(drained_ts if world.rules.purges_what_is_drained else world.oracle())
+        if self.state is NodeState.CLOSING:
+            self._drain()
+
+    _end_ts = 0
+    is_drained = False
+
+    def _drain(self) -> None:
+        """Do what `Operator._drain` does."""
+        world, storage = self.world, self.storage
+        assert storage is not None
+        if not self._end_ts:
+            end_ts = world.oracle()
+            self.write(fake(end_ts), lambda error: self._drain_began(end_ts, error), is_new=False)
+        elif storage.max_commit_ts >= self._end_ts and world.drained_ts >= self._end_ts:
+            self.is_drained = True
+
+    def _drain_began(self, end_ts: int, error: BaseException | None) -> None:
+        if error is None:
+            self._end_ts = end_ts
+
+    def _end(self) -> None:
+        """Write what waits; then leave the last word, unless another process has the log."""
+        world = self.world
+        self.is_serving = False
+        self.waiting.put(None)
+        for _ in range(20):
+            if self.waiting.empty() and not self._is_appending:
+                break
+            world.tasks.sleep(0.25)
+        else:
+            self.shipping.close()
+            world.tasks.sleep(0.1)
+        if self._was_deposed:
+            return
+        storage = self.storage
+        assert storage is not None
+        state = NodeState.OFFLINE if self.is_drained else NodeState.PAUSED
+        word = LastWord(
+            pump=self.log,
+            up_to_ts=storage.holds_up_to_ts(),
+            open_count=len(storage.unmatched()),
+            made="",
+        )
+        for _ in range(20):
+            try:
+                world.etcd.put_last_word(word)
+                if self.is_drained:
+                    world.etcd.forget_entered(self.log)
+                self._put(state)
+                return
+            except Retryable:
+                world.tasks.sleep(1.0)
+
+    @property
+    def _was_deposed(self) -> bool:
+        return bool(self.shipping.over) and self.shipping.over != "this Pump stops"
+
+    def _closed(self) -> None:
+        self.is_serving = False
+        try:
+            if self.shipping is not None:
+                self.shipping.close()
+            for storage in list(self.storages):
+                self._close_storage(storage)
+        except (PenstockError, OSError) as error:
+            self.world.failed(self, error)
+        self.bury()
+
+    # Appending.
+
+    _is_appending = False
+
+    def _append(self) -> None:
+        """Do what `pump.service.group_commit` does."""
+        while True:
+            group = [self.waiting.get()]
+            while not self.waiting.empty() and len(group) < GROUP_MAX:
+                group.append(self.waiting.get())
+            self._is_appending = True
+            self._append_group([each for each in group if each is not None])
+            self._is_appending = False
+
+    def _append_group(self, group: list[tuple[Record, Settle]]) -> None:
+        storage = self.storage
+        assert storage is not None
+        while group:
+            try:
+                appended = storage.append([record for record, _ in group])
+            except NotStored as error:
+                for i, why in error.refused.items():
+                    group[i][1](why)
+                group = [each for i, each in enumerate(group) if i not in error.refused]
+            except PenstockError as error:
+                for _, settle in group:
+                    settle(error)
+                return
+            else:
+                if self.world.rules.indexes_last:
+                    self.world.tasks.give_way()
+                else:
+                    storage.index(appended)
+                    while self.shipping.acknowledged < appended.head and not self.shipping.over:
+                        self.world.tasks.sleep(0.01)
+                for _, settle in group:
+                    settle(None)
+                self.world.tasks.give_way()
+                if self.world.rules.indexes_last:
+                    storage.index(appended)
+                return
+
+    def _duties(self) -> None:
+        """Do what `FakeBinlogs` and the resolver do."""
+        world, storage = self.world, self.storage
+        assert storage is not None
+        while self.is_serving:
+            world.tasks.sleep(FAKE_EVERY_S)
+            for found in storage.unmatched(RESOLVE_AFTER_S):
+                outcome = world.ledger.outcome(found.start_ts)
+                if outcome is not None:
+                    is_late = outcome <= found.floor_ts
+                    self._note(
+                        rollback(found.start_ts) if is_late else commit(found.start_ts, outcome)
+                    )
+            if storage.max_commit_ts >= self._fake_ts and self.waiting.empty():
+                ts = world.oracle()
+                world.tasks.sleep(world.chance.uniform(0.0, 0.01))
+                self._note(fake(ts), partial(self._fake_settled, ts))
+
+    _fake_ts = 0
+
+    def _fake_settled(self, ts: int, error: BaseException | None) -> None:
+        if error is None:
+            self._fake_ts = max(self._fake_ts, ts)
+
+    def _note(self, record: Record, settle: Settle = lambda error: None) -> None:
+        with contextlib.suppress(Retryable):
+            self.write(record, settle, is_new=False)
+
+
+class Watched:
+    """Mixed into a shipping: what it acknowledges is held against the disks."""
+
+    on_acknowledged: Callable[[Place], object]
+
+    def _carry_out(self, action: Action) -> None:
+        if isinstance(action, Acknowledge):
+            self.on_acknowledged(action.place)
+        super()._carry_out(action)  # type: ignore[misc]

@@ -1,0 +1,82 @@
+"""Whole Pumps in simulated worlds: every acknowledged transaction comes out of the merge once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pump
+from tests.kit import simulation
+from tests.kit.replicas.sweep import Counts, found_by, sweep_of
+from tests.kit.simulation.__main__ import PROGRAM
+from tests.kit.simulation.rules import RULES
+from tests.kit.simulation.world import World
+
+SEEDS = 16
+SEEDS_OF_A_RULE = 60
+SEEDS_OF_A_SWEEP = 5_000
+BLOCK = 100
+AT_ONCE = (
+    "what a recovery finds is shipped before it is served",
+    "a Commit is stored once",
+    "an open transaction holds the stream",
+    "a disk that comes back empty is another disk",
+    "what failed is opened again",
+    "the address follows the entry",
+)
+"""Rules that the first few seeds find out; the others take up to a minute each."""
+
+
+def test_every_acknowledged_transaction_comes_once_and_in_order_whatever_fails() -> None:
+    (counts,) = sweep_of(World, 0, SEEDS, counts=Counts(0, PROGRAM))
+    assert counts.violations == []
+    # A world in which nothing happens would prove nothing.
+    assert counts.counted["transactions merged"] > 20 * SEEDS
+    assert counts.counted["epochs"] > 20 * SEEDS
+    assert counts.counted["disks lost"] > SEEDS
+
+
+def test_the_command_that_a_failure_names_repeats_the_run_to_the_last_step() -> None:
+    world = World(7, trace=True)
+    world.run()
+    assert world.trace is not None
+    command = [sys.executable, "-m", PROGRAM, "7"]
+    again = subprocess.run(
+        command, env={**os.environ, "PYTHONHASHSEED": "1"}, capture_output=True, text=True
+    )
+    assert again.stdout.splitlines() == [*world.trace, str(world.counted())]
+
+
+@pytest.mark.parametrize("name", AT_ONCE)
+def test_without_a_rule_something_goes_wrong(name: str) -> None:
+    assert found_by(lambda seed: World(seed, RULES[name]), 12) is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in RULES if name not in AT_ONCE])
+def test_without_any_rule_something_goes_wrong(name: str) -> None:
+    assert found_by(lambda seed: World(seed, RULES[name]), SEEDS_OF_A_RULE) is not None
+
+
+@pytest.mark.slow
+def test_thousands_of_runs_break_nothing(pytestconfig: pytest.Config) -> None:
+    """Continues where the last run was ended, as long as neither Pump nor simulation changed."""
+    cache = pytestconfig.cache
+    assert cache is not None
+    key = f"penstock/simulation/{_digest()}"
+    first, named = int(cache.get(key, 0)), Counts(0, PROGRAM)
+    for counts in sweep_of(World, first, SEEDS_OF_A_SWEEP, counts=named, block=BLOCK):
+        sys.__stderr__.write(f"{counts}\n") if sys.__stderr__ else None
+        assert counts.violations == []
+        cache.set(key, counts.end)
+
+
+def _digest() -> str:
+    folders = [Path(package.__file__ or "").parent for package in (pump, simulation)]
+    sources = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
