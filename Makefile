@@ -4,6 +4,7 @@ SINK ?= $(if $(filter mysql tidb,$(SOURCE)),mysql,sqlite)
 ONLY ?=
 RELEASE ?=
 MINUTES ?= 60
+COPIES ?= 2
 SEED ?=
 BIN := .venv/bin
 
@@ -40,8 +41,8 @@ test-slow: setup  ## The long sweeps that `make test` leaves out
 test-tidb: setup  ## The tests against a real TiDB, which is built the first time
 	$(BIN)/python -m tests --tidb
 
-chaos: setup  ## The whole cluster under random faults for MINUTES=60; SEED= repeats a plan; exit code 1 keeps everything
-	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(SEED:%=--seed %)
+chaos: setup  ## The whole cluster under random faults for MINUTES=60; SEED= repeats a plan, COPIES=1 loses no disks; exit code 1 keeps everything
+	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) --copies $(COPIES) $(SEED:%=--seed %)
 
 bench: setup  ## Measure; JSON lines on stdout; ONLY=spine (or a name's beginning) picks
 	@$(BIN)/python -m tests.bench $(ONLY)

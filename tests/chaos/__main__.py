@@ -1,4 +1,4 @@
-"""`python -m tests.chaos --minutes 60 [--seed 7]`: exit code 0, or 1 and everything is kept."""
+"""`python -m tests.chaos --minutes 60 [--seed 7] [--copies 1]`: exit code 0, or 1, all is kept."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _AROUND_S = 900
 """For the begin and the end of a run, more than either may take."""
 
 
-def chaos(home: Path, seed: int, length_s: float) -> list[str]:
+def chaos(home: Path, seed: int, length_s: float, copies: int = 2) -> list[str]:
     """Run a chaos in a new folder, show how it goes; return what was found to be wrong."""
     form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
     logging.basicConfig(filename=home / "chaos.log", format=form)
-    faults = plan(seed, length_s)
-    say(f"seed {seed}: {len(faults)} faults in {length_s / 60:g} minutes")
-    with Cluster(home, seed, lasts_s=int(length_s) + _AROUND_S) as cluster:
+    faults = plan(seed, length_s, copies)
+    say(f"seed {seed}, copies {copies}: {len(faults)} faults in {length_s / 60:g} minutes")
+    with Cluster(home, seed, lasts_s=int(length_s) + _AROUND_S, copies=copies) as cluster:
         run = Run(cluster, faults, length_s)
         result = run.run()
         say(table(result, seed, length_s))
@@ -38,12 +38,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--copies", type=int, default=2, help="of each Pump's log; 1: no disk dies")
     asked = parser.parse_args(arguments)
     # Ended from outside, it ends all that it has started, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     seed = secrets.randbelow(1 << 31) if asked.seed is None else asked.seed
     home = Path(tempfile.mkdtemp(prefix="penstock-chaos-"))
-    problems = chaos(home, seed, asked.minutes * 60)
+    problems = chaos(home, seed, asked.minutes * 60, asked.copies)
     for problem in problems:
         say(f"WRONG: {problem}")
     if problems:

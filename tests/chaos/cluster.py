@@ -6,14 +6,20 @@
 
 Every caller has an address of loopback of its own at which it reaches all proxies, so that a fault
 concerns one link alone: a Drainer may be cut off from a Pump that writers reach. Pumps advertise a
-name for that, which each caller's own /etc/hosts resolves.
+name for that, which each caller's own /etc/hosts resolves. A Pump listens at an address of its own,
+too: so it is known on which machine one runs that another Pump has started (`tests.chaos.ways`).
+
+Each Pump has its supervisor, as in production: one that ends because another one has its log is
+started again.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
+import threading
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import quote
@@ -26,7 +32,11 @@ from penstock.cluster.drainer_runs import standbys
 from penstock.codes import Code
 from penstock.errors import Retryable
 from penstock.failpoints import VARIABLE
+from penstock.node.command import FAILED
+from tests.chaos.copies import LogCopies
+from tests.chaos.machine import Machine
 from tests.chaos.plan import ALL_WRITERS, DRAINERS, ETCD, MARIADB, PUMPS, WRITERS
+from tests.chaos.ways import Ways
 from tests.chaos.writer import COMMIT_TIMEOUT_S, FOUNDER
 from tests.kit.crash.disks import Volume
 from tests.kit.crash.namespaces import inside, mounted
@@ -35,10 +45,13 @@ from tests.kit.crash.slow_proxy import SlowProxy
 TXN_TIMEOUT_S: Final = COMMIT_TIMEOUT_S + 5
 """After this a Pump rolls back what a dead writer left open."""
 DISK_BYTES: Final = 256 << 20
+_NET: Final = f"127.{1 + os.getpid() // 250 % 250}.{os.getpid() % 250}"
+"""Addresses of loopback that no other run has."""
 _CALLERS: Final = {
-    f"127.0.1.{number}": name for number, name in enumerate((ALL_WRITERS, *DRAINERS, *PUMPS), 1)
+    f"{_NET}.{number}": name for number, name in enumerate((ALL_WRITERS, *DRAINERS, *PUMPS), 1)
 }
 _ADDRESSES: Final = {name: address for address, name in _CALLERS.items()}
+_MACHINES: Final = {name: f"{_NET}.{number}" for number, name in enumerate(PUMPS, 101)}
 _HOST: Final = "proxy.penstock"
 """What resolves to the caller's own address of the proxies."""
 _PUMP: Final[dict[str, Any]] = {
@@ -48,15 +61,17 @@ _PUMP: Final[dict[str, Any]] = {
     "gc_days": 0.003,
     "log_format": "json",
 }
+_DEPOSED: Final = f'"code": "{Code.LOG_DEPOSED}"'
 _DRAINER: Final[dict[str, Any]] = {"spark_tasks": 1, "log_format": "json"}
 
 
 class Cluster:
     """Starts everything; use as a context manager. Processes have their names of the plan."""
 
-    def __init__(self, home: Path, seed: int, *, lasts_s: int) -> None:
+    def __init__(self, home: Path, seed: int, *, lasts_s: int, copies: int = 1) -> None:
         """The disks of the Pumps are gone after `lasts_s` even if this process is killed."""
         self._home, self._seed, self._lasts_s = home, seed, lasts_s
+        self.copies_wanted = copies
         self._stack = ExitStack()
         self._runs = dict.fromkeys((FOUNDER, *WRITERS), 0)
         self._ports: dict[str, int] = {}
@@ -65,7 +80,12 @@ class Cluster:
         self.mariadb = MariadbServer(home / MARIADB)
         self.processes: dict[str, ServerProcess] = {ETCD: self.etcd, MARIADB: self.mariadb}
         self.proxies: dict[str, SlowProxy] = {}
-        self.volumes: dict[str, Volume] = {}
+        self.machines: dict[str, Machine] = {}
+        self.copies = LogCopies(self.etcd.url, self.machines)
+        self.deleting = threading.Lock()
+        """Held while a disk is chosen and deleted: what else is whole must stay so."""
+        self.deposed: list[str] = []
+        """Pumps that ended as another one had their log, and were started again."""
         self.may_be_down: set[str] = {*PUMPS, *DRAINERS, *WRITERS}
         """Processes that are not started yet, that a fault has ended, or may end at any moment."""
         self._settings: dict[str, dict[str, Any]] = {}
@@ -95,23 +115,29 @@ class Cluster:
             self._settings[name] = {"node_id": name, "etcd_urls": self._way(name, ETCD)}
             self._keepers[name] = self._stack.enter_context(self._own_files(name))
         for name in PUMPS:
-            addr = f"127.0.0.1:{free_port()}"
-            self._add_proxy(name, addr)
-            disk = Path(f"/proc/{self._keepers[name]}/root{self._disk(name)}")
-            self.volumes[name] = Volume(disk)
-            self._settings[name] |= {
-                **{"addr": addr, "advertise_addr": f"{_HOST}:{self._ports[name]}"},
-                **{"data_dir": self._disk(name) / "data", **_PUMP},
-            }
+            self._prepare_pump(name)
         for name in DRAINERS:
             self._settings[name] |= {
                 **{"addr": f"127.0.0.1:{free_port()}", "data_dir": self._home / name},
                 **{"sink": f"mysql://{user}:{password}@{self._way(name, MARIADB)}/", **_DRAINER},
             }
-        for name in (*PUMPS, *DRAINERS, *WRITERS):
+        for name in (*DRAINERS, *WRITERS):
             self.processes[name] = ServerProcess([name], log=self._home / f"{name}.log")
+        self._stack.enter_context(Ways({_MACHINES[name]: self.proxies[name] for name in PUMPS}))
         for name in (*PUMPS, *DRAINERS):
             self.start(name)
+
+    def _prepare_pump(self, name: str) -> None:
+        addr, data = f"{_MACHINES[name]}:{free_port()}", self._disk(name) / "data"
+        self._add_proxy(name, addr)
+        volume = Volume(Path(f"/proc/{self._keepers[name]}/root{data.parent}"))
+        log = self._home / f"{name}.log"
+        self.machines[name] = Machine(name, log=log, data=data, volume=volume)
+        self.processes[name] = self.machines[name]
+        self._settings[name] |= {
+            **{"addr": addr, "advertise_addr": f"{_HOST}:{self._ports[name]}"},
+            **{"data_dir": data, "copies": self.copies_wanted, **_PUMP},
+        }
 
     def _add_proxy(self, name: str, address: str) -> None:
         self._ports[name] = free_port()
@@ -167,17 +193,38 @@ class Cluster:
         return [*inside(self._keepers[caller]), "env", f"{VARIABLE}={failpoints}", *command]
 
     def kill(self, name: str) -> None:
-        """Kill a process as kill -9 does."""
-        self.may_be_down.add(name)
-        self.processes[name].kill()
+        """Kill a process as kill -9 does; of a Pump all that runs on its machine."""
+        with self.machines[name].lock if name in self.machines else nullcontext():
+            self.may_be_down.add(name)
+            self.processes[name].kill()
+
+    def kill_alone(self, pump: str) -> None:
+        """Kill a Pump, but not what it has started on copies."""
+        with self.machines[pump].lock:
+            self.may_be_down.add(pump)
+            self.machines[pump].kill_alone()
+
+    def supervise(self) -> None:
+        """Start each Pump again that has ended because another one has its log, or a full disk."""
+        for name, machine in self.machines.items():
+            with machine.lock:
+                if self._has_ended(name) and self._will_try_again(name):
+                    if _DEPOSED in machine.log_tail():
+                        self.deposed.append(name)
+                    self.start(name)
+
+    def _has_ended(self, name: str) -> bool:
+        return not self.processes[name].is_running and name not in self.may_be_down
+
+    def _will_try_again(self, name: str) -> bool:
+        machine = self.machines.get(name)
+        if machine is None or machine.wait() != FAILED:
+            return False
+        return _DEPOSED in machine.log_tail() or "No space left on device" in machine.log_tail(1)
 
     def dead(self) -> dict[str, str]:
-        """Return the ends of the logs of processes that have ended by themselves."""
-        ended = [
-            name
-            for name, process in self.processes.items()
-            if not process.is_running and name not in self.may_be_down
-        ]
+        """Return the ends of the logs of processes that have ended by themselves, for no reason."""
+        ended = [n for n in self.processes if self._has_ended(n) and not self._will_try_again(n)]
         return {name: self.processes[name].log_tail(5) for name in ended}
 
     def role(self, drainer: str) -> str:

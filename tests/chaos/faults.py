@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
+from penstock.errors import Retryable
 from tests.chaos.cluster import Cluster
-from tests.chaos.plan import Fault, Kind
+from tests.chaos.plan import EVERYONE, Fault, Kind
 from tests.kit.crash.slow_proxy import SlowProxy
 
 Body = Callable[[Cluster, Fault], AbstractContextManager[None]]
@@ -23,6 +25,19 @@ STEPS: Final = (
 )
 """Failpoints at which a Pump dies; without an action of their own it is a plain kill."""
 _PASSINGS_MAX: Final = 40
+OF_COPYING: Final = {
+    **dict.fromkeys(("written", "own_synced", "stored", "copy.written", "copy.synced"), 60),
+    **dict.fromkeys(("swapped", "begun", "claimed", "joining"), 2),
+    **dict.fromkeys(("copy.cut", "copy.cleared", "set_aside", "listed_again"), 1),
+}
+"""Failpoints of copying (`copies.…`), and at which passing a Pump dies at most."""
+OF_TAKING_OVER: Final = ("takeover.due", "takeover.let_go", "claimed", "begun", "written")
+_SPARE_S: Final = 20.0
+"""How long the deletion of a disk waits for another one that has all of each log."""
+
+
+class LeftOut(Exception):
+    """A fault that was not made, as it would have taken more than a cluster has to bear."""
 
 
 @contextmanager
@@ -30,6 +45,42 @@ def _killed(cluster: Cluster, fault: Fault) -> Iterator[None]:
     cluster.kill(fault.target)
     yield
     cluster.start(fault.target)
+
+
+@contextmanager
+def _killed_alone(cluster: Cluster, fault: Fault) -> Iterator[None]:
+    cluster.kill_alone(fault.target)
+    yield
+    cluster.start(fault.target)
+
+
+@contextmanager
+def _disk_deleted(cluster: Cluster, fault: Fault) -> Iterator[None]:
+    deadline_s = time.monotonic() + _SPARE_S
+    while needed := _needed(cluster, fault.target):
+        if time.monotonic() > deadline_s:
+            raise LeftOut(needed)
+        time.sleep(0.2)
+    with cluster.deleting:
+        cluster.kill(fault.target)
+        # It may have put another disk off a list before it died.
+        needed = _needed(cluster, fault.target)
+        if not needed:
+            cluster.machines[fault.target].lose_disk()
+    if not needed:
+        yield
+    cluster.start(fault.target)
+    if needed:
+        raise LeftOut(needed)
+
+
+def _needed(cluster: Cluster, pump: str) -> str:
+    """Return why a Pump's disk must stay; empty if it may go."""
+    try:
+        logs = cluster.copies.last_whole(pump)
+    except Retryable as error:
+        return str(error)
+    return f"no other disk has all of {', '.join(logs)}" if logs else ""
 
 
 @contextmanager
@@ -57,6 +108,28 @@ def _killed_at_step(cluster: Cluster, fault: Fault) -> AbstractContextManager[No
     return _with_failpoint(cluster, fault, f"{what}@{passing}")
 
 
+def _killed_at_copying(cluster: Cluster, fault: Fault) -> AbstractContextManager[None]:
+    steps = list(OF_COPYING)
+    step = steps[fault.number % len(steps)]
+    passing = fault.number // len(steps) % OF_COPYING[step] + 1
+    return _with_failpoint(cluster, fault, f"copies.{step}=kill@{passing}")
+
+
+@contextmanager
+def _killed_taking_over(cluster: Cluster, fault: Fault) -> Iterator[None]:
+    taker, _, silent = fault.target.partition("+")
+    step = OF_TAKING_OVER[fault.number % len(OF_TAKING_OVER)]
+    cluster.kill(taker)
+    cluster.start(taker, f"copies.{step}=kill@1")
+    try:
+        cluster.kill(silent)
+        yield
+    finally:
+        cluster.kill(taker)
+        for pump in (taker, silent):
+            cluster.start(pump)
+
+
 def _disk_slow(cluster: Cluster, fault: Fault) -> AbstractContextManager[None]:
     sleep_s = (0.05, 0.3, 2.0)[fault.number % 3]
     return _with_failpoint(cluster, fault, f"disk.sync=sleep({sleep_s})")
@@ -64,7 +137,7 @@ def _disk_slow(cluster: Cluster, fault: Fault) -> AbstractContextManager[None]:
 
 @contextmanager
 def _disk_full(cluster: Cluster, fault: Fault) -> Iterator[None]:
-    volume = cluster.volumes[fault.target]
+    volume = cluster.machines[fault.target].volume
     volume.fill()
     try:
         yield
@@ -76,7 +149,7 @@ def _disk_full(cluster: Cluster, fault: Fault) -> Iterator[None]:
 def _link(cluster: Cluster, fault: Fault) -> Iterator[SlowProxy]:
     """Let what is done to a proxy concern the link alone, and undo it in the end."""
     proxy = cluster.proxies[fault.server]
-    proxy.client = fault.client
+    proxy.client = "" if fault.client == EVERYONE else fault.client
     try:
         yield proxy
     finally:
@@ -132,4 +205,11 @@ BODIES: Final[dict[Kind, Body]] = {
     Kind.LINK_SLOW: _slow,
     Kind.LINK_NARROW: _narrow,
     Kind.LINK_RESET: _reset,
+    Kind.DISK_DELETED: _disk_deleted,
+    Kind.PUMP_KILLED_ALONE: _killed_alone,
+    Kind.PUMP_KILLED_AT_COPYING: _killed_at_copying,
+    Kind.PUMP_KILLED_TAKING_OVER: _killed_taking_over,
+    Kind.PUMPS_CUT: _cut,
+    Kind.PUMPS_SLOW: _slow,
+    Kind.PUMP_UNREACHABLE: _cut,
 }

@@ -15,9 +15,18 @@ from penstock.codes import Code
 EXPLAINED: Final[dict[Code, str]] = {
     Code.ETCD_AWAY: "etcd is killed, frozen or cut off",
     Code.DISK_FULL: "a Pump's disk is full",
+    Code.LOG_WRITE_FAILED: "a Pump's disk is full",
+    Code.INDEX_AWAY: "a Pump starts on a copy on a full disk, and will again",
+    Code.ORACLE_AWAY: "a Pump starts while the one with the oracle is dead, frozen or cut off",
+    Code.CHECKPOINT_TAKEN: "a Drainer was frozen or cut off, or began together with the other one",
+    Code.LOG_DEPOSED: "a Pump was killed, frozen or cut off, and another one took its log over",
     Code.DRAINER_NOT_NOTIFIED: "a Drainer is frozen, has just been killed or is cut off",
 }
 """Codes that may stand in a line of level error, each with the fault that explains it."""
+_ONLY_WITH: Final = dict.fromkeys(
+    (Code.LOG_WRITE_FAILED, Code.INDEX_AWAY), "No space left on device"
+)
+"""What a line of such a code has to say; no fault explains another failure of a disk."""
 _LEVELS = ("error", "critical")
 _TRACEBACK = "Traceback (most recent call last)"
 _BY_NAME = {str(code): code for code in Code}
@@ -35,5 +44,7 @@ def unexplained(lines: Iterable[str]) -> Iterator[str]:
                 yield line.rstrip("\n")
         elif "traceback" in said:
             yield f"{said['message']}\n{said['traceback']}"
-        elif said.get("level") in _LEVELS and _BY_NAME.get(said.get("code", "")) not in EXPLAINED:
-            yield str(said["message"])
+        elif said.get("level") in _LEVELS:
+            code, message = _BY_NAME.get(said.get("code", "")), str(said["message"])
+            if code not in EXPLAINED or _ONLY_WITH.get(code, "") not in message:
+                yield message

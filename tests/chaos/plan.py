@@ -3,13 +3,14 @@
 Kinds are drawn like cards: all of them once in some order, then all of them again, so that a plan
 of a few minutes has every kind. What is broken already is not broken a second time before it is
 whole, and no more than `AT_ONCE_MAX` faults last at once: a cluster that is always down proves
-nothing.
+nothing. Which disks may be lost is no matter of the plan: at least one with all of each log must
+stay, and only the running cluster knows which have that (`tests.chaos.copies`).
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -19,6 +20,8 @@ WRITERS = ("writer-1", "writer-2")
 ETCD, MARIADB = "etcd", "mariadb"
 ALL_WRITERS = "writers"
 """As the client of a link: what concerns one writer's connections concerns those of all."""
+EVERYONE = "everyone"
+"""As the client of a link: all callers of its server."""
 
 AT_ONCE_MAX = 3
 _GAP_S = 4.0
@@ -30,20 +33,30 @@ _LINKS = (
     *(f"{pump}>{server}" for pump in PUMPS for server in (*PUMPS, ETCD) if server != pump),
 )
 """Who calls whom. Each server has one proxy, which knows whose connection it carries."""
+_BETWEEN_PUMPS = tuple(f"{one}>{other}" for one in PUMPS for other in PUMPS if one != other)
+_TO_PUMPS = tuple(f"{EVERYONE}>{pump}" for pump in PUMPS)
+_TAKERS = tuple(f"{one}+{other}" for one in PUMPS for other in PUMPS if one != other)
+"""A Pump, and the one whose log it is to take over."""
 
 
 class Kind(Enum):
     """A kind of fault: how the table calls it, what it can hit, for how many seconds.
 
-    A new kind needs a row here and a body in `tests.chaos.faults`. The next one is the deletion of
-    a Pump's disk, which may come once Pumps keep copies of each other's logs: then a Pump that is
-    killed loses its folder as well, and must have it again before it serves.
+    A new kind needs a row here and a body in `tests.chaos.faults`. With one copy there are those
+    only that need none, so that a seed gives the plan that it always gave.
     """
 
-    def __init__(self, title: str, targets: tuple[str, ...], lasts_s: tuple[float, float]) -> None:
+    def __init__(
+        self,
+        title: str,
+        targets: tuple[str, ...],
+        lasts_s: tuple[float, float],
+        needs_copies: bool = False,
+    ) -> None:
         self.title = title
         self.targets = targets
         self.lasts_s = lasts_s
+        self.needs_copies = needs_copies
 
     PUMP_KILLED = ("Pump killed", PUMPS, (0.1, 20))
     PUMP_FROZEN = ("Pump frozen", PUMPS, (1, 60))
@@ -62,6 +75,13 @@ class Kind(Enum):
     LINK_SLOW = ("network seconds late", _LINKS, (5, 40))
     LINK_NARROW = ("network of some KB a second", _LINKS, (5, 40))
     LINK_RESET = ("connections reset", _LINKS, (0.1, 0.2))
+    DISK_DELETED = ("Pump killed and its disk deleted", PUMPS, (0.1, 20), True)
+    PUMP_KILLED_ALONE = ("Pump killed without those it started", PUMPS, (0.1, 20), True)
+    PUMP_KILLED_AT_COPYING = ("Pump killed at a step of copying", PUMPS, (5, 20), True)
+    PUMP_KILLED_TAKING_OVER = ("Pump killed at a step of taking over", _TAKERS, (8, 25), True)
+    PUMPS_CUT = ("network between Pumps cut", _BETWEEN_PUMPS, (1, 45), True)
+    PUMPS_SLOW = ("network between Pumps late", _BETWEEN_PUMPS, (5, 40), True)
+    PUMP_UNREACHABLE = ("Pump that no one reaches", _TO_PUMPS, (1, 45), True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +100,11 @@ class Fault:
         return self.at_s + self.lasts_s
 
     @property
-    def occupies(self) -> str:
-        """What no other fault may touch meanwhile: a process, or the proxy before one."""
-        return f"way to {self.server}" if ">" in self.target else self.target
+    def occupies(self) -> frozenset[str]:
+        """What no other fault may touch meanwhile: processes, or the proxy before one."""
+        if ">" in self.target:
+            return frozenset({f"way to {self.server}"})
+        return frozenset(self.target.split("+"))
 
     @property
     def client(self) -> str:
@@ -98,13 +120,17 @@ class Fault:
         return f"{self.kind.title}: {self.target}"
 
 
-def plan(seed: int, length_s: float) -> tuple[Fault, ...]:
-    """Return the faults of a run in the order of their begin; all are over at `length_s`."""
+def plan(seed: int, length_s: float, copies: int = 1) -> tuple[Fault, ...]:
+    """Return the faults of a run in the order of their begin; all are over at `length_s`.
+
+    `copies` are those that each log has: with one no disk is lost.
+    """
+    kinds = [kind for kind in Kind if copies > 1 or not kind.needs_copies]
     dice = random.Random(seed)
     made: list[Fault] = []
     lasting: list[Fault] = []
     at_s = 0.0
-    for kind in _drawn(dice):
+    for kind in _drawn(dice, kinds):
         target, number = dice.choice(kind.targets), dice.getrandbits(32)
         shortest_s, longest_s = kind.lasts_s
         # As many short ones as long ones, by orders of magnitude.
@@ -118,14 +144,14 @@ def plan(seed: int, length_s: float) -> tuple[Fault, ...]:
     raise AssertionError("cards are drawn without end")
 
 
-def _drawn(dice: random.Random) -> Iterator[Kind]:
+def _drawn(dice: random.Random, kinds: Sequence[Kind]) -> Iterator[Kind]:
     while True:
-        yield from dice.sample(list(Kind), len(Kind))
+        yield from dice.sample(kinds, len(kinds))
 
 
 def _possible_s(lasting: list[Fault], fault: Fault) -> float:
     """Return the first moment at which its target is whole and few faults last."""
-    whole_s = max((f.until_s for f in lasting if f.occupies == fault.occupies), default=0.0)
+    whole_s = max((f.until_s for f in lasting if f.occupies & fault.occupies), default=0.0)
     at_s = max(fault.at_s, whole_s)
     ends = sorted(f.until_s for f in lasting if f.until_s > at_s)
     return at_s if len(ends) < AT_ONCE_MAX else ends[-AT_ONCE_MAX]

@@ -6,14 +6,16 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.cluster import etcd
 from penstock.cluster.history import History as DdlHistory
+from penstock.errors import Retryable
 from penstock.ts import physical_ms
 from tests.chaos.cluster import TXN_TIMEOUT_S, Cluster
-from tests.chaos.faults import BODIES
+from tests.chaos.faults import BODIES, LeftOut
 from tests.chaos.history import CAPITAL, History, Outcome, ddl_key, history_of
 from tests.chaos.judge import judge
 from tests.chaos.logs import unexplained
@@ -54,6 +56,8 @@ class Result:
     checks: int = 0
     advances: list[tuple[float, int]] = field(default_factory=list)
     whole_after_s: float = 0.0
+    deposed: int = 0
+    """How often a Pump ended as another one had its log."""
 
 
 class _Journals:
@@ -110,7 +114,8 @@ class Run:
         self._journals = _Journals(cluster)
         self._over = threading.Event()
         # Mending may take longer than planned.
-        self._whole = {fault.occupies: threading.Lock() for fault in faults}
+        occupied = frozenset[str]().union(*(fault.occupies for fault in faults))
+        self._whole = {name: threading.Lock() for name in occupied}
         self._failures: list[str] = []
         self._shown_s = 0.0
         self.result = Result()
@@ -129,6 +134,7 @@ class Run:
             if self._reader.is_alive():
                 self._reader.stop()
         result.checks, result.advances = self._reader.checks, self._reader.advances
+        result.deposed = len(self._cluster.deposed)
         result.history = self._journals.whole()
         if not result.problems:
             result.problems += self._judged()
@@ -174,7 +180,9 @@ class Run:
 
     def _happen(self, fault: Fault) -> None:
         """Break something, wait, mend it; in a thread of its own."""
-        with self._whole[fault.occupies]:
+        with ExitStack() as held:
+            for name in sorted(fault.occupies):
+                held.enter_context(self._whole[name])
             self._happen_to_whole(fault)
 
     def _happen_to_whole(self, fault: Fault) -> None:
@@ -184,6 +192,9 @@ class Run:
         try:
             with BODIES[fault.kind](self._cluster, fault):
                 self._over.wait(fault.lasts_s)
+        except LeftOut as why:
+            happening.note = "left out"
+            say(f"left out, {fault}: {why}")
         except Exception as error:
             self._failures.append(f"{fault} could not be made: {error!r}")
         happening.ended_s = time.time()
@@ -206,9 +217,19 @@ class Run:
         while self._reader.advances[-1][1] < self._journals.last_ts:
             self._watch(healed_s)
             self._limit(healed_s, "the downstream has not everything")
+        if self._cluster.copies_wanted > 1:
+            while missing := self._missing():
+                self._watch(healed_s)
+                self._limit(healed_s, "; ".join(missing))
         self.result.whole_after_s = time.monotonic() - healed_s
         # What no one wanted would come after what everyone did.
         time.sleep(2)
+
+    def _missing(self) -> list[str]:
+        try:
+            return self._cluster.copies.problems()
+        except Retryable as error:
+            return [str(error)]
 
     def _end_writer(self, name: str, healed_s: float) -> None:
         self._cluster.may_be_down.add(name)
@@ -225,6 +246,7 @@ class Run:
         """Look for what must never be, show how it goes, and let some time pass."""
         time.sleep(0.1)
         self._journals.look()
+        self._cluster.supervise()
         failures = [*self._failures, *filter(None, [self._reader.problem])]
         failures += [
             f"{name} ended by itself:\n{log}" for name, log in self._cluster.dead().items()
@@ -302,6 +324,7 @@ def table(result: Result, seed: int, length_s: float) -> str:
         ("faults", len(result.happenings)),
         *((f"transactions {outcome}", history.count(outcome)) for outcome in Outcome),
         ("DDL statements", len(history.ddl)),
+        ("Pumps that were deposed", result.deposed),
         ("snapshots checked", result.checks),
         ("longest stall", f"{stall_s:.1f} s"),
         *(("  meanwhile", cause) for cause in causes),

@@ -8,12 +8,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.chaos.faults import BODIES
 from tests.chaos.plan import AT_ONCE_MAX, Kind, plan
 
+COPIES = st.integers(1, 3)
 
-@given(st.integers(0, 1 << 64), st.floats(1, 900))
-def test_the_same_seed_and_length_give_the_same_plan(seed: int, length_s: float) -> None:
-    assert plan(seed, length_s) == plan(seed, length_s)
+
+@given(st.integers(0, 1 << 64), st.floats(1, 900), COPIES)
+def test_the_same_seed_and_length_give_the_same_plan(
+    seed: int, length_s: float, copies: int
+) -> None:
+    assert plan(seed, length_s, copies) == plan(seed, length_s, copies)
+
+
+def test_with_one_copy_a_seed_gives_the_plan_that_it_always_gave() -> None:
+    begun = [(round(f.at_s, 3), f.kind, f.target) for f in plan(3, 180)[:3]]
+    assert begun == [
+        (1.055, Kind.WRITER_KILLED, "writer-2"),
+        (3.032, Kind.PUMP_DISK_FULL, "pump-1"),
+        (3.727, Kind.DRAINER_KILLED, "drainer-1"),
+    ]
+
+
+def test_with_one_copy_no_disk_is_deleted() -> None:
+    assert not any(fault.kind.needs_copies for fault in plan(1, 3600))
+
+
+def test_every_kind_has_a_body() -> None:
+    assert set(BODIES) == set(Kind)
 
 
 def test_another_seed_gives_another_plan() -> None:
@@ -22,30 +44,32 @@ def test_another_seed_gives_another_plan() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_five_minutes_have_every_kind_of_fault(seed: int) -> None:
-    assert {fault.kind for fault in plan(seed, 300)} == set(Kind)
+    assert {fault.kind for fault in plan(seed, 300, copies=2)} == set(Kind)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_an_hour_hits_every_target_of_every_kind_that_has_few(seed: int) -> None:
-    hit = {(fault.kind, fault.target) for fault in plan(seed, 3600)}
+    hit = {(fault.kind, fault.target) for fault in plan(seed, 3600, copies=2)}
     few = [kind for kind in Kind if len(kind.targets) <= 3]
     assert {(kind, target) for kind in few for target in kind.targets} <= hit
 
 
-@given(st.integers(0, 1 << 64), st.floats(1, 900))
-def test_faults_begin_in_order_and_are_over_at_the_end(seed: int, length_s: float) -> None:
-    faults = plan(seed, length_s)
+@given(st.integers(0, 1 << 64), st.floats(1, 900), COPIES)
+def test_faults_begin_in_order_and_are_over_at_the_end(
+    seed: int, length_s: float, copies: int
+) -> None:
+    faults = plan(seed, length_s, copies)
     assert all(a.at_s <= b.at_s for a, b in itertools.pairwise(faults))
     assert all(0 <= f.at_s < f.until_s <= length_s + 1e-6 for f in faults)
 
 
-@given(st.integers(0, 1 << 64))
-def test_nothing_is_broken_twice_at_once_and_few_things_are(seed: int) -> None:
-    faults = plan(seed, 900)
+@given(st.integers(0, 1 << 64), COPIES)
+def test_nothing_is_broken_twice_at_once_and_few_things_are(seed: int, copies: int) -> None:
+    faults = plan(seed, 900, copies)
     for fault in faults:
         meanwhile = [f for f in faults if f.at_s <= fault.at_s < f.until_s]
         assert len(meanwhile) <= AT_ONCE_MAX
-        assert [f for f in meanwhile if f.occupies == fault.occupies] == [fault]
+        assert [f for f in meanwhile if f.occupies & fault.occupies] == [fault]
 
 
 def test_no_one_is_cut_off_from_itself() -> None:

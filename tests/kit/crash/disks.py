@@ -11,16 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.kit.crash.namespaces import mounted
-
-SOURCE = Path(__file__).with_name("faulty_disk.c")
+from tests.kit.crash.preload import preloaded
 
 
 def faulty_disk(folder: Path) -> Path:
     """Compile the library that lets a process's disk fail as `faulty_disk.c` says."""
-    library = folder / "faulty_disk.so"
-    command = ["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(SOURCE), "-ldl"]
-    subprocess.run(command, check=True, timeout=60)
-    return library
+    return preloaded("faulty_disk", folder)
 
 
 @contextmanager

@@ -6,7 +6,8 @@ back), or not at all and without a word (`is_black_hole`: connections stay open,
 are mute), or it resets all connections (`reset`). All may be changed while connections are open.
 
 Callers that use addresses of their own to reach it are told apart: `client` limits all of that to
-the connections of one of them.
+the connections of one of them. Other ports of the same machine may be added and removed (`forward`,
+`unforward`): what concerns the proxy concerns their connections, too.
 """
 
 from __future__ import annotations
@@ -34,8 +35,7 @@ class SlowProxy:
         callers: Mapping[str, str] | None = None,
     ) -> None:
         """Prepare; `callers` are those who are told apart: address of loopback to name."""
-        self._host, _, port = target.rpartition(":")
-        self._port = int(port)
+        self._target = target
         self.delay_s = delay_s
         self.bytes_per_s = 0
         self.is_black_hole = False
@@ -45,6 +45,8 @@ class SlowProxy:
         self.accepted = 0
         self.url = ""
         self._open: dict[asyncio.StreamWriter, str] = {}
+        self._targets: dict[int, str] = {}
+        self._listening: dict[int, asyncio.Server] = {}
         self._serving: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
@@ -76,18 +78,35 @@ class SlowProxy:
             writer.transport.abort()
         done.set()
 
+    def redirect(self, target: str) -> None:
+        """Lead connections to come at `url` to another server."""
+        self._targets[int(self.url.rpartition(":")[2])] = target
+
+    def forward(self, port: int, target: str) -> None:
+        """Listen at a port as well, for the server at `target`; raise `OSError` if it is taken."""
+        asyncio.run_coroutine_threadsafe(self._listen(port, target), self._loop).result(10)
+
+    def unforward(self, port: int) -> None:
+        """Listen at a port no longer; connections that are open end with the server's."""
+        self._loop.call_soon_threadsafe(self._listening.pop(port).close)
+
+    async def _listen(self, port: int, target: str) -> str:
+        server = await asyncio.start_server(self._accept, list(self._callers), port)
+        host, port = server.sockets[0].getsockname()[:2]
+        self._targets[port], self._listening[port] = target, server
+        return f"{host}:{port}"
+
     def _concerns(self, client: str) -> bool:
         return self.client in ("", client)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        listening = asyncio.start_server(self._accept, list(self._callers), self._listen_port)
-        server = self._loop.run_until_complete(listening)
-        host, port = server.sockets[0].getsockname()
-        self.url = f"{host}:{port}"
+        listening = self._listen(self._listen_port, self._target)
+        self.url = self._loop.run_until_complete(listening)
         self._ready.set()
         self._loop.run_forever()
-        server.close()
+        for server in self._listening.values():
+            server.close()
         self._loop.run_until_complete(self._end())
 
     async def _end(self) -> None:
@@ -102,15 +121,17 @@ class SlowProxy:
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
-        client = self._callers[writer.get_extra_info("sockname")[0]]
+        address, port = writer.get_extra_info("sockname")[:2]
+        client, target = self._callers[address], self._targets[port]
         self._open[writer] = client
-        self._serving.add(self._loop.create_task(self._serve(reader, writer, client)))
+        self._serving.add(self._loop.create_task(self._serve(reader, writer, client, target)))
 
     async def _serve(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client: str
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client: str, target: str
     ) -> None:
+        host, _, port = target.rpartition(":")
         try:
-            up_reader, up_writer = await asyncio.open_connection(self._host, self._port)
+            up_reader, up_writer = await asyncio.open_connection(host, int(port))
         except OSError:
             self._close(writer)
             return

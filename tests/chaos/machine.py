@@ -1,0 +1,103 @@
+"""A machine with a Pump: its process, those that it started on copies, its disk, and its ports.
+
+A Pump starts another one for each log that it takes over. They run on if it is killed, and listen
+on ports that nobody knows before; a machine that dies or stands still takes all of them along.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Self
+
+import psutil
+
+from deploy.local.process import STOP_S_MAX, ServerProcess
+from tests.kit.crash.disks import Volume
+
+_LISTENS: Final = "0A"
+"""The state of a socket in `/proc/net/tcp`."""
+
+
+class Machine(ServerProcess):
+    """A Pump that is killed, frozen and stopped together with those that it started."""
+
+    def __init__(self, name: str, *, log: Path, data: Path, volume: Volume) -> None:
+        """`data` is its data folder as it sees it, on a disk that is `volume` to others."""
+        super().__init__([name], log=log)
+        self.lock = threading.RLock()
+        """Held by whoever starts, ends or freezes it."""
+        self.volume = volume
+        self.folder = volume.path / data.name
+        """Its data folder, as others see it."""
+        self._mark = f"={data}/copies/"
+
+    def start(self) -> Self:
+        """Start the Pump; what it has set aside is removed first, as an operator does."""
+        shutil.rmtree(self.folder / "displaced", ignore_errors=True)
+        return super().start()
+
+    def guests(self) -> list[psutil.Process]:
+        """Return the Pumps on copies, whichever run of this one has started them."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if any(self._mark in part for part in process.cmdline()):
+                    found.append(process)
+        return found
+
+    def kill(self) -> None:
+        """Kill all that runs here."""
+        with self.lock:
+            super().kill()
+            for guest in self.guests():
+                with suppress(psutil.Error):
+                    guest.kill()
+                    guest.wait(STOP_S_MAX)
+
+    def kill_alone(self) -> None:
+        """Kill the Pump itself; what it has started runs on."""
+        with self.lock:
+            super().kill()
+
+    def freeze(self) -> None:
+        """Let nothing run here, connections staying open."""
+        with self.lock:
+            if self.is_running:
+                super().freeze()
+            for guest in self.guests():
+                with suppress(psutil.Error):
+                    guest.suspend()
+
+    def thaw(self) -> None:
+        """Let everything run on."""
+        with self.lock:
+            for guest in self.guests():
+                with suppress(psutil.Error):
+                    guest.resume()
+            super().thaw()
+
+    def stop(self, timeout_s: float = STOP_S_MAX) -> int | None:
+        """End the Pump in order and return its exit code, then all that runs on."""
+        with self.lock:
+            code = super().stop(timeout_s)
+            self.kill()
+        return code
+
+    def lose_disk(self) -> None:
+        """Delete the data folder; nothing may run."""
+        shutil.rmtree(self.folder)
+
+
+def listening() -> dict[str, set[int]]:
+    """Return the ports on which someone listens, by their IPv4 addresses."""
+    found: dict[str, set[int]] = {}
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        local, state = line.split()[1], line.split()[3]
+        if state == _LISTENS:
+            address, _, port = local.partition(":")
+            host = ".".join(str(part) for part in reversed(bytes.fromhex(address)))
+            found.setdefault(host, set()).add(int(port, 16))
+    return found
