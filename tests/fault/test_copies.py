@@ -6,6 +6,7 @@ reader of the stream (`tests/kit/workloads/judged_stream.py`).
 
 from __future__ import annotations
 
+import itertools
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from penstock.cluster.log_entries import EtcdLogEntries
+from tests.kit.crash.disks import Volume, small_disk
 from tests.kit.servers.fix_copies import WAIT_S, MakePump, Trio, lose_disk
+from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.wait import eventually
 from tests.kit.workloads.judged_stream import judged_stream
 
@@ -76,6 +79,30 @@ def test_a_copy_that_freezes_is_put_off_the_list_and_takes_part_again_later(
 
 
 @pytest.mark.slow
+def test_a_copy_on_a_full_disk_is_put_off_the_list_and_takes_part_again_later(
+    pump_factory: MakePump, etcd: Any, etcd_server: EtcdServer, tmp_path: Path
+) -> None:
+    numbers = itertools.count(1)
+    with small_disk(tmp_path / "small", 128 << 20) as small:
+
+        def make(url: str, **settings: Any) -> PumpProcess:
+            on_small = {"data_dir": small / "data"} if next(numbers) == 2 else {}
+            return pump_factory(url, **on_small, **settings)
+
+        trio, volume = Trio(make, etcd_server.url, etcd), Volume(small)
+        full = trio.pumps[1]
+        copied = next(each for each in trio.pumps if trio.holder(each) is full)
+        with judged_stream(etcd_server.url, tmp_path / "audit.db", seed=8):
+            time.sleep(LOAD_S)
+            volume.fill()
+            eventually(lambda: trio.holder(copied) not in (None, full), WAIT_S)
+            time.sleep(LOAD_S)
+            volume.free()
+            trio.until_whole()
+            time.sleep(LOAD_S)
+
+
+@pytest.mark.slow
 def test_disks_are_lost_one_after_the_other_and_nothing_with_them(
     trio: Trio, etcd_server: EtcdServer, tmp_path: Path
 ) -> None:
@@ -114,12 +141,30 @@ def test_a_paused_pump_is_waited_for_and_not_taken_over(trio: Trio) -> None:
     assert not (pump.data_dir / "displaced").exists()
 
 
+@pytest.mark.slow
+def test_a_pump_that_was_paused_and_comes_back_without_its_disk_gets_its_log_from_the_copy(
+    trio: Trio, etcd_server: EtcdServer, tmp_path: Path
+) -> None:
+    pump = trio.pumps[0]
+    with judged_stream(etcd_server.url, tmp_path / "audit.db", seed=9) as writer:
+        eventually(lambda: len(writer.items) > 100)
+        pump.stop()
+        lose_disk(pump)
+        pump.spawn()
+        trio.until_moved(pump)
+        trio.until_online(pump)
+        time.sleep(LOAD_S)
+    assert (pump.data_dir / "displaced").is_dir()
+
+
 def test_more_copies_than_pumps_refuse_new_transactions_and_say_why(
     pump_factory: MakePump, etcd: Any, etcd_server: EtcdServer
 ) -> None:
     alone = pump_factory(etcd_server.url, waiting=False, copies=2)
     alone.wait_for("not serving yet: 1 of 2 copies of this Pump's log are there")
     assert "there is no other Pump whose disk could take one" in alone.log_text()
+    lose_disk(alone)  # No one has written to it: it begins again although no Drainer knows of it.
+    alone.spawn()
     other = pump_factory(etcd_server.url, waiting=False, copies=2)
     for pump in (alone, other):
         pump.wait_for(r"pump \S+ is online at")

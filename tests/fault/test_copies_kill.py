@@ -3,7 +3,8 @@
 A round is some deaths by its seed, one after the other: a Pump is armed to die at a passing of a
 step, or just dies when it does not come by, and its disk is deleted or not. What has to do with a
 take-over needs another Pump to be dead, whose disk is kept: of two disks with a log only one is
-ever lost. Rounds have the seeds from `PENSTOCK_FIRST_ROUND` (1) on, and are `PENSTOCK_ROUNDS` (2).
+ever lost, and none while the other copy is not whole yet. Rounds have the seeds from
+`PENSTOCK_FIRST_ROUND` (1) on, and are `PENSTOCK_ROUNDS` (2).
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from pathlib import Path
 import pytest
 
 from deploy.local.etcd import EtcdServer
+from pump.cluster.identity import kept_disk_id
+from tests.chaos.copies import last_whole
 from tests.kit.servers.fix_copies import Trio, lose_disk
 from tests.kit.wait import eventually
 from tests.kit.workloads.judged_stream import judged_stream
@@ -51,6 +54,7 @@ class Death:
     """One death of a Pump, drawn at random."""
 
     def __init__(self, trio: Trio, chance: random.Random) -> None:
+        self._trio = trio
         self.step = chance.choice([*STEPS, *OF_TAKE_OVERS])
         self.passing = chance.randint(1, STEPS.get(self.step, 1))
         self.pump = chance.choice(trio.pumps)
@@ -75,13 +79,19 @@ class Death:
             self._until_dead_or(lambda: "serves at" in self.pump.log_text())
             self.silent.kill_all()
         self._until_dead_or(lambda: False)
-        if self.loses_disk:
+        self.pump.kill_all()
+        if self.loses_disk and not self._has_last():
             lose_disk(self.pump)
-        else:
-            self.pump.kill_all()
         self.pump.spawn()
         if self.silent is not None:
             self.silent.spawn()
+
+    def _has_last(self) -> bool:
+        """Return whether no other disk is listed with all of some log, as while one is refilled."""
+        pumps = {each.node_id: each for each in self._trio.pumps}
+        disks = {name: kept_disk_id(each.data_dir) for name, each in pumps.items()}
+        logs = {name: self._trio.entry(each) for name, each in pumps.items()}
+        return bool(last_whole(logs, disks, self.pump.node_id))
 
     def _until_dead_or(self, is_so: Callable[[], bool]) -> None:
         deadline_s = time.monotonic() + DEATH_S

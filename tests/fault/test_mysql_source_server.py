@@ -177,7 +177,7 @@ def test_a_promoted_replica_continues_where_its_master_was_and_a_reset_begins_ag
         if dies:
             source.kill()
         promote(replica, server)
-        proxy._port = replica.port
+        proxy.redirect(f"127.0.0.1:{replica.port}")
         proxy.reset()
         if dies:
             source.start()

@@ -48,6 +48,7 @@ _PUMP_METHODS: dict[str, type[Message]] = {
     "/penstock.Pump/Status": penstock_pb2.StatusRequest,
     "/penstock.Pump/Pause": penstock_pb2.PauseRequest,
     "/penstock.Pump/Close": penstock_pb2.CloseRequest,
+    "/penstock.Pump/MoveLog": penstock_pb2.MoveLogRequest,
     "/penstock.Pump/TriggerGc": penstock_pb2.TriggerGcRequest,
     "/pdpb.PD/Tso": pdpb_pb2.TsoRequest,
     "/pdpb.PD/GetMembers": pdpb_pb2.GetMembersRequest,

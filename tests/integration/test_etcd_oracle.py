@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 import grpc
+import psutil
 import pytest
 
 from deploy.local.etcd import EtcdServer
@@ -55,6 +56,11 @@ class Candidate:
 
     def send(self, what: signal.Signals) -> None:
         self._process.send_signal(what)
+
+    def freeze(self) -> None:
+        """Return once it stands, and answers no more."""
+        self.send(signal.SIGSTOP)
+        eventually(lambda: psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED)
 
     def end(self) -> None:
         self._process.send_signal(signal.SIGCONT)
@@ -123,7 +129,7 @@ def test_a_frozen_leader_is_replaced_and_silent_when_it_wakes_up(
 ) -> None:
     last_ts = client.get_ts()
     heir = OracleNode(etcd)
-    candidate.send(signal.SIGSTOP)
+    candidate.freeze()
     start_s = time.monotonic()
     assert client.get_ts() > last_ts
     assert time.monotonic() - start_s < 5

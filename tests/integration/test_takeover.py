@@ -6,15 +6,31 @@ The Pump that is started is a small program here: what it is does not matter to 
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
+from subprocess import PIPE, Popen, check_output
 
+import psutil
+import pytest
+from google_crc32c import value
+from psutil import Process
+
+from deploy.local.etcd import EtcdServer
+from penstock.cluster.etcd import connect
 from penstock.cluster.log_entry import Copy, LogEntry
 from penstock.cluster.node_registry import NodeState
+from penstock.log.segment import BEGIN, Head
+from penstock.log.segments import Place
+from penstock.node import command
+from pump.copies import takeover
 from pump.copies.followed_logs import Copies
-from pump.copies.takeover import Surroundings, TakeOvers, command_of
-from pump.replicas.messages import Ask
+from pump.copies.takeover import StandIn, Surroundings, TakeOvers, arguments_for
+from pump.replicas.messages import Append, Ask, Have, Standing
 from pump.replicas.wire import Name, SignOfLife
 from tests.kit.wait import until
 
@@ -33,17 +49,31 @@ class Rig:
         self.state: NodeState | None = NodeState.ONLINE
         self.command = _WAITS
         self.asked = 0
+        self.leaving: set[str] = set()
+        self.copy_begins: int | None = 0
         around = Surroundings(
             OWN.disk,
             entry=lambda node_id: self.entry,
             state=self._state,
-            command=lambda node_id, folder: self.command,
+            start=lambda node_id, folder: asyncio.create_subprocess_exec(*self.command),
+            leaving=lambda: self.leaving,
         )
         self.takeovers = TakeOvers(self.copies, around, AFTER_S)
 
     def _state(self, node_id: str) -> NodeState | None:
         self.asked += 1
         return self.state
+
+
+async def given(copies: Copies, first: int | None) -> None:
+    """Give a copy an empty segment, if any, as the primary does in whose epoch it is."""
+    standing = await copies.follow(NAME, Ask(4), b"")
+    assert standing == Standing(4, ())
+    if first is not None:
+        checked = Head(first, 0, 0, 4).encoded()
+        head = checked + value(checked).to_bytes(4, "little")
+        request = Append(4, first, 4, 0, BEGIN, None, (), 0)
+        assert await copies.follow(NAME, request, head) == Have(4, Place(first, BEGIN), first)
 
 
 def run(folder: Path, test: Callable[[Rig], Awaitable[None]], **facts: object) -> None:
@@ -53,7 +83,7 @@ def run(folder: Path, test: Callable[[Rig], Awaitable[None]], **facts: object) -
         rig = Rig(folder)
         for name, fact in facts.items():
             setattr(rig, name, fact)
-        await rig.copies.follow(NAME, Ask(4), b"")
+        await given(rig.copies, rig.copy_begins)
         watching = asyncio.create_task(rig.takeovers.run())
         try:
             await test(rig)
@@ -97,6 +127,31 @@ def test_a_copy_that_is_not_listed_or_not_whole_takes_nothing_over(tmp_path: Pat
     run(tmp_path / "half", left_alone, entry=LogEntry(epoch=4, primary=DEAD, replicas=(half,)))
 
 
+@pytest.mark.parametrize("begins", [None, 3])
+def test_a_copy_that_lacks_what_the_list_says_takes_nothing_over_and_is_followed_again(
+    tmp_path: Path, begins: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body(rig: Rig) -> None:
+        await until(lambda: "cannot take over" in caplog.text)
+        assert rig.takeovers.running == []
+        await until(lambda: rig.copies.is_held("pump-1"))
+        await rig.copies.follow(NAME, Ask(5), b"")
+
+    run(tmp_path, body, copy_begins=begins, entry=replace(LISTED, needed=2))
+
+
+def test_a_copy_whose_files_were_deleted_by_hand_takes_nothing_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body(rig: Rig) -> None:
+        shutil.rmtree(rig.copies.folder("pump-1") / "log")
+        rig.entry = LISTED
+        await until(lambda: "cannot take over" in caplog.text)
+        assert rig.takeovers.running == []
+
+    run(tmp_path, body, entry=None)
+
+
 def test_a_primary_that_gives_a_sign_of_life_keeps_its_log(tmp_path: Path) -> None:
     async def body(rig: Rig) -> None:
         for _ in range(30):
@@ -105,6 +160,37 @@ def test_a_primary_that_gives_a_sign_of_life_keeps_its_log(tmp_path: Path) -> No
             assert rig.takeovers.running == []
 
     run(tmp_path, body)
+
+
+def test_a_log_that_is_followed_again_has_its_time_before_it_is_taken_over_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(takeover, "_AGAIN_S", 0.0)
+
+    async def body(rig: Rig) -> None:
+        await until(lambda: rig.takeovers.running == ["pump-1"])
+        rig.takeovers._after_s = 60.0
+        await until(lambda: not rig.takeovers.running)
+        await asyncio.sleep(0.5)
+        assert rig.takeovers.running == []
+
+    run(tmp_path, body, command=_ENDS)
+
+
+def test_a_disk_that_leaves_takes_nothing_over_where_another_copy_can(tmp_path: Path) -> None:
+    other = Copy("pump-4", "4" * 32)
+    listed = LogEntry(epoch=4, primary=DEAD, replicas=(OWN, other))
+
+    async def waits(rig: Rig) -> None:
+        await asyncio.sleep(12 * AFTER_S)
+        assert rig.takeovers.running == []
+
+    run(tmp_path / "other", waits, entry=listed, leaving={OWN.disk})
+
+    async def body(rig: Rig) -> None:
+        await until(lambda: rig.takeovers.running == ["pump-1"])
+
+    run(tmp_path / "alone", body, leaving={OWN.disk})
 
 
 def test_a_log_is_followed_again_once_the_pump_on_it_has_ended(tmp_path: Path) -> None:
@@ -118,15 +204,15 @@ def test_a_log_is_followed_again_once_the_pump_on_it_has_ended(tmp_path: Path) -
 
 
 def test_a_pump_is_started_as_its_parent_was_but_for_what_must_differ() -> None:
-    command = command_of(
+    arguments = arguments_for(
         ["--copies", "2", "--node-id=pump-3"],
         pump="pump-3",
         address="10.0.0.3:8250",
         bind="0.0.0.0:8250",
     )
-    arguments = command("pump-1", Path("/data/copies/pump-1"))
-    assert arguments[1:6] == ["-m", "pump", "--copies", "2", "--node-id=pump-3"]
-    assert arguments[6:] == [
+    found = arguments("pump-1", Path("/data/copies/pump-1"))
+    assert found[:3] == ["--copies", "2", "--node-id=pump-3"]
+    assert found[3:] == [
         "--node-id=pump-1",
         "--data-dir=/data/copies/pump-1",
         "--taken-over-by=pump-3",
@@ -134,3 +220,120 @@ def test_a_pump_is_started_as_its_parent_was_but_for_what_must_differ() -> None:
         "--advertise-addr=10.0.0.3:0",
         "--status-addr=",
     ]
+
+
+def test_a_stand_in_is_a_pump_as_soon_as_it_has_its_arguments(tmp_path: Path) -> None:
+    async def body() -> int:
+        stand_in = StandIn(tmp_path / "copies")
+        await stand_in.keep()
+        waiting = stand_in.process
+        assert waiting is not None
+        assert waiting.returncode is None
+        process = await stand_in.take(["--copies", "many"])
+        assert process is waiting
+        assert stand_in.process is None
+        return await process.wait()
+
+    assert asyncio.run(body()) == command.NEEDS_OPERATOR
+
+
+def test_a_stand_in_that_died_is_replaced_when_it_is_wanted(tmp_path: Path) -> None:
+    async def body() -> None:
+        stand_in = StandIn(tmp_path / "copies")
+        await stand_in.keep()
+        first = stand_in.process
+        assert first is not None
+        first.kill()
+        await first.wait()
+        process = await stand_in.take(["--version"])
+        assert process.pid != first.pid
+        assert await process.wait() == 0
+
+    asyncio.run(body())
+
+
+_STANDS_IN = (
+    "import asyncio, pathlib, sys; from pump.copies.takeover import StandIn\n"
+    "async def wait():\n"
+    "    stand_in = StandIn(pathlib.Path(sys.argv[1]), sys.argv[3:])\n"
+    "    await stand_in.keep(int(sys.argv[2]))\n"
+    "    print(stand_in.process.pid, flush=True)\n"
+    "    await asyncio.to_thread(sys.stdin.read)\n"
+    "    await stand_in.close()\n"
+    "asyncio.run(wait())\n"
+)
+"""A process with a stand-in, until its input ends."""
+
+
+@contextmanager
+def standing_in(folder: Path, lease: int, *arguments: str) -> Iterator[tuple[Popen[str], Process]]:
+    """A process with a stand-in, and the stand-in."""
+    command = [sys.executable, "-c", _STANDS_IN, str(folder), str(lease), *arguments]
+    with Popen(command, stdin=PIPE, stdout=PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        yield parent, psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+
+
+def test_a_stand_in_has_grpc_log_as_every_pump_does() -> None:
+    program = (
+        "import os, sys\n"
+        "class Hook:\n"
+        "    def find_spec(self, name, *rest):\n"
+        "        if name == 'grpc':\n"
+        "            print(os.environ.get('GRPC_VERBOSITY'))\n"
+        "sys.meta_path.insert(0, Hook())\n"
+        "import pump.stand_in\n"
+    )
+    env = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
+    assert check_output([sys.executable, "-c", program], env=env, text=True) == "INFO\n"
+
+
+@contextmanager
+def leading(
+    folder: Path, etcd_server: EtcdServer
+) -> Iterator[tuple[Popen[str], Process, Callable[[], object]]]:
+    """The same of one that leads by a key on its lease, and what returns that key's value."""
+    with closing(connect(etcd_server.url)) as etcd:
+        lease = etcd.lease(600)
+        etcd.put("led", "by the parent", lease)
+        with standing_in(folder, lease.id, f"--etcd-urls={etcd_server.url}") as (parent, child):
+            yield parent, child, lambda: etcd.get("led")[0]
+
+
+def test_a_stand_in_gives_the_oracles_lease_back_when_its_parent_has_died(
+    tmp_path: Path, etcd_server: EtcdServer
+) -> None:
+    with leading(tmp_path, etcd_server) as (parent, child, led):
+        assert led() == b"by the parent"
+        parent.kill()
+        child.wait(20)
+        assert led() is None
+
+
+def test_a_stand_in_whose_parent_ends_in_order_leaves_the_lease_to_it(
+    tmp_path: Path, etcd_server: EtcdServer
+) -> None:
+    with leading(tmp_path, etcd_server) as (parent, child, led):
+        parent.communicate()
+        assert parent.returncode == 0
+        child.wait(20)
+        assert led() == b"by the parent"
+
+
+def test_a_stand_in_ends_without_a_word_when_no_one_wants_it_or_its_parent_dies(
+    tmp_path: Path,
+) -> None:
+    with standing_in(tmp_path, 0) as (parent, child):
+        parent.kill()
+        assert child.wait(20) in (0, None)  # None: it is no child of ours.
+
+    async def body() -> int | None:
+        stand_in = StandIn(tmp_path)
+        await stand_in.keep()
+        process = stand_in.process
+        await stand_in.close()
+        assert process is not None
+        return process.returncode
+
+    assert asyncio.run(body()) == 0

@@ -122,6 +122,7 @@ class _Pump:
     """Takes what a source writes; a Pump as `pumpclient.delivery.group_commit` sees one."""
 
     node_id = "pump-1"
+    host = "10.0.0.1:8250"
 
     def __init__(self, world: Outside) -> None:
         self._world = world
@@ -140,6 +141,9 @@ class _Pump:
     def submit_all(self, pendings: Any, timeout_s: float) -> None:
         for pending in pendings:
             self.submit(pending, timeout_s)
+
+    def wait_until_moved(self, host: str, timeout_s: float) -> None:
+        threading.Event().wait(timeout_s)
 
     def _taken(self, binlog: Any) -> Failure | None:
         start_ts = binlog.start_ts

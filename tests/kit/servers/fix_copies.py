@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,15 +23,24 @@ WAIT_S = 40.0
 
 
 class Trio:
-    """Three Pumps with two copies of each log."""
+    """Three Pumps, or as many as are asked for, with two copies of each log."""
 
-    def __init__(self, make: MakePump, etcd_url: str, etcd: Any, **settings: Any) -> None:
+    def __init__(
+        self, make: MakePump, etcd_url: str, etcd: Any, *, number: int = 3, **settings: Any
+    ) -> None:
         # The first copy of a log goes to a disk that is there, so none is started before another.
-        self.pumps = [make(etcd_url, waiting=False, copies=2, **settings) for _ in range(3)]
+        self._make = partial(make, etcd_url, waiting=False, copies=2, **settings)
+        self.pumps = [self._make() for _ in range(number)]
         self._entries = EtcdLogEntries(etcd)
         self._registry = Registry(etcd)
         for pump in self.pumps:
             self.until_online(pump)
+
+    def add(self) -> PumpProcess:
+        """Start one more Pump, and return it once it is online."""
+        self.pumps.append(self._make())
+        self.until_online(self.pumps[-1])
+        return self.pumps[-1]
 
     def entry(self, pump: PumpProcess) -> LogEntry:
         """Return who has a log."""

@@ -1,0 +1,278 @@
+"""What operators and bad luck do to Pumps with copies: each is refused, said, or loses nothing."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local.etcd import EtcdServer
+from penstock.cluster.etcd import connect
+from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
+from penstock.node.command import NEEDS_OPERATOR
+from pumpclient import PumpClient
+from pumpclient.binlogctl import main
+from tests.kit.crash.preload import preloaded
+from tests.kit.servers.fix_copies import WAIT_S, MakePump, Trio, lose_disk
+from tests.kit.wait import eventually
+from tests.kit.workloads.judged_stream import judged_stream, read_up_to
+from tests.kit.workloads.random_writer import RandomWriter
+
+pytestmark = [pytest.mark.fault, pytest.mark.alone]
+
+LOAD_S = 1.0
+
+
+def more_than(writer: RandomWriter, written: int) -> bool:
+    """Return whether a writer has written more by now."""
+    return len(writer.items) > written
+
+
+def test_a_copy_that_was_brought_elsewhere_is_no_data_folder_of_a_pump(
+    trio: Trio, pump_factory: MakePump, etcd_server: EtcdServer, tmp_path: Path
+) -> None:
+    pump = trio.pumps[0]
+    holder = trio.holder(pump)
+    assert holder is not None
+    epoch = trio.entry(pump).epoch
+    brought = tmp_path / "brought"
+    shutil.copytree(holder.data_dir / "copies" / pump.node_id, brought)
+    for node_id in (pump.node_id, "pump-9"):
+        started = pump_factory(
+            etcd_server.url, waiting=False, node_id=node_id, data_dir=brought, copies=2
+        )
+        started.wait_for("is a copy of a log, on the disk of another Pump", WAIT_S)
+        assert started.wait() == NEEDS_OPERATOR
+    assert trio.entry(pump).epoch == epoch
+    trio.until_whole()
+
+
+@pytest.mark.slow
+def test_a_pump_whose_copies_are_all_gone_continues_alone_if_it_may_and_says_so(
+    pump_factory: MakePump, etcd: Any, etcd_server: EtcdServer, tmp_path: Path
+) -> None:
+    trio = Trio(pump_factory, etcd_server.url, etcd, copies_min=1)
+    alone, *others = trio.pumps
+    with judged_stream(etcd_server.url, tmp_path / "audit.db") as writer:
+        time.sleep(LOAD_S)
+        for pump in others:
+            pump.stop()
+        eventually(lambda: not trio.entry(alone).replicas, WAIT_S)
+        eventually(lambda: "1 of 2 copies" in alone.status().details["copies_problem"], WAIT_S)
+        eventually(partial(more_than, writer, len(writer.items)), WAIT_S)
+        for pump in others:
+            pump.spawn()
+        trio.until_whole()
+        assert "copies_problem" not in alone.status().details
+        lose_disk(alone)
+        trio.until_moved(alone)
+        alone.spawn()
+        trio.until_online(alone)
+
+
+@pytest.mark.slow
+def test_a_disk_that_left_last_takes_over_when_the_primary_s_is_lost_as_well(
+    trio: Trio, etcd_server: EtcdServer, tmp_path: Path
+) -> None:
+    pump = trio.pumps[0]
+    with judged_stream(etcd_server.url, tmp_path / "audit.db", seed=2):
+        time.sleep(LOAD_S)
+        left = trio.holder(pump)
+        assert left is not None
+        (third,) = {*trio.pumps} - {pump, left}
+        third.kill()
+        left.kill()
+        eventually(lambda: bool(trio.entry(pump).eligible), WAIT_S)
+        assert [copy.pump for copy in trio.entry(pump).eligible] == [left.node_id]
+        lose_disk(pump)
+        for each in (third, left):
+            each.spawn()
+        trio.until_moved(pump)
+        assert trio.entry(pump).primary.pump == left.node_id
+        pump.spawn()
+        trio.until_whole()
+
+
+def until_commits_go_on(writer: RandomWriter) -> None:
+    """Wait until a transaction is acknowledged that began from now on."""
+    for _ in range(2):
+        eventually(partial(_is_after, writer, writer.last_ts), WAIT_S)
+
+
+def _is_after(writer: RandomWriter, before_ts: int) -> bool:
+    return writer.last_ts > before_ts
+
+
+@contextmanager
+def drainer_behind(etcd: Any, at_ts: int) -> Iterator[None]:
+    """List a Drainer that does not run and lacks all after `at_ts`; at the end it needs nothing."""
+    registry = Registry(etcd)
+    behind = NodeStatus(
+        node_id="behind", host="127.0.0.1:1", state=NodeState.PAUSED, max_commit_ts=at_ts
+    )
+    registry.put(NodeKind.DRAINER, behind)
+    try:
+        yield
+    finally:
+        registry.put(NodeKind.DRAINER, replace(behind, state=NodeState.OFFLINE))
+
+
+@pytest.mark.slow
+def test_of_three_pumps_a_second_one_is_lost_while_the_first_waits_for_its_former_log(
+    trio: Trio, etcd: Any, etcd_server: EtcdServer, tmp_path: Path
+) -> None:
+    first, *_ = trio.pumps
+    with judged_stream(etcd_server.url, tmp_path / "audit.db", seed=5) as writer:
+        with drainer_behind(etcd, writer.last_ts):
+            time.sleep(LOAD_S)
+            lose_disk(first)
+            trio.until_moved(first)
+            first.spawn()
+            first.wait_for("it waits until every Drainer has all of that", WAIT_S)
+            (second,) = [p for p in trio.pumps if p.node_id == trio.entry(first).primary.pump]
+            eventually(lambda: trio.holder(first) is not None, WAIT_S)
+            lose_disk(second)
+            eventually(lambda: trio.entry(first).primary.pump != second.node_id, WAIT_S)
+            eventually(lambda: trio.holder(first) is first, WAIT_S)
+            until_commits_go_on(writer)
+            stored = read_up_to(tmp_path / "audit.db")
+            eventually(lambda: read_up_to(tmp_path / "audit.db") > stored, WAIT_S)
+        second.spawn()
+        trio.until_whole()
+    assert not (first.data_dir / "copies" / first.node_id).exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("disk", ["empty", "kept"])
+def test_a_pump_that_waits_serves_its_former_log_from_a_copy_when_all_others_are_lost_in_turn(
+    trio: Trio,
+    pump_factory: MakePump,
+    etcd: Any,
+    etcd_server: EtcdServer,
+    tmp_path: Path,
+    disk: str,
+) -> None:
+    first, *_ = trio.pumps
+    with judged_stream(etcd_server.url, tmp_path / "audit.db", seed=6) as writer:
+        with drainer_behind(etcd, writer.last_ts):
+            time.sleep(LOAD_S)
+            first.kill_all()
+            trio.until_moved(first)
+            if disk == "empty":
+                shutil.rmtree(first.data_dir)
+            first.spawn()
+            first.wait_for("it waits until every Drainer has all of that", WAIT_S)
+            (second,) = [p for p in trio.pumps if p.node_id == trio.entry(first).primary.pump]
+            (third,) = {*trio.pumps} - {first, second}
+            lose_disk(third)
+            eventually(lambda: trio.holder(first) is first, WAIT_S)
+            # All others have lost their logs by now: someone must take new transactions.
+            fourth = pump_factory(etcd_server.url, waiting=False, copies=2)
+            trio.pumps.append(fourth)
+            fourth.wait_for("is online at", WAIT_S)
+            until_commits_go_on(writer)
+            lose_disk(second)
+            eventually(lambda: trio.entry(first).primary.pump == first.node_id, WAIT_S)
+            eventually(lambda: trio.holder(first) is fourth, WAIT_S)
+            until_commits_go_on(writer)
+            for each in (second, third):  # Else no one has a copy while the first one is away.
+                each.spawn()
+                each.wait_for("it waits until every Drainer has all of that", WAIT_S)
+            first.kill_all()  # Its own folder is no part of the log when it is back, either.
+            first.spawn()
+            until_commits_go_on(writer)
+            assert "begins again" not in first.log_text()
+        trio.until_whole()
+    assert not (first.data_dir / "copies" / first.node_id).exists()
+
+
+@pytest.mark.slow
+def test_a_take_over_waits_while_etcd_is_gone_and_loses_nothing(
+    pump_factory: MakePump, fresh_etcd: EtcdServer, tmp_path: Path
+) -> None:
+    with closing(connect(fresh_etcd.url)) as etcd:
+        trio = Trio(pump_factory, fresh_etcd.url, etcd)
+        pump = trio.pumps[0]
+        with judged_stream(fresh_etcd.url, tmp_path / "audit.db", seed=3):
+            for away, back in (
+                (fresh_etcd.freeze, fresh_etcd.thaw),
+                (fresh_etcd.kill, fresh_etcd.start),
+            ):
+                time.sleep(LOAD_S)
+                lose_disk(pump)
+                time.sleep(1.2)
+                away()  # Before the copy has waited for long enough, and back when it has.
+                time.sleep(1.5)  # Not so long that writers lose their lease.
+                back()
+                trio.until_moved(pump)
+                pump.spawn()
+                trio.until_whole()
+
+
+@pytest.mark.slow
+def test_a_clock_that_jumps_moves_no_log_and_loses_nothing(
+    trio: Trio, etcd_server: EtcdServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LD_PRELOAD", str(preloaded("jumping_clock", tmp_path)))
+    ahead = {pump: tmp_path / f"{pump.node_id}.ahead" for pump in trio.pumps[:2]}
+    for pump, path in ahead.items():
+        monkeypatch.setenv("CLOCK_AHEAD", str(path))
+        pump.restart()
+    monkeypatch.delenv("LD_PRELOAD")
+    trio.until_whole()
+    with judged_stream(etcd_server.url, tmp_path / "audit.db", seed=4) as writer:
+        for seconds in (3600, -3600, 0):
+            for jumping, path in enumerate(ahead.values()):
+                path.write_text(str(seconds * (1 - 2 * jumping)))
+                written = len(writer.items)
+                time.sleep(2 * LOAD_S)
+                eventually(partial(more_than, writer, written), WAIT_S)
+        assert [trio.entry(pump).primary.pump for pump in trio.pumps] == [
+            pump.node_id for pump in trio.pumps
+        ]
+        lose_disk(trio.pumps[0])
+        trio.until_moved(trio.pumps[0])
+        trio.pumps[0].spawn()
+        trio.until_whole()
+
+
+@pytest.mark.slow
+def test_both_disks_of_a_log_are_lost_and_an_operator_has_to_say_so_before_others_continue(
+    trio: Trio,
+    pump_factory: MakePump,
+    etcd_server: EtcdServer,
+    etcd: Any,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pump = trio.pumps[0]
+    holder = trio.holder(pump)
+    assert holder is not None
+
+    def lost_pump(*more: str) -> str:
+        asked = ["lost-pump", pump.node_id, "--etcd-urls", etcd_server.url, *more]
+        code = main([*asked, "--accept-loss-after", "0", "--confirm", pump.node_id])
+        printed = capsys.readouterr()
+        return f"{code}: {printed.out}{printed.err}"
+
+    for each in (pump, holder):
+        lose_disk(each)
+    holder.spawn()
+    pump_factory(etcd_server.url, waiting=False, copies=2).wait_for("is online at", WAIT_S)
+    refusal = f"etcd lists a whole copy of its log on {holder.node_id}"
+    eventually(lambda: refusal in lost_pump(), WAIT_S)
+    assert Registry(etcd).lost() == {}
+    said = lost_pump("--copies-are-gone")
+    assert said.startswith("0: "), said
+    assert "what would be lost is (0," in said
+    assert pump.node_id in Registry(etcd).lost()
+    pump.spawn()
+    pump.wait_for("was declared lost", WAIT_S)
+    with PumpClient.connect(etcd_server.url) as client:
+        client.execute_ddl("CREATE DATABASE still_here")
