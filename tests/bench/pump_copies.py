@@ -1,31 +1,38 @@
 """What a second copy of a Pump's log costs, and how long a log is away whose Pump is gone.
 
 pump.copies.rate       binlogs/s of one Pump with two copies, against one; also p99 and CPU
-pump.takeover.prewrite after a kill with the disk deleted: to the first new commit elsewhere
+pump.takeover.commit   after a kill with the disk deleted: to the first new commit elsewhere
+pump.takeover.oracle   … where the Pump led the oracle: its stand-in gives the lease back
+pump.takeover.machine  … where the stand-in died with it, as on a dead machine: the lease has to end
 pump.takeover.merge    … until a reader has a transaction that was committed after the kill
 """
 
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 
+import psutil
+
 from deploy.local.cluster import Cluster
+from penstock.cluster import etcd
 from penstock.errors import PenstockError
+from penstock.oracle.client import LEADER_KEY
 from penstock.stream import NOW, Reader, Transaction
 from penstock.ts import compose
 from pumpclient import PumpClient
 from tests.bench.figure import Figure, percentile
 from tests.bench.lag import process_s
-from tests.bench.pump_write import run, unary_writer
+from tests.bench.pump_write import pump_address, run, unary_writer
 
 WRITERS = 64
-ROUNDS = 10
+ROUNDS = int(os.environ.get("TAKEOVER_ROUNDS", "10"))
 ROUND_S_MAX = 60.0
 PRIMARY = "pump-1"
 
@@ -64,16 +71,13 @@ def detail_s(detail: dict[str, object]) -> float:
     return took_s
 
 
-class Commits:
-    """Threads that commit one row after the other, and when each commit was acknowledged."""
+class Repeated:
+    """Threads that do one thing again and again, until they are closed."""
 
-    def __init__(self, client: PumpClient, threads: int) -> None:
-        self.acknowledged: list[tuple[float, float]] = []
-        """When each transaction was begun, and when its commit was acknowledged; seconds."""
-        self._client = client
-        self._number = itertools.count()
+    def __init__(self, works: Iterable[Callable[[threading.Event], object]]) -> None:
+        """Each is to return soon after its event is set."""
         self._over = threading.Event()
-        self._threads = [threading.Thread(target=self._work) for _ in range(threads)]
+        self._threads = [threading.Thread(target=work, args=(self._over,)) for work in works]
         for thread in self._threads:
             thread.start()
 
@@ -83,8 +87,19 @@ class Commits:
         for thread in self._threads:
             thread.join()
 
-    def _work(self) -> None:
-        while not self._over.is_set():
+
+class Commits(Repeated):
+    """Threads that commit one row after the other, and when each commit was acknowledged."""
+
+    def __init__(self, client: PumpClient, threads: int) -> None:
+        self.acknowledged: list[tuple[float, float]] = []
+        """When each transaction was begun, and when its commit was acknowledged; seconds."""
+        self._client = client
+        self._number = itertools.count()
+        super().__init__([self._work] * threads)
+
+    def _work(self, over: threading.Event) -> None:
+        while not over.is_set():
             begun_s, number = time.monotonic(), next(self._number)
             with suppress(PenstockError), self._client.begin() as txn:
                 txn.insert("bench.t", {"id": number})
@@ -92,25 +107,22 @@ class Commits:
             time.sleep(0.005)
 
 
-class Seen:
+class Seen(Repeated):
     """A reader of the stream, and when it had each transaction."""
 
     def __init__(self, etcd_url: str) -> None:
         self.came: list[tuple[int, float]] = []
         """commit_ts and the moment, seconds."""
         self._reader = Reader.connect(etcd_url, after=NOW, name="bench")
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._read)
-        self._thread.start()
+        super().__init__([self._read])
 
     def close(self) -> None:
         """End it."""
-        self._over.set()
-        self._thread.join()
+        super().close()
         self._reader.close()
 
-    def _read(self) -> None:
-        while not self._over.is_set():
+    def _read(self, over: threading.Event) -> None:
+        while not over.is_set():
             each = self._reader.get(timeout_s=0.1)
             if isinstance(each, Transaction):
                 self.came.append((each.commit_ts, time.monotonic()))
@@ -119,11 +131,11 @@ class Seen:
 
 def measure_takeover(home: Path) -> Iterator[Figure]:
     """Yield how long new transactions and the merge stood still, over some lost disks."""
-    prewrites_s: list[float] = []
-    merges_s: list[float] = []
+    stood_s: dict[str, list[float]] = {"commit": [], "oracle": [], "machine": [], "merge": []}
     with (
         Cluster(home, copies=2, with_drainer=False) as cluster,
         PumpClient.connect(cluster.etcd.url) as client,
+        closing(etcd.connect(cluster.etcd.url)) as connection,
     ):
         client.execute_ddl("CREATE DATABASE bench")
         client.execute_ddl("CREATE TABLE bench.t (id BIGINT NOT NULL, PRIMARY KEY (id))")
@@ -133,26 +145,36 @@ def measure_takeover(home: Path) -> Iterator[Figure]:
                 time.sleep(2)
                 name = f"pump-{number % 3 + 1}"
                 pump = cluster.pumps[name]
+                leader = connection.get(LEADER_KEY)[0] or b""
+                led = leader.decode() == pump_address(cluster, name)[0]
+                is_machine = led and number % 2 == 1
+                kind = "machine" if is_machine else "oracle" if led else "commit"
+                if is_machine:
+                    for child in psutil.Process(pump.pid).children():
+                        child.kill()
                 pump.kill()
                 killed_s, killed_ts = time.monotonic(), compose(int(time.time() * 1000), 0)
                 shutil.rmtree(cluster.home / name)
                 deadline_s = killed_s + ROUND_S_MAX
-                while not seen.came or seen.came[-1][0] <= killed_ts + (1 << 18):
-                    assert time.monotonic() < deadline_s, f"round {number}: the merge stands still"
+                committed_s = came_s = None
+                while committed_s is None or came_s is None:
+                    assert time.monotonic() < deadline_s, f"round {number}: all stands still"
                     time.sleep(0.01)
-                first = next(came_s for ts, came_s in seen.came if ts > killed_ts)
-                merges_s.append(first - killed_s)
-                after = (end_s for begun_s, end_s in commits.acknowledged if begun_s > killed_s)
-                prewrites_s.append(min(after) - killed_s)
+                    after = [end for begun, end in commits.acknowledged if begun > killed_s]
+                    committed_s = min(after, default=None)
+                    came_s = next((s for ts, s in seen.came if ts > killed_ts + (1 << 18)), None)
+                stood_s["merge"].append(came_s - killed_s)
+                stood_s[kind].append(committed_s - killed_s)
                 pump.start()
                 cluster.wait_online()
         finally:
             commits.close()
             seen.close()
-    for name, values in (("prewrite", prewrites_s), ("merge", merges_s)):
-        yield Figure(
-            name=f"pump.takeover.{name}",
-            value=percentile(values, 0.99),
-            unit="s",
-            detail={"p50_s": round(percentile(values, 0.5), 3), "kills": len(values)},
-        )
+    for name, values in stood_s.items():
+        if values:
+            yield Figure(
+                name=f"pump.takeover.{name}",
+                value=percentile(values, 0.99),
+                unit="s",
+                detail={"p50_s": round(percentile(values, 0.5), 3), "kills": len(values)},
+            )
