@@ -109,6 +109,22 @@ ALERTS: Final[tuple[Alert, ...]] = (
         },
     ),
     Alert(
+        name="PenstockDamagedPlaces",
+        expr="penstock_pump_damaged_places > 0",
+        minutes=1,
+        severity=PAGE,
+        summary="{{ $value }} places on the disk of {{ $labels.instance }} are damaged",
+        meaning="Bytes of a log on this disk are not those that were written, and no other disk has"
+        " mended them: it has none with the log, or those are away, or damaged at the same place."
+        " What lies there cannot be pulled from this disk.",
+        remedy="`penstock ctl status <pump>` names files and offsets; the error is PS-3001. Start"
+        " the other Pumps with a copy, if any are down, and have it tried again: `penstock ctl"
+        " scrub <pump> --wait`. Look at the disk and the kernel's log. Keep a copy of the files"
+        " before you change anything.",
+        fires={f"penstock_pump_damaged_places{{{_PUMP}}}": "1x10"},
+        is_quiet={f"penstock_pump_damaged_places{{{_PUMP}}}": "0x10"},
+    ),
+    Alert(
         name="PenstockPumpHoldsMerge",
         expr="penstock_drainer_pump_holds_low_water == 1"
         " and on (instance) penstock_drainer_low_water_held_seconds > 30",
