@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from deploy.local.etcd import EtcdServer
+from penstock import failpoints
 from penstock.cluster.node_registry import NodeKind, Registry
 from pumpclient import NoPump, Options, PumpClient
 from tests.kit.servers.fix_pump import PumpProcess
@@ -71,33 +72,36 @@ def test_a_pump_low_on_disk_gets_few_transactions_and_a_full_one_none(
         session.close()
 
 
-def test_a_busy_pump_gets_fewer_transactions_than_an_idle_one(
-    etcd: Any, etcd_server: EtcdServer, pump_factory: Factory
+def test_a_pump_whose_appends_take_long_gets_fewer_transactions_than_a_quick_one(
+    etcd: Any,
+    etcd_server: EtcdServer,
+    pump_factory: Factory,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    busy, idle = pump_factory(etcd_server.url, **QUICK), pump_factory(etcd_server.url, **QUICK)
+    with monkeypatch.context() as environment:
+        environment.setenv(failpoints.VARIABLE, "disk.sync=sleep(0.05)")
+        slow = pump_factory(etcd_server.url, **QUICK)
+    quick = pump_factory(etcd_server.url, **QUICK)
     registry = Registry(etcd)
-    sessions = [PumpSession(etcd, busy) for _ in range(3)]
+    slow_session, session = PumpSession(etcd, slow), PumpSession(etcd, quick)
     stop = threading.Event()
 
-    def load(session: PumpSession) -> None:
+    def load() -> None:
         while not stop.is_set():
-            session.transaction(bytes(2 << 20))
+            slow_session.transaction()
 
-    threads = [threading.Thread(target=load, args=(session,)) for session in sessions]
-    for thread in threads:
-        thread.start()
-    watcher = PumpSession(etcd, idle)
+    thread = threading.Thread(target=load)
+    thread.start()
     try:
-        eventually(lambda: score(registry, busy) < score(registry, idle), 20)
-        before = written(idle)
-        write(etcd_server.url, watcher, 100, strategy="score")
-        assert written(idle) - before > 100  # Out of 200: more than half.
+        eventually(lambda: 0 < 2 * score(registry, slow) < score(registry, quick), 20)
+        before = written(quick)
+        write(etcd_server.url, session, 100, strategy="score")
+        assert written(quick) - before > 100  # Out of 200: more than half.
     finally:
         stop.set()
-        for thread in threads:
-            thread.join()
-        for session in [*sessions, watcher]:
-            session.close()
+        thread.join()
+        slow_session.close()
+        session.close()
 
 
 def test_labels_are_in_the_status_and_keep_writers_to_their_zone(
