@@ -80,7 +80,7 @@ async def run(config: PumpConfig, stop: asyncio.Event) -> None:
             return
         stack.push_async_callback(replication.end)
         if (taken := await replication.take_copies()) is not None:
-            add_service(entrance.server, REPLICA_SERVICE, ReplicaService(taken).methods())
+            ReplicaService(taken).add_to(entrance.server)
             entrance.let_through(REPLICA_SERVICE)
             await _first_answer(replication.offer, config, stop)
         opened = partial(_opened, config, counters, stack)

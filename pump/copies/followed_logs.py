@@ -233,6 +233,13 @@ class Copies:
         `data` are the bytes of an Append. Raises `NeedsOperator` for another cluster or disk,
         `Malformed`, `Corrupt` for a copy that is damaged, and `Retryable` for everything else.
         """
+        begun = self.begin(name, request, data)
+        return await begun if isinstance(begun, asyncio.Future) else begun
+
+    def begin(
+        self, name: Name, request: Followed, data: bytes
+    ) -> Answer | asyncio.Future[Answer] | None:
+        """Begin what `follow` does; return the answer if it is known at once."""
         copy = self._asked(name)
         if copy is None:
             if isinstance(request, SignOfLife):
@@ -245,7 +252,7 @@ class Copies:
         if isinstance(request, Append):
             begins = request.instead_of is not None or request.damage > 0
             self._check_room(len(data), is_new=begins)
-        return await self._answered(copy, lambda: copy.log.answer(request, data))
+        return self._answered(copy, lambda: copy.log.answer(request, data))
 
     async def prepend(self, name: Name, request: Prepend, pieces: AsyncIterable[bytes]) -> Answer:
         """Take a whole older segment while live groups continue; raises what `follow` does."""
@@ -280,7 +287,9 @@ class Copies:
             found[f"copy_of {node_id}"] = copy.problem or text
             aside = self.folder(node_id) / DAMAGED_FOLDER
             if any(aside.glob("*")):
-                found[f"damaged_copy_of {node_id}"] = f"set aside in {aside}, you may delete that"
+                found[f"damaged_copy_of {node_id}"] = (
+                    f"set aside in {aside}; delete it once no Pump has damaged_places"
+                )
         return found
 
     def folder(self, node_id: str) -> Path:
@@ -437,7 +446,7 @@ class Copies:
         if self.reserve is not None:
             self.reserve.check_copy(wanted_bytes, is_new=is_new)
 
-    async def _answered(self, copy: _Copy, work: Callable[[], Answer]) -> Answer:
+    def _answered(self, copy: _Copy, work: Callable[[], Answer]) -> asyncio.Future[Answer]:
         if copy.is_closed:  # Since the request came.
             raise _not_followed(copy.node_id)
         if copy.waiting >= _WAITING_MAX:
@@ -450,20 +459,14 @@ class Copies:
             copy.remove_index()
             return work()
 
-        return await self._in_turn(copy, followed)
+        return self._in_turn(copy, followed)
 
-    async def _in_turn(self, copy: _Copy, work: Callable[[], _Result]) -> _Result:
+    def _in_turn(self, copy: _Copy, work: Callable[[], _Result]) -> asyncio.Future[_Result]:
         """Do something in the copy's thread, with its folder held, after what came before."""
         copy.waiting += 1
-        try:
-            loop = asyncio.get_running_loop()
-            done = await loop.run_in_executor(copy.thread, self._held, copy, work)
-        except PenstockError as error:
-            copy.problem = str(error)
-            raise
-        finally:
-            copy.waiting -= 1
-        copy.problem = copy.log.problem
+        loop = asyncio.get_running_loop()
+        done = loop.run_in_executor(copy.thread, self._held, copy, work)
+        done.add_done_callback(partial(_note_done, copy))
         return done
 
     def _held(self, copy: _Copy, work: Callable[[], _Result]) -> _Result:
@@ -476,6 +479,15 @@ class Copies:
             return work()
         except OSError as error:
             raise Retryable(f"{copy.folder}: {error}", code=Code.LOG_WRITE_FAILED) from error
+
+
+def _note_done(copy: _Copy, done: asyncio.Future[_Result]) -> None:
+    copy.waiting -= 1
+    error = None if done.cancelled() else done.exception()
+    if error is None and not done.cancelled():
+        copy.problem = copy.log.problem
+    elif isinstance(error, PenstockError):
+        copy.problem = str(error)
 
 
 def _not_followed(node_id: str) -> Retryable:

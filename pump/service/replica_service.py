@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterable, AsyncIterator
-from typing import Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
 from google.protobuf.message import DecodeError
 
 from penstock.codes import Code
-from penstock.errors import PenstockError, Retryable
+from penstock.errors import PenstockError, Retryable, coded
+from penstock.http2.grpc_front import GrpcFront
+from penstock.http2.unary import Reply
 from penstock.pb import penstock_pb2 as pb
 from pump.replicas.messages import Answer, Prepend
 from pump.replicas.wire import (
+    FOLLOW_METHOD,
     Followed,
     Name,
     Stretch,
@@ -24,7 +29,12 @@ from pump.replicas.wire import (
     link_of,
 )
 from pump.service.admission import invalid, undecodable
-from pump.service.grpc_server import abort
+from pump.service.grpc_server import abort, add_service, status_of
+
+if TYPE_CHECKING:
+    from penstock.http2.unary import UnaryCall
+
+log = logging.getLogger(__name__)
 
 REPLICA_SERVICE = "penstock.Replica"
 _SILENCE_S_MAX = 60.0
@@ -34,8 +44,10 @@ _SILENCE_S_MAX = 60.0
 class FollowedLogs(Protocol):
     """The copies of other Pumps' logs; see `pump/copies/followed_logs.py`."""
 
-    async def follow(self, name: Name, request: Followed, data: bytes) -> Answer | None:
-        """Carry out a request, and return the answer."""
+    def begin(
+        self, name: Name, request: Followed, data: bytes
+    ) -> Answer | asyncio.Future[Answer] | None:
+        """Begin to carry out a request; return the answer if it is known at once."""
 
     async def prepend(self, name: Name, request: Prepend, pieces: AsyncIterable[bytes]) -> Answer:
         """Take a whole older segment, and return the answer."""
@@ -49,6 +61,12 @@ class ReplicaService:
 
     def __init__(self, logs: FollowedLogs) -> None:
         self._logs = logs
+
+    def add_to(self, server: Any) -> None:
+        """Serve them; calls of `Follow` on the fast path where the server has one."""
+        add_service(server, REPLICA_SERVICE, self.methods())
+        if isinstance(server, GrpcFront):
+            server.add_fast_unary(FOLLOW_METHOD, self.follow_fast)
 
     def methods(self) -> dict[str, Any]:
         """Return the handlers by method name."""
@@ -67,10 +85,26 @@ class ReplicaService:
         except PenstockError as error:
             await abort(context, error)
         try:
-            answer = await self._logs.follow(name, request, sent)
+            begun = self._logs.begin(name, request, sent)
+            answer = await begun if isinstance(begun, asyncio.Future) else begun
         except (PenstockError, OSError) as error:
             await abort(context, error)
         return encode_answer(request.epoch, answer)
+
+    def follow_fast(self, data: bytes, call: UnaryCall) -> None:
+        """Do what `follow` does on the fast path: no task is made for each group of each log."""
+        try:
+            name, request, sent = decode_request(data)
+            begun = self._logs.begin(name, request, sent)
+        except DecodeError as error:
+            _fail(call, undecodable(pb.FollowRequest, data, error))
+        except (PenstockError, OSError) as error:
+            _fail(call, error)
+        else:
+            if isinstance(begun, asyncio.Future):
+                begun.add_done_callback(partial(_settle, call, request.epoch))
+            else:
+                call.answer(Reply(encode_answer(request.epoch, begun)))
 
     async def prepend(self, messages: AsyncIterable[bytes], context: Any) -> bytes:
         """Answer once the whole segment is on the disk, before the first one."""
@@ -96,6 +130,20 @@ class ReplicaService:
         except (PenstockError, OSError) as error:
             await abort(context, error)
         return encode_bytes(found)
+
+
+def _settle(call: UnaryCall, epoch: int, done: asyncio.Future[Answer]) -> None:
+    error = asyncio.CancelledError() if done.cancelled() else done.exception()
+    if error is None:
+        call.answer(Reply(encode_answer(epoch, done.result())))
+    else:
+        _fail(call, error)
+
+
+def _fail(call: UnaryCall, error: BaseException) -> None:
+    if not isinstance(error, PenstockError | OSError | asyncio.CancelledError):
+        log.error("Follow failed", exc_info=error)
+    call.fail(status_of(error), coded(error))
 
 
 async def _pieces(messages: AsyncIterator[bytes]) -> AsyncIterator[Any]:

@@ -51,6 +51,8 @@ class Fast:
             self.waiting.append((message, call))
         elif message == b"fail":
             call.fail(grpc.StatusCode.NOT_FOUND, f"nothing for {call.peer()}")
+        elif message.startswith(b"large"):
+            call.answer(Reply(message * 1000))
         elif message == b"raise":
             raise ValueError("boom")
         else:
@@ -125,6 +127,17 @@ def test_the_fast_path_fails_with_status_and_text(channel: grpc.Channel) -> None
         size_of(channel, b"raise")
     assert caught.value.code() is grpc.StatusCode.UNKNOWN
     assert size_of(channel, b"next") == 4
+
+
+@pytest.mark.parametrize("size", [17, 100, 20_000])
+def test_the_fast_path_answers_with_messages_of_any_size(
+    channel: grpc.Channel, fast: Fast, size: int
+) -> None:
+    message = b"large".ljust(size)
+    for _ in range(3):
+        assert channel.unary_unary(path("Size"))(message, timeout=20) == message * 1000
+        assert size_of(channel, b"next") == 4
+    assert fast.slow == []
 
 
 def test_metadata_and_compression_change_nothing_for_the_caller(

@@ -745,7 +745,11 @@ class ServerConnection:
         gained, out = self.streams.get(stream_id), self.out
         if not isinstance(gained, int):
             return
-        if reply.flow_bytes > out.send_window or reply.flow_bytes > gained + out.peer_window:
+        if not (
+            reply.is_prepared
+            and reply.flow_bytes <= out.send_window
+            and reply.flow_bytes <= gained + out.peer_window
+        ):
             self._answer_slowly(stream_id, gained, reply)
             return
         del self.streams[stream_id]

@@ -43,7 +43,8 @@ _INDEXED: Final = (_STATUS_200 + b"\xbf", b"\xbe")
 INSERTED_BYTES: Final = (12 + 16 + 32) + (11 + 1 + 32)
 """How much of the peer's dynamic table both header fields take."""
 
-_REPLY_BYTES_MAX: Final = frames.FRAME_BYTES_DEFAULT - frames.MESSAGE_HEAD.size
+_PREPARED_BYTES_MAX: Final = frames.FRAME_BYTES_DEFAULT - frames.MESSAGE_HEAD.size
+"""What fits one frame of the smallest kind that all peers take."""
 
 Pieces = tuple[bytes, bytes, bytes, bytes]
 
@@ -53,18 +54,18 @@ class Reply:
 
     `pack(stream_id).join(pieces)` are the bytes to send. `literal` needs nothing of the peer;
     `inserting` puts the two header fields into its dynamic table, and after that `indexed` names
-    them with one byte each, which spares both sides some work.
+    them with one byte each, which spares both sides some work. A message that is too large for one
+    frame is sent as that of any other call.
     """
 
-    __slots__ = ("flow_bytes", "indexed", "inserting", "literal", "message")
+    __slots__ = ("flow_bytes", "indexed", "inserting", "is_prepared", "literal", "message")
 
     def __init__(self, message: bytes) -> None:
-        """`message` fits one frame of the smallest kind that all peers take; else ValueError."""
-        if len(message) > _REPLY_BYTES_MAX:
-            raise ValueError(
-                f"a prepared reply of {len(message)} bytes, at most {_REPLY_BYTES_MAX}"
-            )
         self.message = message
+        self.is_prepared = len(message) <= _PREPARED_BYTES_MAX
+        """False for a message that needs more than one frame."""
+        if not self.is_prepared:
+            return
         self.flow_bytes = frames.MESSAGE_HEAD.size + len(message)
         """What it takes of the peer's flow-control windows."""
         self.literal = _pieces(message, *_LITERAL)

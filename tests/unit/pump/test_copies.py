@@ -402,14 +402,18 @@ def prepended(up: Upstream, link: Link, name: Name = NAME) -> list[bytes]:
     return [piece.SerializeToString() for piece in (first, pb.PrependPiece(data=data[50:]))]
 
 
-@pytest.mark.parametrize("engine", ["http2", "grpcio"])
+@pytest.mark.parametrize("engine", ["http2", "http2 for a caller off the fast path", "grpcio"])
 def test_a_primary_reaches_its_copy_through_either_server(tmp_path: Path, engine: str) -> None:
     up = upstream()
     link = up.chain().links[0]
 
     async def test(copies: Copies) -> None:
-        server: Any = GrpcFront(ServerLimits()) if engine == "http2" else grpc.aio.server()
-        add_service(server, REPLICA_SERVICE, ReplicaService(copies).methods())
+        server: Any = grpc.aio.server() if engine == "grpcio" else GrpcFront(ServerLimits())
+        service = ReplicaService(copies)
+        if engine == "http2":
+            service.add_to(server)
+        else:
+            add_service(server, REPLICA_SERVICE, service.methods())
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -432,6 +436,9 @@ def test_a_primary_reaches_its_copy_through_either_server(tmp_path: Path, engine
                 await asked(Ask(1))
             assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
             assert code_in(refused.value.details()) is Code.COPY_NOT_FOLLOWED
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await follow(b"\xff")
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         await server.stop(0)
 
     run(tmp_path, test)
