@@ -556,28 +556,30 @@ class Code(Enum):
     SEGMENT_DAMAGED = (
         3001,
         "Bytes of a Pump's log are not those that were written.",
-        "Where another disk has a copy of the log they are put back from there, and all goes on."
+        "Where another disk has a copy of the log they are put back from there, and all continues."
         f" Otherwise: {_PUMP_STOPS[0].lower()}{_PUMP_STOPS[1:]}",
         "Nothing, where the message says that they were put back, but to look at the disk."
-        " Otherwise start the other Pumps with a copy, if there are any. Without one, stop the Pump"
-        " and copy its folder first. `penstock ctl dump DIR --summary` shows what can"
-        " be read. Put the file back from a copy if there is one; check the disk. What to do if"
-        " there is none is in [When it stops](drainer/guide/when_it_stops.md).",
+        " Otherwise start the other Pumps that have a copy of the log. If there are none, stop the"
+        " Pump and copy its folder first. `penstock ctl dump DIR --summary` shows what can be read."
+        " Put the file back from a backup if there is one; check the disk. What to do if there is"
+        " none is in [When it stops](drainer/guide/when_it_stops.md).",
     )
     SEGMENT_CUT_SHORT = (
         3002,
         "A file of a Pump's log is shorter than it was, or gone.",
-        _PUMP_STOPS,
-        "Put the file back. A file system that loses what was synced must not hold a Pump; look at"
-        " its mount options and at the kernel's log.",
+        "Where another disk has a copy of the log the file is fetched from there, except for the"
+        f" last one of a log. Otherwise: {_PUMP_STOPS[0].lower()}{_PUMP_STOPS[1:]}",
+        "Start the other Pumps that have a copy of the log. If there are none, put the file back"
+        " from a backup. A file system that loses what was synced must not hold a Pump; look at its"
+        " mount options and at the kernel's log.",
     )
     SEGMENTS_MISSING = (
         3003,
         "Files in the middle of a Pump's log are missing.",
         _PUMP_STOPS,
-        "First try to restore the files. Only where that is impossible: `accept-loss-up-to-ts` in"
-        " `[storage]` abandons what was in and before them. It is lost then, and Drainers whose"
-        " checkpoint is below are refused.",
+        "First start the other Pumps that have a copy of the log, or restore the files. Only if no"
+        " disk has them: `accept-loss-up-to-ts` in `[storage]` abandons what was in and before"
+        " them. It is lost then, and Drainers whose checkpoint is below are refused.",
     )
     SEGMENT_VERSION = (
         3004,
@@ -735,8 +737,8 @@ class Code(Enum):
         3304,
         "Fewer copies of a Pump's log are there than `copies-min` asks for.",
         "The Pump acknowledges nothing. Writers try another Pump for new transactions, Commits of"
-        " open ones wait. It goes on by itself once a copy is back or another one has joined.",
-        "Start the Pumps that are down, or one more. `copies-min` says with how few it may go on.",
+        " open ones wait. It continues by itself once a copy is back or another one has joined.",
+        "Start the Pumps that are down, or one more. `copies-min` says with how few it continues.",
     )
     LOG_DEPOSED = (
         3305,
@@ -751,13 +753,17 @@ class Code(Enum):
         "A Pump starts whose log was taken over by another one.",
         "It waits, and takes copies of other logs meanwhile. Once every Drainer has all that was in"
         " its log, it sets its files aside and begins again under its name.",
-        "Nothing; the log of the Pump that has it says how far the Drainers are.",
+        "Nothing, while all Drainers run. `penstock ctl status` of this node id is answered by the"
+        " process that serves its log, and names in `closing` the Drainers that are late: start one"
+        " that is down.",
     )
     LOG_ENTRY_GONE = (
         3307,
         "The list of the copies of a log is not in etcd any more.",
         "The Pump does not start, or changes nothing of its copies.",
-        "Is this the etcd of the cluster? If it lost its data, restore them from a backup.",
+        "Is this the etcd of the cluster? If it lost its data, restore them from a snapshot. One"
+        " that is older than the last change of a log's copies may list a disk that lacks binlogs."
+        " Do not start an older data folder instead: it lacks what was acknowledged since.",
     )
     BYTES_NOT_HERE = (
         3308,
@@ -779,6 +785,15 @@ class Code(Enum):
         "The log stays where it is, and its Pump serves it.",
         "The error says why, and what to do. A log with one copy has nowhere to go; `copies-apart`"
         " and `copies-min` may ask for another Pump than the one that was named.",
+    )
+
+    LOG_OLDER = (
+        3311,
+        "A Pump's data folder is older than its log: it was restored from a backup, or its disk has"
+        " lost what was synced.",
+        "The Pump does not start: its copies would be cut to what the folder has.",
+        "Keep the folder elsewhere, and start the Pump with an empty one. Another Pump serves the"
+        " log from its copy, and nothing is lost.",
     )
 
     # Binlogs and rows.

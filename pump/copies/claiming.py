@@ -16,18 +16,24 @@ Until then its disk may be given a copy of that very log, beside its own folder.
 on no list, it is noted durably that the folder is out of that log (`.former`), and only then a copy
 is taken. Before the note a list means the folder, after it the copy, and in between none has the
 disk: the folder is never claimed for what the copy is listed for.
+
+A data folder that was restored from a backup has its disk's id still, and so may claim its log; the
+copies would then be cut to what it has. It is refused where that can be proved (`refuse_older`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from penstock import failpoints
 from penstock.cluster.log_entries import Found, LogEntries
 from penstock.cluster.log_entry import LOGS, Copy, LogEntry
 from penstock.codes import Code
-from penstock.errors import NeedsOperator, Retryable
-from pump.replicas.chain import Chain
+from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.log.mending import Donor
+from penstock.log.segment import BEGIN, Head
+from pump.replicas.chain import Chain, Link
 from pump.replicas.claim import Claim
 from pump.replicas.messages import Swap
 from pump.replicas.replica import Replica
@@ -130,6 +136,53 @@ def begin_again(
         raise Retryable(f"{LOGS}{node_id} has changed", code=Code.LOG_DISPLACED)
     _listed_again()
     return again
+
+
+def refuse_older(own: Copy, chain: Chain, entry: LogEntry, others: Iterable[Donor]) -> None:
+    """Raise `NeedsOperator` if the log of this disk was longer once, as etcd or another disk shows.
+
+    The first segment of an epoch is on its primary's disk before any other one is sent it. So if
+    this disk won the entry's epoch and has no such segment, it died before that, and no disk has
+    one; or it lost it since. What every Drainer has may be gone elsewhere, but not what the entry
+    calls needed. `others` are asked for headers, if need be, and need not answer.
+    """
+    last = chain.links[-1]
+    if entry.primary.disk != own.disk or chain.links[0].epoch < entry.since:
+        return
+    if entry.needed > last.number:
+        raise _older(last, f"etcd lists segment {entry.needed} as needed")
+    if last.epoch >= entry.epoch:
+        return
+    firsts = [copy.first for copy in (*entry.replicas, *entry.eligible)]
+    begins = {last.number + 1, *(first for first in firsts if first > last.number)}
+    for other in others:
+        for begin in sorted(begins):
+            for head in _heads(other, begin):
+                if head.epoch == entry.epoch:
+                    what = f"segment {head.number}, which this one began in epoch {head.epoch}"
+                    raise _older(last, f"another disk has {what}")
+
+
+def _heads(other: Donor, number: int) -> Iterator[Head]:
+    """Yield the headers of the segments from `number` on that another disk has."""
+    try:
+        while (head := Head.received(other.fetch(number, 0, BEGIN))) is not None:
+            if head.number != number:
+                return
+            yield head
+            number += 1
+    except PenstockError:
+        return
+
+
+def _older(last: Link, proof: str) -> NeedsOperator:
+    return NeedsOperator(
+        f"the data folder is older than its Pump's log: it ends with segment {last.number} of epoch"
+        f" {last.epoch}, but {proof}",
+        hint="was it restored from a backup? keep it elsewhere, and start this Pump with an empty"
+        " data folder: another one serves the log from its copy, and nothing is lost",
+        code=Code.LOG_OLDER,
+    )
 
 
 def _is_listed(entries: LogEntries, node_id: str, own: Copy, chain: Chain, wanted: Wanted) -> bool:

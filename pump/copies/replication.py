@@ -43,7 +43,15 @@ from pump.cluster.identity import (
 )
 from pump.cluster.membership import Membership
 from pump.config import PumpConfig
-from pump.copies.claiming import Claimed, Displaced, Former, Wanted, begin_again, claim
+from pump.copies.claiming import (
+    Claimed,
+    Displaced,
+    Former,
+    Wanted,
+    begin_again,
+    claim,
+    refuse_older,
+)
 from pump.copies.followed_logs import COPIES_FOLDER, Copies
 from pump.copies.leaving import Leaving
 from pump.copies.moving import Moving, Way
@@ -285,10 +293,17 @@ class Replication:
         )
 
     def claim(self, storage: Storage) -> Claimed | None:
-        """Claim the own log's next epoch; None when it has one copy. See `claiming.claim`."""
+        """Claim the own log's next epoch; None when it has one copy. See `claiming.claim`.
+
+        Raises `NeedsOperator` for a folder that is older than the log.
+        """
         if not self._disk:
             return None
         chain = Chain(Link(*link) for link in storage.log.links())
+        found = self._entries.read(self._node_id)
+        if found is not None:
+            with self._others.of(self._node_id) as others:
+                refuse_older(self._own, chain, found[0], others)
         former = None if self.is_guest else former_since(self._config.data_dir)
         claimed = claim(
             *(self._entries, self._node_id, self._own, chain, self._wanted), former_since=former

@@ -269,7 +269,8 @@ class Shipping:
         entry, leaving = self.entry, self._recruits.leaving()
         found = {
             "log_epoch": str(entry.epoch),
-            "copies": f"{1 + len(entry.replicas)} of {entry.copies}, at least {entry.copies_min}",
+            "copies": f"{1 + len(entry.replicas)} of {entry.copies}, at least {entry.copies_min}"
+            + (f", each with another {apart}" if (apart := self._recruits.apart) else ""),
             "copies_on": ", ".join(
                 copy.pump
                 + (f" (from {copy.first} on)" if copy.first > entry.needed else "")
@@ -296,8 +297,8 @@ class Shipping:
             if isinstance(answer, Damaged) and self._said_damage.get(disk) != answer.damage:
                 self._said_damage[disk] = answer.damage
                 log.warning(
-                    "the copy on disk %s is damaged, and no disk has mended it: it is put off the"
-                    " list, and begins again",
+                    "the copy on disk %s is damaged, and no disk has mended it: it is taken off"
+                    " the list, and begins again",
                     disk,
                 )
             self._do(self._primary.answered(disk, answer))
@@ -307,7 +308,7 @@ class Shipping:
         with self._lock:
             if self._primary.entry.replica(disk) is not None:
                 log.warning(
-                    "the copy on disk %s does not answer, it is to be put off the list", disk
+                    "the copy on disk %s does not answer, it is to be taken off the list", disk
                 )
             self._silent_s[disk] = time.monotonic()
             self._do(self._primary.silent(disk))

@@ -55,6 +55,29 @@ def test_a_copy_that_was_brought_elsewhere_is_no_data_folder_of_a_pump(
 
 
 @pytest.mark.slow
+def test_a_data_folder_from_a_backup_is_refused_and_the_log_served_from_its_copy(
+    pump_factory: MakePump, etcd: Any, etcd_server: EtcdServer, tmp_path: Path
+) -> None:
+    trio = Trio(pump_factory, etcd_server.url, etcd, takeover_after_s=8)
+    pump, backup = trio.pumps[0], tmp_path / "backup"
+    with judged_stream(etcd_server.url, tmp_path / "audit.db", seed=7):
+        time.sleep(LOAD_S)
+        pump.stop()
+        shutil.copytree(pump.data_dir, backup)
+        pump.spawn()
+        trio.until_whole()
+        time.sleep(LOAD_S)
+        lose_disk(pump)
+        backup.rename(pump.data_dir)
+        pump.spawn()
+        pump.wait_for("the data folder is older than its Pump's log: .* PS-3311", WAIT_S)
+        assert pump.wait() == NEEDS_OPERATOR
+        trio.until_moved(pump)
+        pump.spawn()  # What it has is no part of the log any more, and is set aside.
+        trio.until_whole()
+
+
+@pytest.mark.slow
 def test_a_pump_whose_copies_are_all_gone_continues_alone_if_it_may_and_says_so(
     pump_factory: MakePump, etcd: Any, etcd_server: EtcdServer, tmp_path: Path
 ) -> None:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from google_crc32c import value
 
 from penstock.cluster.log_entry import Copy, LogEntry
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
-from penstock.log.segment import BEGIN
-from pump.copies.claiming import Claimed, Displaced, Former, Wanted, begin_again, claim
+from penstock.log.segment import BEGIN, Head
+from pump.copies.claiming import (
+    Claimed,
+    Displaced,
+    Former,
+    Wanted,
+    begin_again,
+    claim,
+    refuse_older,
+)
 from pump.replicas.chain import Chain, Link
 from tests.kit.fakes.log_entries import MemoryLogEntries
 
@@ -92,6 +103,45 @@ def test_a_folder_that_is_out_of_a_log_never_claims_it_for_the_copy_beside_it() 
     with pytest.raises(Former):
         claim(entries, "pump-1", OWN, chain(6), TWO, former_since=2)
     assert claim(entries, "pump-1", OWN, chain(7), TWO, former_since=2) is not None
+
+
+class OtherDisk:
+    """Headers that another disk has, of a log with one segment for each epoch."""
+
+    def __init__(self, first: int, *epochs: int) -> None:
+        self._epochs = dict(enumerate(epochs, first))
+
+    def fetch(self, number: int, begin: int, end: int) -> bytes:
+        if number not in self._epochs:
+            raise Retryable("it is not here", code=Code.BYTES_NOT_HERE)
+        checked = Head(number, BEGIN, 0, self._epochs[number]).encoded()
+        return (checked + value(checked).to_bytes(4, "little"))[begin:end]
+
+
+def test_a_folder_from_before_the_epoch_that_its_disk_began_is_refused() -> None:
+    entry = LogEntry(epoch=6, primary=OWN, replicas=(OTHER,))
+    for other in (OtherDisk(0, 4, 5, 6), OtherDisk(1, 5, 6)):
+        with pytest.raises(NeedsOperator, match="segment 2, which this one began in epoch 6"):
+            refuse_older(OWN, chain(4), entry, [OtherDisk(0), other])
+    late = replace(entry, replicas=(replace(OTHER, first=9),))
+    with pytest.raises(NeedsOperator, match="segment 10, which this one began in epoch 6"):
+        refuse_older(OWN, chain(4), late, [OtherDisk(9, 5, 6)])
+
+
+def test_a_folder_without_what_etcd_calls_needed_is_refused_without_asking() -> None:
+    entry = LogEntry(epoch=6, primary=OWN, replicas=(OTHER,), needed=3)
+    with pytest.raises(NeedsOperator, match="etcd lists segment 3 as needed") as raised:
+        refuse_older(OWN, chain(4, 5, 6), entry, [])
+    assert raised.value.code is Code.LOG_OLDER
+
+
+def test_a_disk_that_died_before_it_began_its_epoch_is_not_refused() -> None:
+    entry = LogEntry(epoch=6, primary=OWN, replicas=(OTHER,))
+    # What the copy has of epoch 5 may be of another primary, and was never acknowledged then.
+    refuse_older(OWN, chain(4), entry, [OtherDisk(0, 4, 5), OtherDisk(7, 6)])
+    refuse_older(OWN, chain(4, 6), entry, [OtherDisk(0, 4, 6, 6)])
+    refuse_older(OWN, chain(4), replace(entry, primary=OTHER), [OtherDisk(0, 4, 6)])
+    refuse_older(OWN, chain(4), replace(entry, since=5, needed=0), [OtherDisk(0, 4, 6)])
 
 
 def test_a_copy_that_lacks_what_a_drainer_needs_does_not_take_over() -> None:
