@@ -134,7 +134,9 @@ class PumpConfig:
     copies_apart: str = setting(
         "", "a label, such as zone, in which the Pumps with copies of one log must differ"
     )
-    replica_timeout_s: float = setting(1.0, "a copy that is silent for longer is put off the list")
+    replica_timeout_s: float = setting(
+        1.0, "a copy that is silent for longer is taken off the list"
+    )
     takeover_after_s: float = setting(
         2.0, "a Pump that is silent for longer loses its log to one that has a copy; 0: never"
     )

@@ -193,7 +193,8 @@ class PumpMetrics(Collector):
         copies, kept = self._components.copies, self._components.kept
         entry = None if copies is None else copies.entry
         listed = 1 if entry is None else 1 + len(entry.replicas)
-        yield _gauge("copies", "Disks that have all that is acknowledged here.", listed)
+        about = "Disks on the list of this log; one that still lacks older segments counts."
+        yield _gauge("copies", about, listed)
         wanted = 1 if entry is None else entry.copies
         yield _gauge("copies_wanted", "How many there are to be.", wanted)
         yield _gauge(

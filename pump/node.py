@@ -37,7 +37,6 @@ from pump.copies.beginning import Beginning
 from pump.copies.replication import Cluster, Replication
 from pump.copies.shipping import Deposed
 from pump.counters import Counters, MeteredFiles
-from pump.service.grpc_server import add_service
 from pump.service.replica_service import REPLICA_SERVICE, ReplicaService
 from pump.store.storage import Storage
 

@@ -45,12 +45,30 @@ ALERTS: Final[tuple[Alert, ...]] = (
         summary="{{ $labels.instance }} does not answer",
         meaning="Prometheus cannot reach the node's status page. A Pump that is down takes no"
         " binlogs and holds back the merge of all others; a Drainer that is down applies nothing;"
-        " writers go on with the other Pumps.",
+        " writers continue with the other Pumps. Where logs have copies, another Pump serves that"
+        " of a dead one after some seconds.",
         remedy="Look at the last line of its log. With exit code 2 it names what a person must do"
-        " first; in all other cases start it again: it goes on where it was. A Pump whose disk is"
-        " gone is declared lost with `penstock ctl lost-pump`, which says first what that costs.",
+        " first; in all other cases start it again: it continues where it was. A Pump whose disk is"
+        " gone is started with an empty folder and the same node id where its log has copies. Only"
+        " when no disk has its log it is declared lost with `penstock ctl lost-pump`, which says"
+        " first what that costs.",
         fires={'up{job="penstock",instance="pump-1"}': "0x10"},
         is_quiet={'up{job="penstock",instance="pump-1"}': "1x10"},
+    ),
+    Alert(
+        name="PenstockPumpStarting",
+        expr='penstock_pump_state{state="starting"} == 1',
+        minutes=5,
+        severity=PAGE,
+        summary="{{ $labels.instance }} has been starting for more than five minutes",
+        meaning="The Pump runs and takes no binlogs yet. It waits for etcd, for a copy of its log"
+        " on another Pump, or until its former log, which was taken over, is with every Drainer; or"
+        " it reads a log that has lost its index.",
+        remedy="Its status page says in `waits_for` which: `curl 127.0.0.1:9250/status`. See that"
+        " etcd answers; start the Pumps that are down, or one more; or start the Drainers that are"
+        " late: `penstock ctl status <pump>` names them in `closing`.",
+        fires={f'penstock_pump_state{{{_PUMP},state="starting"}}': "1x10"},
+        is_quiet={f'penstock_pump_state{{{_PUMP},state="starting"}}': "1 1 1 1 _x6"},
     ),
     Alert(
         name="PenstockNoDrainer",
@@ -135,7 +153,8 @@ ALERTS: Final[tuple[Alert, ...]] = (
         " an earlier commit may still come from it.",
         remedy="`penstock ctl status <drainer>` says why in `held_by_remedy`. A Pump that is down"
         " is started again. One that runs is held by an open Prewrite (`PenstockOpenPrewrite`), or"
-        " by its network. One whose disk is gone: `penstock ctl lost-pump`.",
+        " by its network. One whose disk is gone is started with an empty folder and the same node"
+        " id where its log has copies; `penstock ctl lost-pump` is for a log that no disk has.",
         fires={
             f'penstock_drainer_pump_holds_low_water{{{_DRAINER},nodeID="pump-2"}}': "1x10",
             f"penstock_drainer_low_water_held_seconds{{{_DRAINER}}}": "31+60x10",
@@ -171,7 +190,8 @@ ALERTS: Final[tuple[Alert, ...]] = (
         remedy="Purging waits for the slowest Drainer: `penstock ctl drainers` shows whose"
         " checkpoint is old. Start that one again; if it will not come back,"
         " `penstock ctl update-drainer NODE --state offline` lets Pumps drop what only it needs."
-        " Else give the Pump a larger volume. Do not delete files of the data directory.",
+        " Else give the Pump a larger volume. Of the data directory delete nothing but what is in"
+        " `displaced/`, and `damaged/` of a copy once no Pump's status has `damaged_places`.",
         fires={
             f"penstock_pump_storage_available_bytes{{{_PUMP}}}": "29e9x10",
             f"penstock_pump_storage_stop_write_at_available_bytes{{{_PUMP}}}": "10e9x10",
@@ -287,7 +307,7 @@ ALERTS: Final[tuple[Alert, ...]] = (
         " received, unless the server has gone.",
         remedy="`penstock source status` says in which state it is, and of a statement or a table"
         " that it stopped at, which overrides there are and what each costs. A source that was"
-        " paused goes on with `penstock source resume`.",
+        " paused continues with `penstock source resume`.",
         fires={f"penstock_source_is_syncing{{{_SOURCE}}}": "0x10"},
         is_quiet={f"penstock_source_is_syncing{{{_SOURCE}}}": "1x10"},
     ),
@@ -311,9 +331,9 @@ ALERTS: Final[tuple[Alert, ...]] = (
         severity=TICKET,
         summary="{{ $labels.table }} of source {{ $labels.source }} is not followed",
         meaning="Somebody left the table out, or ended its reload; downstream it is no longer what"
-        " it is upstream. All other tables go on.",
+        " it is upstream. All other tables continue.",
         remedy="`penstock source status` shows what was left out. `penstock source reload"
-        " DB.TABLE` loads it again while the rest goes on.",
+        " DB.TABLE` loads it again while the rest continues.",
         fires={f'penstock_source_table_left_out{{{_SOURCE},table="shop.t"}}': "1x10"},
         is_quiet={f'penstock_source_table_left_out{{{_SOURCE},table="shop.t"}}': "0x10"},
     ),

@@ -95,7 +95,8 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                     ("penstock_pump_copies", "{{instance}}"),
                     ("max(penstock_pump_copies_wanted)", "wanted"),
                 ),
-                "Disks that have all that is acknowledged. Each change begins an epoch.",
+                "Disks on the list; one that still lacks older segments counts. Each change begins"
+                " an epoch.",
             ),
             Panel(
                 "What is refused?",

@@ -789,8 +789,7 @@ class Code(Enum):
 
     LOG_OLDER = (
         3311,
-        "A Pump's data folder is older than its log: it was restored from a backup, or its disk has"
-        " lost what was synced.",
+        "A Pump's data folder is older than its log, as one from a backup is.",
         "The Pump does not start: its copies would be cut to what the folder has.",
         "Keep the folder elsewhere, and start the Pump with an empty one. Another Pump serves the"
         " log from its copy, and nothing is lost.",

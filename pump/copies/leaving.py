@@ -1,7 +1,8 @@
 """Leaving: before a Pump ends, others are given the copies of logs that are on its disk.
 
 The disk is listed as one that leaves. The primary of each log sees that and has another disk join;
-once that one is whole it puts this one off (`pump/replicas/primary.py`), and no writer waits.
+once that one is whole it takes this one off the list (`pump/replicas/primary.py`), and no writer
+waits.
 """
 
 from __future__ import annotations

@@ -267,9 +267,10 @@ def _abandon(folder: Path, missing: MissingSegments, files: Files, *, accepted_t
         raise Corrupt(
             missing.path,
             missing.offset,
-            f"{missing.what} (put the files back; or abandon all binlogs up to {missing.up_to_ts}"
-            f" with accept-loss-up-to-ts = {missing.up_to_ts} in [storage]: Drainers whose"
-            " checkpoint is below that are then refused)",
+            f"{missing.what} (start the other Pumps that have a copy of the log, or put the files"
+            f" back; only if no disk has them, abandon all binlogs up to {missing.up_to_ts} with"
+            f" accept-loss-up-to-ts = {missing.up_to_ts} in [storage]: Drainers whose checkpoint is"
+            " below that are then refused)",
             code=Code.SEGMENTS_MISSING,
         ) from missing
     aside = folder / SET_ASIDE_FOLDER

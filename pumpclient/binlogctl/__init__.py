@@ -5,9 +5,9 @@
     pause-pump, pause-drainer          the node stops and keeps its place: paused
     offline-pump, offline-drainer      the node hands everything over, then leaves: offline
                                        (offline-pump: also of a stopped one that is drained)
-    update-pump, update-drainer        writes another state to etcd, for a node that is dead
-    drain                              the same of a Pump, and the copies on its disk go, too
+    drain                              offline-pump, and the copies on its disk go elsewhere, too
     move-log                           another Pump serves the log of one from now on
+    update-pump, update-drainer        writes another state to etcd, for a node that is dead
     hand-over                          the active Drainer lets a standby write, and stands by itself
     lost-pump                          a Pump's disk is gone for good: continue without what it held
     trigger-gc                         a Pump purges now what it may

@@ -56,8 +56,8 @@ def _move_log(arguments: argparse.Namespace) -> int:
         try:
             to = call(NodeKind.PUMP, status.host, "MoveLog", request, CALL_S, tls_of(arguments)).to
         except Retryable as error:
-            text = f"{error}; the log of one that is dead is taken over without being asked to"
-            raise Retryable(text, code=error.code) from error
+            why = _why_not_moved(registry, status)
+            raise Retryable(f"{error}; {why}", code=error.code) from error
         facts = {"node_id": name, "to": to, "is_moved": False}
         text = f"the log of {name} goes to {to}; see `binlogctl status {name}`, or add --wait"
         if arguments.wait:
@@ -69,6 +69,19 @@ def _move_log(arguments: argparse.Namespace) -> int:
             )
     show(arguments, facts, text)
     return 0
+
+
+def _why_not_moved(registry: Registry, status: NodeStatus) -> str:
+    """Say what becomes of the log of a Pump that does not answer."""
+    if status.state is NodeState.OFFLINE:
+        return "it is offline, and every Drainer has all of its log"
+    # One that died while it started is paused as well, but has left no last word.
+    if status.state is NodeState.PAUSED and status.node_id in registry.last_words():
+        return (
+            "the log of one that was stopped is not taken over: start it, and move its log once it"
+            " is online"
+        )
+    return "the log of one that is dead is taken over without being asked to"
 
 
 def _until_moved(
@@ -99,9 +112,11 @@ def _until_moved(
 
 
 def _drain(arguments: argparse.Namespace) -> int:
-    name = arguments.node_id
-    with Cluster(arguments) as registry:
+    name, cluster = arguments.node_id, Cluster(arguments)
+    with cluster as registry:
         status = known_node(registry, NodeKind.PUMP, name)
+        if status.state is NodeState.OFFLINE:
+            return _is_drained(arguments, cluster, registry)
         if status.state not in (NodeState.ONLINE, NodeState.CLOSING):
             raise NeedsOperator(
                 f"{name} is {status.state}",
@@ -130,8 +145,26 @@ def _drain(arguments: argparse.Namespace) -> int:
                 progress.ask("closing")
                 progress.wait(f"{name} is not empty")
             state = NodeState.OFFLINE
-            text = f"{name} has nothing that anybody needs: its machine can be switched off"
+            text = f"no one needs what {name} has: its machine can be switched off"
     show(arguments, {"node_id": name, "state": str(state)}, text)
+    return 0
+
+
+def _is_drained(arguments: argparse.Namespace, cluster: Cluster, registry: Registry) -> int:
+    """Say that an offline Pump's machine may go; refuse while its disk has copies of other logs."""
+    name = arguments.node_id
+    gone = {
+        pump.node_id for pump in registry.list(NodeKind.PUMP) if pump.state is NodeState.OFFLINE
+    }
+    kept = [node_id for node_id in cluster.logs_on(name) if node_id not in gone]
+    if kept:
+        raise NeedsOperator(
+            f"{name} is offline, and etcd lists its disk for the log of {', '.join(kept)}",
+            hint="start it, then drain it: only it can hand over what is on its disk",
+            code=Code.NODE_STATE,
+        )
+    text = f"{name} is offline, and no one needs what it has: its machine can be switched off"
+    show(arguments, {"node_id": name, "state": str(NodeState.OFFLINE)}, text)
     return 0
 
 

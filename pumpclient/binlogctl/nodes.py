@@ -117,6 +117,16 @@ class Cluster:
         found = EtcdLogEntries(self._client).read(pump)
         return None if found is None else found[0]
 
+    def logs_on(self, pump: str) -> Sequence[str]:
+        """Return the logs of other Pumps that etcd lists on a disk of this one."""
+        found = EtcdLogEntries(self._client).read_all()
+        return [
+            node_id
+            for node_id, entry in sorted(found.items())
+            if node_id != pump
+            and pump in {c.pump for c in (entry.primary, *entry.replicas, *entry.eligible)}
+        ]
+
     def __exit__(self, *error: object) -> None:
         """Let go of etcd."""
         self._client.close()

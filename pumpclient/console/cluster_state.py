@@ -48,6 +48,7 @@ LAG_WATCH_S: Final = 30.0
 """A downstream that is further behind is worth a look."""
 _NOTHING: Final = ("", "nothing")
 _COUNTED: Final = re.compile(r"([\w-]+): (\d{1,18}) (\w+)(?: of (.*))?", re.DOTALL)
+_COPIES: Final = re.compile(r"(\d{1,9}) of \d{1,9}, at least (\d{1,9})\b")
 _PROBLEMS_MAX: Final = 30
 _LAST_HEARTBEAT_S: Final = 5.0
 """A Drainer's entry is written this much after its last word, at most."""
@@ -93,6 +94,10 @@ class PumpNode:
     closing: str = ""
     copies_on: str = ""
     """The Pumps whose disks have its log; empty with one copy."""
+    copies_min: int = 0
+    """With fewer nothing is acknowledged; 0 with one copy."""
+    acknowledges: bool = True
+    """False while there are fewer copies than that."""
     copies_problem: str = ""
 
 
@@ -292,6 +297,7 @@ def _pump(node: NodeStatus, seen: Observation, rates: _Rates) -> PumpNode:
         look = _Look(Level.ACT, "full", about)
     elif look.level is Level.FINE and text(facts, "etcd") == "away":
         look = _Look(Level.WATCH, str(node.state), "it cannot reach etcd")
+    copies = _COPIES.match(text(facts, "copies"))
     return PumpNode(
         name=node.node_id,
         address=node.host,
@@ -308,6 +314,8 @@ def _pump(node: NodeStatus, seen: Observation, rates: _Rates) -> PumpNode:
         purge=text(facts, "purge"),
         closing=text(facts, "closing"),
         copies_on=text(facts, "copies_on"),
+        copies_min=0 if copies is None else int(copies[2]),
+        acknowledges=copies is None or int(copies[1]) >= int(copies[2]),
         copies_problem=text(facts, "copies_problem"),
     )
 
@@ -503,9 +511,12 @@ def _pump_concerns(pump: PumpNode) -> Iterator[Concern]:
     if pump.closing:
         yield Concern(level=Level.NOTE, title=f"Pump {pump.name} is leaving", detail=pump.closing)
     if pump.copies_problem:
+        title = f"The log of Pump {pump.name} has too few copies"
+        if not pump.acknowledges:
+            title = f"Pump {pump.name} acknowledges nothing: its log has too few copies"
         yield Concern(
-            level=Level.WATCH,
-            title=f"The log of Pump {pump.name} has too few copies",
+            level=Level.WATCH if pump.acknowledges else Level.ACT,
+            title=title,
             detail=f"It is on {pump.copies_on}. {pump.copies_problem}.",
             remedy="start the Pumps that are down, or one more: a copy joins by itself",
         )

@@ -135,8 +135,13 @@ def _pump(pump: PumpNode, drainers: Sequence[DrainerNode]) -> Html:
         _fact(wording.quantity(pump.binlogs_per_s), "binlogs/s") if answers else None,
         _badge("holds the merge", Level.WATCH) if holds else None,
         _badge("oracle", Level.FINE) if pump.leads_oracle else None,
-        _badge(f"on {pump.copies_on}", Level.FINE) if pump.copies_on and answers else None,
+        _badge(_copies(pump), Level.FINE) if pump.copies_on and answers else None,
     )
+
+
+def _copies(pump: PumpNode) -> str:
+    least = f"; at least {pump.copies_min}" if pump.copies_min else ""
+    return f"on {pump.copies_on}{least}"
 
 
 def _merge(drainer: DrainerNode) -> Html:

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from deploy.local.programs import built
+from pump.config import load_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy/chart"
@@ -53,3 +54,21 @@ def test_a_cluster_with_tls_a_pd_and_a_storage_class_fits_the_schemas_too() -> N
         kubernetes_validate.validate(manifest, "1.33", strict=True)
     for wanted in ("--ssl-ca=/tls/ca.crt", "--pd-address=pd:2379", "--gc-days=3", "secretName"):
         assert wanted in text
+
+
+def test_pumps_with_copies_are_on_machines_of_their_own() -> None:
+    manifests = list(yaml.safe_load_all(rendered("pump.copies=2")))
+    for manifest in manifests:
+        kubernetes_validate.validate(manifest, "1.33", strict=True)
+    (pump,) = [
+        each["spec"]["template"]["spec"]
+        for each in manifests
+        if (each["kind"], each["metadata"]["name"]) == ("StatefulSet", "penstock-pump")
+    ]
+    (rule,) = pump["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert rule["topologyKey"] == "kubernetes.io/hostname"
+    (container,) = pump["containers"]
+    settings, _ = load_settings(
+        [each.replace("$(POD_NAME)", "n-0") for each in container["args"][1:]]
+    )
+    assert settings.copies == 2

@@ -19,6 +19,10 @@ PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
     ("file", "version"),
     [
         ("a Pump's log: segments", segment.VERSION),
+        (
+            "a Pump's log: segments, once it has had [copies](copies.md)",
+            segment.VERSION_WITH_EPOCH,
+        ),
         ("a Pump's log: large transactions in chunks", chunks.FORMAT),
         ("a Pump's index", checkpoint.FORMAT),
         ("a Drainer's relay log", records.FORMAT),

@@ -8,10 +8,10 @@ revision one wins at most. When no answer comes, the swap may have won or may ye
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from penstock.cluster.etcd import EtcdClient, Watch, etcd_errors
+from penstock.cluster.etcd import EtcdClient, Watch, etcd_errors, read_prefix
 from penstock.cluster.log_entry import LOGS, LogEntry
 from penstock.cluster.node_registry import Cancellable
 from penstock.pb.etcd import rpc_pb2
@@ -56,6 +56,11 @@ class EtcdLogEntries:
         (found,) = answer.kvs
         return LogEntry.from_json(key, found.value), int(found.mod_revision)
 
+    def read_all(self) -> dict[str, LogEntry]:
+        """Return all entries, by node id; `Malformed` if one cannot be read."""
+        items, _ = read_prefix(self._etcd, LOGS)
+        return _by_node_id(items)
+
     def swap(self, node_id: str, revision: int, entry: LogEntry) -> int | None:
         """Put the entry if the key is at `revision` (0: absent); return its new one, else None."""
         key = (LOGS + node_id).encode()
@@ -85,9 +90,9 @@ class EtcdLogEntries:
 
     def watch_all(self, on_entries: Callable[[dict[str, LogEntry]], None]) -> Cancellable:
         """Call back with all entries, by node id: once before this returns, then after changes."""
+        return Watch(self._etcd, LOGS, lambda items: on_entries(_by_node_id(items)))
 
-        def on_items(items: dict[str, bytes]) -> None:
-            found = {key: LogEntry.from_json(key, text) for key, text in items.items()}
-            on_entries({key.removeprefix(LOGS): entry for key, entry in found.items()})
 
-        return Watch(self._etcd, LOGS, on_items)
+def _by_node_id(items: Mapping[str, bytes]) -> dict[str, LogEntry]:
+    found = {key: LogEntry.from_json(key, text) for key, text in items.items()}
+    return {key.removeprefix(LOGS): entry for key, entry in found.items()}

@@ -252,8 +252,24 @@ def test_a_pump_whose_log_has_too_few_copies_is_named_with_what_it_waits_for() -
     (concern,) = [each for each in state.concerns if "too few copies" in each.title]
     assert concern.title == "The log of Pump pump-1 has too few copies"
     assert concern.detail == "It is on pump-1. 1 of 2 copies of this Pump's log are there."
+    assert concern.level is Level.WATCH
     whole = {(PUMP, "pump-1"): Answer(facts=pump_facts(copies_on="pump-1, pump-2"))}
     assert not any("too few copies" in title for title in titles(seen(cluster(answers=whole))))
+
+
+@pytest.mark.parametrize("apart", ["", ", each with another zone"])
+def test_a_pump_that_acknowledges_nothing_wants_a_person_at_once(apart: str) -> None:
+    facts = pump_facts(
+        copies=f"1 of 3, at least 2{apart}", copies_on="pump-1", copies_problem="1 of 2 are there"
+    )
+    state = seen(cluster(answers={(PUMP, "pump-1"): Answer(facts=facts)}))
+    (concern,) = [each for each in state.concerns if "too few copies" in each.title]
+    assert concern.title == "Pump pump-1 acknowledges nothing: its log has too few copies"
+    assert concern.level is Level.ACT
+    assert state.pumps[0].copies_min == 2
+    enough = {**facts, "copies": f"2 of 3, at least 2{apart}"}
+    state = seen(cluster(answers={(PUMP, "pump-1"): Answer(facts=enough)}))
+    assert "The log of Pump pump-1 has too few copies" in titles(state)
 
 
 def test_a_gap_is_said_as_long_as_it_is_recorded() -> None:
