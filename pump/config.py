@@ -25,7 +25,8 @@ from pump.store.storage import StorageConfig
 _GRPC_MESSAGE_BYTES_END = (2 << 30) - (16 << 20)
 _DAY_S = 86400.0
 _COPIES_MAX = 7
-_COPIED_SEGMENT_BYTES_END = 1 << 32
+_COPIED_SEGMENT_BYTES_MAX = 3 << 30
+"""A group may make a segment larger than is asked for; with copies it has to be below 4 GiB."""
 
 HTTP2, GRPCIO = ENGINES = ("http2", "grpcio")
 """What may serve the port; both serve the same."""
@@ -212,11 +213,11 @@ class PumpConfig:
             return
         if not self.storage.sync_log:
             raise out_of_range("copies", self.copies, "copies need storage.sync-log")
-        if self.storage.segment_bytes_max >= _COPIED_SEGMENT_BYTES_END:
+        if self.storage.segment_bytes_max > _COPIED_SEGMENT_BYTES_MAX:
             raise out_of_range(
                 "storage.segment_bytes_max",
                 self.storage.segment_bytes_max,
-                "with copies it must be below 4 GiB",
+                "with copies it must be at most 3 GiB",
             )
 
 

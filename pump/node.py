@@ -222,6 +222,8 @@ class _Node:
         if (copies := self._components.copies) is not None:
             loop = asyncio.get_running_loop()
             copies.on_over = partial(loop.call_soon_threadsafe, self._deposed.set)
+            if copies.over:  # Since before that.
+                self._deposed.set()
         try:
             async with asyncio.TaskGroup() as group:
                 duties = group.create_task(self._duties())

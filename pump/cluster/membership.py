@@ -58,6 +58,7 @@ log = logging.getLogger(__name__)
 NOTIFY_WITHIN_S = 10.0
 SCORE_MAX = 1000
 LATENCY_HALF_S = 0.010
+_AGAIN_S = 0.2
 _RETRY_S = 1.0
 _LATE_S = 1.0
 _LAST_WORD_TRIES = 60
@@ -137,6 +138,9 @@ class Membership:
         await self.enter(state)
         if state is NodeState.OFFLINE and self.etcd_is_away:
             await self._insist()
+        elif self.etcd_is_away:  # As when a change of the list of copies came in between.
+            await asyncio.sleep(_AGAIN_S)
+            await self._beat()
 
     async def heartbeats(self, interval_s: float) -> None:
         """Renew the status indefinitely; `NeedsOperator` when another Pump has taken our name."""

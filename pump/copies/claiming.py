@@ -38,6 +38,9 @@ from pump.replicas.claim import Claim
 from pump.replicas.messages import Swap
 from pump.replicas.replica import Replica
 
+SEGMENT_BYTES_END = 1 << 32
+"""Segments with an epoch are smaller, see the header of one (`penstock.log.segment`)."""
+
 _claimed = failpoints.point("copies.claimed")
 _listed_again = failpoints.point("copies.listed_again")
 
@@ -198,6 +201,14 @@ def _is_listed(entries: LogEntries, node_id: str, own: Copy, chain: Chain, wante
             )
         if wanted.copies == 1:
             return False
+        if chain.end.offset >= SEGMENT_BYTES_END:
+            raise NeedsOperator(
+                f"the last segment of this log has {chain.end.offset} bytes, and one with copies"
+                f" less than {SEGMENT_BYTES_END}",
+                hint="start it with copies = 1 and a smaller storage.segment-bytes-max, until"
+                " writers have begun the next segment",
+                code=Code.SETTING_VALUE,
+            )
         entry = LogEntry(
             epoch=0,
             primary=own,

@@ -172,6 +172,8 @@ class Copies:
         """Without a `remedy` damage is only named."""
         self.takes_own: bool | None = None
         """Whether a copy of the own log is taken; None until it is known whose that log is."""
+        self.is_listed: Callable[[str], bool] = lambda node_id: True
+        """Whether etcd has an entry of a log; of no other one a copy is begun."""
         self.reserve: Reserve | None = None
         """What of the volume copies leave free; None: they may fill it."""
         self._remedy = remedy or Remedy(Repairs(), no_sources)
@@ -244,6 +246,10 @@ class Copies:
         if copy is None:
             if isinstance(request, SignOfLife):
                 return None
+            if not self.is_listed(name.node_id):
+                raise Retryable(
+                    f"etcd lists no copies of a log of {name.node_id}", code=Code.COPY_NOT_FOLLOWED
+                )
             copy = self._add(name.node_id)
         if refusal := self._heard(copy, request.epoch):
             return refusal
@@ -341,7 +347,11 @@ class Copies:
 
         def write(patch: Patch) -> None:
             assert copy is not None
-            copy.thread.submit(copy.log.put_back, segment, patch).result()
+            try:
+                done = copy.thread.submit(copy.log.put_back, segment, patch)
+            except RuntimeError as error:  # The copy was dropped meanwhile.
+                raise _not_followed(node_id) from error
+            done.result()
 
         file = _FILES.open(segment.path)
         try:
@@ -379,7 +389,11 @@ class Copies:
         """Delete a copy that is needed no more, durably; raise `Retryable` if that fails."""
         copy = self._copies[node_id]
         copy.is_closed = True
-        await self._in_turn(copy, copy.delete)
+        try:
+            await self._in_turn(copy, copy.delete)
+        except BaseException:
+            copy.is_closed = False
+            raise
         del self._copies[node_id]
         copy.thread.shutdown(wait=False)
 

@@ -49,9 +49,12 @@ class Leaving:
         self._recruits = recruits
         self._logs = logs
         self._state = state
+        self.is_leaving = False
+        """What was said last."""
 
     async def say(self, is_leaving: bool) -> None:
         """List the disk as one that leaves, or that stays after all; Retryable without etcd."""
+        self.is_leaving = is_leaving
         await asyncio.to_thread(self._offered.say, is_leaving)
 
     async def hand_over(self, within_s: float) -> None:
@@ -77,7 +80,8 @@ class Leaving:
         for node_id, entry in sorted(self._logs().items()):
             if self._is_kept(node_id, entry):
                 state = await asyncio.to_thread(self._state, node_id)
-                if state is not NodeState.OFFLINE:  # Else every Drainer has all of it.
+                is_needed = state is not NodeState.OFFLINE  # Else every Drainer has all of it.
+                if is_needed and node_id in self._followed.names():
                     found.append(self._why_kept(node_id, entry))
         return found
 

@@ -132,7 +132,7 @@ class Moving:
         if self._task is not None and self.is_under_way:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-            self._way.shipping.move_to("")
+            await asyncio.to_thread(self._way.shipping.move_to, "")
 
     # Where to.
 
@@ -226,6 +226,7 @@ class Moving:
     async def _move(self, disk: Disk) -> None:
         shipping, states, leaving = self._way.shipping, self._way.states, self._way.leaving
         before = states.state
+        was_leaving = leaving is not None and leaving.is_leaving
         try:
             await asyncio.to_thread(shipping.move_to, disk.id)
             await self._until_whole(disk)
@@ -242,7 +243,7 @@ class Moving:
         except GivenUp as error:
             self.progress = f"given up, the log stays: {coded(error)}"
             log.error("pump %s is not moved to pump %s: %s", self._node_id, disk.pump, coded(error))
-            await self._stay(before)
+            await self._stay(before, was_leaving=was_leaving)
 
     async def _until_whole(self, disk: Disk) -> None:
         """Return when the disk has a whole copy, and enough others that stay have one."""
@@ -292,14 +293,14 @@ class Moving:
             why = "does not run any more" if known is None else "is to be emptied itself"
             raise GivenUp(f"pump {disk.pump} {why}", code=Code.LOG_NOT_MOVED)
 
-    async def _stay(self, before: NodeState) -> None:
-        """Take everything back."""
+    async def _stay(self, before: NodeState, *, was_leaving: bool) -> None:
+        """Take everything back, but not that an operator has the disk emptied."""
         way = self._way
         await asyncio.to_thread(way.shipping.move_to, "")
         if way.states.state is NodeState.PAUSING and before is NodeState.ONLINE:
             await way.states.enter(NodeState.ONLINE)
         if way.leaving is not None:
             try:
-                await way.leaving.say(False)
+                await way.leaving.say(was_leaving)
             except Retryable as error:
                 log.warning("the disk is still listed as one that leaves: %s", coded(error))

@@ -30,7 +30,7 @@ from penstock.cluster.log_entries import EtcdLogEntries
 from penstock.cluster.log_entry import Copy, LogEntry
 from penstock.cluster.node_registry import Cancellable, NodeKind, NodeState, Registry
 from penstock.codes import Code
-from penstock.errors import Corrupt, PenstockError, Retryable
+from penstock.errors import Corrupt, PenstockError, Retryable, coded
 from penstock.log.files import OsFiles, sync_folder
 from penstock.log.segments import begin_log
 from penstock.security.tls import Tls
@@ -116,7 +116,7 @@ class Replication:
         self.mender: OwnMender | None = None
         """What mends the own log, once it is shipped."""
         self._stand_in: StandIn | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._watches: list[Cancellable] = []
 
     @classmethod
@@ -154,6 +154,7 @@ class Replication:
             disk=self._disk,
             remedy=Remedy(self.repairs, self._others.of),
         )
+        self.followed.is_listed = lambda node_id: node_id in self._logs
         kept_bytes = self._config.storage.stop_write_at_available_bytes
         self.followed.reserve = Reserve(OsFiles(), self._config.data_dir, kept_bytes)
         await self.followed.start()
@@ -172,8 +173,21 @@ class Replication:
         if self._config.takeover_after_s:
             self._stand_in = stand_in
         self._takeovers = TakeOvers(self.followed, around, self._config.takeover_after_s)
-        self._watching = asyncio.create_task(self._takeovers.run())
+        self._tasks = [
+            asyncio.create_task(self._takeovers.run()),
+            asyncio.create_task(self._stay_offered()),
+        ]
         return self.followed
+
+    async def _stay_offered(self) -> None:
+        """List the disk again whenever etcd has let go of it, from its first offer on."""
+        while True:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            if self._offered is not None:
+                try:
+                    await asyncio.to_thread(self._offered.renew)
+                except Retryable as error:
+                    log.warning("this disk is not offered for copies now: %s", coded(error))
 
     def offer(self) -> None:
         """List the own disk as one that takes copies; Retryable without etcd."""
@@ -210,9 +224,10 @@ class Replication:
     async def end(self) -> None:
         """List the disk no longer, and take no more copies."""
         await asyncio.to_thread(self.close)
-        if self._watching is not None and self._takeovers is not None:
-            self._watching.cancel()
-            await asyncio.gather(self._watching, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._takeovers is not None:
             await self._takeovers.close()
         if self._stand_in is not None:
             await self._stand_in.close()
@@ -246,8 +261,6 @@ class Replication:
                     await asyncio.to_thread(
                         purge_displaced, self._config.data_dir, self._config.gc_days
                     )
-                if self._offered is not None:
-                    await asyncio.to_thread(self._offered.renew)
                 if copies is not None:
                     await self._note_needed(storage, membership, copies)
                 if self._stand_in is not None:
@@ -262,7 +275,8 @@ class Replication:
         drainers = await membership.drainers()
         if drainers:
             drained_ts = min(drainer.max_commit_ts for drainer in drainers)
-            copies.needs(await asyncio.to_thread(storage.needed_from, drained_ts))
+            needed = await asyncio.to_thread(storage.needed_from, drained_ts)
+            await asyncio.to_thread(copies.needs, needed)
 
     def closed_mender(self) -> Callable[[Corrupt], bool]:
         """Return what mends the own log while it cannot be opened.
@@ -360,8 +374,6 @@ class Replication:
         if isinstance(displaced, Former):
             return displaced.found[0]
         self._take_own(displaced.found[0])
-        if self._offered is not None:
-            self._offered.renew()
         status = self._registry.get(NodeKind.PUMP, self._node_id)
         if status is not None and status.state is NodeState.PAUSED:
             # It stopped in order, and for that no copy takes over; but now this Pump runs, and the

@@ -111,6 +111,7 @@ class Scrubbing:
         self._total = self._done = 0
         self._begun_s: float | None = None
         self._report = ""
+        self._unread: list[Path] = []
         self._kept_s = self._last_s()
         self.repairs = repairs
         self.scrubbed_bytes = 0
@@ -184,6 +185,7 @@ class Scrubbing:
         try:
             logs = self._logs()
             self._done = 0
+            self._unread = []
             self._total = sum(each.end(s) for each in logs for s in each.segments())
             log.info("scrub: reading %s", _mb(self._total))
             for each in logs:
@@ -199,14 +201,17 @@ class Scrubbing:
                 f"{when}: {_mb(self._done)} read, mended at {mended} places,"
                 f" {left} places are damaged still"
             )
+            if self._unread:
+                names = ", ".join(map(str, self._unread[:_SHOWN_MAX]))
+                self._report = f"{ENDED_EARLY}: {self._report}, and cannot be read: {names}"
             log.info("scrub: %s, in %.0f s", self._report, time.monotonic() - begun)
         finally:
             self._begun_s = None
 
     def _read(self, each: Scrubbed, segment: Segment) -> None:
         """Read a segment, and have it mended if it is damaged."""
-        end = each.end(segment)
         is_last = not any(other.number > segment.number for other in each.segments())
+        end = each.end(segment)  # After that: what comes meanwhile is in the next one.
         try:
             file = _FILES.open(segment.path)
             try:
@@ -217,6 +222,7 @@ class Scrubbing:
         except OSError as error:
             if segment in each.segments():  # Else it was purged meanwhile.
                 log.error("scrub: %s: %s [%s]", segment.path, error, Code.LOG_UNREADABLE)
+                self._unread.append(segment.path)
             return
         if self._stop.is_set():
             return

@@ -8,6 +8,9 @@ A machine that answers that no one listens there has no Pump: then a part of the
 A copy that answers where it stands and refuses what it is sent then, as one on a full disk does, is
 as good as silent.
 
+What a copy is sent later than others, as one that joins is, was acknowledged long ago, and may have
+rotted since: so a segment is checked, and mended, before a part of it is sent that all others have.
+
 What was asked while there was no connection is forgotten: the core asks again when it hears
 `connected`. An older segment goes over a connection of its own, so that live groups need not wait.
 """
@@ -29,6 +32,7 @@ from penstock.codes import Code, code_in
 from penstock.errors import NeedsOperator, Retryable
 from penstock.http2.client.calls import stream_unary, unary
 from penstock.http2.client.channel import CallFailed, Channel
+from penstock.log.segments import Place
 from penstock.pb import penstock_pb2 as pb
 from penstock.security.tls import Tls
 from pump.replicas.messages import Answer, Append, Ask, Prepend, Request
@@ -50,6 +54,7 @@ _SIGN_OF_LIFE_S = 0.2
 _REFUSED_WITHIN_S = 0.1
 _REFUSED_SHARE = 0.25
 _SEGMENT_WITHIN_S = 600.0
+_OLDER_PAUSE_S_MAX = 30.0
 _PIECE_BYTES = 1 << 20
 _Failures = (CallFailed, DecodeError, NeedsOperator, Retryable, OSError)
 
@@ -69,6 +74,9 @@ class Listener(Protocol):
     def silent(self, disk: str) -> None:
         """It has not answered for the time-out."""
 
+    def failed(self, what: str) -> None:
+        """The shipper has ended by a defect."""
+
 
 class Lines(NamedTuple):
     """How the copies of one log are reached, and with what."""
@@ -82,7 +90,11 @@ class Lines(NamedTuple):
     read: ReadLog
     epoch: Callable[[], int]
     mend: Callable[[int], bool] = lambda number: False
-    """Mends a segment that a copy has found damaged; may take seconds."""
+    """Checks what is acknowledged of a segment, and mends it; may take seconds."""
+    acknowledged: Callable[[], Place] = lambda: Place(0, 0)
+    """Up to where all listed copies have the log."""
+    is_well: Callable[[], bool] = lambda: True
+    """False while copies are to find this primary silent."""
 
 
 class Shipper:
@@ -101,6 +113,11 @@ class Shipper:
         self._heard_s = time.monotonic()
         """When the copy answered last, unless it refuses what it is sent."""
         self._refuses = False
+        self._older_problem = ""
+        """Why the last older segment was not taken."""
+        self._older_pause_s = lines.timeout_s
+        self._checked = -1
+        """The last segment that was checked for this connection before a part of it was sent."""
         self._thread = threading.Thread(target=self._run, name=f"ship {copy.pump}", daemon=True)
         self._thread.start()
 
@@ -117,11 +134,19 @@ class Shipper:
         self._requests.put(None)
 
     def _run(self) -> None:
+        try:
+            self._ship()
+        except Exception:
+            log.exception("nothing is shipped to pump %s any more", self.copy.pump)
+            self._listener.failed(f"what ships the log to pump {self.copy.pump}")
+
+    def _ship(self) -> None:
         while not self._closed.is_set():
             begun_s, is_connected = time.monotonic(), False
             try:
                 with closing(self._connect()) as channel:
                     is_connected = True
+                    self._checked = -1
                     self._forget_requests()
                     self._listener.connected(self.copy.disk)
                     self._serve(channel)
@@ -149,6 +174,8 @@ class Shipper:
             try:
                 request = self._requests.get(timeout=_SIGN_OF_LIFE_S)
             except queue.Empty:
+                if not self._lines.is_well():
+                    continue
                 request = SignOfLife(self._lines.epoch())
             if request is None:
                 return
@@ -157,6 +184,7 @@ class Shipper:
     def _call(self, channel: Channel, request: Followed) -> None:
         data = b""
         if isinstance(request, Append):
+            self._check(request)
             data = self._lines.read(request.segment, request.offset, request.end)
         sent = encode_request(self._name, request, data)
         try:
@@ -167,6 +195,12 @@ class Shipper:
         self._note_answer(request)
         if answer is not None:
             self._listener.answered(self.copy.disk, answer)
+
+    def _check(self, request: Append) -> None:
+        is_settled = Place(request.segment, request.offset) < self._lines.acknowledged()
+        if is_settled and request.segment != self._checked:
+            self._checked = request.segment
+            self._lines.mend(request.segment)
 
     def _note_answer(self, request: Followed) -> None:
         # A sign of life is sent when there is nothing to send: then nothing is refused any more.
@@ -183,7 +217,7 @@ class Shipper:
             self._requests.get()
 
     def _note(self, error: BaseException) -> None:
-        text = error.details() if isinstance(error, CallFailed) else str(error)
+        text = _text(error)
         if not self.problem:
             log.warning("the copy on pump %s cannot be reached: %s", self.copy.pump, text)
         self.problem = text
@@ -200,19 +234,31 @@ class Shipper:
                 )
             answer = decode_answer(reply)
         except _Failures as error:
-            self._note(error)
-            # It checks every frame before it takes one; what is sent was not checked here.
-            if code_in(self.problem) is Code.COPY_MALFORMED:
-                self._lines.mend(request.link.number)
-            if not self._closed.wait(self._timeout_s):
-                self._listener.connected(self.copy.disk)
+            if not self._closed.is_set():
+                self._not_prepended(request, _text(error))
             return
+        self._older_problem, self._older_pause_s = "", self._timeout_s
         if answer is not None:
             self._listener.answered(self.copy.disk, answer)
+
+    def _not_prepended(self, request: Prepend, problem: str) -> None:
+        if problem != self._older_problem:
+            number = request.link.number
+            log.warning("segment %d is not given to pump %s: %s", number, self.copy.pump, problem)
+        self._older_problem = problem
+        # It checks every frame before it takes one; what is sent was not checked here.
+        if code_in(problem) is Code.COPY_MALFORMED:
+            self._lines.mend(request.link.number)
+        pause_s = self._older_pause_s
+        self._older_pause_s = min(2 * pause_s, _OLDER_PAUSE_S_MAX)
+        if not self._closed.wait(pause_s):
+            self._listener.connected(self.copy.disk)
 
     def _pieces(self, request: Prepend) -> Iterator[bytes]:
         number, end = request.link.number, request.link.end
         for offset in range(0, end, _PIECE_BYTES):
+            if self._closed.is_set():
+                raise OSError("it is shipped no more")
             piece = pb.PrependPiece(
                 data=self._lines.read(number, offset, min(end, offset + _PIECE_BYTES))
             )
@@ -221,3 +267,8 @@ class Shipper:
                 piece.epoch = request.epoch
                 piece.link.CopyFrom(link_message(request.link))
             yield piece.SerializeToString()
+
+
+def _text(error: BaseException) -> str:
+    details = error.details() if isinstance(error, CallFailed) else str(error)
+    return str(details)

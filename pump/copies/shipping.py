@@ -12,10 +12,15 @@ and with it all actions after that.
 
 Calls of etcd are made by a thread of their own, which also looks around five times a second: for a
 segment that could not be begun, and for a disk for a copy that is missing.
+
+A disk that takes nothing any more must not hold the log for itself. Once a sync has lasted for
+`STUCK_AFTER_S`, or a segment could not be begun for as long, copies get no sign of life, and one of
+them takes over. Only a full disk is waited for: that is mended by a purge or by hand.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import queue
 import threading
@@ -60,6 +65,7 @@ _swapped = failpoints.point("copies.swapped")
 _TICK_S = 0.2
 _ETCD_RETRY_S = 0.5
 _SAID_EVERY_S = 5.0
+STUCK_AFTER_S = 10.0
 _SHUNNED_S = 5.0
 _SHUNNED_ELIGIBLE_S = 1.0
 """For a disk that may take over. It must hear of this primary before it takes it for silent, and
@@ -97,12 +103,20 @@ class Shipping:
         self._primary = Primary(*claimed)
         self._log = own_log
         self._entries = entries
-        self._lines = lines._replace(epoch=lambda: self._primary.entry.epoch)
+        self._lines = lines._replace(
+            epoch=lambda: self._primary.entry.epoch,
+            is_well=lambda: self._stuck_s() <= STUCK_AFTER_S or self._is_full,
+            acknowledged=lambda: self.acknowledged,
+        )
         self._recruits = recruits
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._actions: deque[Action] = deque()
         self._is_syncing = False
+        self._stuck_since_s: float | None = None
+        """Since when the own disk has not finished a sync, or taken a segment."""
+        self._is_full = False
+        """True if the last segment could not be begun because the own disk is full."""
         self._shippers: dict[str, Shipper] = {}
         self._calls: queue.SimpleQueue[Swap | ReadEntry | None] = queue.SimpleQueue()
         self._closed = threading.Event()
@@ -177,17 +191,17 @@ class Shipping:
             _written()
             end = self._log.end
             self._do(self._primary.appended(end))
-            self._is_syncing = True
+            self._is_syncing, self._stuck_since_s = True, time.monotonic()
         try:
             sync()
         except WriteFailed:
             with self._lock:
-                self._is_syncing = False
+                self._is_syncing, self._stuck_since_s = False, None
                 self._abandon()
             raise
         _own_synced()
         with self._lock:
-            self._is_syncing = False
+            self._is_syncing, self._stuck_since_s = False, None
             self._do(self._primary.own_synced())
             self._wait_until(lambda: self.acknowledged >= end)
         _stored()
@@ -239,12 +253,22 @@ class Shipping:
     @property
     def are_enough(self) -> bool:
         """True while what is written is acknowledged as soon as the listed copies have it."""
-        return not self.over and self._primary.entry.may_acknowledge
+        return not self.over and not self._is_stuck and self._primary.entry.may_acknowledge
+
+    @property
+    def _is_stuck(self) -> bool:
+        return self._stuck_s() > STUCK_AFTER_S
+
+    def _stuck_s(self) -> float:
+        """Return for how long the own disk has taken nothing."""
+        since_s = self._stuck_since_s
+        return 0.0 if since_s is None else time.monotonic() - since_s
 
     def check(self) -> None:
         """Raise `Retryable` while nothing can be acknowledged: new transactions go elsewhere."""
         if not self.are_enough:
-            raise Retryable(self.problem(), code=Code.TOO_FEW_COPIES)
+            code = Code.LOG_WRITE_FAILED if self._is_stuck else Code.TOO_FEW_COPIES
+            raise Retryable(self.problem(), code=code)
 
     def problem(self) -> str:
         """Say what an operator wants to know about the copies; empty while all is well."""
@@ -252,6 +276,8 @@ class Shipping:
         have = 1 + len(entry.replicas)
         if self.over:
             return self.over
+        if self._is_stuck:
+            return f"the disk of this Pump has taken nothing for {self._stuck_s():.0f} s"
         if have < entry.copies_min:
             return (
                 f"{have} of {entry.copies_min} copies of this Pump's log are there, and nothing is"
@@ -313,6 +339,11 @@ class Shipping:
             self._silent_s[disk] = time.monotonic()
             self._do(self._primary.silent(disk))
 
+    def failed(self, what: str) -> None:
+        """Be the primary no more: a thread that ships has ended by a defect."""
+        with self._lock:
+            self._end(f"{what} has failed, see the log")
+
     # Actions.
 
     def _do(self, actions: Actions) -> None:
@@ -357,7 +388,10 @@ class Shipping:
             if self._log.end.segment < action.number:
                 self._log.begin_next(action.epoch)
                 _begun()
+            self._stuck_since_s, self._is_full = None, False
         except WriteFailed as error:
+            self._is_full = error.errno == errno.ENOSPC
+            self._stuck_since_s = self._stuck_since_s or time.monotonic()
             self._say("segment %d cannot be begun, trying again: %s", action.number, error)
             return False
         assert self._log.end.segment == action.number, "the core knows where the log ends"
@@ -407,15 +441,22 @@ class Shipping:
     # The thread that calls etcd.
 
     def _run(self) -> None:
-        self._look_around()
-        while not self._closed.is_set() and not self.over:
-            try:
-                action = self._calls.get(timeout=_TICK_S)
-            except queue.Empty:
-                self._look_around()
-                continue
-            if action is not None:
-                self._call(action)
+        try:
+            self._look_around()
+            while not self._closed.is_set() and not self.over:
+                self._step()
+        except Exception:
+            log.exception("the copies of this Pump's log are not looked after any more")
+            self.failed("what looks after the copies")
+
+    def _step(self) -> None:
+        try:
+            action = self._calls.get(timeout=_TICK_S)
+        except queue.Empty:
+            self._look_around()
+            return
+        if action is not None:
+            self._call(action)
 
     def _call(self, action: Swap | ReadEntry) -> None:
         node_id = self._lines.node_id
@@ -430,6 +471,7 @@ class Shipping:
             found = self._entries.read(node_id)
         except PenstockError as error:
             self._say("etcd does not answer for the list of copies, trying again: %s", error)
+            self._look_around()  # A segment that could not be begun is not to wait for etcd.
             self._closed.wait(_ETCD_RETRY_S)
             self._calls.put(ReadEntry())
             return
@@ -464,7 +506,7 @@ class Shipping:
     def _spare(self) -> Disk | None:
         return self._recruits.spare(
             self.entry,
-            shunned=[disk for disk in self._silent_s if self._is_shunned(disk)],
+            shunned=[disk for disk in list(self._silent_s) if self._is_shunned(disk)],
             moves_to=self._moves_to,
         )
 

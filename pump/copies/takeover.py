@@ -40,6 +40,7 @@ _due = failpoints.point("copies.takeover.due")
 _let_go = failpoints.point("copies.takeover.let_go")
 
 _TICK_S = 0.2
+_LATE_S = 0.5
 _AGAIN_S = 2.0
 _STATE_EVERY_S = 1.0
 _TURN = 0.5
@@ -132,7 +133,8 @@ class TakeOvers:
         self._copies = copies
         self._around = surroundings
         self._after_s = after_s
-        self._began_s = time.monotonic()
+        self._heeds_s = time.monotonic()
+        """Since when this process would have heard of a primary: its start, or a pause of it."""
         self._started: dict[str, Process] = {}
         self._followed_s: dict[str, float] = {}
         """Since when a log is followed again."""
@@ -147,12 +149,18 @@ class TakeOvers:
     async def run(self) -> None:
         """Watch; ends only by being cancelled."""
         while True:
+            slept_s = time.monotonic()
             await asyncio.sleep(_TICK_S)
+            if time.monotonic() - slept_s > _TICK_S + _LATE_S:
+                self._heeds_s = time.monotonic()  # What came meanwhile was not read yet.
             for node_id in self._copies.names():
                 try:
                     await self._look(node_id)
                 except (PenstockError, OSError) as error:
                     log.warning("the copy of pump %s: %s", node_id, error)
+                    self._not_before_s[node_id] = time.monotonic() + _AGAIN_S
+                except Exception:
+                    log.exception("the copy of pump %s is not watched as it should be", node_id)
                     self._not_before_s[node_id] = time.monotonic() + _AGAIN_S
 
     async def close(self) -> None:
@@ -182,13 +190,15 @@ class TakeOvers:
         if not is_taken:
             log.info("the copy of pump %s goes: this Pump has its own log again", node_id)
             await self._copies.drop(node_id)
-            return
-        is_primary = entry.primary.disk == self._around.disk
-        is_due = not is_primary and self._is_due(node_id, entry)
-        is_long_silent = self._silence_s(node_id) > _UNNEEDED_S
-        if not (is_primary or is_due or is_long_silent):
-            return
+        elif any(self._reasons(node_id, entry)):
+            await self._act(node_id, entry)
+
+    async def _act(self, node_id: str, entry: LogEntry) -> None:
+        """Take the log over or drop the copy, if there is reason to once etcd has answered."""
         state = await self._state(node_id)
+        if self._around.entry(node_id) != entry:
+            return
+        is_primary, is_due, is_long_silent = self._reasons(node_id, entry)
         if state is NodeState.OFFLINE:
             if is_long_silent:
                 log.info("the copy of pump %s goes: every Drainer has all of it", node_id)
@@ -197,6 +207,12 @@ class TakeOvers:
             await self._start(node_id, entry, "this disk is its primary")
         elif is_due and state not in _STOPPED:
             await self._start(node_id, entry, f"pump {entry.primary.pump} is silent")
+
+    def _reasons(self, node_id: str, entry: LogEntry) -> tuple[bool, bool, bool]:
+        """Return whether this disk is the primary, is to take over, or the copy may be unneeded."""
+        is_primary = entry.primary.disk == self._around.disk
+        is_due = not is_primary and self._is_due(node_id, entry)
+        return is_primary, is_due, self._silence_s(node_id) > _UNNEEDED_S
 
     def _is_due(self, node_id: str, entry: LogEntry) -> bool:
         """Return whether the primary was silent for so long that it is this copy's turn."""
@@ -213,20 +229,21 @@ class TakeOvers:
 
     def _silence_s(self, node_id: str) -> float:
         """Return since when the primary was not heard of, or could not have been."""
-        heard_s = self._copies.last_heard_s(node_id) or self._began_s
-        return time.monotonic() - max(heard_s, self._followed_s.get(node_id, heard_s))
+        heard_s = self._copies.last_heard_s(node_id) or self._heeds_s
+        followed_s = self._followed_s.get(node_id, heard_s)
+        return time.monotonic() - max(heard_s, followed_s, self._heeds_s)
 
     async def _start(self, node_id: str, entry: LogEntry, why: str) -> None:
         _due()
         try:
             self._check_whole(node_id, entry, await self._copies.close_one(node_id))
-        except PenstockError:
+            _let_go()
+            log.warning("the log of pump %s is taken over: %s", node_id, why)
+            folder = self._copies.folder(node_id)
+            self._started[node_id] = await self._around.start(node_id, folder)
+        except (PenstockError, OSError):
             await self._copies.open_one(node_id)
             raise
-        _let_go()
-        log.warning("the log of pump %s is taken over: %s", node_id, why)
-        folder = self._copies.folder(node_id)
-        self._started[node_id] = await self._around.start(node_id, folder)
 
     def _check_whole(self, node_id: str, entry: LogEntry, standing: CopyStatus) -> None:
         """Raise `NeedsOperator` when the disk has less than the list says: files were deleted."""

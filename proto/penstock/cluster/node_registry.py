@@ -266,23 +266,27 @@ class Registry:
 
     def put(self, kind: NodeKind, status: NodeStatus) -> None:
         """Publish a node's status, over whatever was there."""
-        key, guard = _prefix(kind) + status.node_id, self._guard()
-        if guard is None or kind is not NodeKind.PUMP:
-            with etcd_errors(self._etcd):
-                self._etcd.put(key, status.to_json())
+        put = self._etcd.transactions.put(_prefix(kind) + status.node_id, status.to_json())
+        if kind is NodeKind.PUMP:
+            self._do_guarded(put, f"the status of {status.node_id} is not published")
             return
-        do = self._etcd.transactions
         with etcd_errors(self._etcd):
-            done, _ = self._etcd.transaction(
-                compare=[do.mod(guard.key) == guard.revision],
-                success=[do.put(key, status.to_json())],
-                failure=[],
+            self._etcd.put(_prefix(kind) + status.node_id, status.to_json())
+
+    def _do_guarded(self, operation: Any, problem: str) -> None:
+        """Do something in etcd unless another Pump has the log; raise `Retryable` then."""
+        while True:
+            guard = self._guard()
+            compare = (
+                [] if guard is None else [self._etcd.transactions.mod(guard.key) == guard.revision]
             )
-        if not done:
-            raise Retryable(
-                f"the status of {status.node_id} is not published, for {guard.key} has changed",
-                code=Code.LOG_DEPOSED,
-            )
+            with etcd_errors(self._etcd):
+                done, _ = self._etcd.transaction(compare=compare, success=[operation], failure=[])
+            if done:
+                return
+            assert guard is not None
+            if self._guard() == guard:  # Else the list of copies has changed meanwhile.
+                raise Retryable(f"{problem}, for {guard.key} has changed", code=Code.LOG_DEPOSED)
 
     def get(self, kind: NodeKind, node_id: str) -> NodeStatus | None:
         """Return one node's status, None for a node never seen; Malformed if it cannot be read."""
@@ -362,8 +366,8 @@ class Registry:
 
     def forget_last_word(self, pump: str) -> None:
         """Withdraw a Pump's last word, because it is about to take more."""
-        with etcd_errors():
-            self._etcd.delete(LAST_WORDS + pump)
+        delete = self._etcd.transactions.delete(LAST_WORDS + pump)
+        self._do_guarded(delete, f"the last word of {pump} is not withdrawn")
 
     def last_words(self) -> Mapping[str, LastWord]:
         """Return the last words of all Pumps that stopped in order; Malformed if unreadable."""

@@ -426,3 +426,7 @@ class Watched:
         if isinstance(action, Acknowledge):
             self.on_acknowledged(action.place)
         super()._carry_out(action)  # type: ignore[misc]
+
+    def failed(self, what: str) -> None:
+        """Raise again what ended a thread: a defect is a violation."""
+        raise

@@ -115,7 +115,8 @@ class OtherDisk:
         if number not in self._epochs:
             raise Retryable("it is not here", code=Code.BYTES_NOT_HERE)
         checked = Head(number, BEGIN, 0, self._epochs[number]).encoded()
-        return (checked + value(checked).to_bytes(4, "little"))[begin:end]
+        data: bytes = checked + value(checked).to_bytes(4, "little")
+        return data[begin:end]
 
 
 def test_a_folder_from_before_the_epoch_that_its_disk_began_is_refused() -> None:

@@ -34,6 +34,7 @@ class Core:
     def __init__(self) -> None:
         self.silent_s: list[float] = []
         self.has: list[Place] = []
+        self.failures: list[str] = []
         self.begun = threading.Event()
         self.shipper: Shipper
 
@@ -49,6 +50,9 @@ class Core:
 
     def silent(self, disk: str) -> None:
         self.silent_s.append(time.monotonic())
+
+    def failed(self, what: str) -> None:
+        self.failures.append(what)
 
 
 class Line:
