@@ -10,6 +10,7 @@ import pytest
 
 from penstock.cluster.departed_pumps import LastWord, LostPump
 from penstock.cluster.node_registry import (
+    EntryGuard,
     Gap,
     NodeKind,
     NodeRegistry,
@@ -18,6 +19,7 @@ from penstock.cluster.node_registry import (
     Registry,
     Statuses,
 )
+from penstock.errors import Retryable
 from tests.kit.fakes.registry import MemoryRegistry
 from tests.kit.wait import eventually
 
@@ -173,3 +175,24 @@ def test_a_lost_pump_is_remembered_and_a_later_word_about_it_counts(
     again = replace(first, after_ts=5)
     registry.put_lost(again)
     assert registry.lost() == {"p": again, "q": other}
+
+
+def test_a_status_is_put_only_by_who_has_the_log_however_often_its_list_changes(etcd: Any) -> None:
+    etcd.put("/guarded", "first")
+    seen = [etcd.get("/guarded")[1].mod_revision]
+    etcd.put("/guarded", "changed by the one who puts")
+    now = etcd.get("/guarded")[1].mod_revision
+    # Its own change is heard of between the look and the transaction.
+    answers = iter([*seen, now, now])
+    guarded = Registry(etcd, guard=lambda: EntryGuard("/guarded", next(answers)))
+    guarded.put(PUMP, status("a"))
+    assert Registry(etcd).get(PUMP, "a") == status("a")
+    etcd.put("/guarded", "changed by another one")
+    deposed = Registry(etcd, guard=lambda: EntryGuard("/guarded", now))
+    Registry(etcd).put_last_word(LastWord(pump="a", up_to_ts=1, open_count=0, made="now"))
+    with pytest.raises(Retryable, match="the status of a is not published"):
+        deposed.put(PUMP, status("a", NodeState.PAUSED))
+    with pytest.raises(Retryable, match="the last word of a is not withdrawn"):
+        deposed.forget_last_word("a")
+    assert Registry(etcd).get(PUMP, "a") == status("a")
+    assert "a" in Registry(etcd).last_words()

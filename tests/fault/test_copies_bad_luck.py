@@ -78,6 +78,22 @@ def test_a_data_folder_from_a_backup_is_refused_and_the_log_served_from_its_copy
 
 
 @pytest.mark.slow
+def test_a_pump_whose_disk_takes_nothing_any_more_loses_its_log_to_a_copy_and_no_binlog(
+    trio: Trio, etcd_server: EtcdServer, tmp_path: Path
+) -> None:
+    pump = trio.pumps[0]
+    with judged_stream(etcd_server.url, tmp_path / "audit.db", seed=8) as writer:
+        time.sleep(LOAD_S)
+        pump.stop()
+        pump.spawn("disk.sync=sleep(90)@150")
+        trio.until_moved(pump)
+        until_commits_go_on(writer)
+        pump.kill_all()  # It waits for its disk, and no one for it.
+        pump.spawn()
+        trio.until_whole()
+
+
+@pytest.mark.slow
 def test_a_pump_whose_copies_are_all_gone_continues_alone_if_it_may_and_says_so(
     pump_factory: MakePump, etcd: Any, etcd_server: EtcdServer, tmp_path: Path
 ) -> None:

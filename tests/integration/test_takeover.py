@@ -49,6 +49,8 @@ class Rig:
         self.state: NodeState | None = NodeState.ONLINE
         self.command = _WAITS
         self.asked = 0
+        self.meanwhile: Callable[[], object] = lambda: None
+        """What happens before etcd has answered."""
         self.leaving: set[str] = set()
         self.copy_begins: int | None = 0
         around = Surroundings(
@@ -62,6 +64,7 @@ class Rig:
 
     def _state(self, node_id: str) -> NodeState | None:
         self.asked += 1
+        self.meanwhile()
         return self.state
 
 
@@ -158,6 +161,34 @@ def test_a_primary_that_gives_a_sign_of_life_keeps_its_log(tmp_path: Path) -> No
             await rig.copies.follow(NAME, SignOfLife(4), b"")
             await asyncio.sleep(AFTER_S / 5)
             assert rig.takeovers.running == []
+
+    run(tmp_path, body)
+
+
+@pytest.mark.parametrize("state", [NodeState.ONLINE, NodeState.OFFLINE])
+def test_a_primary_that_is_back_before_etcd_answers_keeps_its_log_and_its_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: NodeState
+) -> None:
+    monkeypatch.setattr(takeover, "_UNNEEDED_S", 2 * AFTER_S)
+    monkeypatch.setattr(takeover, "_STATE_EVERY_S", 0.0)
+
+    async def body(rig: Rig) -> None:
+        rig.meanwhile = lambda: rig.copies._heard(rig.copies._copies["pump-1"], 4)
+        await until(lambda: rig.asked > 1)
+        assert (rig.takeovers.running, rig.copies.names()) == ([], ["pump-1"])
+
+    run(tmp_path, body, state=state)
+
+
+def test_a_process_that_was_stopped_itself_takes_no_primary_for_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(takeover, "_LATE_S", -1.0)  # Each look comes late.
+    monkeypatch.setattr(takeover, "_TICK_S", AFTER_S / 5)
+
+    async def body(rig: Rig) -> None:
+        await asyncio.sleep(10 * AFTER_S)
+        assert (rig.takeovers.running, rig.asked) == ([], 0)
 
     run(tmp_path, body)
 

@@ -150,6 +150,19 @@ def test_what_is_for_another_cluster_or_disk_is_refused(
     assert not (tmp_path / "copies").exists()
 
 
+def test_no_copy_is_begun_of_a_log_that_etcd_does_not_list(tmp_path: Path) -> None:
+    async def test(copies: Copies) -> None:
+        listed: set[str] = set()
+        copies.is_listed = listed.__contains__
+        with pytest.raises(Retryable, match="etcd lists no copies of a log of pump-1"):
+            await copies.follow(NAME, Ask(1), b"")
+        assert (copies.names(), (tmp_path / "copies").exists()) == ([], False)
+        listed.add("pump-1")
+        assert await copies.follow(NAME, Ask(1), b"") == Standing(1, ())
+
+    run(tmp_path, test)
+
+
 def test_a_pump_can_take_over_on_the_folder_of_a_copy_and_leaves_it_again(tmp_path: Path) -> None:
     up, folder = upstream(), tmp_path / "copies" / "pump-1"
 

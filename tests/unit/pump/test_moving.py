@@ -62,13 +62,23 @@ class Own:
         self.entered.append(state)
 
 
+class OwnDisk:
+    """The copies that are on the own disk, which an operator may have emptied."""
+
+    def __init__(self, *, is_leaving: bool) -> None:
+        self.is_leaving = is_leaving
+
+    async def say(self, is_leaving: bool) -> None:
+        self.is_leaving = is_leaving
+
+
 class Rig:
     def __init__(self, entry: LogEntry = LISTED, apart: str = "") -> None:
         self.disks = {f"d{n}": Disk(f"d{n}", f"pump-{n}", "host:1") for n in (1, 2, 3)}
         self.twin = Twin(entry)
         self.own = Own()
         self.open = 0
-        way = Way(
+        self.way = Way(
             self.twin,
             Recruits(disks=lambda: self.disks, load=dict, apart=apart),
             None,
@@ -77,7 +87,7 @@ class Rig:
             pause_grace_s=0.2,
             leave_grace_s=1.0,
         )
-        self.moving = Moving("pump-1", way)
+        self.moving = Moving("pump-1", self.way)
 
     async def refused(self, to: str) -> str:
         with pytest.raises(NeedsOperator) as found:
@@ -242,5 +252,19 @@ def test_a_log_that_is_being_drained_can_be_moved_and_stays_closed_if_that_fails
         del rig.disks["d3"]
         await rig.ended()
         assert rig.own.entered == []
+
+    run(body)
+
+
+@pytest.mark.parametrize("is_leaving", [True, False])
+def test_a_move_that_fails_takes_no_drain_back(is_leaving: bool) -> None:
+    async def body(rig: Rig) -> None:
+        rig.twin.is_slow = True
+        leaving = OwnDisk(is_leaving=is_leaving)
+        rig.moving = Moving("pump-1", rig.way._replace(leaving=leaving))  # type: ignore[arg-type]
+        await rig.moving.begin("pump-3")
+        del rig.disks["d3"]
+        await rig.ended()
+        assert leaving.is_leaving is is_leaving
 
     run(body)

@@ -70,7 +70,7 @@ class Line:
 
 @contextmanager
 def shipped(
-    monkeypatch: pytest.MonkeyPatch, take: Callable[[Followed], Answer | None]
+    monkeypatch: pytest.MonkeyPatch, take: Callable[[Followed], Answer | None], **more: Any
 ) -> Iterator[Core]:
     """Ship to a copy that answers what `take` returns; what it raises is a refusal."""
 
@@ -86,7 +86,7 @@ def shipped(
         timeout_s=TIMEOUT_S,
         read=lambda segment, offset, end: b"",
         epoch=lambda: 1,
-    )
+    )._replace(**more)
     core = Core()
     core.shipper = Shipper(COPY, lines, core)
     core.begun.set()
@@ -149,3 +149,63 @@ def test_a_copy_that_lacks_nothing_after_a_lost_answer_is_not_silent(
     with shipped(monkeypatch, take) as core:
         eventually(lambda: len(signs) > SIGNS_IN_TIMEOUT)
         assert core.silent_s == []
+
+
+def test_a_primary_that_is_not_well_gives_no_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    signs: list[Followed] = []
+    wellness = iter([False] * SIGNS_IN_TIMEOUT)
+    asked: list[int] = []
+
+    def take(request: Followed) -> Answer | None:
+        if isinstance(request, SignOfLife):
+            signs.append(request)
+            return None
+        return Standing(1, ()) if isinstance(request, Ask) else Have(1, Place(0, 32), 0)
+
+    def is_well() -> bool:
+        assert not signs
+        asked.append(1)
+        return next(wellness, len(asked) > SIGNS_IN_TIMEOUT)
+
+    with shipped(monkeypatch, take, is_well=is_well) as core:
+        eventually(lambda: len(signs) == 1)
+        assert len(asked) == SIGNS_IN_TIMEOUT + 1
+        assert core.silent_s == []
+
+
+def test_what_all_others_have_is_checked_once_before_a_copy_that_joins_is_sent_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    happened: list[str] = []
+
+    def take(request: Followed) -> Answer | None:
+        if isinstance(request, Ask):
+            return Standing(1, ())
+        happened.append("sent")
+        return Have(1, Place(0, 32), 0)
+
+    def mend(segment: int) -> bool:
+        happened.append(f"checked {segment}")
+        return False
+
+    ahead, level = Place(0, 33), Place(0, 32)
+    for acknowledged, before in ((ahead, ["checked 0"]), (level, [])):
+        happened.clear()
+        more = {"acknowledged": lambda place=acknowledged: place, "mend": mend}
+        with shipped(monkeypatch, take, **more) as core:
+            eventually(lambda: len(core.has) == 1)
+            core.shipper.send(GROUP)
+            eventually(lambda: len(core.has) == 2)
+        assert happened[: len(before) + 1] == [*before, "sent"]
+        assert happened.count("checked 0") == len(before)
+
+
+def test_a_defect_of_a_shipper_is_reported_and_not_silent(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def take(request: Followed) -> Answer | None:
+        raise ZeroDivisionError
+
+    with shipped(monkeypatch, take) as core:
+        eventually(lambda: core.failures == ["what ships the log to pump pump-2"])
+    assert "ZeroDivisionError" in caplog.text

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from penstock.cluster.log_entry import Copy, LogEntry
 from penstock.errors import Retryable
 from penstock.log.segments import Position, Segments, WriteFailed
 from pump.config import PumpConfig
+from pump.copies import shipping
 from pump.copies.claiming import Wanted, claim
 from pump.copies.recruits import Recruits
 from pump.copies.shipper import Lines
@@ -190,3 +191,66 @@ def test_an_operator_reads_who_has_the_log_and_what_is_missing() -> None:
         assert details["copies"] == "1 of 2, at least 1"
         assert details["copies_on"] == "pump-1"
         assert "there is no other Pump whose disk could take one" in details["copies_problem"]
+
+
+def broken(number: int) -> Callable[[str, Path], None]:
+    """Return a disk that takes no new file, for this reason."""
+
+    def fail(call: str, path: Path) -> None:
+        if call == "create":
+            raise OSError(number, "the disk is broken", str(path))
+
+    return fail
+
+
+@pytest.mark.parametrize(("number", "is_well"), [(errno.EIO, False), (errno.ENOSPC, True)])
+def test_a_disk_that_takes_nothing_is_said_and_only_a_full_one_keeps_its_log(
+    monkeypatch: pytest.MonkeyPatch, number: int, is_well: bool
+) -> None:
+    monkeypatch.setattr(shipping, "STUCK_AFTER_S", 0.1)
+    with shipped() as rig:
+        rig.store(b"taken")
+        rig.files.fail = broken(number)
+        rig.shipping.answered(OTHER.disk, Refusal(promised=7))  # An epoch is to begin.
+        eventually(lambda: not rig.shipping.are_enough)
+        with pytest.raises(Retryable, match=r"the disk of this Pump has taken nothing for \d+ s"):
+            rig.shipping.check()
+        assert rig.shipping._lines.is_well() is is_well
+        rig.files.fail = lambda call, path: None
+        eventually(lambda: rig.shipping.are_enough)
+        assert rig.shipping._lines.is_well()
+        rig.store(b"taken again")
+
+
+def test_a_sync_that_does_not_return_is_a_disk_that_takes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shipping, "STUCK_AFTER_S", 0.1)
+    hangs, is_over = threading.Event(), threading.Event()
+
+    def sync() -> None:
+        hangs.set()
+        assert is_over.wait(10)
+
+    with shipped() as rig:
+        write = partial(rig.segments.append, [b"hangs"])
+        thread = threading.Thread(target=rig.shipping.store, args=(write, sync))
+        thread.start()
+        assert hangs.wait(10)
+        eventually(lambda: not rig.shipping.are_enough)
+        assert not rig.shipping._lines.is_well()
+        is_over.set()
+        thread.join()
+        assert rig.shipping.are_enough
+
+
+def test_a_defect_of_what_looks_after_the_copies_ends_the_primary(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with shipped() as rig:
+        rig.store(b"before")
+        monkeypatch.setattr(rig.shipping, "_look_around", lambda: 1 // 0)
+        eventually(rig.deposed.is_set)
+        with pytest.raises(Deposed, match="what looks after the copies has failed"):
+            rig.store(b"after")
+    assert "ZeroDivisionError" in caplog.text
