@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -191,8 +192,8 @@ def test_what_all_others_have_is_checked_once_before_a_copy_that_joins_is_sent_i
     ahead, level = Place(0, 33), Place(0, 32)
     for acknowledged, before in ((ahead, ["checked 0"]), (level, [])):
         happened.clear()
-        more = {"acknowledged": lambda place=acknowledged: place, "mend": mend}
-        with shipped(monkeypatch, take, **more) as core:
+        place = partial(Place, *acknowledged)
+        with shipped(monkeypatch, take, acknowledged=place, mend=mend) as core:
             eventually(lambda: len(core.has) == 1)
             core.shipper.send(GROUP)
             eventually(lambda: len(core.has) == 2)
