@@ -114,7 +114,7 @@ class Shipping:
         self._actions: deque[Action] = deque()
         self._is_syncing = False
         self._stuck_since_s: float | None = None
-        """Since when the own disk has not finished a sync, or taken a segment."""
+        """Since when the own disk has not finished with a group, or taken a segment."""
         self._is_full = False
         """True if the last segment could not be begun because the own disk is full."""
         self._shippers: dict[str, Shipper] = {}
@@ -183,15 +183,18 @@ class Shipping:
         """
         with self._lock:
             self._wait_until(lambda: self._primary.is_ready and not self._actions)
+            self._stuck_since_s = time.monotonic()
             try:
                 positions = write()
-            except WriteFailed:
-                self._note_succession()
+            except BaseException as error:
+                self._stuck_since_s = None
+                if isinstance(error, WriteFailed):
+                    self._note_succession()
                 raise
             _written()
             end = self._log.end
             self._do(self._primary.appended(end))
-            self._is_syncing, self._stuck_since_s = True, time.monotonic()
+            self._is_syncing = True
         try:
             sync()
         except WriteFailed:
