@@ -172,12 +172,10 @@ class PumpConfig:
                 *("pause_grace_s", "gc_force_after_days", "takeover_after_s", "leave_grace_s"),
                 "scrub_every_days",
             )
-            if (
-                name.endswith(("_s", "_days", "_bytes", "_bytes_max"))
-                and value <= 0
-                and not may_be_zero
-            ):
-                raise out_of_range(name, value, "it must be above zero")
+            is_measured = name.endswith(("_s", "_days", "_bytes", "_bytes_max"))
+            if is_measured and (value < 0 or (value == 0 and not may_be_zero)):
+                hint = "it must not be negative" if may_be_zero else "it must be above zero"
+                raise out_of_range(name, value, hint)
         if 0 != self.gc_force_after_days < self.gc_days:
             raise out_of_range("gc_force_after_days", self.gc_force_after_days, "at least gc-days")
         if self.max_message_bytes > _GRPC_MESSAGE_BYTES_END:

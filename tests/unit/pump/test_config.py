@@ -43,6 +43,11 @@ def test_every_setting_is_a_flag() -> None:
         (["--addr", "0.0.0.0:8250"], "advertise-addr.*cannot connect to 0.0.0.0"),
         (["--gc-days", "0"], "gc-days is 0.0.*above zero"),
         (["--txn-timeout-s", "0s"], "txn-timeout-s is 0.0"),
+        (["--scrub-every-days", "-1"], "scrub-every-days is -1.0.*not be negative"),
+        (
+            ["--copies", "2", "--storage-segment-bytes-max", "4 GiB"],
+            "with copies it must be at most",
+        ),
         (["--max-message-bytes", "3 GiB"], "gRPC carries less than 2 GiB"),
         (["--gc-day", "3"], "did you mean --gc-days"),
         (["--resolver-kind", "tikv"], "resolver.kind is 'tikv'.*needs pd-address"),
