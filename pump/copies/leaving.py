@@ -86,7 +86,7 @@ class Leaving:
         return found
 
     def _is_kept(self, node_id: str, entry: LogEntry) -> bool:
-        listed = (entry.primary, *entry.replicas, *entry.eligible)
+        listed = entry.copies_known
         return node_id in self._followed.names() and self._disk in {copy.disk for copy in listed}
 
     def _why_kept(self, node_id: str, entry: LogEntry) -> str:

@@ -70,7 +70,7 @@ class OtherDisks:
     def _in_order(self, node_id: str) -> list[Disk]:
         entry, disks = self._around.entry(node_id), dict(self._around.disks())
         disks.pop(self._around.disk, None)
-        listed = () if entry is None else (entry.primary, *entry.replicas, *entry.eligible)
+        listed = () if entry is None else entry.copies_known
         first = [disks.pop(copy.disk) for copy in listed if copy.disk in disks]
         return [*first, *(disk for _, disk in sorted(disks.items()))]
 

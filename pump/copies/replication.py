@@ -355,7 +355,7 @@ class Replication:
     def absent(self) -> list[str]:
         """Return the Pumps that are listed with a copy of the own log, and do not run now."""
         entry = self._logs.get(self._node_id)
-        copies = () if entry is None else (entry.primary, *entry.replicas, *entry.eligible)
+        copies = () if entry is None else entry.copies_known
         gone = (c.pump for c in copies if c.disk not in (self._disk, *self._disks))
         return sorted(set(gone))
 
@@ -392,7 +392,7 @@ class Replication:
         assert self.followed is not None
         folder = self._config.data_dir
         if former_since(folder) != entry.since:
-            listed = (entry.primary, *entry.replicas, *entry.eligible)
+            listed = entry.copies_known
             if self._disk in {copy.disk for copy in listed}:
                 return
             try:

@@ -107,7 +107,7 @@ class Cluster:
         entry = self.entry_of(pump)
         if entry is None:
             return ()
-        copies = (entry.primary, *entry.replicas, *entry.eligible)
+        copies = entry.copies_known
         # On its own machine there may be a copy beside the folder that it was displaced from.
         others = [c for c in copies if c.pump != pump or c in entry.replicas]
         return [c.pump for c in others if entry.may_claim(c.disk)]
@@ -123,8 +123,7 @@ class Cluster:
         return [
             node_id
             for node_id, entry in sorted(found.items())
-            if node_id != pump
-            and pump in {c.pump for c in (entry.primary, *entry.replicas, *entry.eligible)}
+            if node_id != pump and pump in {c.pump for c in entry.copies_known}
         ]
 
     def __exit__(self, *error: object) -> None:

@@ -82,5 +82,5 @@ class LogCopies:
 
 
 def _whole(entry: LogEntry) -> set[str]:
-    copies = (entry.primary, *entry.replicas, *entry.eligible)
+    copies = entry.copies_known
     return {copy.disk for copy in copies if entry.may_claim(copy.disk)}

@@ -60,6 +60,11 @@ class LogEntry:
         """True when enough disks are listed for anything to be acknowledged."""
         return 1 + len(self.replicas) >= self.copies_min
 
+    @property
+    def copies_known(self) -> tuple[Copy, ...]:
+        """The primary, the replicas and the eligible disks."""
+        return (self.primary, *self.replicas, *self.eligible)
+
     def replica(self, disk: str) -> Copy | None:
         """Return the listed replica on a disk."""
         return next((copy for copy in self.replicas if copy.disk == disk), None)
@@ -163,7 +168,7 @@ class LogEntry:
                 needed=_number(fields, "needed"),
                 since=_number({"since": 0, **fields}, "since"),
             )
-            disks = [c.disk for c in (entry.primary, *entry.replicas, *entry.eligible)]
+            disks = [c.disk for c in entry.copies_known]
             if len(set(disks)) < len(disks):
                 raise ValueError("a disk is listed twice")
         except (ValueError, TypeError, KeyError) as error:

@@ -257,7 +257,7 @@ class _KeepsTheEpoch(Claim):
 
 class _KnowsPumpsOnly(Claim):
     def _may_claim(self, entry: LogEntry) -> bool:
-        copies = (entry.primary, *entry.replicas, *entry.eligible)
+        copies = entry.copies_known
         return any(copy.pump == self._copy.pump for copy in copies)
 
     def _claimed(self, entry: LogEntry) -> LogEntry:

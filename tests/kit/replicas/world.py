@@ -333,7 +333,7 @@ class World:
         self.missed -= {copy.disk for copy in after.replicas if before.replica(copy.disk) is None}
 
     def heirs(self, entry: LogEntry) -> set[str]:
-        copies = (entry.primary, *entry.replicas, *entry.eligible)
+        copies = entry.copies_known
         return {copy.disk for copy in copies if entry.may_claim(copy.disk)}
 
     def step_down(self, machine: Machine, action: m.StepDown, piece: Piece | None) -> None:
@@ -654,7 +654,7 @@ class World:
 
     def whole_disks(self, entry: LogEntry) -> list[str]:
         """Return the disks that an entry calls whole, as far as they are not lost."""
-        copies = (entry.primary, *entry.replicas, *entry.eligible)
+        copies = entry.copies_known
         return [c.disk for c in copies if c.first <= entry.needed and self.disk_of(c) is not None]
 
     def disk_of(self, copy: Copy) -> Disk | None:
@@ -699,7 +699,7 @@ class World:
         if changed is not None and not changed:
             return
         entry = self.store.entry
-        for copy in (entry.primary, *entry.replicas, *entry.eligible):
+        for copy in entry.copies_known:
             disk = self.disk_of(copy)
             if disk is not None and (changed is None or int(copy.pump[5:]) in changed):
                 self.check_copy(entry, copy, disk)
@@ -752,7 +752,7 @@ class World:
 
     def suspect_rightly(self) -> None:
         entry = self.store.entry
-        for copy in (entry.primary, *entry.replicas, *entry.eligible):
+        for copy in entry.copies_known:
             if self.disk_of(copy) is not None and entry.may_claim(copy.disk):
                 machine = self.machines[int(copy.pump[5:])]
                 if machine.primary is None:

@@ -216,7 +216,7 @@ class Pump(Process):
         """Begin the log again in an empty folder, once no one needs the former one."""
         world, entry = self.world, displaced.found[0]
         if not isinstance(displaced, Former):
-            listed = (entry.primary, *entry.replicas, *entry.eligible)
+            listed = entry.copies_known
             if self.own.disk not in {copy.disk for copy in listed}:
                 self.machine.former_since = entry.since
             if self.machine.former_since == entry.since:

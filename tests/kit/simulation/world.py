@@ -244,7 +244,7 @@ class World:
         return True
 
     def _whole_disks(self, entry: LogEntry) -> list[str]:
-        copies = (entry.primary, *entry.replicas, *entry.eligible)
+        copies = entry.copies_known
         return [c.disk for c in copies if c.first <= entry.needed and self._disk_of(c.disk)]
 
     def supervise(self) -> None:
