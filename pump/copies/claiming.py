@@ -114,8 +114,7 @@ def claim(
             actions = attempt.swapped(entries.swap(node_id, action.revision, action.entry))
         else:
             found = _read(entries, node_id)
-            is_out = former_since is not None and found[0].since <= former_since
-            if is_out or not found[0].may_claim(own.disk):
+            if is_out_of(found[0], former_since) or not found[0].may_claim(own.disk):
                 raise Displaced(node_id, found)
             if chain.links[0].epoch < found[0].since:
                 raise Former(node_id, found)
@@ -139,6 +138,14 @@ def begin_again(
         raise Retryable(f"{LOGS}{node_id} has changed", code=Code.LOG_DISPLACED)
     _listed_again()
     return again
+
+
+def is_out_of(entry: LogEntry, former_since: int | None) -> bool:
+    """Return whether a folder is no part of a log: it was noted as out of the one that began then.
+
+    Where such a disk is listed, that is for the copy beside the folder.
+    """
+    return former_since is not None and entry.since <= former_since
 
 
 def refuse_older(own: Copy, chain: Chain, entry: LogEntry, others: Iterable[Donor]) -> None:

@@ -50,6 +50,7 @@ from pump.copies.claiming import (
     Wanted,
     begin_again,
     claim,
+    is_out_of,
     refuse_older,
 )
 from pump.copies.followed_logs import COPIES_FOLDER, Copies
@@ -314,11 +315,11 @@ class Replication:
         if not self._disk:
             return None
         chain = Chain(Link(*link) for link in storage.log.links())
+        former = None if self.is_guest else former_since(self._config.data_dir)
         found = self._entries.read(self._node_id)
-        if found is not None:
+        if found is not None and not is_out_of(found[0], former):
             with self._others.of(self._node_id) as others:
                 refuse_older(self._own, chain, found[0], others)
-        former = None if self.is_guest else former_since(self._config.data_dir)
         claimed = claim(
             *(self._entries, self._node_id, self._own, chain, self._wanted), former_since=former
         )

@@ -18,6 +18,7 @@ from pump.copies.claiming import (
     Wanted,
     begin_again,
     claim,
+    is_out_of,
     refuse_older,
 )
 from pump.replicas.chain import Chain, Link
@@ -99,7 +100,11 @@ def test_a_folder_that_is_out_of_a_log_never_claims_it_for_the_copy_beside_it() 
         with pytest.raises(Displaced):
             claim(entries, "pump-1", OWN, chain(6), TWO, former_since=2)
         assert entry_of(entries) == entry
-    entries = listed(copied.begun_again(OWN, 2, 2))
+    assert is_out_of(copied, 2)  # So it is not held against the log, which is longer.
+    again = copied.begun_again(OWN, 2, 2)
+    assert not is_out_of(again, 2)
+    assert not is_out_of(copied, None)
+    entries = listed(again)
     with pytest.raises(Former):
         claim(entries, "pump-1", OWN, chain(6), TWO, former_since=2)
     assert claim(entries, "pump-1", OWN, chain(7), TWO, former_since=2) is not None
