@@ -105,7 +105,7 @@ class Shipping:
         self._entries = entries
         self._lines = lines._replace(
             epoch=lambda: self._primary.entry.epoch,
-            is_well=lambda: self._stuck_s() <= STUCK_AFTER_S or self._is_full,
+            is_well=lambda: not self._is_stuck or self._is_full,
             acknowledged=lambda: self.acknowledged,
         )
         self._recruits = recruits

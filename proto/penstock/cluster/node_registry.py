@@ -266,12 +266,13 @@ class Registry:
 
     def put(self, kind: NodeKind, status: NodeStatus) -> None:
         """Publish a node's status, over whatever was there."""
-        put = self._etcd.transactions.put(_prefix(kind) + status.node_id, status.to_json())
+        key, text = _prefix(kind) + status.node_id, status.to_json()
         if kind is NodeKind.PUMP:
+            put = self._etcd.transactions.put(key, text)
             self._do_guarded(put, f"the status of {status.node_id} is not published")
             return
         with etcd_errors(self._etcd):
-            self._etcd.put(_prefix(kind) + status.node_id, status.to_json())
+            self._etcd.put(key, text)
 
     def _do_guarded(self, operation: Any, problem: str) -> None:
         """Do something in etcd unless another Pump has the log; raise `Retryable` then."""
