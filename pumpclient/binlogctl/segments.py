@@ -19,11 +19,12 @@ from google_crc32c import value
 from penstock.codes import Code
 from penstock.errors import Corrupt, NeedsOperator
 from penstock.log.files import File, Files, OsFiles
-from penstock.log.frame import HEADER_SIZE, MAGIC, Header, decode_header
+from penstock.log.frame import HEADER_SIZE, decode_header
 from penstock.log.segment import (
     BEGIN,
     BrokenAt,
     Segment,
+    headers,
     open_segment,
     segment_name,
     walk,
@@ -31,7 +32,6 @@ from penstock.log.segment import (
 )
 
 _NAME = re.compile(r"(\d{6,})\.seg")
-_CHUNK_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ def _frames(file: File, segment: Segment, end: int, is_last: bool) -> Iterator[F
                 yield Stored(segment.path, offset, frame.payload)
                 place = frame.end
         except BrokenAt as broken:
-            following = _following(file, broken.offset + 1, end, segment.seed)
+            following = headers(file, broken.offset + 1, end, segment.seed)
             resume, header = next(following, (end, None))
             proven = not is_last or (header is not None and header.synced > broken.offset)
             if not proven and not any(h.synced > broken.offset for _, h in following):
@@ -183,21 +183,3 @@ def _frames(file: File, segment: Segment, end: int, is_last: bool) -> Iterator[F
                 return
             yield Damage(segment.path, broken.offset, resume, broken.what)
             place = resume
-
-
-def _following(file: File, begin: int, end: int, seed: int) -> Iterator[tuple[int, Header]]:
-    """Yield what proves to be a frame's header from `begin` on, whatever lies between."""
-    while begin < end:
-        chunk = file.read(begin, min(_CHUNK_BYTES, end - begin))
-        if not chunk:
-            return
-        at = chunk.find(MAGIC)
-        while at >= 0:
-            head = chunk[at : at + HEADER_SIZE]
-            if len(head) < HEADER_SIZE:
-                head = file.read(begin + at, HEADER_SIZE)
-            header = decode_header(head, 0, offset=begin + at, seed=seed)
-            if header is not None:
-                yield begin + at, header
-            at = chunk.find(MAGIC, at + 1)
-        begin += max(1, len(chunk) - len(MAGIC) + 1)

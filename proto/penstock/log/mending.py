@@ -25,8 +25,8 @@ from google_crc32c import value
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError
 from penstock.log.files import Readable
-from penstock.log.frame import HEADER_SIZE, MAGIC, Header, decode_header
-from penstock.log.segment import BEGIN, BLOCK_BYTES, CHUNK_BYTES, BrokenAt, Head, blocks, walk
+from penstock.log.frame import HEADER_SIZE, Header, decode_header
+from penstock.log.segment import BEGIN, BLOCK_BYTES, BrokenAt, Head, blocks, headers, walk
 
 _STEP_BYTES = 8 << 20
 """How much is asked for at once; more only for a frame that is larger."""
@@ -132,7 +132,7 @@ def is_header(data: bytes, seed: int) -> bool:
 
 def next_frame(file: Readable, begin: int, end: int, seed: int) -> int | None:
     """Return the first offset from `begin` on where a whole frame is that ends before `end`."""
-    for offset, header in _headers(file, begin, end, seed):
+    for offset, header in headers(file, begin, end, seed):
         payload = offset + HEADER_SIZE
         if payload + header.length <= end and (
             value(file.read(payload, header.length)) == header.payload_crc
@@ -143,7 +143,7 @@ def next_frame(file: Readable, begin: int, end: int, seed: int) -> int | None:
 
 def proven_end(file: Readable, size: int, seed: int) -> int:
     """Return up to where the headers in a file say that it was on the disk."""
-    return max((header.synced for _, header in _headers(file, BEGIN, size, seed)), default=0)
+    return max((header.synced for _, header in headers(file, BEGIN, size, seed)), default=0)
 
 
 def mend(
@@ -240,21 +240,3 @@ def _compare(own: bytes, offset: int, patch: Patch, seed: int) -> None:
                 hint="keep a copy of both files, and report it as a defect",
                 code=Code.SEGMENT_DAMAGED,
             )
-
-
-def _headers(file: Readable, begin: int, end: int, seed: int) -> Iterator[tuple[int, Header]]:
-    """Yield every place from `begin` on where a header is that is made for it."""
-    while begin < end:
-        chunk = file.read(begin, min(CHUNK_BYTES, end - begin))
-        at = chunk.find(MAGIC)
-        while at >= 0:
-            data = chunk[at : at + HEADER_SIZE]
-            if len(data) < HEADER_SIZE:
-                data = file.read(begin + at, HEADER_SIZE)
-            header = decode_header(data, 0, offset=begin + at, seed=seed)
-            if header is not None:
-                yield begin + at, header
-            at = chunk.find(MAGIC, at + 1)
-        if len(chunk) < len(MAGIC):
-            return
-        begin += len(chunk) - len(MAGIC) + 1

@@ -49,6 +49,7 @@ from penstock.log.frame import (
     MAGIC,
     SEED_BITS,
     Frame,
+    Header,
     decode_header,
 )
 
@@ -419,20 +420,25 @@ def last_frame_end(file: Readable, before: int, seed: int) -> int:
 
 def _was_synced(file: File, place: int, size: int, seed: int) -> bool:
     """Return whether a later frame says that the bytes at `place` were on the disk before it."""
-    begin = place + 1
-    while begin < size:
-        chunk = file.read(begin, CHUNK_BYTES)
+    return any(header.synced > place for _, header in headers(file, place + 1, size, seed))
+
+
+def headers(file: Readable, begin: int, end: int, seed: int) -> Iterator[tuple[int, Header]]:
+    """Yield every place from `begin` on where a frame's header is, whatever lies between."""
+    while begin < end:
+        chunk = file.read(begin, min(CHUNK_BYTES, end - begin))
         at = chunk.find(MAGIC)
         while at >= 0:
-            head = chunk[at : at + HEADER_SIZE]
-            if len(head) < HEADER_SIZE:
-                head = file.read(begin + at, HEADER_SIZE)
-            header = decode_header(head, 0, offset=begin + at, seed=seed)
-            if header is not None and header.synced > place:
-                return True
+            data = chunk[at : at + HEADER_SIZE]
+            if len(data) < HEADER_SIZE:
+                data = file.read(begin + at, HEADER_SIZE)
+            header = decode_header(data, 0, offset=begin + at, seed=seed)
+            if header is not None:
+                yield begin + at, header
             at = chunk.find(MAGIC, at + 1)
-        begin += max(1, len(chunk) - len(MAGIC) + 1)
-    return False
+        if len(chunk) < len(MAGIC):
+            return
+        begin += len(chunk) - len(MAGIC) + 1
 
 
 def _rewrite(file: File, begin: int, end: int) -> None:
