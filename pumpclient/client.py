@@ -24,6 +24,7 @@ from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.oracle.client import open_oracle
 from penstock.oracle.cluster_id import find_cluster_id
+from penstock.schema.ddl_context import DdlContext
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import Binlog, BinlogType, Origin
 from pumpclient.ddl import DdlExecutor
@@ -138,7 +139,12 @@ class PumpClient:
         return Transaction(self._session, schema, prewrite_key, origin)
 
     def execute_ddl(
-        self, sql: str, schema: str | None = None, *, origin: Origin | None = None
+        self,
+        sql: str,
+        schema: str | None = None,
+        *,
+        origin: Origin | None = None,
+        context: DdlContext | None = None,
     ) -> list[int]:
         """Execute a DDL statement and return the commit timestamps of its jobs.
 
@@ -148,12 +154,14 @@ class PumpClient:
         durable and decided. An IF [NOT] EXISTS without effect returns an empty list.
         With an `origin` it is done once, however often it is asked for: when the last DDL of the
         same source is not before it, nothing happens and the list is empty. Such a statement must
-        come to one job: DROP TABLE a, b is for the caller to split. Raises `NeedsOperator` for what
-        cannot be done, `Retryable` when it did not happen but may work later, `OutcomeUnknown` when
-        no one could be asked.
+        come to one job: DROP TABLE a, b is for the caller to split. `context` is the session that
+        the statement ran in elsewhere; without it literals are in UTC, old rows are converted
+        strictly, and the current time is that of the commit timestamp. Raises `NeedsOperator` for
+        what cannot be done, `Retryable` when it did not happen but may work later, `OutcomeUnknown`
+        when no one could be asked.
         """
         self._check_open()
-        return self._ddl.execute(sql, schema, origin)
+        return self._ddl.execute(sql, schema, origin, context)
 
     def last_ddl_origin(self, source: str) -> Origin | None:
         """Return the origin of the last DDL that `source` passed on, None before the first."""

@@ -39,6 +39,7 @@ from penstock.cluster.history import DdlHistory, Guard
 from penstock.codes import Code
 from penstock.ddl import plan_ddl
 from penstock.errors import NeedsOperator, Retryable
+from penstock.schema.ddl_context import DdlContext
 from penstock.schema.model import PUBLIC, DdlJob
 from penstock.wire.binlog import Binlog, BinlogType, Origin
 from pumpclient.delivery.payload import WholePrewrite
@@ -64,7 +65,13 @@ class DdlExecutor:
         # The History object knows one held lock; threads of this client take their turns first.
         self._one_at_a_time = threading.Lock()
 
-    def execute(self, sql: str, schema: str | None, origin: Origin | None = None) -> list[int]:
+    def execute(
+        self,
+        sql: str,
+        schema: str | None,
+        origin: Origin | None = None,
+        context: DdlContext | None = None,
+    ) -> list[int]:
         """Execute one statement and return the `finished_ts` of its jobs, none for a no-op.
 
         Raises `NeedsOperator` for what cannot be planned, `Retryable` when it surely did not
@@ -78,7 +85,7 @@ class DdlExecutor:
                 log.info("%s of %s is in the history: %s", origin.place, origin.source, sql)
                 return []
             catalog = self._session.schemas.catalog()
-            jobs = plan_ddl(sql, schema, catalog, lambda: self._history.next_ids(1))
+            jobs = plan_ddl(sql, schema, catalog, lambda: self._history.next_ids(1), context)
             if not jobs:
                 return []
             if origin is not None:

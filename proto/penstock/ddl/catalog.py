@@ -26,7 +26,14 @@ from penstock.codes import Code
 from penstock.ddl.successors import adopted
 from penstock.ddl.tables.default_values import is_now
 from penstock.errors import NeedsOperator
-from penstock.schema.model import ColumnInfo, DdlJob, DdlType, SchemaInfo, TableInfo
+from penstock.schema.model import (
+    ColumnInfo,
+    DdlJob,
+    DdlType,
+    MysqlType,
+    SchemaInfo,
+    TableInfo,
+)
 from penstock.ts import physical_ms
 
 WITHOUT_EFFECT = frozenset({27, 28, 30, 31, *range(49, 60), 68, 69, 70})
@@ -361,11 +368,18 @@ def settled(job: DdlJob, before: TableInfo, after: TableInfo) -> TableInfo:
 
 
 def _moment(job: DdlJob, column: ColumnInfo, known: str | None) -> str:
-    return known if known is not None and not is_now(known) else moment_text(job, column.decimal)
+    if known is not None and not is_now(known):
+        return known
+    return moment_text(job, column.decimal, in_utc=column.tp is MysqlType.TIMESTAMP)
 
 
-def moment_text(job: DdlJob, decimals: int) -> str:
-    """Return the time at which a job finished, in UTC, as MySQL prints it."""
-    moment = _EPOCH + timedelta(milliseconds=physical_ms(job.finished_ts))
+def moment_text(job: DdlJob, decimals: int, *, in_utc: bool) -> str:
+    """Return the time that a job's CURRENT_TIMESTAMP was, as MySQL prints it.
+
+    It is in UTC, or in the time zone of the job's session.
+    """
+    moment = None if job.context is None else job.context.shown(in_utc=in_utc)
+    if moment is None:
+        moment = _EPOCH + timedelta(milliseconds=physical_ms(job.finished_ts))
     text = moment.strftime("%Y-%m-%d %H:%M:%S.%f")
     return text[: len(text) - 6 + decimals] if decimals else text[:-7]

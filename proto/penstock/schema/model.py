@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import IntEnum, IntFlag
 
+from penstock.schema.ddl_context import DdlContext
 from penstock.wire.binlog import Origin
 
 
@@ -314,7 +315,7 @@ class DdlJob:
     `finished_ts` is the `commit_ts` of its binlog. `tables` holds (schema name, table) for jobs
     that leave several tables changed; `table` is the one table of the usual job; for
     TRUNCATE `table_id` is the old table and `table` the new one. `origin` is where a DDL was made
-    that is only passed on.
+    that is only passed on, and `context` the session that it ran in there.
 
     A TiDB's job finishes after its binlog was committed, and `start_ts` is when it was asked for.
     Of its `tables` only the schemas' ids may be known: `schema_ids`, one for each.
@@ -334,6 +335,7 @@ class DdlJob:
     table: TableInfo | None = None
     tables: tuple[tuple[str, TableInfo], ...] = ()
     origin: Origin | None = None
+    context: DdlContext | None = None
     start_ts: int = 0
     schema_ids: tuple[int, ...] = ()
 

@@ -8,10 +8,12 @@
 
 A name is written twice: as given (`O`) and in lower case (`L`). The default of a BIT column is a
 decimal number to us and base64 of its bytes in the JSON. `origin` is ours ({source, epoch, file,
-position, gtid}), and `table_schemas`, beside the job's fields: schema names of the
-`MultipleTableInfos`; of TiDB's own RENAME TABLES the ids of the schemas are in `raw_args`. So are a
-table's `constants` ours, which only a task gets. A field that is absent has a default; one of
-another type makes the whole `Malformed`. The columns of a view have the type 0.
+position, gtid}), and `context` (`ddl_context`), and `table_schemas`, beside the job's fields:
+schema names of the `MultipleTableInfos`; of TiDB's own RENAME TABLES the ids of the schemas are in
+`raw_args`. So are a table's `constants` ours, which only a task gets. A TiDB's job has the mode and
+the zone of its session in `reorg_meta` where it rewrites rows, else nowhere. A field that is absent
+has a default; one of another type makes the whole `Malformed`. The columns of a view have the type
+0.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from typing import Any
 
 from penstock.codes import Code
 from penstock.errors import Malformed
+from penstock.schema.ddl_context import ROUNDS, DdlContext, modes_of, offset_text
 from penstock.schema.model import (
     PUBLIC,
     ColumnFlag,
@@ -171,6 +174,8 @@ def job_to_json(job: DdlJob) -> Json:
         written["start_ts"] = job.start_ts
     if job.schema_ids:
         written["raw_args"] = [[], list(job.schema_ids)]
+    if job.context is not None:
+        written["context"] = job.context.to_json()
     return written | ({"origin": origin_to_json(job.origin)} if job.origin else {})
 
 
@@ -196,9 +201,26 @@ def job_from_json(fields: Mapping[str, Any]) -> DdlJob:
             table=_table(binlog["TableInfo"]) if binlog.get("TableInfo") else None,
             tables=tuple(zip(schemas, tables, strict=True)),
             origin=origin_from_json(fields["origin"]) if fields.get("origin") else None,
+            context=_context(fields),
             start_ts=number(fields, "start_ts"),
             schema_ids=_schema_ids(fields, len(tables)),
         )
+
+
+def _context(fields: Mapping[str, Any]) -> DdlContext | None:
+    """Return the session that a job carries: ours, or what a TiDB says of one that fills rows."""
+    if fields.get("context") is not None:
+        return DdlContext.from_json(fields["context"])
+    said = fields.get("reorg_meta") or {}
+    location = said.get("location") or {}
+    name, offset_s = text(location, "name"), number(location, "offset")
+    zone = offset_text(offset_s) if offset_s else "+00:00" if name == "UTC" else name
+    mode = said.get("sql_mode")
+    context = DdlContext(
+        time_zone=None if zone in ("", "Local", "SYSTEM") else zone,
+        sql_mode=None if mode is None else modes_of(int(mode)) | {ROUNDS},
+    )
+    return None if context == DdlContext() or not said else context
 
 
 def _schema_ids(fields: Mapping[str, Any], count: int) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from penstock.ddl.catalog import Catalog
 from penstock.ddl.syntax.lexer import Source, quote_name, quote_path
 from penstock.ddl.syntax.statements import Edit, Statement, TableRef, edited
 from penstock.errors import NeedsOperator
+from penstock.schema.ddl_context import DdlContext
 from penstock.schema.model import DdlJob, SchemaInfo, TableInfo
 
 
@@ -22,11 +23,13 @@ class Jobs:
         default_schema: str | None,
         catalog: Catalog,
         next_id: Callable[[], int],
+        context: DdlContext | None = None,
     ) -> None:
         self.source = source
         self.default_schema = default_schema
         self.catalog = catalog
         self.next_id = next_id
+        self.context = context
         self.jobs: list[DdlJob] = []
 
     def emit(self, type_: int, owner: SchemaInfo, query: str, **fields: object) -> None:
@@ -38,6 +41,7 @@ class Jobs:
             schema_name=owner.name,
             query=query,
             schema_version=self.catalog.version + 1,
+            context=self.context,
         )
         job = replace(job, **fields)  # type: ignore[arg-type]
         self.catalog.apply(job)

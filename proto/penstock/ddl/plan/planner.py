@@ -52,19 +52,25 @@ from penstock.ddl.syntax.statements import (
 )
 from penstock.ddl.tables.table_builder import create_table, emptied
 from penstock.errors import NeedsOperator
+from penstock.schema.ddl_context import DdlContext
 from penstock.schema.model import DdlJob, DdlType, SchemaInfo, TableInfo
 
 
 def plan_ddl(
-    sql: str, default_schema: str | None, catalog: Catalog, next_id: Callable[[], int]
+    sql: str,
+    default_schema: str | None,
+    catalog: Catalog,
+    next_id: Callable[[], int],
+    context: DdlContext | None = None,
 ) -> list[DdlJob]:
     """Return the jobs that `sql` comes to, none if IF [NOT] EXISTS makes it come to nothing.
 
-    `catalog` stays as it is; `finished_ts` is the caller's to fill in. What cannot be followed, and
-    what MySQL would refuse, raises NeedsOperator; nothing is planned then.
+    `catalog` stays as it is; `finished_ts` is the caller's to fill in. `context` is the session
+    that the statement ran in elsewhere, None for one of our own. What cannot be followed, and what
+    MySQL would refuse, raises NeedsOperator; nothing is planned then.
     """
     source, statements = parse(sql)
-    plan = _Plan(source, default_schema, catalog.copy(), next_id)
+    plan = _Plan(source, default_schema, catalog.copy(), next_id, context)
     for statement in statements:
         plan.add(statement)
     return plan.jobs

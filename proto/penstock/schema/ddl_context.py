@@ -1,0 +1,117 @@
+"""DDL context: what the result of a DDL depends on beside its text, as it was upstream.
+
+    {"moment_us": int, "time_zone": str, "offset_s": int, "sql_mode": [str], "variables": {…}}
+
+    moment_us   when the statement began, as its session saw it: what CURRENT_TIMESTAMP was
+    time_zone   an offset from UTC such as +08:00, or a name such as Europe/Berlin; never SYSTEM
+    offset_s    seconds east of UTC of that zone at that moment, for who lacks the zone
+    sql_mode    its modes by name, those included that the job's text no longer depends on
+    variables   others by their names in MySQL and MariaDB
+
+A job has none where a writer of ours made the DDL. Then the moment is the job's `finished_ts`, and
+literals are in UTC and read strictly. What a session does not say is as it is without one.
+
+MySQL and TiDB round a fraction of a second that a type has no room for, MariaDB cuts it off; each
+has a mode for the other way. Here only `ROUNDS` says so, on each server.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from typing import Any
+from zoneinfo import ZoneInfo
+
+ROUNDS, CUTS = "TIME_ROUND_FRACTIONAL", "TIME_TRUNCATE_FRACTIONAL"
+
+_MODES = (
+    "REAL_AS_FLOAT", "PIPES_AS_CONCAT", "ANSI_QUOTES", "IGNORE_SPACE", "IGNORE_BAD_TABLE_OPTIONS",
+    "ONLY_FULL_GROUP_BY", "NO_UNSIGNED_SUBTRACTION", "NO_DIR_IN_CREATE", "POSTGRESQL", "ORACLE",
+    "MSSQL", "DB2", "MAXDB", "NO_KEY_OPTIONS", "NO_TABLE_OPTIONS", "NO_FIELD_OPTIONS", "MYSQL323",
+    "MYSQL40", "ANSI", "NO_AUTO_VALUE_ON_ZERO", "NO_BACKSLASH_ESCAPES", "STRICT_TRANS_TABLES",
+    "STRICT_ALL_TABLES", "NO_ZERO_IN_DATE", "NO_ZERO_DATE", "ALLOW_INVALID_DATES",
+    "ERROR_FOR_DIVISION_BY_ZERO", "TRADITIONAL", "NO_AUTO_CREATE_USER", "HIGH_NOT_PRECEDENCE",
+    "NO_ENGINE_SUBSTITUTION", "PAD_CHAR_TO_FULL_LENGTH",
+)  # fmt: skip
+"""By their bits, which MySQL, MariaDB and TiDB share up to the 32nd."""
+
+_OFFSET = re.compile(r"([+-])(\d{1,2}):(\d{2})")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DdlContext:
+    """The session of one DDL; None stands for what is not known of it."""
+
+    moment_us: int | None = None
+    time_zone: str | None = None
+    offset_s: int = 0
+    sql_mode: frozenset[str] | None = None
+    variables: tuple[tuple[str, str], ...] = ()
+    """In the order of their names, so that equal sessions are equal."""
+
+    def shown(self, *, in_utc: bool) -> datetime | None:
+        """Return what CURRENT_TIMESTAMP was, or the same moment in UTC; None if not known."""
+        if self.moment_us is None:
+            return None
+        offset_us = 0 if in_utc else self.offset_s * 1_000_000
+        return _EPOCH + timedelta(microseconds=self.moment_us + offset_us)
+
+    def zone(self) -> tzinfo | None:
+        """Return the time zone, UTC where none is known, None where this machine lacks it."""
+        return UTC if self.time_zone is None else zone_named(self.time_zone)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON's values, without what is not known."""
+        written: dict[str, Any] = {}
+        if self.moment_us is not None:
+            written["moment_us"] = self.moment_us
+        if self.time_zone is not None:
+            written["time_zone"] = self.time_zone
+        if self.offset_s:
+            written["offset_s"] = self.offset_s
+        if self.sql_mode is not None:
+            written["sql_mode"] = sorted(self.sql_mode)
+        if self.variables:
+            written["variables"] = dict(self.variables)
+        return written
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> DdlContext:
+        """Read what `to_json` wrote; another shape raises ValueError, TypeError or the like."""
+        modes = fields.get("sql_mode")
+        moment = fields.get("moment_us")
+        zone = fields.get("time_zone")
+        variables = fields.get("variables") or {}
+        return cls(
+            moment_us=None if moment is None else int(moment),
+            time_zone=None if zone is None else str(zone),
+            offset_s=int(fields.get("offset_s", 0)),
+            sql_mode=None if modes is None else frozenset(map(str, modes)),
+            variables=tuple(sorted((str(name), str(value)) for name, value in variables.items())),
+        )
+
+
+def zone_named(name: str) -> tzinfo | None:
+    """Return the zone of an offset such as +08:00 or a name; None for what is neither here."""
+    match = _OFFSET.fullmatch(name)
+    if match is not None:
+        offset = timedelta(hours=int(match[2]), minutes=int(match[3]))
+        return timezone(-offset if match[1] == "-" else offset)
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        return None
+
+
+def offset_text(seconds: int) -> str:
+    """Return an offset from UTC as servers write it."""
+    minutes = abs(seconds) // 60
+    return f"{'-' if seconds < 0 else '+'}{minutes // 60:02}:{minutes % 60:02}"
+
+
+def modes_of(bits: int) -> frozenset[str]:
+    """Return the modes of an sql_mode's number that all servers number alike."""
+    return frozenset(name for bit, name in enumerate(_MODES) if bits >> bit & 1)
