@@ -604,9 +604,10 @@ class Code(Enum):
     INDEX_DAMAGED = (
         3007,
         "A Pump's index is damaged, or has another format.",
-        "The Pump does not start, or stops. No binlog is lost: the index is made from the log.",
-        "Stop the Pump, remove the folder of the index that the line names (not the log), and start"
-        " it: it reads the log and makes the index again.",
+        "No binlog is lost. A Pump that starts deletes the index and builds it from the log; a Pump"
+        " that runs cannot serve the damaged part.",
+        "If the Pump runs, restart it: it builds the index from the log. If the damage returns, check"
+        " the disk.",
     )
     INDEX_AWAY = (
         3008,

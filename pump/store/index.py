@@ -10,6 +10,8 @@ little-endian. A position is segment u32, offset u64, length u32.
     "s" segment u32     ts u64: the largest timestamp that still needs this segment
     "h"                 the head: all of the log before it is indexed; part of every batch
     "k"                 from where to replay, see `checkpoint.py`
+    "f"                 the place of a checkpoint, written before the flush that it needs
+    "n"                 the same place, written after that flush, together with "k"
     "g"                 what is purged, see `Purge`
 
 A Commit's entry carries its Prewrite's position: a pull looks nothing up, and does not meet the
@@ -19,14 +21,21 @@ LevelDB is not synced batch by batch. When the machine dies, it may lose more th
 it does not sync the log of a table in memory before it begins the next one. So the place from
 where a restart replays is not that of the last batch, but that of the last `flush`, after which
 everything before it is in synced tables.
+
+LevelDB does not notice a MANIFEST that lost its last records: it opens an earlier state, and the
+newer tables are not part of it. So "n" must not be above "f": else the flush is lost.
+
+A start deletes a damaged index and builds it from the log (`recovery.py`). Damage that only a read
+finds, while the Pump runs, leaves the file `DAMAGED` in the folder for the next start.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import re
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,6 +64,9 @@ _PREWRITES = frozenset((TAKEN, ROLLED_BACK))
 _NOWHERE = (0, 0, 0)
 _CHUNK_ENTRIES = 512
 _TS_END = 1 << 64
+_DAMAGED = "DAMAGED"
+_OF_FILES = re.compile(r"Invalid argument|\.(ldb|sst): No such file")
+"""How LevelDB reports a table file that is cut or empty, or that is missing when it is read."""
 _FAKES_PASSED_MAX = 1_000_000
 """Read in about two seconds."""
 
@@ -85,7 +97,8 @@ Entry = tuple[int, int, Position, Position]
 class Batch:
     """Entries that are written together."""
 
-    def __init__(self, db: plyvel.DB) -> None:
+    def __init__(self, db: plyvel.DB, path: Path) -> None:
+        self._path = path
         self._batch = db.write_batch()
         self._put = self._batch.put
 
@@ -109,7 +122,7 @@ class Batch:
 
     def write(self) -> None:
         """Write all entries, or none; raise `Retryable` or `Corrupt`. May be called again."""
-        with _errors("writing the index"):
+        with _errors(self._path):
             self._batch.write()
 
 
@@ -129,7 +142,11 @@ class Index:
             raise Corrupt(
                 str(path), 0, "the index has lost its file CURRENT", code=Code.INDEX_DAMAGED
             )
-        with _errors(str(path)):
+        if (path / _DAMAGED).exists():
+            raise Corrupt(
+                str(path), 0, "the index was found damaged by a read", code=Code.INDEX_DAMAGED
+            )
+        with _errors(path):
             self._db = plyvel.DB(
                 str(path),
                 create_if_missing=is_new,
@@ -141,7 +158,7 @@ class Index:
 
     def batch(self) -> Batch:
         """Return an empty batch."""
-        return Batch(self._db)
+        return Batch(self._db, self.path)
 
     def head(self) -> Place | None:
         """Return the place before which all was indexed at some time, None in a new index."""
@@ -150,16 +167,25 @@ class Index:
 
     def checkpoint(self) -> Checkpoint | None:
         """Return from where to replay, None in a new index; raise `Corrupt`."""
+        flushed, needed = self._get(b"f"), self._get(b"n")
+        if needed is not None and (flushed is None or _HEAD.unpack(flushed) < _HEAD.unpack(needed)):
+            raise Corrupt(
+                str(self.path), 0, "the index has lost its last tables", code=Code.INDEX_DAMAGED
+            )
         value = self._get(b"k")
         return None if value is None else unpack_checkpoint(value, str(self.path))
 
     def flush(self, checkpoint: Checkpoint) -> None:
         """Bring all entries to the disk, then remember that `checkpoint` holds."""
-        with _errors("writing the index"):
+        with _errors(self.path):
+            place = _HEAD.pack(*checkpoint.pointer)
+            self._db.put(b"f", place)
             # Compacting a range that is empty does nothing but write out the tables in memory.
             self._db.compact_range(start=b"\xff\xfe", stop=b"\xff\xff")
             _compacted()
-            self._db.put(b"k", pack_checkpoint(checkpoint))
+            with self._db.write_batch() as batch:
+                batch.put(b"k", pack_checkpoint(checkpoint))
+                batch.put(b"n", place)
             _flushed()
 
     def purge(self) -> Purge:
@@ -169,7 +195,7 @@ class Index:
 
     def set_purge(self, purge: Purge) -> None:
         """Remember durably what is about to be purged."""
-        with _errors("writing the index"):
+        with _errors(self.path):
             self._db.put(b"g", _PURGE.pack(*purge), sync=True)
             _purge_noted()
 
@@ -219,7 +245,7 @@ class Index:
         After very many fake ones it stops and returns where it got to, which is above.
         """
         with (
-            _errors(str(self.path)),
+            _errors(self.path),
             self._db.iterator(start=b"c", stop=b"d", reverse=True, verify_checksums=True) as rows,
         ):
             ts = 0
@@ -247,26 +273,26 @@ class Index:
         self._db.close()
 
     def _delete(self, keys: Sequence[bytes]) -> int:
-        with _errors("writing the index"), self._db.write_batch() as batch:
+        with _errors(self.path), self._db.write_batch() as batch:
             for key in keys:
                 batch.delete(key)
         return len(keys)
 
     def _get(self, key: bytes) -> bytes | None:
-        with _errors(str(self.path)):
+        with _errors(self.path):
             value: bytes | None = self._db.get(key, verify_checksums=True)
         return value
 
     def _rows(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         with (
-            _errors(str(self.path)),
+            _errors(self.path),
             self._db.iterator(start=begin, stop=end, verify_checksums=True) as rows,
         ):
             yield from rows
 
     def _last(self, begin: bytes, end: bytes) -> int:
         with (
-            _errors(str(self.path)),
+            _errors(self.path),
             self._db.iterator(
                 start=begin, stop=end, include_value=False, reverse=True, verify_checksums=True
             ) as keys,
@@ -275,12 +301,15 @@ class Index:
         return int.from_bytes(key[1:], "big") if key else 0
 
 
-@contextmanager
-def _errors(doing: str) -> Iterator[None]:
+@contextlib.contextmanager
+def _errors(path: Path) -> Iterator[None]:
     try:
         yield
-    except plyvel.CorruptionError as error:
-        what = f"the index is damaged: {error} (stop the Pump, remove the folder, start it again)"
-        raise Corrupt(doing, 0, what, code=Code.INDEX_DAMAGED) from error
     except plyvel.Error as error:
-        raise Retryable(f"{doing}: {error}", code=Code.INDEX_AWAY) from error
+        text = str(error)
+        if not isinstance(error, plyvel.CorruptionError) and not _OF_FILES.search(text):
+            raise Retryable(f"the index {path}: {error}", code=Code.INDEX_AWAY) from error
+        with contextlib.suppress(OSError):
+            (path / _DAMAGED).touch(mode=0o600)
+        what = f"the index is damaged: {error} (restart the Pump: it builds the index from the log)"
+        raise Corrupt(str(path), 0, what, code=Code.INDEX_DAMAGED) from error

@@ -2,7 +2,8 @@
 
 Start-up, step by step:
 
-    1  open the index; a damaged one is removed, since the log can rebuild it
+    1  open the index; damage found in it now or later makes it be deleted, once, and these steps
+       start over: the log can rebuild it
     2  open the log; the index says how far it was durable, the rest of its last file is checked
        frame by frame, and a torn end is cut
     3  finish a garbage collection that a crash interrupted
@@ -72,6 +73,7 @@ _batch_entered = failpoints.point("pump.open.batch_entered")
 _replayed = failpoints.point("pump.open.replayed")
 
 SET_ASIDE_FOLDER = "given-up"
+INDEX_FOLDER = "index"
 _BATCH_RECORDS = 4096
 _PROGRESS_EVERY_S = 2.0
 _ROLLBACK = int(BinlogType.ROLLBACK)
@@ -136,32 +138,40 @@ def recover(
 
     Segments that are missing are an error unless `config` declares them lost.
     """
+    shutil.rmtree(_set_aside(folder), ignore_errors=True)  # A crash left it.
+    is_rebuilt = False
     while True:
         try:
             return _recover(folder, config, files, on_progress, now_ms)
         except MissingSegments as missing:
             _abandon(folder, missing, files, accepted_ts=config.accept_loss_up_to_ts)
+        except Corrupt as error:
+            if error.code is not Code.INDEX_DAMAGED or is_rebuilt:
+                raise
+            log.warning("%s; rebuilding it from the log", error)
+            _delete_index(folder, files)
+            is_rebuilt = True
 
 
 def _recover(
     folder: Path, config: StorageConfig, files: Files, on_progress: Progress, now_ms: int
 ) -> Recovered:
-    index, head, checkpoint = _open_index(folder / "index", config)
+    index = _open_index(folder, config)
     _index_opened()
     try:
         try:
-            segments = _open_log(folder, config, files, head)
+            segments = _open_log(folder, config, files, index.head())
         except CutShort as short:
             if config.sync_log:
                 raise
             log.warning("%s: lost in a crash, as sync-log is off; rebuilding the index", short)
             index.close()
-            shutil.rmtree(folder / "index")
-            index, head, checkpoint = _open_index(folder / "index", config)
-            segments = _open_log(folder, config, files, head)
+            _delete_index(folder, files)
+            index = _open_index(folder, config)
+            segments = _open_log(folder, config, files, None)
         _log_opened()
         try:
-            found = _replay(folder, index, segments, checkpoint, on_progress, now_ms)
+            found = _replay(folder, index, segments, index.checkpoint(), on_progress, now_ms)
             found.ledger.open_max = config.open_prewrites_max
             return found
         except BaseException:
@@ -172,29 +182,23 @@ def _recover(
         raise
 
 
-def _open_index(path: Path, config: StorageConfig) -> tuple[Index, Place | None, Checkpoint | None]:
-    for is_new in (False, True):
-        try:
-            index = Index(
-                path,
-                write_buffer_bytes=config.index_write_buffer_bytes,
-                cache_bytes=config.index_cache_bytes,
-            )
-        except Corrupt as error:
-            if is_new:
-                raise
-            log.warning("%s; rebuilding it from the log", error)
-            shutil.rmtree(path)
-            continue
-        try:
-            return index, index.head(), index.checkpoint()
-        except Corrupt as error:
-            index.close()
-            if is_new:
-                raise
-            log.warning("%s; rebuilding it from the log", error)
-            shutil.rmtree(path)
-    raise AssertionError("the second turn returns or raises")
+def _open_index(folder: Path, config: StorageConfig) -> Index:
+    return Index(
+        folder / INDEX_FOLDER,
+        write_buffer_bytes=config.index_write_buffer_bytes,
+        cache_bytes=config.index_cache_bytes,
+    )
+
+
+def _delete_index(folder: Path, files: Files) -> None:
+    """Delete the index; a crash in between leaves none, and never a part of it."""
+    (folder / INDEX_FOLDER).rename(_set_aside(folder))
+    files.sync_folder(folder)
+    shutil.rmtree(_set_aside(folder), ignore_errors=True)
+
+
+def _set_aside(folder: Path) -> Path:
+    return folder / f"{INDEX_FOLDER}.damaged"
 
 
 def _open_log(folder: Path, config: StorageConfig, files: Files, head: Place | None) -> Segments:
@@ -281,7 +285,8 @@ def _abandon(folder: Path, missing: MissingSegments, files: Files, *, accepted_t
         os.rename(folder / "log" / name, aside / name)
     for changed in (aside, folder / "log", folder):
         files.sync_folder(changed)
-    shutil.rmtree(folder / "index", ignore_errors=True)
+    if (folder / INDEX_FOLDER).exists():
+        _delete_index(folder, files)
     log.error(
         "%s, as accepted: the binlogs in (%d, %d] are lost, and no one who lacks any up to %d can"
         " pull from here any more; %d older segments are set aside in %s",

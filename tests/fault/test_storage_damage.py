@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
+import plyvel
 import pytest
 
-from penstock.errors import Corrupt
+from penstock.errors import Corrupt, Retryable
 from penstock.log.segment import segment_name
 from penstock.log.segments import Segments
 from pump.store.storage import Storage
@@ -196,17 +198,28 @@ def test_a_damaged_index_never_changes_the_stream(tmp_path: Path, flushed: bool)
             data[offset] ^= 0x04
             damaged.write_bytes(data)
             found = stream_of(tmp_path / "pump", files.after_kill())
-            if isinstance(found, Corrupt):
+            if isinstance(found, Corrupt):  # A read of the running Pump found it.
                 assert found.path == str(tmp_path / "pump" / "index")
-            else:
-                assert found == EXPECTED, f"{name}, offset {offset}"
+                found = stream_of(tmp_path / "pump", files.after_kill())
+            assert found == EXPECTED, f"{name}, offset {offset}"
     put_index(tmp_path / "pump", None)
     storage = opened(tmp_path / "pump", files.after_kill())
     assert index_dump(storage) == dump
     storage.close()
 
 
-def test_any_missing_file_of_the_index_is_made_good(tmp_path: Path) -> None:
+_DAMAGES: dict[str, Callable[[Path], object]] = {
+    "missing": Path.unlink,
+    "empty": lambda path: path.write_bytes(b""),
+    "zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+}
+
+
+@pytest.mark.parametrize("damage", _DAMAGES)
+def test_a_damaged_file_of_the_index_makes_a_start_build_it_again(
+    tmp_path: Path, damage: str
+) -> None:
     files = MemoryFiles()
     storage = filled(tmp_path / "pump", files)
     storage.flush()
@@ -216,8 +229,32 @@ def test_any_missing_file_of_the_index_is_made_good(tmp_path: Path) -> None:
     put_index(tmp_path / "pump", tmp_path / "copy")
     for name in [path.name for path in _index_files(tmp_path / "pump")]:
         put_index(tmp_path / "pump", tmp_path / "copy")
-        (tmp_path / "pump" / "index" / name).unlink()
+        _DAMAGES[damage](tmp_path / "pump" / "index" / name)
         assert stream_of(tmp_path / "pump", files.after_kill()) == [*EXPECTED, (2000, 2001)], name
+
+
+def test_damage_that_only_a_read_finds_is_left_to_the_next_start(tmp_path: Path) -> None:
+    files = MemoryFiles()
+    storage = filled(tmp_path / "pump", files)
+    storage.flush()
+    die(storage)
+    index = tmp_path / "pump" / "index"
+    (index / "DAMAGED").touch()
+    assert stream_of(tmp_path / "pump", files.after_kill()) == EXPECTED
+    assert not (index / "DAMAGED").exists()
+
+
+def test_a_disk_that_does_not_give_the_index_is_waited_for_and_nothing_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = MemoryFiles()
+    die(filled(tmp_path / "pump", files))
+    error = plyvel.IOError(b"IO error: 000005.ldb: Input/output error")
+    with monkeypatch.context() as patched:
+        patched.setattr(plyvel, "DB", Mock(side_effect=error))
+        with pytest.raises(Retryable, match="Input/output"):
+            opened(tmp_path / "pump", files.after_kill())
+    assert (tmp_path / "pump" / "index" / "CURRENT").exists()
 
 
 def test_a_log_from_another_pump_is_not_taken_for_ours(tmp_path: Path) -> None:
