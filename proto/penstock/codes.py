@@ -606,7 +606,7 @@ class Code(Enum):
         "A Pump's index is damaged, or has another format.",
         "No binlog is lost. A Pump that starts deletes the index and builds it from the log; a Pump"
         " that runs cannot serve the damaged part.",
-        "If the Pump runs, restart it: it builds the index from the log. If the damage returns, check"
+        "Restart a Pump that runs: it builds the index from the log. If the damage returns, check"
         " the disk.",
     )
     INDEX_AWAY = (

@@ -15,6 +15,7 @@ from penstock.ddl.syntax.statements import Edit, Flavor, ForeignEdit, TableRef, 
 from penstock.errors import NeedsOperator
 
 NAME_CHARS_MAX = 64
+_SPACES = " \t\n\v\f\r"
 COMMENT_MAX, TABLE_COMMENT_MAX = 1024, 2048
 """Characters; a server whose sql_mode is lax cuts what is longer, any other refuses it."""
 _RAW = {Kind.HEX: ValueKind.HEX, Kind.BITS: ValueKind.BITS}
@@ -126,7 +127,8 @@ class Cursor:
             self.fail("a name (reserved words need backticks)")
         if token.kind not in (Kind.WORD, Kind.QUOTED):
             self.fail("a name")
-        if not token.text or len(token.text) > NAME_CHARS_MAX or token.text.endswith(" "):
+        is_padded = token.text[-1:] in _SPACES
+        if not token.text or len(token.text) > NAME_CHARS_MAX or is_padded:
             raise NeedsOperator(
                 f"{token.text!r} is no valid name",
                 hint=f"names have 1 to {NAME_CHARS_MAX} characters and no space at the end",

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from penstock.codes import Code
 from penstock.ddl.catalog import Catalog
+from penstock.ddl.plan.new_names import check_file_name
 from penstock.ddl.syntax.lexer import Source, quote_name, quote_path
 from penstock.ddl.syntax.statements import Edit, Statement, TableRef, edited
 from penstock.errors import NeedsOperator
@@ -99,12 +100,14 @@ class Jobs:
         return schema, table
 
     def check_free(self, schema: SchemaInfo, name: str, unless_id: int = 0) -> None:
-        """Raise NeedsOperator if the schema has a table of that name, and it is not this one.
+        """Raise NeedsOperator if the schema has another table of that name, or servers cannot.
 
         Names that differ in letter case only count as one: they would be on many servers.
         """
         found = self.catalog.table(schema.name, name)
-        if found is not None and found.id != unless_id:
+        if found is None:
+            check_file_name(name)
+        elif found.id != unless_id:
             raise NeedsOperator(
                 f"table {schema.name}.{found.name} exists",
                 hint="drop it or choose another name",

@@ -28,6 +28,7 @@ from penstock.ddl.parse.parser import parse
 from penstock.ddl.parse.views import check_view
 from penstock.ddl.plan.alter_jobs import AlterPlan, emit_altered, other_table, plan_alter
 from penstock.ddl.plan.jobs import Jobs, named, qualified
+from penstock.ddl.plan.new_names import check_file_name, check_new_names
 from penstock.ddl.rewrite.explicit_collations import implied_edits, option_edits, own_column_edits
 from penstock.ddl.syntax.lexer import quote_name
 from penstock.ddl.syntax.statements import (
@@ -70,6 +71,7 @@ def plan_ddl(
     MySQL would refuse, raises NeedsOperator; nothing is planned then.
     """
     source, statements = parse(sql)
+    check_new_names(source, catalog)
     plan = _Plan(source, default_schema, catalog.copy(), next_id, context)
     for statement in statements:
         plan.add(statement)
@@ -131,6 +133,7 @@ class _Plan(Jobs):
                 hint="choose another name",
                 code=Code.DDL_EXISTS,
             )
+        check_file_name(statement.name)
         charset, collate = resolve(statement.charset, ("utf8mb4", "utf8mb4_bin"))
         schema = SchemaInfo(
             id=self.next_id(), name=statement.name, charset=charset, collate=collate
