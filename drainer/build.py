@@ -28,7 +28,7 @@ from drainer.cluster.membership import Membership
 from drainer.cluster.server import Front
 from drainer.counters import Counters
 from drainer.data_dir import Home
-from drainer.ddl.follower import DdlFollower, NotedJobs
+from drainer.ddl.follower import DdlFollower, NotedJobs, with_way_out
 from drainer.ddl.job_source import JobSource, open_job_source
 from drainer.ddl.starting_schema import (
     SnapshotFile,
@@ -445,12 +445,14 @@ def build_pipeline(
         whole_ts=checkpoint.applying_ts if config.strategy in ("merge", "events") else 0,
         origins=checkpoint.origins,
     )
+    way_out = functools.partial(with_way_out, flags=config.as_flags)
     follower = DdlFollower(
         schemas,
         stream.fetch_job,
         overrides=schema.overrides,
         ignored_ts=config.ignored_ts,
         route=selection.route,
+        way_out=way_out,
     )
     source = Source(
         merger=stream.merger,
@@ -458,6 +460,7 @@ def build_pipeline(
         pumps=stream.feed,
         schemas=schemas,
         follow_ddl=follower.follow,
+        way_out=way_out,
         relay=stream.relay,
         fetching=stream.fetching,
     )

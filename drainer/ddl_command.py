@@ -7,7 +7,8 @@
     drainer ddl undo <commit_ts>                take an override back, while its DDL is to come
 
 The settings, after the command, are those that the Drainer itself is started with (`--config`,
-`--etcd-urls`, …): they name its etcd and its downstream. An override is written into the checkpoint
+`--etcd-urls`, …): they name its etcd and its downstream, for which no default stands in. Each
+answer names the downstream. An override is written into the checkpoint
 there, in one transaction, so it is the downstream's: whichever Drainer writes that next has it, and
 one that writes it now reads it before its next commit. Once the checkpoint has passed a DDL that
 was skipped or replaced, `track` takes back into replication, from the checkpoint on, what was left
@@ -43,9 +44,9 @@ from drainer.differences.overrides import (
 from drainer.schema.rules import Moment, StreamRules
 from drainer.schema.tracker import SchemaTracker, Tracked
 from drainer.settings.compat import load_settings
-from drainer.settings.config import DrainerConfig
+from drainer.settings.config import DOWNSTREAM_KEYS, DrainerConfig
 from drainer.sinks.checkpoint import Checkpoint, OverrideChange
-from drainer.sinks.opening import open_sink
+from drainer.sinks.opening import label_of, open_sink
 from drainer.sinks.protocol import Sink
 from penstock.cluster.drainer_runs import run_named
 from penstock.cluster.etcd import EtcdClient, connect
@@ -97,7 +98,7 @@ def _run(verb: str, rest: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
             code=Code.COMMAND_UNKNOWN,
         )
     given, flags = rest[: _ARGUMENTS[verb]], rest[_ARGUMENTS[verb] :]
-    config, _ = load_settings(flags, prog=f"drainer ddl {verb}")
+    config, _ = load_settings(flags, prog=f"drainer ddl {verb}", required=DOWNSTREAM_KEYS)
     commit_ts = _commit_ts(given[0]) if given else 0
     security = Security(config.security)
     etcd = connect(config.etcd_urls, tls=security.etcd_tls)
@@ -106,13 +107,21 @@ def _run(verb: str, rest: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
         sink = open_sink(config.downstream, cluster_id=cluster_id, retry_s_max=_SINK_S_MAX)
         with closing(sink):
             source = open_job_source(config.pd_address, etcd, security.pd_tls)
+            downstream = label_of(config.downstream)
             if verb == "list":
                 state = _read(config, etcd, source, sink)
-                return _list(state), _facts(state)
+                return [f"downstream: {downstream}", *_list(state)], {
+                    "downstream": downstream,
+                    **_facts(state),
+                }
             sql = given[1] if verb == REPLACE else None
             read = partial(_read, config, etcd, source, sink)
             shown = _decided(read, sink, verb, commit_ts, sql)
-            return shown, {"commit_ts": commit_ts, "verb": verb, "messages": shown}
+            facts = {"downstream": downstream, "commit_ts": commit_ts, "verb": verb}
+            return [f"changed in the checkpoint of {downstream}:", *shown], {
+                **facts,
+                "messages": shown,
+            }
 
 
 def _decided(

@@ -188,21 +188,25 @@ class DdlRefused(NeedsOperator):
         self.choices = choices
 
 
-def with_way_out(error: NeedsOperator, commit_ts: int, change: SchemaChange | None) -> DdlRefused:
+def with_way_out(
+    error: NeedsOperator, commit_ts: int, change: SchemaChange | None, *, flags: str = ""
+) -> DdlRefused:
     """Return the error about a DDL with the overrides that let a Drainer continue, safest first.
 
-    `change` is what it did upstream, None when that cannot be tracked.
+    `change` is the DDL's effect upstream, None when it cannot be tracked. `flags` complete each
+    command: they name the Drainer's settings.
     """
+    flags = flags and f" {flags}"
     ways = []
     if change is not None:
-        ways.append(f"`drainer ddl track {commit_ts}`: {track_means()}")
-    ways.append(f'`drainer ddl replace {commit_ts} "<sql>"`: {replace_means()}')
-    ways.append(f"`drainer ddl skip {commit_ts}`: {skip_means(change)}")
+        ways.append(f"`drainer ddl track {commit_ts}{flags}`: {track_means()}")
+    ways.append(f'`drainer ddl replace {commit_ts} "<sql>"{flags}`: {replace_means()}')
+    ways.append(f"`drainer ddl skip {commit_ts}{flags}`: {skip_means(change)}")
     return DdlRefused(
         f"DDL at {commit_ts}: {error.problem}",
         hint=f"{error.hint}; then start the Drainer again. Or override this DDL, and start it then."
-        f" {'. '.join(ways)}. `drainer ddl list` shows this again, `drainer ddl undo {commit_ts}`"
-        " takes an override back",
+        f" {'. '.join(ways)}. `drainer ddl list{flags}` shows this again,"
+        f" `drainer ddl undo {commit_ts}{flags}` takes an override back",
         code=error.code,
         choices=(f"{error.hint}; then start the Drainer again", *ways),
     )

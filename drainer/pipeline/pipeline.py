@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from drainer.batching.planner import DdlStep, LargeStep, Planner, RowsStep, Step
-from drainer.ddl.follower import FollowedDdl, with_way_out
+from drainer.ddl.follower import FollowedDdl, WayOut, with_way_out
 from drainer.differences.left_out import Counts
 from drainer.intake.merger import Merged
 from drainer.pipeline.progress import Progress
@@ -52,7 +52,8 @@ _checkpoint_known = point("drainer.checkpoint_known")
 class Source:
     """Where steps come from; `follow_ddl` returns what becomes of a DDL downstream.
 
-    `fetching` is there where the rows do not come here.
+    `way_out` adds the overrides of a DDL to the error of its run. `fetching` is set if the rows do
+    not pass through the Drainer.
     """
 
     merger: Merge
@@ -60,6 +61,7 @@ class Source:
     pumps: Feed
     schemas: Schemas
     follow_ddl: Callable[[DdlStep], Awaitable[FollowedDdl]]
+    way_out: WayOut = with_way_out
     relay: Relay = field(default_factory=NoRelay)
     fetching: Fetching | None = None
 
@@ -311,7 +313,7 @@ class Pipeline:
         except TakenOver:
             raise  # No decision about the DDL would help.
         except NeedsOperator as error:
-            raise with_way_out(error, ddl.ts or ddl_ts, ddl.upstream) from error
+            raise self._source.way_out(error, ddl.ts or ddl_ts, ddl.upstream) from error
 
     def _note_fetched(self, work: _Work, batch: FetchBatch) -> bool:
         """Count what the task saw, now that it is final; False when nothing is left to apply."""

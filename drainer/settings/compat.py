@@ -10,7 +10,7 @@ What the answers mean is in `penstock.settings.compat`.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from drainer.settings.config import DrainerConfig
@@ -149,11 +149,16 @@ def _one_password(values: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def load_settings(
-    argv: Sequence[str], *, prog: str, env: Mapping[str, str] | None = None
+    argv: Sequence[str],
+    *,
+    prog: str,
+    env: Mapping[str, str] | None = None,
+    required: Collection[str] = (),
 ) -> tuple[DrainerConfig, list[str]]:
     """Return the settings from every source, and the lines for the log about them.
 
-    Exits for --help and --version. Raises `NeedsOperator` for what cannot be.
+    At least one of the `required` keys must be given. Exits for --help and --version. Raises
+    `NeedsOperator` as `read_settings` does.
     """
     translated = translation()
     config = read_settings(
@@ -163,5 +168,6 @@ def load_settings(
         env_prefix=PREFIX,
         env=translated.environment(os.environ if env is None else env),
         rewrite=lambda values: translated.document(_one_password(values)),
+        required=required,
     )
     return config, translated.notes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -18,11 +19,19 @@ from penstock.filters import FilterConfig
 from penstock.node.http_status import OFF
 from penstock.security.tls import SecurityConfig
 from penstock.settings.load import size_bytes
-from penstock.settings.setting import check_address, check_advertised, out_of_range, setting
+from penstock.settings.setting import (
+    check_address,
+    check_advertised,
+    out_of_range,
+    setting,
+    without_password,
+)
 
 _MASTER = re.compile(r"local(\[(\*|[1-9]\d*)(,\s*\d+)?\])?|(spark|k8s|mesos)://\S+|yarn")
 _MEMORY = re.compile(r"[1-9]\d*[kmgtKMGT]")
 _CONF = re.compile(r"spark\.[^\s=]+=.*", re.DOTALL)
+DOWNSTREAM_KEYS = ("sink", "syncer.db-type", "syncer.to")
+"""Settings of which at least one names the downstream."""
 PAYLOADS = ("auto", "driver", "executors")
 
 
@@ -202,6 +211,15 @@ class DrainerConfig:
     syncer: SyncerConfig = field(default_factory=SyncerConfig)
     spark: SparkConfig = field(default_factory=SparkConfig)
     security: SecurityConfig = field(default_factory=SecurityConfig)
+    config_file: Path | None = field(default=None, compare=False)
+
+    @property
+    def as_flags(self) -> str:
+        """The flags with which a command finds this Drainer's etcd and downstream; no password."""
+        if self.config_file is not None:
+            return shlex.join(["--config", str(self.config_file)])
+        sink = without_password(self.downstream)
+        return shlex.join(["--etcd-urls", self.etcd_urls, "--sink", sink])
 
     @property
     def downstream(self) -> str:

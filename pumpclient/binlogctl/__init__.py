@@ -32,7 +32,12 @@ from penstock import __version__
 from penstock.node import command
 from penstock.node.output import add_output
 from pumpclient.binlogctl import dump, lost, moves, nodes, savepoint, scrubbing, steering
-from pumpclient.binlogctl.nodes import connection_options, resolve_node, table_of
+from pumpclient.binlogctl.nodes import (
+    connection_options,
+    resolve_cluster,
+    resolve_node,
+    table_of,
+)
 from pumpclient.binlogctl.spelling import in_our_words
 
 __all__ = ["main", "table_of"]
@@ -46,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for note in call.notes if call else ():
             sys.stderr.write(f"binlogctl: {note}\n")
         arguments = command_parser().parse_args(call.argv if call else argv)
+        resolve_cluster(arguments, has_default=call is not None)
         resolve_node(arguments)
         code: int = arguments.run(arguments)
         return code

@@ -21,7 +21,7 @@ from penstock.cluster.departed_pumps import LostPump
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry, is_live
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
-from penstock.node.output import JSON, TEXT, moment_of, show
+from penstock.node.output import JSON, TEXT, moment_of
 from penstock.pb import penstock_pb2
 from pumpclient.binlogctl.nodes import (
     CALL_S,
@@ -30,6 +30,7 @@ from pumpclient.binlogctl.nodes import (
     call,
     known_node,
     now_ts,
+    show_change,
     time_of,
     tls_of,
 )
@@ -100,7 +101,7 @@ def _lost_pump(arguments: argparse.Namespace) -> int:
             _confirm(arguments, status.node_id)
         except NeedsOperator:
             if arguments.output == JSON:
-                show(arguments, report.facts(is_lost=False), "")
+                show_change(arguments, report.facts(is_lost=False), "")
             raise
         lost = LostPump(
             pump=status.node_id,
@@ -111,7 +112,7 @@ def _lost_pump(arguments: argparse.Namespace) -> int:
         registry.put_lost(lost)
         registry.put(NodeKind.PUMP, replace(status, state=NodeState.OFFLINE))
     text = f"{status.node_id}: lost; Drainers continue without what it held after {lost.after_ts}"
-    show(arguments, report.facts(is_lost=True), text)
+    show_change(arguments, report.facts(is_lost=True), text)
     return 0
 
 

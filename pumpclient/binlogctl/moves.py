@@ -18,9 +18,17 @@ from penstock.cluster.log_entry import LogEntry
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
-from penstock.node.output import TEXT, show
+from penstock.node.output import TEXT
 from penstock.pb import penstock_pb2
-from pumpclient.binlogctl.nodes import CALL_S, Cluster, add_node, call, known_node, tls_of
+from pumpclient.binlogctl.nodes import (
+    CALL_S,
+    Cluster,
+    add_node,
+    call,
+    known_node,
+    show_change,
+    tls_of,
+)
 from pumpclient.binlogctl.steering import add_skipped, add_wait
 
 _TICK_S: Final = 0.25
@@ -67,7 +75,7 @@ def _move_log(arguments: argparse.Namespace) -> int:
                 f"the log of {name} is served by {entry.primary.pump} since epoch {entry.epoch},"
                 f" until every Drainer has all of it; then {name} begins again under its name"
             )
-    show(arguments, facts, text)
+    show_change(arguments, facts, text)
     return 0
 
 
@@ -146,7 +154,7 @@ def _drain(arguments: argparse.Namespace) -> int:
                 progress.wait(f"{name} is not empty")
             state = NodeState.OFFLINE
             text = f"no one needs what {name} has: its machine can be switched off"
-    show(arguments, {"node_id": name, "state": str(state)}, text)
+    show_change(arguments, {"node_id": name, "state": str(state)}, text)
     return 0
 
 
@@ -164,7 +172,7 @@ def _is_drained(arguments: argparse.Namespace, cluster: Cluster, registry: Regis
             code=Code.NODE_STATE,
         )
     text = f"{name} is offline, and no one needs what it has: its machine can be switched off"
-    show(arguments, {"node_id": name, "state": str(NodeState.OFFLINE)}, text)
+    show_change(arguments, {"node_id": name, "state": str(NodeState.OFFLINE)}, text)
     return 0
 
 

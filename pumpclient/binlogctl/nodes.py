@@ -33,6 +33,9 @@ from penstock.ts import compose, physical_ms
 from pumpclient.options import Tls, open_channel
 
 KINDS: Final = {"pump": NodeKind.PUMP, "drainer": NodeKind.DRAINER}
+DEFAULT_ETCD: Final = "127.0.0.1:2379"
+READING: Final = frozenset({"pumps", "drainers", "status", "timestamp", "generate_meta"})
+"""Commands about a cluster that change nothing there."""
 CALL_S: Final = 10.0
 _GC_S: Final = 600.0
 _NODE_HELP = "name of the node, as `pumps` and `drainers` list it"
@@ -71,9 +74,10 @@ def connection_options() -> argparse.ArgumentParser:
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument(
         "--etcd-urls",
-        default=os.environ.get(ETCD_URLS, "127.0.0.1:2379"),
+        default=os.environ.get(ETCD_URLS, ""),
         metavar="HOST:PORT,…",
-        help=f"where etcd listens (default: {ETCD_URLS}, here %(default)s)",
+        help=f"etcd of the cluster (default: {ETCD_URLS}; without it {DEFAULT_ETCD} for a command"
+        " that only reads, and none for a command that changes something)",
     )
     for flag, what in (
         ("--etcd-ssl-ca", "the CA of an etcd at https:// (default: --ssl-ca)"),
@@ -244,7 +248,7 @@ def _trigger_gc(arguments: argparse.Namespace) -> int:
     kind, address = _addressed(arguments, [NodeKind.PUMP])
     request, tls = penstock_pb2.TriggerGcRequest(), tls_of(arguments)
     message = call(kind, address, "TriggerGc", request, _GC_S, tls).message
-    show(arguments, {"address": address, "message": message}, message)
+    show_change(arguments, {"address": address, "message": message}, message)
     return 0
 
 
@@ -308,6 +312,29 @@ def known_node(registry: Registry, kind: NodeKind, node_id: str) -> NodeStatus:
             code=Code.NODE_UNKNOWN,
         )
     return status
+
+
+def resolve_cluster(arguments: argparse.Namespace, *, has_default: bool) -> None:
+    """Make `etcd_urls` the cluster that is meant; raise `NeedsOperator` for a change without it.
+
+    With `has_default`, as in TiDB-Binlog's command, a change has the default that a look has.
+    """
+    is_named = getattr(arguments, "etcd_urls", None) != "" or bool(getattr(arguments, "addr", ""))
+    if is_named:
+        return
+    if not has_default and arguments.command not in READING:
+        raise NeedsOperator(
+            f"{arguments.command} changes a cluster, and none is named",
+            hint=f"name its etcd: --etcd-urls HOST:PORT, or {ETCD_URLS} in the environment",
+            code=Code.COMMAND_ARGUMENT,
+        )
+    arguments.etcd_urls = DEFAULT_ETCD
+
+
+def show_change(arguments: argparse.Namespace, facts: Mapping[str, Any], text: str) -> None:
+    """Print the result of a command that changed something, and in which cluster."""
+    where = arguments.etcd_urls or arguments.addr
+    show(arguments, {"cluster": where, **facts}, f"{text}\ncluster: {where}" if text else "")
 
 
 def tls_of(arguments: argparse.Namespace) -> Tls | None:

@@ -10,9 +10,16 @@ from typing import Any, Final
 from penstock.cluster.node_registry import NodeKind
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
-from penstock.node.output import show
 from penstock.pb import penstock_pb2
-from pumpclient.binlogctl.nodes import CALL_S, Cluster, add_node, call, known_node, tls_of
+from pumpclient.binlogctl.nodes import (
+    CALL_S,
+    Cluster,
+    add_node,
+    call,
+    known_node,
+    show_change,
+    tls_of,
+)
 from pumpclient.binlogctl.steering import add_wait
 
 _TICK_S: Final = 0.5
@@ -39,7 +46,9 @@ def _scrub(arguments: argparse.Namespace) -> int:
     message = call(NodeKind.PUMP, status.host, "Scrub", request, CALL_S, tls).message
     facts: dict[str, Any] = {"node_id": name, "scrub": message}
     if not arguments.wait:
-        show(arguments, facts, f"{name}: {message}; see `binlogctl status {name}` for how it goes")
+        show_change(
+            arguments, facts, f"{name}: {message}; see `binlogctl status {name}` for how it goes"
+        )
         return 0
     details = _ended(arguments, name)
     left = int(details.get("damaged_places", 0))
@@ -52,7 +61,7 @@ def _scrub(arguments: argparse.Namespace) -> int:
             " anything",
             code=Code.SEGMENT_DAMAGED,
         )
-    show(arguments, facts, f"{name}: {details['scrub']}")
+    show_change(arguments, facts, f"{name}: {details['scrub']}")
     return 0
 
 

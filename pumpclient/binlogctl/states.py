@@ -24,9 +24,15 @@ from penstock.cluster.departed_pumps import LastWord
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry, is_live
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
-from penstock.node.output import show
 from penstock.pb import penstock_pb2
-from pumpclient.binlogctl.nodes import CALL_S, call, now_ts, time_of, tls_of
+from pumpclient.binlogctl.nodes import (
+    CALL_S,
+    call,
+    now_ts,
+    show_change,
+    time_of,
+    tls_of,
+)
 
 WATCHED_S: Final = 12.0
 """How long a heartbeat is watched where no oracle answers; it comes every few seconds."""
@@ -69,7 +75,7 @@ def _show(
         "max_commit_ts": status.max_commit_ts,
         "note": note,
     }
-    show(arguments, facts, f"{status.node_id}: {status.state} -> {state}{text}")
+    show_change(arguments, facts, f"{status.node_id}: {status.state} -> {state}{text}")
 
 
 def retire(arguments: argparse.Namespace, registry: Registry, status: NodeStatus) -> int:

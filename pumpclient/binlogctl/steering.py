@@ -14,7 +14,6 @@ from typing import Any, Final
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
-from penstock.node.output import show
 from penstock.pb import penstock_pb2
 from penstock.settings.load import duration_s
 from pumpclient.binlogctl import original_nodes, states
@@ -26,6 +25,7 @@ from pumpclient.binlogctl.nodes import (
     add_node,
     call,
     known_node,
+    show_change,
     tls_of,
 )
 from pumpclient.options import Tls
@@ -86,7 +86,7 @@ def _steer(arguments: argparse.Namespace) -> int:
     text = f"{status.node_id}: {state}"
     if not arguments.wait:
         text += f"; see `binlogctl status {status.node_id}` for how it goes, or add --wait"
-    show(arguments, {"node_id": status.node_id, "state": str(state)}, text)
+    show_change(arguments, {"node_id": status.node_id, "state": str(state)}, text)
     return 0
 
 
@@ -122,7 +122,7 @@ def _hand_over(arguments: argparse.Namespace) -> int:
         _wait_for(arguments, NodeKind.DRAINER, name, NodeState.STANDBY)
         text = f"{name}: {NodeState.STANDBY}; one of {', '.join(takers)} writes in its place"
         facts["state"] = str(NodeState.STANDBY)
-    show(arguments, facts, text)
+    show_change(arguments, facts, text)
     return 0
 
 

@@ -38,9 +38,11 @@ def _run(argv: Sequence[str] | None) -> int:
 
 def load(argv: Sequence[str] | None) -> tuple[argparse.Namespace, str]:
     """Return what the command line says, and the token; raise `NeedsOperator` for what is not."""
+    from pumpclient.binlogctl.nodes import DEFAULT_ETCD
     from pumpclient.console.access import TOKEN_VARIABLE, read_token
 
     arguments = _parser().parse_args(argv)
+    arguments.etcd_urls = arguments.etcd_urls or DEFAULT_ETCD
     check_address("addr", arguments.addr)
     token = read_token(arguments.token_file, os.environ.get(TOKEN_VARIABLE, ""))
     _refuse_unsafe(arguments, has_token=bool(token))

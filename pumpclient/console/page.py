@@ -154,8 +154,8 @@ def login(problem: str = "") -> str:
                                          class_="single"))  # fmt: skip
 
 
-def confirmation(offer: Offer, viewer: Viewer) -> str:
-    """Return what follows from a verb, and the form that confirms it."""
+def confirmation(offer: Offer, viewer: Viewer, etcd_urls: str) -> str:
+    """Return the page with the effects of a verb, its command and the form that confirms it."""
     title = f"{offer.verb} {offer.node_id}?"
     form = tag(
         "form",
@@ -170,7 +170,7 @@ def confirmation(offer: Offer, viewer: Viewer) -> str:
         tag("h1", title),
         tag("p", "This is what follows:"),
         tag("ul", [tag("li", each) for each in offer.consequences], class_="consequences"),
-        tag("p", "The same by hand: ", tag("code", offer.command)),
+        tag("p", "The same by hand: ", tag("code", offer.command(etcd_urls))),
         form,
         class_="single",
     )

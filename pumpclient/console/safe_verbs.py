@@ -13,6 +13,7 @@ only that Drainer needs, is offered, nor `update-…`, `lost-pump`, or `trigger-
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
@@ -46,10 +47,9 @@ class Offer(NamedTuple):
     node_id: str
     consequences: tuple[str, ...]
 
-    @property
-    def command(self) -> str:
-        """The same as it is typed."""
-        return f"penstock ctl {self.verb} {self.node_id}"
+    def command(self, etcd_urls: str) -> str:
+        """Return the whole command that does the same."""
+        return shlex.join(["penstock", "ctl", self.verb, self.node_id, "--etcd-urls", etcd_urls])
 
 
 def offers(state: ClusterState) -> Iterator[Offer]:

@@ -222,7 +222,7 @@ class Console:
         viewer = self._viewer(request)
         if not viewer.may_act:
             raise web.HTTPSeeOther("/login" if self._access.has_token else "/")
-        return _html(page.confirmation(self._offer(request), viewer))
+        return _html(page.confirmation(self._offer(request), viewer, self._arguments.etcd_urls))
 
     async def _do(self, request: web.Request) -> web.StreamResponse:
         await self._acting(request)

@@ -33,7 +33,7 @@ def keys(document: dict[str, Any], prefix: str = "") -> set[str]:
 
 def expected(settings: Any, prefix: str = "") -> set[str]:
     found = set()
-    for field in dataclasses.fields(settings):
+    for field in (each for each in dataclasses.fields(settings) if each.compare):
         key, value = prefix + field.name.replace("_", "-"), getattr(settings, field.name)
         found |= expected(value, key + ".") if dataclasses.is_dataclass(value) else {key}
     return found

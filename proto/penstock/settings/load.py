@@ -11,6 +11,8 @@ that no field has is an error that names the nearest one: a typo must not become
 A variable that begins with the prefix is one too when it is near to a setting's; any other is said
 to be left out, since a container's platform sets variables of its own.
 
+The field `config_file` is not a setting: it gets the absolute path of the TOML file.
+
 Arrays of tables and tables by name are set in the file alone; keys inside are checked likewise:
 
     [[filter.routes]]                             routes: tuple[RouteRule, ...]
@@ -48,6 +50,7 @@ _BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _BYTES |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 _SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 ETCD_URLS = "PENSTOCK_ETCD_URLS"
+_FILE = "config_file"
 _NEAR = 0.75
 """How alike two names are that are taken for one with a typo, of 1."""
 _OF_KUBERNETES = re.compile(r"SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_(TCP|UDP|SCTP).*)?")
@@ -72,7 +75,7 @@ class _Setting:
         return "_".join((prefix, *self.path)).upper()
 
 
-def read_settings(
+def read_settings(  # noqa: PLR0913  -- each has a name at every call.
     cls: type[T],
     argv: Sequence[str] | None = None,
     *,
@@ -80,13 +83,15 @@ def read_settings(
     env_prefix: str,
     env: Mapping[str, str] | None = None,
     rewrite: Callable[[dict[str, Any]], dict[str, Any]] = lambda values: values,
+    required: Collection[str] = (),
 ) -> T:
     """Return `cls` built from every source; exits for --help and --version.
 
-    `rewrite` gets the file's keys, with their sections before them, and may rename them.
+    `rewrite` gets the file's keys, with their sections before them, and may rename them. Of the
+    settings in `required`, or of the sections that it names, at least one must be given.
 
-    Raises `NeedsOperator` for an unknown key, flag or variable, a value of the wrong kind, or a
-    file that cannot be read.
+    Raises `NeedsOperator` for an unknown key, flag or variable, a value of the wrong kind, a
+    required setting that is missing, or a file that cannot be read.
     """
     settings = list(_settings(cls))
     parser = _parser(cls, settings, prog, env_prefix)
@@ -109,7 +114,22 @@ def read_settings(
         given = flags[".".join(setting.path)]
         if given is not None:
             values[setting.path] = _parsed(setting, given, setting.flag)
+    _check_required(values, required, prog)
+    if path:
+        values[_FILE,] = Path(path).absolute()
     return _build(cls, values)
+
+
+def _check_required(
+    values: Collection[tuple[str, ...]], required: Collection[str], prog: str
+) -> None:
+    given = {".".join(map(_kebab, path[:depth])) for path in values for depth in (1, len(path))}
+    if required and given.isdisjoint(required):
+        raise NeedsOperator(
+            f"{prog} needs {', '.join(required)}: none of these settings is given",
+            hint="give the settings of the node itself, after the command: --config FILE, or flags",
+            code=Code.SETTING_MISSING,
+        )
 
 
 def check_variables(env: Mapping[str, str], prefix: str, known: Collection[str]) -> None:
@@ -164,7 +184,7 @@ def _settings(cls: type[Any], path: tuple[str, ...] = ()) -> Iterator[_Setting]:
         if dataclasses.is_dataclass(kind):
             assert isinstance(kind, type)
             yield from _settings(kind, (*path, field.name))
-        else:
+        elif field.name != _FILE:
             yield _Setting((*path, field.name), kind, field)
 
 

@@ -10,7 +10,8 @@ mysql-source revoke PLACE | DB.TABLE           take such an override back
 mysql-source purge inactive | filename | time  relay log files
 
 Each command takes --status-addr HOST:PORT, or --config FILE, with which overrides can also be given
-to a source that is stopped; and -o json. `mysql-source COMMAND --help` says more.
+to a source that is stopped; and -o json. A command that changes a source needs one of them: no
+default stands in, and the answer names the source. `mysql-source COMMAND --help` says more.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ _DECIDES = {
     "replace": "run other statements instead of the one at a place",
     "inject": "run other statements before the one at a place",
 }
-_COMMANDS = ("status", "pause", "resume", *VERBS, "skip-table", "reload", "revoke", "purge")
+_STATUS = "status"
+_COMMANDS = (_STATUS, "pause", "resume", *VERBS, "skip-table", "reload", "revoke", "purge")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -75,8 +77,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         form, arguments = take_output(arguments[1:])
         return check(load(arguments), form)
     if arguments and arguments[0] in _COMMANDS:
+        form, arguments = take_output(arguments)
+        asked = command_parser().parse_args(arguments)
         answer = ask(arguments)
-        write(take_output(arguments)[0], _facts(answer), answer.removesuffix("\n"))
+        facts, text = _facts(answer), answer.removesuffix("\n")
+        if asked.command != _STATUS:
+            changed = asked.config or asked.status_addr or _usual_address()
+            facts, text = {"source": changed, **facts}, f"source {changed}:\n{text}"
+        write(form, facts, text)
         return 0
     return run(load(arguments))
 
@@ -160,8 +168,15 @@ def ask(argv: Sequence[str]) -> str:
     """
     asked = command_parser().parse_args(argv)
     settings = load(["--config", asked.config]) if asked.config else None
-    usual = os.environ.get(f"{ENV_PREFIX}_STATUS_ADDR", _STATUS_ADDR)
+    usual = _usual_address() or (_STATUS_ADDR if asked.command == _STATUS else "")
     at = asked.status_addr or (settings.status_addr if settings else usual)
+    if not at:
+        raise NeedsOperator(
+            f"{PROG} {asked.command} changes a source, and none is named",
+            hint="name it by --status-addr HOST:PORT or --config FILE; its status page and the"
+            " console show the whole command",
+            code=Code.COMMAND_ARGUMENT,
+        )
     try:
         return "".join(_answer(at, *request) for request in _requests(asked))
     except Retryable:
@@ -169,6 +184,10 @@ def ask(argv: Sequence[str]) -> str:
         if settings is None or not edits:
             raise
     return "".join(changed_while_stopped(settings, edit) for edit in edits)
+
+
+def _usual_address() -> str:
+    return os.environ.get(f"{ENV_PREFIX}_STATUS_ADDR", "")
 
 
 def _answer(status_addr: str, method: str, path: str) -> str:
@@ -282,7 +301,9 @@ def command_parser() -> argparse.ArgumentParser:
         prog=PROG, description="Ask a source that runs here, or change one that is stopped."
     )
     shared = argparse.ArgumentParser(add_help=False)
-    shared.add_argument("--status-addr", default="", metavar="HOST:PORT", help=f"{_STATUS_ADDR}")
+    shared.add_argument(
+        "--status-addr", default="", metavar="HOST:PORT", help="where the source's pages are"
+    )
     shared.add_argument("--config", default="", metavar="FILE", help="the source's own settings")
     add_output(shared)
     commands = parser.add_subparsers(dest="command", required=True)

@@ -447,7 +447,7 @@ class SourceService:
         counters.hint, counters.code = getattr(error, "hint", ""), str(code_of(error))
         counters.overrides = ()
         if isinstance(error, Refused):
-            counters.overrides = choices(error, counters.rulings)
+            counters.overrides = choices(error, counters.rulings, flags=self._config.as_flags)
             counters.statement_place = place_text(error.place) if error.place else ""
         if isinstance(error, Corrupt) and Path(error.path).is_relative_to(self._relay_log.dir):
             counters.hint = _DAMAGED_HINT

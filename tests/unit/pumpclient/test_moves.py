@@ -67,7 +67,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 @pytest.fixture
 def ctl(world: World, capsys: pytest.CaptureFixture[str]) -> Ctl:
     def run(*words: str) -> tuple[int, str]:
-        code = main(words)
+        code = main([*words, "--etcd-urls=127.0.0.1:1"])
         printed = capsys.readouterr()
         return code, printed.out + printed.err
 

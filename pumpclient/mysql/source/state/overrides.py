@@ -163,41 +163,45 @@ def table_name(text: str) -> Name:
     return split_name(text, None)
 
 
-def choices(error: Refused, overridden: Collection[str] = ()) -> tuple[str, ...]:
-    """Return what an operator may do about what is refused, the safe one first.
+def choices(
+    error: Refused, overridden: Collection[str] = (), *, flags: str = ""
+) -> tuple[str, ...]:
+    """Return the commands with which an operator may continue, each with its effect, safest first.
 
-    `overridden` are the places with an override: one that does not help can be taken back.
+    `overridden` are the places with an override: one that does not help can be taken back. `flags`
+    complete each command: they name the source.
     """
+    flags = flags and f" {flags}"
     place = place_text(error.place) if error.place is not None else ""
     label = ", ".join(".".join(name) for name in error.tables)
     found = []
     if place in overridden:
-        found.append(f"mysql-source revoke {place}: take back the override of this place")
+        found.append(f"mysql-source revoke {place}{flags}: take back the override of this place")
     if error.is_statement:
         found += [
-            f"mysql-source replace --at {place} 'SQL': run other statements instead, which make"
-            " the same of the table; rows after it are followed only if they do",
-            f"mysql-source inject --at {place} 'SQL': run others first, then this one",
+            f"mysql-source replace --at {place} 'SQL'{flags}: run other statements instead, which"
+            " make the same of the table; rows after it are followed only if they do",
+            f"mysql-source inject --at {place} 'SQL'{flags}: run others first, then this one",
         ]
     found += [
-        f"mysql-source reload {'.'.join(name)}: load this table again from the server, whole, while"
-        " all others continue; downstream it is dropped, created, filled meanwhile, and what cannot"
-        " be followed now is over by then"
+        f"mysql-source reload {'.'.join(name)}{flags}: load this table again from the server,"
+        " whole, while all others continue; downstream it is dropped, created, filled meanwhile, and"
+        " the events that cannot be followed now are before it by then"
         for name in error.tables
     ]
     found += [
-        f"mysql-source skip-table {'.'.join(name)}: leave this table out from here on, counted in"
-        " status and metrics; all others continue, downstream it stays as it is now"
+        f"mysql-source skip-table {'.'.join(name)}{flags}: leave this table out from here on,"
+        " counted in status and metrics; all others continue, downstream it stays as it is now"
         for name in error.tables
     ]
     if place and error.is_statement:
         found.append(
-            f"mysql-source skip --at {place}: leave this one statement out; downstream the table"
-            " stays as it is, and rows that do not fit it stop the source again"
+            f"mysql-source skip --at {place}{flags}: leave this one statement out; downstream the"
+            " table stays as it is, and rows that do not fit it stop the source again"
         )
     elif place:
         found.append(
-            f"mysql-source skip --at {place}: leave out the rows of this one event"
+            f"mysql-source skip --at {place}{flags}: leave out the rows of this one event"
             f"{' of ' + label if label else ''}, counted; downstream they are missing until"
             " penstock verify --repair"
         )

@@ -304,7 +304,8 @@ def test_what_can_be_done_to_a_node_that_is_online_says_what_follows() -> None:
     pausing = offered["pause-pump", "pump-1"]
     assert "Writers use the other one." in pausing.consequences
     assert any("Every Drainer waits for it" in each for each in pausing.consequences)
-    assert pausing.command == "penstock ctl pause-pump pump-1"
+    command = "penstock ctl pause-pump pump-1 --etcd-urls 10.0.0.1:2379"
+    assert pausing.command("10.0.0.1:2379") == command
 
 
 def test_of_the_last_pump_it_is_said_that_writers_then_get_errors() -> None:
