@@ -377,7 +377,7 @@ def test_a_decision_that_does_not_help_is_offered_to_be_taken_back(tmp_path: Pat
         world.ask("resume")
         world.settle()
         assert world.unit is not None
-        assert world.unit.counters.overrides[0].startswith(f"mysql-source revoke {place}:")
+        assert world.unit.counters.overrides[0].startswith(f"mysql-source revoke {place} --")
         world.ask("revoke", place)
         world.finish()
         world.judge()
