@@ -31,7 +31,7 @@ from pump.cluster.membership import Membership, score_now
 from pump.cluster.operator import Operator
 from pump.cluster.resolver import DdlResolver, Resolver, Resolving, TimeoutResolver
 from pump.cluster.retention import Retention
-from pump.cluster.sql_resolver import open_resolver
+from pump.cluster.sql_resolver import open_resolver, split
 from pump.cluster.tikv_resolver import open_tikv_resolver
 from pump.components import Components
 from pump.config import PumpConfig
@@ -223,6 +223,7 @@ def _add_services(components: Components, operator: Operator, cluster_id: int, s
         check_space=storage.check_space,
         copies=components.copies,
         payload_bytes_max=config.max_message_bytes,
+        outboxes={name for name, _ in map(split, config.resolver.url)},
         counters=counters,
     )
     large = LargeWrites(

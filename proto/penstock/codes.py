@@ -702,8 +702,9 @@ class Code(Enum):
     RESOLVER_OUTBOX = (
         3203,
         "A transaction is from an outbox that this Pump does not know.",
-        "The Prewrite stays open, and so the merge waits.",
-        "Add `name=URL` of that outbox to `resolver.url` of every Pump.",
+        "A new Prewrite of it is refused. One that is stored stays open, and the merge waits.",
+        'Set `resolver.kind = "sql"` and add `name=URL` of that outbox to `resolver.url` of every'
+        " Pump.",
     )
 
     # What a Pump refuses of another one that has a copy of its log here.

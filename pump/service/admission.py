@@ -1,8 +1,9 @@
 """Admission: the checks between a payload from the wire and a record for the log.
 
 Checks, in order: the cluster id, the size, the bytes, the Pump's state (Prewrites need `online`;
-Commits and Rollbacks are always taken, or an operator could strand a transaction), the type and
-the timestamps. A binlog whose timestamps are both zero is a client's probe: checked like any
+Commits and Rollbacks are always taken, or an operator could strand a transaction), the type, the
+timestamps, and of an outbox's Prewrite that this Pump knows the database, for it must ask that one
+if the writer dies. A binlog whose timestamps are both zero is a client's probe: checked like any
 other, never stored. Whether a binlog contradicts what is stored already, the storage says.
 """
 
@@ -10,12 +11,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final, Protocol
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 
+from penstock import outbox
 from penstock.cluster.node_registry import NodeState
 from penstock.codes import Code
 from penstock.errors import PenstockError
@@ -33,6 +35,7 @@ _PREWRITE, _COMMIT = int(BinlogType.PREWRITE), int(BinlogType.COMMIT)
 _TYPES = tuple(BinlogType)  # By number; cheaper than calling the enum for every binlog.
 assert [int(tp) for tp in _TYPES] == [0, 1, 2]
 
+_OUTBOX: Final = b"outbox/"
 _COMMON_BYTES = 64 << 10
 """Above, protobuf would copy more than `peek_binlog` costs."""
 
@@ -79,9 +82,12 @@ class Admission:
         state: Callable[[], NodeState],
         check_space: Callable[[], None],
         payload_bytes_max: int,
+        outboxes: Collection[str] = (),
         copies: EnoughCopies | None = None,
         counters: Counters | None = None,
     ) -> None:
+        """`outboxes` are the names of those whose databases this Pump asks; "" is any name."""
+        self._outboxes = frozenset(outboxes)
         self._cluster_id = cluster_id
         self._state = state
         self._check_space = check_space
@@ -120,6 +126,21 @@ class Admission:
             " Drainer with another PD or etcd? It is named once a minute)",
             peer, cluster_id, self._cluster_id,
         )  # fmt: skip
+
+    def check_outbox(self, prewrite_key: bytes) -> None:
+        """Raise `Refused` for the Prewrite of an outbox whose database this Pump cannot ask.
+
+        If its writer died, the Pump would roll back by time what the database has committed.
+        """
+        name = outbox.name_in(prewrite_key)
+        if name is not None and self._outboxes.isdisjoint((name, "")):
+            raise Refused(
+                _Code.INVALID,
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"this Pump does not know the database of the outbox {name!r} (set resolver.kind ="
+                f' "sql" and resolver.url = "{name}=URL" on every Pump)',
+                code=Code.RESOLVER_OUTBOX,
+            )
 
     def check_large(self, size_bytes: int, bytes_max: int) -> None:
         """Raise `Refused` unless a Prewrite in chunks, of that size in all, may come now."""
@@ -163,7 +184,7 @@ class Admission:
                 if tp == _PREWRITE:
                     copies = self._copies
                     is_open = self._state() is _ONLINE and (copies is None or copies.are_enough)
-                    if start_ts > 0 and is_open:
+                    if start_ts > 0 and is_open and not binlog.prewrite_key.startswith(_OUTBOX):
                         fields = (_PREWRITE, start_ts, binlog.commit_ts, payload, IN_ONE)
                         return _new(Record, fields)
                 elif tp == _COMMIT:
@@ -187,11 +208,12 @@ class Admission:
                 code=Code.BINLOG_TOO_LARGE,
             )
         try:
-            tp, start_ts, commit_ts, _ = peek_binlog(payload)
+            tp, start_ts, commit_ts, prewrite_key = peek_binlog(payload)
         except DecodeError as error:
             raise invalid(f"undecodable binlog of {len(payload)} bytes: {error}") from error
         if tp == _PREWRITE:
             self._check_online()
+            self.check_outbox(prewrite_key)
             is_sound = start_ts > 0
         else:
             is_sound = tp == _COMMIT and 0 < start_ts < commit_ts

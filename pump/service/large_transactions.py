@@ -33,7 +33,7 @@ from penstock.log.chunks import (
 from penstock.pb import penstock_pb2 as pb
 from penstock.wire.binlog import BinlogType
 from pump.counters import Counters
-from pump.service.admission import invalid
+from pump.service.admission import Refused, invalid
 from pump.store.record import CHUNK, IN_ONE, ChunkRecord, OutOfSpace, Record
 from pump.store.space import IncomingTransaction
 
@@ -118,6 +118,11 @@ class LargeWrites:
             raise self._refused(
                 f"announced with start_ts {first.start_ts}, but the binlog has {fields.start_ts}"
             )
+        try:
+            self._admission.check_outbox(fields.prewrite_key)
+        except Refused as refused:
+            self._counters.refuse(refused)
+            raise
         return head
 
     def _check_room(self, incoming: IncomingTransaction) -> None:

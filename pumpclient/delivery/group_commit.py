@@ -232,7 +232,7 @@ class GroupWriter:
         if failure.reason is Reason.INVALID:
             return Malformed(
                 text,
-                hint="a smaller bound of group or transaction may help",
+                hint="nothing was written; change what the message names",
                 code=Code.PREWRITE_REFUSED,
             )
         if failure.reason is Reason.CERTIFICATE:

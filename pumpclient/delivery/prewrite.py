@@ -120,7 +120,7 @@ class Prewriter:
         elif failure.reason is Reason.INVALID:
             raise Malformed(
                 f"pump {pump.node_id} refuses a binlog of {len(prewrite)} bytes: {failure.message}",
-                hint="smaller transactions may help",
+                hint="nothing was written; change what the message names",
                 code=Code.PREWRITE_REFUSED,
             )
         elif failure.reason is Reason.CLUSTER_MISMATCH:

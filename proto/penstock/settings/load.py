@@ -75,7 +75,7 @@ class _Setting:
         return "_".join((prefix, *self.path)).upper()
 
 
-def read_settings(  # noqa: PLR0913  -- each has a name at every call.
+def read_settings(
     cls: type[T],
     argv: Sequence[str] | None = None,
     *,

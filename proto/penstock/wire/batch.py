@@ -23,8 +23,9 @@ _COPY_BYTES_MAX = 16 << 10
 
 _INT64_END = 1 << 63
 _TP_MAX = 4
-_BINLOG_CONTENTS = dict.fromkeys((0x22, 0x2A, 0x32, 0x7A))
-"""Tags of prewrite_key, prewrite_value, ddl_query and origin, whose bytes are jumped over."""
+_PREWRITE_KEY, _DDL_JOB_ID = 0x22, 0x38
+_JUMPED_OVER = dict.fromkeys((0x2A, 0x32, 0x7A))
+"""Tags of prewrite_value, ddl_query and origin, whose bytes are jumped over."""
 
 
 def _payloads(tag: bytes, payloads: Sequence[bytes]) -> list[bytes]:
@@ -95,14 +96,16 @@ def encode_pull_piece(commit_ts: int, size_bytes: int, offset: int, data: bytes)
     return b"".join([b"\x1a", encode_uvarint(sum(map(len, parts))), *parts])
 
 
-def peek_binlog(payload: bytes) -> tuple[int, int, int, int]:
-    """Return tp, start_ts, commit_ts and ddl_job_id of a binlog; raise protobuf's `DecodeError`."""
+def peek_binlog(payload: bytes) -> tuple[int, int, int, bytes]:
+    """Return tp, start_ts, commit_ts, prewrite_key of a binlog; raise protobuf's `DecodeError`."""
     if len(payload) >= _BY_HAND_BYTES:
-        numbers = {0x08: 0, 0x10: 0, 0x18: 0, 0x38: 0}
-        if _is_plain(payload, numbers, _BINLOG_CONTENTS) and numbers[0x08] <= _TP_MAX:
-            return numbers[0x08], numbers[0x10], numbers[0x18], numbers[0x38]
+        numbers = {0x08: 0, 0x10: 0, 0x18: 0, _DDL_JOB_ID: 0}
+        keys = list[bytes]()
+        contents = {**_JUMPED_OVER, _PREWRITE_KEY: keys}
+        if _is_plain(payload, numbers, contents) and numbers[0x08] <= _TP_MAX:
+            return numbers[0x08], numbers[0x10], numbers[0x18], keys[-1] if keys else b""
     binlog = binlog_pb2.Binlog.FromString(payload)
-    return binlog.tp, binlog.start_ts, binlog.commit_ts, binlog.ddl_job_id
+    return binlog.tp, binlog.start_ts, binlog.commit_ts, binlog.prewrite_key
 
 
 def _is_plain(

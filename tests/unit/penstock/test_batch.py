@@ -23,7 +23,7 @@ def same_heads(payload: bytes) -> None:
         with pytest.raises(DecodeError):
             batch.peek_binlog(payload)
         return
-    expected = (binlog.tp, binlog.start_ts, binlog.commit_ts, binlog.ddl_job_id)
+    expected = (binlog.tp, binlog.start_ts, binlog.commit_ts, binlog.prewrite_key)
     assert batch.peek_binlog(payload) == expected
 
 

@@ -16,6 +16,7 @@ from penstock.cluster.node_registry import NodeState
 from penstock.codes import Code
 from penstock.errors import Corrupt, NeedsOperator
 from penstock.log.files import Files
+from penstock.outbox import new_key
 from penstock.pb import penstock_pb2, pump_pb2
 from penstock.wire.binlog import Binlog, BinlogType, fake_binlog
 from penstock.wire.codec import decode_binlog, encode_binlog
@@ -327,3 +328,31 @@ def test_no_bytes_make_admission_fail_otherwise_than_by_refusing(payload: bytes)
         assert counters.refused == {"invalid": 1}
     else:
         assert record is None or record.payload is payload
+
+
+@pytest.mark.parametrize("padding", [b"", bytes(70_000)], ids=["small", "above 64 KiB"])
+@pytest.mark.parametrize(
+    ("outboxes", "is_taken"), [((), False), (("blog",), False), (("shop",), True), (("",), True)]
+)
+def test_a_prewrite_of_an_outbox_is_taken_only_by_a_pump_that_can_ask_its_database(
+    outboxes: tuple[str, ...], is_taken: bool, padding: bytes
+) -> None:
+    admission = Admission(
+        cluster_id=1,
+        state=lambda: NodeState.ONLINE,
+        check_space=lambda: None,
+        payload_bytes_max=1 << 20,
+        outboxes=outboxes,
+    )
+    key = new_key("shop")
+    prewrite = Binlog(tp=BinlogType.PREWRITE, start_ts=7, prewrite_key=key, prewrite_value=padding)
+    payload = encode_binlog(prewrite)
+    if is_taken:
+        record = admission.admit(payload)
+        assert record is not None
+        assert record.payload == payload
+    else:
+        with pytest.raises(Refused, match="does not know the database of the outbox 'shop'"):
+            admission.admit(payload)
+    decided = encode_binlog(Binlog(tp=BinlogType.COMMIT, start_ts=7, commit_ts=9, prewrite_key=key))
+    assert admission.admit(decided) is not None, "an outcome is always taken"

@@ -185,7 +185,7 @@ def choices(
         ]
     found += [
         f"mysql-source reload {'.'.join(name)}{flags}: load this table again from the server,"
-        " whole, while all others continue; downstream it is dropped, created, filled meanwhile, and"
+        " whole, while all others continue; downstream it is dropped, created, filled, and"
         " the events that cannot be followed now are before it by then"
         for name in error.tables
     ]
