@@ -212,8 +212,10 @@ class GrpcFront:
             )
         except ssl.SSLError as error:
             log.warning("the TLS handshake of a caller failed: %s", reason_of(error))
+            forget_frames(error)
         except OSError as error:
             log.info("a caller left before its connection was made: %s", error)
+            forget_frames(error)
 
     # Connections, as `_Link` needs it.
 
@@ -468,6 +470,14 @@ def _auth_of(tls: Any) -> Mapping[str, Any]:
 def _admits(interceptor: Any, auth: Mapping[str, Any]) -> bool:
     admits = getattr(interceptor, "admits", None)
     return admits is not None and bool(admits(auth))
+
+
+def forget_frames(error: BaseException) -> None:
+    """Break the cycle of a failed handshake's error and of the frames that asyncio raised it in.
+
+    They hold the handshake's buffers, 256 KiB, until the garbage collector finds them.
+    """
+    error.__traceback__ = None
 
 
 def reason_of(error: ssl.SSLError) -> str:

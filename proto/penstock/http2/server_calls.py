@@ -112,6 +112,7 @@ class ServerCall:
         self._timer: asyncio.TimerHandle | None = None
         self._timeout = timeout
         self.task = self._loop.create_task(self._run())
+        self.task.add_done_callback(self._release)
 
     # What the connection reports.
 
@@ -161,6 +162,10 @@ class ServerCall:
                 raise
         except Exception as error:
             self._report(error)
+
+    def _release(self, task: asyncio.Task[None]) -> None:
+        """Break the cycles with context and task, which the garbage collector would find late."""
+        del self.context, self.task
 
     async def _refuse_http(self, status: bytes, text: str) -> None:
         """Answer with a page of plain text, gRPC's status behind it."""
@@ -326,6 +331,7 @@ class ServerCall:
         self.is_over = True
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
         self.context.run_callbacks()
 
 

@@ -806,8 +806,10 @@ class ServerConnection:
         if isinstance(stream, ServerStream):
             self._load.forget(stream)
             self.owe(stream.all_held())
-            if stream.call is not None:
-                stream.call.close()
+            # Call and stream refer to each other, and the garbage collector runs rarely.
+            call, stream.call = stream.call, None
+            if call is not None:
+                call.close()
         self._note_end()
 
     def _note_end(self) -> None:
@@ -853,6 +855,7 @@ class ServerConnection:
         self._kept.clear()
         for stream_id in list(self.streams):
             self._forget(stream_id)
+        self.on_idle = None
 
 
 def trailers(

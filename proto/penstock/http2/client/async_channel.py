@@ -107,6 +107,7 @@ class AsyncChannel:
         except (OSError, ValueError) as error:
             self._connection.close()
             problem = f"failed to connect to {self._address}: {_why(error)}"
+            error.__traceback__ = None  # With the frames of a failed handshake it is in a cycle.
             raise CallFailed(Outcome(UNAVAILABLE, problem, (), True)) from error
         except BaseException:
             self._connection.close()
@@ -199,6 +200,7 @@ class _Connection(asyncio.Protocol):
             call = stream.user
             assert isinstance(call, AsyncStream)
             if isinstance(what, Outcome):
+                stream.user = None  # They refer to each other, and garbage is collected rarely.
                 call.on_end(what)
             else:
                 call.on_message(what)

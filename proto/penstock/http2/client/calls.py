@@ -76,7 +76,7 @@ class PendingReply:
             if not self._is_over:  # It ended at this very moment, and the reader has still to say.
                 self._wait(None)
         if self._error is not None:
-            raise self._error
+            raise CallFailed(self._error.outcome)  # Raised, its own would be in a cycle with this.
         if self._message is None:
             raise CallFailed(Outcome(UNKNOWN, "the answer has no message"))
         return self._message
@@ -182,7 +182,7 @@ class MessageStream:
         """Wait for the next message; raises `CallFailed` when the call ends with an error."""
         if self._is_over:
             if self._end is not None:
-                raise self._end
+                raise CallFailed(self._end.outcome)  # As in `PendingReply.result`.
             raise StopIteration
         came = self._next()
         if isinstance(came, bytes):

@@ -71,24 +71,24 @@ class CallFailed(grpc.RpcError):  # type: ignore[misc]
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(f"{_STATUS[outcome.status].name}: {outcome.text}")
-        self._outcome = outcome
+        self.outcome = outcome
 
     @property
     def never_reached(self) -> bool:
         """True when the server surely has not seen the call, so that it may be made again."""
-        return self._outcome.never_reached
+        return self.outcome.never_reached
 
     def code(self) -> grpc.StatusCode:
         """Return the status."""
-        return _STATUS[self._outcome.status]
+        return _STATUS[self.outcome.status]
 
     def details(self) -> str:
         """Return the status's text."""
-        return self._outcome.text
+        return self.outcome.text
 
     def trailing_metadata(self) -> Metadata:
         """Return what the server sent with the status."""
-        return metadata_in(self._outcome.metadata)
+        return metadata_in(self.outcome.metadata)
 
 
 class Handler(Protocol):
@@ -111,7 +111,8 @@ class ClientCall:
     ) -> None:
         self._channel = channel
         self.stream = stream
-        self.handler = handler
+        self.handler: Handler | None = handler
+        """None once it knows the end."""
         self.deadline_s = deadline_s
 
     def queue(self, pieces: Sequence[bytes], *, is_last: bool = False) -> None:
@@ -146,7 +147,17 @@ class ClientCall:
             was_open = self._channel._connection.cancel(self.stream)
         if was_open:
             self._channel.flush()
-            self.handler.on_end(CallFailed(Outcome(status.value[0], text or "cancelled")))
+            self.end_with(CallFailed(Outcome(status.value[0], text or "cancelled")))
+
+    def end_with(self, error: CallFailed | None) -> None:
+        """Tell the handler the end, once.
+
+        Stream, call and handler refer to each other until then, and the garbage collector of some
+        processes runs rarely.
+        """
+        handler, self.handler, self.stream.user = self.handler, None, None
+        if handler is not None:
+            handler.on_end(error)
 
     def expire(self) -> None:
         """End the call as one whose deadline is over."""
@@ -390,7 +401,10 @@ class Channel:
             except OSError as error:
                 opened.close()
                 problem = problem or error
-        raise problem or OSError("the host has no address")
+        try:
+            raise problem or OSError("the host has no address")
+        finally:
+            problem = None  # Else the error and this frame refer to each other.
 
     def _shake_hands(self, opened: socket.socket, tls: Tls) -> None:
         self._end = TlsEnd(tls.client_context(), self._host)
@@ -440,11 +454,12 @@ class Channel:
     def _dispatch(self, events: Sequence[Event]) -> None:
         for stream, what in events:
             call = stream.user
-            assert isinstance(call, ClientCall)
+            if not isinstance(call, ClientCall):
+                continue  # Another thread has cancelled it.
             if isinstance(what, Outcome):
-                call.handler.on_end(CallFailed(what) if what.status else None)
-            else:
-                call.handler.on_message(what)
+                call.end_with(CallFailed(what) if what.status else None)
+            elif (handler := call.handler) is not None:
+                handler.on_message(what)
 
     def _tick(self) -> bool:
         """Once a second: end calls that are late, and look whether the server is alive."""
@@ -454,8 +469,9 @@ class Channel:
             streams = self._connection.streams
         for stream in streams:
             call = stream.user
-            assert isinstance(call, ClientCall)
-            if call.deadline_s is not None and call.deadline_s <= now_s:
+            if not isinstance(call, ClientCall) or call.deadline_s is None:
+                continue
+            if call.deadline_s <= now_s:
                 call.expire()
         if self._keepalive_s is None or not streams:
             self._heard_s, self._is_asking = now_s, False
