@@ -92,12 +92,16 @@ def column_type(c: ColumnInfo) -> str:
     return sizes[c.tp]
 
 
+EXPRESSION = "an expression"
+"""A server spells expressions its own way."""
+
+
 def default_text(c: ColumnInfo) -> str | None:
     """The default as MariaDB spells it in information_schema."""
     if c.default is None:
         return None if c.is_not_null or ColumnFlag.AUTO_INCREMENT in c.flag else "NULL"
-    if c.default_is_expr and c.default.startswith("NEXT VALUE FOR "):
-        return f"nextval(`d`.`{c.default.rpartition(' ')[2]}`)"
+    if c.default_is_expr:
+        return EXPRESSION
     if c.default.startswith("CURRENT_TIMESTAMP"):
         fsp = str(c.decimal) if c.decimal else ""
         return f"current_timestamp({fsp})"
@@ -178,12 +182,21 @@ def tracked_indexes(schema: str, table: TableInfo) -> list[tuple[Any, ...]]:
     ]
 
 
+_LITERAL = re.compile(
+    r"'(?:[^'\\]|\\.|'')*'|[-+]?[\d.]+(?:e[-+]?\d+)?|b'[01]*'|NULL|current_timestamp\(\d?\)",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
 def plain_default(text: str | None) -> str | None:
     """Return a default as MariaDB 10.11 shows it; 11.8 shows some binary ones in hex."""
     found = re.fullmatch(r"x'([0-9a-f]*)'", text or "")
     if found is None:
-        return text
+        return text if text is None or _LITERAL.fullmatch(text) else EXPRESSION
     return "'" + bytes.fromhex(found[1]).decode("latin1").replace("\0", "\\0") + "'"
+
+
+_COMPRESSED = re.compile(r" /\*M?!100301 COMPRESSED\*/")
 
 
 def server_columns(connection: Any, where: str) -> list[tuple[Any, ...]]:
@@ -200,7 +213,8 @@ def server_columns(connection: Any, where: str) -> list[tuple[Any, ...]]:
         words = ("auto_increment", "on update", "virtual", "stored")
         key = "PRI" if row[11] == "PRI" else ""
         found = sorted(w for w in words if w in extra)
-        out.append((*row[:8], plain_default(row[8]), found, row[10], key))
+        type_ = _COMPRESSED.sub("", row[4])
+        out.append((*row[:4], type_, *row[5:8], plain_default(row[8]), found, row[10], key))
     return out
 
 
@@ -233,7 +247,9 @@ def differences(ours: list[tuple[Any, ...]], theirs: list[tuple[Any, ...]]) -> l
 
 def compare(connection: Any, tables: Iterable[tuple[str, TableInfo]], where: str) -> list[str]:
     base = [(s, t) for s, t in tables if t.kind == "TABLE"]
-    columns = server_columns(connection, where)
+    # The columns and partitions of SYSTEM_TIME are left out here.
+    bounds = {(s, t.name, name.lower()) for s, t in base for name in t.period}
+    columns = [row for row in server_columns(connection, where) if _plain(row, 3) not in bounds]
     keyed = {row[:2] for row in columns if row[-1]}
     tracked = [
         row for s, t in base for row in tracked_columns(s, t, shows_stand_in=(s, t.name) in keyed)
@@ -241,9 +257,26 @@ def compare(connection: Any, tables: Iterable[tuple[str, TableInfo]], where: str
     indexes = [row for s, t in base for row in tracked_indexes(s, t)]
     assert all(t.partitions is not None for _, t in base)
     partitions = [row for s, t in base for row in tracked_partitions(s, t)]
+    columns = _in_order(columns) if bounds else columns
     out = differences(tracked, columns)
-    out += differences(partitions, server_partitions(connection, where))
-    return out + differences(indexes, server_indexes(connection, where))
+    by_time = {(s, t.name) for s, t in base if t.period and not t.partitions}
+    theirs = [row for row in server_partitions(connection, where) if row[:2] not in by_time]
+    out += differences(partitions, theirs)
+    theirs = [row for row in server_indexes(connection, where) if _plain(row, 4) not in bounds]
+    return out + differences(indexes, theirs)
+
+
+def _plain(row: tuple[Any, ...], name: int) -> tuple[str, str, str]:
+    return row[0], row[1], (row[name] or "").lower()
+
+
+def _in_order(columns: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Number the columns that are left of each table."""
+    out: list[tuple[Any, ...]] = []
+    for row in sorted(columns, key=lambda row: row[:3]):
+        before = out[-1] if out and out[-1][:2] == row[:2] else (*row[:2], 0)
+        out.append((*row[:2], before[2] + 1, *row[3:]))
+    return out
 
 
 SESSION = "SET SESSION foreign_key_checks = 0, time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES'"

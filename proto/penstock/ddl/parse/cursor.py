@@ -145,8 +145,12 @@ class Cursor:
         )
 
     def table_ref(self) -> TableRef:
-        """Read a table's name with or without its schema."""
+        """Read a table's name with or without its schema; after a dot it is the current one's."""
         start = self.token.start
+        if self.take_sign("."):
+            ref = TableRef(None, self.name(follows_dot=True), start, self.last_end)
+            self.refs.append(ref)
+            return ref
         first = self.name()
         if self.take_sign("."):
             ref = TableRef(first, self.name(follows_dot=True), start, self.last_end)

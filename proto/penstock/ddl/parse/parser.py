@@ -174,6 +174,7 @@ def _create_index(cur: Cursor, replaces: bool, start: int) -> Statement | None:
     ref = cur.table_ref()
     cur.waits()
     key = replace(key, parts=key_parts(cur))
+    cur.waits()
     index_options(cur)
     alter_clauses.tuning_options(cur)
     if key.is_over_expression:

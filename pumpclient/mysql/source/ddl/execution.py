@@ -40,11 +40,10 @@ from pumpclient.mysql.translate.statements.ddl_pieces import (
     Translation,
     Translator,
     Verb,
-    is_routine,
     origins_of,
-    skip_reason,
 )
 from pumpclient.mysql.translate.statements.online import Kept, OnlineDdl
+from pumpclient.mysql.translate.statements.server_objects import is_routine, skip_reason
 from pumpclient.mysql.translate.statements.statement_text import (
     phase_to_skip,
     plain_text,
@@ -165,9 +164,10 @@ class Statements:
         """Return a statement's text, and in it all that its session did unasked."""
         variables = statement.query.variables()
         mode = variables.sql_mode or 0
+        rough = statement.query.statement.decode("latin1")
+        if is_routine(rough):
+            return rough  # Skipped, whatever sql_mode and character sets its body was written for.
         written = statement_text(statement.query)
-        if is_routine(written):
-            return written  # Left out, whatever sql_mode its body was written for.
         text = plain_text(written, mode, statement.dialect)
         if not (is_implicit(variables, statement.dialect) and may_hold_timestamps(text)):
             return text

@@ -97,6 +97,7 @@ def _may_rename(words: Sequence[str]) -> bool:
 
 def _named(tokens: Sequence[Token], at: int, schema: str) -> tuple[Name, ...]:
     parts: list[str] = []
+    at += at < len(tokens) and tokens[at].text == "."
     while at < len(tokens) and tokens[at].kind in (Kind.WORD, Kind.QUOTED) and len(parts) < 2:
         parts.append(tokens[at].text)
         if at + 1 >= len(tokens) or tokens[at + 1].text != ".":

@@ -31,39 +31,10 @@ from penstock.errors import NeedsOperator
 from penstock.wire.binlog import Origin
 from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.translate.statements.online import Kept, OnlineDdl
+from pumpclient.mysql.translate.statements.server_objects import skip_reason
 
-_SKIPPED = [
-    (re.compile(pattern, re.IGNORECASE | re.DOTALL), reason)
-    for pattern, reason in (
-        (r"^(SAVEPOINT|RELEASE\s+SAVEPOINT)\b", "no part of it is undone in a binlog"),
-        (r"^(FLUSH|RESET)\b", "it concerns this server only"),
-        (r"^(OPTIMIZE|ANALYZE|REPAIR|CHECK)\s+(NO_WRITE_TO_BINLOG\s+|LOCAL\s+)?TABLES?\b",
-         "it changes no row"),
-        (r"^(CREATE(\s+OR\s+REPLACE)?|DROP)\s+TEMPORARY\b", "temporary tables live in a session"),
-        (r"^CREATE\b.*?\b(TRIGGER|PROCEDURE|FUNCTION|PACKAGE|EVENT|TABLESPACE|SERVER)\b",
-         "what runs or stores on a server belongs to it"),
-        (r"^(ALTER|DROP)\s+(DEFINER\s*=\s*\S+\s+)?(AGGREGATE\s+)?(UNDO\s+)?"
-         r"(TRIGGER|PROCEDURE|FUNCTION|PACKAGE|EVENT|TABLESPACE|SERVER|LOGFILE|INSTANCE)\b",
-         "what runs or stores on a server belongs to it"),
-        (r"^(CREATE(\s+OR\s+REPLACE)?|ALTER|DROP|RENAME)\s+(USER|ROLE|RESOURCE)\b",
-         "accounts belong to one server"),
-        (r"^(GRANT|REVOKE)\b", "accounts belong to one server"),
-        (r"^SET\s+(PASSWORD|ROLE|DEFAULT\s+ROLE)\b", "accounts belong to one server"),
-        (r"^(INSTALL|UNINSTALL)\b", "plug-ins belong to one server"),
-    )
-]  # fmt: skip
-_MADE_ON_TABLES = re.compile(
-    r"^CREATE\s+(OR\s+REPLACE\s+)?(TABLE|VIEW|SEQUENCE|DATABASE|SCHEMA|UNIQUE|FULLTEXT|SPATIAL"
-    r"|INDEX|ALGORITHM|SQL)\b",
-    re.IGNORECASE,
-)
-_ROUTINE = re.compile(
-    r"CREATE\s+(OR\s+REPLACE\s+)?(DEFINER\s*=\s*\S+\s+)?(AGGREGATE\s+)?"
-    r"(FUNCTION|PROCEDURE|PACKAGE|TRIGGER|EVENT)\b",
-    re.IGNORECASE,
-)
 _CHANGES_ROWS = re.compile(
-    r"^(INSERT|UPDATE|DELETE|REPLACE|LOAD|WITH|CALL|DO|SELECT)\b", re.IGNORECASE
+    r"^(INSERT|UPDATE|DELETE|REPLACE|LOAD|WITH|CALL|DO|SELECT|ANALYZE)\b", re.IGNORECASE
 )
 _OR_REPLACE = re.compile(r"^CREATE\s+OR\s+REPLACE\s+TABLE\b", re.IGNORECASE)
 _ALTER_DATABASE = re.compile(r"^ALTER\s+(DATABASE|SCHEMA)\b", re.IGNORECASE)
@@ -242,21 +213,6 @@ class Translator:
             return self.target(*real) if (owner, table) == shadow else self.target(owner, table)
 
         return [Piece(rename_tables(sql, schema or None, target), (real,), sql) for sql in steps]
-
-
-def is_routine(text: str) -> bool:
-    """Return whether a statement as written makes a routine, whatever its body holds."""
-    return _ROUTINE.match(text) is not None
-
-
-def skip_reason(text: str) -> str | None:
-    """Return why a statement is no concern of replication, None when it is or may be."""
-    if _MADE_ON_TABLES.match(text):
-        return None
-    for pattern, reason in _SKIPPED:
-        if pattern.match(text):
-            return reason
-    return None
 
 
 def origins_of(origin: Origin, count: int) -> list[Origin]:

@@ -14,10 +14,10 @@ from pumpclient.mysql.translate.statements.ddl_pieces import (
     Override,
     Translator,
     Verb,
-    is_routine,
     origins_of,
 )
 from pumpclient.mysql.translate.statements.online import Kept, OnlineDdl
+from pumpclient.mysql.translate.statements.server_objects import is_routine
 from pumpclient.mysql.translate.statements.statement_text import (
     ANSI_QUOTES,
     NO_BACKSLASH_ESCAPES,

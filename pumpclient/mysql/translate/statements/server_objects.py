@@ -1,0 +1,122 @@
+"""Server objects: which statements name something that belongs to one server. Pure.
+
+The words that a statement begins with decide, never a word further on:
+
+    verb  modifiers  kind  name …        CREATE OR REPLACE DEFINER = a@b  TRIGGER  t …
+    kinds of tables                      left to the parser, whatever the rest of the statement is
+    kinds of a server                    skipped: routines, accounts, servers, events, plug-ins …
+    another kind                         skipped, unless its words before the first name, or ON,
+                                         could mean a table: that the parser refuses
+
+So a statement of a newer server is skipped where it makes an object that no row depends on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+_TOKEN = re.compile(
+    r"""
+    (?P<skipped>\s+|/\*M?!\d*|\*/|/\*.*?\*/|(?:--(?=[\s\x00-\x1f]|$)|\#)[^\n]*)
+  | (?P<word>[\w$]+)
+  | (?P<quoted>`(?:[^`]|``)*`|'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
+  | (?P<sign>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_OF_TABLES = frozenset({"TABLE", "TABLES", "VIEW", "SEQUENCE", "DATABASE", "SCHEMA", "INDEX"})
+_ROUTINES = frozenset({"FUNCTION", "PROCEDURE", "PACKAGE", "TRIGGER", "EVENT", "LIBRARY"})
+_ACCOUNTS = frozenset({"USER", "ROLE"})
+_STORED = frozenset(
+    {"TABLESPACE", "SERVER", "LOGFILE", "INSTANCE", "RESOURCE", "REFERENCE", "CATALOG"}
+)
+_MODIFIERS = frozenset(
+    {"OR", "REPLACE", "AGGREGATE", "UNDO", "ONLINE", "OFFLINE", "IGNORE", "UNIQUE", "FULLTEXT",
+     "SPATIAL", "SQL", "SECURITY", "INVOKER", "DEFINER", "ALGORITHM"}
+)  # fmt: skip
+_ON_OBJECTS = ("CREATE", "ALTER", "DROP", "RENAME")
+_MAINTENANCE = ("OPTIMIZE", "ANALYZE", "REPAIR", "CHECK", "CHECKSUM")
+_BELONGS = "what runs or stores on a server belongs to it"
+_ACCOUNT = "accounts belong to one server"
+_SERVER_ONLY = "it concerns this server only"
+_VERBS = {
+    "SAVEPOINT": "no part of it is undone in a binlog",
+    "RELEASE": "no part of it is undone in a binlog",
+    **dict.fromkeys(
+        ("FLUSH", "RESET", "CACHE", "KILL", "CHANGE", "PURGE", "RESTART"), _SERVER_ONLY
+    ),
+    **dict.fromkeys(("GRANT", "REVOKE"), _ACCOUNT),
+    **dict.fromkeys(("INSTALL", "UNINSTALL"), "plug-ins belong to one server"),
+}
+_HEAD_TOKENS = 64
+"""More than stand before the kind of a routine; its body need not be read."""
+
+Tokens = Sequence[tuple[str, str]]
+
+
+def _tokens(text: str) -> Iterator[tuple[str, str]]:
+    """Yield kind and text of each token; words in capitals."""
+    for match in _TOKEN.finditer(text):
+        kind = match.lastgroup or ""
+        if kind != "skipped":
+            yield kind, match.group().upper() if kind == "word" else match.group()
+
+
+def _after_value(head: Tokens, at: int) -> int:
+    """Return where a value ends that begins there: a word, user@host or CURRENT_USER()."""
+    at += 1
+    while at < len(head) and head[at][1] in ("@", "(", ")"):
+        at += 2 if head[at][1] == "@" else 1
+    return at
+
+
+def _kind(head: Tokens) -> tuple[str, list[str]]:
+    """Return the kind of object after a verb, and all words from it up to the first other token."""
+    at = 1
+    while at < len(head) and head[at][1] in _MODIFIERS:
+        at += 1
+        if at < len(head) and head[at][1] == "=":
+            at = _after_value(head, at + 1)
+    words: list[str] = []
+    while at < len(head) and head[at][0] == "word":
+        words.append(head[at][1])
+        at += 1
+    return (words[0] if words else ""), words
+
+
+def is_routine(text: str) -> bool:
+    """Return whether a statement as written makes a routine, whatever its body holds."""
+    head = list(islice(_tokens(text), _HEAD_TOKENS))
+    return bool(head) and head[0][1] in ("CREATE", "ALTER") and _kind(head)[0] in _ROUTINES
+
+
+def skip_reason(text: str) -> str | None:
+    """Return why a statement is no concern of replication, None when it is or may be."""
+    head = islice(_tokens(text), 3)
+    words = [word if kind == "word" else "" for kind, word in head]
+    verb, after = (words[0] if words else ""), words[1:]
+    if verb in _ON_OBJECTS:
+        return _object_reason(verb, list(_tokens(text)))
+    if verb in _MAINTENANCE:
+        is_plain = {"TABLE", "TABLES", "VIEW"} & set(after)
+        return "it changes no row" if is_plain else None
+    if verb == "SET" and (after[:1] in (["PASSWORD"], ["ROLE"]) or after == ["DEFAULT", "ROLE"]):
+        return _ACCOUNT
+    if verb == "SET" and after == ["RESOURCE", "GROUP"]:
+        return _BELONGS
+    return _VERBS.get(verb)
+
+
+def _object_reason(verb: str, head: Tokens) -> str | None:
+    kind, words = _kind(head)
+    if kind == "TEMPORARY" and verb != "ALTER":
+        return "temporary tables live in a session"
+    if kind in _ACCOUNTS:
+        return _ACCOUNT
+    if kind in _ROUTINES | _STORED:
+        return _BELONGS
+    if not kind or _OF_TABLES & set(words) or ("word", "ON") in head:
+        return None
+    return f"a {kind.lower()} belongs to its server"
