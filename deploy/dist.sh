@@ -27,7 +27,7 @@ lacks() {  # NAME PROGRAM EXTRA: one line says what to install
   local said code=0
   said=$(cd "$home" && "$home/$1/bin/penstock" "$2" --help 2>&1) || code=$?
   case $code:$(wc -l <<< "$said"):$said in
-    2:1:*"pip install 'penstock[$3]'"*) say "[$1] $said" ;;
+    2:1:*"install Penstock with the extra $3"*) say "[$1] $said" ;;
     *) die "[$1] penstock $2 is to name the extra $3, and says: $said" ;;
   esac
 }

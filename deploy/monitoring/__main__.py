@@ -20,7 +20,6 @@ from deploy.monitoring.alerts import ALERTS, PAGE, Alert
 from deploy.monitoring.dashboard import grafana
 
 FOLDER: Final = Path(__file__).parent
-_RUNBOOK = "https://github.com/penstock/penstock/blob/main/deploy/monitoring/runbook.md"
 _WIDTH = 100
 _HEAD = "# Made by `python -m deploy.monitoring` from alerts.py.\n"
 
@@ -51,7 +50,7 @@ def _rules() -> list[dict[str, Any]]:
             "labels": {"severity": each.severity},
             "annotations": {
                 "summary": each.summary,
-                "runbook_url": f"{_RUNBOOK}#{each.name.lower()}",
+                "description": each.remedy,
             },
         }
         for each in ALERTS

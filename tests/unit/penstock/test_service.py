@@ -125,7 +125,9 @@ def test_a_package_that_is_missing_later_is_one_line_with_the_extra(
 
     assert service.run(main, extra="drainer") == 2
     printed = capfd.readouterr().err
-    assert "the package pymysql is not installed (pip install 'penstock[drainer]')" in printed
+    assert (
+        "the package pymysql is not installed (install Penstock with the extra drainer)" in printed
+    )
     assert "Traceback" not in printed
 
 
