@@ -257,6 +257,7 @@ class Entrance:
         self.let_in = {_HEALTH}
         """What the methods begin with that are served before `open`."""
         self._status_addr = config.status_addr
+        self._advertised = config.advertise_addr or config.addr
         self._began_s = time.monotonic()
         self._is_open = False
         self._state: Callable[[], NodeState] = lambda: NodeState.PAUSED
@@ -268,7 +269,7 @@ class Entrance:
         self.pages.add("GET", "/status", self._status, "what this Pump waits for")
         self.pages.add("GET", "/metrics", self._metrics, "for Prometheus: the state, no more")
         await self.server.start()
-        await self.pages.start(self._status_addr, self.port, self.security)
+        await self.pages.start(self._status_addr, self.port, self.security, self._advertised)
 
     def let_through(self, service: str) -> None:
         """Serve this service, which was added, also before `open`."""

@@ -23,7 +23,7 @@ from penstock.pb import cistern_pb2, penstock_pb2
 from penstock.security.tls import Security
 
 _MESSAGE_BYTES_MAX = 1 << 20
-_HANDSHAKE_MS = 10_000
+_HANDSHAKE_MS = 5_000
 _CALLS_MAX = 1_000
 
 
@@ -229,7 +229,8 @@ class Front:
         if not self._is_started:
             self._is_started = True
             await self._server.start()
-            await self.pages.start(self._config.status_addr, self._port, self._security)
+            config = self._config
+            await self.pages.start(config.status_addr, self._port, self._security, self.address)
 
     async def close(self) -> None:
         """Answer no more."""

@@ -40,7 +40,8 @@ from penstock.cluster.node_registry import NodeState
 from penstock.codes import Code
 from penstock.errors import Corrupt, NeedsOperator, Retryable, coded
 from penstock.http2.grpc_front import GrpcFront
-from penstock.http2.server_limits import ServerLimits
+from penstock.http2.server_limits import ServerLimits, connections_within
+from penstock.node.command import open_files
 from pump.config import HTTP2
 from pump.service.admission import Refused, undecodable
 from pump.store.record import Contradiction, NoPrewrite, OutOfSpace, PurgedRange
@@ -57,7 +58,7 @@ _ENVELOPE_BYTES = 16 << 20
 """What a message may have around its largest payload, so that our own check speaks first."""
 
 _CALLS_MAX = 20_000
-_HANDSHAKE_MS = 10_000
+_HANDSHAKE_MS = 5_000
 _PING_AFTER_MS, _PING_ANSWER_MS = 20_000, 10_000
 
 _STATUS: tuple[tuple[type[BaseException], grpc.StatusCode], ...] = (
@@ -104,6 +105,7 @@ def build_server(config: PumpConfig, security: Security) -> Any:
         limits = ServerLimits(
             message_bytes_max=message_bytes_max,
             calls_max=_CALLS_MAX,
+            connections_max=connections_within(open_files()),
             begin_s=_HANDSHAKE_MS / 1000,
             ping_after_s=_PING_AFTER_MS / 1000,
             ping_answer_s=_PING_ANSWER_MS / 1000,

@@ -27,6 +27,7 @@ from aiohttp import web
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, code_of, coded
 from penstock.node import supervisor
+from penstock.node.http_status import host_of, is_own_name
 from penstock.security.tls import common_names, server_context
 from pumpclient.binlogctl.nodes import etcd_tls_of, tls_of
 from pumpclient.console import page, safe_verbs
@@ -278,9 +279,13 @@ class Console:
         return answer
 
     def _refuse_strangers(self, request: web.Request) -> None:
-        host = request.host.rpartition(":")[0] if _has_port(request.host) else request.host
-        if self._is_local and not is_loopback(host):
+        host, bound = request.headers.get("Host", ""), host_of(self._arguments.addr)
+        if self._is_local and not is_loopback(host_of(request.host)):
             raise _Refused(403, "Not under this name", "Ask for localhost or 127.0.0.1.")
+        if not request.secure and not is_own_name(host, (bound,)):
+            raise _Refused(
+                403, "Not under this name", "Ask by an address, or give this name in --addr."
+            )
         origin = request.headers.get("Origin")
         if origin is not None and origin.partition("://")[2] != request.host:
             raise _Refused(403, "Not from another site", "Open the console itself.")
@@ -299,10 +304,6 @@ class _Refused(Exception):
     def __init__(self, status: int, title: str, hint: str) -> None:
         super().__init__(title)
         self.status, self.title, self.hint = status, title, hint
-
-
-def _has_port(host: str) -> bool:
-    return host.rpartition(":")[2].isdecimal() and not host.endswith("]")
 
 
 def _html(text: str, *, status: int = 200) -> web.Response:

@@ -294,3 +294,38 @@ def test_a_peer_that_reads_no_answer_of_the_fast_path_is_no_longer_read(
         with pytest.raises(TimeoutError):
             send_all(peer, parts)
         front.assert_serves()
+
+
+def test_what_no_peer_takes_is_bounded_on_the_whole_server(
+    front_factory: Callable[..., FrontProcess],
+) -> None:
+    front = front_factory(waiting_bytes_max=8 << 20)
+    wanted = MESSAGES["StreamingOutputCallRequest"]()
+    wanted.response_parameters.add(size=1 << 20)
+    takes_nothing = {frames.INITIAL_WINDOW_SIZE: 0}
+    with harmless(front, connections=4), contextlib.ExitStack() as stack:
+        peers = [stack.enter_context(front.peer(settings=takes_nothing)) for _ in range(4)]
+        for peer in peers:
+            for _ in range(100):
+                peer.send_message(peer.open(OUTPUT), wanted.SerializeToString())
+        for peer in peers:
+            peer.ping()
+        eventually(lambda: front.held().calls <= 8, within_s=60)
+        front.assert_serves()
+        with front.peer() as other:
+            assert len(other.call(OUTPUT, wanted.SerializeToString()).data) > 1 << 20
+
+
+def test_too_many_connections_are_one_line_in_the_log(
+    front_factory: Callable[..., FrontProcess],
+) -> None:
+    front = front_factory(connections_max=5)
+    with contextlib.ExitStack() as stack:
+        for _ in range(5):
+            stack.enter_context(front.peer()).wait_for_kind(frames.SETTINGS)
+        for _ in range(50):
+            with front.peer(greets=False) as late:
+                assert late.until_closed() == []
+    eventually(lambda: "connections are taken again: 50 were closed" in front.log_text())
+    assert front.log_text().count("new connections are closed: there are 5") == 1
+    front.assert_serves()

@@ -3,7 +3,7 @@
 It has the part of `grpc.aio.Server` that is needed to add services, listen, start and stop, so the
 same services can be served by either. On top of that it has `add_fast_unary`.
 
-    accept ─► TLS, at most 10 s ─► ServerConnection ─► calls
+    accept ─► TLS, at most 5 s ─► ServerConnection ─► calls
       │          └─ fails: a line in the log
       └─ too many connections: closed at once
 
@@ -70,6 +70,8 @@ class GrpcFront:
         self._stopped: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._turns: _Turns | None = None
+        self._turned_away = 0
+        self._has_no_files = False
 
     # What grpc.aio.Server has.
 
@@ -174,19 +176,28 @@ class GrpcFront:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                log.error("cannot accept connections: %s", error)
+                if not self._has_no_files:
+                    log.error("cannot accept connections: %s", error)
                 if error.errno not in _NO_FILES:  # One that failed before it was accepted.
                     return
+                self._has_no_files = True
                 self._loop.remove_reader(port)
                 self._loop.call_later(_NO_FILES_PAUSE_S, self._accept_again, port, context)
                 return
-            if len(self._links) + len(self._handshakes) >= self._limits.connections_max:
-                log.warning("a connection is closed: there are %d", self._limits.connections_max)
+            self._has_no_files = False
+            if self._is_full:
+                if not self._turned_away:
+                    log.warning("new connections are closed: there are %d", self.connections)
+                self._turned_away += 1
                 accepted.close()
                 continue
             task = self._loop.create_task(self._connect(accepted, context))
             self._handshakes.add(task)
             task.add_done_callback(self._handshakes.discard)
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._links) + len(self._handshakes) >= self._limits.connections_max
 
     def _accept_again(self, port: socket.socket, context: ContextSource | None) -> None:
         if self._stopped is None and self._loop is not None:
@@ -256,6 +267,9 @@ class GrpcFront:
         assert self._loop is not None
         while True:
             await asyncio.sleep(_SWEEP_S)
+            if self._turned_away and not self._is_full:
+                log.warning("connections are taken again: %d were closed", self._turned_away)
+                self._turned_away = 0
             now_s = self._loop.time()
             for link in list(self._links):
                 link.check(now_s, self._limits)

@@ -138,6 +138,11 @@ class ServerCall:
             self.finish(status, text)
             self.task.cancel()
 
+    def give_up(self) -> None:
+        """See `penstock.http2.server_limits.Waiting`."""
+        text = "the server has too much that its peers do not take"
+        self.end_with(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+
     # What the task does.
 
     async def _run(self) -> None:
@@ -287,16 +292,27 @@ class ServerCall:
     async def _send(self, data: bytes | bytearray | memoryview) -> None:
         view, out, stream = memoryview(data), self.connection.out, self.stream
         sent = out.push(stream, view)
-        while sent < len(view):
-            view = view[sent:]
-            if not sent:
-                await self._wait_for_room()
-            self._check_open()
-            sent = out.push(stream, view)
+        if sent < len(view):
+            await self._send_rest(view[sent:])
         self._pushed += len(data)
         if self._pushed >= _YIELD_BYTES:  # Others may have something to do, too.
             self._pushed = 0
             await asyncio.sleep(0)
+
+    async def _send_rest(self, view: memoryview) -> None:
+        """Send what the peer does not take at once; it counts against the server's budget."""
+        load, out = self.connection.load, self.connection.out
+        try:
+            while len(view):
+                self._check_open()
+                if sent := out.push(self.stream, view):
+                    view = view[sent:]
+                    load.proceed(self)
+                else:
+                    load.wait(self, len(view))
+                    await self._wait_for_room()
+        finally:
+            load.proceed(self)
 
     async def _wait_for_room(self) -> None:
         self._check_open()

@@ -109,7 +109,7 @@ class ServerConnection:
     ) -> None:
         """`fast` are the handlers of the fast path, by path."""
         limits = load.limits
-        self._wire, self._load, self._limits = wire, load, limits
+        self._wire, self.load, self._limits = wire, load, limits
         self._peer, self._fast, self._open_call = peer, fast, open_call
         self.out = ServerOutgoing(wire, loop.call_soon, limits.unsent_bytes_max)
         self.auth: Mapping[str, Any] = {}
@@ -290,7 +290,7 @@ class ServerConnection:
             if not cut.matches(data, begin, stop) or not self._is_new(stream_id):
                 break
             self._last_id = stream_id
-            self._load.calls += 1
+            self.load.calls += 1
             at, body = stop, stop + _TWO_HEADS.size
             if body <= end:
                 high, low, kind, flags, data_id, is_compressed, size = unpack_two(data, stop)
@@ -334,7 +334,7 @@ class ServerConnection:
         stream.owed += size
         if stream.owed * 2 >= self._limits.stream_window:
             self._widen_request(stream)
-        if not self._load.count(stream):
+        if not self.load.count(stream):
             self._refuse_unfinished(stream)
         return True
 
@@ -346,7 +346,7 @@ class ServerConnection:
             and stream_id <= STREAM_ID_BITS
             and not self.is_leaving
             and len(self.streams) < self._limits.streams_max
-            and self._load.calls < self._limits.calls_max
+            and self.load.calls < self._limits.calls_max
         )
 
     def _handle(self, handle: UnaryHandler, message: bytes, stream_id: int) -> None:
@@ -439,12 +439,12 @@ class ServerConnection:
     def _open(self, stream: ServerStream, timeout: bytes, cut: Cut | None) -> None:
         head = stream.head
         self.streams[stream.id] = stream
-        self._load.calls += 1
+        self.load.calls += 1
         if not _is_grpc(head):
             self._refuse_http(stream)
             return
-        if self._load.calls > self._load.limits.calls_max:
-            text = f"the server has {self._load.limits.calls_max} calls under way"
+        if self.load.calls > self.load.limits.calls_max:
+            text = f"the server has {self.load.limits.calls_max} calls under way"
             self._refuse(stream, grpc.StatusCode.RESOURCE_EXHAUSTED, text)
             return
         if head.encoding not in ENCODINGS.split(b","):
@@ -546,7 +546,7 @@ class ServerConnection:
         if stream.fast is not None and len(stream.messages) > 1:
             text = "the request has more than one message, and the method takes one"
             self._refuse(stream, grpc.StatusCode.UNIMPLEMENTED, text)
-        elif not self._load.count(stream):
+        elif not self.load.count(stream):
             self._refuse_unfinished(stream)
 
     def _refuse_unfinished(self, stream: ServerStream) -> None:
@@ -570,7 +570,7 @@ class ServerConnection:
             text = f"{len(stream.messages)} messages, and the method takes one"
             self._refuse(stream, grpc.StatusCode.UNIMPLEMENTED, text)
         else:
-            self._load.forget(stream)
+            self.load.forget(stream)
             self.streams[stream_id] = stream.send_window - self.out.peer_window
             self._handle(stream.fast, stream.messages.popleft(), stream_id)
 
@@ -602,7 +602,7 @@ class ServerConnection:
         message, held = stream.pop()
         if stream.id in self.streams:
             self._give_back(stream, held)
-            self._load.count(stream)
+            self.load.count(stream)
         return message
 
     # The connection.
@@ -753,7 +753,7 @@ class ServerConnection:
             self._answer_slowly(stream_id, gained, reply)
             return
         del self.streams[stream_id]
-        self._load.calls -= 1
+        self.load.calls -= 1
         out.reply(stream_id, reply)
         if self.is_leaving:
             self._note_end()
@@ -802,9 +802,9 @@ class ServerConnection:
         stream = self.streams.pop(stream_id, None)
         if stream is None:
             return
-        self._load.calls -= 1
+        self.load.calls -= 1
         if isinstance(stream, ServerStream):
-            self._load.forget(stream)
+            self.load.forget(stream)
             self.owe(stream.all_held())
             # Call and stream refer to each other, and the garbage collector runs rarely.
             call, stream.call = stream.call, None

@@ -48,7 +48,10 @@ class ServerLimits:
     ENHANCE_YOUR_CALM. Each answer forgives some too.
     """
     noise_per_s: int = 500
-    begin_s: float = 10.0
+    waiting_bytes_max: int = 256 << 20
+    """Of messages that wait for their peers' windows, on the whole server; above it the call that
+    has made no progress for longest is ended by RESOURCE_EXHAUSTED, unless it waits alone."""
+    begin_s: float = 5.0
     """How long a caller may take for TLS and then for the first bytes of HTTP/2."""
     ping_after_s: float = 20.0
     """A connection that was silent for so long is asked whether it is still there."""
@@ -59,6 +62,18 @@ class ServerLimits:
         """A window beyond what HTTP/2 knows would be refused by every peer."""
         assert 0 < self.stream_window <= WINDOW_MAX
         assert 0 < self.connection_window <= WINDOW_MAX
+
+
+def connections_within(files_max: int) -> int:
+    """Return how many connections leave a process a quarter of its descriptors for all else."""
+    return min(ServerLimits.connections_max, files_max - files_max // 4)
+
+
+class Waiting(Protocol):
+    """A call that waits for its peer, as the load needs it."""
+
+    def give_up(self) -> None:
+        """End the call, because too much waits."""
 
 
 class Counted(Protocol):
@@ -74,12 +89,29 @@ class Counted(Protocol):
 class Load:
     """What all connections of a server hold together; in the event loop's thread only."""
 
-    __slots__ = ("calls", "limits", "partial_bytes")
+    __slots__ = ("_waiting", "calls", "limits", "partial_bytes", "waiting_bytes")
 
     def __init__(self, limits: ServerLimits) -> None:
         self.limits = limits
         self.calls = 0
         self.partial_bytes = 0
+        self.waiting_bytes = 0
+        self._waiting: dict[Waiting, int] = {}
+
+    def wait(self, call: Waiting, size: int) -> None:
+        """Count what a call cannot send now, until `proceed`; may end it, or others before it."""
+        if call in self._waiting:
+            return
+        self._waiting[call] = size
+        self.waiting_bytes += size
+        while self.waiting_bytes > self.limits.waiting_bytes_max and len(self._waiting) > 1:
+            first = next(iter(self._waiting))
+            self.proceed(first)
+            first.give_up()
+
+    def proceed(self, call: Waiting) -> None:
+        """Count a call's bytes no more: it could send some, or has ended."""
+        self.waiting_bytes -= self._waiting.pop(call, 0)
 
     def count(self, stream: Counted) -> bool:
         """Count what a stream keeps now; return whether it may have grown so."""

@@ -14,8 +14,10 @@ others, with the command that installs it.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import resource
 import signal
 import sys
 import threading
@@ -80,6 +82,7 @@ _HINTS: Final[Mapping[int, str]] = {
     errno.EDQUOT: "make room, or raise the quota",
     errno.EMFILE: "raise the limit of open files (ulimit -n, LimitNOFILE)",
 }
+_FILES_MAX: Final = 1 << 20
 _WITHOUT_NAME: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE})
 """What an operator can act on even where the system does not name the file."""
 
@@ -90,6 +93,22 @@ class Ending:
 
     code: int
     line: str
+
+
+def open_files() -> int:
+    """Return how many files this process may have open, its sockets among them."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _FILES_MAX if soft == resource.RLIM_INFINITY else soft
+
+
+def raise_open_files() -> None:
+    """Let this process open as many files as the system allows it, at most a million."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, _FILES_MAX)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        # Some systems have a second, lower limit.
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def ending(error: BaseException, extra: str = "") -> Ending | None:

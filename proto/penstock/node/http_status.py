@@ -6,9 +6,15 @@
 There is no authentication, so what changes something or shows data goes through `binlogctl` and
 gRPC when it comes from afar. A node with TLS serves its pages over TLS unless they are on loopback,
 and with `cert-allowed-cn` to callers with such a certificate only. One request per connection, a
-bound for everything that a caller can make grow. `status-addr` empty means loopback and the gRPC
-port plus 1000; if that is taken, another one, because pages that no one asked for must not keep a
-node from starting.
+bound for everything that a caller can make grow; a connection whose TLS handshake is under way
+counts like any other, and the handshake ends after 5 s.
+
+A web page can have its own name resolve to this machine, and then reads what is here as its own
+(DNS rebinding). So without TLS, which checks the name, the `Host` of a request must be an IP
+address, localhost, this machine's name, or a name in one of the node's own addresses.
+
+`status-addr` empty means loopback and the gRPC port plus 1000; if that is taken, another one,
+because pages that no one asked for must not keep a node from starting.
 """
 
 from __future__ import annotations
@@ -17,8 +23,9 @@ import asyncio
 import ipaddress
 import json
 import logging
+import socket
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from urllib.parse import unquote
@@ -36,6 +43,7 @@ JSON = "application/json"
 
 _HEAD_BYTES_MAX = 16 << 10
 _BODY_BYTES_MAX = 64 << 10
+_HANDSHAKE_S = 5.0
 _DEFECT = HTTPStatus.INTERNAL_SERVER_ERROR
 
 
@@ -92,6 +100,8 @@ class HttpStatus:
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
         self._allowed: frozenset[str] = frozenset()
+        self._context: ssl.SSLContext | None = None
+        self._names: frozenset[str] = frozenset()
         self.url = ""
         """Where the pages are; empty while they are not served."""
 
@@ -107,18 +117,26 @@ class HttpStatus:
         self._title = title
         self._routes.clear()
 
-    async def start(self, address: str, grpc_port: int, security: Security | None = None) -> None:
+    async def start(
+        self,
+        address: str,
+        grpc_port: int,
+        security: Security | None = None,
+        advertised: str = "",
+    ) -> None:
         """Serve at `address`; raise `NeedsOperator` when a configured one cannot be had.
 
-        Over TLS if `security` has any and the address is not loopback.
+        Over TLS if `security` has any and the address is not loopback. `advertised` is the address
+        that others reach the node at.
         """
         if address == OFF:
             return
         host, _, port = (address or f"127.0.0.1:{grpc_port + PORT_ABOVE}").rpartition(":")
         host = host.strip("[]")
-        context = self._tls_context(host, security)
+        context = self._context = self._tls_context(host, security)
+        self._names = frozenset((host, host_of(advertised)))
         try:
-            self._server = await asyncio.start_server(self._serve, host, int(port), ssl=context)
+            self._server = await asyncio.start_server(self._serve, host, int(port))
         except (OSError, OverflowError) as error:
             if address:
                 raise NeedsOperator(
@@ -182,12 +200,18 @@ class HttpStatus:
             return
         self._open.add(writer)
         try:
+            if self._context is not None:
+                await writer.start_tls(self._context, ssl_handshake_timeout=_HANDSHAKE_S)
             method, answer = await self._answered(reader, writer)
             writer.write(_bytes_of(answer, with_body=method != "HEAD"))
             async with asyncio.timeout(self._request_s):
                 await writer.drain()
-        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass  # A client that went away, or took too long; or the node ends.
+        except (TimeoutError, OSError, asyncio.IncompleteReadError) as error:
+            # A client that went away, or took too long. The frames of a failed handshake hold its
+            # buffers in a cycle, and the garbage collector runs rarely.
+            error.__traceback__ = None
+        except asyncio.CancelledError:
+            pass  # The node ends.
         finally:
             self._open.discard(writer)
             writer.close()
@@ -204,6 +228,9 @@ class HttpStatus:
             ):
                 reason = "cert-allowed-cn does not list the common name of your certificate"
                 raise BadRequest(HTTPStatus.FORBIDDEN, reason)
+            if self._context is None and not is_own_name(headers.get("host", ""), self._names):
+                reason = "ask by an address, or by the name in advertise-addr or status-addr"
+                raise BadRequest(HTTPStatus.MISDIRECTED_REQUEST, f"not under this name: {reason}")
             is_local = _is_loopback(writer.get_extra_info("peername"))
             return method, await self.answer(method, target, headers, is_local=is_local)
         except BadRequest as refused:
@@ -248,6 +275,27 @@ async def _read_head(reader: asyncio.StreamReader) -> tuple[str, str, dict[str, 
         raise BadRequest(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "no page takes a body")
     await reader.readexactly(int(length))  # Unread bytes would reset the answer on its way.
     return parts[0], parts[1], headers
+
+
+def host_of(address: str) -> str:
+    """Return the host of `host`, `host:port` or `[host]:port`."""
+    host, _, port = address.rpartition(":")
+    return (host if host and port.isdecimal() else address).strip("[]").lower()
+
+
+def is_own_name(asked: str, names: Iterable[str]) -> bool:
+    """Return whether a request's `Host` is an address, or a name that no stranger can have chosen.
+
+    A request without one is no browser's.
+    """
+    host = host_of(asked).removesuffix(".")
+    if host in ("", "localhost", socket.gethostname().lower(), *names):
+        return True
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_loopback(peer: object) -> bool:

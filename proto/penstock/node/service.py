@@ -58,6 +58,7 @@ def run(
 def _run(main: Main, logs: Logs, extra: str) -> int:
     """Run `main` and return the exit code that says how it ended."""
     command.outlive_hangup()
+    command.raise_open_files()
     try:
         asyncio.run(_with_signals(main, logs))
     except BaseExceptionGroup as group:

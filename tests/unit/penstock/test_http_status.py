@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +16,8 @@ from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from penstock.node import http_status
 from penstock.node.http_status import Answer, BadRequest, HttpStatus
+from penstock.security.tls import Security, SecurityConfig
+from tests.kit.servers.authority import Authority
 from tests.kit.wait import until
 
 
@@ -70,7 +75,7 @@ def served(test: Callable[[HttpStatus], Awaitable[None]], **bounds: Any) -> None
 def test_a_page_is_found_by_its_path_and_an_unknown_one_gets_the_list() -> None:
     async def test(server: HttpStatus) -> None:
         assert await sent(server, b"GET /hello HTTP/1.1\r\n\r\n") == (200, "hello all\n")
-        asked = b"GET /hello/a%20b?x=1 HTTP/1.1\r\nHost: h\r\n\r\n"
+        asked = b"GET /hello/a%20b?x=1 HTTP/1.1\r\nHost: localhost\r\n\r\n"
         assert await sent(server, asked) == (200, "hello a b\n")
         code, text = await sent(server, b"GET /nothing HTTP/1.1\r\n\r\n")
         assert (code, "GET  /hello " in text) == (404, True)
@@ -150,6 +155,76 @@ def test_what_changes_or_shows_data_is_for_this_machine_and_not_for_web_pages() 
             assert await ask(method, path, True) == 200
             assert await ask(method, path, False) == 403
             assert await ask(method, path, True, origin="http://evil") == 403
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize(
+    ("host", "code"),
+    [
+        (b"127.0.0.1:9", 200),
+        (b"LOCALHOST", 200),
+        (b"[::1]:9", 200),
+        (b"[fe80::1]", 200),
+        (b"10.1.2.3:9250", 200),
+        (b"pump-1.example.com:9250", 200),
+        (socket.gethostname().encode(), 200),
+        (b"evil.example.com:9", 421),
+        (b"localhost.evil.example.com", 421),
+        (b"127.0.0.1.evil.example.com:9", 421),
+        (b"example.com", 421),
+    ],
+)
+@pytest.mark.parametrize("path", [b"/", b"/hello", b"/hello/a", b"/nothing"])
+def test_no_page_is_shown_under_a_name_that_a_stranger_may_have_chosen(
+    path: bytes, host: bytes, code: int
+) -> None:
+    async def test() -> None:
+        server = pages()
+        await server.start("127.0.0.1:0", 0, advertised="pump-1.example.com:8250")
+        try:
+            found, text = await sent(server, b"GET %b HTTP/1.1\r\nHost: %b\r\n\r\n" % (path, host))
+            assert found == (404 if (path, code) == (b"/nothing", 200) else code), text
+        finally:
+            await server.close()
+
+    asyncio.run(test())
+
+
+def test_a_handshake_counts_as_a_connection_and_ends_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = Authority(tmp_path).issue("server")
+    security = Security(
+        SecurityConfig(ssl_ca=str(pair.ca), ssl_cert=str(pair.cert), ssl_key=str(pair.key))
+    )
+    monkeypatch.setattr(http_status, "_HANDSHAKE_S", 0.5)
+
+    def asked(port: int) -> bytes:
+        trust = pair.tls.client_context()
+        plain = socket.create_connection(("127.0.0.1", port))
+        with trust.wrap_socket(plain, server_hostname="127.0.0.1") as connection:
+            connection.sendall(b"GET /hello HTTP/1.1\r\nHost: any.name\r\n\r\n")
+            return connection.recv(4096)
+
+    async def test() -> None:
+        server = pages(connections_max=3)
+        await server.start("0.0.0.0:0", 0, security)
+        port = int(server.url.rpartition(":")[2].strip("/"))
+        try:
+            silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+            await until(lambda: len(server._open) == 3)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            with suppress(ConnectionResetError):
+                assert await reader.read() == b""
+            writer.close()
+            for reader, writer in silent:
+                assert await reader.read() == b""
+                writer.close()
+            await until(lambda: not server._open)
+            assert b"hello all" in await asyncio.to_thread(asked, port)
+        finally:
+            await server.close()
 
     asyncio.run(test())
 

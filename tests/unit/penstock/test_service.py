@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +16,7 @@ import pytest
 
 from penstock.codes import Code
 from penstock.errors import Corrupt, NeedsOperator, Retryable
+from penstock.http2.server_limits import connections_within
 from penstock.node import service
 from penstock.node.logs import start_logging
 from tests.kit.servers.authority import Authority
@@ -134,3 +138,15 @@ def test_a_package_that_is_missing_later_is_one_line_with_the_extra(
 def test_an_unknown_log_level_is_refused() -> None:
     with pytest.raises(NeedsOperator, match="unknown log level 'loud'"):
         start_logging("loud")
+
+
+def test_a_node_may_open_as_many_files_as_the_system_allows() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    text = "from penstock.node import command as c; c.raise_open_files(); print(c.open_files())"
+    limited = f"ulimit -Sn 64 && exec {sys.executable} -c '{text}'"
+    said = subprocess.run(["bash", "-c", limited], capture_output=True, check=True).stdout
+    assert int(said) == (1 << 20 if hard == resource.RLIM_INFINITY else min(hard, 1 << 20))
+
+
+def test_connections_leave_descriptors_for_all_else() -> None:
+    assert [connections_within(files) for files in (64, 1024, 65_536)] == [48, 768, 10_000]
