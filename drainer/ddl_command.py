@@ -200,7 +200,7 @@ class _DownstreamState:
         for job in self.coming if before_ts is not None else ():
             if job.finished_ts == before_ts:
                 break
-            made.track(job, self.overrides.get(job.finished_ts))
+            made.take(job, self.overrides.get(job.finished_ts))
         return made
 
     def job(self, commit_ts: int) -> DdlJob | None:

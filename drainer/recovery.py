@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from drainer.batching.planner import DdlStep
 from drainer.build import Components, StoppedEarly, Stream, build_pipeline, insist
+from drainer.ddl.follower import refuse_other
 from drainer.ddl.job_source import rules_of
 from drainer.ddl.starting_schema import StartingSchema
 from drainer.intake.merger import Merged
@@ -22,6 +23,7 @@ from drainer.pipeline.progress import Progress
 from drainer.relay_log.log import RelayLog
 from drainer.relay_log.records import RECORD_BYTES_MAX, ChunkSpool, Run
 from drainer.relay_log.stage import NoRelay
+from drainer.schema.rules import StreamRules
 from drainer.schema.tracker import SchemaTracker
 from drainer.settings.config import DrainerConfig
 from drainer.sinks.checkpoint import Checkpoint
@@ -43,7 +45,9 @@ class EndsAtDdl(PenstockError):
 class Replay:
     """The stored stream in the place of the Pumps' merged one."""
 
-    def __init__(self, stored: RelayLog, checkpoint: Checkpoint, spool: ChunkSpool) -> None:
+    def __init__(
+        self, stored: RelayLog, checkpoint: Checkpoint, spool: ChunkSpool, rules: StreamRules
+    ) -> None:
         """Prepare to give out what was merged after the checkpoint."""
         self.arrived = asyncio.Event()
         self.is_out = False
@@ -53,6 +57,7 @@ class Replay:
         self._runs: Iterator[Run] = stored.runs(checkpoint.commit_ts, spool)
         self._jobs = {job.id: job for job in stored.jobs()}
         self._pumps = checkpoint.pumps
+        self._rules = rules
 
     def take(self) -> Merged | None:
         """Return the next run; None at the end."""
@@ -81,6 +86,7 @@ class Replay:
                 f"the relay log has no job for the DDL at {step.commit_ts}",
                 code=Code.DRAINER_LOG_ENDS,
             )
+        refuse_other(job, step, self._rules, "the relay log")
         return job
 
 
@@ -118,18 +124,18 @@ async def recover(config: DrainerConfig, components: Components, stop: asyncio.E
         return False
     may_be_applied_ts = max(checkpoint.applying_ts, checkpoint.ddl_intent_ts)
     stored.check_range(checkpoint.commit_ts, may_be_applied_ts)
-    overrides = checkpoint.overrides_with(stored.overrides())
+    overrides, rules = checkpoint.overrides_with(stored.overrides()), rules_of(config)
     tracker = SchemaTracker.from_history(
         stored.jobs(),
         checkpoint.commit_ts,
         overrides,
-        rules=rules_of(config),
+        rules=rules,
         version=checkpoint.schema_version,
     )
     spool_dir = components.home.path / "spool"
     spool_dir.mkdir(mode=0o700, exist_ok=True)
     spool = ChunkSpool(spool_dir, RECORD_BYTES_MAX)
-    source = Replay(stored, checkpoint, spool)
+    source = Replay(stored, checkpoint, spool, rules)
     log.warning(
         "the upstream cannot be reached and the downstream, at %d, may be between two states: "
         "applying (%d, %d] from the relay log in %s",

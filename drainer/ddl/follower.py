@@ -41,7 +41,7 @@ from drainer.differences.overrides import (
 )
 from drainer.relay_log.stage import Relay
 from drainer.schema.rules import StreamRules
-from drainer.schema.tracker import SchemaTracker, Tracked
+from drainer.schema.tracker import OTHER_HISTORY, SchemaTracker, Tracked
 from penstock.codes import Code
 from penstock.ddl import SchemaChange
 from penstock.errors import NeedsOperator, Retryable, coded
@@ -257,6 +257,7 @@ async def fetch_job(
         else:
             if job is not None:
                 report("")
+                refuse_other(job, step, history.rules, history.place)
                 return job
             now_s = time.monotonic()
             if history.rules.is_fenced and now_s - asked_s > absent_s_max:
@@ -273,6 +274,26 @@ async def fetch_job(
                 logged_s = now_s
         await asyncio.sleep(pause_s)
         pause_s = min(pause_s * 2, _RETRY_S_MAX)
+
+
+def refuse_other(job: DdlJob, step: DdlStep, rules: StreamRules, place: str) -> None:
+    """Raise `NeedsOperator` unless the job of a DDL's id is the job of that DDL.
+
+    A history that was restored from a backup gives its ids out again. A writer of ours records the
+    text and the commit_ts of the binlog. A TiDB's binlog lies between its job's start and end, and
+    no two jobs of an id do, as its timestamps never repeat.
+    """
+    if rules.is_fenced:
+        is_same = (job.finished_ts, job.query) == (step.commit_ts, step.query)
+    else:
+        is_same = job.start_ts <= step.commit_ts <= job.finished_ts
+    if not is_same:
+        raise NeedsOperator(
+            f"the stream's DDL at {step.commit_ts} has job id {step.job_id} and is {step.query!r},"
+            f" but job {job.id} in {place} finished at {job.finished_ts} and is {job.query!r}",
+            hint=OTHER_HISTORY,
+            code=Code.DDL_HISTORY,
+        )
 
 
 class NotedJobs:

@@ -240,10 +240,11 @@ def schema_from_history(source: JobSource, checkpoint: Checkpoint) -> StartingSc
 
 def _check_same_history(source: JobSource, file: SnapshotFile, origin: SnapshotOrigin) -> None:
     job = source.get(origin.last_job_id)
-    if job is None or job.schema_version != origin.schema_version:
+    ids = (origin.schema_version, origin.commit_ts)
+    if job is None or (job.schema_version, job.finished_ts) != ids:
         raise NeedsOperator(
             f"{file.path} follows DDL job {origin.last_job_id} of schema version"
-            f" {origin.schema_version}, which {source.place} does not have",
+            f" {origin.schema_version}, finished at {origin.commit_ts}, which {source.place} does not have",
             hint=f"was it wiped or put back? Restore {source.place}; if the history is right,"
             " delete the file",
             code=Code.DDL_HISTORY,

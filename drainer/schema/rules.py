@@ -2,7 +2,7 @@
 
 | | `FENCED`: writers of ours | `TIDB`: a TiDB |
 |---|---|---|
-| a row is read with | the table of its own schema version | the newest table at that place |
+| a row is of | the schema version at its place | that version or the one before |
 | two versions at a time | never: the fence | always: rows of the one before a DDL come after it |
 | a job is in the history | before its Commit | some time after it, and later than its commit_ts |
 | what runs is | the job's query | the binlog's, in which TiDB marks its own words |
@@ -10,7 +10,7 @@
 | database `mysql` | has no tables | has, without a job that made it |
 
 The source of the jobs hands over the rules, since it knows whose they are; no row is looked at to
-find out. Why the newest table is right for a TiDB: rows name their columns by id, a version lives
+find out. Each row is read with the newest table at its place. Why that is right for a TiDB: rows name their columns by id, a version lives
 until the one after the next, and a column whose id is missing has its origin default.
 """
 
@@ -39,7 +39,6 @@ class StreamRules:
 
     name: str
     is_fenced: bool
-    versions_per_table_max: int
     unknown_table_hint: str
     """What an operator can do where rows name a table that no DDL made."""
     system_schemas: tuple[SchemaInfo, ...] = ()
@@ -64,13 +63,11 @@ class StreamRules:
 FENCED = StreamRules(
     name="fenced",
     is_fenced=True,
-    versions_per_table_max=8,
     unknown_table_hint="the DDL history is incomplete: was it wiped, or is the cluster id another?",
 )
 TIDB = StreamRules(
     name="tidb",
     is_fenced=False,
-    versions_per_table_max=1,
     unknown_table_hint="its CREATE TABLE is from before the stream: begin with a copy of the data"
     " and its initial-commit-ts, on a fresh downstream; or was TiDB's DDL history wiped?",
     system_schemas=(SchemaInfo(id=1, name="mysql"),),

@@ -1,9 +1,9 @@
 """Schema tracker: follows table schemas from DDL history to the checkpoint, then job by job.
 
 Every row change carries the schema version its bytes were written with. `table_at` answers with
-the table that its bytes are to be read with, by the stream's rules (`drainer.schema.rules`): that
-of this version, out of the last few of each table, where writers are fenced; the newest one where
-they are a TiDB's. A dropped or truncated table's id is remembered for good (an id and a name),
+the newest table of the id. Where writers are fenced, that is the table of this very version: rows
+and DDLs of another version are those of another history, as after a restore of etcd from a backup,
+and are refused. A dropped or truncated table's id is remembered for good (an id and a name),
 because a transaction that was under way when the table went may still name it; its rows have
 nowhere to go, and the answer says so.
 
@@ -40,6 +40,10 @@ from penstock.schema.model import JOB_SYNCED, DdlJob, DdlType, SchemaInfo, Table
 log = logging.getLogger(__name__)
 
 _CHANGES_NOTHING = 27  # TiDB's LOCK TABLES.
+OTHER_HISTORY = (
+    "was etcd restored from a backup? If a backup of etcd has both DDLs, restore it; otherwise"
+    " load a fresh copy of the data and start on it with initial-commit-ts after the restore"
+)
 _MOVES_ROWS = (DdlType.EXCHANGE_PARTITION, DdlType.TRUNCATE_PARTITION)
 
 
@@ -104,7 +108,7 @@ class SchemaTracker:
         """Databases that the downstream lacks, and the commit_ts of the override."""
         self.blind_ts = 0
         """The last skipped DDL that could not be tracked; unknown tables are left out then."""
-        self._versions: dict[int, list[_Version]] = {}
+        self._versions: dict[int, _Version] = {}
         self._gone: dict[int, Gone] = {}
         self._doubtful: list[DdlJob] = []
         self._rows_moved: dict[int, int] = {}
@@ -161,7 +165,7 @@ class SchemaTracker:
             if has_passed:
                 while ends and ends[0][0] < job.finished_ts:
                     self.take_back(ends.pop(0)[1])
-                self.track(job, overrides.get(job.finished_ts))
+                self.take(job, overrides.get(job.finished_ts))
                 last = job
             elif self.rules.may_have_passed(job, moment) and not job.has_failed:
                 self._doubtful.append(job)
@@ -172,11 +176,9 @@ class SchemaTracker:
     def state(self) -> State:
         """Return all that this tracker knows, unshared: it may move on meanwhile."""
         versions = []
-        for table_id, kept in self._versions.items():
-            now = self.catalog.table_by_id(table_id)
-            for v in kept:
-                is_now = v is kept[-1] and now is not None
-                versions.append((v.since, v.schema_name, is_now, v.table))
+        for table_id, v in self._versions.items():
+            is_now = self.catalog.table_by_id(table_id) is not None
+            versions.append((v.since, v.schema_name, is_now, v.table))
         gone = [
             (g.table_id, g.schema_name, g.table_name, g.dropped_at_version)
             for g in self._gone.values()
@@ -199,8 +201,8 @@ class SchemaTracker:
         now = [(schema, table) for _, schema, is_now, table in state.versions if is_now]
         tracker.catalog = Catalog.of(version, state.schemas, now)
         for since, schema, _, table in state.versions:
-            kept = tracker._versions.setdefault(table.id, [])
-            kept.append(_Version(since, schema, table))
+            # Older versions kept several of a table, the newest one last.
+            tracker._versions[table.id] = _Version(since, schema, table)
         for each in state.gone:
             tracker._gone[each[0]] = Gone(*each)
         tracker.deviations = dict(state.deviations)
@@ -215,7 +217,7 @@ class SchemaTracker:
         other.catalog = self.catalog.copy()
         other.deviations = dict(self.deviations)
         other.absent_schemas, other.blind_ts = dict(self.absent_schemas), self.blind_ts
-        other._versions = {table_id: list(kept) for table_id, kept in self._versions.items()}
+        other._versions = dict(self._versions)
         other._gone, other._doubtful = dict(self._gone), list(self._doubtful)
         other._rows_moved = dict(self._rows_moved)
         return other
@@ -230,21 +232,44 @@ class SchemaTracker:
         return self.track(job).change
 
     def track(self, job: DdlJob, override: Override | None = None) -> Tracked:
-        """Take one job into account; one that was followed already changes nothing.
+        """Take the stream's next job into account.
+
+        Raises NeedsOperator and changes nothing when a fenced stream's job is not of the next
+        schema version, as jobs of one history are. An override decides that it is followed.
+        """
+        if self.rules.is_fenced and override is None and job.schema_version != self.version + 1:
+            raise self._other_history(job)
+        return self.take(job, override)
+
+    def take(self, job: DdlJob, override: Override | None = None) -> Tracked:
+        """Take a job into account that is known to be of this history.
 
         A job that does not fit, and one of which the downstream has only a part of the tables,
         raise NeedsOperator and change nothing. A TiDB's stream has each DDL once.
         """
         self._settle(job.schema_version - 1)
         self._doubtful = [each for each in self._doubtful if each.id != job.id]
-        if job.schema_version <= self.version and self.rules.is_fenced:
-            nothing = SchemaChange(job=job)
-            return Tracked(nothing, None if override is not None else nothing)
         trial = self.copy() if self.deviations or override is not None else self
         tracked = trial._track(job, override)
         if trial is not self:
             self._take_over(trial)
+        if self.rules.is_fenced:
+            self.catalog.version = job.schema_version
         return tracked
+
+    def _other_history(self, job: DdlJob) -> NeedsOperator:
+        """Return the error about a job of another history than the one that was followed."""
+        found = "an earlier DDL of the stream had that version"
+        hint = OTHER_HISTORY
+        if job.schema_version > self.version:
+            found = f"the stream had no DDL of version {self.version + 1}"
+            hint = f"`drainer ddl list` shows the DDLs in etcd; {OTHER_HISTORY}"
+        return NeedsOperator(
+            f"DDL job {job.id} ({job.query}) made schema version {job.schema_version}, but this"
+            f" Drainer has followed the stream to version {self.version}: {found}",
+            hint=hint,
+            code=Code.DDL_HISTORY,
+        )
 
     def take_back(self, override_ts: int) -> list[tuple[str, TableInfo]]:
         """Let nothing be left out because of an override; return the tables that it is about."""
@@ -330,9 +355,7 @@ class SchemaTracker:
 
     def _remember(self, job: DdlJob, schema: str, table: TableInfo) -> None:
         self._gone.pop(table.id, None)
-        versions = self._versions.setdefault(table.id, [])
-        versions.append(_Version(job.schema_version, schema, table))
-        del versions[: -self.rules.versions_per_table_max]
+        self._versions[table.id] = _Version(job.schema_version, schema, table)
 
     # --- deviations ----------------------------------------------------------------------------
 
@@ -492,25 +515,28 @@ class SchemaTracker:
 
         `Unknown` is a table that a skipped DDL may have made which could not be tracked.
 
-        An id that no DDL ever made raises NeedsOperator; of a fenced stream a version not yet
-        followed, and one too far back, too.
+        An id that no DDL ever made raises NeedsOperator; in a fenced stream also each version
+        but the present one, because the fence lets no transaction commit rows of another one.
         """
         self._settle(schema_version)
-        if table_id in self._gone:
-            return self._gone[table_id]
-        if schema_version > self.version and self.rules.is_fenced:
+        if schema_version != self.version and self.rules.is_fenced:
+            only = " only" if schema_version > self.version else ""
             raise NeedsOperator(
                 f"rows of table id {table_id} were written under schema version {schema_version},"
-                f" but the stream's DDL has come to {self.version} only",
-                hint="a writer used a schema before its DDL was in the stream: check the history",
+                f" but the stream's DDL has come to {self.version}{only}",
+                hint=f"the DDL history of the writers is not that of the stream; {OTHER_HISTORY}."
+                " The rows of a transaction that is named in ignore-txn-commit-ts are missing"
+                " downstream, and are counted",
                 code=Code.SCHEMA_UNKNOWN,
             )
-        versions = self._versions.get(table_id)
-        if versions is None and table_id >= self.rules.system_ids_from:
+        if table_id in self._gone:
+            return self._gone[table_id]
+        found = self._versions.get(table_id)
+        if found is None and table_id >= self.rules.system_ids_from:
             return self.rules.system_schemas[0].name, TableInfo(id=table_id, name=f"id {table_id}")
-        if versions is None and self.blind_ts:
+        if found is None and self.blind_ts:
             return Unknown(table_id)
-        if versions is None:
+        if found is None:
             raise NeedsOperator(
                 f"rows name table id {table_id}, which no DDL has made",
                 hint=self.rules.unknown_table_hint,
@@ -518,19 +544,10 @@ class SchemaTracker:
             )
         if schema_version < self._rows_moved.get(table_id, 0):
             self._warn_of_late_rows(table_id, schema_version)
-        for version in reversed(versions):
-            if version.since <= schema_version or not self.rules.is_fenced:
-                return version.schema_name, version.table
-        raise NeedsOperator(
-            f"rows of table id {table_id} were written under schema version {schema_version},"
-            f" which is older than the versions kept (from {versions[0].since})",
-            hint="a transaction stayed open across many schema changes; the rows of one that is"
-            " named in ignore-txn-commit-ts are missing downstream, and are counted",
-            code=Code.SCHEMA_UNKNOWN,
-        )
+        return found.schema_name, found.table
 
     def _warn_of_late_rows(self, table_id: int, schema_version: int) -> None:
-        latest = self._versions[table_id][-1]
+        latest = self._versions[table_id]
         log.warning(
             "rows of %s.%s were written under schema version %d and committed after version %d, at"
             " which one of its partitions was exchanged or truncated: upstream, those of that"
