@@ -149,12 +149,8 @@ def _resolver(
     config: PumpConfig, clock: ClusterClock, history: History, security: Security
 ) -> Resolver:
     """Return who knows about writers of ours, and before it, with a PD, about TiDB."""
-    timeout = TimeoutResolver(clock.now_ts, txn_timeout_s=config.txn_timeout_s)
-    ours = DdlResolver(
-        lambda job_id: asyncio.to_thread(history.get, job_id),
-        lambda job_id: asyncio.to_thread(history.is_overtaken, job_id),
-        open_resolver(config.resolver, timeout),
-    )
+    timeout = TimeoutResolver(txn_timeout_s=config.txn_timeout_s)
+    ours = DdlResolver(history, open_resolver(config.resolver, timeout))
     if not config.pd_address:
         return ours
     # First: the DDL of a TiDB has the job ids of a TiDB, of which our history knows nothing.

@@ -101,7 +101,7 @@ class PumpClient:
             pumps.on_moved = deliveries.hurry
             schemas = Schemas(history)
             writer_id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-            fence = WriterFence(connection, writer_id, on_version=schemas.catch_up)
+            fence = WriterFence(connection, writer_id, on_version=schemas.confirm)
             opened.callback(fence.close)
             session = Session(
                 oracle=oracle,

@@ -17,7 +17,7 @@ job id and commits the Prewrite with the job's `finished_ts`, which is the `comm
 or not 7 arrives. Between 4 and 6 the resolver must not decide against us: so 6 is refused by
 ourselves when too long after 4 (`DECISION_S_MAX`, far below the Pumps' `txn_timeout`), and by etcd
 when our lock or our fence is gone, as they are when this process was frozen for longer than their
-lease, and before a later DDL. When the answer to 6 is lost, we ask until it is known; before that
+lease, before a later DDL, and once a Pump has rolled this one back, which it notes in etcd first. When the answer to 6 is lost, we ask until it is known; before that
 there is neither a Rollback nor a Commit. If etcd does not answer within `ASK_S_MAX`,
 `OutcomeUnknown` says so; the resolver and all writers read the truth later.
 
@@ -41,6 +41,7 @@ from penstock.ddl import plan_ddl
 from penstock.errors import NeedsOperator, Retryable
 from penstock.schema.ddl_context import DdlContext
 from penstock.schema.model import PUBLIC, DdlJob
+from penstock.ts import physical_ms
 from penstock.wire.binlog import Binlog, BinlogType, Origin
 from pumpclient.delivery.payload import WholePrewrite
 from pumpclient.delivery.session import Session
@@ -85,7 +86,7 @@ class DdlExecutor:
                 log.info("%s of %s is in the history: %s", origin.place, origin.source, sql)
                 return []
             catalog = self._session.schemas.catalog()
-            jobs = plan_ddl(sql, schema, catalog, lambda: self._history.next_ids(1), context)
+            jobs = plan_ddl(sql, schema, catalog, self._next_id, context)
             if not jobs:
                 return []
             if origin is not None:
@@ -111,6 +112,9 @@ class DdlExecutor:
         """Return the origin of a source's last DDL, None before the first; raises `Retryable`."""
         return self._history.last_origin(source)
 
+    def _next_id(self) -> int:
+        return self._history.next_ids(1, physical_ms(self._session.oracle.get_ts()))
+
     def _is_done(self, origin: Origin) -> bool:
         last = self._history.last_origin(origin.source)
         return last is not None and origin.place <= last.place
@@ -134,7 +138,7 @@ class DdlExecutor:
                     f"DDL {job.id} took too long and was rolled back: {job.query}",
                     code=Code.DDL_ROLLED_BACK,
                 )
-            job = replace(job, finished_ts=commit_ts)
+            job = replace(job, start_ts=start_ts, finished_ts=commit_ts)
             is_decided = self._decide(job, guard)
         if not is_decided:
             raise OutcomeUnknown(

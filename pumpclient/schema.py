@@ -3,6 +3,10 @@
 DDL history in etcd is the truth; `catch_up` reads what is new there. The schema fence says when
 that must happen (after every DDL, before the next transaction), so there is no watch here. A table
 that is not known is looked for in history first: another writer may just have created it.
+
+A history that was read stays a part of the history. Where the last job that was read is not in it
+any more, etcd was restored from a backup, and the schema version that the fence names is another
+one's: then nothing is written.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from penstock.cluster.history import DdlHistory
 from penstock.codes import Code
 from penstock.ddl import Catalog
 from penstock.errors import NeedsOperator
+from penstock.schema.model import DdlJob
 from pumpclient.rows import Table
 
 
@@ -38,6 +43,7 @@ class Schemas:
         self._history = history
         self._lock = threading.Lock()
         self._catalog = Catalog()
+        self._last: DdlJob | None = None
         self._by_id: dict[int, Table] = {}
         self._by_name: dict[tuple[str, str], Table] = {}
 
@@ -47,10 +53,14 @@ class Schemas:
         return self._catalog.version
 
     def catch_up(self, version: int | None = None) -> None:
-        """Read history up to its end, unless `version` is known already; raises `Retryable`."""
+        """Read history up to its end, or up to `version`; raises `Retryable`.
+
+        Raises `NeedsOperator` when it is not the history any more that was read before.
+        """
         if version is not None and version <= self._catalog.version:
             return
         with self._lock:
+            self._refuse_other_history()
             jobs = self._history.jobs(after_version=self._catalog.version)
             if not jobs:
                 return
@@ -64,7 +74,27 @@ class Schemas:
                 if catalog.table_by_id(table_id) == (table.schema_name, table.info)
             }
             self._by_name = {}
-            self._catalog = catalog
+            self._catalog, self._last = catalog, jobs[-1]
+
+    def confirm(self, version: int) -> None:
+        """Do so for a fence that opens, when other writers may have changed the history."""
+        with self._lock:
+            self._refuse_other_history()
+        self.catch_up(version)
+
+    def _refuse_other_history(self) -> None:
+        last = self._last
+        if last is None or (found := self._history.get(last.id)) == last:
+            return
+        now = "nothing" if found is None else f"{found.query!r} of {found.finished_ts}"
+        raise NeedsOperator(
+            f"this writer knows schema version {last.schema_version} by DDL job {last.id}"
+            f" ({last.query!r} of {last.finished_ts}), but the DDL history in etcd has {now} there",
+            hint="etcd was restored from an older backup: restore it from one that has this DDL; or"
+            " start this writer again to continue from the older schema, and load a fresh copy of"
+            " the data into each downstream that has had the DDL",
+            code=Code.DDL_HISTORY,
+        )
 
     def catalog(self) -> Catalog:
         """Return the newest catalog, read now; it is not to be changed."""

@@ -12,6 +12,9 @@ as a Commit or Rollback of the Pump's own, through the same group commit as ever
 Each question is a task of its own, so one that waits for its answer keeps no other from being
 asked; a resolver bounds what it has under way. A Prewrite is read once, for what a question needs.
 
+How long a Prewrite has been open is measured by this Pump's monotonic clock, and begins again when
+the Pump starts: the cluster's time may jump, and must not make a transaction old.
+
 One answer cannot be written down as it is: COMMITTED at or below what this Pump had streamed when
 the Prewrite arrived (its floor, see `store/sorter.py`). A writer asks for its commit_ts when some
 Pump has acknowledged the Prewrite. Had that been this one, it would have had the Prewrite before
@@ -24,7 +27,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
@@ -32,7 +35,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.errors import PenstockError, coded
 from penstock.schema.model import DdlJob
-from penstock.ts import seconds_between
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog, encode_binlog
 from pump.store.record import Record
@@ -47,6 +49,8 @@ log = logging.getLogger(__name__)
 ASK_AFTER_S = 1.0
 _BACK_OFF_S_MAX = 30.0
 _TICK_S = 0.25
+_AWAKE_S_MAX = 2.0
+"""How much time a tick counts for at most."""
 _ASKING_MAX = 1024
 _COMPLAIN_EVERY_S = 5.0
 
@@ -104,22 +108,20 @@ class Resolver(Protocol):
 
 
 class TimeoutResolver:
-    """Knows nothing but the time: a transaction older than the timeout is rolled back.
+    """Knows nothing but the time: a transaction open for longer than the timeout is rolled back.
 
     A writer acknowledges a commit to its caller only when the Pump has acknowledged the Commit
     binlog, and stops trying within ten minutes: so what is dropped here no one was promised.
     """
 
-    def __init__(self, now_ts: Callable[[], int], *, txn_timeout_s: float) -> None:
-        self._now_ts = now_ts
+    def __init__(self, *, txn_timeout_s: float) -> None:
         self._txn_timeout_s = txn_timeout_s
 
     async def resolve(self, question: Question) -> Resolution:
-        """Return ROLLED_BACK once the transaction is older than the timeout in cluster time."""
-        age_s = seconds_between(question.start_ts, self._now_ts())
-        if age_s > self._txn_timeout_s:
+        """Return ROLLED_BACK once the transaction has been open here for the timeout."""
+        left_s = self._txn_timeout_s - question.waited_s
+        if left_s < 0:
             return ROLLED_BACK
-        left_s = self._txn_timeout_s - age_s
         why = f"no one knows what became of it; it is rolled back in {left_s:.0f} s"
         return Resolution(Outcome.UNKNOWN, why=why)
 
@@ -127,36 +129,59 @@ class TimeoutResolver:
         """Do nothing."""
 
 
+class DdlHistory(Protocol):
+    """The part of the DDL history that says what became of a DDL; blocking."""
+
+    def get(self, job_id: int) -> DdlJob | None:
+        """Return a job, None when it is not recorded."""
+
+    def is_overtaken(self, job_id: int) -> bool:
+        """Return whether a job is not recorded and never will be."""
+
+    def roll_back(self, job_id: int) -> DdlJob | None:
+        """Keep a job from ever being recorded, or return it if it is recorded already."""
+
+
 class DdlResolver:
     """Finds a DDL's outcome in the DDL history, and passes everything else on."""
 
-    def __init__(
-        self,
-        job: Callable[[int], Awaitable[DdlJob | None]],
-        is_overtaken: Callable[[int], Awaitable[bool]],
-        otherwise: Resolver,
-    ) -> None:
-        self._job = job
-        self._is_overtaken = is_overtaken
+    def __init__(self, history: DdlHistory, otherwise: Resolver) -> None:
+        self._history = history
         self._otherwise = otherwise
 
     async def resolve(self, question: Question) -> Resolution:
         """Return COMMITTED at the job's `finished_ts` when the history holds the job.
 
         ROLLED_BACK when it does not and never will: a writer that died within a DDL and does it
-        again, or does the next one, would else wait for the other resolver's timeout.
+        again, or does the next one, would else wait for the other resolver's timeout. Where that
+        one decides, the history has the last word: either the job is in it, or never will be.
         """
-        if question.ddl_job_id > 0:
-            job = await self._job(question.ddl_job_id)
-            if job is not None and job.finished_ts > question.start_ts:
-                return Resolution(Outcome.COMMITTED, job.finished_ts)
-            if job is None and await self._is_overtaken(question.ddl_job_id):
-                return ROLLED_BACK
-        return await self._otherwise.resolve(question)
+        job_id = question.ddl_job_id
+        if job_id <= 0:
+            return await self._otherwise.resolve(question)
+        job = await asyncio.to_thread(self._history.get, job_id)
+        if job is None and await asyncio.to_thread(self._history.is_overtaken, job_id):
+            return ROLLED_BACK
+        if job is None or not _is_of(job, question):
+            found = await self._otherwise.resolve(question)
+            if found.outcome is not Outcome.ROLLED_BACK:
+                return found
+            job = await asyncio.to_thread(self._history.roll_back, job_id)
+            if job is None or not _is_of(job, question):
+                return found
+        return Resolution(Outcome.COMMITTED, job.finished_ts)
 
     async def close(self) -> None:
         """Close the other resolver."""
         await self._otherwise.close()
+
+
+def _is_of(job: DdlJob, question: Question) -> bool:
+    """Return whether a job is this Prewrite's, and not one that a restored etcd gave its id to.
+
+    Jobs of older versions have no start_ts.
+    """
+    return job.finished_ts > question.start_ts and job.start_ts in (0, question.start_ts)
 
 
 @dataclass(slots=True)
@@ -164,6 +189,7 @@ class _Case:
     """What is remembered of one open transaction between its questions."""
 
     first_s: float
+    """Of the time for which this Pump has been awake."""
     until_s: float
     length_s: float = 0.0
     about: Question | None = None
@@ -195,6 +221,8 @@ class Resolving:
         self._cases: dict[int, _Case] = {}
         self._asking: dict[int, asyncio.Task[None]] = {}
         self._complain_at_s = float("-inf")
+        self._awake_s = 0.0
+        self._ticked_s = float("inf")
         self._unsaid = 0
         self._failure: BaseException | None = None
         self.resolved = 0
@@ -232,9 +260,14 @@ class Resolving:
 
     def _ask_due(self) -> None:
         now_s = asyncio.get_running_loop().time()
+        # A Pump that was stopped for hours has kept its writers waiting, and not the other way.
+        self._awake_s += max(0.0, min(now_s - self._ticked_s, _AWAKE_S_MAX))
+        self._ticked_s = now_s
         unmatched = self._storage.unmatched(older_than_s=ASK_AFTER_S)
-        before = self._cases
-        self._cases = {u.start_ts: before.get(u.start_ts) or _Case(now_s, now_s) for u in unmatched}
+        before, awake_s = self._cases, self._awake_s
+        self._cases = {
+            u.start_ts: before.get(u.start_ts) or _Case(awake_s, now_s) for u in unmatched
+        }
         for prewrite in unmatched:
             if len(self._asking) >= _ASKING_MAX:
                 return
@@ -244,7 +277,7 @@ class Resolving:
                 continue
             case.length_s = min(case.length_s * 2, _BACK_OFF_S_MAX) or ASK_AFTER_S
             case.until_s = now_s + case.length_s
-            task = asyncio.create_task(self._settle(prewrite, case, now_s))
+            task = asyncio.create_task(self._settle(prewrite, case))
             self._asking[start_ts] = task
             task.add_done_callback(partial(self._answered, start_ts))
 
@@ -253,14 +286,14 @@ class Resolving:
         if not task.cancelled() and (failure := task.exception()) is not None:
             self._failure = failure
 
-    async def _settle(self, unmatched: Unmatched, case: _Case, now_s: float) -> None:
+    async def _settle(self, unmatched: Unmatched, case: _Case) -> None:
         start_ts = unmatched.start_ts
+        waited_s = self._awake_s - case.first_s + ASK_AFTER_S
         try:
             if case.about is None:
                 read = asyncio.get_running_loop().run_in_executor(None, _question, unmatched)
                 case.about = await read
             about = case.about
-            waited_s = now_s - case.first_s + ASK_AFTER_S
             self.asked += 1
             resolution = await self._resolver.resolve(replace(about, waited_s=waited_s))
             if resolution.outcome is not Outcome.UNKNOWN:

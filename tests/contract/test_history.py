@@ -9,6 +9,7 @@ import pytest
 
 from penstock.cluster.etcd import EtcdClient
 from penstock.cluster.history import FIRST_ID, LOCK_KEY, DdlHistory, Guard, History
+from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from penstock.schema.model import DdlJob, DdlType, TableInfo
 from penstock.wire.binlog import Origin
@@ -83,6 +84,26 @@ def test_another_job_under_a_taken_id_is_refused(history: DdlHistory) -> None:
     with pytest.raises(NeedsOperator):
         history.append(replace(job(103, 2), query="drop table t"))
     assert history.get(103) == job(103, 1)
+
+
+@pytest.mark.etcd
+def test_a_job_is_recorded_or_rolled_back_and_never_both(etcd: EtcdClient) -> None:
+    history = History(etcd)
+    history.append(job(103, 1))
+    assert history.roll_back(103) == job(103, 1)
+    assert history.roll_back(104) is None
+    with pytest.raises(Retryable, match="rolled back by a Pump") as caught:
+        history.append(job(104, 2))
+    assert caught.value.code is Code.DDL_ROLLED_BACK
+    assert (history.get(104), history.schema_version()) == (None, 1)
+    history.append(job(103, 1))
+    history.append(job(105, 2))
+
+
+def test_ids_are_not_below_the_least(history: DdlHistory) -> None:
+    assert history.next_ids(1, least=5000) == 5000
+    assert history.next_ids(2, least=4000) == 5001
+    assert history.next_ids(1) == 5003
 
 
 def test_a_version_that_was_reached_before_is_refused(history: DdlHistory) -> None:

@@ -3,11 +3,16 @@
     /penstock/v1/ddl/<job id, 20 digits>   one job as JSON (`tidb_json`), never changed
     /penstock/v1/schema_version            decimal: the version of the newest job
     /penstock/v1/next_id                   decimal: the next id for a schema, table or job
+    /penstock/v1/ddl_rolled_back/<job id>  a job that a Pump rolled back, and is never recorded
     /penstock/v1/ddl_lock                  who runs DDL now, on a lease
     /penstock/v1/ddl_origins/<source>      the origin of the last job that a source passed on, JSON
 
 A job and the new schema version are one transaction. It fails unless the job is new, its version
-larger than the last, and the lock, if this History holds it, still the same lock.
+larger than the last, and the lock, if this History holds it, still the same lock. It also fails
+once a Pump has rolled the job back, as that fails once the job is recorded.
+
+A restored etcd has an older history, and gives schema versions out again. It does not give ids out
+again: they are not below the time at which they are drawn, in milliseconds of the cluster's time.
 """
 
 from __future__ import annotations
@@ -35,6 +40,7 @@ log = logging.getLogger(__name__)
 JOBS = "/penstock/v1/ddl/"
 SCHEMA_VERSION_KEY = "/penstock/v1/schema_version"
 NEXT_ID_KEY = "/penstock/v1/next_id"
+ROLLED_BACK = "/penstock/v1/ddl_rolled_back/"
 LOCK_KEY = "/penstock/v1/ddl_lock"
 ORIGINS = "/penstock/v1/ddl_origins/"
 FIRST_ID = 101
@@ -87,8 +93,8 @@ class DdlHistory(Protocol):
     ) -> AbstractContextManager[Any]:
         """Hold the DDL lock in a block."""
 
-    def next_ids(self, count: int) -> int:
-        """Return the first of `count` ids that no one ever had."""
+    def next_ids(self, count: int, least: int = 0) -> int:
+        """Return the first of `count` ids that no one ever had, none below `least`."""
 
 
 class History:
@@ -109,6 +115,11 @@ class History:
         if version < job.schema_version and self._record(key, text, job, revision, guards):
             return
         found = read(self._etcd, key)
+        if found is None and read(self._etcd, _rolled_back_key(job.id)) is not None:
+            raise Retryable(
+                f"DDL job {job.id} was rolled back by a Pump before it was recorded",
+                code=Code.DDL_ROLLED_BACK,
+            )
         if found is None:
             raise Retryable(
                 f"DDL job {job.id} was not recorded: the lock or the version moved on",
@@ -125,6 +136,17 @@ class History:
         """Return one job, None when there is none; Malformed when it cannot be read."""
         found = read(self._etcd, _key(job_id))
         return None if found is None else _job(_key(job_id), found)
+
+    def roll_back(self, job_id: int) -> DdlJob | None:
+        """Keep a job from ever being recorded, or return it if it is recorded already."""
+        do = self._etcd.transactions
+        with etcd_errors(self._etcd):
+            self._etcd.transaction(
+                compare=[do.create(_key(job_id)) == 0],
+                success=[do.put(_rolled_back_key(job_id), "")],
+                failure=[],
+            )
+        return self.get(job_id)
 
     def is_overtaken(self, job_id: int) -> bool:
         """Return whether a job is not recorded and never will be: one with a larger id is.
@@ -202,13 +224,13 @@ class History:
         finally:
             lease.close()
 
-    def next_ids(self, count: int) -> int:
-        """Return the first of `count` consecutive ids that no one ever had."""
+    def next_ids(self, count: int, least: int = 0) -> int:
+        """Return the first of `count` consecutive ids that no one ever had, none below `least`."""
         assert count > 0
         do = self._etcd.transactions
         while True:
             next_id, revision = self._read_counter(NEXT_ID_KEY)
-            first = max(next_id, FIRST_ID)
+            first = max(next_id, FIRST_ID, least)
             with etcd_errors(self._etcd):
                 won, _ = self._etcd.transaction(
                     compare=[do.mod(NEXT_ID_KEY) == revision],
@@ -232,6 +254,7 @@ class History:
             done, _ = self._etcd.transaction(
                 compare=[
                     do.create(key) == 0,
+                    do.create(_rolled_back_key(job.id)) == 0,
                     do.mod(SCHEMA_VERSION_KEY) == revision,
                     *(do.create(g.key) == g.created_revision for g in all_guards),
                 ],
@@ -281,6 +304,10 @@ class History:
 
 def _key(job_id: int) -> str:
     return f"{JOBS}{job_id:020d}"
+
+
+def _rolled_back_key(job_id: int) -> str:
+    return f"{ROLLED_BACK}{job_id:020d}"
 
 
 def _job(key: str, value: bytes) -> DdlJob:

@@ -78,9 +78,10 @@ class MemoryHistory:
         finally:
             self._ddl.release()
 
-    def next_ids(self, count: int) -> int:
+    def next_ids(self, count: int, least: int = 0) -> int:
         with self._mutex:
-            first, self._next_id = self._next_id, self._next_id + count
+            first = max(self._next_id, least)
+            self._next_id = first + count
             return first
 
 

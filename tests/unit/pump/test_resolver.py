@@ -248,13 +248,30 @@ def test_a_refused_answer_is_tried_again(caplog: pytest.LogCaptureFixture) -> No
     assert "overloaded" in caplog.text
 
 
-@pytest.mark.parametrize(("age_ms", "expected"), [(599_000, UNKNOWN), (601_000, ROLLED_BACK)])
-def test_without_any_knowledge_age_decides(age_ms: int, expected: Resolution) -> None:
-    resolver = TimeoutResolver(lambda: compose(1_000_000 + age_ms, 0), txn_timeout_s=600)
-    assert asyncio.run(resolver.resolve(Question(START_TS))) == expected
+@pytest.mark.parametrize(("waited_s", "expected"), [(599, UNKNOWN), (601, ROLLED_BACK)])
+@pytest.mark.parametrize("start_ts", [1, START_TS, 1 << 62])
+def test_without_any_knowledge_the_time_that_it_was_open_here_decides(
+    start_ts: int, waited_s: float, expected: Resolution
+) -> None:
+    resolver = TimeoutResolver(txn_timeout_s=600)
+    assert asyncio.run(resolver.resolve(Question(start_ts, waited_s=waited_s))) == expected
 
 
-def job(finished_ts: int) -> DdlJob:
+def test_time_for_which_the_pump_was_stopped_does_not_make_a_transaction_older() -> None:
+    waiting, resolver = Waiting(prewrite()), Oracle(UNKNOWN, UNKNOWN)
+    resolving = Resolving(waiting, waiting, resolver)  # type: ignore[arg-type]
+
+    async def main() -> None:
+        await resolving.ask()
+        resolving._cases[START_TS].until_s = 0
+        resolving._ticked_s -= 3600  # As after SIGSTOP for an hour.
+        await resolving.ask()
+
+    asyncio.run(main())
+    assert resolver.questions[1].waited_s < 4
+
+
+def job(finished_ts: int, start_ts: int = 0) -> DdlJob:
     return DdlJob(
         id=7,
         type=DdlType.CREATE_SCHEMA,
@@ -262,46 +279,68 @@ def job(finished_ts: int) -> DdlJob:
         schema_name="s",
         query="",
         schema_version=1,
+        start_ts=start_ts,
         finished_ts=finished_ts,
     )
+
+
+class Jobs:
+    """A DDL history with one job at most, which may be recorded while a resolver decides."""
+
+    def __init__(self, found: DdlJob | None = None, overtaken: int = 0) -> None:
+        self.found = found
+        self.late: DdlJob | None = None
+        self.overtaken = overtaken
+        self.rolled_back: list[int] = []
+
+    def get(self, job_id: int) -> DdlJob | None:
+        assert job_id in (7, 8)
+        return self.found
+
+    def is_overtaken(self, job_id: int) -> bool:
+        return job_id == self.overtaken
+
+    def roll_back(self, job_id: int) -> DdlJob | None:
+        self.rolled_back.append(job_id)
+        return self.late or self.found
+
+
+def resolved(jobs: Jobs, otherwise: Resolution = UNKNOWN, job_id: int = 7) -> Resolution:
+    resolver = DdlResolver(jobs, Oracle(otherwise))
+    return asyncio.run(resolver.resolve(Question(START_TS, ddl_job_id=job_id)))
 
 
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
         (job(START_TS + 9), Resolution(Outcome.COMMITTED, START_TS + 9)),
+        (job(START_TS + 9, START_TS), Resolution(Outcome.COMMITTED, START_TS + 9)),
+        (job(START_TS + 9, START_TS + 5), UNKNOWN),  # The same id after a restore of etcd.
         (job(0), UNKNOWN),
         (None, UNKNOWN),
     ],
 )
 def test_a_ddl_is_looked_up_in_the_history(found: DdlJob | None, expected: Resolution) -> None:
-    async def history(job_id: int) -> DdlJob | None:
-        assert job_id == 7
-        return found
-
-    resolver = DdlResolver(history, unknown, Oracle(UNKNOWN))
-    assert asyncio.run(resolver.resolve(Question(START_TS, ddl_job_id=7))) == expected
-
-
-async def unknown(job_id: int) -> bool:
-    return False
+    assert resolved(Jobs(found)) == expected
 
 
 def test_a_ddl_that_was_not_recorded_before_a_later_one_is_rolled_back() -> None:
-    async def history(job_id: int) -> DdlJob | None:
-        return None
+    assert resolved(Jobs(overtaken=7)) == ROLLED_BACK
+    assert resolved(Jobs(overtaken=7), job_id=8) == UNKNOWN
 
-    async def is_overtaken(job_id: int) -> bool:
-        return job_id == 7
 
-    resolver = DdlResolver(history, is_overtaken, Oracle(UNKNOWN))
-    assert asyncio.run(resolver.resolve(Question(START_TS, ddl_job_id=7))) == ROLLED_BACK
-    assert asyncio.run(resolver.resolve(Question(START_TS, ddl_job_id=8))) == UNKNOWN
+def test_a_ddl_is_rolled_back_once_the_history_can_never_hold_it() -> None:
+    jobs = Jobs()
+    assert resolved(jobs, ROLLED_BACK) == ROLLED_BACK
+    assert jobs.rolled_back == [7]
+
+
+def test_a_ddl_that_is_recorded_while_it_is_about_to_be_rolled_back_is_committed() -> None:
+    jobs = Jobs()
+    jobs.late = job(START_TS + 9, START_TS)
+    assert resolved(jobs, ROLLED_BACK) == Resolution(Outcome.COMMITTED, START_TS + 9)
 
 
 def test_what_is_no_ddl_is_not_looked_up() -> None:
-    async def history(job_id: int) -> DdlJob | None:
-        raise AssertionError("asked the history about rows")
-
-    resolver = DdlResolver(history, unknown, Oracle(ROLLED_BACK))
+    resolver = DdlResolver(Jobs(), Oracle(ROLLED_BACK))
     assert asyncio.run(resolver.resolve(Question(START_TS))) == ROLLED_BACK
