@@ -6,7 +6,6 @@ port bound, pages up ── data folder opened ── etcd answered ── `buil
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import time
@@ -217,6 +216,7 @@ def _add_services(components: Components, operator: Operator, cluster_id: int, s
         cluster_id=cluster_id,
         state=lambda: components.membership.state,
         check_space=storage.check_space,
+        horizon=components.clock,
         copies=components.copies,
         payload_bytes_max=config.max_message_bytes,
         outboxes={name for name, _ in map(split, config.resolver.url)},

@@ -17,9 +17,10 @@ job id and commits the Prewrite with the job's `finished_ts`, which is the `comm
 or not 7 arrives. Between 4 and 6 the resolver must not decide against us: so 6 is refused by
 ourselves when too long after 4 (`DECISION_S_MAX`, far below the Pumps' `txn_timeout`), and by etcd
 when our lock or our fence is gone, as they are when this process was frozen for longer than their
-lease, before a later DDL, and once a Pump has rolled this one back, which it notes in etcd first. When the answer to 6 is lost, we ask until it is known; before that
-there is neither a Rollback nor a Commit. If etcd does not answer within `ASK_S_MAX`,
-`OutcomeUnknown` says so; the resolver and all writers read the truth later.
+lease, before a later DDL, and once a Pump has rolled this one back, which it notes in etcd first.
+When the answer to 6 is lost, we ask until it is known; before that there is neither a Rollback nor
+a Commit. If etcd does not answer within `ASK_S_MAX`, `OutcomeUnknown` says so; the resolver and all
+writers read the truth later.
 
 A DDL Prewrite that was left on a second Pump does no harm even before its Rollback arrives: both
 Pumps' resolvers find the same job with the same `finished_ts`, and the Drainer drops the double.

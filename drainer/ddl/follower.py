@@ -200,7 +200,8 @@ def with_way_out(
     ways = []
     if change is not None:
         ways.append(f"`drainer ddl track {commit_ts}{flags}`: {track_means()}")
-    ways.append(f'`drainer ddl replace {commit_ts} "<sql>"{flags}`: {replace_means()}')
+    if error.code is not Code.DDL_HISTORY:  # Without its job only leaving it out is safe.
+        ways.append(f'`drainer ddl replace {commit_ts} "<sql>"{flags}`: {replace_means()}')
     ways.append(f"`drainer ddl skip {commit_ts}{flags}`: {skip_means(change)}")
     return DdlRefused(
         f"DDL at {commit_ts}: {error.problem}",

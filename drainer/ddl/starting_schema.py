@@ -244,7 +244,8 @@ def _check_same_history(source: JobSource, file: SnapshotFile, origin: SnapshotO
     if job is None or (job.schema_version, job.finished_ts) != ids:
         raise NeedsOperator(
             f"{file.path} follows DDL job {origin.last_job_id} of schema version"
-            f" {origin.schema_version}, finished at {origin.commit_ts}, which {source.place} does not have",
+            f" {origin.schema_version}, finished at {origin.commit_ts}, which {source.place} does"
+            " not have",
             hint=f"was it wiped or put back? Restore {source.place}; if the history is right,"
             " delete the file",
             code=Code.DDL_HISTORY,

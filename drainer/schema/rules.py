@@ -10,8 +10,9 @@
 | database `mysql` | has no tables | has, without a job that made it |
 
 The source of the jobs hands over the rules, since it knows whose they are; no row is looked at to
-find out. Each row is read with the newest table at its place. Why that is right for a TiDB: rows name their columns by id, a version lives
-until the one after the next, and a column whose id is missing has its origin default.
+find out. Each row is read with the newest table at its place. Why that is right for a TiDB: rows
+name their columns by id, a version lives until the one after the next, and a column whose id is
+missing has its origin default.
 """
 
 from __future__ import annotations

@@ -684,6 +684,13 @@ class Code(Enum):
         "The batch is not applied.",
         "Restart the Drainer, which asks again. Was the Pump's data folder exchanged?",
     )
+    BINLOG_AHEAD = (
+        3110,
+        "A binlog has a timestamp that the oracle cannot have handed out yet.",
+        "The Pump refuses it, and asks the oracle; a writer tries again. Stored, it would hold up"
+        " all other transactions until that time.",
+        "Correct the writer: each timestamp must come from the oracle, or the PD, of this cluster.",
+    )
 
     # How a Pump finds out the outcome of a transaction.
 

@@ -2,6 +2,10 @@
 
 `next_ts` is a timestamp of the Oracle; `now_ts` is the last one moved on by the local monotonic
 clock, good for ages and heartbeats and for nothing that orders binlogs.
+
+A binlog whose timestamp the oracle cannot have handed out yet would keep a Pump from taking any
+smaller one, and the merge from passing it. So what is `AHEAD_S_MAX` ahead of `now_ts` counts as
+ahead, until the oracle itself has come that far: it is asked at once, as its clock may have moved.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from penstock.codes import Code
@@ -21,6 +26,10 @@ if TYPE_CHECKING:
     from penstock.oracle.client import Oracle
 
 log = logging.getLogger(__name__)
+
+
+AHEAD_S_MAX = 10.0
+_AHEAD = int(AHEAD_S_MAX * 1000) << LOGICAL_BITS
 
 
 class ClusterClock:
@@ -34,6 +43,9 @@ class ClusterClock:
         self._thread = ThreadPoolExecutor(1, "pump-oracle")
         self._last_ts = 0
         self._last_s = 0.0
+        self._asking: asyncio.Task[None] | None = None
+        self.horizon_ts = 1 << 63
+        """What is not above it is not ahead."""
 
     @property
     def is_set(self) -> bool:
@@ -55,7 +67,23 @@ class ClusterClock:
             log.error("no timestamp: %s", error)
             raise Retryable(str(error), code=error.code) from error
         self._last_ts, self._last_s = ts, self._monotonic_s()
+        self.horizon_ts = ts + _AHEAD
         return ts
+
+    def is_ahead(self, ts: int) -> bool:
+        """Return whether the oracle cannot have handed out a timestamp, as far as is known here."""
+        if ts <= self.horizon_ts:
+            return False
+        self.horizon_ts = self.now_ts() + _AHEAD
+        if ts <= self.horizon_ts:
+            return False
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.get_running_loop().create_task(self._ask())
+        return True
+
+    async def _ask(self) -> None:
+        with suppress(Retryable):
+            await self.next_ts()
 
     def now_ts(self) -> int:
         """Return about the present time, without asking; `Retryable` until `next_ts` succeeded."""

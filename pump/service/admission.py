@@ -5,6 +5,11 @@ Commits and Rollbacks are always taken, or an operator could strand a transactio
 timestamps, and of an outbox's Prewrite that this Pump knows the database, for it must ask that one
 if the writer dies. A binlog whose timestamps are both zero is a client's probe: checked like any
 other, never stored. Whether a binlog contradicts what is stored already, the storage says.
+Commits and Rollbacks are always taken, or an operator could strand a transaction), the type and
+the timestamps. One that the oracle cannot have handed out yet is refused for now: stored, it would
+hold up what all other writers write (`cluster/clock.py`). A binlog whose timestamps are both zero
+is a client's probe: checked like any other, never stored. Whether a binlog contradicts what is
+stored already, the storage says.
 """
 
 from __future__ import annotations
@@ -72,6 +77,16 @@ class EnoughCopies(Protocol):
         """Raise `Retryable` while they are not enough."""
 
 
+class Horizon(Protocol):
+    """Up to where the oracle may have handed out timestamps."""
+
+    horizon_ts: int
+    """What is not above it is not ahead."""
+
+    def is_ahead(self, ts: int) -> bool:
+        """Return whether a timestamp cannot have been handed out yet."""
+
+
 class Admission:
     """Decides about every payload that writers send to one Pump."""
 
@@ -83,6 +98,7 @@ class Admission:
         check_space: Callable[[], None],
         payload_bytes_max: int,
         outboxes: Collection[str] = (),
+        horizon: Horizon,
         copies: EnoughCopies | None = None,
         counters: Counters | None = None,
     ) -> None:
@@ -91,6 +107,7 @@ class Admission:
         self._cluster_id = cluster_id
         self._state = state
         self._check_space = check_space
+        self._horizon = horizon
         self._copies = copies
         self._payload_bytes_max = payload_bytes_max
         self._common_bytes_max = min(payload_bytes_max, _COMMON_BYTES)
@@ -142,10 +159,11 @@ class Admission:
                 code=Code.RESOLVER_OUTBOX,
             )
 
-    def check_large(self, size_bytes: int, bytes_max: int) -> None:
+    def check_large(self, start_ts: int, size_bytes: int, bytes_max: int) -> None:
         """Raise `Refused` unless a Prewrite in chunks, of that size in all, may come now."""
         try:
             self._check_online()
+            self._check_ahead(start_ts)
             if size_bytes > bytes_max:
                 raise Refused(
                     _Code.INVALID,
@@ -184,12 +202,13 @@ class Admission:
                 if tp == _PREWRITE:
                     copies = self._copies
                     is_open = self._state() is _ONLINE and (copies is None or copies.are_enough)
-                    if start_ts > 0 and is_open and not binlog.prewrite_key.startswith(_OUTBOX):
+                    is_due = 0 < start_ts <= self._horizon.horizon_ts
+                    if is_due and is_open and not binlog.prewrite_key.startswith(_OUTBOX):
                         fields = (_PREWRITE, start_ts, binlog.commit_ts, payload, IN_ONE)
                         return _new(Record, fields)
                 elif tp == _COMMIT:
                     commit_ts = binlog.commit_ts
-                    if 0 < start_ts < commit_ts:
+                    if 0 < start_ts < commit_ts <= self._horizon.horizon_ts:
                         return _new(Record, (_COMMIT, start_ts, commit_ts, payload, IN_ONE))
         try:
             return self._record(payload)
@@ -222,7 +241,18 @@ class Admission:
                 self._check_space()  # A client that probes wants to know whether it may write.
                 return None
             _check_timestamps(tp, start_ts, commit_ts)
+        self._check_ahead(max(start_ts, commit_ts))
         return Record(_TYPES[tp], start_ts, commit_ts, payload)
+
+    def _check_ahead(self, ts: int) -> None:
+        if self._horizon.is_ahead(ts):
+            raise Refused(
+                _Code.RETRYABLE,
+                grpc.StatusCode.UNAVAILABLE,
+                f"timestamp {ts} is ahead of the oracle, which cannot have handed it out yet (does"
+                " the writer take its timestamps from this cluster's oracle?)",
+                code=Code.BINLOG_AHEAD,
+            )
 
     def _check_online(self) -> None:
         if self._state() is not NodeState.ONLINE:

@@ -82,14 +82,15 @@ class LargeWrites:
         if first is None:
             raise self._refused("a large binlog without a single chunk")
         self._admission.check_cluster(first.cluster_id, peer)
-        self._admission.check_large(first.bytes, self._bytes_max)
+        self._admission.check_large(first.start_ts, first.bytes, self._bytes_max)
         head = self._head(first)
         incoming = IncomingTransaction(first.start_ts, first.bytes)
         self._check_room(incoming)
         self._storage.incoming.begin(incoming)
         try:
             crc = await self._store(incoming, first, messages)
-            self._admission.check_large(first.bytes, self._bytes_max)  # It may be closing by now.
+            # It may be closing by now.
+            self._admission.check_large(first.start_ts, first.bytes, self._bytes_max)
             chunk_list = ChunkList(
                 incoming.start_ts, incoming.size_bytes, crc, tuple(incoming.positions), head
             )

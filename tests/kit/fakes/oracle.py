@@ -39,6 +39,16 @@ class MemoryOracle:
         pass
 
 
+class FixedHorizon:
+    """A Pump's clock that does not go on; nothing is ahead of the default."""
+
+    def __init__(self, horizon_ts: int = 1 << 63) -> None:
+        self.horizon_ts = horizon_ts
+
+    def is_ahead(self, ts: int) -> bool:
+        return ts > self.horizon_ts
+
+
 class OracleNode:
     """A candidate with its gRPC server, in an event loop and a thread of its own."""
 

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from drainer.batching.planner import DdlStep
-from drainer.ddl.follower import DdlFollower, FollowedDdl
+from drainer.ddl.follower import DdlFollower, FollowedDdl, fetch_job
 from drainer.ddl.starting_schema import OVERRIDES, recorded_overrides
 from drainer.differences.left_out import DDLS, IGNORED, OVERRIDE, LeftOut
 from drainer.differences.overrides import REPLACE, SKIP, TRACK, Override, in_force
+from drainer.schema.rules import FENCED, TIDB, StreamRules
 from drainer.schema.tracker import SchemaTracker, Unknown
 from drainer.sinks.checkpoint import Checkpoint
 from penstock.codes import Code
@@ -255,3 +256,45 @@ def test_what_the_checkpoint_has_passed_counts_and_not_what_is_recorded_later() 
     assert in_force(taken_back, passed, 20) == {
         5: passed[5], 10: taken_back[10], 30: recorded[30],
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rules", "job", "is_same"),
+    [
+        (FENCED, JOBS[2], True),
+        (FENCED, replace(JOBS[2], finished_ts=JOBS[2].finished_ts + 1), False),
+        (FENCED, replace(JOBS[2], query="ALTER TABLE t ADD price INT"), False),
+        (TIDB, replace(JOBS[2], start_ts=29, finished_ts=32, query="other words"), True),
+        (TIDB, replace(JOBS[2], start_ts=31, finished_ts=32), False),
+        (TIDB, replace(JOBS[2], start_ts=27, finished_ts=29), False),
+    ],
+)
+def test_the_job_of_a_ddls_id_must_be_that_ddls(
+    rules: StreamRules, job: DdlJob, is_same: bool
+) -> None:
+    class History:
+        def __init__(self) -> None:
+            self.rules, self.place = rules, "etcd"
+
+        def get(self, job_id: int) -> DdlJob:
+            return job
+
+    step = DdlStep(JOBS[2].finished_ts, job.id, JOBS[2].query)
+    if is_same:
+        assert asyncio.run(fetch_job(History(), step)) == job
+        return
+    with pytest.raises(NeedsOperator) as caught:
+        asyncio.run(fetch_job(History(), step))
+    assert caught.value.code is Code.DDL_HISTORY
+    for each in (str(step.commit_ts), step.query, str(job.finished_ts), job.query):
+        assert each in caught.value.problem
+
+
+def test_a_ddl_of_another_history_stops_and_only_leaving_it_out_continues() -> None:
+    other = replace(JOBS[2], id=77, query="ALTER TABLE t ADD price INT", schema_version=2)
+    stream = Stream([*JOBS, other])
+    with pytest.raises(NeedsOperator, match="price INT") as caught:
+        stream.follow(other)
+    assert "ddl skip" in caught.value.hint
+    assert "ddl replace" not in caught.value.hint
+    assert Stream([*JOBS, other], overrides=overridden(other, SKIP)).follow(other).run is None

@@ -50,14 +50,14 @@ def test_rows_get_the_table_of_the_schema_version_at_their_place() -> None:
 def test_rows_of_an_earlier_version_are_of_another_history() -> None:
     # As after a restore of etcd: the fence lets no transaction commit rows of an older version.
     tracker = SchemaTracker.from_history(JOBS, up_to_ts=30)
-    with pytest.raises(NeedsOperator, match="under schema version 2, but .* has come to 3 "):
+    with pytest.raises(NeedsOperator, match=r"under schema version 2, but .* has come to 3 "):
         tracker.table_at(T_ID, 2)
 
 
 def test_a_job_of_a_version_that_the_stream_has_had_is_of_another_history() -> None:
     tracker = SchemaTracker.from_history(JOBS, up_to_ts=30)
     other = history("CREATE TABLE t (a INT)", "ALTER TABLE t ADD price INT")[2]
-    with pytest.raises(NeedsOperator, match="ADD price INT.* made schema version 3, but") as caught:
+    with pytest.raises(NeedsOperator, match=r"price INT.* made schema version 3") as caught:
         tracker.track(other)
     assert "an earlier DDL of the stream had that version" in caught.value.problem
     assert tracker.version == 3

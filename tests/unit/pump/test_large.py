@@ -25,6 +25,7 @@ from pump.store.record import Record
 from pump.store.space import IncomingTransaction
 from pump.store.storage import Storage, StorageConfig
 from tests.kit.fakes.files import MemoryFiles
+from tests.kit.fakes.oracle import FixedHorizon
 from tests.kit.fakes.storage import commit
 from tests.kit.wait import never, turn
 from tests.kit.workloads.large import large_prewrite, messages
@@ -52,6 +53,7 @@ class Pump:
             state=lambda: self.state,
             check_space=self.storage.check_space,
             payload_bytes_max=1500,
+            horizon=FixedHorizon(),
             counters=self.counters,
         )
         self.large = LargeWrites(

@@ -31,6 +31,7 @@ from pump.service.pull_binlogs import Pulls
 from pump.service.tidb_service import TidbService
 from pump.store.record import OutOfSpace
 from pump.store.storage import Storage
+from tests.kit.fakes.oracle import FixedHorizon
 
 CLUSTER = 77
 
@@ -68,6 +69,7 @@ class Pump:
         self.counters = Counters()
         self.state = NodeState.ONLINE
         self.full = False
+        self.horizon = FixedHorizon()
         self.pulls = Pulls(self.storage, batch_bytes_max=1 << 20)
         self.writer = GroupCommit(self.storage, on_indexed=self.pulls.wake, counters=self.counters)
         self.admission = Admission(
@@ -75,6 +77,7 @@ class Pump:
             state=lambda: self.state,
             check_space=self._check_space,
             payload_bytes_max=1000,
+            horizon=self.horizon,
         )
         self.compatible = TidbService(self.writer, self.pulls, self.admission)
         self.fast = FastWrites(self.writer, self.admission, self.counters)
@@ -257,6 +260,25 @@ def test_what_is_refused_is_refused_with_a_reason(
     run(tmp_path, body)
 
 
+def test_what_the_oracle_cannot_have_handed_out_is_refused_for_now(tmp_path: Path) -> None:
+    rollback = Binlog(tp=BinlogType.ROLLBACK, start_ts=1001)
+
+    async def body(pump: Pump) -> None:
+        pump.horizon.horizon_ts = 1000
+        await pump.write(prewrite(10))
+        for ahead in (prewrite(1001), commit(10, 1001), rollback):
+            refusal = await pump.refusal(ahead)
+            assert refusal.code is grpc.StatusCode.UNAVAILABLE
+            assert "timestamp 1001 is ahead of the oracle" in refusal.details
+            (ack,) = await pump.write_batches([[ahead]])
+            assert [r.code for r in ack.refusals] == [penstock_pb2.Refusal.RETRYABLE]
+        assert [each.start_ts for each in pump.storage.unmatched()] == [10]
+        pump.horizon.horizon_ts = 2000
+        await pump.write(commit(10, 1001))
+
+    run(tmp_path, body)
+
+
 def test_a_batch_stores_what_is_good_in_it(tmp_path: Path) -> None:
     async def body(pump: Pump) -> None:
         acks = await pump.write_batches(
@@ -320,6 +342,7 @@ def test_no_bytes_make_admission_fail_otherwise_than_by_refusing(payload: bytes)
         state=lambda: NodeState.ONLINE,
         check_space=lambda: None,
         payload_bytes_max=150,
+        horizon=FixedHorizon(),
         counters=counters,
     )
     try:
