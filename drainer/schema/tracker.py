@@ -113,6 +113,8 @@ class SchemaTracker:
         self._doubtful: list[DdlJob] = []
         self._rows_moved: dict[int, int] = {}
         """At which version rows of a partition went elsewhere, by table id; since the start."""
+        self._last: DdlJob | None = None
+        """The last job that was followed; for people."""
         self.jobs_passed = 0
         """How many jobs `follow_all` was given last that had passed."""
         self._system = {schema.name for schema in rules.system_schemas}
@@ -255,10 +257,13 @@ class SchemaTracker:
             self._take_over(trial)
         if self.rules.is_fenced:
             self.catalog.version = job.schema_version
+        self._last = job
         return tracked
 
     def _other_history(self, job: DdlJob) -> NeedsOperator:
         """Return the error about a job of another history than the one that was followed."""
+        last = self._last
+        by = "" if last is None else f", last by DDL job {last.id} ({last.query})"
         found = "an earlier DDL of the stream had that version"
         hint = OTHER_HISTORY
         if job.schema_version > self.version:
@@ -266,7 +271,7 @@ class SchemaTracker:
             hint = f"`drainer ddl list` shows the DDLs in etcd; {OTHER_HISTORY}"
         return NeedsOperator(
             f"DDL job {job.id} ({job.query}) made schema version {job.schema_version}, but this"
-            f" Drainer has followed the stream to version {self.version}: {found}",
+            f" Drainer has followed the stream to version {self.version}{by}: {found}",
             hint=hint,
             code=Code.DDL_HISTORY,
         )

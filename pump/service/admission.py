@@ -3,13 +3,10 @@
 Checks, in order: the cluster id, the size, the bytes, the Pump's state (Prewrites need `online`;
 Commits and Rollbacks are always taken, or an operator could strand a transaction), the type, the
 timestamps, and of an outbox's Prewrite that this Pump knows the database, for it must ask that one
-if the writer dies. A binlog whose timestamps are both zero is a client's probe: checked like any
-other, never stored. Whether a binlog contradicts what is stored already, the storage says.
-Commits and Rollbacks are always taken, or an operator could strand a transaction), the type and
-the timestamps. One that the oracle cannot have handed out yet is refused for now: stored, it would
-hold up what all other writers write (`cluster/clock.py`). A binlog whose timestamps are both zero
-is a client's probe: checked like any other, never stored. Whether a binlog contradicts what is
-stored already, the storage says.
+if the writer dies. A timestamp that the oracle cannot have handed out yet is refused for now:
+stored, it would hold up what all other writers write (`cluster/clock.py`). A binlog whose
+timestamps are both zero is a client's probe: checked like any other, never stored. Whether a binlog
+contradicts what is stored already, the storage says.
 """
 
 from __future__ import annotations

@@ -221,7 +221,7 @@ def test_a_ddl_waits_for_a_job_that_comes_late_and_says_so(etcd: Any, ports: Any
             port.start()
             jobs.append(of(7))
 
-    source, step = TidbJobs(StatusPorts(etcd, None)), DdlStep(99, 7, "CREATE TABLE t (a INT)")
+    source, step = TidbJobs(StatusPorts(etcd, None)), DdlStep(6, 7, "CREATE TABLE t (a INT)")
     job = asyncio.run(fetch_job(source, step, absent_s_max=0.0, report=report))
     assert job.id == 7
     assert "job 7, which is not in the DDL history of the TiDB yet" in said[0]

@@ -365,6 +365,7 @@ def test_a_prewrite_of_an_outbox_is_taken_only_by_a_pump_that_can_ask_its_databa
         state=lambda: NodeState.ONLINE,
         check_space=lambda: None,
         payload_bytes_max=1 << 20,
+        horizon=FixedHorizon(),
         outboxes=outboxes,
     )
     key = new_key("shop")
