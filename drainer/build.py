@@ -63,6 +63,7 @@ from drainer.spark.dispatcher import Dispatcher
 from drainer.spark.java import use_java
 from drainer.spark.job import SparkJob, SparkSettings
 from drainer.spark.row_batches import Fetching, Generation
+from drainer.spark.task_watch import watch_tasks
 from drainer.strategies import Prepared, Strategy
 from drainer.strategies.events import Events
 from drainer.strategies.merge import Parallel, Snapshot
@@ -76,14 +77,13 @@ from penstock.errors import NeedsOperator, Retryable
 from penstock.oracle.client import Oracle, open_oracle
 from penstock.oracle.cluster_id import find_cluster_id
 from penstock.schema.model import DdlJob
-from penstock.security.tls import Security, Tls
+from penstock.security.tls import Security
 
 log = logging.getLogger(__name__)
 
 _RETRY_S = 2.0
 _SINK_CLOSE_S = 5.0
 _SPARK_WAITS_S = 2.0
-_CRYPTO = "spark.network.crypto.enabled=true"
 """How long Spark waits for all to be checked; longer than that, something is away."""
 
 T = TypeVar("T")
@@ -145,7 +145,7 @@ async def build_components(
         await asyncio.wait((opening,), timeout=_SPARK_WAITS_S)
         if opening.done():
             opening.result()
-        dispatcher, task_count = await _start_spark(config, fetch, home, security.tls, stack)
+        dispatcher, task_count = await _start_spark(config, fetch, home, stack)
         ends = await opening
     finally:
         opening.cancel()
@@ -228,11 +228,7 @@ def _open_relay_log(config: RelayConfig, stack: AsyncExitStack) -> RelayLog | No
 
 
 async def _start_spark(
-    config: DrainerConfig,
-    fetch: FetchSettings | None,
-    home: Home,
-    tls: Tls | None,
-    stack: AsyncExitStack,
+    config: DrainerConfig, fetch: FetchSettings | None, home: Home, stack: AsyncExitStack
 ) -> tuple[Dispatcher, int]:
     """Start the resident job in the background: it takes seconds."""
     spark = config.spark
@@ -246,19 +242,16 @@ async def _start_spark(
         host=spark.host,
         conf=spark.conf,
     )
-    if tls is not None and not settings.is_local and _CRYPTO not in settings.conf:
-        log.warning(
-            "Spark passes the tasks' token to its executors in plain text: encrypt its own calls"
-            " (spark.conf: spark.authenticate=true, %s)", _CRYPTO,
-        )  # fmt: skip
     bundle = await asyncio.to_thread(Bundle.of_this_code)
-    dispatcher = Dispatcher(spark.host, version=bundle.version, tls=tls)
+    dispatcher = Dispatcher(spark.host, version=bundle.version)
     await dispatcher.start()
     address = (dispatcher.host, dispatcher.port)
-    job = SparkJob(settings, bundle, address, dispatcher.token, fetch, dispatcher.digest)
+    job = SparkJob(settings, bundle, address, dispatcher.token, fetch)
     stack.push_async_callback(asyncio.to_thread, job.stop)
     stack.push_async_callback(dispatcher.close)
     job.start()
+    watching = asyncio.create_task(watch_tasks(dispatcher, job.replace_session))
+    stack.callback(watching.cancel)
     return dispatcher, settings.task_count
 
 

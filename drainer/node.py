@@ -282,6 +282,7 @@ class _Node:
             "lag_clock": self._membership.clock_is_from(),
             "spark_tasks": str(self._components.dispatcher.tasks),
             "spark_tasks_lost": str(self._components.dispatcher.lost_tasks),
+            "spark_waits_for": self._components.dispatcher.waits_for,
             **progress.describe(),
             **self._pumps.describe(),
             **RECENT.details(),

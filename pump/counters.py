@@ -85,7 +85,6 @@ class MeteredFile:
         self.truncate = file.truncate
         self.extend = file.extend
         self.forget = file.forget
-        self.is_named = file.is_named
         self.close = file.close
 
     @property

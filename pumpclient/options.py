@@ -105,8 +105,6 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     # A transaction may be large; the Pump has the limit and says it in words.
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
-    # Pumps are addressed directly: a proxy of the environment is meant for the internet.
-    ("grpc.enable_http_proxy", 0),
     # A fresh channel is a fresh connection, without the back-off that an older one has earned.
     ("grpc.use_local_subchannel_pool", 1),
 )

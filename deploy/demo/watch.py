@@ -14,6 +14,7 @@ from penstock.codes import Code
 from penstock.errors import PenstockError, Retryable
 from penstock.oracle.client import Oracle
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
+from penstock.security.tls import open_channel
 
 ANSWER_S_MAX = 5.0
 
@@ -27,7 +28,7 @@ class Watch:
         self.killed: set[str] = set()
         self._rss_max: dict[str, int] = {}
         self._applied_ts = 0
-        self._channel = grpc.insecure_channel(cluster.drainer_addr)
+        self._channel = open_channel(cluster.drainer_addr, None)
         self._drainer = penstock_pb2_grpc.DrainerStub(self._channel)  # type: ignore[no-untyped-call]
 
     def close(self) -> None:

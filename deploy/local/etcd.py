@@ -5,13 +5,11 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import time
-import urllib.error
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from deploy.local.process import ServerProcess, free_port
+from deploy.local.process import ServerProcess, free_port, open_local
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 
@@ -105,9 +103,9 @@ class EtcdServer(ServerProcess):
     def leads(self) -> bool:
         """Return whether it leads its cluster, as far as it knows; False without an answer."""
         try:
-            with urllib.request.urlopen(f"{self._health_url}/metrics", timeout=1) as answer:
+            with open_local(f"{self._health_url}/metrics", timeout_s=1) as answer:
                 return b"\netcd_server_is_leader 1\n" in answer.read()
-        except (urllib.error.URLError, OSError):
+        except OSError:
             return False
 
 

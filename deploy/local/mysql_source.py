@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import http.client
 import json
-import urllib.request
 from pathlib import Path
 from typing import Any
 
-from deploy.local.process import ServerProcess, flags, free_port, python_module
+from deploy.local.process import ServerProcess, flags, free_port, open_local, python_module
 from deploy.local.sql_server import SqlServer
 from penstock.codes import Code, code_named
 from penstock.errors import NeedsOperator, Retryable
@@ -60,7 +59,7 @@ class MysqlSource(ServerProcess):
     def page(self, name: str) -> str:
         """Return a page's text."""
         url = f"http://{self.address}/{name}"
-        with urllib.request.urlopen(url, timeout=ANSWER_S_MAX) as answer:
+        with open_local(url, timeout_s=ANSWER_S_MAX) as answer:
             return str(answer.read().decode())
 
     def has(self, server: SqlServer) -> bool:

@@ -64,6 +64,14 @@ def flags(settings: dict[str, Any]) -> list[str]:
     return arguments
 
 
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def open_local(url: str, *, timeout_s: float) -> Any:
+    """Open a page of a server on this machine, past any proxy in the environment; an `OSError`."""
+    return _direct.open(url, timeout=timeout_s)
+
+
 class ServerProcess:
     """A program that runs until it is asked to stop; a restart runs the same command again."""
 
@@ -98,7 +106,7 @@ class ServerProcess:
         deadline_s = time.monotonic() + within_s
         while time.monotonic() < deadline_s and self.is_running:
             try:
-                with urllib.request.urlopen(url, timeout=1):
+                with open_local(url, timeout_s=1):
                     return self
             except OSError:  # urllib's own errors are some, too.
                 time.sleep(0.05)

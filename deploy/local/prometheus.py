@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import urllib.parse
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from deploy.local.process import ServerProcess, free_port
+from deploy.local.process import ServerProcess, free_port, open_local
 from deploy.local.programs import Unpacked
 
-START_S_MAX = 60.0
+START_S_MAX, ANSWER_S_MAX = 60.0, 10.0
 MONITORING = Path(__file__).parents[1] / "monitoring"
 
 
@@ -67,7 +66,8 @@ class Prometheus(ServerProcess):
     def query(self, expr: str) -> list[dict[str, Any]]:
         """Return the series that an expression has now."""
         asked = urllib.parse.urlencode({"query": expr})
-        with urllib.request.urlopen(f"http://{self._address}/api/v1/query?{asked}") as answer:
+        url = f"http://{self._address}/api/v1/query?{asked}"
+        with open_local(url, timeout_s=ANSWER_S_MAX) as answer:
             result: list[dict[str, Any]] = json.load(answer)["data"]["result"]
         return result
 

@@ -305,18 +305,9 @@ class Ledger:
                     hint="start the Drainer again: it reads them again",
                     code=Code.OVERRIDES_CHANGED,
                 )
-        if stored is None:
-            return TakenOver(
-                f"the downstream has no checkpoint any more, and this Drainer last stored"
-                f" {self._known!r}: it was emptied or replaced",
-                hint="put the downstream back as it was, its checkpoint included; or begin it again"
-                " from a copy of the upstream with initial-commit-ts, the commit_ts of that copy",
-                code=Code.CHECKPOINT_GONE,
-            )
         return TakenOver(
             f"the downstream's checkpoint is {stored!r}, this Drainer last knew {self._known!r}",
-            hint="another Drainer writes to the same downstream: stop one of them; or somebody put"
-            " an older state back: restart the Drainer, which then says how to continue",
+            hint="another Drainer writes to the same downstream; stop one of them",
             code=Code.CHECKPOINT_TAKEN,
         )
 

@@ -30,15 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from drainer.spark.jvm import (
-    BEGINS_AFTER_S,
-    Jvm,
-    Output,
-    archive_in,
-    kill_archiving,
-    options_for,
-    write_archive,
-)
+from drainer.spark.jvm import BEGINS_AFTER_S, Jvm, Output, archive_in, options_for, write_archive
 from drainer.task import without_pandas
 from drainer.task.row_fetch_unit import FetchSettings
 from drainer.task.version import Bundle
@@ -126,18 +118,14 @@ class SparkJob:
         address: tuple[str, int],
         token: str,
         fetch: FetchSettings | None = None,
-        digest: str = "",
     ) -> None:
         """Prepare; the tasks get the `bundle`, connect to `address` and present `token`.
 
-        With `fetch` they get rows from the Pumps; `digest` is that of the certificate there. What
-        they get is in the job's own code, and neither in Spark's configuration nor in its logs.
+        With `fetch` they get rows from the Pumps.
         """
         self._bundle = bundle
         self._settings = settings
-        self._body = functools.partial(
-            serve_partition, *address, token, settings=fetch, digest=digest
-        )
+        self._body = functools.partial(serve_partition, *address, token, settings=fetch)
         self._output = Output(settings.output)
         self._jvm = Jvm(self._output)
         self._archive = archive_in(settings.output.parent, os.environ.get("JAVA_HOME", ""))
@@ -156,7 +144,8 @@ class SparkJob:
         """End job, session and JVM; call it after the dispatcher has hung up on the tasks."""
         self._stopping.set()
         if self._archiving is not None:
-            kill_archiving(self._archiving)
+            self._archiving.kill()
+            self._archiving.wait()
         if not self._is_up:
             self._jvm.kill()  # Nothing in it is worth a clean end, and its start takes seconds.
         self._thread.join(timeout=_STOP_TIMEOUT_S)
@@ -166,6 +155,10 @@ class SparkJob:
         _forget_gateway()
         self._jvm.end()
         shutil.rmtree(self._settings.work_dir, ignore_errors=True)
+
+    def replace_session(self) -> None:
+        """End session and JVM; the job starts again in new ones."""
+        self._jvm.kill()
 
     def _run(self) -> None:
         pause_s = _RESTART_S_MIN
@@ -216,7 +209,7 @@ class SparkJob:
         log.info("writing %s in the background, for quicker starts", self._archive)
         self._archiving = write_archive(self._archive, JAVA_OPTIONS)
         if self._stopping.is_set():
-            kill_archiving(self._archiving)
+            self._archiving.kill()
         self._archiving.wait()
 
     def _session(self) -> Any:

@@ -107,3 +107,21 @@ def test_a_driver_jvm_that_is_killed_is_replaced_and_nothing_arrives_twice(
     replication.check()
     drainer.wait_for(r"(?s)2 in all.*the Spark JVM has ended.*resident tasks")
     assert drainer.stop() == 0
+
+
+@pytest.mark.slow
+def test_a_master_that_restarts_without_its_executors_is_asked_for_new_ones(
+    replication: Replication, spark_cluster: SparkCluster
+) -> None:
+    drainer = replication.start(spark_master=spark_cluster.url, spark_tasks=2, batch_rows_max=300)
+    drainer.wait_for("2 in all", 150)
+    writer = replication.begin(seed=59)
+    with writing_meanwhile(writer):
+        past(drainer)
+        spark_cluster.restart_forgetful()
+        drainer.wait_for("starting a new Spark session", 120)
+        drainer.wait_for(r"(?s)starting a new Spark session.*2 in all", 150)
+        past(drainer)
+    drainer.wait_until(writer.last_ts)
+    replication.check()
+    assert drainer.stop() == 0

@@ -433,3 +433,25 @@ def test_a_wrong_password_is_not_retried(mariadb: MariadbServer) -> None:
         with pytest.raises(NeedsOperator, match="grants") as caught:
             refused.load_checkpoint()
         assert "#t" not in str(caught.value)
+
+
+def test_rights_that_a_mariadb_grants_to_public_count(mariadb: MariadbServer) -> None:
+    rows = "SELECT, INSERT, UPDATE, DELETE"
+    account = "'few'@'127.0.0.1'"
+    create(mariadb, "CREATE TABLE t (id INT)", "shop")
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE USER {account} IDENTIFIED BY 'x'")
+        cursor.execute(f"GRANT ALL ON tidb_binlog.* TO {account}")
+        url = f"mysql://few:x@127.0.0.1:{mariadb.port}/"
+        try:
+            with (
+                closing(open_table_sink(url, cluster_id=CLUSTER)) as sink,
+                pytest.raises(NeedsOperator, match=f"no right to {rows}"),
+            ):
+                sink.load_checkpoint()
+            cursor.execute(f"GRANT {rows} ON shop.* TO PUBLIC")
+            with closing(open_table_sink(url, cluster_id=CLUSTER)) as sink:
+                assert sink.load_checkpoint() is None
+        finally:
+            cursor.execute(f"DROP USER {account}")
+            cursor.execute("REVOKE ALL ON shop.* FROM PUBLIC")

@@ -116,6 +116,7 @@ MISTAKES: dict[str, tuple[str, Sequence[str], str]] = {
         ["ddl", "list", "--sink=sqlite:///x.db", "--etcd-urls", "x"],
         "'x' is not host:port",
     ),
+    "every IPv6 address": ("pump", ["--addr=[::]:8250"], "advertise-addr is '[::]:8250'"),
     "no downstream of ddl": ("drainer", ["ddl", "track", "7"], "drainer ddl track needs sink"),
     "no source to change": ("mysql-source", ["skip"], "changes a source, and none is named"),
     "no cluster to change": ("binlogctl", ["pause-pump", "p"], "changes a cluster, and none"),

@@ -122,10 +122,8 @@ class MysqlSink:
         def attempt(connection: Connection, retried: bool) -> str | None:
             stored = self._stored_or_created(connection)
             if not self._ledger.is_loaded:
-                is_tidb = self._session.is_tidb
-                schema = self._target.checkpoint_schema
-                check_grants(connection, schema, self._table, is_tidb=is_tidb)
-                if is_tidb:
+                check_grants(connection, self._target.checkpoint_schema, self._table)
+                if self._session.is_tidb:
                     self.batch_bytes_max = tidb.batch_bytes_max(connection)
             return stored
 

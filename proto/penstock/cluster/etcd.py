@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import ipaddress
 import logging
+import os
 import socket
 import sys
 import threading
@@ -28,11 +30,12 @@ from typing import Any
 
 import grpc
 
+from penstock.cluster.etcd_login import HINT, Login, login_from
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.pb.etcd import rpc_pb2, rpc_pb2_grpc
 from penstock.security.refusal import etcd_refusal
-from penstock.security.tls import Tls
+from penstock.security.tls import NO_PROXY, Tls
 
 log = logging.getLogger(__name__)
 
@@ -49,9 +52,11 @@ _CHANNEL_OPTIONS = [
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.lb_policy_name", "round_robin"),
-    ("grpc.enable_http_proxy", 0),
+    NO_PROXY,
 ]
 _REFUSALS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+_LOGIN_REFUSED = ("user name is empty", "authentication failed")
+"""What etcd says, as INVALID_ARGUMENT, of a call without a token, and of a wrong password."""
 _RETRY_S_MIN = 0.1
 _RETRY_S_MAX = 1.0
 
@@ -113,9 +118,20 @@ def connect(
         client = _etcd3.client(**settings, grpc_options=_CHANNEL_OPTIONS)
     addresses = [f"{host}:{port}" for host, port in endpoints]
     client.endpoints = ",".join(addresses)
+    login = login_from(os.environ)
+    if login is not None:
+        _log_in(client, Login(client.channel, *login, timeout_s))
     client.refusal = lambda: etcd_refusal(addresses, tls) if tls is not None else None
     client.has_answered = False
     return client
+
+
+def _log_in(client: EtcdClient, login: Login) -> None:
+    """Have every call of a client go through a login."""
+    client.channel = grpc.intercept_channel(client.channel, login)
+    client.kvstub = rpc_pb2_grpc.KVStub(client.channel)  # type: ignore[no-untyped-call]
+    client.leasestub = rpc_pb2_grpc.LeaseStub(client.channel)  # type: ignore[no-untyped-call]
+    client.maintenancestub = rpc_pb2_grpc.MaintenanceStub(client.channel)  # type: ignore[no-untyped-call]
 
 
 def _endpoints(urls: Sequence[str] | str) -> tuple[list[tuple[str, int]], bool]:
@@ -149,17 +165,29 @@ def _endpoints(urls: Sequence[str] | str) -> tuple[list[tuple[str, int]], bool]:
 
 
 def _addresses(endpoints: Sequence[tuple[str, int]]) -> str:
-    """Return one gRPC target of several addresses, which it takes only as numbers."""
-    found = []
-    for host, port in endpoints:
-        try:
-            answers = socket.getaddrinfo(host, port, socket.AF_INET, socket.SOCK_STREAM)
-        except OSError as error:
-            raise Retryable(
-                f"cannot resolve etcd host {host!r}: {error}", code=Code.ETCD_AWAY
-            ) from error
-        found.append(f"{answers[0][4][0]}:{port}")
-    return "ipv4:" + ",".join(found)
+    """Return one gRPC target of several addresses, which it takes only as numbers of one family.
+
+    If a host has no IPv4 address, all are written as IPv6; an IPv4 address is mapped into it.
+    """
+    found = [(_address(host, port), port) for host, port in endpoints]
+    if all(address.version == 4 for address, _ in found):
+        return "ipv4:" + ",".join(f"{address}:{port}" for address, port in found)
+    mapped = (
+        (f"::ffff:{address}" if address.version == 4 else str(address), port)
+        for address, port in found
+    )
+    return "ipv6:" + ",".join(f"[{address}]:{port}" for address, port in mapped)
+
+
+def _address(host: str, port: int) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    try:
+        answers = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise Retryable(
+            f"cannot resolve etcd host {host!r}: {error}", code=Code.ETCD_AWAY
+        ) from error
+    addresses = [ipaddress.ip_address(str(answer[4][0]).partition("%")[0]) for answer in answers]
+    return min(addresses, key=lambda address: address.version)
 
 
 @contextmanager
@@ -180,13 +208,12 @@ def etcd_errors(etcd: EtcdClient = None) -> Iterator[None]:
     except grpc.RpcError as error:
         # A call that failed is a grpc.Call too, which is where code and details are.
         code = error.code()
-        if code in _REFUSALS:
+        details = error.details() or ""
+        if code in _REFUSALS or any(each in details for each in _LOGIN_REFUSED):
             raise NeedsOperator(
-                f"{where} refused: {error.details()}",
-                hint="check etcd's users and roles",
-                code=Code.ETCD_REFUSES,
+                f"{where} refused: {details}", hint=HINT, code=Code.ETCD_REFUSES
             ) from error
-        raise _failed(etcd, f"{where} failed: {code.name}: {error.details()}") from error
+        raise _failed(etcd, f"{where} failed: {code.name}: {details}") from error
     except _etcd3.Etcd3Exception as error:
         raise _failed(etcd, f"{where} failed: {error or type(error).__name__}") from error
     except ValueError as error:

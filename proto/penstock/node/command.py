@@ -60,6 +60,8 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
 VARIABLES: Final = frozenset(
     {
         "PENSTOCK_ETCD_URLS",
+        "PENSTOCK_ETCD_USER",
+        "PENSTOCK_ETCD_PASSWORD",
         "PENSTOCK_CONSOLE_TOKEN",
         "PENSTOCK_UPSTREAM_PASSWORD",
         "PENSTOCK_DOWNSTREAM_PASSWORD",

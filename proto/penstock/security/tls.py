@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import grpc
 import grpc.aio
@@ -288,8 +288,13 @@ def _reason(error: Exception) -> str:
     return str(reason).replace("_", " ").lower() if reason else str(error)
 
 
+NO_PROXY: Final = ("grpc.enable_http_proxy", 0)
+"""Nodes are addressed directly: a proxy in the environment is for the internet."""
+
+
 def open_channel(address: str, tls: Tls | None, options: Options = ()) -> grpc.Channel:
     """Return a blocking channel to a node; nothing is sent yet."""
+    options = (NO_PROXY, *options)
     if tls is None:
         return grpc.insecure_channel(address, options=options)
     return grpc.secure_channel(address, tls.channel_credentials(), options=options)
@@ -297,6 +302,7 @@ def open_channel(address: str, tls: Tls | None, options: Options = ()) -> grpc.C
 
 def open_aio_channel(address: str, tls: Tls | None, options: Options = ()) -> Any:
     """Return a `grpc.aio` channel to a node; nothing is sent yet."""
+    options = (NO_PROXY, *options)
     if tls is None:
         return grpc.aio.insecure_channel(address, options=options)
     return grpc.aio.secure_channel(address, tls.channel_credentials(), options=options)
@@ -365,9 +371,6 @@ class Security:
         return port
 
 
-_PEM_BEGIN, _PEM_END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
-
-
 class OnlyNames(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """Refuses callers whose certificate bears another common name, method by method."""
 
@@ -434,19 +437,6 @@ def server_context(tls: Tls, *, with_client_certificate: bool) -> ssl.SSLContext
 
     entrance.sni_callback = choose
     return entrance
-
-
-def frozen_server(tls: Tls) -> tuple[ssl.SSLContext, bytes]:
-    """Return a server's context that keeps the certificate of now, and that certificate in DER."""
-    _, cert, _ = tls.files
-    assert cert is not None, "a node with TLS has a certificate"
-    version = None
-    while version is not tls.version():  # Both are of the same files.
-        version = tls.version()
-        context = ServerContexts(tls, with_client_certificate=False).current()
-        text = cert.read_text("ascii", "replace")
-    begin, end = text.index(_PEM_BEGIN), text.index(_PEM_END) + len(_PEM_END)
-    return context, ssl.PEM_cert_to_DER_cert(text[begin:end])
 
 
 class ServerContexts:

@@ -40,8 +40,10 @@ def check_address(name: str, address: str) -> None:
 
 def check_advertised(address: str) -> None:
     """Raise `NeedsOperator` for an address that means every interface: no one can connect to it."""
-    if address.startswith("0.0.0.0:"):
-        raise out_of_range("advertise_addr", address, "others cannot connect to 0.0.0.0")
+    host, _, port = address.rpartition(":")
+    if host in ("0.0.0.0", "[::]", "::"):
+        hint = f"others cannot connect to {host}: name an address of this node, as 10.0.0.1:{port}"
+        raise out_of_range("advertise_addr", address, hint)
 
 
 def out_of_range(name: str, value: object, hint: str) -> NeedsOperator:

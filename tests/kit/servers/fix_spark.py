@@ -47,9 +47,23 @@ class SparkCluster:
 
     def start(self) -> None:
         """Start everything and wait until both workers are registered."""
+        self._start_master()
+        for host in _HOSTS:
+            self.add_worker(host)
+
+    def _start_master(self) -> None:
         address = ["--host", "127.0.0.1", "--port", str(self.port), "--webui-port", "0"]
         self._master = self._jvm("master.Master", "master", address)
         self._wait_for("master", "I have been elected leader")
+
+    def restart_forgetful(self) -> None:
+        """Kill master, workers and executors, and start a master and workers without a memory."""
+        assert self._master is not None
+        self._master.kill()
+        self._master.wait()
+        for worker in self.workers:
+            self.kill_worker(worker)
+        self._start_master()
         for host in _HOSTS:
             self.add_worker(host)
 

@@ -1,0 +1,92 @@
+"""Login: the user of an etcd with `auth enable`, from the environment of every program.
+
+    PENSTOCK_ETCD_USER=penstock PENSTOCK_ETCD_PASSWORD=…
+
+etcd answers Authenticate with a token, which each call carries as metadata. A token ends with the
+member that made it, or with its time to live: then a call is refused as UNAUTHENTICATED, a new
+token is asked for, and a unary call is made again. A stream breaks, and its owner opens it again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import grpc
+
+from penstock.codes import Code
+from penstock.errors import NeedsOperator
+from penstock.pb.etcd import rpc_pb2, rpc_pb2_grpc
+
+USER, PASSWORD = "PENSTOCK_ETCD_USER", "PENSTOCK_ETCD_PASSWORD"
+HINT = (
+    f"set {USER} and {PASSWORD}, and grant that user read and write on /penstock and /tidb-binlog"
+)
+
+
+def login_from(env: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return user and password, None if the environment has neither; `NeedsOperator` for one."""
+    user, password = env.get(USER, ""), env.get(PASSWORD, "")
+    if bool(user) != bool(password):
+        has, lacks = (USER, PASSWORD) if user else (PASSWORD, USER)
+        raise NeedsOperator(
+            f"{has} is set and {lacks} is not", hint="set both", code=Code.SETTING_MISSING
+        )
+    return (user, password) if user else None
+
+
+class _Details(NamedTuple):
+    """What gRPC wants to know of a call; `grpc.ClientCallDetails` has no fields."""
+
+    method: str
+    timeout: float | None
+    metadata: tuple[tuple[str, str], ...]
+    credentials: Any
+    wait_for_ready: bool | None
+    compression: Any
+
+
+class Login(
+    grpc.UnaryUnaryClientInterceptor,  # type: ignore[misc]
+    grpc.StreamStreamClientInterceptor,  # type: ignore[misc]
+):
+    """Adds a token to each call on a channel; safe to share between threads."""
+
+    def __init__(self, channel: grpc.Channel, user: str, password: str, timeout_s: float) -> None:
+        """Ask for tokens on `channel`, the first time with the first call."""
+        self._auth = rpc_pb2_grpc.AuthStub(channel)  # type: ignore[no-untyped-call]
+        self._request = rpc_pb2.AuthenticateRequest(name=user, password=password)
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._token = ""
+
+    def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
+        """Make the call; once more with a new token if etcd does not know the token."""
+        token = self._valid_token("")
+        call = continuation(_with(details, token), request)
+        if call.code() is not grpc.StatusCode.UNAUTHENTICATED:
+            return call
+        return continuation(_with(details, self._valid_token(token)), request)
+
+    def intercept_stream_stream(self, continuation: Any, details: Any, requests: Any) -> Any:
+        """Open the stream with a token of its own, for a stream cannot be made again."""
+        return continuation(_with(details, self._valid_token(self._token)), requests)
+
+    def _valid_token(self, refused: str) -> str:
+        """Return a token other than `refused`; raise `grpc.RpcError` as Authenticate does."""
+        with self._lock:
+            if self._token == refused:
+                self._token = self._auth.Authenticate(self._request, self._timeout_s).token
+            return self._token
+
+
+def _with(details: Any, token: str) -> _Details:
+    return _Details(
+        details.method,
+        details.timeout,
+        (*(details.metadata or ()), ("token", token)),
+        details.credentials,
+        details.wait_for_ready,
+        details.compression,
+    )
