@@ -29,7 +29,7 @@ from drainer.cluster.server import Front
 from drainer.sinks.checkpoint import Checkpoint
 from penstock.cluster import drainer_runs
 from penstock.cluster.drainer_runs import DrainerRun, Standby
-from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry, is_live
+from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError
 from penstock.node.http_status import JSON, HttpStatus
@@ -298,8 +298,14 @@ async def _active(
     except PenstockError as error:
         log.warning("etcd does not say whether another Drainer is active: %s", error)
         return None
-    now_ts = compose(int(time.time() * 1000), 0)
-    others = [n for n in listed if is_live(n, now_ts) and n.node_id != front.node_id]
+    # All of them, however old their heartbeats look: clocks may jump.
+    others = [
+        n
+        for n in listed
+        if n.state not in (NodeState.PAUSED, NodeState.OFFLINE)
+        and n.node_id != front.node_id
+        and not n.is_reader
+    ]
     asked = await asyncio.gather(
         *(ask(n.host, stored.writer, components.security.tls) for n in others)
     )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from penstock.cluster.node_registry import NodeKind, is_live
+from penstock.cluster.node_registry import NodeKind, seems_live
 from penstock.errors import NeedsOperator, PenstockError, coded
 from penstock.node.http_status import JSON, Answer, BadRequest, HttpStatus
 from penstock.node.output import facts_of
@@ -73,7 +73,7 @@ class Pages:
 
     def _listed(self, node: NodeStatus) -> Any:
         """Return a node as etcd knows it, and whether it was heard of just now."""
-        alive = is_live(node, self._components.now_ts())
+        alive = seems_live(node, self._components.now_ts())
         return json.loads(replace(node, is_alive=alive).to_json())
 
     async def drainers(self, names: Mapping[str, str]) -> Answer:

@@ -13,13 +13,13 @@ import grpc
 import grpc.aio
 
 from penstock.cluster.departed_pumps import LastWord, LostPump
+from penstock.cluster.heartbeats import Heartbeats
 from penstock.cluster.node_registry import (
     NodeKind,
     NodeRegistry,
     NodeState,
     NodeStatus,
     Statuses,
-    is_live,
 )
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
@@ -63,6 +63,8 @@ class Membership:
         self.last_words: Mapping[str, LastWord] = {}
         self.entered: Mapping[str, int] = {}
         self._is_listed = False
+        self.heartbeats = Heartbeats()
+        """Of the Drainer whose place this one has taken."""
 
     def now_ts(self) -> int:
         """Return about the present time of the cluster, without asking anyone."""
@@ -143,7 +145,8 @@ class Membership:
                 hint="give this Drainer another --node-id, and remove .node from its data-dir",
                 code=Code.NODE_ID_TAKEN,
             )
-        if other is None or other.host == self.host or not is_live(other, self.now_ts()):
+        is_stopped = other is not None and other.state in (NodeState.PAUSED, NodeState.OFFLINE)
+        if other is None or other.host == self.host or is_stopped:
             return
         async with open_aio_channel(other.host, self._tls) as channel:
             stub: Any = penstock_pb2_grpc.DrainerStub(channel)  # type: ignore[no-untyped-call]
@@ -207,7 +210,8 @@ class Membership:
                 return True
             if own is None or own.state is not NodeState.ONLINE:
                 return False
-            if other.max_commit_ts > own.max_commit_ts or is_live(other, self.now_ts()):
+            self.heartbeats.note([other], self._registry.silent())
+            if other.max_commit_ts > own.max_commit_ts or self.heartbeats.is_live(other):
                 return False
             self._registry.put(NodeKind.DRAINER, replace(other, state=NodeState.OFFLINE))
         except PenstockError as error:

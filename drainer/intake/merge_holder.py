@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from penstock.cluster.departed_pumps import LostPump
-from penstock.cluster.node_registry import NodeState, NodeStatus, is_live
+from penstock.cluster.node_registry import NodeState, NodeStatus, seems_live
 from penstock.ts import physical_ms, seconds_between
 
 MUTE_S = 6.0
@@ -174,7 +174,7 @@ def judge(stream: PumpStream, *, most_ts: int, now_ts: int) -> tuple[Condition, 
     if stream.problem:
         if stream.status.state in (NodeState.PAUSED, NodeState.OFFLINE):
             return Condition.STOPPED, stream.problem
-        if not is_live(stream.status, now_ts):
+        if not seems_live(stream.status, now_ts):
             silent_s = seconds_between(stream.status.update_ts, now_ts)
             return Condition.DEAD, f"no heartbeat for {silent_s:.0f} s, {stream.problem}"
         refused = "refused" in stream.problem.lower()

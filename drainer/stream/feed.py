@@ -247,8 +247,7 @@ class ReaderFeed:
         """Take the name, look at the Pumps, and begin to pull."""
         name = self._wanted.name
         if name:
-            now_ts = await asyncio.to_thread(self._oracle.get_ts)
-            self._is_new = not await asyncio.to_thread(take_name, self._registry, name, now_ts)
+            self._is_new = not await asyncio.to_thread(take_name, self._registry, name)
             await self._membership.refuse_gap()
         await self._pumps.refresh()
         self._is_new = False

@@ -26,7 +26,6 @@ from penstock.cluster.node_registry import (
     NodeState,
     NodeStatus,
     Statuses,
-    is_live,
 )
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
@@ -108,15 +107,13 @@ def check_name(name: str) -> None:
         )
 
 
-def take_name(
-    registry: NodeRegistry, name: str, now_ts: int, *, watched_s: float = WATCHED_S
-) -> bool:
+def take_name(registry: NodeRegistry, name: str, *, watched_s: float = WATCHED_S) -> bool:
     """Return whether a reader of that name has been here before; blocking.
 
     Raises `NeedsOperator` when the name is a Drainer's, or a reader's that runs.
 
-    One that was heard of a moment ago, and may have been killed since, is watched for `watched_s`.
-    May be Retryable.
+    One that has not said that it stopped may have been killed: it is watched for `watched_s`,
+    unless a Pump has found it silent already. May be Retryable.
     """
     found = registry.get(NodeKind.DRAINER, name)
     if found is None:
@@ -127,8 +124,10 @@ def take_name(
             hint="give the reader another",
             code=Code.NODE_ID_TAKEN,
         )
+    if found.state is not NodeState.READING or registry.silent().get(name) == found.update_ts:
+        return True
     end_s = time.monotonic() + watched_s
-    while is_live(found, now_ts) and time.monotonic() < end_s:
+    while time.monotonic() < end_s:
         time.sleep(_LOOK_S)
         last = registry.get(NodeKind.DRAINER, name)
         if last is None or last.state is not NodeState.READING:

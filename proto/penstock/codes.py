@@ -326,7 +326,7 @@ class Code(Enum):
         1308,
         "The command is for dead nodes, and this one is or may be alive.",
         "Nothing has changed: a node that lives would lose binlogs by it.",
-        "Stop the node, or wait until its heartbeat is old. Make sure that no frozen process of it"
+        "Stop the node, or wait until its heartbeats have stopped for some seconds. Make sure that no frozen process of it"
         " is left.",
     )
     NODE_HOLDS_BINLOGS = (
@@ -477,7 +477,7 @@ class Code(Enum):
         "A Pump that starts cannot notify a Drainer that is alive.",
         "The Pump waits before it takes its first transaction, since that Drainer would miss it.",
         "See that the Drainer's address in etcd can be reached from the Pump, and look at its"
-        " log. A dead Drainer is skipped once its heartbeat is old.",
+        " log. A dead Drainer is skipped once no heartbeat of it has come for ten seconds.",
     )
 
     # Time.

@@ -4,8 +4,10 @@
        └─ its last word is withdrawn first; the next one is left when it stops
 
 A Drainer that was notified has this Pump in its merge before any writer can choose it; so no
-binlog can be overtaken. A Drainer whose heartbeat is stale is dead and skipped: when it starts, it
-finds this Pump in etcd. etcd calls run in threads; while etcd is away, only the status grows old.
+binlog can be overtaken. A Drainer that cannot be notified and whose heartbeat does not change for
+ten seconds is dead and skipped: when it starts, it finds this Pump in etcd. Each Pump watches all
+Drainers, and notes in etcd who is silent, so that one that joins need not wait for that. etcd calls
+run in threads; while etcd is away, only the status grows old.
 
 Each heartbeat carries a score from 0 to 1000, for clients that choose by `score`:
 
@@ -30,7 +32,6 @@ import shutil
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -39,8 +40,9 @@ import grpc
 import grpc.aio
 
 from penstock.cluster.departed_pumps import LastWord
+from penstock.cluster.heartbeats import Heartbeats
 from penstock.cluster.labels import published, text_of
-from penstock.cluster.node_registry import Gap, NodeKind, NodeState, NodeStatus, is_live
+from penstock.cluster.node_registry import Gap, NodeKind, NodeState, NodeStatus
 from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator, PenstockError, Retryable
 from penstock.pb import cistern_pb2, cistern_pb2_grpc, penstock_pb2, penstock_pb2_grpc
@@ -88,6 +90,10 @@ class Membership:
         """How a Drainer is reached that is alive."""
         self.notify_stopped: Notify = _notify_stopped
         """How one is reached that is said to have stopped."""
+        self.watched = Heartbeats()
+        """Of the Drainers."""
+        self.namesakes = Heartbeats()
+        """Of a Pump elsewhere that has our name."""
         self.holds_log = False
         """True when an entry in etcd says that the log is this process's: another one that has its
         name may run, but can neither acknowledge nor publish anything."""
@@ -149,6 +155,8 @@ class Membership:
             with suppress(Retryable, Malformed):
                 await self._check_name()
             await self._beat()
+            with suppress(Retryable, Malformed):
+                await asyncio.to_thread(self._watch_drainers)
 
     def details(self) -> dict[str, str]:
         """Return what an operator wants to read about this Pump's entry, and neighbours need."""
@@ -160,7 +168,7 @@ class Membership:
 
     async def drainers(self) -> list[NodeStatus]:
         """Return the Drainers that still need binlogs: all that are not offline, dead ones too."""
-        listed = await asyncio.to_thread(self._registry.list, NodeKind.DRAINER)
+        listed = await asyncio.to_thread(self._watch_drainers)
         return [drainer for drainer in listed if drainer.state is not NodeState.OFFLINE]
 
     async def note_gaps(self, drainers: Sequence[NodeStatus], up_to_ts: int) -> None:
@@ -175,8 +183,18 @@ class Membership:
             await asyncio.to_thread(self._registry.put_gap, gap)
 
     def is_live(self, drainer: NodeStatus) -> bool:
-        """Return whether a Drainer's heartbeat is fresh."""
-        return is_live(drainer, self._clock.now_ts())
+        """Return whether a Drainer is not stopped, and its heartbeat came, or may still come."""
+        return self.watched.is_live(drainer)
+
+    def _watch_drainers(self) -> list[NodeStatus]:
+        """List all Drainers, and note in etcd which of them are silent; blocking."""
+        silent, listed = self._registry.silent(), self._registry.list(NodeKind.DRAINER)
+        self.watched.note(listed, silent)
+        for drainer in listed:
+            is_known = silent.get(drainer.node_id) == drainer.update_ts
+            if not is_known and self.watched.is_silent(drainer):
+                self._registry.put_silent(drainer)
+        return listed
 
     async def _enter_cluster(self, now_ts: int) -> None:
         """Say since when this Pump may hold what Drainers lack, unless it has been there before.
@@ -236,8 +254,8 @@ class Membership:
     async def _check_name(self) -> None:
         """Raise `NeedsOperator` when we were declared lost, or another running Pump has our name.
 
-        One whose heartbeat is fresh but that does not answer may still run: `Retryable` until that
-        is stale. Where no one listens, no process is left.
+        One that does not answer may still run: `Retryable` until its heartbeat has not changed for
+        long enough. Where no one listens, no process is left.
         """
         lost = (await asyncio.to_thread(self._registry.lost)).get(self._node_id)
         if lost is not None:
@@ -245,7 +263,8 @@ class Membership:
         if self.holds_log:
             return
         other = await asyncio.to_thread(self._registry.get, NodeKind.PUMP, self._node_id)
-        if other is None or other.host == self._host or not self.is_live(other):
+        self.namesakes.note([other] if other is not None else [])
+        if other is None or other.host == self._host or not self.namesakes.is_live(other):
             return
         async with open_aio_channel(other.host, self._tls) as channel:
             stub: Any = penstock_pb2_grpc.PumpStub(channel)  # type: ignore[no-untyped-call]
@@ -270,18 +289,33 @@ class Membership:
             )
 
     async def _notify_drainers(self) -> None:
-        now_ts = await self._clock.next_ts()
         notified = []
-        for drainer in await asyncio.to_thread(self._registry.list, NodeKind.DRAINER):
+        for drainer in await asyncio.to_thread(self._watch_drainers):
             if drainer.is_reader:
                 continue  # It lists the Pumps itself before it goes on, and takes no calls.
-            if is_live(drainer, now_ts):
-                notified.append(self.notify(drainer, self._tls))
-            elif is_live(replace(drainer, state=NodeState.ONLINE), now_ts):
-                notified.append(self.notify_stopped(drainer, self._tls))
-            else:
+            if drainer.state in (NodeState.PAUSED, NodeState.OFFLINE):
+                if not self.watched.is_silent(drainer):
+                    notified.append(self.notify_stopped(drainer, self._tls))
+            elif self.watched.is_silent(drainer):
                 log.info("drainer %s is not running, not notified", drainer.node_id)
+            else:
+                notified.append(self._notify_if_live(drainer))
         await asyncio.gather(*notified)
+
+    async def _notify_if_live(self, drainer: NodeStatus) -> None:
+        """Return once a Drainer was notified, or is known to be dead; `Retryable` if it lives."""
+        try:
+            await self.notify(drainer, self._tls)
+        except Retryable:
+            while not self.watched.is_silent(drainer):
+                await asyncio.sleep(_AGAIN_S)
+                for found in await asyncio.to_thread(self._watch_drainers):
+                    if found.node_id == drainer.node_id and found.update_ts != drainer.update_ts:
+                        raise
+            log.warning(
+                "drainer %s is not running, not notified: it does not answer, and no heartbeat of"
+                " it came while this Pump watched", drainer.node_id,
+            )  # fmt: skip
 
 
 async def _notify_stopped(drainer: NodeStatus, tls: Tls | None) -> None:
@@ -317,7 +351,7 @@ def _not_notified(drainer: NodeStatus, error: Any) -> str:
     return (
         f"drainer {drainer.node_id} at {drainer.host} is alive but did not take notice within"
         f" {NOTIFY_WITHIN_S:.0f} s: {error.code().name}: {error.details()} (look at its log; a dead"
-        " one is skipped once its heartbeat is stale)"
+        " one is skipped once no heartbeat of it has come for some seconds)"
     )
 
 

@@ -18,9 +18,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from penstock.cluster.departed_pumps import LostPump
-from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry, is_live
+from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.codes import Code
-from penstock.errors import NeedsOperator
+from penstock.errors import NeedsOperator, PenstockError
 from penstock.node.output import JSON, TEXT, moment_of
 from penstock.pb import penstock_pb2
 from pumpclient.binlogctl.nodes import (
@@ -34,7 +34,7 @@ from pumpclient.binlogctl.nodes import (
     time_of,
     tls_of,
 )
-from pumpclient.binlogctl.states import refuse_living
+from pumpclient.binlogctl.states import is_heard_of, refuse_living
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def _lost_pump(arguments: argparse.Namespace) -> int:
             )
         if not arguments.copies_are_gone:
             _refuse_copied(status.node_id, cluster.copies_of(status.node_id))
-        received = _received(arguments, registry, status.node_id, cluster_ts)
+        received = _received(arguments, registry, status.node_id)
         up_to_ts = known.up_to_ts if known else cluster_ts
         report = _Report(status, received, arguments.accept_loss_after, up_to_ts, known)
         if arguments.output == TEXT:
@@ -128,9 +128,7 @@ def _refuse_copied(pump: str, copies: Sequence[str]) -> None:
         )
 
 
-def _received(
-    arguments: argparse.Namespace, registry: Registry, pump: str, cluster_ts: int
-) -> Sequence[_Received]:
+def _received(arguments: argparse.Namespace, registry: Registry, pump: str) -> Sequence[_Received]:
     """Return how far each Drainer that is not offline has the Pump's binlogs."""
     found = []
     for drainer in registry.list(NodeKind.DRAINER):
@@ -140,11 +138,16 @@ def _received(
         if drainer.is_reader:
             found.append(_Received(name, drainer.max_commit_ts, "reads; its checkpoint"))
             continue
-        if not is_live(drainer, cluster_ts):
+        request = penstock_pb2.StatusRequest()
+        try:
+            tls = tls_of(arguments)
+            reply = call(NodeKind.DRAINER, drainer.host, "Status", request, CALL_S, tls)
+        except PenstockError:
+            is_stopped = drainer.state is NodeState.PAUSED
+            if not is_stopped and is_heard_of(registry, NodeKind.DRAINER, drainer):
+                raise
             found.append(_Received(name, drainer.max_commit_ts, "does not run; its checkpoint"))
             continue
-        request = penstock_pb2.StatusRequest()
-        reply = call(NodeKind.DRAINER, drainer.host, "Status", request, CALL_S, tls_of(arguments))
         received_ts = reply.details.get(f"pump {pump} received_ts")
         if received_ts is None:
             found.append(_Received(name, reply.max_commit_ts, "does not pull it; its checkpoint"))

@@ -19,7 +19,7 @@ from penstock.cluster import etcd
 from penstock.cluster.labels import labels_in
 from penstock.cluster.log_entries import EtcdLogEntries
 from penstock.cluster.log_entry import LogEntry
-from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry, is_live
+from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry, seems_live
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable, coded
 from penstock.node.logs import one_line
@@ -151,7 +151,7 @@ def _listed(node: NodeStatus, now_s: float) -> dict[str, Any]:
         "node_id": node.node_id,
         "address": node.host,
         "state": str(node.state),
-        "is_alive": is_live(node, compose(int(now_s * 1000), 0)),
+        "is_alive": seems_live(node, compose(int(now_s * 1000), 0)),
         "max_commit_ts": node.max_commit_ts,
         "committed": moment_of(node.max_commit_ts),
         "heartbeat_ts": node.update_ts,
@@ -413,7 +413,7 @@ def _line(node: NodeStatus, now_s: float) -> tuple[str, ...]:
     state = str(node.state)
     # A node that was killed still says "online": only its silence shows it.
     runs = node.state in (NodeState.ONLINE, NodeState.READING)
-    if runs and not is_live(node, compose(int(now_s * 1000), 0)):
+    if runs and not seems_live(node, compose(int(now_s * 1000), 0)):
         state += " (silent)"
     return (
         node.node_id,

@@ -6,9 +6,10 @@
 Going offline means that no one waits for a node any more. A Pump gets there only when all that it
 holds is downstream of every Drainer; a Drainer loses its claim to what Pumps keep for it.
 
-A node is dead when its heartbeat is stale and nothing answers at its address. What an operator does
-to a node's entry in etcd, a running node undoes at its next heartbeat, and what believed the entry
-in between has continued without it. So nothing is done to one that may still run.
+A node is dead when no heartbeat comes while one watches and nothing answers at its address. What an
+operator does to a node's entry in etcd, a running node undoes at its next heartbeat, and what
+believed the entry in between has continued without it. So nothing is done to one that may still
+run.
 """
 
 from __future__ import annotations
@@ -21,21 +22,20 @@ from dataclasses import replace
 from typing import Final
 
 from penstock.cluster.departed_pumps import LastWord
-from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry, is_live
+from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.pb import penstock_pb2
 from pumpclient.binlogctl.nodes import (
     CALL_S,
     call,
-    now_ts,
     show_change,
     time_of,
     tls_of,
 )
 
 WATCHED_S: Final = 12.0
-"""How long a heartbeat is watched where no oracle answers; it comes every few seconds."""
+"""How long a heartbeat is watched; it comes every few seconds."""
 
 _CONNECT_S: Final = 3.0
 
@@ -141,7 +141,7 @@ def refuse_living(
     """Raise `NeedsOperator` with the hint when there is any sign that the node may still run."""
     name = status.node_id
     says_it_runs = status.state not in (NodeState.PAUSED, NodeState.OFFLINE)
-    if says_it_runs and _is_heard_of(arguments, registry, kind, status):
+    if says_it_runs and is_heard_of(registry, kind, status):
         since = time_of(status.update_ts, time.time())
         raise NeedsOperator(
             f"{name} is alive: its last heartbeat is of {since}", hint=hint, code=Code.NODE_ALIVE
@@ -163,16 +163,12 @@ def refuse_living(
         )
 
 
-def _is_heard_of(
-    arguments: argparse.Namespace, registry: Registry, kind: NodeKind, status: NodeStatus
-) -> bool:
-    """Return whether a heartbeat is fresh by the cluster's time; else whether another one comes."""
-    if not status.update_ts:
+def is_heard_of(registry: Registry, kind: NodeKind, status: NodeStatus) -> bool:
+    """Return whether another heartbeat comes; no Pump may have found the node silent before."""
+    silent_ts = registry.silent().get(status.node_id) if kind is NodeKind.DRAINER else None
+    if not status.update_ts or silent_ts == status.update_ts:
         return False
-    try:
-        return is_live(status, now_ts(arguments))
-    except Retryable:
-        sys.stderr.write(f"no oracle answers: watching {status.node_id} for {WATCHED_S:.0f} s\n")
+    sys.stderr.write(f"watching {status.node_id} for up to {WATCHED_S:.0f} s\n")
     end_s = time.monotonic() + WATCHED_S
     while time.monotonic() < end_s:
         time.sleep(0.5)

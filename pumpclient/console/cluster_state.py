@@ -19,7 +19,7 @@ from enum import IntEnum
 from typing import Final
 
 from penstock.cluster.drainer_runs import DrainerStop
-from penstock.cluster.node_registry import NodeState, NodeStatus, is_live
+from penstock.cluster.node_registry import NodeState, NodeStatus, seems_live
 from penstock.ts import compose, physical_ms
 from pumpclient.console import wording
 from pumpclient.console.chronicle import Chronicle
@@ -267,7 +267,7 @@ def _look(node: NodeStatus, answer: Answer | None, now_s: float) -> _Look:
     if answer.problem:
         since = wording.duration(now_s - (answer.silent_since_s or now_s))
         why = f"no answer for {since}: {answer.problem}"
-        if is_live(node, compose(max(0, int(now_s * 1000)), 0)):
+        if seems_live(node, compose(max(0, int(now_s * 1000)), 0)):
             return _Look(Level.WATCH, "no answer", f"{why}; its heartbeat comes")
         return _Look(Level.ACT, "dead", f"{why}; last heartbeat at {heard}")
     if node.state in (NodeState.PAUSING, NodeState.CLOSING):

@@ -6,6 +6,7 @@
 /penstock/v1/pd_cluster_id           the same once more, if it is PD's (oracle/cluster_id.py)
 /penstock/v1/gaps/<drainer>/<pump>   JSON: what a Drainer can never get, the Pump left without it
 /penstock/v1/lost/<pump>             a Pump whose disk is gone for good (departed_pumps.py)
+/penstock/v1/silent/<drainer>        decimal: a Drainer's last heartbeat (heartbeats.py)
 /penstock/v1/entered/<pump>          decimal: before this a Pump held nothing that Drainers lacked
 /penstock/v1/last_words/<pump>       what a Pump that stopped in order holds (the same)
 /penstock/v1/sources/<id>            what a MySQL source keeps (pumpclient/mysql/source/state)
@@ -43,6 +44,7 @@ PD_CLUSTER_ID_KEY = "/penstock/v1/pd_cluster_id"
 
 GAPS = "/penstock/v1/gaps"
 ENTERED = "/penstock/v1/entered/"
+SILENT = "/penstock/v1/silent/"
 READER = "reader@"
 """What stands before its machine's name as the host of a program that reads the stream."""
 SOURCES = "/penstock/v1/sources/"
@@ -78,7 +80,7 @@ class NodeStatus:
 
     `max_commit_ts` is how far a Pump has sorted, or a Drainer's checkpoint. `update_ts` is the time
     of the last heartbeat. Writers choose Pumps by `score` (0 to 1000) and `label` (labels.py);
-    `is_alive` is what a reader makes of `update_ts` (`is_live`); it is stored as false, as
+    `is_alive` is what a reader makes of `update_ts` (`seems_live`); it is stored as false, as
     TiDB-Binlog does, because a node that is killed could not take a true one back.
     """
 
@@ -153,8 +155,11 @@ def _field(fields: Mapping[str, Any], name: str, kind: type[T], absent: T) -> T:
     return value
 
 
-def is_live(status: NodeStatus, now_ts: int, stale_after_s: float = 10) -> bool:
-    """Return whether a node runs: not stopped on purpose, heard of `stale_after_s` ago at most."""
+def seems_live(status: NodeStatus, now_ts: int, stale_after_s: float = 10) -> bool:
+    """Return whether a node's last heartbeat looks fresh, for display only: clocks may jump.
+
+    What decides about a node watches its heartbeats (heartbeats.py).
+    """
     if status.state in (NodeState.PAUSED, NodeState.OFFLINE):
         return False
     return seconds_between(status.update_ts, now_ts) <= stale_after_s
@@ -205,6 +210,12 @@ class NodeRegistry(Protocol):
 
     def entered(self) -> Mapping[str, int]:
         """Return when each Pump entered, by node id; those that left are not there."""
+
+    def put_silent(self, drainer: NodeStatus) -> None:
+        """Note that no heartbeat of a Drainer came after this one, for long enough to be sure."""
+
+    def silent(self) -> Mapping[str, int]:
+        """Return after which heartbeat (`update_ts`) Drainers were found silent, by node id."""
 
     def put_last_word(self, word: LastWord) -> None:
         """Publish what a Pump that stops holds, in place of an earlier word of it."""
@@ -350,7 +361,19 @@ class Registry:
 
     def entered(self) -> Mapping[str, int]:
         """Return when each Pump entered, by node id; Malformed if that is unreadable."""
-        items, _ = read_prefix(self._etcd, ENTERED)
+        return self._decimals(ENTERED)
+
+    def put_silent(self, drainer: NodeStatus) -> None:
+        """Note that no heartbeat of a Drainer came after this one, for long enough to be sure."""
+        with etcd_errors(self._etcd):
+            self._etcd.put(SILENT + drainer.node_id, str(drainer.update_ts))
+
+    def silent(self) -> Mapping[str, int]:
+        """Return after which heartbeat (`update_ts`) Drainers were found silent, by node id."""
+        return self._decimals(SILENT)
+
+    def _decimals(self, prefix: str) -> Mapping[str, int]:
+        items, _ = read_prefix(self._etcd, prefix)
         for key, text in items.items():
             if not text.isdigit():
                 raise Malformed(
@@ -358,7 +381,7 @@ class Registry:
                     hint="it must be a decimal number",
                     code=Code.ETCD_VALUE,
                 )
-        return {key[len(ENTERED) :]: int(text) for key, text in items.items()}
+        return {key[len(prefix) :]: int(text) for key, text in items.items()}
 
     def put_last_word(self, word: LastWord) -> None:
         """Publish what a Pump that stops holds, in place of an earlier word of it."""

@@ -22,6 +22,7 @@ class MemoryRegistry:
         self._lost: dict[str, LostPump] = {}
         self._words: dict[str, LastWord] = {}
         self._entered: dict[str, int] = {}
+        self._silent: dict[str, int] = {}
         self._watches: list[MemoryWatch] = []
 
     def cluster_id(self) -> int:
@@ -80,6 +81,14 @@ class MemoryRegistry:
     def entered(self) -> Mapping[str, int]:
         with self._lock:
             return dict(self._entered)
+
+    def put_silent(self, drainer: NodeStatus) -> None:
+        with self._lock:
+            self._silent[drainer.node_id] = drainer.update_ts
+
+    def silent(self) -> Mapping[str, int]:
+        with self._lock:
+            return dict(self._silent)
 
     def put_last_word(self, word: LastWord) -> None:
         with self._lock:

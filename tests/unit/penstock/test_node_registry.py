@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cluster.node_registry import NodeState, NodeStatus, is_live
+from penstock.cluster.node_registry import NodeState, NodeStatus, seems_live
 from penstock.errors import Malformed
 from penstock.ts import compose
 
@@ -84,11 +84,11 @@ def test_unknown_fields_are_ignored_as_a_newer_node_may_write_them() -> None:
         (NodeState.OFFLINE, 1, False),
     ],
 )
-def test_a_node_is_live_while_it_runs_and_was_heard_of_lately(
+def test_a_node_seems_live_while_it_runs_and_was_heard_of_lately(
     state: NodeState, age_s: float, live: bool
 ) -> None:
     now_ms = 1_700_000_000_000
     status = NodeStatus(
         node_id="a", host="b", state=state, update_ts=compose(now_ms - round(age_s * 1000), 3)
     )
-    assert is_live(status, compose(now_ms, 0)) is live
+    assert seems_live(status, compose(now_ms, 0)) is live

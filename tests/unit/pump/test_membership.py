@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 import pytest
@@ -8,10 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.cluster.departed_pumps import LastWord
+from penstock.cluster.heartbeats import Heartbeats
 from penstock.cluster.node_registry import READER, NodeKind, NodeState, NodeStatus
 from penstock.codes import Code
 from penstock.errors import Retryable
 from penstock.security.tls import Tls
+from penstock.ts import LOGICAL_BITS
+from pump.cluster import membership
 from pump.cluster.identity import Identity
 from pump.cluster.membership import SCORE_MAX, Load, Membership, score_of
 from tests.kit.fakes.registry import MemoryRegistry
@@ -144,3 +148,75 @@ def test_a_pump_that_joins_notifies_every_drainer_and_no_reader() -> None:
     asyncio.run(member.join())
     assert notified == ["drainer-1"]
     assert member.state is NodeState.ONLINE
+
+
+YEAR = 365 * 24 * 3600 * 1000 << LOGICAL_BITS
+
+
+def listed(registry: MemoryRegistry, update_ts: int = 7, state: str = "online") -> NodeStatus:
+    status = NodeStatus(
+        node_id="drainer-1", host="d:1", state=NodeState(state), update_ts=update_ts
+    )
+    registry.put(NodeKind.DRAINER, status)
+    return status
+
+
+def test_a_drainer_whose_heartbeat_looks_old_is_notified_all_the_same() -> None:
+    # The cluster's clock may have jumped between its heartbeat and our look.
+    registry, notified = MemoryRegistry(), list[str]()
+    listed(registry)
+    listed(registry, state="online")
+
+    async def notify(drainer: NodeStatus, tls: Tls | None) -> None:
+        notified.append(drainer.node_id)
+
+    class Jumped(Parts):
+        def now_ts(self) -> int:
+            return YEAR
+
+        async def next_ts(self) -> int:
+            return YEAR
+
+    member = joined(registry)
+    member._clock = Jumped()  # type: ignore[assignment]
+    member.notify = notify
+    asyncio.run(member.join())
+    assert notified == ["drainer-1"]
+
+
+def test_a_drainer_that_is_not_reached_keeps_a_pump_from_joining_while_its_heart_beats(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(membership, "_AGAIN_S", 0)
+    registry, beats, ticks = MemoryRegistry(), iter(range(8, 11)), itertools.count()
+    listed(registry)
+
+    async def notify(drainer: NodeStatus, tls: Tls | None) -> None:
+        assert member.state is not NodeState.ONLINE
+        listed(registry, next(beats, 10))
+        raise Retryable("not reached", code=Code.DRAINER_NOT_NOTIFIED)
+
+    member = joined(registry)
+    member.watched = Heartbeats(clock=lambda: float(next(ticks)))
+    member.notify = notify
+    asyncio.run(member.join())
+    assert list(beats) == []
+    assert registry.silent() == {"drainer-1": 10}
+
+
+def test_a_drainer_that_another_pump_found_silent_is_not_waited_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    registry = MemoryRegistry()
+    registry.put_silent(listed(registry, YEAR))  # However fresh it looks.
+
+    async def notify(drainer: NodeStatus, tls: Tls | None) -> None:
+        raise AssertionError("asked one that is dead")
+
+    member = joined(registry)
+    member.notify = member.notify_stopped = notify
+    with caplog.at_level("INFO"):
+        asyncio.run(member.join())
+    assert "drainer-1 is not running, not notified" in caplog.text
+    assert not member.is_live(listed(registry, YEAR))
+    assert member.is_live(listed(registry, 8))

@@ -1,0 +1,71 @@
+"""Heartbeats: which nodes run, by whether their entries in etcd change while one watches.
+
+A heartbeat carries the cluster's time, which may jump: then the last one of a node that runs looks
+old. So no decision is based on the age that a heartbeat seems to have. Who decides watches by its
+own monotonic clock for `SILENT_AFTER_S`, and needs not where a Pump has done so before:
+
+    /penstock/v1/silent/<drainer>   decimal: `updateTS` of the heartbeat after which a Pump has
+                                    watched for so long, and none came
+
+As long as that is the Drainer's last heartbeat, it has been silent since. Time counts as watched
+only from one look to the next one soon after: nodes are not silent because etcd was away, or
+because the process that watches was stopped.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from penstock.cluster.node_registry import NodeState, NodeStatus
+
+SILENT_AFTER_S = 10.0
+_LOOK_S_MAX = 3.0
+_STOPPED = (NodeState.PAUSED, NodeState.OFFLINE)
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A node's last heartbeat, for how long no other one has come, and when one looked last."""
+
+    update_ts: int
+    looked_s: float
+    silent_s: float = 0.0
+
+
+class Heartbeats:
+    """What one process has seen of the nodes of a kind."""
+
+    def __init__(
+        self,
+        *,
+        silent_after_s: float = SILENT_AFTER_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._silent_after_s = silent_after_s
+        self._clock = clock
+        self._watched: dict[str, _Watched] = {}
+
+    def note(self, statuses: Iterable[NodeStatus], silent: Mapping[str, int] | None = None) -> None:
+        """Take note of what etcd has now; `silent` is what Pumps have found out there."""
+        now_s = self._clock()
+        for status in statuses:
+            known = self._watched.get(status.node_id)
+            if known is None or known.update_ts != status.update_ts:
+                known = self._watched[status.node_id] = _Watched(status.update_ts, now_s)
+            known.silent_s += min(now_s - known.looked_s, _LOOK_S_MAX)
+            known.looked_s = now_s
+            if silent and silent.get(status.node_id) == status.update_ts:
+                known.silent_s = self._silent_after_s
+
+    def is_silent(self, status: NodeStatus) -> bool:
+        """Return whether no heartbeat has come after this one for long enough to be sure."""
+        known = self._watched.get(status.node_id)
+        if known is None or known.update_ts != status.update_ts:
+            return False
+        return known.silent_s >= self._silent_after_s
+
+    def is_live(self, status: NodeStatus) -> bool:
+        """Return whether a node may run: it is not stopped on purpose, and not silent."""
+        return status.state not in _STOPPED and not self.is_silent(status)
