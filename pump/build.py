@@ -78,7 +78,9 @@ def build(
     """Construct everything and let the callers in; return what is to run, and who may end it."""
     storage, etcd, cluster_id, identity, copies, kept, _, _ = foundation
     registry = Registry(etcd, guard=lambda: None if copies is None else copies.guard())
-    oracle = None if config.pd_address else OracleServer(etcd, identity.host)
+    oracle = None
+    if not config.pd_address:
+        oracle = OracleServer(etcd, identity.host, held_ts=lambda: storage.max_commit_ts)
     clock = _clock(config, etcd, entrance.security)
     pulls = Pulls(
         storage,

@@ -102,6 +102,9 @@ class PumpMetrics(Collector):
         oracle = self._components.oracle
         leads = oracle is not None and oracle.is_leader
         yield _gauge("leads_oracle", "1 while it hands out the timestamps.", leads)
+        ahead_s = oracle.clock_ahead_s if oracle is not None else 0.0
+        help_text = "How far the leader's clock is ahead of the time that it hands out."
+        yield _gauge("oracle_clock_ahead_seconds", help_text, ahead_s)
 
     def _writing(self) -> Iterator[Metric]:
         counters, group_commit = self._components.counters, self._components.group_commit

@@ -10,19 +10,23 @@ Drainer that will not come back is marked offline with `binlogctl update-drainer
 disk bounded whatever happens sets `gc-force-after-days`: what is older goes, and an error in the
 log names the Drainers that lost something, and what. Both are announced, as in TiDB-Binlog,
 20 hours ahead.
+
+Now is the earlier one of the cluster's time and this machine's clock: one clock that has jumped
+ahead makes nothing old.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.cluster.node_registry import NodeStatus
 from penstock.errors import PenstockError
-from penstock.ts import LOGICAL_BITS, seconds_between
+from penstock.ts import LOGICAL_BITS, compose, seconds_between
 
 if TYPE_CHECKING:
     from pump.cluster.clock import ClusterClock
@@ -100,7 +104,9 @@ class Retention:
         *,
         gc_days: float,
         force_after_days: float = 0.0,
+        wall_s: Callable[[], float] = time.time,
     ) -> None:
+        self._wall_s = wall_s
         self._storage = storage
         self._membership = membership
         self._clock = clock
@@ -126,7 +132,7 @@ class Retention:
     async def look(self) -> Plan:
         """Return what may go now, and log who is late; `Retryable` without etcd."""
         found = plan(
-            self._clock.now_ts(),
+            min(self._clock.now_ts(), compose(int(self._wall_s() * 1000), 0)),
             await self._membership.drainers(),
             gc_days=self._gc_days,
             force_after_days=self._force_after_days,

@@ -248,6 +248,7 @@ class OracleClient:
         self._lock = threading.Lock()
         self._queue: list[_Turn] = []
         self._busy = False
+        self._newest_ts = 0
         self._closed = False
 
     def get_ts(self) -> int:
@@ -331,7 +332,15 @@ class OracleClient:
             try:
                 if self._closed:
                     raise Retryable(_CLOSED, code=Code.CLOSED)
-                return compose(*self._stream.fetch(count, deadline_s - time.monotonic()))
+                last_ts = compose(*self._stream.fetch(count, deadline_s - time.monotonic()))
+                if last_ts - count >= self._newest_ts:
+                    self._newest_ts = last_ts
+                    return last_ts
+                raise Retryable(
+                    f"the oracle handed out {last_ts}, which is not above the {self._newest_ts}"
+                    " before (was etcd restored from a backup, and is a Pump's clock behind?)",
+                    code=Code.ORACLE_MOVED,
+                )
             except Retryable as error:
                 if self._closed or time.monotonic() + _RETRY_S >= deadline_s:
                     raise Retryable(f"no timestamp: {error}", code=error.code) from error

@@ -9,7 +9,15 @@ deposed; and a new leader starts at the window it finds. So two leaders can neve
 timestamp. That the deposed one does not hand out *smaller* ones later is what the lease is for: its
 end is judged by the local clock before each answer, from before the last renewal was sent.
 
-Within one leader `Allocator` makes them: a clock that never goes back, and a counter below it.
+Within one leader `Allocator` makes them: a clock that never goes back, and a counter below it. Each
+candidate watches the window, so that it knows by its own monotonic clock how much time has passed
+since another leader moved it. Where the wall clock is ahead of that, as after it was set, time runs
+at double speed until it has come up, and not at all faster where it is `FOLLOWED_S_MAX` ahead. A
+candidate that has seen no window move, as the first one after an outage, has nothing but its wall
+clock; where that is far ahead of the window, it lets others stand first.
+
+An etcd that was restored from a backup has an older window. So timestamps also start above what
+this Pump and, by their entries, the others have already.
 """
 
 from __future__ import annotations
@@ -25,7 +33,7 @@ import grpc
 
 from penstock.cluster.etcd import EtcdClient, Watch, etcd_errors
 from penstock.cluster.lease import Lease
-from penstock.cluster.node_registry import Registry
+from penstock.cluster.node_registry import NodeKind, Registry
 from penstock.codes import Code
 from penstock.errors import PenstockError, Retryable, coded
 from penstock.node.requests import parsed
@@ -35,6 +43,7 @@ from penstock.ts import LOGICAL_END, compose, physical_ms
 
 log = logging.getLogger(__name__)
 
+ORACLE = "/penstock/v1/oracle/"
 WINDOW_KEY = "/penstock/v1/oracle/window"
 _CHECK_S = 0.25
 _RETRY_S = 0.2
@@ -67,11 +76,18 @@ class OracleServer:
         advertise_addr: str,
         *,
         ttl_s: int = 2,
+        held_ts: Callable[[], int] = lambda: 0,
         wall_ms: Callable[[], float] = lambda: time.time() * 1000,
     ) -> None:
+        """`held_ts` is the newest timestamp in this Pump's log."""
         self._etcd = etcd
         self._address = advertise_addr
         self._ttl_s = ttl_s
+        self._held_ts = held_ts
+        self._window: tuple[int, float | None] = (-1, None)
+        """The window as it was seen last, and when it moved, by the monotonic clock."""
+        self._has_let_others_stand = False
+        self._unbelieved_ts = 0
         self._wall_ms = wall_ms
         self._cluster_id = 0
         self._term: _Term | None = None
@@ -111,9 +127,10 @@ class OracleServer:
         self._cluster_id = await asyncio.to_thread(Registry(self._etcd).cluster_id)
 
         def on_items(items: dict[str, bytes]) -> None:
+            self._see_window(int(items.get(WINDOW_KEY, b"0")))
             loop.call_soon_threadsafe(self._see_leader, items.get(LEADER_KEY, b"").decode())
 
-        self._watch = await asyncio.to_thread(Watch, self._etcd, LEADER_KEY, on_items)
+        self._watch = await asyncio.to_thread(Watch, self._etcd, ORACLE, on_items)
         self._task = asyncio.create_task(self._stand())
         self._task.add_done_callback(_report_bug)
 
@@ -187,8 +204,29 @@ class OracleServer:
     # Election.
 
     def _see_leader(self, address: str) -> None:
-        self._leader_address = address
-        self._changed.set()
+        if address != self._leader_address:
+            self._leader_address = address
+            self._changed.set()
+
+    def _see_window(self, window_ms: int) -> None:
+        seen_ms, _ = self._window
+        if window_ms != seen_ms:
+            is_first = seen_ms < 0
+            self._window = (window_ms, None if is_first else time.monotonic())
+
+    async def _let_others_stand(self) -> None:
+        """Wait a little where only this machine's clock says that so much time has passed."""
+        window_ms, moved_s = self._window
+        ahead_s = (self._wall_ms() - window_ms) / 1000
+        if self._has_let_others_stand or moved_s is not None or window_ms <= 0:
+            return
+        if ahead_s > OTHERS_FIRST_S:
+            self._has_let_others_stand = True
+            log.warning(
+                "this machine's clock is %.0f s ahead of the last time that was handed out (right,"
+                " if no oracle ran for so long; otherwise correct the clock)", ahead_s,
+            )  # fmt: skip
+            await asyncio.sleep(2 * self._ttl_s)
 
     async def _stand(self) -> None:
         """Win elections and serve terms, until cancelled."""
@@ -196,6 +234,9 @@ class OracleServer:
             self._changed.clear()
             if self._leader_address:
                 await self._changed.wait()
+                continue
+            await self._let_others_stand()
+            if self._leader_address:
                 continue
             try:
                 term = await self._campaign()
@@ -234,17 +275,43 @@ class OracleServer:
             won = False
             created_revision = self._read(LEADER_KEY)[1]
             floor, revision = self._read(WINDOW_KEY)
-            allocator = Allocator(int(floor or 0), wall_ms=self._wall_ms)
+            floor_ms = int(floor or 0)
+            seen_ms, moved_s = self._window
+            if floor_ms > seen_ms and moved_s is not None:
+                moved_s = time.monotonic()
+            # An etcd that was restored has an older window than was seen before.
+            floor_ms = max(floor_ms, seen_ms)
+            allocator = Allocator(floor_ms, wall_ms=self._wall_ms, since_s=moved_s)
+            allocator.raise_floor(self._newest_ts())
             won = True
             return _Term(lease, created_revision, revision, allocator)
         finally:
             if not won:
                 lease.close()
 
+    def _newest_ts(self) -> int:
+        """Return the newest timestamp that a Pump has, as far as that is believable."""
+        pumps = Registry(self._etcd).list(NodeKind.PUMP)
+        held = [self._held_ts(), *(pump.max_commit_ts for pump in pumps)]
+        most_ts = compose(int(self._wall_ms()) + FOLLOWED_S_MAX * 1000, 0)
+        if max(held) > most_ts and max(held) != self._unbelieved_ts:
+            self._unbelieved_ts = max(held)
+            log.error(
+                "a Pump has timestamp %d, which is more than %d s ahead of this machine's clock"
+                " (correct the clock; or find the writer that did not ask the oracle)",
+                self._unbelieved_ts, FOLLOWED_S_MAX,
+            )  # fmt: skip
+        return max((ts for ts in held if ts <= most_ts), default=0)
+
+    @property
+    def clock_ahead_s(self) -> float:
+        """By how much this machine's clock is ahead of the time that it hands out as the leader."""
+        return self._term.allocator.ahead_s if self._term is not None else 0.0
+
     async def _serve(self, term: _Term) -> None:
         """Hold office until the lease is lost or we are cancelled, keeping the window ahead."""
         log.info("%s leads the oracle", self._address)
-        self._term = term
+        self._term, said_s = term, float("-inf")
         try:
             while not term.lease.is_lost():
                 if term.allocator.limit_ms - term.allocator.now_ms() < WINDOW_MS / 2:
@@ -254,6 +321,9 @@ class OracleServer:
                         break
                     except PenstockError as error:
                         log.warning("the oracle's window stays where it is: %s", error)
+                if term.allocator.ahead_s > AHEAD_S and time.monotonic() - said_s > _SAID_EVERY_S:
+                    said_s = time.monotonic()
+                    _say_ahead(term.allocator.ahead_s)
                 await asyncio.sleep(_CHECK_S)
         finally:
             self._term = None
@@ -265,6 +335,8 @@ class OracleServer:
         seen_ms = term.allocator.limit_ms
         async with self._saving:
             if term.allocator.limit_ms == seen_ms:
+                newest_ts = await asyncio.to_thread(self._newest_ts)
+                term.allocator.raise_floor(newest_ts)
                 limit_ms = term.allocator.wanted_limit_ms()
                 term.allocator.limit_ms = await asyncio.to_thread(self._save, term, limit_ms)
 
@@ -304,15 +376,32 @@ def _report_bug(task: asyncio.Task[None]) -> None:
         log.critical("the oracle's election stopped", exc_info=task.exception())
 
 
+def _say_ahead(ahead_s: float) -> None:
+    pace = "runs at double speed until it has come up"
+    if ahead_s > FOLLOWED_S_MAX:
+        pace = "does not follow it"
+    log.error(
+        "this machine's clock is %.0f s ahead of the cluster's time, which %s (set the clock right"
+        " by NTP; if it is right, restart this Pump while no other one can lead)", ahead_s, pace,
+    )  # fmt: skip
+
+
 WINDOW_MS = 3000
 """How far ahead of time an oracle saves its limit."""
+AHEAD_S = 5.0
+"""A wall clock that is further ahead is reported."""
+FOLLOWED_S_MAX = 24 * 3600
+"""A wall clock that is further ahead is not followed."""
+OTHERS_FIRST_S = 3600.0
+_SAID_EVERY_S = 60.0
 
 
 class Allocator:
     """Hands out timestamps from `floor_ms` on, below a limit that moves up. Pure but for its clock.
 
-    Time follows the wall clock forward. When that jumps back, or the floor lies ahead of it, time
-    continues at half speed until the wall clock has caught up: ages keep growing, order keeps.
+    Time follows the wall clock. When that jumps back, or the floor lies ahead of it, time continues
+    at half speed until the wall clock has caught up: ages keep growing, order keeps. When it jumps
+    ahead, time continues at double speed; at its own, where the jump is beyond belief.
     """
 
     def __init__(
@@ -321,21 +410,40 @@ class Allocator:
         *,
         wall_ms: Callable[[], float] = lambda: time.time() * 1000,
         monotonic_s: Callable[[], float] = time.monotonic,
+        since_s: float | None = None,
     ) -> None:
+        """`since_s` is when, by the monotonic clock, time was at the floor at most; None: unknown.
+
+        Then the wall clock is believed, once.
+        """
         self._wall_ms = wall_ms
         self._monotonic_s = monotonic_s
         self._clock_ms = float(floor_ms)
-        self._seen_s = monotonic_s()
+        self._seen_s = monotonic_s() if since_s is None else since_s
+        self._is_known = since_s is not None
+        self.ahead_s = 0.0
+        """By how much the wall clock was ahead when it was last looked at."""
         self._next = compose(floor_ms, 0)
         self.limit_ms = floor_ms
 
     def now_ms(self) -> int:
         """Return the milliseconds that a timestamp taken now would carry at least."""
-        now_s = self._monotonic_s()
-        crawled_ms = self._clock_ms + (now_s - self._seen_s) * 500
-        self._clock_ms = max(self._wall_ms(), crawled_ms)
-        self._seen_s = now_s
+        now_s, wall_ms = self._monotonic_s(), self._wall_ms()
+        passed_ms = (now_s - self._seen_s) * 1000
+        most_ms = wall_ms
+        if self._is_known:
+            ahead_ms = wall_ms - self._clock_ms - passed_ms
+            is_followed = ahead_ms <= FOLLOWED_S_MAX * 1000
+            most_ms = self._clock_ms + passed_ms * (2 if is_followed else 1)
+        self._clock_ms = max(min(wall_ms, most_ms), self._clock_ms + passed_ms / 2)
+        self._seen_s, self._is_known = now_s, True
+        self.ahead_s = max(0.0, wall_ms - self._clock_ms) / 1000
         return int(self._clock_ms)
+
+    def raise_floor(self, ts: int) -> None:
+        """Hand out nothing at or below a timestamp."""
+        self._next = max(self._next, ts + 1)
+        self._clock_ms = max(self._clock_ms, float(physical_ms(ts)))
 
     def take(self, count: int) -> int | None:
         """Return the last of `count` new consecutive timestamps, None if the limit forbids it."""

@@ -122,12 +122,79 @@ def test_after_a_jump_back_time_continues_at_half_speed_until_the_clock_caught_u
     assert physical_ms(take(allocator)) == int(clock.wall_ms)
 
 
-def test_after_a_jump_ahead_time_follows_the_clock() -> None:
+def test_after_a_jump_ahead_time_continues_at_double_speed_until_it_has_come_up() -> None:
     clock = Clock()
     allocator = clock.allocator(0)
     take(allocator)
-    clock.wall_ms += 86_400_000
-    assert physical_ms(take(allocator)) == NOW_MS + 86_400_000
+    clock.wall_ms += 3_600_000
+    assert physical_ms(take(allocator)) == NOW_MS
+    clock.pass_s(10)
+    assert physical_ms(take(allocator)) == NOW_MS + 20_000
+    assert allocator.ahead_s == 3590
+    clock.pass_s(3600)
+    assert physical_ms(take(allocator)) == int(clock.wall_ms)
+    assert allocator.ahead_s == 0
+
+
+def test_a_jump_beyond_belief_is_not_followed() -> None:
+    clock = Clock()
+    allocator = clock.allocator(0)
+    take(allocator)
+    clock.wall_ms += 365 * 86_400_000
+    clock.pass_s(100)
+    assert physical_ms(take(allocator)) == NOW_MS + 100_000
+    clock.wall_ms = NOW_MS + 100_000
+    clock.pass_s(1)
+    assert physical_ms(take(allocator)) == NOW_MS + 101_000
+
+
+def test_a_new_leader_knows_how_much_time_has_passed_since_the_window_moved() -> None:
+    clock = Clock()
+    clock.wall_ms += 3_600_000  # Its own wall clock is an hour ahead.
+    since_s = clock.mono_s
+    clock.pass_s(7)
+    allocator = Allocator(
+        NOW_MS, wall_ms=lambda: clock.wall_ms, monotonic_s=lambda: clock.mono_s, since_s=since_s
+    )
+    assert physical_ms(take(allocator)) == NOW_MS + 14_000
+    without = clock.allocator(NOW_MS)
+    assert physical_ms(take(without)) == int(clock.wall_ms)
+
+
+def test_time_continues_above_what_a_pump_has() -> None:
+    clock = Clock()
+    allocator = clock.allocator(0)
+    held_ts = compose(NOW_MS + 5000, 77)
+    allocator.raise_floor(held_ts)
+    assert take(allocator) == held_ts + 1
+    clock.pass_s(1)
+    assert physical_ms(take(allocator)) == NOW_MS + 5500
+
+
+class Stream:
+    """A stream of answers that are what they were told to be."""
+
+    def __init__(self, *answers: int) -> None:
+        self.answers = list(answers)
+
+    def fetch(self, count: int, left_s: float) -> tuple[int, int]:
+        ts = self.answers.pop(0)
+        return physical_ms(ts), ts % LOGICAL_END
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_client_takes_no_timestamp_that_is_not_above_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # As from a leader that was paused and does not know yet that it was deposed.
+    monkeypatch.setattr("penstock.oracle.client._RETRY_S", 0)
+    client = OracleClient(f"127.0.0.1:{free_port()}", timeout_s=5)
+    newest = compose(NOW_MS, 10)
+    client._stream = Stream(newest, newest - 5, newest, newest + 2)  # type: ignore[assignment]
+    assert client.get_ts() == newest
+    assert list(client.get_many(2)) == [newest + 1, newest + 2]
 
 
 def test_a_client_without_an_oracle_fails_after_its_timeout() -> None:

@@ -159,3 +159,20 @@ def test_a_forced_purge_is_an_error_that_names_drainer_checkpoint_and_range(
     assert not any("well" in error for error in errors)
     with pytest.raises(PurgedRange, match=f"binlogs in \\({late.max_commit_ts}, {purged_ts}\\]"):
         ten_days.pull(late.max_commit_ts, bytes_max=1, count_max=1)
+
+
+@pytest.mark.parametrize(("cluster_days", "wall_days"), [(365, 0), (0, 365)])
+def test_one_clock_that_jumped_ahead_makes_nothing_old(
+    ten_days: Any, cluster_days: int, wall_days: int
+) -> None:
+    class Jumped(Neighbours):
+        def now_ts(self) -> int:
+            return compose(NOW_MS + cluster_days * 24 * HOUR_MS, 0)
+
+    parts: Any = Jumped(drainer("d", 9 * 24))
+    wall_s = NOW_MS / 1000 + wall_days * 86400
+    keeper = Retention(
+        ten_days, parts, parts, gc_days=7, force_after_days=9.5, wall_s=lambda: wall_s
+    )
+    asyncio.run(keeper.purge())
+    assert ten_days.purged_ts < ago(9 * 24)
