@@ -194,6 +194,7 @@ class Membership:
             is_known = silent.get(drainer.node_id) == drainer.update_ts
             if not is_known and self.watched.is_silent(drainer):
                 self._registry.put_silent(drainer)
+                log.info("drainer %s is silent: no heartbeat came for seconds", drainer.node_id)
         return listed
 
     async def _enter_cluster(self, now_ts: int) -> None:

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import grpc
@@ -22,6 +22,7 @@ from penstock.ts import compose
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog, encode_binlog
 from tests.kit.servers.fix_pump import PumpProcess
+from tests.kit.wait import eventually
 from tests.kit.workloads.ledger import pull_until
 
 pytestmark = [pytest.mark.fault, pytest.mark.alone]
@@ -110,6 +111,9 @@ def test_writes_and_pulls_continue_while_etcd_is_away(
         etcd.close()
 
 
+YEAR_MS = 365 * 24 * 3600 * 1000
+
+
 class Listener(cistern_pb2_grpc.CisternServicer):
     """A Drainer that notes in which state it saw the Pump when it was notified."""
 
@@ -148,9 +152,11 @@ def test_live_drainers_hear_of_a_pump_before_it_is_online_and_dead_ones_are_skip
     try:
         with listening(registry) as (listener, address):
             now_ts = oracle.get_ts()
-            registry.put(NodeKind.DRAINER, drainer("live", address, now_ts))
-            dead = drainer("dead", "127.0.0.1:9", now_ts - compose(60_000, 0))
+            dead = drainer("dead", "127.0.0.1:9", now_ts + compose(60_000, 0))
             registry.put(NodeKind.DRAINER, dead)
+            first.wait_for("drainer dead is silent", 30)
+            # As old as it looks after the cluster's clock has jumped by a year.
+            registry.put(NodeKind.DRAINER, drainer("live", address, now_ts - compose(YEAR_MS, 0)))
             begin_s = time.monotonic()
             second = pump_factory(etcd_server.url)
             assert time.monotonic() - begin_s < 8
@@ -192,6 +198,26 @@ def test_a_live_drainer_that_is_deaf_keeps_a_pump_from_being_online(
         stop.set()
         beating.join()
         oracle.close()
+
+
+def test_a_commit_of_the_future_is_refused_and_holds_up_no_one(
+    etcd: Any, etcd_server: EtcdServer, pump_factory: Factory
+) -> None:
+    pump = pump_factory(etcd_server.url)
+    with closing(OracleClient(etcd)) as oracle:
+        cluster_id = Registry(etcd).cluster_id()
+        year = compose(YEAR_MS, 0)
+        start_ts = oracle.get_ts()
+        future_ts = start_ts + year
+        with writing(pump, cluster_id) as write:
+            write(prewrite(start_ts))
+            for ahead in (commit(start_ts, future_ts), prewrite(future_ts)):
+                with pytest.raises(grpc.RpcError, match=f"timestamp {future_ts} is ahead of the"):
+                    write(ahead)
+            commit_ts = oracle.get_ts()
+            write(commit(start_ts, commit_ts))
+        eventually(lambda: pump.status().max_commit_ts >= commit_ts)
+        assert pump.status().max_commit_ts < commit_ts + year / 2
 
 
 def test_a_frozen_oracle_holds_up_time_but_no_writes(
