@@ -326,8 +326,8 @@ class Code(Enum):
         1308,
         "The command is for dead nodes, and this one is or may be alive.",
         "Nothing has changed: a node that lives would lose binlogs by it.",
-        "Stop the node, or wait until its heartbeats have stopped for some seconds. Make sure that no"
-        " frozen process of it is left.",
+        "Stop the node, or wait until its heartbeats have stopped for some seconds. Make sure that"
+        " no frozen process of it is left.",
     )
     NODE_HOLDS_BINLOGS = (
         1309,
