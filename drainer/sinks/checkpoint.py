@@ -198,6 +198,23 @@ def overridden(stored: str | None, change: OverrideChange) -> str:
     return changed.to_json(last.writer)
 
 
+def went_back(found: Checkpoint | None, known_ts: int) -> NeedsOperator:
+    """Return the error for a downstream without the checkpoint that it had, or an older one."""
+    has = "has no checkpoint" if found is None else f"has its checkpoint at {found.commit_ts}"
+    accepts = (
+        "the commit_ts of that copy"
+        if found is None
+        else f"{found.commit_ts} if this older state is right as it is"
+    )
+    return NeedsOperator(
+        f"the downstream {has}, and this Drainer had brought it to {known_ts}: it was emptied,"
+        " replaced, or restored from a backup",
+        hint="put it back as it was; or restore a copy, its checkpoint included, and start the"
+        f" Drainer with initial-commit-ts = {accepts}",
+        code=Code.CHECKPOINT_GONE,
+    )
+
+
 def of_another_cluster(cluster: object, others: Sequence[object], place: str) -> NeedsOperator:
     """Return the error for a downstream where others have a checkpoint, and `cluster` has none."""
     return NeedsOperator(
@@ -294,17 +311,20 @@ class Ledger:
         return replace(checkpoint, applying_ts=last.applying_ts, consistent=False)
 
     def _taken_over(self, stored: str | None) -> NeedsOperator:
-        if stored is not None:
-            # No one else writes under the name of a run, and an operator keeps that name.
-            last = self.last
-            known = {self.writer, "" if last is None else last.writer}
-            if Checkpoint.from_json(stored).writer in known:
-                return Overridden(
-                    "the checkpoint is not as this Drainer read it: an operator changed the"
-                    " overrides of DDL, or the Drainer before it was still writing",
-                    hint="start the Drainer again: it reads them again",
-                    code=Code.OVERRIDES_CHANGED,
-                )
+        last = self.last
+        found = None if stored is None else Checkpoint.from_json(stored)
+        if last is not None and (found is None or found.commit_ts < last.commit_ts):
+            # No Drainer stores less than it has read: the downstream itself is another one.
+            return went_back(found, last.commit_ts)
+        # No one else writes under the name of a run, and an operator keeps that name.
+        known = {self.writer, "" if last is None else last.writer}
+        if found is not None and found.writer in known:
+            return Overridden(
+                "the checkpoint is not as this Drainer read it: an operator changed the"
+                " overrides of DDL, or the Drainer before it was still writing",
+                hint="start the Drainer again: it reads them again",
+                code=Code.OVERRIDES_CHANGED,
+            )
         return TakenOver(
             f"the downstream's checkpoint is {stored!r}, this Drainer last knew {self._known!r}",
             hint="another Drainer writes to the same downstream; stop one of them",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from drainer.settings.syncer_section import (
     DELTA,
@@ -18,6 +18,9 @@ from penstock.errors import NeedsOperator
 _TABLES = "sqlite:///path/file.db or mysql://user:password@host:port/"
 
 
+_NAMES_OF_OUTPUTS = ("checkpoint-schema", "checkpoint-table", "checkpoint-topic", "prefix")
+
+
 def label_of(url: str) -> str:
     """Return what downstream a URL names, without its user, password and options."""
     parts = urlsplit(url)
@@ -26,6 +29,13 @@ def label_of(url: str) -> str:
     if parts.scheme == DELTA:
         return f"{DELTA} {unquote(parts.path)}"
     return f"{parts.scheme} {parts.netloc.rpartition('@')[2]}"
+
+
+def output_of(url: str) -> str:
+    """Return what a URL writes, more exactly than `label_of`: two outputs never have the same."""
+    parts = urlsplit(url)
+    names = [f"{k}={v}" for k, v in parse_qsl(parts.query) if k in _NAMES_OF_OUTPUTS]
+    return f"{parts.scheme} {parts.netloc.rpartition('@')[2]}{parts.path} {' '.join(names)}".strip()
 
 
 def open_sink(url: str, *, cluster_id: int, retry_s_max: float = RETRY_S_MAX) -> Sink:

@@ -19,6 +19,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 
 from drainer.sinks.delta.lake_url import LakeTarget
+from drainer.sinks.delta.log_watch import LogWatch
 from drainer.sinks.file_counts import FileCounts
 from drainer.sinks.protocol import table_committed
 from penstock.codes import Code
@@ -75,6 +76,7 @@ class Lake:
         self.configuration = configuration(target.retention_s)
         self._accepted = target.accepted
         self._open: dict[Place, DeltaTable] = {}
+        self._watches: dict[Place, LogWatch] = {}
 
     def path(self, place: Place) -> Path:
         """Return a table's folder, whether it is there or not."""
@@ -141,10 +143,12 @@ class Lake:
                 hint="put it back as it was; or begin with an empty folder",
                 code=Code.DELTA_TABLE,
             )
-        table = self._open.get(place)
-        if table is None:
+        table, watch = self._open.get(place), self._watch(place)
+        is_same = watch.is_same()
+        if table is None or not is_same:
             table = DeltaTable(self.path(place))
-            self._check(place, table)
+            self._check(place, table, is_same=is_same)
+            watch.note(table.version())
             self._open[place] = table
         return table
 
@@ -159,35 +163,52 @@ class Lake:
             if new is not None and version is not None:
                 self.versions[new] = version
         self._open.clear()
+        for place in {*places, *filter(None, places.values())}:
+            self._watches.pop(place, None)
 
     def _noted(self, place: Place, table: DeltaTable) -> None:
         """Take over what was committed, once a power cut cannot take it back."""
+        watch = self._watch(place)
+        if not watch.is_same():
+            raise self._changed(place, table.version(), self.versions.get(place, 0))
         self._sync(place, table.version())
+        watch.note(table.version())
         self._open[place] = table
         table_committed()
+
+    def _watch(self, place: Place) -> LogWatch:
+        if place not in self._watches:
+            self._watches[place] = LogWatch(self.path(place))
+        return self._watches[place]
 
     def _sync(self, place: Place, version: int) -> None:
         for number in range(self.versions.get(place, version) + 1, version + 1):
             count_files(self.file_counts, sync_commit(self.path(place), number))
         self.versions[place] = version
 
-    def _check(self, place: Place, table: DeltaTable) -> None:
-        """Raise `NeedsOperator` where a table's version is not one that we know or have made."""
+    def _check(self, place: Place, table: DeltaTable, *, is_same: bool) -> None:
+        """Raise `NeedsOperator` where a table's version is not one that we know or have made.
+
+        `is_same`: its log still has the entry that this run knew last.
+        """
         known, now = self.versions.get(place), table.version()
         if known is None:
             log.info("%s is taken over as it is, at version %d", self.path(place), now)
-        elif now < known or not self._are_ours(table, now - known):
+        elif now < known or not is_same or not self._are_ours(table, now - known):
             if (text_of(place), now) not in self._accepted:
-                raise NeedsOperator(
-                    f"somebody else changed the Delta table {self.path(place)}: it is at version"
-                    f" {now}, and the last one of this cluster is {known}",
-                    hint=f"bring its rows back by RESTORE to version {known}; then, or if they are"
-                    f" right as they are, add accept={text_of(place)}@<its version> to the sink's"
-                    " URL, and keep others from writing there",
-                    code=Code.DELTA_TABLE,
-                )
+                raise self._changed(place, now, known)
             log.warning("%s is at version %d, which is accepted", self.path(place), now)
         self._sync(place, now)  # A run that was killed may not have come to it.
+
+    def _changed(self, place: Place, now: int, known: int) -> NeedsOperator:
+        return NeedsOperator(
+            f"somebody else changed the Delta table {self.path(place)}: it is at version {now}, and"
+            f" the last one of this cluster is {known}, which is not in its log or is another one",
+            hint=f"bring its rows back by RESTORE to version {known}, or put the folder back; then,"
+            f" or if they are right as they are, add accept={text_of(place)}@<its version> to the"
+            " sink's URL, and keep others from writing there",
+            code=Code.DELTA_TABLE,
+        )
 
     def _are_ours(self, table: DeltaTable, count: int) -> bool:
         entries: list[dict[str, Any]] = table.history(count) if count else []

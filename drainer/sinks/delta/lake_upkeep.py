@@ -61,6 +61,7 @@ class LakeUpkeep:
         for own in (self._versions, self._checkpoints):
             if (table := own.opened()) is not None:
                 tidied(table, CommitProperties(max_commit_retries=0), configuration(0))
+                own.noted()
                 own.forget()
                 forget_log(own.path, table.version())
             yield

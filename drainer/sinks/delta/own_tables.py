@@ -26,6 +26,7 @@ from drainer.sinks.delta.lake import (
     is_delta,
     sync_commit,
 )
+from drainer.sinks.delta.log_watch import LogWatch
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.schema.model import DdlJob
@@ -62,13 +63,20 @@ class _OwnTable:
         self._lake = lake
         self._schema = schema
         self._open: DeltaTable | None = None
+        self._watch = LogWatch(self.path)
+        self._is_there = False
 
     def opened(self) -> DeltaTable | None:
         """Return the table as it is now, None when there is none."""
+        if not self._watch.is_same():
+            self._open = None  # It was removed or replaced: read what is there.
         if self._open is not None:
             self._open.update_incremental()
         elif is_delta(self.path):
             self._open = DeltaTable(self.path)
+        if self._open is not None:
+            self._is_there = True
+            self._watch.note(self._open.version())
         return self._open
 
     def has_through(self, commit_ts: int) -> bool:
@@ -84,12 +92,31 @@ class _OwnTable:
     def write(self, rows: list[dict[str, Any]], mode: Any, properties: CommitProperties) -> None:
         """Add rows, or put them in the place of all."""
         table = self.opened()
+        if table is None and self._is_there:
+            raise NeedsOperator(
+                f"the Delta table {self.path} was removed while the Drainer wrote the lake",
+                hint="put the folder of the lake back as it was; or begin with an empty folder",
+                code=Code.DELTA_TABLE,
+            )
         if table is None:
             self.path.mkdir(parents=True, exist_ok=True)
             self._open = table = create_delta(self.path, self._schema, _ONCE, configuration(0))
         made = pa.Table.from_pylist(rows, self._schema)
         write_deltalake(table, made, mode=mode, commit_properties=properties)
+        if not self._watch.is_same():
+            raise NeedsOperator(
+                f"the Delta table {self.path} was replaced while the Drainer wrote it",
+                hint="put the folder of the lake back as it was; or begin with an empty folder",
+                code=Code.DELTA_TABLE,
+            )
         sync_commit(self.path, table.version())
+        self.noted()
+
+    def noted(self) -> None:
+        """Take the table's last version for the one that is to be there the next time."""
+        assert self._open is not None, "it has just been written"
+        self._is_there = True
+        self._watch.note(self._open.version())
 
 
 class CheckpointTable(_OwnTable):

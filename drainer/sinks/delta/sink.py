@@ -217,7 +217,14 @@ class LakeSink:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         if not self._folder.is_dir():
-            self._folder.mkdir(parents=True)
+            if not self._ledger.has_no_row:
+                raise NeedsOperator(
+                    f"the lake's folder {self._folder} is gone, which this Drainer wrote",
+                    hint="put it back as it was; or name another folder and begin it with"
+                    " initial-commit-ts",
+                    code=Code.DELTA_UNUSABLE,
+                )
+            self._folder.mkdir(parents=True, mode=0o700)
             sync_folder(self._folder.parent)
         with locked(self._folder):
             yield

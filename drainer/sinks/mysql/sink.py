@@ -369,7 +369,13 @@ class MysqlSink:
 
     def _stored(self, connection: Connection, lock: str) -> str | None:
         where = f"WHERE clusterID = {self._cluster_id}{lock}"
-        row = one(connection, f"SELECT checkPoint FROM {self._table} {where}")  # noqa: S608
+        try:
+            row = one(connection, f"SELECT checkPoint FROM {self._table} {where}")  # noqa: S608
+        except pymysql.err.MySQLError as error:
+            is_missing = code_of(error) in (ER.BAD_DB_ERROR, ER.NO_SUCH_TABLE)
+            if not is_missing or self._ledger.has_no_row:
+                raise
+            return None
         return (row[0] or "") if row else None  # A row without text is no checkpoint.
 
     def _store_own(self, connection: Connection, text: str) -> None:

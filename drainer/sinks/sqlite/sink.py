@@ -8,6 +8,7 @@ Readers see whole batches (WAL). The checkpoint is compared as in `drainer.sinks
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import sqlite3
 import struct
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     from drainer.sinks.protocol import StatementLists
     from penstock.ddl import Catalog, SchemaChange
 
+log = logging.getLogger(__name__)
+
 _TABLE = "`tidb_binlog.checkpoint`"
 _BUSY_S = 1.0
 _PASSING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL)
@@ -59,6 +62,22 @@ _UNUSABLE = (
 )  # fmt: skip
 
 T = TypeVar("T")
+
+
+Inodes = tuple[tuple[int, int] | None, ...]
+
+
+def inodes_of(path: Path) -> Inodes:
+    """Return which files are under the paths of a database and its log."""
+
+    def inode(one: Path) -> tuple[int, int] | None:
+        try:
+            found = os.stat(one)
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+    return inode(path), inode(path.with_name(f"{path.name}-wal"))
 
 
 def file_of(url: str) -> Path:
@@ -91,6 +110,8 @@ class SqliteSink:
         self._cluster = str(cluster_id)  # Text, because SQLite's integers end at 2^63 - 1.
         self._ledger = Ledger()
         self._connection: sqlite3.Connection | None = None
+        self._inodes: Inodes | None = None
+        """Of the file and its log, as the connection has them open."""
         self._patience = Patience(
             str(self._path),
             retry_s_max=retry_s_max,
@@ -168,6 +189,8 @@ class SqliteSink:
             _run_rows(connection, transaction, None if safe else missed)
             connection.execute("COMMIT")
             lane_committed()
+            if not self._is_in_place():
+                raise self._replaced()
             return missed
 
         return self._retrying(attempt)
@@ -237,6 +260,8 @@ class SqliteSink:
             checkpoint_stored()
             connection.execute("COMMIT")
             transaction_committed()
+            if not self._is_in_place():
+                raise self._replaced()
 
         self._retrying(attempt)
         self._ledger.wrote(text)
@@ -277,10 +302,20 @@ class SqliteSink:
         return str(error)
 
     def _connected(self) -> sqlite3.Connection:
+        if self._connection is not None and not self._is_in_place():
+            log.warning("%s was replaced: it is opened again", self._path)
+            self._disconnect()
         if self._connection is None:
             self._check_path()
+            if self._inodes is not None:
+                file, wal = inodes_of(self._path)
+                if file != self._inodes[0] and wal is not None and wal == self._inodes[1]:
+                    raise self._replaced()  # The log is that of another file.
+            # One that was there is not made again: what was in it would be missing.
+            mode = "rwc" if self._ledger.has_no_row else "rw"
             self._connection = connection = sqlite3.connect(
-                self._path,
+                f"{self._path.absolute().as_uri()}?mode={mode}",
+                uri=True,
                 timeout=_BUSY_S,
                 isolation_level=None,
                 check_same_thread=False,
@@ -297,7 +332,21 @@ class SqliteSink:
             connection.execute(
                 f"CREATE TABLE IF NOT EXISTS {_TABLE} (clusterID TEXT PRIMARY KEY, checkPoint TEXT)"
             )
+            self._inodes = inodes_of(self._path)
         return self._connection
+
+    def _is_in_place(self) -> bool:
+        """Return whether the files under the path are those that the connection writes."""
+        return inodes_of(self._path) == self._inodes
+
+    def _replaced(self) -> NeedsOperator:
+        return NeedsOperator(
+            f"{self._path}, or the log beside it, was removed or replaced while this Drainer wrote"
+            " it: what it has written is not in that place",
+            hint="put the file back as it was, with the -wal file beside it, and start the Drainer;"
+            " or name another file and begin it with initial-commit-ts",
+            code=Code.SQLITE_FILE,
+        )
 
     def _check_path(self) -> None:
         """Raise `NeedsOperator` for a file that cannot be written, or a folder that cannot."""
@@ -306,6 +355,8 @@ class SqliteSink:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise self._unusable(f"its folder: {error.strerror}") from error
+        if not self._ledger.has_no_row and not self._path.exists():
+            raise self._replaced()
         if self._path.exists() and not self._path.is_file():
             raise self._unusable("it is no file")
         # SQLite writes its log and its index beside the file.

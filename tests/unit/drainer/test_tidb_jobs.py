@@ -294,6 +294,7 @@ def test_a_drainer_without_a_checkpoint_begins_when_no_ddl_is_under_way(
         thread=SimpleNamespace(call=call),
         sink=SimpleNamespace(load_checkpoint=lambda: None),
         oracle=SimpleNamespace(get_ts=get_ts),
+        home=SimpleNamespace(downstream=lambda: ""),
     )
     source: Any = SimpleNamespace(check_settled=lambda: called.append("settled"))
     config = DrainerConfig(initial_commit_ts=setting)

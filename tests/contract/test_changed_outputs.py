@@ -1,0 +1,312 @@
+"""A downstream that is removed, emptied, or put back to an older state under a Drainer stops it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from drainer.build import check_not_behind
+from drainer.data_dir import Home
+from drainer.sinks.checkpoint import Checkpoint, Overridden, TakenOver
+from drainer.sinks.opening import output_of
+from penstock.cluster.node_registry import NodeState, NodeStatus
+from penstock.codes import Code
+from penstock.errors import NeedsOperator
+from tests.contract.test_lake_sink import Lake
+from tests.contract.test_sink import Downstream, insert
+from tests.kit.workloads.lake_stream import inserts
+
+
+def stops(work: Callable[[], Any], *codes: Code) -> None:
+    """The work is refused, and not as if another Drainer were there; the next try is, too."""
+    for _ in range(2):
+        with pytest.raises(NeedsOperator) as refused:
+            work()
+        assert not isinstance(refused.value, TakenOver | Overridden)
+        assert refused.value.code in codes, refused.value
+
+
+# --- SQLite ------------------------------------------------------------------------------------
+
+
+def sqlite_files(path: Path) -> list[Path]:
+    return sorted(path.parent.glob(f"{path.name}*"))
+
+
+def deleted(path: Path, _: Path) -> None:
+    for each in sqlite_files(path):
+        each.unlink()
+
+
+def put_back(path: Path, copy: Path) -> None:
+    deleted(path, copy)
+    shutil.copy(copy, path)
+
+
+def emptied(path: Path, _: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute('DELETE FROM "tidb_binlog.checkpoint"')
+
+
+SQLITE: dict[str, Callable[[Path, Path], object]] = {
+    "all is deleted": deleted,
+    "the file is deleted": lambda path, _: path.unlink(),
+    "the file is renamed": lambda path, _: path.rename(path.with_name("away")),
+    "an older copy is put back": put_back,
+    "an older copy is renamed over it": lambda path, copy: copy.replace(path),
+    "the checkpoint is deleted": emptied,
+}
+
+
+@pytest.mark.parametrize("change", SQLITE)
+def test_a_changed_sqlite_file_stops_the_drainer(change: str, tmp_path: Path) -> None:
+    path, copy = tmp_path / "shop.db", tmp_path / "copy.db"
+    downstream = Downstream(f"sqlite:///{path}", "sqlite", path, None)
+    with closing(downstream.open(retry_s_max=0)) as sink:
+        sink.load_checkpoint()
+        downstream.ddl(sink, "CREATE DATABASE shop", "CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+        with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(copy)) as target:
+            source.backup(target)
+        sink.apply(insert(downstream, 1), downstream.point())
+        SQLITE[change](path, copy)
+        point = downstream.point()
+        stops(
+            lambda: sink.apply(insert(downstream, 2), point),
+            *(Code.SQLITE_FILE, Code.CHECKPOINT_GONE, Code.SINK_REFUSES),
+        )
+
+
+def test_the_log_of_a_sqlite_file_that_is_deleted_loses_nothing_silently(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    downstream = Downstream(f"sqlite:///{path}", "sqlite", path, None)
+    with closing(downstream.open(retry_s_max=0)) as sink:
+        sink.load_checkpoint()
+        downstream.ddl(sink, "CREATE DATABASE shop", "CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+        (tmp_path / "shop.db-wal").unlink()
+        # The connection's close writes the log into the file: either that, or it stops.
+        try:
+            sink.apply(insert(downstream, 1), downstream.point())
+        except NeedsOperator:
+            return
+        assert downstream.query('SELECT id FROM "shop.t"') == [(1,)]
+
+
+def test_a_sqlite_file_that_is_replaced_by_its_own_copy_is_continued(tmp_path: Path) -> None:
+    path, copy = tmp_path / "shop.db", tmp_path / "copy.db"
+    downstream = Downstream(f"sqlite:///{path}", "sqlite", path, None)
+    with closing(downstream.open(retry_s_max=0)) as sink:
+        sink.load_checkpoint()
+        downstream.ddl(sink, "CREATE DATABASE shop", "CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+        with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(copy)) as target:
+            source.backup(target)
+        put_back(path, copy)
+        sink.apply(insert(downstream, 1), downstream.point())
+    assert downstream.query('SELECT id FROM "shop.t"') == [(1,)]
+
+
+# --- a server ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("mariadb", marks=pytest.mark.mariadb),
+        pytest.param("mysql", marks=pytest.mark.mysql),
+    ]
+)
+def server(request: pytest.FixtureRequest) -> Iterator[Downstream]:
+    found = request.getfixturevalue(request.param)
+    made = Downstream(found.url, "mysql", None, found)
+    yield made
+    for sink in made.sinks:
+        sink.close()
+
+
+_ROW = "tidb_binlog.checkpoint"
+SERVER: dict[str, tuple[str, ...]] = {
+    "the row is deleted": (f"DELETE FROM {_ROW}",),
+    "the table is truncated": (f"TRUNCATE TABLE {_ROW}",),
+    "the table is dropped": (f"DROP TABLE {_ROW}",),
+    "the database is dropped": ("DROP DATABASE tidb_binlog",),
+    "the table is dropped and made again": (
+        f"CREATE TABLE tidb_binlog.other LIKE {_ROW}",
+        f"DROP TABLE {_ROW}",
+        f"RENAME TABLE tidb_binlog.other TO {_ROW}",
+    ),
+    "an older dump is put back": (
+        f"REPLACE INTO {_ROW} SELECT * FROM before_that.checkpoint",
+        "DROP DATABASE before_that",
+    ),
+}
+
+
+def test_a_changed_checkpoint_on_a_server_stops_the_drainer(server: Downstream) -> None:
+    for change, statements in SERVER.items():
+        with closing(server.open(retry_s_max=0)) as sink:
+            sink.load_checkpoint()
+            sink.save_checkpoint(server.point())
+            for sql in (
+                "CREATE DATABASE IF NOT EXISTS before_that",
+                f"CREATE OR REPLACE VIEW before_that.v AS SELECT * FROM {_ROW}",
+                "DROP TABLE IF EXISTS before_that.checkpoint",
+                f"CREATE TABLE before_that.checkpoint AS SELECT * FROM {_ROW}",
+            ):
+                server.query(sql)
+            sink.save_checkpoint(server.point())
+            for sql in statements:
+                server.query(sql)
+            point = server.point()
+            stops(lambda s=sink, p=point: s.save_checkpoint(p), Code.CHECKPOINT_GONE)  # type: ignore[misc]
+            server.query("DROP DATABASE IF EXISTS tidb_binlog")
+        assert change
+
+
+# --- a lake ------------------------------------------------------------------------------------
+
+
+def log_of(lake: Lake, table: str) -> Path:
+    return lake.folder / table / "_delta_log"
+
+
+def last_entry(lake: Lake, table: str) -> Path:
+    return max(log_of(lake, table).glob("*.json"))
+
+
+def older_lake(lake: Lake, copy: Path) -> None:
+    shutil.rmtree(lake.folder)
+    shutil.copytree(copy, lake.folder)
+
+
+def older_table(lake: Lake, copy: Path) -> None:
+    shutil.rmtree(lake.folder / "shop/t")
+    shutil.copytree(copy / "shop/t", lake.folder / "shop/t")
+
+
+def other_table(lake: Lake, _: Path) -> None:
+    entry = last_entry(lake, "shop/t")
+    entry.write_bytes(entry.read_bytes().replace(b'"timestamp":1', b'"timestamp":2'))
+
+
+LAKE: dict[str, Callable[[Lake, Path], object]] = {
+    "all is deleted": lambda lake, _: shutil.rmtree(lake.folder),
+    "all is renamed": lambda lake, _: lake.folder.rename(lake.folder.with_name("away")),
+    "all is an older state": older_lake,
+    "a table is deleted": lambda lake, _: shutil.rmtree(lake.folder / "shop/t"),
+    "a table's log is deleted": lambda lake, _: shutil.rmtree(log_of(lake, "shop/t")),
+    "a table is an older state": older_table,
+    "a table lost its last commit": lambda lake, _: last_entry(lake, "shop/t").unlink(),
+    "a table is another one": other_table,
+    "the checkpoint is deleted": lambda lake, _: shutil.rmtree(
+        lake.folder / "_penstock/checkpoint"
+    ),
+    "the checkpoint's log is deleted": lambda lake, _: shutil.rmtree(
+        log_of(lake, "_penstock/checkpoint")
+    ),
+    "the checkpoint lost its last commit": lambda lake, _: last_entry(
+        lake, "_penstock/checkpoint"
+    ).unlink(),
+    "the states are deleted": lambda lake, _: shutil.rmtree(lake.folder / "_penstock/versions"),
+}
+
+
+@pytest.mark.parametrize("change", LAKE)
+def test_a_changed_lake_stops_the_drainer(change: str, tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    with closing(lake.begun()) as sink:
+        lake.put(sink, t=inserts((1, "a")))
+        shutil.copytree(lake.folder, tmp_path / "copy")
+        lake.put(sink, t=inserts((2, "b")))
+        LAKE[change](lake, tmp_path / "copy")
+        stops(
+            lambda: lake.put(sink, t=inserts((3, "c"))),
+            *(Code.DELTA_TABLE, Code.DELTA_UNUSABLE, Code.CHECKPOINT_GONE),
+        )
+
+
+def test_a_lake_that_was_moved_to_another_disk_with_all_of_it_is_continued(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    with closing(lake.begun()) as sink:
+        lake.put(sink, t=inserts((1, "a")))
+        os.rename(shutil.copytree(lake.folder, tmp_path / "copy"), tmp_path / "moved")
+        shutil.rmtree(lake.folder)
+        os.rename(tmp_path / "moved", lake.folder)
+        lake.put(sink, t=inserts((2, "b")))
+    assert lake.rows() == [(1, "a"), (2, "b")]
+
+
+# --- what is the same output -------------------------------------------------------------------
+
+
+def test_outputs_have_the_same_name_only_if_they_are_one() -> None:
+    urls = [
+        "file:///a", "file:///b", "sqlite:///a.db", "sqlite:///b.db", "kafka://h:1/?prefix=a",
+        "kafka://h:1/?prefix=b", "delta:///a", "mysql://u:p@h:1/", "mysql://u:p@g:1/",
+        "mysql://u:p@h:1/?checkpoint-table=x",
+    ]  # fmt: skip
+    assert len({output_of(url) for url in urls}) == len(urls)
+    assert output_of("mysql://u:secret@h:1/?time-zone=x") == output_of("mysql://v@h:1/")
+    assert "secret" not in output_of("mysql://u:secret@h:1/")
+
+
+# --- a restart ---------------------------------------------------------------------------------
+
+URL = "kafka://h:9092/?prefix=shop"
+
+
+def start(home: Home, found_ts: int, known_ts: int, *, url: str = URL, accepted: int = -1) -> None:
+    """Look at a downstream at `found_ts`, 0 for none, that etcd says was at `known_ts`."""
+    entry = NodeStatus(
+        node_id="drainer-1", host="h:1", state=NodeState.PAUSED, max_commit_ts=known_ts
+    )
+    components: Any = SimpleNamespace(home=home, etcd=None)
+    strategy = "events" if url.startswith("kafka") else "merge"
+    config: Any = SimpleNamespace(downstream=url, initial_commit_ts=accepted, strategy=strategy)
+    found = Checkpoint(found_ts, 1) if found_ts else None
+    with patch("drainer.build.Registry") as registry:
+        registry.return_value.get.return_value = entry
+        asyncio.run(check_not_behind(config, components, found, asyncio.Event()))
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    with Home(tmp_path / "drainer") as made:
+        made.node_id("drainer-1", "h:1")
+        made.note_downstream(output_of(URL))
+        yield made
+
+
+def test_a_restart_refuses_an_output_without_the_checkpoint_that_it_had(home: Home) -> None:
+    with pytest.raises(NeedsOperator, match=r"no checkpoint.*brought it to 90") as refused:
+        start(home, 0, 90)
+    assert refused.value.code is Code.CHECKPOINT_GONE
+    start(home, 0, 90, accepted=70)
+
+
+def test_a_restart_refuses_older_messages_and_continues_older_tables(home: Home) -> None:
+    with pytest.raises(NeedsOperator, match=r"checkpoint at 80.*brought it to 90"):
+        start(home, 80, 90)
+    with pytest.raises(NeedsOperator, match="checkpoint at 80"):
+        start(home, 80, 90, accepted=70)
+    start(home, 80, 90, accepted=80)
+    home.note_downstream(output_of("sqlite:///a.db"))
+    start(home, 80, 90, url="sqlite:///a.db")
+    with pytest.raises(NeedsOperator, match="no checkpoint"):
+        start(home, 0, 90, url="sqlite:///a.db")
+
+
+def test_a_new_output_begins_where_the_settings_say(home: Home) -> None:
+    other = "kafka://h:9092/?prefix=other"
+    start(home, 0, 90, url=other)
+    start(home, 90, 90)
+    assert home.downstream() == output_of(URL)
+    start(home, 20, 90, url=other)
+    assert home.downstream() == output_of(other)
