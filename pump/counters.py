@@ -85,6 +85,7 @@ class MeteredFile:
         self.truncate = file.truncate
         self.extend = file.extend
         self.forget = file.forget
+        self.is_named = file.is_named
         self.close = file.close
 
     @property

@@ -1,7 +1,12 @@
 """Held changes: what a folder of binlog files holds, from where on, up to where, without a gap.
 
     held after   the first file begins there: all that came before is not in the folder
-    held up to   the savepoint's commit_ts; unknown without one, and the files' end then
+    held up to   the savepoint's commit_ts, once the place that it names was reached; else the last
+                 record's
+
+Before anything is restored, each file that is to be read must end as the schema file of its
+successor says, and the last one as the savepoint says. Files of TiDB-Binlog, and of older versions,
+do not say it: that nothing is missing at their ends cannot be proved, which `unproved` says.
 
 A commit_ts comes once. TiDB-Binlog's Drainer, when it is killed, writes again what came after its
 own savepoint; what comes a second time is left out, and counted.
@@ -14,13 +19,19 @@ import os
 from collections.abc import Generator
 from pathlib import Path
 
-from drainer.sinks.files.binlog_files import BinlogFile, binlog_files
-from drainer.sinks.files.reading import Record, records
-from drainer.sinks.files.savepoint import Savepoint, load_savepoint
-from drainer.sinks.files.schema_file import FileSchema, read_schema, schema_name, schema_numbers
+from drainer.sinks.files.binlog_files import COMPRESSED, BinlogFile, binlog_files
+from drainer.sinks.files.reading import Record, check_end, check_packed_end, opened_file, records
+from drainer.sinks.files.savepoint import FileEnd, Savepoint, load_savepoint
+from drainer.sinks.files.schema_file import (
+    FileSchema,
+    read_beginning,
+    read_schema,
+    schema_name,
+    schema_numbers,
+)
 from penstock.codes import Code
 from penstock.ddl import Catalog
-from penstock.errors import NeedsOperator
+from penstock.errors import Corrupt, NeedsOperator
 from penstock.log.files import OsFiles
 
 log = logging.getLogger(__name__)
@@ -36,12 +47,15 @@ class HeldChanges:
         if not folder.is_dir():
             raise NeedsOperator(f"{folder} is no folder", hint=_HINT, code=Code.PATH_UNUSABLE)
         self.folder = folder
+        # First, for a Drainer may write: all that it names is there then.
+        self.savepoint: Savepoint | None = load_savepoint(OsFiles(), folder)
         names = os.listdir(folder)
         self._files = binlog_files(names, folder)
         if not self._files:
             raise NeedsOperator(f"{folder} has no binlog files", hint=_HINT, code=Code.FILES_GAP)
         self._schemas = schema_numbers(names)
-        self.savepoint: Savepoint | None = load_savepoint(OsFiles(), folder)
+        self.unproved = ""
+        """What cannot be proved of the files that are read; empty where all is."""
         self.repeated = 0
         """How many records came a second time and were left out."""
         self.read_bytes = 0
@@ -53,27 +67,37 @@ class HeldChanges:
         return 0 if self.savepoint is None else self.savepoint.cluster_id or 0
 
     @property
-    def last_ts(self) -> int | None:
-        """All up to here is held; None where no one says it."""
+    def _reaches_ts(self) -> int | None:
+        """Up to where all is held by the savepoint's word; None where there is none."""
         return None if self.savepoint is None else self.savepoint.checkpoint.commit_ts
 
     def check_stop(self, stop_ts: int) -> None:
-        """Raise `NeedsOperator` for a stop that the files do not reach."""
-        if self.last_ts is None:
-            log.warning("%s has no savepoint: where the files end is not known", self.folder)
-        elif stop_ts > self.last_ts:
+        """Raise `NeedsOperator` for a stop that the savepoint says the files do not reach."""
+        if self._reaches_ts is not None and stop_ts > self._reaches_ts:
             raise NeedsOperator(
-                f"the files in {self.folder} hold everything up to {self.last_ts} only, and"
+                f"the files in {self.folder} hold everything up to {self._reaches_ts} only, and"
                 f" {stop_ts} is to be the end",
                 hint="wait until the Drainer is there, give an earlier end, or none for all that"
                 " there is",
                 code=Code.RESTORE_PLACE,
             )
 
-    def start(self, after_ts: int) -> tuple[list[BinlogFile], FileSchema]:
+    def held_ts(self, last_ts: int, stop_ts: int, *, is_passed: bool) -> int:
+        """Return up to where all was read, when `last_ts` is the last record that was.
+
+        `is_passed`: a record behind `stop_ts` was met, so nothing up to there is missing.
+        """
+        if is_passed:
+            return max(last_ts, stop_ts)
+        if self.savepoint is None or self.savepoint.is_of_tidb_binlog:
+            return last_ts
+        return max(last_ts, stop_ts or self.savepoint.checkpoint.commit_ts)
+
+    def start(self, after_ts: int, stop_ts: int) -> tuple[list[BinlogFile], FileSchema]:
         """Return the files to read for all after a commit_ts, and the schema where they begin.
 
-        Raises `NeedsOperator` where something between that commit_ts and the first file is missing.
+        Raises `NeedsOperator` or `Corrupt` where something between that commit_ts and the first
+        file is missing, or anything of the files up to `stop_ts`, which is 0 for all of them.
         """
         begin, schema = 0, FileSchema(0, Catalog())
         for at, file in enumerate(self._files):
@@ -96,7 +120,85 @@ class HeldChanges:
                 f" {held_after_ts} or later, and name its commit_ts (initial-commit-ts)",
                 code=Code.FILES_GAP,
             )
+        self._check_ends(files, stop_ts)
         return files, schema
+
+    def _check_ends(self, files: list[BinlogFile], stop_ts: int) -> None:
+        """Check that all files are whole that hold something up to `stop_ts`."""
+        unknown, saved = 0, self.savepoint
+        position = None if saved is None else saved.position
+        for at, file in enumerate(files[:-1]):
+            if position is not None and file.number >= position.file:
+                continue
+            begins_ts, ends = self._beginning(files[at + 1])
+            unknown += ends is None or ends.last_crc is None
+            if ends is not None:
+                self._check_end(file, ends)
+            elif not (self.folder / file.name).stat().st_size:
+                what = "the file is empty, and another one follows it"
+                raise Corrupt(str(self.folder / file.name), 0, what, code=Code.FILES_DAMAGED)
+            if stop_ts and begins_ts >= stop_ts:
+                break
+        else:
+            self._check_newest(stop_ts)
+        if saved is None or saved.is_of_tidb_binlog:
+            self.unproved = "that no records are missing at the end of the newest file"
+        elif unknown or saved.last_crc is None:
+            self.unproved = "that no records are missing at the end of files of older versions"
+
+    def _beginning(self, file: BinlogFile) -> tuple[int, FileEnd | None]:
+        """Return after which commit_ts a file begins, and how the one before it ends, if known."""
+        if file.number in self._schemas:
+            return read_beginning(self.folder / schema_name(file.number))
+        if file.number > min(self._schemas, default=file.number):
+            raise NeedsOperator(
+                f"{self.folder} has no {schema_name(file.number)}, which says how the file before"
+                f" {file.name} ends",
+                hint="copy the folder again, with all of its files",
+                code=Code.FILES_GAP,
+            )
+        return 0, None
+
+    def _check_end(self, file: BinlogFile, ends: FileEnd) -> None:
+        path = self.folder / file.name
+        packed = path if file.is_compressed else path.with_name(path.name + COMPRESSED)
+        if packed.exists() and (file.is_compressed or not path.exists()):
+            if ends.is_sealed:
+                check_packed_end(packed, ends)
+            return
+        with opened_file(path) as (source, size):
+            check_end(str(path), source, size, ends)
+
+    def _check_newest(self, stop_ts: int) -> None:
+        """Check that the files reach the savepoint; else, that they reach `stop_ts`."""
+        saved, last = self.savepoint, self._files[-1]
+        if saved is not None and saved.is_of_tidb_binlog:
+            return
+        if saved is None and not self._schemas:
+            return
+        problem = f"{self.folder} has no savepoint, which says where its files end"
+        code = Code.FILES_SAVEPOINT
+        if saved is not None:
+            if (position := saved.position) is None:
+                return
+            mine = [each for each in self._files if each.number == position.file]
+            if mine:
+                self._check_end(mine[0], FileEnd(position.offset, saved.last_crc, is_sealed=False))
+                return
+            problem = (
+                f"the savepoint in {self.folder} says that the files end in number {position.file},"
+                f" and there are the numbers {self._files[0].number} to {last.number} only"
+            )
+            code = Code.FILES_GAP
+        held_ts = self._last_ts()
+        if stop_ts and stop_ts <= held_ts:
+            return
+        raise NeedsOperator(
+            f"{problem}; their last record is of {held_ts}",
+            hint="copy the folder again, the savepoint first and then all files; or restore what is"
+            f" held: end it by stop-tso = {held_ts} or earlier",
+            code=code,
+        )
 
     def size_bytes(self, files: list[BinlogFile]) -> int:
         """Return how much there is to read."""
@@ -106,22 +208,45 @@ class HeldChanges:
         """Yield the records of these files, each commit_ts once."""
         last_ts = 0
         position = None if self.savepoint is None else self.savepoint.position
-        for file in files:
+        for at, file in enumerate(files):
             if position is not None and file.number > position.file:
                 return  # It was begun and never committed.
-            stop = (
-                position.offset if position is not None and file.number == position.file else None
-            )
-            found = records(self.folder, file, stop, is_last=file == self._files[-1])
+            begins_ts, _ = self._beginning(file)
+            ends, is_last = self._end_of(files, at), file == self._files[-1]
             read_bytes, before = self.read_bytes, 0
-            for record in found:
+            for record in records(self.folder, file, ends, is_last=is_last):
                 self.read_bytes = read_bytes + (before if file.is_compressed else record.stop)
+                if record.commit_ts < begins_ts:
+                    what = f"a record of {record.commit_ts} is in a file that begins after"
+                    path = str(self.folder / file.name)
+                    raise Corrupt(
+                        path, record.begin, f"{what} {begins_ts}", code=Code.FILES_DAMAGED
+                    )
                 if record.commit_ts > last_ts:
                     last_ts = record.commit_ts
                     yield record
                 else:
                     self.repeated += 1
             self.read_bytes = read_bytes + (self.folder / file.name).stat().st_size
+
+    def _end_of(self, files: list[BinlogFile], at: int) -> FileEnd | None:
+        """Return how one of the files ends, None where no one says it."""
+        saved = self.savepoint
+        position = None if saved is None else saved.position
+        if saved is not None and position is not None and files[at].number == position.file:
+            return FileEnd(position.offset, saved.last_crc, is_sealed=False)
+        return None if at + 1 == len(files) else self._beginning(files[at + 1])[1]
+
+    def _last_ts(self) -> int:
+        """Return the commit_ts of the last record that is there."""
+        for file in reversed(self._files):
+            found = [
+                record.commit_ts
+                for record in records(self.folder, file, None, is_last=file == self._files[-1])
+            ]
+            if found:
+                return found[-1]
+        return 0
 
     def _first_ts(self, file: BinlogFile) -> int:
         is_last = file == self._files[-1]

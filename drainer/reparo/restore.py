@@ -56,16 +56,18 @@ class Restored:
     ddls: int = 0
     rows: Counter[str] = field(default_factory=Counter)
     left_out: Counts = field(default_factory=Counts)
+    unproved: str = ""
 
     def __str__(self) -> str:
         """Return it as text."""
         rows = ", ".join(f"{name} {count:,}" for name, count in sorted(self.rows.items()))
         left_out = sum(self.left_out.values())
         more = f"; {left_out:,} changes were left out by filters" if left_out else ""
+        unproved = f"; it cannot be proved {self.unproved}" if self.unproved else ""
         return (
             f"everything up to {self.through_ts} ({time_text(self.through_ts)}):"
             f" {self.transactions:,} transactions, {self.ddls:,} DDL, changes of rows:"
-            f" {rows or 'none'}{more}"
+            f" {rows or 'none'}{more}{unproved}"
         )
 
 
@@ -132,7 +134,7 @@ class Restore:
     def run(self, start: Checkpoint) -> Restored:
         """Bring everything after the checkpoint `start` to the writer."""
         config, held, made = self._config, self._held, self._made
-        files, schema = held.start(start.commit_ts)
+        files, schema = held.start(start.commit_ts, config.stop_ts)
         self._catalog = schema.catalog
         known = [each.id for each in schema.catalog.schemas()]
         known += [table.id for _, table in schema.catalog.tables()]
@@ -141,10 +143,12 @@ class Restore:
             self._read_schema(Path(config.schema_file))
         self._writer.begin(start)
         made.through_ts = start.commit_ts
-        size = held.size_bytes(files)
+        made.unproved = held.unproved
+        size, is_passed = held.size_bytes(files), False
         with closing(held.records(files)) as found:
             for record in found:
-                if config.stop_ts and record.commit_ts > config.stop_ts:
+                is_passed = 0 < config.stop_ts < record.commit_ts
+                if is_passed:
                     break
                 if record.kind == DDL:
                     self._ddl(record, start)
@@ -154,8 +158,7 @@ class Restore:
         self._flush()
         if held.repeated:
             log.info("%d records came again, and were left out", held.repeated)
-        if held.last_ts is not None:  # Up to there nothing else happened.
-            made.through_ts = max(made.through_ts, config.stop_ts or held.last_ts)
+        made.through_ts = held.held_ts(made.through_ts, config.stop_ts, is_passed=is_passed)
         self._writer.end(self._point(made.through_ts))
         return made
 

@@ -1330,6 +1330,14 @@ class Code(Enum):
         "Let one of them write. Two that have the same etcd and downstream settle it by"
         " themselves: one is the standby.",
     )
+    CHECKPOINT_GONE = (
+        7105,
+        "The downstream has lost its checkpoint, or has an older one than before.",
+        "The Drainer stops, or does not start. Beginning again here would leave a gap, or bring"
+        " changes twice.",
+        "Put the downstream back as it was. Or restore a copy and start the Drainer with"
+        " `initial-commit-ts`, the `commit_ts` up to which the copy has everything.",
+    )
     OVERRIDES_CHANGED = (
         7104,
         "An operator changed overrides of DDL while a Drainer was writing.",

@@ -18,12 +18,13 @@ import numpy as np
 from google_crc32c import extend
 from google_crc32c import value as crc32c
 
-from drainer.sinks.files.savepoint import FilePosition
+from drainer.sinks.files.savepoint import FileEnd, FilePosition
 from drainer.task.events.binlog_record import DML, HEAD, MAGIC, TRAILER, payload_head
 from drainer.task.events.messages import Messages
 from penstock.codes import Code
 from penstock.errors import Corrupt, NeedsOperator
 from penstock.log.files import File, Files
+from penstock.wire.protowire import Source
 
 log = logging.getLogger(__name__)
 
@@ -75,8 +76,8 @@ def file_name(number: int) -> str:
 class Tail:
     """Where records are appended; `sync` makes them durable. Any `OSError` ends it: open another.
 
-    Before a file `begin(number, after_ts)` is called, once all records up to `after_ts` are in the
-    files before it.
+    Before a file `begin(number, after_ts, before)` is called, once all records up to `after_ts` are
+    in the files before it; `before` is how the last one of them ends, None without any.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Tail:
         folder: Path,
         *,
         bytes_max: int,
-        begin: Callable[[int, int], None],
+        begin: Callable[[int, int, FileEnd | None], None],
     ) -> None:
         """Touch nothing yet."""
         self._files = files
@@ -95,23 +96,36 @@ class Tail:
         self._file: File | None = None
         self._is_new = False
         self._last_ts = 0
+        self.last_crc: int | None = None
+        """The checksum of the record that ends at `position`."""
         self.position: FilePosition | None = None
         self.bytes_appended = 0
 
-    def cut(self, position: FilePosition | None, last_ts: int) -> None:
+    def cut(self, position: FilePosition | None, last_ts: int, last_crc: int | None = None) -> None:
         """Continue at a place, after the record of `last_ts`: what stands behind it goes.
 
-        Raises `Corrupt` where the file is shorter, and `NeedsOperator` where it is not there.
+        Raises `Corrupt` where the file is shorter or another record ends there, and `NeedsOperator`
+        where the file is not there. Nothing is changed then.
         """
         self._last_ts, self.position = last_ts, position
         found = binlog_files(self._files.names(self._folder), self._folder)
         number = -1 if position is None else position.file
+        if position is not None:
+            self._open(position, found, last_crc)
         for each in reversed(found):
             if each.number > number:
                 log.warning("%s was begun and never committed: it is removed", each.name)
                 self._files.remove(self._folder / each.name)
-        if position is None:
-            return
+        if self._file is not None and position is not None:
+            size = self._file.size()
+            if size > position.offset:
+                log.info(
+                    "%s: %d bytes were never committed", self._file.path, size - position.offset
+                )
+                self._file.truncate(position.offset)
+
+    def _open(self, position: FilePosition, found: list[BinlogFile], last_crc: int | None) -> None:
+        """Open the file that a place is in, which must end there or behind it."""
         mine = [each for each in found if each.number == position.file]
         if not mine or mine[0].is_compressed:
             raise NeedsOperator(
@@ -125,9 +139,16 @@ class Tail:
         if size < position.offset:
             what = f"the file ends here, the savepoint says at {position.offset}"
             raise Corrupt(str(file.path), size, what, code=Code.FILES_DAMAGED)
-        if size > position.offset:
-            log.info("%s: %d bytes were never committed", file.path, size - position.offset)
-            file.truncate(position.offset)
+        self.last_crc = last_crc_of(file.read, position.offset)
+        if last_crc is not None and self.last_crc != last_crc:
+            raise other_record(str(file.path), position.offset, last_crc, self.last_crc)
+
+    @property
+    def is_in_place(self) -> bool:
+        """False once the file was removed, replaced, or has another size than was written."""
+        if self._file is None or self.position is None:
+            return True
+        return self._file.is_named() and self._file.size() == self.position.offset
 
     def append(self, messages: Messages) -> None:
         """Append records, each as a whole, beginning files as they become full."""
@@ -139,7 +160,9 @@ class Tail:
             left = max(1, self._bytes_max - offset)
             last = min(int(np.searchsorted(ends, begin + left)), count - 1)
             end = int(ends[last])
-            file.write([bytes(data[begin:end])], offset)
+            written = bytes(data[begin:end])
+            file.write([written], offset)
+            (self.last_crc,) = TRAILER.unpack(written[-TRAILER.size :])
             self._moved(offset + end - begin, int(stamps[last]))
             at, begin = last + 1, end
 
@@ -165,6 +188,7 @@ class Tail:
         length = offset - start - HEAD.size
         file.write([TRAILER.pack(crc)], offset)
         file.write([HEAD.pack(MAGIC, length)[_LENGTH_AT:]], start + _LENGTH_AT)
+        self.last_crc = crc
         self._moved(offset + TRAILER.size, commit_ts)
 
     def sync(self) -> None:
@@ -199,7 +223,21 @@ class Tail:
             return self._file, position.offset
         self.begin_file()
         number = 0 if position is None else position.file + 1
-        self._begin(number, self._last_ts)
+        before = None if position is None else FileEnd(position.offset, self.last_crc)
+        self._begin(number, self._last_ts, before)
         self._file = self._files.create(self._folder / file_name(number))
         self._is_new, self.position = True, FilePosition(number, 0)
         return self._file, 0
+
+
+def last_crc_of(read: Source, offset: int) -> int | None:
+    """Return the checksum that is stored where a record ends; None where none can."""
+    stored = read(offset - TRAILER.size, TRAILER.size) if offset > TRAILER.size else b""
+    return int(TRAILER.unpack(stored)[0]) if len(stored) == TRAILER.size else None
+
+
+def other_record(path: str, offset: int, wanted: int, found: int | None) -> Corrupt:
+    """Return the error for a file in which another record ends than the one that was written."""
+    has = "no record" if found is None else f"the record with the checksum {found:#x}"
+    what = f"{has} ends here, and the one written had {wanted:#x}: it is a file of another history"
+    return Corrupt(path, offset, what, code=Code.FILES_DAMAGED)

@@ -2,8 +2,9 @@
 
 A record may be larger than memory, so its payload is read where it lies. A packed file is unpacked
 into a file without a name first, for the same reason. The checksum of each record is looked at
-before anything of it is used. What ends in the middle of a record at the end of the last file was
-being written when its writer died; anywhere else it is damage, and `Corrupt`.
+before anything of it is used. Where it is known how a file ends, it must end like that: less, more,
+or another last record is damage, and `Corrupt`. What ends in the middle of a record at the end of
+the last file was being written when its writer died; anywhere else it is damage, too.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from typing import IO
 
 from google_crc32c import extend
 
-from drainer.sinks.files.binlog_files import COMPRESSED, BinlogFile
-from drainer.sinks.files.savepoint import FilePosition
+from drainer.sinks.files.binlog_files import COMPRESSED, BinlogFile, last_crc_of, other_record
+from drainer.sinks.files.savepoint import FileEnd, FilePosition
 from drainer.task.events.binlog_record import COMMIT_TS, HEAD, MAGIC, TRAILER, TYPE
 from penstock.codes import Code
 from penstock.errors import Corrupt, Malformed
@@ -43,21 +44,19 @@ class Record:
     """Where the next record begins."""
 
 
-def records(folder: Path, file: BinlogFile, stop: int | None, *, is_last: bool) -> Iterator[Record]:
-    """Yield the records of a file up to the offset `stop`, or all; raise `Corrupt` for damage.
+def records(
+    folder: Path, file: BinlogFile, ends: FileEnd | None, *, is_last: bool
+) -> Iterator[Record]:
+    """Yield the records of a file up to where it ends, or all; raise `Corrupt` for damage.
 
-    Where it is the last file and `stop` is not known, half a record at its end is the end.
+    Where it is the last file and its end is not known, half a record at its end is the end.
     """
     with opened_file(folder / file.name) as (source, size):
         path, at = str(folder / file.name), 0
-        end = size if stop is None else stop
-        if size < end:
-            raise Corrupt(
-                path,
-                size,
-                f"the file ends here, the savepoint says at {end}",
-                code=Code.FILES_DAMAGED,
-            )
+        end = size
+        if ends is not None:
+            check_end(path, source, size, ends)
+            end = ends.size
         while at < end:
             head = source(at, HEAD.size)
             whole = len(head) == HEAD.size
@@ -72,12 +71,33 @@ def records(folder: Path, file: BinlogFile, stop: int | None, *, is_last: bool) 
             begin = at + HEAD.size
             stopped = begin + length + TRAILER.size
             if not whole or stopped > end:
-                if is_last and stop is None:
+                if is_last and ends is None:
                     return
                 raise Corrupt(path, at, "the file ends within a record", code=Code.FILES_DAMAGED)
             _check(path, source, at, begin, length)
             yield _record(path, source, begin, begin + length, stopped)
             at = stopped
+
+
+def check_end(path: str, source: Source, size: int, ends: FileEnd) -> None:
+    """Raise `Corrupt` for a file that does not end as it was written."""
+    if size < ends.size or (ends.is_sealed and size > ends.size):
+        what = f"the file ends here, it was written up to {ends.size}"
+        raise Corrupt(path, size, what, code=Code.FILES_DAMAGED)
+    found = last_crc_of(source, ends.size)
+    if ends.last_crc is not None and found != ends.last_crc:
+        raise other_record(path, ends.size, ends.last_crc, found)
+
+
+def check_packed_end(path: Path, ends: FileEnd) -> None:
+    """Raise `Corrupt` for a packed file whose trailer says another size, without unpacking it."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 4))
+        said = int.from_bytes(file.read(4), "little")
+    if said != ends.size % (1 << 32):
+        what = f"it unpacks to {said} bytes by its own word, and {ends.size} were written"
+        raise Corrupt(str(path), size, what, code=Code.FILES_DAMAGED)
 
 
 def _check(path: str, source: Source, at: int, begin: int, length: int) -> None:

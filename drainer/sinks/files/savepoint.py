@@ -8,13 +8,15 @@
     begin = 0
     file = 3
     offset = 1048576
+    last-crc = 2894601203
     checkpoint = "{…}"          all of it, as a downstream with tables has it in a row
 
 The first three keys are TiDB-Binlog's, which writes no others; where only they are there, the files
 hold what they hold, and where they reach the checkpoint must be looked for. Without `file` nothing
-has been written yet. `begin` is the checkpoint that the first Drainer began with: the files hold
-all that came after it, until the first of them expire. It is replaced as a whole: written beside,
-synced, renamed, its folder synced.
+has been written yet. `last-crc` is the checksum of the record that ends at the offset: a file of
+another history has another one, and older versions stored none. `begin` is the checkpoint that the
+first Drainer began with: the files hold all that came after it, until the first of them expire. It
+is replaced as a whole: written beside, synced, renamed, its folder synced.
 """
 
 from __future__ import annotations
@@ -41,6 +43,18 @@ class FilePosition(NamedTuple):
     offset: int
 
 
+class FileEnd(NamedTuple):
+    """How a file ends: its size in bytes, and the stored checksum of its last record.
+
+    The checksum is None where an older version, which stored none, wrote the end down.
+    """
+
+    size: int
+    last_crc: int | None
+    is_sealed: bool = True
+    """False where more may stand behind it, which was never committed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Savepoint:
     """What is stored; `text` is the whole checkpoint, `position` None before the first record."""
@@ -51,6 +65,7 @@ class Savepoint:
     cluster_id: int | None
     """None in TiDB-Binlog's."""
     time_zone: str = ""
+    last_crc: int | None = None
     begin_ts: int = 0
     """The files hold what came after this; 0: everything."""
 
@@ -93,10 +108,12 @@ def _savepoint(stored: dict[str, Any]) -> Savepoint:
     position = None
     if "file" in stored:
         position = FilePosition(int(stored["file"]), int(stored["offset"]))
+    last_crc = stored.get("last-crc")
     return Savepoint(
         checkpoint=checkpoint,
         text=text,
         position=position,
+        last_crc=None if last_crc is None else int(last_crc),
         cluster_id=int(stored["cluster-id"]),
         time_zone=str(stored["time-zone"]),
         begin_ts=int(stored["begin"]),
@@ -116,6 +133,8 @@ def store_savepoint(files: Files, folder: Path, savepoint: Savepoint) -> None:
     ]
     if position is not None:
         lines += [f"file = {position.file}", f"offset = {position.offset}"]
+    if savepoint.last_crc is not None:
+        lines.append(f"last-crc = {savepoint.last_crc}")
     lines.append(f"checkpoint = {_quoted(savepoint.text)}")
     draft = folder / (NAME + DRAFT)
     file = files.create(draft)

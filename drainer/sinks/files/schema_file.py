@@ -1,9 +1,11 @@
 """Schema file: the schemas and tables at the beginning of a file of records.
 
-    schema-0000000000000012    gzip of JSON: after_ts, schemas, tables
+    schema-0000000000000012    gzip of JSON: after_ts, before, schemas, tables
 
 `after_ts`: all up to it is in the files before, all after it in this one and those that follow. A
-restore that begins in the middle needs both, and TiDB-Binlog's files have neither.
+restore that begins in the middle needs both, and TiDB-Binlog's files have neither. `before` is how
+the file before ends, its size and the checksum of its last record: so a copy that lacks something
+of a full file differs from a whole one. Older versions did not store it.
 """
 
 from __future__ import annotations
@@ -11,10 +13,13 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from drainer.sinks.files.savepoint import FileEnd
 from penstock.codes import Code
 from penstock.ddl import Catalog, SchemaChange
 from penstock.errors import Corrupt
@@ -37,6 +42,7 @@ class FileSchema:
 
     after_ts: int
     catalog: Catalog
+    before: FileEnd | None = None
 
 
 def schema_name(number: int) -> str:
@@ -53,6 +59,7 @@ def write_schema(files: Files, folder: Path, number: int, schema: FileSchema) ->
     """Write a schema file, as a whole; it is durable once the folder is synced."""
     body = {
         "after_ts": schema.after_ts,
+        "before": schema.before and [schema.before.size, schema.before.last_crc],
         "schemas": [schema_to_json(each) for each in schema.catalog.schemas()],
         "tables": [(home, table_to_json(table)) for home, table in schema.catalog.tables()],
     }
@@ -68,11 +75,37 @@ def write_schema(files: Files, folder: Path, number: int, schema: FileSchema) ->
 
 def read_schema(path: Path) -> FileSchema:
     """Return what a schema file holds; raise `Corrupt` for anything else."""
-    try:
-        body = json.loads(gzip.decompress(path.read_bytes()))
+    with _damage(path):
+        body = _body(path)
         tables = [(home, table_from_json(each)) for home, each in body["tables"]]
         schemas = [schema_from_json(each) for each in body["schemas"]]
-        return FileSchema(int(body["after_ts"]), Catalog.of(0, schemas, tables))
+        return FileSchema(int(body["after_ts"]), Catalog.of(0, schemas, tables), _before(body))
+
+
+def read_beginning(path: Path) -> tuple[int, FileEnd | None]:
+    """Return `after_ts` and `before` of a schema file; raise `Corrupt` for anything else."""
+    with _damage(path):
+        body = _body(path)
+        return int(body["after_ts"]), _before(body)
+
+
+def _body(path: Path) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
+    return body
+
+
+def _before(body: dict[str, Any]) -> FileEnd | None:
+    found = body.get("before")
+    if found is None:
+        return None
+    size, last_crc = found
+    return FileEnd(int(size), None if last_crc is None else int(last_crc))
+
+
+@contextmanager
+def _damage(path: Path) -> Iterator[None]:
+    try:
+        yield
     except _UNREADABLE as error:
         raise Corrupt(str(path), 0, f"no schema file: {error}", code=Code.FILES_DAMAGED) from error
 

@@ -8,6 +8,7 @@ Drainer of TiDB-Binlog holds it for as long as it runs, and is waited for.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -24,7 +25,13 @@ from drainer.sinks.checkpoint import (
 from drainer.sinks.file_counts import FileCounts
 from drainer.sinks.files.binlog_files import Tail, binlog_files
 from drainer.sinks.files.reading import end_of
-from drainer.sinks.files.savepoint import FilePosition, Savepoint, load_savepoint, store_savepoint
+from drainer.sinks.files.savepoint import (
+    FileEnd,
+    FilePosition,
+    Savepoint,
+    load_savepoint,
+    store_savepoint,
+)
 from drainer.sinks.files.schema_file import (
     FileSchema,
     changed,
@@ -51,6 +58,9 @@ from penstock.log.files import Files, OsFiles
 if TYPE_CHECKING:
     from drainer.sinks.protocol import Slices
     from penstock.ddl import SchemaChange
+
+
+log = logging.getLogger(__name__)
 
 
 class FileSink:
@@ -107,7 +117,8 @@ class FileSink:
                 saved = self._own()
                 text = overridden(None if saved is None else saved.text, change)
                 position = None if saved is None else self._position_in(saved)
-                self._store(text, position, _begin_of(saved))
+                last_crc = None if saved is None else saved.last_crc
+                self._store(text, position, last_crc, _begin_of(saved))
 
         self._patience.retrying(attempt)
 
@@ -181,9 +192,11 @@ class FileSink:
                 work(tail)
                 rows_changed()
                 tail.sync()
+                if not tail.is_in_place:
+                    raise self._replaced()
                 is_begin = self._ledger.is_new and tail.position is None
                 begin_ts = checkpoint.commit_ts if is_begin else _begin_of(saved)
-                self._store(text, tail.position, begin_ts)
+                self._store(text, tail.position, tail.last_crc, begin_ts)
                 transaction_committed()
                 self._count(before, tail.position, tail.bytes_appended - bytes_before)
                 return tail.position
@@ -242,12 +255,14 @@ class FileSink:
             last_ts = saved.checkpoint.commit_ts
         tail = self._tail
         if tail is not None and tail.position == position and tail.position is not None:
-            return tail
+            if tail.is_in_place:
+                return tail
+            log.warning("the newest file in %s was replaced or cut: it is checked", self._folder)
         self._forget_tail()
         self._tail = tail = Tail(
             self._files, self._folder, bytes_max=self._target.file_bytes_max, begin=self._begin_file
         )
-        tail.cut(position, last_ts)
+        tail.cut(position, last_ts, None if saved is None else saved.last_crc)
         if position is not None and position.file not in self._schemas():
             tail.begin_file()  # TiDB-Binlog's; from here on there are schemas.
         return tail
@@ -258,15 +273,18 @@ class FileSink:
         found = binlog_files(self._files.names(self._folder), self._folder)
         return end_of(self._folder, found, saved.checkpoint.commit_ts)
 
-    def _begin_file(self, number: int, after_ts: int) -> None:
-        schema = FileSchema(after_ts, self._catalog)
+    def _begin_file(self, number: int, after_ts: int, before: FileEnd | None) -> None:
+        schema = FileSchema(after_ts, self._catalog, before)
         write_schema(self._files, self._folder, number, schema)
 
-    def _store(self, text: str, position: FilePosition | None, begin_ts: int) -> None:
+    def _store(
+        self, text: str, position: FilePosition | None, last_crc: int | None, begin_ts: int
+    ) -> None:
         savepoint = Savepoint(
             checkpoint=Checkpoint.from_json(text),
             text=text,
             position=position,
+            last_crc=last_crc,
             cluster_id=self._cluster_id,
             time_zone=self._target.time_zone,
             begin_ts=begin_ts,
@@ -281,7 +299,10 @@ class FileSink:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Hold the folder's lock, as TiDB-Binlog does; `BlockingIOError` while another one does."""
-        self._files.names(self._folder)  # Which creates it.
+        if self._ledger.has_no_row:
+            self._files.names(self._folder)  # Which creates it.
+        elif not self._folder.is_dir():
+            raise self._replaced()
         with locked(self._folder):
             yield
 
@@ -296,6 +317,15 @@ class FileSink:
         if isinstance(error, BlockingIOError):
             return f"another program holds {LOCK}"
         return error.strerror or str(error)
+
+    def _replaced(self) -> NeedsOperator:
+        return NeedsOperator(
+            f"{self._folder}, or the newest file in it, was removed or replaced while this Drainer"
+            " wrote there: what it has written is not in that place",
+            hint="put the folder back as it was, savepoint included, and start the Drainer; or name"
+            " another folder and begin it with initial-commit-ts",
+            code=Code.FILES_GAP,
+        )
 
     def _unusable(self, error: OSError) -> NeedsOperator:
         return NeedsOperator(

@@ -63,6 +63,9 @@ class File(Readable, Protocol):
         To sync what is written there then is cheaper: the file's length need not be synced, too.
         """
 
+    def is_named(self) -> bool:
+        """Return whether its path still leads to this very file; raise `OSError`."""
+
     def forget(self, offset: int, length: int) -> None:
         """Have a later read of these bytes come from the disk, as far as that can be asked for."""
 
@@ -161,6 +164,13 @@ class OsFile:
                     os.posix_fallocate(self._descriptor, size, more)
                     return size_bytes
         return size
+
+    def is_named(self) -> bool:
+        """Return whether its path still leads to this very file, and not to none or a copy."""
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(self._descriptor))
+        except FileNotFoundError:
+            return False
 
     def forget(self, offset: int, length: int) -> None:
         """Ask the kernel to drop what it has of these bytes; what is not on the disk stays."""

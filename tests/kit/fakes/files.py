@@ -108,6 +108,9 @@ class MemoryFile:
             self.node.write(bytes(more), size)
         return self.size()
 
+    def is_named(self) -> bool:
+        return self._files.nodes.get(self.path) is self.node
+
     def forget(self, offset: int, length: int) -> None:
         pass
 
