@@ -75,7 +75,7 @@ def column_type(c: ColumnInfo) -> str:
     if c.tp in _LARGE:
         return _LARGE[c.tp] + ("blob" if c.is_binary else "text")
     if c.tp in (MysqlType.ENUM, MysqlType.SET):
-        names = ",".join("'" + e.replace("'", "''") + "'" for e in c.elems)
+        names = ",".join("'" + _escaped(e) + "'" for e in c.elems)
         return f"{c.tp.name.lower()}({names})"
     if c.tp is MysqlType.STRING:
         return f"{'binary' if c.is_binary else 'char'}({c.flen})"
@@ -92,6 +92,18 @@ def column_type(c: ColumnInfo) -> str:
     return sizes[c.tp]
 
 
+def _escaped(label: str) -> str:
+    for plain, escaped in (
+        ("\\", "\\\\"),
+        ("'", "''"),
+        ("\0", "\\0"),
+        ("\n", "\\n"),
+        ("\r", "\\r"),
+    ):
+        label = label.replace(plain, escaped)
+    return label
+
+
 EXPRESSION = "an expression"
 """A server spells expressions its own way."""
 
@@ -104,7 +116,8 @@ def default_text(c: ColumnInfo) -> str | None:
         return EXPRESSION
     if c.default.startswith("CURRENT_TIMESTAMP"):
         fsp = str(c.decimal) if c.decimal else ""
-        return f"current_timestamp({fsp})"
+        written = re.search(r"\d", c.default)
+        return f"current_timestamp({written[0] if written else fsp})"
     if c.tp is MysqlType.BIT:
         return f"b'{int(c.default):b}'"
     if c.tp is MysqlType.STRING and c.is_binary:
@@ -131,7 +144,8 @@ def tracked_columns(
     key = table.row_key if shows_stand_in else None
     stand_in = {part.offset for part in key.columns} if key is not None else set()
     for c in table.columns:
-        text = c.tp in _TEXTS and not c.is_binary
+        is_labels = c.tp in (MysqlType.ENUM, MysqlType.SET)
+        text = c.tp in _TEXTS and (is_labels or not c.is_binary)
         extra = {
             "auto_increment": ColumnFlag.AUTO_INCREMENT in c.flag,
             "on update": ColumnFlag.ON_UPDATE_NOW in c.flag,

@@ -50,7 +50,7 @@ STATEMENTS: dict[type, str] = {
     ast.Convert: "… CONVERT TO CHARACTER SET",
     ast.PartitionBy: "… PARTITION BY, REMOVE PARTITIONING",
     ast.Versioning: "… system versioning",
-    ast.AddPeriod: "… ADD PERIOD",
+    ast.OwnPeriod: "… ADD PERIOD, DROP PERIOD",
     ast.Untracked: "… what changes neither rows nor columns, as ALGORITHM or CHECK",
 }
 """How a statement, or an operation of ALTER TABLE, is written; some have more than one name."""

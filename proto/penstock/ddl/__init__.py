@@ -24,15 +24,18 @@ DROP, TRUNCATE or EXCHANGE PARTITION does to rows has no binlog; it happens down
 statement runs there, at its place in the order. Left out downstream for the same reason: ALGORITHM
 and LOCK, visibility of indexes, parsers of FULLTEXT, inline REFERENCES, COLUMN_FORMAT, NOT NULL on
 generated columns, SRID of a column (values have theirs), TiDB's own options, and all of MariaDB's
-system versioning (`versioning`): such a table is a plain one here, with its current rows.
+system versioning (`versioning`): such a table is a plain one here, with its current rows. A key
+WITHOUT OVERLAPS is a unique key over both ends of its period.
 
 Refused: what makes or loses rows without a binlog (CREATE TABLE … SELECT, MERGE, tablespaces, ALTER
-IGNORE, triggers, events), a new column whose older values cannot be known (AUTO_INCREMENT, an
-expression as default), types without a row encoding (VECTOR, XMLTYPE), unique keys over geometries,
+IGNORE, triggers, events), a new column whose older values cannot be known (AUTO_INCREMENT, a
+default such as UUID()), types without a row encoding (VECTOR, XMLTYPE), unique keys over geometries,
 system versioning by numbers of transactions, routines, accounts, temporary tables.
 
 Where servers differ: a character set without a collation means the one in `charsets`, written into
-the statement; a TIMESTAMP needs no default; "…" is a string; literals of TIMESTAMP are in UTC. A
+the statement; a TIMESTAMP needs no default; "…" is a string; literals of TIMESTAMP are in the time
+zone of the statement's session (`DdlContext`), UTC without one. Older rows of a column that is
+added with an expression as default have the value that a MySQL or MariaDB downstream computes. A
 column added with DEFAULT CURRENT_TIMESTAMP reads, in older rows, as the time of the job's
 `finished_ts`: a downstream has to run the statement at that time (`SET TIMESTAMP`). MariaDB keeps
 JSON as text and lets CONVERT TO change its character set; MySQL and the catalog do not.

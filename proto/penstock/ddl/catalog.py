@@ -18,6 +18,7 @@ and reads no SQL, so that a history written by a real TiDB is followed in the sa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -370,7 +371,10 @@ def settled(job: DdlJob, before: TableInfo, after: TableInfo) -> TableInfo:
 def _moment(job: DdlJob, column: ColumnInfo, known: str | None) -> str:
     if known is not None and not is_now(known):
         return known
-    return moment_text(job, column.decimal, in_utc=column.tp is MysqlType.TIMESTAMP)
+    written = re.search(r"\d", column.origin_default or "")
+    digits = int(written[0]) if written else 0
+    text = moment_text(job, digits, in_utc=column.tp is MysqlType.TIMESTAMP)
+    return text + "0" * (column.decimal - digits)
 
 
 def moment_text(job: DdlJob, decimals: int, *, in_utc: bool) -> str:

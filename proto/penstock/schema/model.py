@@ -110,6 +110,8 @@ class ColumnInfo:
     collate: str = ""
     elems: tuple[str, ...] = ()
     origin_default: str | None = None
+    origin_is_expr: bool = False
+    """Older rows read as an expression over themselves, which only a server computes."""
     default: str | None = None
     default_is_expr: bool = False
     generated_expr: str = ""
@@ -186,6 +188,7 @@ class TableInfo:
     `lacks_key`: rows are written where the table has no primary key, though it has one here.
     `period`: names of the start and end of a row's time where the table is system-versioned; it
     has no such columns here.
+    `own_period`: a PERIOD of columns that the table has: its name, its start and its end.
     """
 
     id: int
@@ -207,6 +210,7 @@ class TableInfo:
     expression_indexes: tuple[str, ...] = ()
     lacks_key: bool = False
     period: tuple[str, ...] = ()
+    own_period: tuple[str, ...] = ()
 
     @property
     def kind(self) -> str:

@@ -139,6 +139,8 @@ def table_to_json(table: TableInfo) -> Json:
         written["lacks_key"] = True
     if table.period:
         written["period"] = list(table.period)
+    if table.own_period:
+        written["own_period"] = list(table.own_period)
     return written | ({"constants": table.constants} if table.constants else {})
 
 
@@ -254,6 +256,8 @@ def _column_to_json(column: ColumnInfo) -> Json:
     extras: Json = {"native_type": column.native} if column.native else {}
     if column.hidden:
         extras["hidden"] = True
+    if column.origin_is_expr:
+        extras["origin_is_expr"] = True
     return extras | {
         "id": column.id,
         "name": name_to_json(column.name),
@@ -301,6 +305,7 @@ def _column(fields: Mapping[str, Any]) -> ColumnInfo:
         comment=text(fields, "comment"),
         state=number(fields, "state", PUBLIC),
         hidden=flag(fields, "hidden"),
+        origin_is_expr=flag(fields, "origin_is_expr"),
         native=text(fields, "native_type"),
     )
 
@@ -363,6 +368,7 @@ def _table(fields: Mapping[str, Any]) -> TableInfo:
         expression_indexes=tuple(map(str, fields.get("expression_indexes") or over_expressions)),
         lacks_key=flag(fields, "lacks_key"),
         period=tuple(map(str, fields.get("period") or ())),
+        own_period=tuple(map(str, fields.get("own_period") or ())),
     )
 
 

@@ -220,3 +220,36 @@ def test_merge_tables_are_refused_and_other_engines_do_not_heed_a_union() -> Non
         queries("CREATE TABLE t (a INT) ENGINE=MERGE UNION=(x, y)")
     (query,) = queries("CREATE TABLE t (a INT) ENGINE=InnoDB UNION=(x, y)")
     assert "UNION" not in query
+
+
+OVERLAPS = (
+    "CREATE TABLE t (id INT, s DATE, e DATE, PERIOD FOR p (s, e), UNIQUE (id, p WITHOUT OVERLAPS))"
+)
+
+
+def test_a_key_without_overlaps_is_one_over_both_ends() -> None:
+    session = DdlSession(OVERLAPS)
+    table = session.table()
+    assert [part.name for part in table.indexes[0].columns] == ["id", "e", "s"]
+    assert table.indexes[0].unique
+    assert table.own_period == ("p", "s", "e")
+    assert table_from_json(table_to_json(table)) == table
+    assert "UNIQUE (id, `e`, `s`)" in session.history[-1].query
+    assert "UNIQUE (id, `e`, `s`)" in spelled(Flavor.MYSQL, OVERLAPS)[0]
+
+
+def test_a_period_is_known_to_later_statements() -> None:
+    session = DdlSession(
+        "CREATE TABLE t (id INT, s DATE, e DATE)",
+        "ALTER TABLE t ADD PERIOD FOR p (s, e)",
+        "ALTER TABLE t CHANGE s since DATE NOT NULL",
+        "ALTER TABLE t ADD PRIMARY KEY (id, P WITHOUT OVERLAPS)",
+    )
+    assert session.history[-1].query == "ALTER TABLE `t` ADD PRIMARY KEY (id, `e`, `since`)"
+    key = session.table().primary_key
+    assert key is not None
+    assert [part.name for part in key.columns] == ["id", "e", "since"]
+    with pytest.raises(NeedsOperator, match="period 'q' does not exist"):
+        session.run("ALTER TABLE t ADD UNIQUE (id, q WITHOUT OVERLAPS)")
+    session.run("ALTER TABLE t DROP PERIOD FOR p")
+    assert session.table().own_period == ()

@@ -12,7 +12,7 @@ from decimal import Decimal
 from penstock.codes import Code
 from penstock.datum.rows import fields
 from penstock.datum.times import fraction_text
-from penstock.errors import Malformed
+from penstock.errors import Malformed, NeedsOperator
 from penstock.schema.model import ColumnInfo, MysqlType
 
 _BIT_TEXT = re.compile(r"b'([01]+)'|0b([01]+)")
@@ -20,7 +20,18 @@ _HEX_TEXT = re.compile(r"x'([0-9a-f]+)'|0x([0-9a-f]+)", re.IGNORECASE)
 
 
 def missing_datum(column: ColumnInfo) -> bytes | None:
-    """Return the datum that stands for `column` in a row that does not hold it; None is NULL."""
+    """Return the datum that stands for `column` in a row that does not hold it; None is NULL.
+
+    Raises `NeedsOperator` where it is an expression over the row.
+    """
+    if column.origin_is_expr:
+        raise NeedsOperator(
+            f"column {column.name!r}: older rows have the value of an expression,"
+            " which only a MySQL or MariaDB downstream computes",
+            hint="replace the statement: add the column without a default, fill the rows, then set"
+            " the default",
+            code=Code.DDL_DEFAULT,
+        )
     if column.origin_default is not None:
         return fields.compile_field(column).encode(_parsed(column, column.origin_default))
     if not column.is_not_null or column.is_generated:

@@ -44,7 +44,9 @@ def stored_columns(table: TableInfo) -> tuple[Stored, ...]:
             fields.compile_field(column),
             values.int_datum(column.id),
             # An insert may only leave out a NULL that will read as NULL again.
-            column.origin_default is None and (column.is_generated or not column.is_not_null),
+            not column.origin_is_expr
+            and column.origin_default is None
+            and (column.is_generated or not column.is_not_null),
         )
         for position, column in enumerate(table.columns)
         if column.state == PUBLIC and not (column.is_generated and not column.generated_stored)

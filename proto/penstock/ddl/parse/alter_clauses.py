@@ -22,7 +22,6 @@ from penstock.ddl.parse.partition_clauses import (
 from penstock.ddl.syntax.statements import (
     AddColumns,
     AddKey,
-    AddPeriod,
     AlterTable,
     ChangeColumn,
     CharsetClause,
@@ -35,6 +34,7 @@ from penstock.ddl.syntax.statements import (
     Flavor,
     ForeignEdit,
     Operation,
+    OwnPeriod,
     Part,
     PartitionBy,
     Partitions,
@@ -141,10 +141,10 @@ def _period(cur: Cursor) -> Operation | None:
     if not cur.take("FOR"):
         cur.at = begun
         return None
-    cur.name()
-    columns = cur.names() if verb == "ADD" else ()
+    name = cur.name()
+    period = (name, *cur.names()) if verb == "ADD" else ()
     cur.lacks(Flavor.MYSQL, start, "PERIOD FOR")
-    return AddPeriod(columns) if columns else Untracked()
+    return OwnPeriod(period)
 
 
 def _added_key(cur: Cursor, start: int) -> Operation:
@@ -266,6 +266,7 @@ def _rename(cur: Cursor) -> Operation:
 def _alter(cur: Cursor) -> Operation:
     start = cur.source.tokens[cur.at - 1].start
     if cur.take_any("INDEX", "KEY"):
+        cur.take("IF", "EXISTS")
         cur.name()
         if not cur.take_any("VISIBLE", "INVISIBLE") and not cur.take("NOT", "IGNORED"):
             cur.expect("IGNORED")

@@ -276,10 +276,19 @@ def _default(cur: Cursor, column: ColumnDef, start: int) -> Value:
     if len(cur.refs) > refs:
         cur.lacks(Flavor.MYSQL, start, SEQUENCE_DEFAULTS)
     elif value.kind is ValueKind.NOW and column.type.name in _TIMES:
-        return _same_decimals(cur, column, value, value_start)
+        return _decimals(cur, column, value, value_start)
     elif value.kind is ValueKind.NOW:
         return cur.bare(value_start)
     return value
+
+
+def _decimals(cur: Cursor, column: ColumnDef, now: Value, start: int) -> Value:
+    """Give the current time the column's decimals, as MySQL wants it; MariaDB may have fewer."""
+    wanted = column.type.numbers[0] if column.type.numbers else 0
+    if not 0 < int(now.text) < wanted:
+        return _same_decimals(cur, column, now, start)
+    cur.lacks(Flavor.MYSQL, start, "fewer decimals", f"CURRENT_TIMESTAMP({wanted})")
+    return now
 
 
 def _same_decimals(cur: Cursor, column: ColumnDef, now: Value, start: int) -> Value:

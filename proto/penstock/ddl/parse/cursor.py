@@ -327,9 +327,11 @@ class Cursor:
 
     def _in_parentheses(self) -> Value:
         start = self.at
-        self.at += 1
+        while self.take_sign("("):
+            pass
+        depth = self.at - start
         inner = self.literal()
-        if inner is not None and self.take_sign(")"):
+        if inner is not None and all(self.take_sign(")") for _ in range(depth)):
             return inner
         self.at = start
         return Value(ValueKind.EXPRESSION, self.parenthesised())
@@ -342,7 +344,7 @@ class Cursor:
         return Value(ValueKind.EXPRESSION, self.source.text[start : self.last_end])
 
     def _call(self) -> Value | None:
-        """Read a function that MariaDB takes bare; MySQL wants it in parentheses, as both do."""
+        """Read a function, CASE or a column that MariaDB takes bare; both take parentheses."""
         start = self.token.start
         if self.token.kind is Kind.WORD and self.peek().text == "(":
             self.next()
@@ -350,9 +352,23 @@ class Cursor:
         elif self.take_any(*_BARE_CALLS):
             if self.is_sign("("):
                 self.parenthesised()
+        elif self.is_word("CASE"):
+            self._case()
+        elif self.is_name():
+            self.column_name()
         else:
             return None
         return self.bare(start)
+
+    def _case(self) -> None:
+        """Move past CASE … END."""
+        depth = 0
+        while True:
+            depth += self.is_word("CASE") - self.is_word("END")
+            if self.next().kind is Kind.END:
+                self.fail("END")
+            if not depth:
+                return
 
     def bare(self, start: int) -> Value:
         """Return what stands from `start` up to the cursor as an expression, in parentheses."""
@@ -366,10 +382,13 @@ class Cursor:
             return Value(ValueKind.NULL)
         if word := self.take_any("TRUE", "FALSE"):
             return Value(ValueKind.NUMBER, str(int(word == "TRUE")))
-        minus = ""
-        if (self.is_sign("-") or self.is_sign("+")) and self.peek().kind is Kind.NUMBER:
-            minus = "-" if self.next().text == "-" else ""
+        minus, begun = "", self.at
+        while self.is_sign("-") or self.is_sign("+"):
+            minus = minus if self.next().text == "+" else "-"[len(minus) :]
         token = self.token
+        if begun < self.at and token.kind is not Kind.NUMBER:
+            self.at = begun
+            return None
         if token.kind is Kind.NUMBER:
             self.at += 1
             return Value(ValueKind.NUMBER, minus + token.text)

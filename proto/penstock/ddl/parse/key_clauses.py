@@ -124,9 +124,10 @@ def _key_part(cur: Cursor) -> KeyPart:
         cur.parenthesised()
         cur.take_any("ASC", "DESC")
         return KeyPart(name="", is_expression=True)
+    start = cur.token.start
     name, length = cur.name(), -1
-    if cur.is_word("WITHOUT", "OVERLAPS"):
-        cur.refuse("keys WITHOUT OVERLAPS", "leave the table out, or make it a key over both ends")
+    if cur.take("WITHOUT", "OVERLAPS"):
+        return KeyPart(name=name, period_at=(start, cur.last_end))
     if cur.take_sign("("):
         length = cur.integer()
         cur.expect_sign(")")

@@ -203,7 +203,7 @@ def _create_table(cur: Cursor, replaces: bool, start: int) -> Statement:
             "CREATE TABLE … SELECT", "create the table with its columns, then insert the rows"
         )
     cur.period = versioning.named_period(cur)
-    columns, keys = _table_elements(cur)
+    columns, keys, own_period = _table_elements(cur)
     options, is_versioned = _table_options(cur)
     is_versioned |= any(column.is_versioned for column in columns)
     if versioning.take_partitions(cur):
@@ -221,6 +221,7 @@ def _create_table(cur: Cursor, replaces: bool, start: int) -> Statement:
         options=options,
         partitions=partitions,
         period=cur.period or (versioning.IMPLICIT if is_versioned else ()),
+        own_period=own_period,
     )
 
 
@@ -239,11 +240,16 @@ def _table_options(cur: Cursor) -> tuple[TableOptions, bool]:
             cur.drop_text(comma)
 
 
-def _table_elements(cur: Cursor) -> tuple[tuple[ColumnDef, ...], tuple[KeyDef, ...]]:
-    """Read what stands in the parentheses; keys come in the order in which MySQL names them."""
+def _table_elements(
+    cur: Cursor,
+) -> tuple[tuple[ColumnDef, ...], tuple[KeyDef, ...], tuple[str, ...]]:
+    """Read what stands in the parentheses; keys come in the order in which MySQL names them.
+
+    The last is the user's PERIOD, if there is one.
+    """
     columns: list[ColumnDef] = []
     keys: list[KeyDef] = []
-    dated: set[str] = set()
+    own_period: tuple[str, ...] = ()
     places: list[tuple[int, int, bool]] = []
     cur.expect_sign("(")
     while True:
@@ -252,7 +258,7 @@ def _table_elements(cur: Cursor) -> tuple[tuple[ColumnDef, ...], tuple[KeyDef, .
         if cur.is_word("PERIOD", "FOR", "SYSTEM_TIME"):
             stays = versioning.take_period(cur) is None
         elif cur.is_word("PERIOD", "FOR"):
-            dated |= _period(cur)
+            own_period = _period(cur)
         elif at_key(cur):
             found = _key_element(cur)
             stays = not versioning.is_over_period(cur, found)
@@ -274,20 +280,20 @@ def _table_elements(cur: Cursor) -> tuple[tuple[ColumnDef, ...], tuple[KeyDef, .
     if not columns:
         cur.fail("a column")
     cur.edits += left_out(places)
+    dated = {name.lower() for name in own_period[1:]}
     solid = [replace(c, not_null=True) if c.name.lower() in dated else c for c in columns]
-    return tuple(solid), tuple(keys)
+    return tuple(solid), tuple(keys), own_period
 
 
-def _period(cur: Cursor) -> set[str]:
-    """Read MariaDB's PERIOD FOR name (a, b); return its columns, which it makes NOT NULL."""
+def _period(cur: Cursor) -> tuple[str, ...]:
+    """Read MariaDB's PERIOD FOR name (a, b); return the names."""
     before = cur.source.tokens[cur.at - 1]
     start = before.start if before.text == "," else cur.token.start
     cur.expect("PERIOD", "FOR")
-    cur.name()
-    names = cur.names()
+    names = (cur.name(), *cur.names())
     end = cur.last_end if before.text == "," else cur.token.end
     cur.foreign.append(ForeignEdit(Flavor.MYSQL, Edit(start, end, ""), "PERIOD FOR"))
-    return {name.lower() for name in names}
+    return names
 
 
 def _key_element(cur: Cursor) -> list[KeyDef]:

@@ -13,6 +13,7 @@ from penstock.ddl.rewrite.explicit_collations import (
     convert_edits,
     implied_edits,
     own_column_edits,
+    period_edits,
 )
 from penstock.ddl.syntax.lexer import quote_text
 from penstock.ddl.syntax.statements import (
@@ -41,6 +42,7 @@ from penstock.ddl.tables.alter import altered
 from penstock.ddl.tables.partitioning import partitioned, without
 from penstock.ddl.tables.table_builder import emptied
 from penstock.errors import NeedsOperator
+from penstock.schema.ddl_context import DdlContext
 from penstock.schema.model import DdlType, SchemaInfo, TableInfo
 
 _TYPES: dict[type[Operation], DdlType] = {
@@ -79,8 +81,13 @@ class AlterPlan:
         return text or f"COMMENT = {quote_text(self.table.comment)}"
 
 
-def plan_alter(before: TableInfo, schema: SchemaInfo, parts: Sequence[Part]) -> AlterPlan | None:
-    """Return what the operations come to, None if that is nothing."""
+def plan_alter(
+    before: TableInfo,
+    schema: SchemaInfo,
+    parts: Sequence[Part],
+    context: DdlContext | None = None,
+) -> AlterPlan | None:
+    """Return what the operations come to, None if that is nothing; `context` is the session."""
     period, live = versioned(before, live_parts(before, parts))
     operations = [_tracked(before, p.operation) for p in live]
     if period == before.period and all(isinstance(o, Untracked) and o.tuning for o in operations):
@@ -92,7 +99,7 @@ def plan_alter(before: TableInfo, schema: SchemaInfo, parts: Sequence[Part]) -> 
             hint="rename it once",
             code=Code.DDL_DEFINITION,
         )
-    table, implied = altered(before, operations, schema)
+    table, implied = altered(before, operations, schema, context)
     edits = [edit for o in operations for edit in _edits(o, table)]
     edits += implied_edits(implied, "ADD ")
     return AlterPlan(
@@ -130,6 +137,8 @@ def _edits(operation: Operation, table: TableInfo) -> list[Edit]:
             return changed_option_edits(options)
         case Convert():
             return convert_edits(operation, table)
+        case AddKey(key):
+            return period_edits((key,), table)
     return []
 
 

@@ -29,7 +29,12 @@ from penstock.ddl.parse.views import check_view
 from penstock.ddl.plan.alter_jobs import AlterPlan, emit_altered, other_table, plan_alter
 from penstock.ddl.plan.jobs import Jobs, named, qualified
 from penstock.ddl.plan.new_names import check_file_name, check_new_names
-from penstock.ddl.rewrite.explicit_collations import implied_edits, option_edits, own_column_edits
+from penstock.ddl.rewrite.explicit_collations import (
+    implied_edits,
+    option_edits,
+    own_column_edits,
+    period_edits,
+)
 from penstock.ddl.syntax.lexer import quote_name
 from penstock.ddl.syntax.statements import (
     AddKey,
@@ -165,9 +170,10 @@ class _Plan(Jobs):
         if statement.or_replace:
             self._make_room(schema, statement.ref.name)
         self.check_free(schema, statement.ref.name)
-        table, implied = create_table(statement, self.next_id(), schema)
+        table, implied = create_table(statement, self.next_id(), schema, self.context)
         edits = [named(statement.ref, schema, table.name, schema)]
         edits += [*option_edits(statement.options, table), *implied_edits(implied, "")]
+        edits += period_edits(statement.keys, table)
         for column in statement.columns:
             edits += own_column_edits(column, table)
         self.emit_table(DdlType.CREATE_TABLE, schema, table, self.text(statement, *edits))
@@ -308,7 +314,7 @@ class _Plan(Jobs):
         if isinstance(statement, AlterTable) and statement.if_exists and self.find(ref) is None:
             return
         schema, before = self.base_table(ref)
-        plan: AlterPlan | None = plan_alter(before, schema, parts)
+        plan: AlterPlan | None = plan_alter(before, schema, parts, self.context)
         if plan is None:
             return
         target, table = schema, plan.table

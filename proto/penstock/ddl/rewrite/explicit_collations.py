@@ -16,7 +16,7 @@ server made by itself goes away by itself, too, when another serves; one that is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -91,6 +91,17 @@ def convert_edits(convert: Convert, table: TableInfo) -> list[Edit]:
     """Return CONVERT TO's character set and collation in full; `table` is the one afterwards."""
     text = f"{table.charset} COLLATE {table.collate}"
     return [Edit(convert.start, convert.charset.end, text)]
+
+
+def period_edits(keys: Iterable[KeyDef], table: TableInfo) -> list[Edit]:
+    """Return the columns of periods WITHOUT OVERLAPS instead of these.
+
+    A key over both ends is unique as well. Rows that are applied in another order than upstream
+    may overlap in between.
+    """
+    columns = ", ".join(quote_name(name) for name in table.own_period[:0:-1])
+    parts = (part for key in keys for part in key.parts if part.is_period)
+    return [Edit(*part.period_at, columns) for part in parts]
 
 
 def implied_edits(implied: Sequence[tuple[KeyDef, str]], verb: str) -> list[Edit]:

@@ -151,6 +151,13 @@ class KeyPart:
     name: str
     length: int = -1
     is_expression: bool = False
+    period_at: tuple[int, int] = (-1, -1)
+    """Where a period WITHOUT OVERLAPS is written, which stands for its two columns."""
+
+    @property
+    def is_period(self) -> bool:
+        """True for a period."""
+        return self.period_at != (-1, -1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,10 +347,13 @@ class Partitions:
 
 
 @dataclass(frozen=True, slots=True)
-class AddPeriod:
-    """ADD PERIOD FOR a name of one's own, which makes its columns NOT NULL."""
+class OwnPeriod:
+    """ADD or DROP PERIOD FOR a name of the user's; `period` as `TableInfo` has it, () drops it.
 
-    columns: tuple[str, ...]
+    Its columns become NOT NULL.
+    """
+
+    period: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,7 +387,7 @@ Operation: TypeAlias = (
     | SetOptions
     | Convert
     | Untracked
-    | AddPeriod
+    | OwnPeriod
     | Partitions
     | PartitionBy
     | Versioning
@@ -447,7 +457,8 @@ class CreateTable(Statement):
     partitions: tuple[str, ...] | None = ()
     """Names, None where they are not known."""
     period: tuple[str, ...] = ()
-    """As `TableInfo` has it."""
+    own_period: tuple[str, ...] = ()
+    """As `TableInfo` has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

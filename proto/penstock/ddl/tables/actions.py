@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from penstock.ddl.syntax.statements import (
     AddColumns,
     AddKey,
-    AddPeriod,
     ChangeColumn,
     ColumnDef,
     ColumnPlace,
@@ -18,6 +17,7 @@ from penstock.ddl.syntax.statements import (
     DropPrimary,
     KeyDef,
     Operation,
+    OwnPeriod,
     Part,
     RenameColumn,
     RenameKey,
@@ -93,8 +93,9 @@ def _sort_in(builder: TableBuilder, actions: Actions, operation: Operation) -> l
 
 def _sort_in_option(builder: TableBuilder, actions: Actions, operation: Operation) -> list[str]:
     match operation:
-        case AddPeriod(columns):
-            actions.solid |= {name.lower() for name in columns}
+        case OwnPeriod(period):
+            builder.table = replace(builder.table, own_period=period)
+            actions.solid |= {name.lower() for name in period[1:]}
         case Convert():
             actions.convert = operation
             return ["the character set"]

@@ -26,8 +26,15 @@ from penstock.ddl.syntax.statements import (
 )
 from penstock.ddl.tables.actions import Actions, gather
 from penstock.ddl.tables.column_types import LARGE_TYPES, TEXT_TYPES, build_column, large_type
-from penstock.ddl.tables.default_values import convert, default_of, origin_of, zero_text
+from penstock.ddl.tables.default_values import (
+    convert,
+    default_of,
+    has_computed_origin,
+    origin_of,
+    zero_text,
+)
 from penstock.ddl.tables.table_builder import KeyBuilder, TableBuilder, check_primary, nullable_of
+from penstock.schema.ddl_context import DdlContext
 from penstock.schema.model import ColumnFlag, ColumnInfo, MysqlType, SchemaInfo, TableInfo
 
 _BESIDE_GEOMETRY = TEXT_TYPES | {MysqlType.JSON, MysqlType.GEOMETRY}
@@ -35,13 +42,16 @@ _BESIDE_GEOMETRY = TEXT_TYPES | {MysqlType.JSON, MysqlType.GEOMETRY}
 
 
 def altered(
-    table: TableInfo, operations: Sequence[Operation], schema: SchemaInfo
+    table: TableInfo,
+    operations: Sequence[Operation],
+    schema: SchemaInfo,
+    context: DdlContext | None = None,
 ) -> tuple[TableInfo, list[tuple[KeyDef, str]]]:
     """Return the table after the operations, and keys implied by foreign ones.
 
     What MySQL would refuse raises NeedsOperator.
     """
-    builder = TableBuilder.of(table)
+    builder = TableBuilder.of(table, context)
     actions = gather(builder, operations)
     _apply_options(builder, actions, schema)
     names = _apply_columns(builder, actions)
@@ -49,6 +59,9 @@ def altered(
         replace(c, flag=c.flag | ColumnFlag.NOT_NULL) if c.name.lower() in actions.solid else c
         for c in builder.columns
     ]
+    period = tuple(names.get(name.lower(), name) for name in builder.table.own_period[1:])
+    period = (*builder.table.own_period[:1], *period)
+    builder.table = replace(builder.table, own_period=period)
     _apply_keys(builder, actions, names)
     builder.add_keys(actions.keys)
     defined = [*actions.changed.values(), *(each for _, each in actions.placed)]
@@ -147,7 +160,8 @@ def _changed(builder: TableBuilder, actions: Actions, column: ColumnInfo) -> Col
 
 
 def _redefined(builder: TableBuilder, before: ColumnInfo, definition: ColumnDef) -> ColumnInfo:
-    after = build_column(definition, before.id, (builder.table.charset, builder.table.collate))
+    inherited = (builder.table.charset, builder.table.collate)
+    after = build_column(definition, before.id, inherited, builder.context)
     if before.is_generated != after.is_generated or (
         before.is_generated and before.generated_stored != after.generated_stored
     ):
@@ -161,7 +175,7 @@ def _redefined(builder: TableBuilder, before: ColumnInfo, definition: ColumnDef)
             f"column {before.name!r} turning from or into a geometry", "add another column"
         )
     if before.origin_default is None:
-        return after
+        return replace(after, origin_is_expr=before.origin_is_expr)
     origin = convert(after, before.origin_default)
     if origin is None and after.is_not_null:
         origin = zero_text(after)
@@ -174,19 +188,21 @@ def _with_default(builder: TableBuilder, column: ColumnInfo, value: Value | None
         raise builder.refuse(f"DEFAULT NULL for {column.name!r}", "it is NOT NULL")
     if value is not None and (column.is_generated or ColumnFlag.AUTO_INCREMENT in column.flag):
         raise builder.refuse(f"a default for {column.name!r}", "its values come by themselves")
-    return default_of(column, value)
+    return default_of(column, value, builder.context)
 
 
 def _added(builder: TableBuilder, actions: Actions, definition: ColumnDef) -> ColumnInfo:
     inherited = (builder.table.charset, builder.table.collate)
     primary = {p.name.lower() for key in actions.keys if key.primary for p in key.parts}
-    column = build_column(definition, builder.new_column_id(), inherited)
+    column = build_column(definition, builder.new_column_id(), inherited, builder.context)
     column = _as_converted(builder, actions, column)
     if column.name.lower() in primary:
         column = replace(column, flag=column.flag | ColumnFlag.NOT_NULL)
     if column.name.lower() in actions.defaults:
         column = _with_default(builder, column, actions.defaults[column.name.lower()])
-    return replace(column, origin_default=origin_of(column))
+    return replace(
+        column, origin_default=origin_of(column), origin_is_expr=has_computed_origin(column)
+    )
 
 
 def _insert(

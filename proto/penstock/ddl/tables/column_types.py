@@ -33,6 +33,7 @@ from penstock.ddl.charsets import char_bytes_max, charset_named, literal_in, res
 from penstock.ddl.syntax.statements import ColumnDef, TypeSpec, ValueKind
 from penstock.ddl.tables.default_values import default_of
 from penstock.errors import NeedsOperator
+from penstock.schema.ddl_context import DdlContext
 from penstock.schema.model import ColumnFlag, ColumnInfo, MysqlType
 
 INTEGERS = {
@@ -249,11 +250,16 @@ def elems_of(column: ColumnDef, charset: str) -> tuple[str, ...]:
 _COUNTING = frozenset({*INTEGERS, "SERIAL", "FLOAT", "DOUBLE"})
 
 
-def build_column(column: ColumnDef, column_id: int, inherited: tuple[str, str]) -> ColumnInfo:
+def build_column(
+    column: ColumnDef,
+    column_id: int,
+    inherited: tuple[str, str],
+    context: DdlContext | None = None,
+) -> ColumnInfo:
     """Return the column as the catalog keeps it, at offset 0 and without key flags.
 
-    `inherited` is the table's character set and collation. What MySQL would refuse raises
-    NeedsOperator.
+    `inherited` is the table's character set and collation, `context` the session. What MySQL would
+    refuse raises NeedsOperator.
     """
     spec = column.type
     _check_attributes(column)
@@ -275,7 +281,7 @@ def build_column(column: ColumnDef, column_id: int, inherited: tuple[str, str]) 
         comment=column.comment,
         native=spec.name if spec.name in NATIVE else "",
     )
-    return default_of(info, column.default)
+    return default_of(info, column.default, context)
 
 
 def _check_attributes(column: ColumnDef) -> None:

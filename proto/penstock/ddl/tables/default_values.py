@@ -12,7 +12,8 @@
     an expression        its SQL, and `default_is_expr` is set
 
 Dates and times are read in the many ways that MySQL reads them; more decimals than the column has
-are refused, where MySQL would round: a default that is not what is written helps no one.
+are refused, unless a session is known: then it says whether they are rounded or cut off. It also
+says which time zone the literals of TIMESTAMP are in.
 
 `origin_default`, what rows older than the column read as, has the same forms. A NOT NULL column
 without a default has the zero of its type there. For a column whose default is the current time it
@@ -24,12 +25,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 
 from penstock.codes import Code
 from penstock.ddl.charsets import charset_named, literal_in
+from penstock.ddl.syntax.lexer import Kind, read
 from penstock.ddl.syntax.statements import Value, ValueKind
 from penstock.errors import NeedsOperator
+from penstock.schema.ddl_context import ROUNDS, DdlContext
 from penstock.schema.model import ColumnFlag, ColumnInfo, MysqlType
 
 _DATE = r"(\d{4}|\d{2})[-/.:](\d{1,2})[-/.:](\d{1,2})"
@@ -150,15 +154,65 @@ _LARGE = (
 _FINITE_MAX = 1e308
 
 
-def default_of(column: ColumnInfo, value: Value | None) -> ColumnInfo:
-    """Return the column with that default; one that does not fit it raises NeedsOperator."""
+def default_of(
+    column: ColumnInfo, value: Value | None, context: DdlContext | None = None
+) -> ColumnInfo:
+    """Return the column with that default; one that does not fit it raises NeedsOperator.
+
+    `context` is the session that wrote it.
+    """
     if value is None or value.kind is ValueKind.NULL:
         return replace(column, default=None, default_is_expr=False)
     if value.kind is ValueKind.EXPRESSION:
         return replace(column, default=value.text, default_is_expr=True)
     if value.kind is ValueKind.NOW:
         return replace(column, default=_now(column, value), default_is_expr=False)
-    return replace(column, default=literal_text(column, value), default_is_expr=False)
+    text = _in_session(column, value, context) if context else literal_text(column, value)
+    return replace(column, default=text, default_is_expr=False)
+
+
+_LONG_FRACTION = re.compile(r"(.*\d)\.(\d{1,6})\d*", re.DOTALL)
+_MOMENTS = (MysqlType.DATETIME, MysqlType.TIMESTAMP)
+
+
+def _in_session(column: ColumnInfo, value: Value, context: DdlContext) -> str:
+    """Return a literal's text as a server stores what a session wrote."""
+    is_time = column.tp in (*_MOMENTS, MysqlType.DURATION)
+    long = _LONG_FRACTION.fullmatch(value.text) if is_time else None
+    if long is not None and long[2][column.decimal :].strip("0"):
+        if context.sql_mode is not None and ROUNDS in context.sql_mode:
+            return _shifted(column, _rounded(column, value), context)
+        digits = long[2][: column.decimal]
+        value = replace(value, text=f"{long[1]}.{digits}" if digits else long[1])
+    return _shifted(column, literal_text(column, value), context)
+
+
+def _rounded(column: ColumnInfo, value: Value) -> str:
+    if column.tp not in _MOMENTS:
+        raise _misfit(column, value.text)
+    exact = datetime.fromisoformat(literal_text(replace(column, decimal=6), value))
+    unit = 10 ** (6 - column.decimal)
+    exact += timedelta(microseconds=unit // 2)
+    whole = exact.replace(microsecond=exact.microsecond // unit * unit)
+    return literal_text(column, Value(ValueKind.TEXT, whole.strftime("%Y-%m-%d %H:%M:%S.%f")))
+
+
+def _shifted(column: ColumnInfo, text: str, context: DdlContext) -> str:
+    """Return a literal of a TIMESTAMP in UTC."""
+    if column.tp is not MysqlType.TIMESTAMP or text.startswith("0000-00-00"):
+        return text
+    zone, written = context.zone(), datetime.fromisoformat(text)
+    early = None if zone is None else written.replace(tzinfo=zone).astimezone(UTC)
+    late = None if zone is None else written.replace(tzinfo=zone, fold=1).astimezone(UTC)
+    if early is None or early != late:
+        raise NeedsOperator(
+            f"column {column.name!r}: which time {text!r} is in time zone {context.time_zone!r}"
+            " is not known here",
+            hint="replace the statement by one whose literal is in UTC",
+            code=Code.DDL_DEFAULT,
+        )
+    shown = early.strftime("%Y-%m-%d %H:%M:%S.%f")
+    return shown[: len(text)]
 
 
 def is_now(text: str | None) -> bool:
@@ -174,11 +228,8 @@ def origin_of(column: ColumnInfo) -> str | None:
     if column.is_generated:
         return None
     if column.default_is_expr:
-        raise NeedsOperator(
-            f"column {column.name!r}: adding a column whose default is an expression",
-            hint="add it without a default, fill the rows, then set the default",
-            code=Code.DDL_DEFAULT,
-        )
+        _check_repeatable(column)
+        return None
     if ColumnFlag.AUTO_INCREMENT in column.flag:
         raise NeedsOperator(
             f"column {column.name!r}: the numbers that older rows get cannot be known",
@@ -190,16 +241,45 @@ def origin_of(column: ColumnInfo) -> str | None:
     return zero_text(column)
 
 
+def has_computed_origin(column: ColumnInfo) -> bool:
+    """Return whether older rows read as an expression over themselves."""
+    return column.default_is_expr and not column.is_generated
+
+
+_UNREPEATABLE_TEXT = """
+    RAND UUID UUID_SHORT UUID_V4 UUID_V7 SYS_GUID RANDOM_BYTES SYSDATE CONNECTION_ID USER
+    SESSION_USER SYSTEM_USER CURRENT_USER CURRENT_ROLE DATABASE SCHEMA VERSION LAST_INSERT_ID
+    ROW_COUNT FOUND_ROWS NEXTVAL LASTVAL SETVAL NEXT PREVIOUS SLEEP BENCHMARK GET_LOCK RELEASE_LOCK
+    RELEASE_ALL_LOCKS IS_FREE_LOCK IS_USED_LOCK LOAD_FILE MASTER_POS_WAIT MASTER_GTID_WAIT
+    SOURCE_POS_WAIT ENCRYPT DES_ENCRYPT DES_DECRYPT AES_ENCRYPT AES_DECRYPT PASSWORD OLD_PASSWORD
+    BINLOG_GTID_POS DECODE_HISTOGRAM CHARSET COLLATION COERCIBILITY
+"""
+_UNREPEATABLE = frozenset(_UNREPEATABLE_TEXT.split())
+"""What has another value in another session, or each time."""
+
+
+def _check_repeatable(column: ColumnInfo) -> None:
+    """Refuse a default that a downstream would compute otherwise for rows that are there."""
+    tokens = read(column.default or "").tokens
+    if any(t.text == "@" or t.upper in _UNREPEATABLE for t in tokens if t.kind is not Kind.STRING):
+        raise NeedsOperator(
+            f"column {column.name!r}: adding a column whose default ({column.default}) has another"
+            " value each time",
+            hint="add it without a default, fill the rows, then set the default",
+            code=Code.DDL_DEFAULT,
+        )
+
+
 def _now(column: ColumnInfo, value: Value) -> str:
     if column.tp not in (MysqlType.DATETIME, MysqlType.TIMESTAMP):
         raise _misfit(column, NOW)
-    if int(value.text) != column.decimal:
+    if int(value.text) > column.decimal:
         raise NeedsOperator(
             f"column {column.name!r}: its default has other decimals than the column",
             hint=f"write {NOW}({column.decimal})",
             code=Code.DDL_DEFAULT,
         )
-    return f"{NOW}({value.text})" if column.decimal else NOW
+    return f"{NOW}({value.text})" if value.text != "0" else NOW
 
 
 def _misfit(column: ColumnInfo, text: str) -> NeedsOperator:
@@ -287,9 +367,9 @@ def _float(column: ColumnInfo, value: Value) -> str:
 
 
 def _text(column: ColumnInfo, value: Value) -> str:
-    if column.tp in _LARGE and value.kind is not ValueKind.TEXT:
-        raise ValueError(value.text)
     text = _own_text(column, value)
+    if column.tp is MysqlType.STRING and not column.is_binary:
+        text = text.rstrip(" ")  # CHAR has none at the end.
     if len(text.encode() if column.is_binary else text) > column.flen:
         raise ValueError(text)
     return text

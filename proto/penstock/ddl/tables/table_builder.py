@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from penstock.codes import Code
 from penstock.ddl.charsets import char_bytes_max, resolve
+from penstock.ddl.syntax.lexer import RESERVED, Kind, read
 from penstock.ddl.syntax.statements import ColumnDef, CreateTable, KeyDef, KeyPart, PartitionBy
 from penstock.ddl.tables.column_types import (
     GEOMETRIES,
@@ -29,6 +30,7 @@ from penstock.ddl.tables.column_types import (
 )
 from penstock.ddl.tables.partitioning import partitioned
 from penstock.errors import NeedsOperator
+from penstock.schema.ddl_context import DdlContext
 from penstock.schema.model import (
     ColumnFlag,
     ColumnInfo,
@@ -99,6 +101,8 @@ class TableBuilder:
     """A table under change."""
 
     table: TableInfo
+    context: DdlContext | None = None
+    """The session of the statement."""
     columns: list[ColumnInfo] = field(default_factory=list)
     keys: list[KeyBuilder] = field(default_factory=list)
     expressions: list[str] = field(default_factory=list)
@@ -107,10 +111,13 @@ class TableBuilder:
     """Keys that foreign keys asked for and got, with their names."""
 
     @classmethod
-    def of(cls, table: TableInfo) -> TableBuilder:
+    def of(cls, table: TableInfo, context: DdlContext | None = None) -> TableBuilder:
         """Return a builder that would finish as this table."""
         builder = cls(
-            table=table, columns=list(table.columns), expressions=list(table.expression_indexes)
+            table=table,
+            context=context,
+            columns=list(table.columns),
+            expressions=list(table.expression_indexes),
         )
         primary = table.primary_key
         indexes = list(table.indexes)
@@ -160,13 +167,26 @@ class TableBuilder:
 
     def add_keys(self, keys: Sequence[KeyDef]) -> None:
         """Add keys in their order; those that foreign keys imply come last, where needed."""
-        for key in keys:
+        for key in map(self._with_period, keys):
             if not key.implied:
                 self._add_key(key)
         for key in keys:
             if key.implied and not self._serves(key):
                 self._add_key(key)
                 self.implied.append((key, self.keys[-1].name))
+
+    def _with_period(self, key: KeyDef) -> KeyDef:
+        """Return a key with the columns of a period WITHOUT OVERLAPS, as MariaDB keeps it."""
+        if not any(part.is_period for part in key.parts):
+            return key
+        name, start, end = (*self.table.own_period, "", "", "")[:3]
+        parts: list[KeyPart] = []
+        for part in key.parts:
+            if part.is_period and part.name.lower() != name.lower():
+                raise self.refuse(f"period {part.name!r} does not exist", "check the name")
+            ends = (KeyPart(name=end), KeyPart(name=start))
+            parts += ends if part.is_period else (part,)
+        return replace(key, parts=tuple(parts))
 
     def has_expression(self, name: str) -> bool:
         """Return whether an index over an expression has that name, letter case aside."""
@@ -271,6 +291,18 @@ class TableBuilder:
             if column.name.lower() in seen:
                 raise self.refuse(f"a second column {column.name!r}", "choose another name")
             seen.add(column.name.lower())
+            self._check_default(column)
+
+    def _check_default(self, column: ColumnInfo) -> None:
+        """Refuse a default that is another column's value where there is no such column."""
+        tokens = read(column.default or "").tokens if column.default_is_expr else ()
+        is_name = len(tokens) == 2 and tokens[0].upper not in (*RESERVED, "CURRENT_ROLE")
+        if (
+            is_name
+            and tokens[0].kind in (Kind.WORD, Kind.QUOTED)
+            and not self.column(tokens[0].text)
+        ):
+            raise self.refuse(f"column {tokens[0].text!r} does not exist", "check the name")
 
     def _place_columns(self) -> None:
         primary = next((k for k in self.keys if k.primary), None)
@@ -359,7 +391,10 @@ class TableBuilder:
 
 
 def create_table(
-    statement: CreateTable, table_id: int, schema: SchemaInfo
+    statement: CreateTable,
+    table_id: int,
+    schema: SchemaInfo,
+    context: DdlContext | None = None,
 ) -> tuple[TableInfo, list[tuple[KeyDef, str]]]:
     """Return the table that CREATE TABLE makes in this schema, and keys implied by foreign ones."""
     charset, collate = resolve(statement.options.charset, (schema.charset, schema.collate))
@@ -370,10 +405,11 @@ def create_table(
         collate=collate,
         comment=statement.options.comment or "",
         period=statement.period,
+        own_period=statement.own_period,
     )
-    builder = TableBuilder(table=table)
+    builder = TableBuilder(table=table, context=context)
     for column in statement.columns:
-        built = build_column(column, builder.new_column_id(), (charset, collate))
+        built = build_column(column, builder.new_column_id(), (charset, collate), context)
         builder.columns.append(built)
     builder.add_keys(statement.keys)
     check_primary(builder, nullable_of(statement.columns))
@@ -383,7 +419,12 @@ def create_table(
 
 def emptied(table: TableInfo) -> TableInfo:
     """Return the table without what only older rows need."""
-    return replace(table, columns=tuple(replace(c, origin_default=None) for c in table.columns))
+    return replace(table, columns=tuple(without_origin(c) for c in table.columns))
+
+
+def without_origin(column: ColumnInfo) -> ColumnInfo:
+    """Return a column of a table that has no older rows."""
+    return replace(column, origin_default=None, origin_is_expr=False)
 
 
 def nullable_of(columns: Iterable[ColumnDef]) -> set[str]:
