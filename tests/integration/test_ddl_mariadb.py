@@ -228,7 +228,10 @@ def server_columns(connection: Any, where: str) -> list[tuple[Any, ...]]:
         key = "PRI" if row[11] == "PRI" else ""
         found = sorted(w for w in words if w in extra)
         type_ = _COMPRESSED.sub("", row[4])
-        out.append((*row[:4], type_, *row[5:8], plain_default(row[8]), found, row[10], key))
+        default = plain_default(row[8])
+        if type_.endswith(("text", "blob")) and default and default[0].isdigit():
+            default = f"'{default}'"
+        out.append((*row[:4], type_, *row[5:8], default, found, row[10], key))
     return out
 
 
@@ -271,25 +274,25 @@ def compare(connection: Any, tables: Iterable[tuple[str, TableInfo]], where: str
     indexes = [row for s, t in base for row in tracked_indexes(s, t)]
     assert all(t.partitions is not None for _, t in base)
     partitions = [row for s, t in base for row in tracked_partitions(s, t)]
-    columns = _in_order(columns) if bounds else columns
+    columns = _in_order(columns, 2) if bounds else columns
     out = differences(tracked, columns)
     by_time = {(s, t.name) for s, t in base if t.period and not t.partitions}
     theirs = [row for row in server_partitions(connection, where) if row[:2] not in by_time]
     out += differences(partitions, theirs)
     theirs = [row for row in server_indexes(connection, where) if _plain(row, 4) not in bounds]
-    return out + differences(indexes, theirs)
+    return out + differences(indexes, _in_order(theirs, 3) if bounds else theirs)
 
 
 def _plain(row: tuple[Any, ...], name: int) -> tuple[str, str, str]:
     return row[0], row[1], (row[name] or "").lower()
 
 
-def _in_order(columns: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Number the columns that are left of each table."""
+def _in_order(rows: list[tuple[Any, ...]], at: int) -> list[tuple[Any, ...]]:
+    """Number what is left of each table or index, which the first `at` fields name."""
     out: list[tuple[Any, ...]] = []
-    for row in sorted(columns, key=lambda row: row[:3]):
-        before = out[-1] if out and out[-1][:2] == row[:2] else (*row[:2], 0)
-        out.append((*row[:2], before[2] + 1, *row[3:]))
+    for row in sorted(rows, key=lambda row: row[: at + 1]):
+        before = out[-1][at] if out and out[-1][:at] == row[:at] else 0
+        out.append((*row[:at], before + 1, *row[at + 1 :]))
     return out
 
 

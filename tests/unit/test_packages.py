@@ -122,6 +122,7 @@ def test_the_table_has_every_program_that_is_asked_for_by_name() -> None:
                 "clients",
                 "tests",
                 "servers",
+                "suite",
                 "sysbench",
                 "conformance",
                 "helm",

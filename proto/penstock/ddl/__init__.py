@@ -29,8 +29,8 @@ WITHOUT OVERLAPS is a unique key over both ends of its period.
 
 Refused: what makes or loses rows without a binlog (CREATE TABLE … SELECT, MERGE, tablespaces, ALTER
 IGNORE, triggers, events), a new column whose older values cannot be known (AUTO_INCREMENT, a
-default such as UUID()), types without a row encoding (VECTOR, XMLTYPE), unique keys over geometries,
-system versioning by numbers of transactions, routines, accounts, temporary tables.
+default such as UUID()), types without a row encoding (VECTOR, XMLTYPE), unique keys over
+geometries, system versioning by numbers of transactions, routines, accounts, temporary tables.
 
 Where servers differ: a character set without a collation means the one in `charsets`, written into
 the statement; a TIMESTAMP needs no default; "…" is a string; literals of TIMESTAMP are in the time

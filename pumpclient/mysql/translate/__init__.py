@@ -11,6 +11,8 @@
     statements/
       statement_text       a statement's bytes under its session to text for `penstock.ddl`
       ddl_pieces           a statement to DDL piece by piece, to nothing, or to a stop with a hint
+      server_objects       which statements name an object of the server, and are skipped
+      failed_statements    what a statement did that its server logged with an error
       online               shadow tables of gh-ost and pt-osc
 
 All of it is pure: no clock, no socket, no thread. `Assembler.take(begin, end, event)` yields rows

@@ -149,3 +149,36 @@ def test_a_column_may_be_added_with_a_default_that_each_row_gives(expression: st
 def test_a_default_with_another_value_each_time_is_refused_in_a_new_column(expression: str) -> None:
     with pytest.raises(NeedsOperator, match="each time"):
         added(expression)
+
+
+def test_a_lax_session_makes_a_text_of_a_varchar_that_is_too_long() -> None:
+    sql = (
+        "CREATE TABLE t (a VARCHAR(32768) CHARACTER SET ucs2, b VARBINARY(70000),"
+        " c VARCHAR(65535) CHARACTER SET latin1, d VARCHAR(9))"
+    )
+    kinds = [column.sql_type for column in made(sql, EAST).columns]
+    assert kinds == ["MEDIUMTEXT", "MEDIUMBLOB", "TEXT", "VARCHAR"]
+    strict = DdlContext(sql_mode=frozenset({"STRICT_TRANS_TABLES"}))
+    for context in (strict, None):
+        with pytest.raises(NeedsOperator, match="more than"):
+            made(sql, context)
+
+
+def test_an_index_that_a_server_made_over_a_long_text_holds_what_has_room() -> None:
+    sql = "CREATE TABLE t (a TEXT CHARACTER SET utf8mb4, b VARCHAR(2000), KEY (a), KEY (b), {})"
+    table = made(sql.format("UNIQUE u (b)"), EAST)
+    assert [i.columns[0].length for i in table.indexes] == [768, 768, -1]
+    with pytest.raises(NeedsOperator, match=r"takes|without a prefix"):
+        made(sql.format("UNIQUE u (b)"), None)
+
+
+def test_a_primary_key_of_a_followed_server_has_no_nulls_whatever_is_written() -> None:
+    sql = "CREATE TABLE t (a INT NULL, b INT, PRIMARY KEY (a, b))"
+    assert all(column.is_not_null for column in made(sql, EAST).columns)
+    with pytest.raises(NeedsOperator, match="NULL"):
+        made(sql, None)
+
+
+def test_a_default_of_oracle_mode_is_an_expression() -> None:
+    column = made("CREATE TABLE t (a INT, b DATETIME DEFAULT SYSDATE NOT NULL)", EAST).columns[1]
+    assert (column.default, column.default_is_expr, column.is_not_null) == ("SYSDATE()", True, True)

@@ -352,6 +352,10 @@ class Cursor:
         elif self.take_any(*_BARE_CALLS):
             if self.is_sign("("):
                 self.parenthesised()
+        elif self.take("SYSDATE"):  # So a MariaDB takes it in ORACLE mode.
+            self.edits.append(Edit(self.last_end, self.last_end, "()"))
+            value = self.bare(start)
+            return Value(value.kind, value.text + "()")
         elif self.is_word("CASE"):
             self._case()
         elif self.is_name():

@@ -264,7 +264,7 @@ def build_column(
     spec = column.type
     _check_attributes(column)
     charset, collate = _charset(spec, inherited)
-    tp, flen, decimal = shape_of(column, charset)
+    tp, flen, decimal = _lax_shape(column, charset, context) or shape_of(column, charset)
     info = ColumnInfo(
         id=column_id,
         name=column.name,
@@ -282,6 +282,18 @@ def build_column(
         native=spec.name if spec.name in NATIVE else "",
     )
     return default_of(info, column.default, context)
+
+
+def _lax_shape(column: ColumnDef, charset: str, context: DdlContext | None) -> Shape | None:
+    """Return the TEXT or BLOB that a lax session makes of a VARCHAR that is too long."""
+    modes = None if context is None else context.sql_mode
+    if modes is None or modes & {"STRICT_TRANS_TABLES", "STRICT_ALL_TABLES"}:
+        return None
+    spec = column.type
+    size_bytes = spec.numbers[0] * char_bytes_max(charset) if len(spec.numbers) == 1 else 0
+    if spec.name not in ("VARCHAR", "VARBINARY") or size_bytes <= VARCHAR_BYTES_MAX:
+        return None
+    return (*large_type(size_bytes), 0)
 
 
 def _check_attributes(column: ColumnDef) -> None:

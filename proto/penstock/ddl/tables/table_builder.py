@@ -349,8 +349,14 @@ class TableBuilder:
         return IndexColumn(name=column.name, offset=column.offset, length=length)
 
     def _prefix(self, key: KeyBuilder, part: KeyPart, column: ColumnInfo) -> int:
-        """Return the prefix as MySQL keeps it: none where it is the whole column."""
+        """Return the prefix as MySQL keeps it: none where it is the whole column.
+
+        Of a long text a server that took the statement keeps what an index has room for.
+        """
         large = column.tp in LARGE_TYPES
+        whole = part_bytes(column, part.length)
+        if self.context is not None and not key.unique and whole > KEY_BYTES_MAX:
+            return KEY_BYTES_MAX // char_bytes_max(column.charset)
         if part.length == -1:
             if large and not (key.unique and not key.primary):
                 raise self.refuse(
@@ -433,7 +439,7 @@ def nullable_of(columns: Iterable[ColumnDef]) -> set[str]:
 
 
 def check_primary(builder: TableBuilder, nullable: set[str]) -> None:
-    """Refuse columns written as NULL in the primary key."""
-    for key in builder.keys:
+    """Refuse columns written as NULL in the primary key; a MariaDB makes them NOT NULL."""
+    for key in builder.keys if builder.context is None else ():
         if key.primary and nullable & {p.name.lower() for p in key.parts}:
             raise builder.refuse("a primary key with NULLs", "leave NULL out of its columns")

@@ -42,6 +42,7 @@ from pumpclient.mysql.translate.statements.ddl_pieces import (
     Verb,
     origins_of,
 )
+from pumpclient.mysql.translate.statements.failed_statements import left_by_failed
 from pumpclient.mysql.translate.statements.online import Kept, OnlineDdl
 from pumpclient.mysql.translate.statements.server_objects import is_routine, skip_reason
 from pumpclient.mysql.translate.statements.statement_text import (
@@ -169,6 +170,8 @@ class Statements:
             return rough  # Skipped, whatever sql_mode and character sets its body was written for.
         written = statement_text(statement.query)
         text = plain_text(written, mode, statement.dialect)
+        if statement.query.error_code:
+            text = left_by_failed(text)
         if not (is_implicit(variables, statement.dialect) and may_hold_timestamps(text)):
             return text
         if skip_reason(text) is not None:

@@ -16,6 +16,7 @@ from pumpclient.mysql.translate.statements.ddl_pieces import (
     Verb,
     origins_of,
 )
+from pumpclient.mysql.translate.statements.failed_statements import left_by_failed
 from pumpclient.mysql.translate.statements.online import Kept, OnlineDdl
 from pumpclient.mysql.translate.statements.server_objects import is_routine
 from pumpclient.mysql.translate.statements.statement_text import (
@@ -245,3 +246,17 @@ def test_a_database_that_is_altered_without_its_name_is_the_current_one(options:
     found = Translator().translate(f"ALTER DATABASE {options}", "sh`op", {})
     assert [piece.sql for piece in found.pieces] == [f"ALTER DATABASE `sh``op` {options}"]
     assert found.pieces[0].tables == (("sh`op", ""),)
+
+
+@pytest.mark.parametrize(
+    ("sql", "done"),
+    [
+        ("CREATE OR REPLACE TABLE t (a INT AS (b))", "DROP TABLE IF EXISTS `t`"),
+        ("create or replace table `e`.t", "DROP TABLE IF EXISTS `e`.`t`"),
+        ("CREATE OR REPLACE TABLE t SELECT * FROM u", "DROP TABLE IF EXISTS `t`"),
+        ("DROP TABLE t, u", "DROP TABLE t, u"),
+        ("CREATE TABLE t (a INT)", "CREATE TABLE t (a INT)"),
+    ],
+)
+def test_a_table_whose_replacement_failed_is_dropped(sql: str, done: str) -> None:
+    assert left_by_failed(sql) == done

@@ -1,0 +1,24 @@
+"""Failed statements: what one did that its server logged with an error. Pure.
+
+CREATE OR REPLACE TABLE drops the table first. Where it cannot make the new one, MariaDB logs the
+statement with the error, and the table is gone.
+"""
+
+from __future__ import annotations
+
+import re
+
+from penstock.ddl.syntax.lexer import quote_path
+from pumpclient.mysql.translate.statements.changed_tables import changed_tables
+
+_REPLACE = re.compile(r"^CREATE\s+OR\s+REPLACE\s+TABLE\b", re.IGNORECASE)
+_CURRENT = "\0"
+"""Stands for the current database, which has no such name."""
+
+
+def left_by_failed(text: str) -> str:
+    """Return a statement that does what this one, in plain text, did before it failed."""
+    names = changed_tables(text, _CURRENT) if _REPLACE.match(text) else ()
+    if len(names) != 1:
+        return text
+    return f"DROP TABLE IF EXISTS {quote_path(*(name for name in names[0] if name != _CURRENT))}"
