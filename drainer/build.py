@@ -77,13 +77,14 @@ from penstock.errors import NeedsOperator, Retryable
 from penstock.oracle.client import Oracle, open_oracle
 from penstock.oracle.cluster_id import find_cluster_id
 from penstock.schema.model import DdlJob
-from penstock.security.tls import Security
+from penstock.security.tls import Security, Tls
 
 log = logging.getLogger(__name__)
 
 _RETRY_S = 2.0
 _SINK_CLOSE_S = 5.0
 _SPARK_WAITS_S = 2.0
+_CRYPTO = "spark.network.crypto.enabled=true"
 """How long Spark waits for all to be checked; longer than that, something is away."""
 
 T = TypeVar("T")
@@ -145,7 +146,7 @@ async def build_components(
         await asyncio.wait((opening,), timeout=_SPARK_WAITS_S)
         if opening.done():
             opening.result()
-        dispatcher, task_count = await _start_spark(config, fetch, home, stack)
+        dispatcher, task_count = await _start_spark(config, fetch, home, security.tls, stack)
         ends = await opening
     finally:
         opening.cancel()
@@ -228,7 +229,11 @@ def _open_relay_log(config: RelayConfig, stack: AsyncExitStack) -> RelayLog | No
 
 
 async def _start_spark(
-    config: DrainerConfig, fetch: FetchSettings | None, home: Home, stack: AsyncExitStack
+    config: DrainerConfig,
+    fetch: FetchSettings | None,
+    home: Home,
+    tls: Tls | None,
+    stack: AsyncExitStack,
 ) -> tuple[Dispatcher, int]:
     """Start the resident job in the background: it takes seconds."""
     spark = config.spark
@@ -242,11 +247,16 @@ async def _start_spark(
         host=spark.host,
         conf=spark.conf,
     )
+    if tls is not None and not settings.is_local and _CRYPTO not in settings.conf:
+        log.warning(
+            "Spark passes the tasks' token to its executors in plain text: encrypt its own calls"
+            " (spark.conf: spark.authenticate=true, %s)", _CRYPTO,
+        )  # fmt: skip
     bundle = await asyncio.to_thread(Bundle.of_this_code)
-    dispatcher = Dispatcher(spark.host, version=bundle.version)
+    dispatcher = Dispatcher(spark.host, version=bundle.version, tls=tls)
     await dispatcher.start()
     address = (dispatcher.host, dispatcher.port)
-    job = SparkJob(settings, bundle, address, dispatcher.token, fetch)
+    job = SparkJob(settings, bundle, address, dispatcher.token, fetch, dispatcher.digest)
     stack.push_async_callback(asyncio.to_thread, job.stop)
     stack.push_async_callback(dispatcher.close)
     job.start()

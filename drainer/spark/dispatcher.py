@@ -9,8 +9,9 @@ Each task holds up to two units, so that it never waits for the next. A task tha
 task that does not answer in time is not waited for when another is there. Both are safe because
 an answer depends on nothing but its unit: the first one counts, a second one is ignored.
 
-Only a task that presents this run's random token is heard, and only one that runs the same code:
-an answer of other code could be a different one.
+Where `[security]` is on, the connections are encrypted with this node's certificate, as it is at
+the start. Only a task that presents this run's random token is heard, and only one that runs the
+same code: an answer of other code could be a different one.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ import socket
 from collections import deque
 from dataclasses import dataclass, field
 
+from drainer.task.line import digest_of
 from drainer.task.row_fetch_unit import CATALOGS_KEPT
 from drainer.task.version import code_version
 from drainer.task.work_loop import CATALOG, FAILED, HEADER, HELLO, RESULT, WORK
 from penstock.codes import Code, code_named
 from penstock.errors import NeedsOperator
+from penstock.security.tls import Tls, frozen_server
 
 log = logging.getLogger(__name__)
 
@@ -76,18 +79,27 @@ class Dispatcher:
     """The Drainer's end of the connections to its Spark tasks; belongs to one event loop."""
 
     def __init__(
-        self, host: str = "127.0.0.1", *, version: str = "", answer_timeout_s: float = 60
+        self,
+        host: str = "127.0.0.1",
+        *,
+        version: str = "",
+        answer_timeout_s: float = 60,
+        tls: Tls | None = None,
     ) -> None:
         """Listen on `host`; a unit unanswered for `answer_timeout_s` goes to a second task.
 
-        Tasks must run the code of `version`, by default this process's.
+        Tasks must run the code of `version`, by default this process's. With `tls` they are served
+        by its certificate.
         """
         self.host = host
         self.port = 0
         self.token = secrets.token_hex(32)
+        self.digest = ""
+        """By which tasks know this node's certificate; empty without TLS."""
         self.lost_tasks = 0
         self.waits_for = ""
         """Why no task is connected; see `task_watch`."""
+        self._tls = tls
         self._version = version or code_version()
         self._refusal: NeedsOperator | None = None
         self._answer_timeout_s = answer_timeout_s
@@ -105,8 +117,12 @@ class Dispatcher:
         return len(self._tasks)
 
     async def start(self) -> None:
-        """Open the listener; `port` and `token` are what a task needs to come."""
-        self._server = await asyncio.start_server(self._converse, self.host, 0)
+        """Open the listener; `port`, `token` and `digest` are what a task needs to come."""
+        context = None
+        if self._tls is not None:
+            context, certificate = frozen_server(self._tls)
+            self.digest = digest_of(certificate)
+        self._server = await asyncio.start_server(self._converse, self.host, 0, ssl=context)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:

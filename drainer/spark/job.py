@@ -30,7 +30,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from drainer.spark.jvm import BEGINS_AFTER_S, Jvm, Output, archive_in, options_for, write_archive
+from drainer.spark.jvm import (
+    BEGINS_AFTER_S,
+    Jvm,
+    Output,
+    archive_in,
+    kill_archiving,
+    options_for,
+    write_archive,
+)
 from drainer.task import without_pandas
 from drainer.task.row_fetch_unit import FetchSettings
 from drainer.task.version import Bundle
@@ -118,14 +126,18 @@ class SparkJob:
         address: tuple[str, int],
         token: str,
         fetch: FetchSettings | None = None,
+        digest: str = "",
     ) -> None:
         """Prepare; the tasks get the `bundle`, connect to `address` and present `token`.
 
-        With `fetch` they get rows from the Pumps.
+        With `fetch` they get rows from the Pumps; `digest` is that of the certificate there. What
+        they get is in the job's own code, and neither in Spark's configuration nor in its logs.
         """
         self._bundle = bundle
         self._settings = settings
-        self._body = functools.partial(serve_partition, *address, token, settings=fetch)
+        self._body = functools.partial(
+            serve_partition, *address, token, settings=fetch, digest=digest
+        )
         self._output = Output(settings.output)
         self._jvm = Jvm(self._output)
         self._archive = archive_in(settings.output.parent, os.environ.get("JAVA_HOME", ""))
@@ -144,8 +156,7 @@ class SparkJob:
         """End job, session and JVM; call it after the dispatcher has hung up on the tasks."""
         self._stopping.set()
         if self._archiving is not None:
-            self._archiving.kill()
-            self._archiving.wait()
+            kill_archiving(self._archiving)
         if not self._is_up:
             self._jvm.kill()  # Nothing in it is worth a clean end, and its start takes seconds.
         self._thread.join(timeout=_STOP_TIMEOUT_S)
@@ -209,7 +220,7 @@ class SparkJob:
         log.info("writing %s in the background, for quicker starts", self._archive)
         self._archiving = write_archive(self._archive, JAVA_OPTIONS)
         if self._stopping.is_set():
-            self._archiving.kill()
+            kill_archiving(self._archiving)
         self._archiving.wait()
 
     def _session(self) -> Any:

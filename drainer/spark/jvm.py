@@ -26,6 +26,7 @@ import importlib.metadata
 import logging
 import os
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -233,18 +234,38 @@ def options_for(archive: Path) -> str:
 
 
 def write_archive(archive: Path, java_options: str) -> subprocess.Popen[bytes]:
-    """Begin to write the archive, in a process that may be killed at any time."""
+    """Begin to write the archive, in a process group that may be killed at any time.
+
+    It ends with this process, however this process ends: it has our pipe as its standard input.
+    """
     for old in archive.parent.glob(_NAME.format("*")):
         with contextlib.suppress(OSError):
             old.unlink()
     command = [sys.executable, "-m", "drainer.spark.jvm", str(archive), java_options]
     return subprocess.Popen(
         command,
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
+
+
+def kill_archiving(process: subprocess.Popen[bytes]) -> None:
+    """End a process that writes the archive, and its JVM."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _end_with_the_drainer() -> None:
+    """Kill this process and its JVM at the end of the pipe that the Drainer holds.
+
+    A JVM that writes the archive reads nothing, and would do so for minutes.
+    """
+    sys.stdin.buffer.read()
+    if os.getpgrp() == os.getpid():  # Else someone has started it by hand.
+        os.killpg(0, signal.SIGKILL)
 
 
 def _nothing(numbers: object) -> None:
@@ -255,6 +276,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run a session that loads what a Drainer's does, and let its JVM write the archive."""
     archive, java_options = Path(arguments[0]), arguments[1]
     os.nice(19)
+    threading.Thread(target=_end_with_the_drainer, name="end", daemon=True).start()
     from pyspark import SparkConf, SparkContext
 
     # Spark's folder is emptied at each start, and so of what a killed process leaves there.

@@ -1,6 +1,7 @@
 """Resident task: connects to the Drainer and turns units of work into SQL until that ends.
 
-One connection per task, frames in both directions (little-endian):
+One connection per task, encrypted where `[security]` is on (`line.py`), frames in both directions
+(little-endian):
 
     | kind u8 | number u64 | length u64 | payload ... |
 
@@ -27,6 +28,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from drainer.task.answers import answer
+from drainer.task.line import Line
 from drainer.task.version import code_version
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, code_of
@@ -52,20 +54,21 @@ def serve_partition(
     token: str,
     partitions: Iterator[int],
     settings: FetchSettings | None = None,
+    digest: str = "",
 ) -> None:
     """Run as one task of the resident Spark job until the Drainer closes the connection.
 
-    With `settings` it can fetch rows from the Pumps.
+    With `settings` it can fetch rows from the Pumps; `digest` is that of the Drainer's certificate.
     """
     for partition in partitions:
         if settings is None:
-            serve((host, port), token, partition, answer)
+            serve((host, port), token, partition, answer, digest=digest)
             continue
         # Only who fetches needs gRPC.
         from drainer.task.row_fetcher import Fetcher
 
         fetcher = Fetcher(settings)
-        serve((host, port), token, partition, fetcher.answer, fetcher.keep)
+        serve((host, port), token, partition, fetcher.answer, fetcher.keep, digest)
 
 
 def serve(
@@ -74,17 +77,19 @@ def serve(
     partition: int,
     answer: Answer,
     keep: Keep = _keep_nothing,
+    digest: str = "",
 ) -> None:
     """Connect, say hello, answer units until the connection ends; raise OSError without one."""
     with socket.create_connection(address, timeout=_CONNECT_TIMEOUT_S) as connection:
+        line = Line(connection, digest)
         connection.settimeout(None)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         hello = f"{token} {code_version()}".encode()
-        connection.sendall(HEADER.pack(HELLO, partition, len(hello)) + hello)
+        line.send(HEADER.pack(HELLO, partition, len(hello)) + hello)
         # One unit is received while another is worked on, so the next one is there at once.
         units: queue.Queue[tuple[int, bytes] | None] = queue.Queue(maxsize=1)
-        reader = threading.Thread(target=_receive, args=(connection, units, keep), daemon=True)
+        reader = threading.Thread(target=_receive, args=(line, units, keep), daemon=True)
         reader.start()
         while (unit := units.get()) is not None:
             number, payload = unit
@@ -93,8 +98,7 @@ def serve(
             except Exception as error:
                 kind, reply = FAILED, _explain(error)
             try:
-                connection.sendall(HEADER.pack(kind, number, len(reply)))
-                connection.sendall(reply)
+                line.send(HEADER.pack(kind, number, len(reply)), reply)
             except OSError:  # The Drainer has gone: the next one asks for the unit again.
                 break
         _hang_up(connection)
@@ -103,15 +107,13 @@ def serve(
             reader.join(timeout=0.05)
 
 
-def _receive(
-    connection: socket.socket, units: queue.Queue[tuple[int, bytes] | None], keep: Keep
-) -> None:
+def _receive(line: Line, units: queue.Queue[tuple[int, bytes] | None], keep: Keep) -> None:
     """Pass on units as they come, and None once the connection has ended."""
     try:
-        while (header := _read(connection, HEADER.size)) is not None:
+        while (header := line.read(HEADER.size)) is not None:
             kind, number, length = HEADER.unpack(header)
             assert kind in (WORK, CATALOG), kind
-            payload = _read(connection, length)
+            payload = line.read(length)
             if payload is None:
                 break
             if kind == CATALOG:
@@ -120,21 +122,6 @@ def _receive(
             units.put((number, payload))
     finally:
         units.put(None)
-
-
-def _read(connection: socket.socket, length: int) -> bytes | None:
-    """Return exactly `length` bytes, or None when the connection has ended before."""
-    buffer = bytearray(length)
-    view = memoryview(buffer)
-    while view:
-        try:
-            got = connection.recv_into(view)
-        except OSError:
-            return None
-        if got == 0:
-            return None
-        view = view[got:]
-    return bytes(buffer)
 
 
 def _explain(error: Exception) -> bytes:

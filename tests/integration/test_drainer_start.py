@@ -3,18 +3,23 @@ are in a file and never in the Drainer's log."""
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
-from contextlib import closing
+import subprocess
+import sys
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from deploy.local.etcd import EtcdServer
 from drainer.settings.config import SparkConfig
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import open_sink
+from drainer.spark.java import use_java
 from drainer.spark.jvm import options_for
 from penstock.cluster.node_registry import Registry
 from penstock.errors import NeedsOperator
@@ -139,3 +144,39 @@ def test_an_archive_of_classes_is_used_once_it_is_there(tmp_path: Path) -> None:
     assert not options_for(archive)
     archive.touch()
     assert str(archive) in options_for(archive)
+
+
+_WRITES = """
+import sys, time
+from pathlib import Path
+from drainer.spark.job import JAVA_OPTIONS
+from drainer.spark.jvm import write_archive
+print(write_archive(Path(sys.argv[1]) / "classes.jsa", JAVA_OPTIONS).pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.spark
+def test_a_drainer_that_is_killed_leaves_no_jvm_that_writes_the_archive(tmp_path: Path) -> None:
+    (tmp_path / "spark").mkdir()
+    environment = {**os.environ, "JAVA_HOME": str(use_java(tmp_path / "java"))}
+    drainer = subprocess.Popen(
+        [sys.executable, "-c", _WRITES, str(tmp_path)], stdout=subprocess.PIPE, env=environment
+    )
+    assert drainer.stdout is not None
+    with drainer.stdout:
+        group = int(drainer.stdout.readline())
+    eventually(lambda: "java" in members(group), 60)
+    drainer.kill()
+    drainer.wait()
+    eventually(lambda: not members(group), 20)
+
+
+def members(group: int) -> list[str]:
+    """Return the names of the processes of a group that still run."""
+    found = []
+    for each in psutil.process_iter():
+        with suppress(psutil.Error, ProcessLookupError):
+            if os.getpgid(each.pid) == group and each.status() != psutil.STATUS_ZOMBIE:
+                found.append(each.name())
+    return found

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import grpc
+import psutil
 import pytest
 
 from deploy.local.etcd import EtcdServer, EtcdTls
+from drainer.task.work_loop import HEADER, HELLO
 from penstock.cluster.node_registry import Registry
 from penstock.oracle.client import OracleClient
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
@@ -126,3 +131,51 @@ def test_a_drainer_works_with_an_etcd_that_wants_certificates(
         assert untrusting.wait() == 2
     finally:
         server.stop()
+
+
+def served_certificate(port: int) -> bytes | None:
+    """Return the certificate that is served on a port of this machine."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    plain = socket.create_connection(("127.0.0.1", port), timeout=20)
+    with context.wrap_socket(plain) as connection:
+        return connection.getpeercert(binary_form=True)
+
+
+@pytest.mark.slow
+def test_a_drainer_with_tls_and_its_spark_tasks_speak_in_cipher(
+    tmp_path: Path,
+    etcd_server: EtcdServer,
+    pump_factory: Any,
+    drainer_factory: DrainerFactory,
+    authority: Authority,
+) -> None:
+    pair = authority.issue("node")
+    pump_factory(etcd_server.url, **pair.settings)
+    path = tmp_path / "down.db"
+    drainer = drainer_factory(etcd_server.url, f"sqlite:///{path}", **pair.settings)
+    with PumpClient.connect(etcd_server.url, tls=pair.tls) as client:
+        writer = RandomWriter(client, seed=53)
+        writer.create()
+        last_ts = writer.transact(20)
+        drainer.wait_until(last_ts, _LONG_S)
+        assert in_sqlite(path) == writer.expected()
+    listening = {
+        each.laddr.port
+        for each in psutil.Process(drainer.pid).net_connections("tcp")
+        if each.status == psutil.CONN_LISTEN
+    }
+    asked = {
+        each.raddr.port
+        for child in drainer.children()
+        if "python" in child.name()
+        for each in child.net_connections("tcp")
+        if each.raddr
+    }
+    (port,) = listening & asked
+    node = ssl.PEM_cert_to_DER_cert(pair.cert.read_text())
+    assert served_certificate(port) == node
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as plain:
+        plain.sendall(HEADER.pack(HELLO, 0, 4) + b"noun")
+        with suppress(ConnectionResetError):
+            assert b"noun" not in plain.recv(1000)

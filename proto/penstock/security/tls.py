@@ -371,6 +371,9 @@ class Security:
         return port
 
 
+_PEM_BEGIN, _PEM_END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+
+
 class OnlyNames(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """Refuses callers whose certificate bears another common name, method by method."""
 
@@ -437,6 +440,19 @@ def server_context(tls: Tls, *, with_client_certificate: bool) -> ssl.SSLContext
 
     entrance.sni_callback = choose
     return entrance
+
+
+def frozen_server(tls: Tls) -> tuple[ssl.SSLContext, bytes]:
+    """Return a server's context that keeps the certificate of now, and that certificate in DER."""
+    _, cert, _ = tls.files
+    assert cert is not None, "a node with TLS has a certificate"
+    version = None
+    while version is not tls.version():  # Both are of the same files.
+        version = tls.version()
+        context = ServerContexts(tls, with_client_certificate=False).current()
+        text = cert.read_text("ascii", "replace")
+    begin, end = text.index(_PEM_BEGIN), text.index(_PEM_END) + len(_PEM_END)
+    return context, ssl.PEM_cert_to_DER_cert(text[begin:end])
 
 
 class ServerContexts:

@@ -8,7 +8,7 @@ import sys
 import threading
 import zipfile
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +19,28 @@ from drainer.task.version import Bundle, code_version
 from drainer.task.work_loop import FAILED, HEADER, HELLO, RESULT, WORK, serve
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
+from penstock.security.tls import Tls
+from tests.kit.servers.authority import Authority
 from tests.kit.wait import turn, until
 
 
 class Task(threading.Thread):
     """A resident task in a thread, with an answer of the test's choice."""
 
-    def __init__(self, where: Dispatcher, answer: Callable[[bytes], bytes], number: int = 0):
+    def __init__(
+        self, where: Dispatcher, answer: Callable[[bytes], bytes], number: int = 0, port: int = 0
+    ):
         super().__init__(daemon=True)
-        self.arguments = ((where.host, where.port), where.token, number, answer)
+        self.arguments = ((where.host, port or where.port), where.token, number, answer)
+        self.digest = where.digest
+        self.error: OSError | None = None
         self.start()
 
     def run(self) -> None:
-        serve(*self.arguments)
+        try:
+            serve(*self.arguments, digest=self.digest)
+        except OSError as error:
+            self.error = error
 
 
 def upper(payload: bytes) -> bytes:
@@ -39,10 +48,12 @@ def upper(payload: bytes) -> bytes:
 
 
 @asynccontextmanager
-async def dispatcher(answer_timeout_s: float = 60) -> AsyncIterator[Dispatcher]:
+async def dispatcher(
+    answer_timeout_s: float = 60, tls: Tls | None = None
+) -> AsyncIterator[Dispatcher]:
     """A dispatcher whose tasks are all gone when it is."""
     before = set(threading.enumerate())
-    where = Dispatcher(answer_timeout_s=answer_timeout_s)
+    where = Dispatcher(answer_timeout_s=answer_timeout_s, tls=tls)
     await where.start()
     try:
         yield where
@@ -113,9 +124,97 @@ def test_units_wait_for_the_first_task() -> None:
     run(test)
 
 
-def test_megabytes_pass_in_both_directions() -> None:
+@asynccontextmanager
+async def listened_to(port: int) -> AsyncIterator[tuple[int, bytearray]]:
+    """Another port of the same server, and all bytes that pass there."""
+    heard = bytearray()
+    copying: set[asyncio.Task[None]] = set()
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(1 << 16):
+                heard.extend(data)
+                writer.write(data)
+        writer.close()
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there_reader, there = await asyncio.open_connection("127.0.0.1", port)
+        for pair in ((reader, there), (there_reader, writer)):
+            copying.add(asyncio.create_task(copy(*pair)))
+
+    listening = await asyncio.start_server(pass_on, "127.0.0.1", 0)
+    async with listening:
+        yield listening.sockets[0].getsockname()[1], heard
+        if copying:
+            await asyncio.wait(copying, timeout=5)
+
+
+@pytest.mark.parametrize("is_encrypted", [True, False])
+def test_who_listens_between_a_drainer_with_tls_and_its_tasks_reads_nothing(
+    is_encrypted: bool, tmp_path: Path
+) -> None:
+    tls = Authority(tmp_path).issue("node").tls if is_encrypted else None
+
     async def test() -> None:
-        async with dispatcher() as where:
+        async with AsyncExitStack() as stack:
+            where = await stack.enter_async_context(dispatcher(tls=tls))
+            port, heard = await stack.enter_async_context(listened_to(where.port))
+            Task(where, upper, port=port)
+            assert await where.run([b"a row of the bank", b"a" * 5_000_000]) == [
+                b"A ROW OF THE BANK",
+                b"A" * 5_000_000,
+            ]
+            await where.close()
+        said = [b"a row of the bank", b"A ROW OF THE BANK", where.token.encode()]
+        assert [each in heard for each in said] == [not is_encrypted] * 3
+        assert len(heard) > 10_000_000
+
+    run(test)
+
+
+def test_a_task_speaks_only_to_the_drainer_whose_certificate_it_knows(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+
+    async def test() -> None:
+        async with AsyncExitStack() as stack:
+            tls = authority.issue("node").tls
+            where = await stack.enter_async_context(dispatcher(tls=tls))
+            other_tls = authority.issue("node", file="other").tls
+            other = await stack.enter_async_context(dispatcher(tls=other_tls))
+            lost = Task(where, upper, port=other.port)
+            await asyncio.to_thread(lost.join, 10)
+            assert isinstance(lost.error, ConnectionRefusedError)
+            reader, writer = await asyncio.open_connection(where.host, where.port)
+            hello = f"{where.token} {code_version()}".encode()
+            writer.write(HEADER.pack(HELLO, 0, len(hello)) + hello)
+            with suppress(ConnectionResetError):
+                assert len(await reader.read()) < 100  # An alert of TLS at most.
+            writer.close()
+            assert (where.tasks, other.tasks) == (0, 0)
+
+    run(test)
+
+
+def test_tasks_come_as_long_as_the_drainer_runs_although_its_certificate_was_renewed(
+    tmp_path: Path,
+) -> None:
+    authority = Authority(tmp_path)
+
+    async def test() -> None:
+        async with dispatcher(tls=authority.issue("node").tls) as where:
+            authority.issue("node")
+            Task(where, upper)
+            assert await where.run([b"a"]) == [b"A"]
+
+    run(test)
+
+
+@pytest.mark.parametrize("is_encrypted", [True, False])
+def test_megabytes_pass_in_both_directions(is_encrypted: bool, tmp_path: Path) -> None:
+    tls = Authority(tmp_path).issue("node").tls if is_encrypted else None
+
+    async def test() -> None:
+        async with dispatcher(tls=tls) as where:
             Task(where, upper, 0)
             Task(where, upper, 1)
             units = [bytes([97 + i]) * (3 << 20) for i in range(5)]

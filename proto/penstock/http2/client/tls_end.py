@@ -19,9 +19,12 @@ class TlsEnd:
     """A client's end of one TLS connection."""
 
     def __init__(self, context: ssl.SSLContext, host: str) -> None:
+        """`host` is empty where no name is checked."""
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._end = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
+        self._end = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host or None)
         self._lock = threading.Lock()
+        self.is_ended = False
+        """True once the peer has said that it sends no more."""
 
     def shake_hands(self, connection: socket.socket) -> str | None:
         """Return the protocol that was agreed on; raises `OSError`, of which `SSLError` is one."""
@@ -62,9 +65,17 @@ class TlsEnd:
             try:
                 while part := self._end.read(_READ_BYTES):
                     parts.append(part)
-            except (ssl.SSLWantReadError, ssl.SSLZeroReturnError):
+                self.is_ended = True
+            except ssl.SSLWantReadError:
                 pass
+            except ssl.SSLZeroReturnError:
+                self.is_ended = True
             return b"".join(parts)
+
+    @property
+    def certificate(self) -> bytes | None:
+        """The peer's certificate in DER, whether or not it was checked."""
+        return self._end.getpeercert(binary_form=True)
 
     @property
     def has_output(self) -> bool:
