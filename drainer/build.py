@@ -70,7 +70,7 @@ from drainer.strategies.merge import Parallel, Snapshot
 from drainer.strategies.statements import EachChange, Queues
 from drainer.task.row_fetch_unit import FetchSettings
 from drainer.task.version import Bundle
-from penstock.cluster.etcd import EtcdClient, connect
+from penstock.cluster.etcd import EtcdClient, connect, warn_of_version
 from penstock.cluster.node_registry import NodeKind, NodeState, Registry
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
@@ -184,6 +184,8 @@ async def _open_ends(
         cluster_id = relay_log.cluster_id if found is None else found
     else:
         found = cluster_id = await insist(stop, "the cluster id", ask)
+    if found is not None:
+        await asyncio.to_thread(warn_of_version, etcd)
     thread = SinkThread()
     sink = open_sink(config.downstream, cluster_id=cluster_id)
 

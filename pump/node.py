@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import TypeVar
 
-from penstock.cluster.etcd import connect
+from penstock.cluster.etcd import connect, warn_of_version
 from penstock.cluster.node_registry import NodeState
 from penstock.codes import Code
 from penstock.errors import Corrupt, Retryable, coded
@@ -71,6 +71,7 @@ async def run(config: PumpConfig, stop: asyncio.Event) -> None:
             return
         refuse_other_cluster(config.data_dir, cluster_id)
         log.info("cluster %d", cluster_id)
+        await asyncio.to_thread(warn_of_version, etcd)
         identity = identity_of(config, entrance.port)
         cluster = Cluster(etcd, cluster_id, entrance.security.tls)
         open_replication = partial(Replication.open, config, identity, cluster)

@@ -7,7 +7,9 @@ The chunk list is what is acknowledged, indexed and replayed: see `penstock/log/
 that breaks off leaves chunks that mean nothing and go with the next purge of their segment.
 
 Memory is bounded: a handful of streams, each with a few chunks on their way to the disk; further
-ones are refused. Others wait no longer than for the chunks that are in the queue before them.
+ones are refused. Time is bounded as well: a sender may be silent for a minute, and altogether let
+the Pump wait for a minute and what its bytes take at 64 KiB/s. Others wait no longer than for the
+chunks that are in the queue before them.
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ WIRE_BYTES_MAX = 4 << 20
 """What one message may carry."""
 
 _IN_FLIGHT_MAX = 4
+_BYTES_PER_S_MIN = 64 << 10
 _OnTheWay = tuple[ChunkRecord, "asyncio.Future[Refusals]"]
 
 
@@ -78,7 +81,7 @@ class LargeWrites:
 
         Then nothing of it exists, whatever was stored so far. `peer` says who sends it.
         """
-        first = await self._next(messages)
+        first = await self._next(messages, self.silence_s_max)
         if first is None:
             raise self._refused("a large binlog without a single chunk")
         self._admission.check_cluster(first.cluster_id, peer)
@@ -153,6 +156,7 @@ class LargeWrites:
         """Store all chunks and return the binlog's checksum."""
         on_the_way: deque[_OnTheWay] = deque()
         buffer, crc, received, begun = bytearray(), 0, 0, 0
+        loop, left_s = asyncio.get_running_loop(), self.silence_s_max
         message: pb.WritePiece | None = first
         while message is not None:
             received += len(message.data)
@@ -166,7 +170,10 @@ class LargeWrites:
                 payload = encode_chunk(incoming.start_ts, begun, begun * self._data_bytes, data)
                 begun += 1
                 await self._submit(incoming, payload, on_the_way)
-            message = await self._next(messages)
+            left_s += len(message.data) / _BYTES_PER_S_MIN
+            began_s = loop.time()
+            message = await self._next(messages, min(left_s, self.silence_s_max))
+            left_s -= loop.time() - began_s
         if received < incoming.size_bytes:
             raise self._refused(f"the stream ended after {received} of {incoming.size_bytes} bytes")
         while on_the_way:
@@ -194,13 +201,16 @@ class LargeWrites:
         incoming.positions.append(record.position)
         incoming.stored_bytes += len(record.payload)
 
-    async def _next(self, messages: AsyncIterator[bytes]) -> pb.WritePiece | None:
+    async def _next(self, messages: AsyncIterator[bytes], within_s: float) -> pb.WritePiece | None:
         """Return the next message, None at the end; raise `Refused` for a bad or overdue one."""
         try:
-            async with asyncio.timeout(self.silence_s_max):
+            async with asyncio.timeout(max(0.0, within_s)):
                 data = await anext(messages, None)
         except TimeoutError as error:
-            raise self._refused(f"no chunk came for {self.silence_s_max:g} s") from error
+            problem = f"no chunk came for {self.silence_s_max:g} s"
+            if within_s < self.silence_s_max:
+                problem = f"chunks came at less than {_BYTES_PER_S_MIN >> 10} KiB/s"
+            raise self._refused(problem) from error
         if data is None:
             return None
         try:

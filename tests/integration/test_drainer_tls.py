@@ -20,9 +20,11 @@ from penstock.oracle.client import OracleClient
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.security.tls import Security, SecurityConfig, Tls, open_channel
 from pumpclient import Options, PumpClient
+from pumpclient.binlogctl import main as binlogctl
 from tests.fault.test_requests import DrainerServer
 from tests.kit.fakes.merging import Merging
 from tests.kit.servers.authority import Authority
+from tests.kit.servers.fix_copies import Trio
 from tests.kit.servers.fix_drainer import DrainerFactory
 from tests.kit.wait import eventually
 from tests.kit.workloads.random_writer import RandomWriter, in_sqlite
@@ -179,3 +181,40 @@ def test_a_drainer_with_tls_and_its_spark_tasks_speak_in_cipher(
         plain.sendall(HEADER.pack(HELLO, 0, 4) + b"noun")
         with suppress(ConnectionResetError):
             assert b"noun" not in plain.recv(1000)
+
+
+@pytest.mark.slow
+def test_a_cluster_in_which_each_has_its_own_role_works(
+    tmp_path: Path,
+    etcd: Any,
+    etcd_server: EtcdServer,
+    pump_factory: Any,
+    drainer_factory: DrainerFactory,
+    authority: Authority,
+) -> None:
+    names = ("pump", "drainer", "writer", "operator")
+    roles = {
+        "security_cert_allowed_cn": ", ".join(names),
+        "security_cert_roles": ", ".join(f"{name}={name}" for name in names),
+    }
+    pairs = {name: authority.issue(name) for name in names}
+    trio = Trio(pump_factory, etcd_server.url, etcd, number=2, **pairs["pump"].settings, **roles)
+    path = tmp_path / "down.db"
+    tls = pairs["drainer"].settings
+    drainer = drainer_factory(etcd_server.url, f"sqlite:///{path}", **tls, **roles)
+    late = pump_factory(etcd_server.url, **pairs["pump"].settings, **roles)  # Notifies the Drainer.
+    with PumpClient.connect(etcd_server.url, tls=pairs["writer"].tls) as client:
+        writer = RandomWriter(client, seed=54)
+        writer.create()
+        drainer.wait_until(writer.transact(30), _LONG_S)
+    assert in_sqlite(path) == writer.expected()
+    trio.until_whole()
+
+    def pause(role: str) -> int:
+        asked = ["pause-pump", "--etcd-urls", etcd_server.url, "--node-id", late.node_id]
+        return binlogctl([*asked, *pairs[role].flags])
+
+    assert pause("writer") != 0
+    assert late.is_running
+    assert pause("operator") == 0
+    eventually(lambda: not late.is_running, _LONG_S)

@@ -20,11 +20,12 @@ import importlib.util
 import ipaddress
 import logging
 import os
+import re
 import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any
 
@@ -230,6 +231,27 @@ def _failed(etcd: EtcdClient, problem: str) -> PenstockError:
     if not etcd.has_answered:
         return NeedsOperator(f"etcd: {refusal.problem}", hint=refusal.hint, code=refusal.code)
     return Retryable(f"{problem}; {refusal}", code=Code.ETCD_AWAY)
+
+
+_BAD_VERSION = re.compile(r"3\.5\.[012]\b")
+
+
+def warn_of_version(etcd: EtcdClient) -> None:
+    """Log a warning if the etcd that answers is a release that loses writes; nothing without one.
+
+    Members of etcd 3.5.0 to 3.5.2 that are killed under load may silently hold different data.
+    """
+    request = rpc_pb2.StatusRequest()
+    with suppress(PenstockError), etcd_errors(etcd):
+        answer = etcd.maintenancestub.Status(request, etcd.timeout, metadata=etcd.metadata)
+        if is_bad(answer.version):
+            text = "etcd %s can lose writes when a member is killed: use 3.5.3 or later"
+            log.warning(text, answer.version)
+
+
+def is_bad(version: str) -> bool:
+    """Return whether this is a release of etcd that loses writes."""
+    return _BAD_VERSION.match(version) is not None
 
 
 def read(etcd: EtcdClient, key: str, *, timeout_s: float | None = None) -> bytes | None:

@@ -55,7 +55,7 @@ class GrpcFront:
         """Interceptors are those of `grpc.aio`.
 
         The fast path serves only callers whom each of them admits by its method `admits`, which
-        takes what `CallContext.auth_context` returns; without such a method none is.
+        takes what `CallContext.auth_context` returns and the path; without such a method none is.
         """
         self._limits = limits
         self._load = Load(limits)
@@ -234,12 +234,16 @@ class GrpcFront:
         """Begin to serve a connection."""
         assert self._turns is not None
         auth = _auth_of(transport.get_extra_info("ssl_object"))
-        is_admitted = all(_admits(each, auth) for each in self._interceptors)
+        fast = {
+            path: handle
+            for path, handle in self._fast.items()
+            if all(_admits(each, auth, path.decode("ascii")) for each in self._interceptors)
+        }
         connection = ServerConnection(
             transport,
             self._load,
             peer=peer_name(transport.get_extra_info("peername")),
-            fast=self._fast if is_admitted else {},
+            fast=fast,
             open_call=self._open_call,
             loop=self._turns,
         )
@@ -481,9 +485,9 @@ def _auth_of(tls: Any) -> Mapping[str, Any]:
     return auth
 
 
-def _admits(interceptor: Any, auth: Mapping[str, Any]) -> bool:
+def _admits(interceptor: Any, auth: Mapping[str, Any], path: str) -> bool:
     admits = getattr(interceptor, "admits", None)
-    return admits is not None and bool(admits(auth))
+    return admits is not None and bool(admits(auth, path))
 
 
 def forget_frames(error: BaseException) -> None:

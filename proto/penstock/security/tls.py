@@ -34,6 +34,7 @@ import grpc.aio
 
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
+from penstock.security.roles import parsed_roles, roles_for
 from penstock.security.trust import trusting
 from penstock.settings.setting import out_of_range, setting
 
@@ -52,6 +53,11 @@ class SecurityConfig:
     cert_allowed_cn: tuple[str, ...] = setting(
         (), "callers must have a certificate with one of these common names; other nodes too"
     )
+    cert_roles: tuple[str, ...] = setting(
+        (),
+        "roles of callers, each entry name=role+role: the common name, and writer, drainer, pump"
+        " or operator (default: every name in cert-allowed-cn may call everything)",
+    )
     etcd_ssl_ca: str = setting("", "PEM file of the CA of an etcd at https://; default: ssl-ca")
     etcd_ssl_cert: str = setting("", "PEM file of the certificate shown to it; default: ssl-cert")
     etcd_ssl_key: str = setting("", "PEM file of its private key; default: ssl-key")
@@ -66,6 +72,7 @@ class SecurityConfig:
             if bool(getattr(self, cert)) != bool(getattr(self, key)):
                 lacking = key if getattr(self, cert) else cert
                 raise out_of_range(f"security.{lacking}", "", "certificate and key go together")
+        self._check_roles()
         if self.ssl_ca:
             for name in ("ssl_cert", "ssl_key"):
                 if not getattr(self, name):
@@ -74,6 +81,16 @@ class SecurityConfig:
         for name in ("ssl_cert", "ssl_key", "cert_allowed_cn"):
             if value := getattr(self, name):
                 raise out_of_range(f"security.{name}", value, "it needs ssl-ca, or nothing is safe")
+
+    def _check_roles(self) -> None:
+        try:
+            names = parsed_roles(self.cert_roles)
+        except ValueError as error:
+            raise out_of_range("security.cert_roles", self.cert_roles, str(error)) from error
+        if names and names.keys() != set(self.cert_allowed_cn):
+            one = min(names.keys() ^ set(self.cert_allowed_cn))
+            hint = f"name the same certificates in cert-allowed-cn; {one!r} is in one of them only"
+            raise out_of_range("security.cert_roles", self.cert_roles, hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +341,7 @@ class Security:
         """Read the files; raise `NeedsOperator` when they cannot be used."""
         self.tls: Tls | None = None
         self.allowed = frozenset(config.cert_allowed_cn)
+        self._roles = parsed_roles(config.cert_roles)
         if config.ssl_ca:
             ca, cert, key = map(Path, (config.ssl_ca, config.ssl_cert, config.ssl_key))
             self.tls = Tls(ca=ca, cert=cert, key=key)
@@ -345,7 +363,7 @@ class Security:
 
     def interceptors(self) -> list[grpc.aio.ServerInterceptor]:
         """Return what a `grpc.aio` server must be built with."""
-        return [OnlyNames(self.allowed)] if self.allowed else []
+        return [OnlyNames(self.allowed, self._roles)] if self.allowed else []
 
     def add_port(self, server: Any, address: str) -> int:
         """Bind `address` and return the port; raises what gRPC raises when that is impossible.
@@ -367,6 +385,8 @@ class Security:
         asked = "need no certificate"
         if self.allowed:
             asked = f"must show a certificate of {' or '.join(sorted(self.allowed))}"
+        if self.allowed and not self._roles:
+            asked += ", and each may call everything (see cert-roles)"
         log.info("TLS is on; callers %s", asked)
         return port
 
@@ -375,10 +395,16 @@ _PEM_BEGIN, _PEM_END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----
 
 
 class OnlyNames(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Refuses callers whose certificate bears another common name, method by method."""
+    """Refuses callers whose certificate bears another common name, method by method.
 
-    def __init__(self, allowed: frozenset[str]) -> None:
+    With `roles`, by common name, also those whose role does not include the method.
+    """
+
+    def __init__(
+        self, allowed: frozenset[str], roles: Mapping[str, frozenset[str]] | None = None
+    ) -> None:
         self._allowed = allowed
+        self._roles = roles or {}
 
     async def intercept_service(self, continuation: Any, details: Any) -> Any:
         """Return the method's handler after the check; None for an unknown method."""
@@ -387,15 +413,15 @@ class OnlyNames(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             return None
         kind = ("stream" if handler.request_streaming else "unary") + "_"
         kind += "stream" if handler.response_streaming else "unary"
-        checked = self._checked(getattr(handler, kind))
+        checked = self._checked(getattr(handler, kind), details.method)
         make: Callable[..., Any] = getattr(grpc, f"{kind}_rpc_method_handler")
         return make(checked, handler.request_deserializer, handler.response_serializer)
 
-    def _checked(self, method: Any) -> Any:
+    def _checked(self, method: Any, path: str) -> Any:
         if inspect.isasyncgenfunction(method):
 
             async def streaming(request: Any, context: Any) -> Any:
-                await self._check(context)
+                await self._check(context, path)
                 async with aclosing(method(request, context)) as responses:
                     async for response in responses:
                         yield response
@@ -403,27 +429,43 @@ class OnlyNames(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             return streaming
 
         async def calling(request: Any, context: Any) -> Any:
-            await self._check(context)
+            await self._check(context, path)
             response = method(request, context)
             # Generated services answer UNIMPLEMENTED without being coroutines.
             return await response if inspect.isawaitable(response) else response
 
         return calling
 
-    def admits(self, auth: Mapping[str, Any]) -> bool:
-        """Return whether a caller with this `auth_context` may call."""
+    def admits(self, auth: Mapping[str, Any], path: str) -> bool:
+        """Return whether a caller with this `auth_context` may call a method."""
+        return self._is_listed(auth) and self._has_role(auth, path)
+
+    def _is_listed(self, auth: Mapping[str, Any]) -> bool:
         return not self._allowed.isdisjoint(_names_in(auth))
 
-    async def _check(self, context: Any) -> None:
+    def _has_role(self, auth: Mapping[str, Any], path: str) -> bool:
+        wanted = roles_for(path)
+        none: frozenset[str] = frozenset()
+        return not self._roles or any(
+            wanted & self._roles.get(name, none) for name in _names_in(auth)
+        )
+
+    async def _check(self, context: Any, path: str) -> None:
         auth = context.auth_context()
-        if not self.admits(auth):
-            names = _names_in(auth)
-            reason = f"the certificate's common name is {', '.join(map(repr, names)) or 'missing'}"
+        if self.admits(auth, path):
+            return
+        names = _names_in(auth)
+        shown = f"the certificate's common name is {', '.join(map(repr, names)) or 'missing'}"
+        if not self._is_listed(auth):
             allowed = ", ".join(sorted(self._allowed))
-            log.warning("refused %s: %s; allowed are: %s", context.peer(), reason, allowed)
+            log.warning("refused %s: %s; allowed are: %s", context.peer(), shown, allowed)
             await context.abort(
-                grpc.StatusCode.UNAUTHENTICATED, f"{reason}, which cert-allowed-cn does not list"
+                grpc.StatusCode.UNAUTHENTICATED, f"{shown}, which cert-allowed-cn does not list"
             )
+        roles = " or ".join(sorted(roles_for(path)))
+        reason = f"{shown}, which cert-roles does not make a {roles}: {path} needs that role"
+        log.warning("refused %s: %s", context.peer(), reason)
+        await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
 
 
 def _names_in(auth: Mapping[str, Any]) -> list[str]:

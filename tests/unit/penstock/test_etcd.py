@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import sys
 import time
+from typing import Any
 
 import pytest
 
 from deploy.local.process import free_port
-from penstock.cluster.etcd import EtcdClosed, connect, etcd_errors, read
+from penstock.cluster.etcd import (
+    EtcdClosed,
+    connect,
+    etcd_errors,
+    is_bad,
+    read,
+    warn_of_version,
+)
 from penstock.errors import NeedsOperator, Retryable
+from penstock.pb.etcd import rpc_pb2
 
 
 @pytest.mark.parametrize("urls", ["", [], "localhost", "http://", "10.0.0.1:x", "https://a:1,b:1"])
@@ -46,3 +55,19 @@ def test_our_own_mistakes_stay_what_they_are() -> None:
 
 def test_the_stubs_are_ours() -> None:
     assert sys.modules["etcd3.etcdrpc"].RangeRequest.__module__ == "penstock.pb.etcd.rpc_pb2"
+
+
+def test_releases_of_etcd_that_lose_writes_are_known() -> None:
+    bad = [
+        v for v in ("3.4.23", "3.5.0", "3.5.1", "3.5.2", "3.5.3", "3.5.16", "3.6.0") if is_bad(v)
+    ]
+    assert bad == ["3.5.0", "3.5.1", "3.5.2"]
+
+
+def test_a_node_warns_of_an_etcd_that_loses_writes(
+    etcd: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    version = etcd.maintenancestub.Status(rpc_pb2.StatusRequest(), timeout=5).version
+    with caplog.at_level("WARNING"):
+        warn_of_version(etcd)
+    assert ("use 3.5.3 or later" in caplog.text) == is_bad(version)

@@ -15,6 +15,7 @@ from penstock.pb import penstock_pb2, pump_pb2
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog, encode_binlog
 from pump.counters import Counters
+from pump.service import large_transactions
 from pump.service.admission import Admission
 from pump.service.group_commit import GroupCommit
 from pump.service.large_transactions import STREAMS_MAX, LargeWrites
@@ -27,7 +28,7 @@ from pump.store.storage import Storage, StorageConfig
 from tests.kit.fakes.files import MemoryFiles
 from tests.kit.fakes.oracle import FixedHorizon
 from tests.kit.fakes.storage import commit
-from tests.kit.wait import never, turn
+from tests.kit.wait import never, turn, until
 from tests.kit.workloads.large import large_prewrite, messages
 from tests.unit.pump.test_server import Aborted, Call
 
@@ -330,6 +331,34 @@ def test_a_stream_that_falls_silent_is_abandoned(tmp_path: Path) -> None:
         ack = penstock_pb2.WriteAck.FromString(await pump.batches.write_large(stream(), Call()))
         assert "no chunk came" in ack.refusals[0].message
         assert len(pump.storage.incoming) == 0
+
+    run(tmp_path, body)
+
+
+def test_a_stream_that_trickles_is_abandoned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(large_transactions, "_BYTES_PER_S_MIN", 1 << 40)
+
+    async def body(pump: Pump) -> None:
+        pump.large.silence_s_max = 0.3
+        payload = large_prewrite(10, ROWS)
+        loop, sent = asyncio.get_running_loop(), 0
+
+        async def stream() -> AsyncIterator[bytes]:
+            nonlocal sent
+            whole = penstock_pb2.WritePiece.FromString(messages(payload, 10, cluster_id=CLUSTER)[0])
+            yield whole.SerializeToString()
+            for byte in payload[len(whole.data) :]:
+                next_s = loop.time() + 0.05  # Each comes in time.
+                await until(lambda: loop.time() > next_s)  # noqa: B023
+                sent += 1
+                yield penstock_pb2.WritePiece(data=bytes([byte])).SerializeToString()
+
+        ack = penstock_pb2.WriteAck.FromString(await pump.batches.write_large(stream(), Call()))
+        assert "chunks came at less than" in ack.refusals[0].message
+        assert len(pump.storage.incoming) == 0
+        assert 0 < sent < 7
 
     run(tmp_path, body)
 
