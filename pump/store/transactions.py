@@ -18,6 +18,10 @@ Writers repeat themselves when an answer was lost; that must neither be stored t
 error. Contradictions are never stored, so the log cannot contain them, and never acknowledged, so
 no one believes that they were delivered.
 
+A Rollback that overtook its Prewrite is remembered for the next 65,536 of its kind, and over a
+restart as far as the checkpoint has it. One that is forgotten costs time only: its Prewrite is open
+when it comes, and the resolver rolls it back. Its writer has given it up, so no Commit can come.
+
 The decided transactions of the last while are kept in memory; older ones are looked up in the
 index. Both together make the answers exact, whatever the age.
 """

@@ -13,6 +13,11 @@ committed: after a kill the Commits are sent again. So what is committed of a so
 beginning of what it has; a source that begins again at an earlier place loses nothing, and what is
 there twice is known by its origin.
 
+Where this process is stopped for longer than the Pumps' `txn-timeout-s`, the Pump may roll back
+the first transactions of a group, and take the Commits of the others when it continues. That is not
+silent: the Pump says which it refused, and the source stops with that (`_check_verdicts`), or at
+its next start, which sends the Commits again (`pumpclient.mysql.journal`).
+
 Without a commit_ts in the journal no Commit was sent, and a group is rolled back. Should
 the journal be lost with its machine, the Pump's resolver decides; its log has the Commits in order.
 """
@@ -206,6 +211,10 @@ class GroupWriter:
         if not self._may_commit():
             self._roll_back(flight)
             raise Retryable("another process has this source now", code=Code.SOURCE_TAKEN)
+        if time.monotonic() > flight.start_s + self._session.options.commit_timeout_s:
+            # As after SIGSTOP: the Pump may be rolling them back one by one.
+            self._roll_back(flight)
+            raise Retryable("this process did nothing for too long", code=Code.COMMIT_LATE)
         self._journal.decide(flight.start_ts, commit_ts)
         _before_commits()
         self._commit(flight, commit_ts)

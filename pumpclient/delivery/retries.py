@@ -77,7 +77,12 @@ class Deliveries:
         self._thread.start()
 
     def add(self, delivery: Delivery) -> bool:
-        """Take a delivery over; False when there are too many already, or after `close`."""
+        """Take a delivery over; False when there are too many already, or after `close`.
+
+        Then its transaction is decided by the Pump's resolver, for which it stays open until then:
+        a Commit is found in the outbox or the DDL history, and the rest is rolled back by time, as
+        is what a writer leaves that dies. Who waits for a Commit gets `OutcomeUnknown`.
+        """
         with self._changed:
             if self._closed or len(self._open) >= self._count_max:
                 log.warning(

@@ -21,6 +21,15 @@ class Lease:
     `is_held()` is judged by the local clock from before the last renewal was sent, so it turns
     False no later than etcd lets the lease go. It may turn True again (etcd was away and came
     back); `is_lost()` is final: etcd said that the lease is gone.
+
+    One thing escapes it: a virtual machine that is paused with all its clocks. When it continues, a
+    lease that etcd has let go counts as held until the next renewal, a quarter of `ttl_s` at most.
+    What is decided in etcd compares the key itself, so that a DDL, a lock or the oracle's window is
+    safe. Two things are decided without etcd. An oracle's leader may hand out timestamps below
+    those of its successor: a Pump takes no Commit at or below what its stream has reached, a client
+    takes no timestamp below its last, and a DDL that comes out of order makes Drainers stop. A
+    writer may commit rows of the schema before a DDL: Drainers stop at those, because rows must be
+    of the schema version at their place (`drainer.schema.tracker`). Nothing is changed in silence.
     """
 
     def __init__(self, etcd: EtcdClient, ttl_s: int) -> None:

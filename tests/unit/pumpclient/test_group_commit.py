@@ -205,6 +205,17 @@ def test_all_rolled_back_by_the_pump_is_tried_again_from_the_checkpoint() -> Non
     assert world.done == []
 
 
+def test_a_group_whose_process_was_stopped_for_too_long_is_rolled_back_whole() -> None:
+    world = World(FakePump(), commit_timeout_s=-1.0)
+    world.submit(3)
+    with pytest.raises(Retryable, match="did nothing for too long"):
+        world.writer.drain()
+    world.writer.close()
+    assert world.commits() == []
+    assert sorted(world.rolled_back) == [1, 2, 3]
+    assert world.journal.decided == []
+
+
 def test_nothing_is_committed_once_the_source_is_anothers() -> None:
     world = World(FakePump())
     world.is_ours = False
