@@ -121,6 +121,32 @@ def test_a_value_in_the_row_beats_the_one_in_a_common_handle() -> None:
     assert codec.decode_insert(raw) == ("A",)
 
 
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        ("0208fb40ce2d08020206e4b8ad08040802", "中"),
+        ("0204fffd08020208f09f90a208040802", "🐢"),
+        ("020c00d80052004508020208c398726508040802", "Øre"),
+        ("0204d6d008020206e4b8ad08040802", "中"),
+    ],
+    ids=["utf8mb4_unicode_ci", "beyond the BMP", "utf8mb4_general_ci", "gbk_bin"],
+)
+def test_the_text_of_a_tidbs_clustered_key_is_the_rows_and_not_the_collations_weights(
+    raw: str, text: str
+) -> None:
+    key = IndexInfo(
+        id=1, name="PRIMARY", unique=True, primary=True, columns=(IndexColumn(name="a", offset=0),)
+    )
+    columns = column(T.VARCHAR, id=1, name="a", flag=KEY), column(T.LONG, id=2, name="n")
+    table = table_of(*columns, indexes=(key,), is_common_handle=True)
+    data = bytes.fromhex(raw)
+    assert RowCodec(table).decode_insert(data) == (text, 1)
+    with pytest.raises(Malformed, match="not UTF-8"):
+        RowCodec(table).decode_insert(
+            data[: data.index(b"\x08\x02\x02")] + bytes.fromhex("08040802")
+        )
+
+
 def test_a_table_without_a_handle_has_a_row_id() -> None:
     codec = RowCodec(table_of(column(T.LONG)))
     assert codec.encode_insert((5,), rowid=9).hex() == "0812" + "0802080a"

@@ -93,6 +93,14 @@ def cut_one(data: bytes, at: int) -> int:
 _ABSENT = object()
 
 
+class _TextKey(int):
+    """Where a handle has the key of a text: with most collations that is weights, and no text.
+
+    TiDB repeats such a column's value in the row. Only where the row does not have it is the key
+    the text itself (a `_bin` collation, or a cluster without TiDB's new collations).
+    """
+
+
 class RowReader:
     """Reads rows with a function per column; `RowCodec` decodes values, `columnar` stored ones."""
 
@@ -114,6 +122,11 @@ class RowReader:
             (part.offset, read(by_position[part.offset].field), part.length == -1)
             for part in handle_parts(table)
         ]
+        self._text_keys = {
+            position: decode
+            for position, decode, whole in self._handle_parts
+            if whole and _is_text(table.columns[position])
+        }
         self._steps = [(s.header, s.position, read(s.field)) for s in stored]
         if self._handle is None and not self._handle_parts:
             # The row id goes to a place after the row, and is cut off with it.
@@ -127,8 +140,8 @@ class RowReader:
             if quick := self._quick(data, at, self._insert_steps, found):
                 row, at, _ = quick
                 if at == len(data):
-                    return row
-            return self._insert_in_any_order(data)
+                    return self._with_text_keys(row, data) if self._text_keys else row
+            return self._with_text_keys(self._insert_in_any_order(data), data)
         except Malformed as problem:
             raise self._in_table(problem) from None
 
@@ -241,11 +254,23 @@ class RowReader:
             return found, at
         at = 0
         for position, decode, whole in self._handle_parts:
-            if whole:
+            if position in self._text_keys:
+                found[position] = _TextKey(at)
+                at = cut_one(data, at)
+            elif whole:
                 found[position], at = decode(data, at)
             else:
                 at = cut_one(data, at)
         return found, at
+
+    def _with_text_keys(self, row: Row, data: bytes) -> Row:
+        """Return a row with the texts that stand in the handle only."""
+        whole = list(row)
+        for position, decode in self._text_keys.items():
+            at = whole[position]
+            if isinstance(at, _TextKey):
+                whole[position] = self._read_value((position, decode), data, at)[0]
+        return tuple(whole)
 
     def _handle_value(self, number: int) -> int:
         number &= self._handle_mask
@@ -301,6 +326,10 @@ class RowReader:
             value = seen.get(position, _ABSENT)
             row[position] = missing() if value is _ABSENT else value
         return tuple(row)
+
+
+def _is_text(column: ColumnInfo) -> bool:
+    return column.tp in fields.STRING_TYPES and not column.is_binary
 
 
 def _read_id(data: bytes, at: int) -> tuple[int, int]:
