@@ -36,6 +36,7 @@ from drainer.ddl.starting_schema import (
     recorded_overrides,
     schema_from,
 )
+from drainer.ddl.unlogged import Unlogged
 from drainer.intake.merger import Merger
 from drainer.intake.puller import Who
 from drainer.intake.pump_set import Pumps
@@ -277,6 +278,8 @@ class Active:
     membership: Membership
     pumps: Pumps
     pipeline: Pipeline
+    unlogged: Unlogged | None
+    """Of a TiDB's stream."""
 
 
 async def build_active(
@@ -331,7 +334,9 @@ async def build_active(
         fetching=Fetching(*pumps.ids, pumps.addresses, schema.tracker) if fetches else None,
     )
     pipeline = build_pipeline(config, components, stream, schema, progress)
-    return Active(membership=membership, pumps=pumps, pipeline=pipeline)
+    catalog = schema.tracker.catalog
+    unlogged = Unlogged(components.etcd, catalog.tables) if config.pd_address else None
+    return Active(membership=membership, pumps=pumps, pipeline=pipeline, unlogged=unlogged)
 
 
 def _count(

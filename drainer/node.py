@@ -155,6 +155,7 @@ class _Node:
         self._membership = active.membership
         self._pumps = active.pumps
         self._pipeline = active.pipeline
+        self._unlogged = active.unlogged
         self._ended = asyncio.Event()
         self._final = NodeState.PAUSED
         self._is_handing_over = False
@@ -195,6 +196,7 @@ class _Node:
             lag_s=self._membership.lag_s,
             synced_check_s=60.0 * self._config.synced_check_time,
             end=self._end,
+            unlogged=self._unlogged,
         ).add_to(pages)
 
     async def live(self, stop: asyncio.Event, former: str = "") -> bool:
@@ -213,6 +215,8 @@ class _Node:
             pumps = self._pumps.run(self._config.heartbeat_interval_s)
             tasks = [pipeline, *map(asyncio.create_task, (self._membership.keep_time(), pumps))]
             tasks += [asyncio.create_task(event.wait()) for event in (stop, self._ended)]
+            if self._unlogged is not None:
+                tasks.append(asyncio.create_task(self._unlogged.watch()))
             retiring = asyncio.create_task(self._membership.retire(former))
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if stop.is_set() or self._ended.is_set():
@@ -285,6 +289,7 @@ class _Node:
             "spark_waits_for": self._components.dispatcher.waits_for,
             **progress.describe(),
             **self._pumps.describe(),
+            **({} if self._unlogged is None else self._unlogged.describe()),
             **RECENT.details(),
         }
         return penstock_pb2.StatusReply(

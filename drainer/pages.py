@@ -32,6 +32,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from drainer.ddl.unlogged import Unlogged
 from drainer.differences.left_out import CONVERTED, DDLS, ROWS, TRANSACTIONS, VALUES, Totals
 from drainer.intake.merge_holder import Condition
 from drainer.intake.pump_set import Pumps
@@ -197,6 +198,7 @@ class Pages:
     lag_s: Callable[[], float]
     synced_check_s: float
     end: Callable[[str, NodeState], None]
+    unlogged: Unlogged | None = None
 
     def add_to(self, server: HttpStatus) -> None:
         """Add all pages to a server."""
@@ -279,6 +281,11 @@ class _Metrics(Collector):
         yield from original_metrics(self._pages.pumps, progress)
         yield from left_out_metrics(progress.left_out.totals)
         yield from file_metrics(progress.file_counts)
+        if (unlogged := self._pages.unlogged) is not None:
+            about = "TiDB servers that write no binlog."
+            yield _gauge("tidb_servers_without_binlog", about, len(unlogged.servers))
+            about = "Tables whose expired rows a TiDB deletes without a binlog."
+            yield _gauge("tidb_tables_with_ttl", about, len(unlogged.expiring))
         lag_s = self._pages.lag_s()
         about = "How far the downstream is behind the present."
         yield GaugeMetricFamily(f"{OWN}_lag_seconds", about, value=lag_s)

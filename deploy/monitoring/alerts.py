@@ -286,6 +286,20 @@ ALERTS: Final[tuple[Alert, ...]] = (
         },
     ),
     Alert(
+        name="PenstockTidbWithoutBinlog",
+        expr="max by (instance) (penstock_drainer_tidb_servers_without_binlog) > 0",
+        minutes=0,
+        severity=PAGE,
+        summary="{{ $value }} TiDB servers write no binlog",
+        meaning="Rows that such a server changes are missing downstream, and nothing in the stream"
+        " shows it.",
+        remedy="`penstock ctl status <drainer>` names the servers. Enable the binlog there and"
+        " restart them; a server that skips binlogs after an error must be restarted. Then compare"
+        " the tables with `penstock verify`.",
+        fires={f"penstock_drainer_tidb_servers_without_binlog{{{_DRAINER}}}": "1x10"},
+        is_quiet={f"penstock_drainer_tidb_servers_without_binlog{{{_DRAINER}}}": "0x10"},
+    ),
+    Alert(
         name="PenstockMissedRows",
         expr="increase(penstock_drainer_missed_rows_total[10m]) > 0",
         minutes=0,

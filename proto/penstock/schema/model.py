@@ -189,6 +189,7 @@ class TableInfo:
     `period`: names of the start and end of a row's time where the table is system-versioned; it
     has no such columns here.
     `own_period`: a PERIOD of columns that the table has: its name, its start and its end.
+    `expires`: a TiDB deletes its rows after their time to live, without a binlog.
     """
 
     id: int
@@ -211,6 +212,7 @@ class TableInfo:
     lacks_key: bool = False
     period: tuple[str, ...] = ()
     own_period: tuple[str, ...] = ()
+    expires: bool = False
 
     @property
     def kind(self) -> str:

@@ -135,6 +135,8 @@ def table_to_json(table: TableInfo) -> Json:
         written["partition"] = {"enable": True, "definitions": parts} if parts else None
     if table.expression_indexes:
         written["expression_indexes"] = list(table.expression_indexes)
+    if table.expires:
+        written["ttl_info"] = {}
     if table.lacks_key:
         written["lacks_key"] = True
     if table.period:
@@ -369,6 +371,7 @@ def _table(fields: Mapping[str, Any]) -> TableInfo:
         lacks_key=flag(fields, "lacks_key"),
         period=tuple(map(str, fields.get("period") or ())),
         own_period=tuple(map(str, fields.get("own_period") or ())),
+        expires=fields.get("ttl_info") is not None,
     )
 
 
