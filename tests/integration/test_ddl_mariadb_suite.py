@@ -149,23 +149,28 @@ def _equal(row: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
 
 def _unequal(ours: Sequence[tuple[Any, ...]], theirs: Sequence[tuple[Any, ...]]) -> list[str]:
     out = [f"here  {row}" for row in ours if not any(_equal(row, other) for other in theirs)]
-    return out + [f"there {row}" for row in theirs if not any(_equal(row, r) for r in ours)]
+    return out + [f"there {row}" for row in theirs if not any(_equal(r, row) for r in ours)]
 
 
-def _without_implied(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Return an index's rows without those of indexes that begin as another one does."""
-    parts: dict[str, list[str]] = {}
-    for row in rows:
-        parts.setdefault(row[2], []).append(row[4].lower())
-    implied = {
+def _without_served(
+    rows: list[tuple[Any, ...]], others: list[tuple[Any, ...]]
+) -> list[tuple[Any, ...]]:
+    """Return rows without those of indexes that only one side has, and another one serves."""
+    mine, known = _columns_by_index(rows), _columns_by_index(others)
+    served = {
         name
-        for name, mine in parts.items()
-        for other, longer in parts.items()
-        if name != other
-        and longer[: len(mine)] == mine
-        and (len(longer), other) > (len(mine), name)
+        for name, columns in mine.items()
+        for other, longer in (*known.items(), *mine.items())
+        if name not in known and other != name and longer[: len(columns)] == columns
     }
-    return [row for row in rows if row[2] not in implied or row[-1] == 0]
+    return [row for row in rows if row[2] not in served or row[-1] == 0]
+
+
+def _columns_by_index(rows: list[tuple[Any, ...]]) -> dict[str, list[str]]:
+    columns: dict[str, list[str]] = {}
+    for row in sorted(rows, key=lambda row: (row[2], row[3])):
+        columns.setdefault(row[2], []).append(row[4].lower())
+    return columns
 
 
 def table_differences(connection: Any, schema: str, table: TableInfo) -> list[str]:
@@ -186,7 +191,7 @@ def table_differences(connection: Any, schema: str, table: TableInfo) -> list[st
     if bounds:
         theirs = _renumbered(theirs)
     ours = tracked_indexes(schema, table)
-    out += _unequal(_without_implied(ours), _without_implied(theirs))
+    out += _unequal(_without_served(ours, theirs), _without_served(theirs, ours))
     if table.partitions is not None and not (bounds and not table.partitions):
         out += _unequal(tracked_partitions(schema, table), server_partitions(connection, where))
     return out
@@ -221,6 +226,7 @@ class Followed:
         self._assembler = Assembler(lambda table_map: None)
         self._file, self._at = 1, 4
         self._ids = itertools.count(1)
+        self._has_namesakes = False
         self.catalog, self.refused = Catalog(), set[tuple[str, str]]()
         self._statements = self._followed_by_the_source()
 
@@ -272,6 +278,7 @@ class Followed:
                     cursor.execute(f"DROP DATABASE {quote_name(name)}")
             cursor.execute("CREATE DATABASE test CHARACTER SET latin1")
         self._logged()
+        self._has_namesakes = False
         self.reload()
 
     def _plan(self, sql: str, schema: str | None, context: Any = None) -> list[SchemaChange]:
@@ -335,11 +342,17 @@ class Followed:
                 " 'SYSTEM VERSIONED', 'TABLE') FROM information_schema.tables WHERE"
                 f" table_schema NOT IN ({skipped}) AND table_type NOT LIKE '%TEMPORARY%'"
             )
-            return schemas, list(cursor.fetchall())
+            tables = list(cursor.fetchall())
+        labels = [row[0].lower() for row in schemas]
+        labels += [f"{row[0]}.{row[1]}".lower() for row in tables]
+        self._has_namesakes |= len(set(labels)) < len(labels)
+        return schemas, tables
 
     def lists(self) -> list[str]:
         """Return the databases and tables that only one of the two has."""
         schemas, tables = self._listed()
+        if self._has_namesakes:
+            return []  # Names that letter case alone tells apart are one here.
         tables = [row for row in tables if (row[0].lower(), row[1].lower()) not in self.refused]
         ours = [
             (s.name, charset_name(s.charset), charset_name(s.collate))

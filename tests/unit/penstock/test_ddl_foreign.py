@@ -159,6 +159,8 @@ def test_a_mysql_gets_no_options_that_only_a_mariadb_has() -> None:
         ("RENAME TABLE t TO d.select", ["RENAME TABLE `t` TO `select`"]),
         ("TRUNCATE TABLE t NOWAIT", ["TRUNCATE TABLE `t`"]),
         ("CREATE INDEX i ON t WAIT 1 (a)", ["CREATE INDEX i ON `t` (a)"]),
+        ("ALTER TABLE t SECONDARY_LOAD", []),
+        ("ALTER TABLE t SECONDARY_UNLOAD PARTITION (p0, p1)", []),
         ("CREATE INDEX i ON t (a) WAIT 1 COMMENT 'x'", ["CREATE INDEX i ON `t` (a) COMMENT 'x'"]),
         ("ALTER TABLE .`t` ADD x INT", ["ALTER TABLE `t` ADD x INT"]),
         ("RENAME TABLE .t TO .u", ["RENAME TABLE `t` TO `u`"]),

@@ -165,6 +165,8 @@ def _operation(cur: Cursor) -> Operation:
         "ALTER": _alter,
         "CONVERT": _convert,
     }
+    if cur.take_any("SECONDARY_LOAD", "SECONDARY_UNLOAD"):
+        return _secondary(cur)
     if is_partition_operation(cur):
         return partition_operation(cur)
     reader = readers.get(cur.token.upper)
@@ -308,6 +310,15 @@ def _convert(cur: Cursor) -> Operation:
         is_default = collate is None
         charset = replace(charset, collate=collate, collate_is_default=is_default, end=cur.last_end)
     return Convert(charset, start)
+
+
+def _secondary(cur: Cursor) -> Operation:
+    """Move past what a second engine of one server is to hold; rows stay in the first."""
+    start = cur.source.tokens[cur.at - 1].start
+    if cur.take("PARTITION"):
+        cur.names()
+    cur.drop_text(start)
+    return Untracked(tuning=True)
 
 
 def _options(cur: Cursor) -> Operation:

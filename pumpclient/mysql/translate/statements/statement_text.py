@@ -27,6 +27,7 @@ from penstock.codes import Code
 from penstock.ddl.charsets import charset_of_collation, collation_name
 from penstock.ddl.rewrite.explicit_collations import SessionCollations
 from penstock.ddl.syntax.lexer import Kind, read
+from penstock.ddl.syntax.statements import Edit, edited
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.events.statements import ALTER_BEGINS, ALTER_IS_UNDONE, Query, StatusVariables
 from pumpclient.mysql.gtid import Flavor
@@ -143,6 +144,25 @@ def plain_text(text: str, sql_mode: int, dialect: Dialect) -> str:
     if len(kept) > 1:
         raise _unended(text, len(text))
     return _without_settings("".join(out).strip().rstrip(";").rstrip())
+
+
+_BEFORE_CHARSET = ("SET", "CHARSET", "COLLATE", "USING")
+_ALIAS = re.compile(r"(_?)utf8(?=_|$)", re.IGNORECASE)
+
+
+def with_utf8mb4(text: str) -> str:
+    """Return a statement in plain text with utf8mb4 for its alias utf8, and collations alike."""
+    tokens = read(text).tokens
+    edits: list[Edit] = []
+    for at, token in enumerate(tokens):
+        behind = [each for each in tokens[max(0, at - 2) : at] if each.text != "="]
+        names = bool(behind) and behind[-1].upper in _BEFORE_CHARSET
+        introduces = token.text.lower() == "_utf8" and tokens[at + 1].kind is not Kind.SIGN
+        if token.kind in (Kind.WORD, Kind.QUOTED, Kind.STRING) and (names or introduces):
+            name = _ALIAS.sub(r"\1utf8mb4", token.text, count=1)
+            if name != token.text and _ALIAS.match(token.text):
+                edits.append(Edit(token.start, token.end, name))
+    return edited(text, 0, len(text), edits)
 
 
 def _without_settings(text: str) -> str:

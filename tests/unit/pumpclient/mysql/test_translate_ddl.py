@@ -27,6 +27,7 @@ from pumpclient.mysql.translate.statements.statement_text import (
     dialect_of,
     plain_text,
     statement_text,
+    with_utf8mb4,
 )
 from tests.kit.mysql.encoding import encode_status
 from tests.unit.penstock.ddl_session import DdlSession
@@ -260,3 +261,20 @@ def test_a_database_that_is_altered_without_its_name_is_the_current_one(options:
 )
 def test_a_table_whose_replacement_failed_is_dropped(sql: str, done: str) -> None:
     assert left_by_failed(sql) == done
+
+
+@pytest.mark.parametrize(
+    ("sql", "meant"),
+    [
+        ("ALTER TABLE t ADD a TEXT CHARSET utf8", "ALTER TABLE t ADD a TEXT CHARSET utf8mb4"),
+        ("CREATE TABLE t (a INT) CHARSET=UTF8 COLLATE = 'utf8_bin'",
+         "CREATE TABLE t (a INT) CHARSET=utf8mb4 COLLATE = utf8mb4_bin"),
+        ("ALTER TABLE t CONVERT TO CHARSET `utf8`", "ALTER TABLE t CONVERT TO CHARSET utf8mb4"),
+        ("CREATE TABLE t (a CHAR DEFAULT CONVERT(b USING utf8))",
+         "CREATE TABLE t (a CHAR DEFAULT CONVERT(b USING utf8mb4))"),
+        ("CREATE TABLE t (a CHAR DEFAULT _utf8'x')", "CREATE TABLE t (a CHAR DEFAULT _utf8mb4'x')"),
+        ("CREATE TABLE utf8 (utf8 INT COMMENT 'utf8', utf8_b NCHAR, c CHAR CHARSET utf8mb3)",) * 2,
+    ],
+)  # fmt: skip
+def test_the_alias_utf8_is_spelled_as_its_server_means_it(sql: str, meant: str) -> None:
+    assert with_utf8mb4(sql) == meant
