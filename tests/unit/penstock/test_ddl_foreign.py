@@ -190,6 +190,9 @@ def test_partitions_may_be_listed_without_the_word() -> None:
 def test_dropping_tables_drops_sequences_too_and_a_sequence_may_replace_a_table() -> None:
     session = DdlSession("CREATE SEQUENCE s", "CREATE TABLE t (a INT)", "DROP TABLE s")
     assert session.history[-1].query == "DROP SEQUENCE `s`"
+    session.run("CREATE SEQUENCE old", "ALTER TABLE old RENAME TO renamed")
+    assert session.table("renamed").is_sequence
+    assert session.history[-1].query == "RENAME TABLE `old` TO `renamed`"
     session.run("CREATE OR REPLACE SEQUENCE t")
     assert session.table().is_sequence
 

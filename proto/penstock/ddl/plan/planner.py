@@ -52,6 +52,7 @@ from penstock.ddl.syntax.statements import (
     IndexStatement,
     Part,
     RenameTables,
+    RenameTo,
     Statement,
     TableRef,
     TruncateTable,
@@ -313,6 +314,10 @@ class _Plan(Jobs):
     def _alter(self, statement: Statement, ref: TableRef, parts: tuple[Part, ...]) -> None:
         if isinstance(statement, AlterTable) and statement.if_exists and self.find(ref) is None:
             return
+        found = self.find(ref)
+        renamed = parts[0].operation if len(parts) == 1 else None
+        if found is not None and found.is_sequence and isinstance(renamed, RenameTo):
+            return self._rename(RenameTables(pairs=((ref, renamed.ref),)))
         schema, before = self.base_table(ref)
         plan: AlterPlan | None = plan_alter(before, schema, parts, self.context)
         if plan is None:
