@@ -307,3 +307,33 @@ def test_many_timestamps_at_once_span_several_milliseconds_in_order(
     assert answer.count == 5
     assert answer.timestamp.logical < LOGICAL_END
     assert compose(answer.timestamp.physical, answer.timestamp.logical) > taken[-1][-1]
+
+
+def test_a_lone_oracle_that_loses_its_lease_lets_callers_wait_and_takes_a_longer_one(
+    etcd: Any, candidate: Candidate, client: OracleClient
+) -> None:
+    request = pdpb_pb2.TsoRequest(count=1)
+    last = tso(candidate.address, request).timestamp
+    for granted_s in (4, 8, 8):
+        _, meta = etcd.get(LEADER_KEY)
+        etcd.revoke_lease(meta.lease_id)
+        eventually(lambda: _lease_of(etcd) not in (0, meta.lease_id))  # noqa: B023
+        assert etcd.get_lease_info(_lease_of(etcd)).grantedTTL == granted_s
+        found = tso(candidate.address, request).timestamp
+        assert (found.physical, found.logical) > (last.physical, last.logical)
+        last = found
+
+
+def test_who_asks_a_lone_oracle_between_two_terms_gets_a_timestamp(
+    etcd: Any, candidate: Candidate
+) -> None:
+    for _ in range(20):
+        _, meta = etcd.get(LEADER_KEY)
+        etcd.revoke_lease(meta.lease_id)
+        assert tso(candidate.address, pdpb_pb2.TsoRequest(count=1)).count == 1
+        eventually(lambda: _lease_of(etcd) not in (0, meta.lease_id))  # noqa: B023
+
+
+def _lease_of(etcd: Any) -> int:
+    value, meta = etcd.get(LEADER_KEY)
+    return 0 if value is None else int(meta.lease_id)

@@ -16,6 +16,10 @@ at double speed until it has come up, and not at all faster where it is `FOLLOWE
 candidate that has seen no window move, as the first one after an outage, has nothing but its wall
 clock; where that is far ahead of the window, it lets others stand first.
 
+A machine that is too slow for its lease loses it although no one else leads. Requests then wait for
+the next term, as long as no other leader is known, and where this is the only Pump, each next lease
+is twice as long, up to four times.
+
 An etcd that was restored from a backup has an older window. So timestamps also start above what
 this Pump and, by their entries, the others have already.
 """
@@ -26,6 +30,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +52,8 @@ ORACLE = "/penstock/v1/oracle/"
 WINDOW_KEY = "/penstock/v1/oracle/window"
 _CHECK_S = 0.25
 _RETRY_S = 0.2
+_REGAIN_S = 0.05
+_LEASE_GROWS_MAX = 4
 
 
 @dataclass(slots=True)
@@ -82,7 +89,7 @@ class OracleServer:
         """`held_ts` is the newest timestamp in this Pump's log."""
         self._etcd = etcd
         self._address = advertise_addr
-        self._ttl_s = ttl_s
+        self._ttl_s = self._lease_s = ttl_s
         self._held_ts = held_ts
         self._window: tuple[int, float | None] = (-1, None)
         """The window as it was seen last, and when it moved, by the monotonic clock."""
@@ -190,20 +197,32 @@ class OracleServer:
         raise AssertionError("abort has raised")
 
     async def _take(self, count: int) -> int:
+        """Return the last of so many timestamps; wait a little for a lease that no one else has."""
+        until_s = time.monotonic() + 2 * self._ttl_s
         while True:
             term = self._term
-            if term is None or not term.lease.is_held():
+            if term is not None and term.lease.is_held():
+                last_ts = term.allocator.take(count)
+                if last_ts is not None:
+                    return last_ts
+                try:
+                    await self._extend(term)
+                except _Deposed:
+                    if self._term is term:
+                        self._term = None
+                continue
+            is_led_by_another = self._leader_address not in ("", self._address)
+            if is_led_by_another or time.monotonic() > until_s:
                 raise Retryable(
                     f"{self._address} is not the oracle's leader", code=Code.ORACLE_MOVED
                 )
-            last_ts = term.allocator.take(count)
-            if last_ts is not None:
-                return last_ts
-            await self._extend(term)
+            await asyncio.sleep(_REGAIN_S)
 
     # Election.
 
     def _see_leader(self, address: str) -> None:
+        if address not in ("", self._address):
+            self._lease_s = self._ttl_s
         if address != self._leader_address:
             self._leader_address = address
             self._changed.set()
@@ -260,7 +279,7 @@ class OracleServer:
             raise
 
     def _create_leader_key(self) -> _Term | None:
-        lease = Lease(self._etcd, self._ttl_s)
+        lease = Lease(self._etcd, self._lease_s)
         won = False
         try:
             do = self._etcd.transactions
@@ -328,7 +347,15 @@ class OracleServer:
         finally:
             self._term = None
             log.info("%s no longer leads the oracle", self._address)
+            if term.lease.is_lost():
+                await asyncio.to_thread(self._ask_for_longer)
             await asyncio.to_thread(term.lease.close)
+
+    def _ask_for_longer(self) -> None:
+        """After a lost lease, ask for a longer one where no other Pump could lead meanwhile."""
+        with suppress(PenstockError):
+            if len(Registry(self._etcd).list(NodeKind.PUMP)) <= 1:
+                self._lease_s = min(2 * self._lease_s, _LEASE_GROWS_MAX * self._ttl_s)
 
     async def _extend(self, term: _Term) -> None:
         """Save a window further ahead, unless another task did while we waited for our turn."""

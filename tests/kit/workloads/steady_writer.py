@@ -34,6 +34,11 @@ def _write(client: PumpClient, thread: int, counts: list[int], stop: threading.E
         counts[thread] += 1
 
 
+def _stop_at_the_end(stop: threading.Event) -> None:
+    sys.stdin.read()
+    stop.set()
+
+
 def main(etcd_urls: str, threads: int) -> None:
     """Write until standard input ends."""
     stop, counts = threading.Event(), [0] * threads
@@ -46,7 +51,7 @@ def main(etcd_urls: str, threads: int) -> None:
         ]
         for each in running:
             each.start()
-        threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).start()
+        threading.Thread(target=_stop_at_the_end, args=(stop,), daemon=True).start()
         while not stop.is_set():
             time.sleep(1)
             sys.stdout.write(f"{sum(counts)}\n")
