@@ -138,7 +138,7 @@ class DdlFollower:
                 counts[LeftOut(DDLS, UPSTREAM_ONLY, subject)] = 1
                 run = None
             else:
-                run = to_run(run)
+                run = to_run(run, self._schemas.catalog)
         if run is None:
             return FollowedDdl(change, None, counts)
         routed = self._route(run)

@@ -7,7 +7,8 @@
     RENAME to another database  under names with their databases: the session's is not in the job
     RECOVER TABLE … BY JOB      refused: a job's number is another job's downstream
     anything else               as the binlog has it, where TiDB's own words are in comments, and
-                                with the collations that TiDB chose, where it was left to choose
+                                with the collations that TiDB chose, where it was left to choose;
+                                with names in the letter case of their tables
 
 A writer of ours records what is to run, so none of this is for its stream.
 """
@@ -19,8 +20,8 @@ import re
 from dataclasses import replace
 
 from penstock.codes import Code
-from penstock.ddl import SchemaChange
-from penstock.ddl.catalog import WITHOUT_EFFECT
+from penstock.ddl import SchemaChange, rename_tables
+from penstock.ddl.catalog import WITHOUT_EFFECT, Catalog
 from penstock.ddl.rewrite.explicit_collations import as_made
 from penstock.ddl.syntax.lexer import quote_path
 from penstock.errors import NeedsOperator
@@ -48,11 +49,15 @@ def as_sent(job: DdlJob, query: str) -> DdlJob:
     return replace(job, query=query)
 
 
-def to_run(change: SchemaChange) -> SchemaChange:
+def to_run(change: SchemaChange, catalog: Catalog) -> SchemaChange:
     """Return a change with the text that is right for it alone, wherever it runs.
 
-    What no text is right for raises NeedsOperator.
+    `catalog` has the tables after the change. What no text is right for raises NeedsOperator.
     """
+    return _in_letter_case(_alone(change), catalog)
+
+
+def _alone(change: SchemaChange) -> SchemaChange:
     job = change.job
     if job.type == DdlType.RECOVER_TABLE:
         if _BY_JOB.search(job.query):
@@ -93,6 +98,37 @@ def _with_collations(change: SchemaChange) -> SchemaChange:
             job.finished_ts, job.query,
         )  # fmt: skip
         return change
+
+
+def _in_letter_case(change: SchemaChange, catalog: Catalog) -> SchemaChange:
+    """Return a change whose text names tables as they were created.
+
+    A TiDB finds `T` by the name `t`, and a MariaDB or MySQL on Linux does not.
+    """
+    before = {
+        (schema.lower(), table.name.lower()): (schema, table.name)
+        for schema, table in (
+            *change.dropped,
+            *((schema, old) for schema, old, _ in change.altered),
+            *((schema, old) for schema, old, _, _ in change.renamed),
+        )
+    }
+    is_other = False
+
+    def named(schema: str, table: str) -> tuple[str, str]:
+        nonlocal is_other
+        found = before.get((schema.lower(), table.lower()))
+        if found is None:
+            of_schema, of_table = catalog.schema(schema), catalog.table(schema, table)
+            found = of_schema.name if of_schema else schema, of_table.name if of_table else table
+        is_other |= found != (schema, table)
+        return found
+
+    try:
+        text = rename_tables(change.job.query, change.job.schema_name or None, named)
+    except NeedsOperator:  # Not of our grammar: it runs as it was written.
+        return change
+    return _with(change, text) if is_other else change
 
 
 def _with(change: SchemaChange, query: str) -> SchemaChange:

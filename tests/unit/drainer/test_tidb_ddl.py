@@ -290,6 +290,25 @@ def test_collations_that_a_tidb_chose_are_not_left_to_the_downstream(
     assert Stream(history, 2).query(ddl) == wanted
 
 
+@pytest.mark.parametrize(
+    ("sql", "wanted"),
+    [
+        ("ALTER TABLE T ADD b INT", "ALTER TABLE `Shop`.`t` ADD b INT"),
+        ("ALTER TABLE sHOP.T ADD b INT", "ALTER TABLE `Shop`.`t` ADD b INT"),
+        ("CREATE TABLE U LIKE T", "CREATE TABLE `Shop`.`U` LIKE `Shop`.`t`"),
+        ("RENAME TABLE T TO Tt", "RENAME TABLE `Shop`.`t` TO `Shop`.`Tt`"),
+        ("CREATE INDEX k ON T (a)", "CREATE INDEX k ON `Shop`.`t` (a)"),
+        ("TRUNCATE TABLE T", "TRUNCATE TABLE `Shop`.`t`"),
+        ("ALTER TABLE t ADD b INT", "ALTER TABLE t ADD b INT"),
+    ],
+)
+def test_a_table_is_named_in_the_letter_case_in_which_it_was_created(
+    history: TidbHistory, sql: str, wanted: str
+) -> None:
+    ddl = history.run(sql)
+    assert Stream(history, 2).query(ddl) == wanted
+
+
 def test_a_text_that_cannot_be_read_runs_as_it_is_with_a_word_in_the_log(
     history: TidbHistory, caplog: pytest.LogCaptureFixture
 ) -> None:

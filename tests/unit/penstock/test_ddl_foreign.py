@@ -258,3 +258,38 @@ def test_a_period_is_known_to_later_statements() -> None:
         session.run("ALTER TABLE t ADD UNIQUE (id, q WITHOUT OVERLAPS)")
     session.run("ALTER TABLE t DROP PERIOD FOR p")
     assert session.table().own_period == ()
+
+
+@pytest.mark.parametrize(
+    ("sent", "mariadb", "mysql"),
+    [
+        ("ALTER TABLE t ALTER INDEX k INVISIBLE", "", "ALTER TABLE t ALTER INDEX k INVISIBLE"),
+        (
+            "ALTER TABLE t ALTER INDEX k INVISIBLE, ADD b INT",
+            "ALTER TABLE t ADD b INT",
+            "ALTER TABLE t ALTER INDEX k INVISIBLE, ADD b INT",
+        ),
+        (
+            "CREATE INDEX k ON t (a) INVISIBLE",
+            "CREATE INDEX k ON t (a)",
+            "CREATE INDEX k ON t (a) INVISIBLE",
+        ),
+        (
+            "ALTER TABLE t EXCHANGE PARTITION p WITH TABLE u WITHOUT VALIDATION",
+            "ALTER TABLE t EXCHANGE PARTITION p WITH TABLE u",
+            "ALTER TABLE t EXCHANGE PARTITION p WITH TABLE u WITHOUT VALIDATION",
+        ),
+        (
+            "CREATE GLOBAL TEMPORARY TABLE t (a INT) ON COMMIT DELETE ROWS",
+            "CREATE  TABLE t (a INT)",
+            "CREATE  TABLE t (a INT)",
+        ),
+    ],
+)
+def test_a_tidbs_statement_reaches_a_mariadb_and_a_mysql_in_words_that_they_read(
+    sent: str, mariadb: str, mysql: str
+) -> None:
+    assert spelled_for(Flavor.MARIADB, sent).sql == mariadb
+    assert spelled_for(Flavor.MYSQL, sent).sql == mysql
+    if "TEMPORARY" not in sent:
+        assert spelled_for(Flavor.TIDB, sent).sql == sent

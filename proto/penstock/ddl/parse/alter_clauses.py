@@ -273,7 +273,7 @@ def _alter(cur: Cursor) -> Operation:
         if not cur.take_any("VISIBLE", "INVISIBLE") and not cur.take("NOT", "IGNORED"):
             cur.expect("IGNORED")
         # Whether an optimizer may use an index is each server's own affair.
-        cur.drop_text(start)
+        cur.drop_from_mariadb(start)
         return Untracked(tuning=True)
     if cur.take_any("CHECK", "CONSTRAINT"):
         cur.name()
@@ -346,7 +346,7 @@ def _quiet(cur: Cursor) -> Operation | None:
         return Untracked()
     start = cur.token.start
     if cur.take("WITH", "VALIDATION") or cur.take("WITHOUT", "VALIDATION"):
-        cur.drop_text(start)
+        cur.drop_from_mariadb(start)
         return Untracked(tuning=True)
     if cur.is_word("DISCARD") or cur.is_word("IMPORT"):
         cur.refuse("tablespace operations", "rows would come or go without a binlog")

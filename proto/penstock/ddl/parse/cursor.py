@@ -266,6 +266,14 @@ class Cursor:
         """Leave out downstream what stands from `start` up to the cursor."""
         self.edits.append(Edit(start, self.last_end, ""))
 
+    def drop_from_mariadb(self, start: int) -> None:
+        """Leave out what stands from `start` up to the cursor, and what MariaDB cannot read.
+
+        A TiDB's statement runs as its binlog has it, so it has this text still.
+        """
+        self.drop_text(start)
+        self.foreign.append(ForeignEdit(Flavor.MARIADB, Edit(start, self.last_end, ""), ""))
+
     def lacks(self, flavor: Flavor, start: int, what: str, text: str = "") -> None:
         """Say what a server of that flavor cannot read, from `start` up to the cursor.
 

@@ -154,7 +154,7 @@ def index_options(cur: Cursor) -> None:
             cur.name()
             cur.drop_text(start)
         elif cur.take_any("VISIBLE", "INVISIBLE", "IGNORED") or cur.take("NOT", "IGNORED"):
-            cur.drop_text(start)
+            cur.drop_from_mariadb(start)
         elif cur.take_any("ENGINE_ATTRIBUTE", "SECONDARY_ENGINE_ATTRIBUTE", "CLUSTERING"):
             cur.take_sign("=")
             cur.next()

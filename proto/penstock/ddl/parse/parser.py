@@ -121,6 +121,10 @@ def _statement(cur: Cursor) -> Statement:
 def _create(cur: Cursor) -> Statement:
     start = cur.token.start
     replaces = cur.take("OR", "REPLACE")
+    temporary = cur.token.start
+    if cur.take("GLOBAL", "TEMPORARY"):
+        # A TiDB's: its rows last for one transaction, and have no binlog.
+        _lacks_everywhere(cur, temporary)
     if cur.take("TABLE"):
         return _create_table(cur, replaces, start)
     if cur.take_any("DATABASE", "SCHEMA"):
@@ -136,6 +140,12 @@ def _create(cur: Cursor) -> Statement:
     if (index := _create_index(cur, replaces, start)) is not None:
         return index
     return _create_view(cur, replaces=replaces, must_exist=False)
+
+
+def _lacks_everywhere(cur: Cursor, start: int) -> None:
+    """Leave out what no server but a TiDB reads, from `start` up to the cursor."""
+    cur.drop_from_mariadb(start)
+    cur.lacks(Flavor.MYSQL, start, "")
 
 
 def _schema_options(cur: Cursor) -> CharsetClause:
@@ -233,6 +243,10 @@ def _table_options(cur: Cursor) -> tuple[TableOptions, bool]:
             is_versioned = True
         elif (more := read_option(cur, options)) is not None:
             options = more
+        elif cur.is_word("ON", "COMMIT"):
+            begin = cur.token.start
+            cur.expect("ON", "COMMIT", "DELETE", "ROWS")
+            _lacks_everywhere(cur, begin)
         else:
             return options, is_versioned
         comma = cur.token.start

@@ -108,7 +108,7 @@ def _validation(cur: Cursor) -> None:
     start = cur.token.start
     if cur.take("WITH", "VALIDATION") or cur.take("WITHOUT", "VALIDATION"):
         # MariaDB did not know it for long; a downstream may well look at the rows.
-        cur.drop_text(start)
+        cur.drop_from_mariadb(start)
 
 
 def partition_by(cur: Cursor) -> PartitionBy:
