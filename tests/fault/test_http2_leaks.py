@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import socket
 import ssl
 import tracemalloc
 from collections import Counter
@@ -27,6 +28,7 @@ from penstock.http2.frames import END_STREAM, ErrorCode
 from penstock.http2.grpc_front import GrpcFront
 from penstock.http2.server_limits import ServerLimits
 from penstock.http2.unary import Reply, UnaryCall
+from penstock.node.http_status import Answer, HttpStatus
 from penstock.security.tls import Security, SecurityConfig, Tls
 from tests.kit.http2 import interop_service
 from tests.kit.http2.front_process import FrontProcess
@@ -177,10 +179,17 @@ def no_collector() -> Iterator[None]:
 
 def objects() -> Counter[str]:
     """Count what our modules and those of TLS have made."""
-    modules = ("penstock.http2.", "asyncio.sslproto", "ssl")
+    modules = ("penstock.http2.", "penstock.node.", "asyncio.sslproto", "asyncio.streams", "ssl")
     kinds = (type(each) for each in gc.get_objects())
     names = (f"{kind.__module__}.{kind.__qualname__}" for kind in kinds)
     return Counter(name for name in names if name.startswith(modules))
+
+
+def secured(pair: Pair) -> Security:
+    """Return a node's settings with this certificate."""
+    files = {"ssl_ca": pair.ca, "ssl_cert": pair.cert, "ssl_key": pair.key}
+    settings: dict[str, Any] = {name: str(path) for name, path in files.items()}
+    return Security(SecurityConfig(**settings))
 
 
 def many(left: Counter[str]) -> dict[str, int]:
@@ -313,20 +322,70 @@ def test_a_call_over_tls_leaves_nothing(name: str, tmp_path: Path) -> None:
         with RawPeer("127.0.0.1", tls, tls=trust) as peer:
             CALLS[name](peer)
 
-    settings: dict[str, Any] = {
-        name.removeprefix("security_"): text for name, text in pair.settings.items()
-    }
-    assert_nothing_stays(act, Security(SecurityConfig(**settings)))
+    assert_nothing_stays(act, secured(pair))
 
 
 @pytest.mark.parametrize("name", STRANGERS)
 def test_a_stranger_leaves_nothing(name: str, tmp_path: Path) -> None:
-    pair = Authority(tmp_path).issue("server")
-    settings: dict[str, Any] = {
-        name.removeprefix("security_"): text for name, text in pair.settings.items()
-    }
+    security = secured(Authority(tmp_path).issue("server"))
 
     def act(plain: int, tls: int) -> None:
         STRANGERS[name](tls)
 
-    assert_nothing_stays(act, Security(SecurityConfig(**settings)))
+    assert_nothing_stays(act, security)
+
+
+PAGE_REQUESTS = {
+    "answered": b"GET /hello HTTP/1.1\r\n\r\n",
+    "refused": b"GET /nothing HTTP/1.1\r\n\r\n",
+    "broken": b"GET /broken HTTP/1.1\r\n\r\n",
+    "cut": b"GET /hel",
+    "silent": b"",
+    "no request": b"what is this\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("is_tls", [False, True])
+@pytest.mark.parametrize("name", PAGE_REQUESTS)
+def test_a_request_to_a_page_leaves_nothing(name: str, is_tls: bool, tmp_path: Path) -> None:
+    security = secured(Authority(tmp_path).issue("server"))
+    trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trust.check_hostname, trust.verify_mode = False, ssl.CERT_NONE
+
+    async def hello(names: Any) -> Answer:
+        return Answer("hello")
+
+    async def broken(names: Any) -> Answer:
+        raise RuntimeError("a defect")
+
+    def ask(port: int) -> None:
+        connection = socket.create_connection(("127.0.0.1", port), timeout=20)
+        # These two do not even begin with TLS.
+        if is_tls and name not in ("silent", "no request"):
+            connection = trust.wrap_socket(connection)
+        with connection:
+            if PAGE_REQUESTS[name]:
+                connection.sendall(PAGE_REQUESTS[name])
+            if name not in ("cut", "silent"):
+                with contextlib.suppress(ConnectionError):
+                    connection.recv(4096)
+
+    async def run() -> None:
+        pages = HttpStatus("a node")
+        pages.add("GET", "/hello", hello, "greets")
+        pages.add("GET", "/broken", broken, "is broken")
+        host = "0.0.0.0" if is_tls else "127.0.0.1"
+        await pages.start(f"{host}:0", 0, security)
+        port = int(pages.url.rpartition(":")[2].strip("/"))
+        taken = []
+        for times in (2, TIMES):
+            for _ in range(times):
+                await asyncio.to_thread(ask, port)
+            await until(lambda: not pages._open and len(asyncio.all_tasks()) == 1)
+            for _ in range(10):
+                await asyncio.sleep(0)
+            taken.append(objects())
+        assert many(taken[1] - taken[0]) == {}
+        await pages.close()
+
+    asyncio.run(run())

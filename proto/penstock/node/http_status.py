@@ -201,7 +201,7 @@ class HttpStatus:
         self._open.add(writer)
         try:
             if self._context is not None:
-                await writer.start_tls(self._context, ssl_handshake_timeout=_HANDSHAKE_S)
+                await _start_tls(writer, self._context)
             method, answer = await self._answered(reader, writer)
             writer.write(_bytes_of(answer, with_body=method != "HEAD"))
             async with asyncio.timeout(self._request_s):
@@ -242,6 +242,16 @@ class HttpStatus:
         except Exception:
             log.exception("a status page has a defect")
             return method, Answer("a defect; see the log\n", status=_DEFECT)
+
+
+async def _start_tls(writer: asyncio.StreamWriter, context: ssl.SSLContext) -> None:
+    protocol = writer.transport.get_protocol()
+    try:
+        await writer.start_tls(context, ssl_handshake_timeout=_HANDSHAKE_S)
+    except BaseException:
+        # After a failed handshake asyncio does not say so, and they would refer to each other.
+        protocol.connection_lost(None)
+        raise
 
 
 def _refusal(method: str, error: PenstockError) -> Answer:
