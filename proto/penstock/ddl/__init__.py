@@ -36,9 +36,10 @@ Where servers differ: a character set without a collation means the one in `char
 the statement; a TIMESTAMP needs no default; "…" is a string; literals of TIMESTAMP are in the time
 zone of the statement's session (`DdlContext`), UTC without one. Older rows of a column that is
 added with an expression as default have the value that a MySQL or MariaDB downstream computes. A
-column added with DEFAULT CURRENT_TIMESTAMP reads, in older rows, as the time of the job's
-`finished_ts`: a downstream has to run the statement at that time (`SET TIMESTAMP`). MariaDB keeps
-JSON as text and lets CONVERT TO change its character set; MySQL and the catalog do not.
+column added with DEFAULT CURRENT_TIMESTAMP reads, in older rows, as the moment of that session, or
+else of the job's `finished_ts`: a downstream has to run the statement at that time (`SET
+TIMESTAMP`). MariaDB keeps JSON as text and lets CONVERT TO change its character set; MySQL and the
+catalog do not.
 """
 
 from penstock.ddl.catalog import Catalog, SchemaChange

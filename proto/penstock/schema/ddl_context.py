@@ -37,7 +37,8 @@ _MODES = (
 )  # fmt: skip
 """By their bits, which MySQL, MariaDB and TiDB share up to the 32nd."""
 
-_OFFSET = re.compile(r"([+-])(\d{1,2}):(\d{2})")
+_OFFSET = re.compile(r"([+-])(\d{1,}):(\d{2})")
+_OFFSET_MAX = timedelta(hours=14)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -99,7 +100,8 @@ def zone_named(name: str) -> tzinfo | None:
     match = _OFFSET.fullmatch(name)
     if match is not None:
         offset = timedelta(hours=int(match[2]), minutes=int(match[3]))
-        return timezone(-offset if match[1] == "-" else offset)
+        is_one = offset <= _OFFSET_MAX
+        return timezone(-offset if match[1] == "-" else offset) if is_one else None
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):

@@ -24,6 +24,7 @@ from penstock.ddl.syntax.statements import (
 from penstock.ddl.syntax.statements import Statement as Parsed
 from penstock.errors import NeedsOperator
 from penstock.filters import Rules
+from penstock.schema.ddl_context import DdlContext
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import Origin
 from pumpclient.client import PumpClient
@@ -45,6 +46,7 @@ from pumpclient.mysql.translate.statements.ddl_pieces import (
 from pumpclient.mysql.translate.statements.failed_statements import left_by_failed
 from pumpclient.mysql.translate.statements.online import Kept, OnlineDdl
 from pumpclient.mysql.translate.statements.server_objects import is_routine, skip_reason
+from pumpclient.mysql.translate.statements.session_context import context_of
 from pumpclient.mysql.translate.statements.statement_text import (
     phase_to_skip,
     plain_text,
@@ -205,7 +207,7 @@ class Statements:
             if piece is None:
                 continue
             try:
-                done += self._executed(piece, own)
+                done += self._executed(piece, own, statement)
             except NeedsOperator as error:
                 broken = NeedsOperator(
                     f"{piece.sql}: {error.problem}", hint=error.hint, code=error.code
@@ -214,23 +216,29 @@ class Statements:
                 raise _refused(statement, broken, names) from error
         return done
 
-    def _executed(self, piece: Piece, origin: Origin) -> bool:
+    def _executed(self, piece: Piece, origin: Origin, statement: Statement) -> bool:
         last = self._client.last_ddl_origin(origin.source)
         if last is not None and origin.place <= last.place:
             return False
         statements = parse(piece.sql)[1]
-        if not all(self._means_itself(piece, statement) for statement in statements):
+        if not all(self._means_itself(piece, each) for each in statements):
             return False
-        for statement in statements:
-            if isinstance(statement, (CreateTable, CreateLike, CreateView)):
-                self._ensure_schema(statement.ref.schema, piece)
+        for each in statements:
+            if isinstance(each, (CreateTable, CreateLike, CreateView)):
+                self._ensure_schema(each.ref.schema, piece)
         if not self._are_wanted(piece, statements):
             return False
+        context = context_of(
+            statement.query.variables(),
+            statement.dialect,
+            statement.timestamp_s,
+            lambda: self._tables.server_defaults,
+        )
         try:
-            if not self._passes(piece):
+            if not self._passes(piece, context):
                 log.info("event rules leave out %s", piece.sql)
                 return False
-            return bool(self._client.execute_ddl(piece.sql, origin=origin))
+            return bool(self._client.execute_ddl(piece.sql, origin=origin, context=context))
         except NeedsOperator:
             # The source of another merged table may have been faster by a moment.
             if self._are_wanted(piece, statements):
@@ -279,13 +287,13 @@ class Statements:
             log.info("%s: nothing to do, several tables are merged here: %s", name, piece.sql)
         return wanted
 
-    def _passes(self, piece: Piece) -> bool:
+    def _passes(self, piece: Piece, context: DdlContext) -> bool:
         """Ask the rules by kind of statement, under the server's names."""
         catalog = self._client.session.schemas.catalog().copy()
         ids = itertools.count(1 << 62)
         return all(
             self._rules.of_ddl(catalog.apply(job), piece.tables)
-            for job in plan_ddl(piece.sql, None, catalog, lambda: next(ids))
+            for job in plan_ddl(piece.sql, None, catalog, lambda: next(ids), context)
         )
 
 

@@ -19,11 +19,13 @@ from penstock.ddl.syntax.lexer import quote_name, quote_path
 from penstock.errors import NeedsOperator
 from penstock.filters import Rules
 from penstock.filters.rules import RowPolicy
+from penstock.schema.time_zones import SHOWN_SQL, zone_shown
 from pumpclient.client import PumpClient
 from pumpclient.mysql.load.tables import TABLE_TYPES
 from pumpclient.mysql.protocol.address import Connection, ServerAddress, rows
 from pumpclient.mysql.rows.table_map import TableMap
 from pumpclient.mysql.translate.statements.online import OnlineDdl
+from pumpclient.mysql.translate.statements.session_context import GLOBALS, ServerDefaults
 from pumpclient.mysql.translate.statements.statement_text import built_into, dialect_of
 from pumpclient.mysql.translate.transcoding.sequences import SequenceRows, Sequences
 from pumpclient.mysql.translate.transcoding.transcode import Transcoder, ignored
@@ -136,6 +138,12 @@ class Tables:
             (row,) = rows(connection, "SELECT @@lower_case_table_names AS folds")
         return not row["folds"]
 
+    @cached_property
+    def server_defaults(self) -> ServerDefaults:
+        """What the server has for all of its sessions, as of the first DDL that asks."""
+        with self._address.session() as connection:
+            return server_defaults(connection)
+
     def define(self, schema: str, name: str) -> None:
         """Create a table here as the server has it now, under its target's name."""
         with self._address.session() as connection:
@@ -199,6 +207,23 @@ def _server_names(connection: Connection, *kinds: str) -> list[tuple[str, str]]:
     return [(str(row["s"]), str(row["t"])) for row in found]
 
 
+def server_defaults(connection: Connection) -> ServerDefaults:
+    """Return what a server has for all of its sessions; leaves `connection` in its SYSTEM zone."""
+    names = ", ".join(f"'{name}'" for name in GLOBALS)
+    found = rows(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})")
+    ((likely,),) = (row.values() for row in rows(connection, "SELECT @@system_time_zone"))
+    with connection.cursor() as cursor:
+        cursor.execute("SET time_zone = 'SYSTEM'")
+        cursor.execute(SHOWN_SQL)
+        shown = cursor.fetchone()
+    assert shown is not None, "a SELECT without a table has one row"
+    zone = zone_shown(shown, str(likely))
+    if zone is None:
+        log.warning("the server's SYSTEM time zone %s is none that is known here", likely)
+    variables = {str(row["variable_name"]): str(row["value"]) for row in found}
+    return ServerDefaults(zone, variables)
+
+
 def show_create(connection: Connection, table: tuple[str, str]) -> str:
     """Return what SHOW CREATE TABLE says, or SHOW CREATE SEQUENCE; empty for a view."""
     (row,) = rows(connection, f"SHOW CREATE TABLE {quote_path(*table)}")
@@ -221,6 +246,9 @@ def define_table(
     no such table, or when its statement cannot be read.
     """
     schema, name = source
+    # Defaults of TIMESTAMP columns are shown in the session's zone, and read here as UTC.
+    with connection.cursor() as cursor:
+        cursor.execute("SET SESSION time_zone = '+00:00', sql_mode = '', sql_quote_show_create = 1")
     sql = show_create(connection, source)
     if not sql:
         raise NeedsOperator(

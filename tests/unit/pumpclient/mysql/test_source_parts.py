@@ -16,6 +16,7 @@ from penstock.filters.settings import RouteRule
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import Origin
 from pumpclient.mysql.events.frame import Checksum, EventType, Header, make_event
+from pumpclient.mysql.events.statements import Query
 from pumpclient.mysql.gtid import MariadbGtid, MariadbGtidSet
 from pumpclient.mysql.journal import Journal, OpenGroup
 from pumpclient.mysql.relay.layout import Location
@@ -24,7 +25,10 @@ from pumpclient.mysql.source.ddl.execution import Statements
 from pumpclient.mysql.source.first_checkpoint import moment_s
 from pumpclient.mysql.source.state.checkpoint import Checkpoint
 from pumpclient.mysql.source.sync.known_transactions import KnownTransactions
+from pumpclient.mysql.translate.outputs import Statement
 from pumpclient.mysql.translate.statements.ddl_pieces import Piece
+from pumpclient.mysql.translate.statements.session_context import ServerDefaults
+from pumpclient.mysql.translate.statements.statement_text import dialect_of
 from tests.kit.mysql.encoding import begin_mariadb, encode
 from tests.unit.penstock.ddl_session import DdlSession
 
@@ -200,11 +204,13 @@ def test_a_database_that_another_merged_source_creates_meanwhile_is_not_created_
     client: Any = SimpleNamespace(
         session=SimpleNamespace(schemas=schemas), last_ddl_origin=lambda source: None
     )
-    outside: Any = None
+    outside: Any = SimpleNamespace(server_defaults=ServerDefaults())
     statements = Statements(client, rules, None, outside, tables=outside, merges=True)
     sql = "CREATE DATABASE shop"
     piece = Piece(sql, (("shop_1", ""),), sql)
-    statement: Any = SimpleNamespace(end=Location.parse("a|000001.000001:4"))
+    place = Location.parse("a|000001.000001:4")
+    dialect = dialect_of("10.11.6-MariaDB")
+    statement = Statement(Query(b"", sql.encode()), dialect, place, place, "", 1_700_000_000)
     assert (
         statements.execute(statement, [piece], Origin(source="db-1", epoch=1, file=1, position=4))
         == 0
