@@ -44,13 +44,14 @@ class Override:
     ended_ts: int = 0
 
     def planned(self, job: DdlJob, catalog: Catalog) -> DdlJob:
-        """Return the job of the statement that runs in the place of `job`'s.
+        """Return the job of the statement that runs in the place of `job`'s, in the same session.
 
         `catalog` is what the downstream has; NeedsOperator when the statement does not fit it.
         """
         assert self.sql is not None
         fresh: Iterator[int] = chain([job.id], count(-1, -1))
-        jobs = plan_ddl(self.sql, job.schema_name or None, catalog, lambda: next(fresh))
+        default = job.schema_name or None
+        jobs = plan_ddl(self.sql, default, catalog, lambda: next(fresh), job.context)
         if len(jobs) != 1:
             raise NeedsOperator(
                 f"the statement in place of the DDL at {self.commit_ts} comes to {len(jobs)} DDLs",

@@ -1292,9 +1292,10 @@ class Code(Enum):
     )
     SINK_DDL_MOMENT = (
         7008,
-        "A new column is filled with a moment that cannot be repeated downstream.",
+        "A DDL's values depend on a moment or a session that the downstream cannot be given.",
         _DRAINER_STOPS,
-        "Add the column downstream by hand as the hint says, then track the DDL.",
+        "The DDL has not run downstream. Make the downstream able to, or do what the DDL does by"
+        " hand, as the hint says; then track the DDL.",
     )
     SINK_DDL_DOUBT = (
         7009,

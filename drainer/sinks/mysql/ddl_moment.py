@@ -1,21 +1,28 @@
-"""DDL moment: the time at which a DDL runs downstream, so that it fills old rows as upstream did.
+"""DDL moment: the time and the zone in which a DDL runs downstream, as upstream had them.
 
-`ADD COLUMN … DEFAULT CURRENT_TIMESTAMP` gives older rows one moment. A writer of ours takes that of
-the DDL's commit_ts. A TiDB takes its own clock's, and keeps it as the column's origin default: as a
-text in UTC for a TIMESTAMP, in the server's zone for a DATETIME. Sessions here are at +00:00, so in
-both cases the text, taken as UTC, is the moment under which the same text comes out.
+`ADD COLUMN … DEFAULT CURRENT_TIMESTAMP` gives older rows one moment. Of a MySQL or a MariaDB it is
+in the job's context, with the zone. A writer of ours takes that of the DDL's commit_ts, in UTC. A
+TiDB takes its own clock's, and keeps it as the column's origin default: as a text in UTC for a
+TIMESTAMP, in the session's zone for a DATETIME. It keeps the zone only where it rewrites rows; else
+the texts say what it was: two of them are of one moment, and a TIMESTAMP's literal default is kept
+in UTC, but written in the zone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING
 
 from penstock.codes import Code
 from penstock.ddl import adopted
+from penstock.ddl.parse.parser import parse
+from penstock.ddl.rewrite.explicit_timestamps import defined_columns
+from penstock.ddl.syntax.statements import ValueKind
 from penstock.ddl.tables.default_values import is_now
 from penstock.errors import NeedsOperator
+from penstock.schema.ddl_context import offset_text, zone_named
+from penstock.schema.model import MysqlType
 from penstock.ts import physical_ms
 
 if TYPE_CHECKING:
@@ -23,27 +30,84 @@ if TYPE_CHECKING:
     from penstock.schema.model import ColumnInfo, TableInfo
 
 _FORMS = ("%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M:%S.%f", "%Y-%m-%d")
+_UTC = "+00:00"
+_QUARTER_S = 900
+"""Zones of today are whole quarters of an hour from UTC."""
 
 
-def moment_s(change: SchemaChange) -> float:
-    """Return the moment for a DDL, in seconds since 1970.
+def moment_of(change: SchemaChange) -> tuple[float, str]:
+    """Return the moment for a DDL, in seconds since 1970, and its time zone.
 
-    Two columns that no one moment fills as they were raise NeedsOperator.
+    Columns that no one moment and zone fill as they were raise NeedsOperator.
     """
+    context = change.job.context
+    zone = None if context is None else context.time_zone
+    if context is not None and context.moment_us is not None:
+        return context.moment_us / 1_000_000, zone or _UTC
     moment = physical_ms(change.job.finished_ts) / 1000
     filled = list(_filled_with_now(change))
-    others = [text for column, text in filled if _shown(moment, column, text) != text]
-    if not others:
-        return moment
-    moment = _parsed(others[0])
-    if any(_shown(moment, column, text) != text for column, text in filled):
-        raise NeedsOperator(
-            f"columns of {change.job.query!r} got different moments upstream",
-            hint="add them downstream one by one, each after SET TIMESTAMP to the moment that"
-            " older rows have upstream, then track this DDL",
-            code=Code.SINK_DDL_MOMENT,
-        )
-    return moment
+    if zone is None:
+        if _all_shown(moment, UTC, filled):
+            found = {_UTC} if filled else set()
+        else:
+            moment, found = _solved(filled)
+        found |= _written_in(change)
+        if len(found) > 1 or not all(zone_named(each) for each in found):
+            raise _mixed(change)
+        zone = next(iter(found), _UTC)
+    known = zone_named(zone)
+    if filled and known is not None and not _all_shown(moment, known, filled):
+        column, text = filled[0]
+        moment = _parsed(text, UTC if column.tp is MysqlType.TIMESTAMP else known)
+    if filled and (known is None or not _all_shown(moment, known, filled)):
+        raise _mixed(change)
+    return moment, zone
+
+
+def _mixed(change: SchemaChange) -> NeedsOperator:
+    return NeedsOperator(
+        f"columns of {change.job.query!r} got values of different moments or time zones upstream",
+        hint="add them downstream one by one, each after SET TIMESTAMP to the moment that older"
+        " rows have upstream, then track this DDL",
+        code=Code.SINK_DDL_MOMENT,
+    )
+
+
+def _solved(filled: list[tuple[ColumnInfo, str]]) -> tuple[float, set[str]]:
+    """Return the moment that filled columns, and the zones that their texts show."""
+    in_utc = [_parsed(text, UTC) for c, text in filled if c.tp is MysqlType.TIMESTAMP]
+    local = [_parsed(text, UTC) for c, text in filled if c.tp is not MysqlType.TIMESTAMP]
+    if not in_utc or not local:
+        return (in_utc or local)[0], set()
+    return in_utc[0], {_zone_between(local[0], in_utc[0])}
+
+
+def _zone_between(local_s: float, utc_s: float) -> str:
+    return offset_text(round((local_s - utc_s) / _QUARTER_S) * _QUARTER_S)
+
+
+def _written_in(change: SchemaChange) -> set[str]:
+    """Return the zones that literal defaults of a TiDB's TIMESTAMP columns were written in."""
+    table = change.job.table
+    if table is None or change.job.start_ts == 0:
+        return set()
+    try:
+        columns = [c for each in parse(change.job.query)[1] for c in defined_columns(each)]
+    except NeedsOperator:
+        return set()
+    found = set()
+    for column in columns:
+        default, known = column.default, table.column(column.name)
+        is_literal = default is not None and default.kind is ValueKind.TEXT
+        if column.type.name != "TIMESTAMP" or not is_literal or known is None:
+            continue
+        assert default is not None
+        try:
+            stored = _parsed(known.default or "", UTC)
+            found.add(_zone_between(_parsed(default.text, UTC), stored))
+        except NeedsOperator:
+            continue  # Zeros are no moment, and the same in each zone.
+    return found
 
 
 def _filled_with_now(change: SchemaChange) -> Iterator[tuple[ColumnInfo, str]]:
@@ -57,16 +121,25 @@ def _filled_with_now(change: SchemaChange) -> Iterator[tuple[ColumnInfo, str]]:
                 yield column, text
 
 
-def _shown(moment: float, column: ColumnInfo, text: str) -> str:
+def _all_shown(moment: float, zone: tzinfo, filled: list[tuple[ColumnInfo, str]]) -> bool:
+    """Return whether a moment in a zone is what all these columns were filled with."""
+    return all(
+        _shown(moment, UTC if c.tp is MysqlType.TIMESTAMP else zone, c, text) == text
+        for c, text in filled
+    )
+
+
+def _shown(moment: float, zone: tzinfo, column: ColumnInfo, text: str) -> str:
     """Return what a moment would be in a column, in the form of `text`."""
-    shown = datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+    at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=moment)
+    shown = at.astimezone(zone).strftime("%Y-%m-%d %H:%M:%S.%f")
     return shown[: len(text)] if column.decimal > 0 else shown[:19]
 
 
-def _parsed(text: str) -> float:
+def _parsed(text: str, zone: tzinfo) -> float:
     for form in _FORMS:
         try:
-            return datetime.strptime(text, form).replace(tzinfo=UTC).timestamp()
+            return datetime.strptime(text, form).replace(tzinfo=zone).timestamp()
         except ValueError:
             continue
     raise NeedsOperator(

@@ -31,18 +31,15 @@ from drainer.sinks.checkpoint import (
 )
 from drainer.sinks.mysql import tidb
 from drainer.sinks.mysql.collations import Collations
-from drainer.sinks.mysql.ddl_moment import moment_s
 from drainer.sinks.mysql.ddl_progress import ALREADY_CODES, DdlProgress, ensure_repeatable, progress
+from drainer.sinks.mysql.ddl_session import as_upstream
 from drainer.sinks.mysql.grants import check_grants
 from drainer.sinks.mysql.session import (
     Connection,
     MysqlSession,
     code_of,
-    ddl_sql_mode,
     one,
-    rows_sql_mode,
     run,
-    set_variable,
     unhurried,
 )
 from drainer.sinks.mysql.side_connections import (
@@ -412,14 +409,10 @@ class MysqlSink:
             )
         if job.schema_name and job.type not in (DdlType.CREATE_SCHEMA, DdlType.DROP_SCHEMA):
             connection.select_db(job.schema_name)
-        set_variable(connection, "sql_mode", ddl_sql_mode(self._target))
-        # The upstream's moment, so that DEFAULT CURRENT_TIMESTAMP fills old rows alike everywhere.
-        connection.query(f"SET TIMESTAMP = {moment_s(change):.6f}")
         if query:
-            with unhurried(connection):
-                connection.query(query)
-        connection.query("SET TIMESTAMP = DEFAULT")
-        set_variable(connection, "sql_mode", rows_sql_mode(self._target))
+            session = as_upstream(connection, change, query, self._target)
+            with session as text, unhurried(connection):
+                connection.query(text)
 
     def _query_of(self, connection: Connection, change: SchemaChange) -> str:
         """Return a job's statement as the downstream is to run it; empty when that is nothing."""

@@ -1,0 +1,246 @@
+"""DDL session: a DDL runs downstream in the session that it had upstream, and leaves none of it.
+
+    moment, time_zone             as upstream had them (`ddl_moment`)
+    sql_mode                      upstream's, without the modes that only say how a text is read:
+                                  jobs have their texts as they read without any
+    variables of the context      as upstream had them
+    explicit_defaults_for_timestamp, check_constraint_checks, innodb_strict_mode, …
+                                  so that a statement which upstream took is taken here, too, and
+                                  means what it says (`_ALWAYS`)
+
+A job without a context is a writer's of ours, or of an older source: its session is in UTC, and has
+the mode that the operator chose for this downstream, or `DDL_SQL_MODE`.
+
+What the downstream has no variable for, or refuses to set, is refused before the statement runs, if
+the statement could depend on it. What the operator sets in `params` is the operator's. Each
+variable is put back after the statement; after an error the connection is not used any more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pymysql
+
+from drainer.sinks.mysql.ddl_moment import moment_of
+from drainer.sinks.mysql.session import Connection, code_of, ddl_sql_mode, many, one, passes
+from penstock.codes import Code
+from penstock.ddl import adopted
+from penstock.ddl.charsets import charset_of_collation
+from penstock.ddl.rewrite.collation_substitutes import aliases
+from penstock.ddl.rewrite.explicit_timestamps import explicit_timestamps
+from penstock.errors import NeedsOperator
+from penstock.schema.ddl_context import CUTS, ROUNDS, DdlContext
+from penstock.schema.model import MysqlType
+from penstock.schema.time_zones import SHOWN_SQL, shows
+
+if TYPE_CHECKING:
+    from drainer.sinks.mysql.url import MysqlTarget
+    from penstock.ddl import SchemaChange
+
+_OF_TEXTS = frozenset({
+    "ANSI", "ANSI_QUOTES", "DB2", "MAXDB", "MSSQL", "MYSQL323", "MYSQL40", "NO_AUTO_CREATE_USER",
+    "NO_BACKSLASH_ESCAPES", "NO_FIELD_OPTIONS", "NO_KEY_OPTIONS", "NO_TABLE_OPTIONS",
+    "ONLY_FULL_GROUP_BY", "ORACLE", "PIPES_AS_CONCAT", "POSTGRESQL", "REAL_AS_FLOAT",
+    "SIMULTANEOUS_ASSIGNMENT", "TRADITIONAL",
+})  # fmt: skip
+"""Modes that a job's text no longer depends on, or that no DDL depends on."""
+
+_ALWAYS = {
+    "check_constraint_checks": "OFF",
+    "explicit_defaults_for_timestamp": "ON",
+    "innodb_strict_mode": "OFF",
+    "sql_require_primary_key": "OFF",
+}
+"""Set where the downstream has them and lets us: they refuse, or add to a text."""
+
+_USUAL = {"auto_increment_increment": "1", "auto_increment_offset": "1", "lc_time_names": "0"}
+
+_CONCERNS = {
+    "auto_increment_increment": ("1", r"\bAUTO_INCREMENT\b"),
+    "auto_increment_offset": ("1", r"\bAUTO_INCREMENT\b"),
+    "default_collation_for_utf8mb4": ("utf8mb4_0900_ai_ci", r"_UTF8MB4|\bUTF8MB4\s*\)"),
+    "default_week_format": ("0", r"\bWEEK\b"),
+    "div_precision_increment": ("4", r"/"),
+    "lc_time_names": ("0", r"\b(DATE_FORMAT|TIME_FORMAT|DAYNAME|MONTHNAME|STR_TO_DATE|FORMAT)\b"),
+}
+"""For each variable what it is on a server that lacks it, and which statements depend on it."""
+
+_EXPLICIT = "explicit_defaults_for_timestamp"
+_ENGLISH = ("lc_time_names", "0", "en_US")
+_TEMPORAL = (MysqlType.DATETIME, MysqlType.TIMESTAMP, MysqlType.DURATION)
+_UNKNOWN_ZONE = 1298
+_ZERO_DATE_CAST = "ZERO_DATE_TIME_CAST"
+
+
+@contextmanager
+def as_upstream(
+    connection: Connection, change: SchemaChange, query: str, target: MysqlTarget
+) -> Iterator[str]:
+    """Run what is within as upstream ran a job; raise `NeedsOperator` before for what cannot be.
+
+    `query` is the job's statement for this server; what is yielded is the text to run.
+    """
+    moment_s, zone = moment_of(change)
+    session = _Session(connection, change, query, dict(target.params))
+    session.set_modes(ddl_sql_mode(target))
+    session.set_zone(zone)
+    context = change.job.context or DdlContext()
+    for name, value in (_USUAL | dict(context.variables) | _ALWAYS).items():
+        session.set(name, value)
+    connection.query(f"SET TIMESTAMP = {moment_s:.6f}")
+    yield query if session.is_explicit else _written_out(query)
+    connection.query("SET TIMESTAMP = DEFAULT")
+    session.put_back()
+
+
+def _written_out(query: str) -> str:
+    try:
+        return explicit_timestamps(query)
+    except NeedsOperator:
+        return query  # Not of our grammar: an operator's own.
+
+
+class _Session:
+    """A session's variables, as they were and as one DDL has them."""
+
+    def __init__(
+        self, connection: Connection, change: SchemaChange, query: str, own: Mapping[str, str]
+    ) -> None:
+        """`own` are variables that the operator has set."""
+        self._connection = connection
+        self._change = change
+        self._query = query
+        self._own = own
+        names = {*_USUAL, *_ALWAYS, *_CONCERNS, "collation_connection", "old_mode", "sql_mode",
+                 "time_zone"}  # fmt: skip
+        listed = ", ".join(f"'{name}'" for name in sorted(names))
+        found = many(connection, f"SHOW SESSION VARIABLES WHERE Variable_name IN ({listed})")
+        self._before = {str(name): str(value) for name, value in found}
+        self._changed: set[str] = set()
+
+    def put_back(self) -> None:
+        """Set all that was changed to what it was."""
+        values = (f"{name} = {self._literal(self._before[name])}" for name in sorted(self._changed))
+        if self._changed:
+            self._connection.query(f"SET SESSION {', '.join(values)}")
+
+    @property
+    def is_explicit(self) -> bool:
+        """True where a TIMESTAMP column is what its definition says."""
+        return _EXPLICIT in self._changed or self._before.get(_EXPLICIT, "ON") == "ON"
+
+    def set(self, name: str, value: str) -> None:
+        """Set one variable, or raise `NeedsOperator` if the statement could depend on it."""
+        there = self._before.get(name)
+        if name in self._own or there == value or (name, value, there) == _ENGLISH:
+            return
+        if name == "old_mode":
+            self._set_old_mode(value)
+        elif name == "collation_connection":
+            self._set_collation(value)
+        elif (error := self._tried(name, value)) and name in _CONCERNS:
+            usual, dependent = _CONCERNS[name]
+            is_usual = there is None and value == usual
+            if not is_usual and re.search(dependent, self._query, re.IGNORECASE):
+                raise self._unable(f"{name} = {value}", error)
+
+    def set_modes(self, own: str) -> None:
+        """Set sql_mode to upstream's, or to `own` where that is not known."""
+        context = self._change.job.context
+        if context is None or context.sql_mode is None:
+            if error := self._tried("sql_mode", own):
+                raise error
+            return
+        wanted = context.sql_mode - _OF_TEXTS
+        if "mariadb" not in str(self._connection.get_server_info()).lower():
+            wanted = wanted - {ROUNDS} if ROUNDS in wanted else wanted | {CUTS}
+        if self._tried("sql_mode", ",".join(sorted(wanted))) is None:
+            return
+        lacking = {mode for mode in wanted if self._tried("sql_mode", mode) is not None}
+        for mode in sorted(lacking):
+            if self._depends_on(mode):
+                raise self._unable(f"sql_mode = {mode}", "it has no such mode")
+        if error := self._tried("sql_mode", ",".join(sorted(wanted - lacking))):
+            raise error
+
+    def set_zone(self, zone: str) -> None:
+        """Set time_zone, to SYSTEM where the server has no such zone by name and is in it."""
+        error = self._tried("time_zone", zone)
+        if error is not None and code_of(error) == _UNKNOWN_ZONE:
+            self._connection.query("SET SESSION time_zone = 'SYSTEM'")
+            self._changed.add("time_zone")
+            if shows(one(self._connection, SHOWN_SQL), zone):
+                return
+        if error is not None:
+            raise NeedsOperator(
+                f"the statement ran in time zone {zone} upstream, which the downstream does not"
+                f" have: {error}",
+                hint="load the downstream's time zone tables (mysql_tzinfo_to_sql, or"
+                " mariadb-tzinfo-to-sql)",
+                code=Code.SINK_DDL_MOMENT,
+            )
+
+    # --- details ---------------------------------------------------------------------------
+
+    def _literal(self, value: str) -> str:
+        return value if value.isdecimal() else str(self._connection.escape(value))
+
+    def _tried(self, name: str, value: str) -> Exception | None:
+        """Set a variable; return why it cannot be set."""
+        if name not in self._before:
+            return KeyError("it has no such variable")
+        try:
+            self._connection.query(f"SET SESSION {name} = {self._literal(value)}")
+        except pymysql.err.MySQLError as error:
+            if passes(error):
+                raise
+            return error
+        self._changed.add(name)
+        return None
+
+    def _set_collation(self, value: str) -> None:
+        """Set collation_connection; its charset is what counts, and the collation hardly ever."""
+        charset = charset_of_collation(value)
+        options = (value, *aliases(value), f"{charset}_general_ci", f"{charset}_bin")
+        if any(self._tried("collation_connection", each) is None for each in options):
+            return
+        if not self._query.isascii():
+            raise self._unable(f"collation_connection = {value}", "it has none of that charset")
+
+    def _set_old_mode(self, value: str) -> None:
+        """Set MariaDB's old_mode; a server that lacks it, or a value of it, has the usual one."""
+        cast = _ZERO_DATE_CAST if _ZERO_DATE_CAST in value else ""
+        if not self._tried("old_mode", value) or not self._tried("old_mode", cast) or not cast:
+            return
+        if any(is_from is MysqlType.DURATION for is_from, _ in _converted(self._change)):
+            raise self._unable(f"old_mode = {cast}", "it has no such mode")
+
+    def _depends_on(self, mode: str) -> bool:
+        """Return whether the change could differ on a server that lacks a mode."""
+        if mode in (CUTS, ROUNDS):
+            return any(to in _TEMPORAL for _, to in _converted(self._change))
+        if mode == "EMPTY_STRING_IS_NULL":
+            return re.search(r"''|\"\"", self._query) is not None
+        return mode != "IGNORE_BAD_TABLE_OPTIONS"
+
+    def _unable(self, setting: str, why: object) -> NeedsOperator:
+        return NeedsOperator(
+            f"the statement ran with {setting} upstream, which the downstream cannot do ({why}):"
+            f" {self._change.job.query}",
+            hint="run a statement downstream that gives the same values without it",
+            code=Code.SINK_DDL_MOMENT,
+        )
+
+
+def _converted(change: SchemaChange) -> Iterator[tuple[MysqlType, MysqlType]]:
+    """Yield the types of each column whose values a change converts, before and after."""
+    for _, before, after in change.altered:
+        known = {c.id: c for c in adopted(change.job, before, after).columns}
+        for column in after.columns:
+            old = known.get(column.id) or before.column(column.name)
+            if old is not None and (old.tp, old.decimal) != (column.tp, column.decimal):
+                yield old.tp, column.tp

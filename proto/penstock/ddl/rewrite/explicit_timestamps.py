@@ -1,0 +1,55 @@
+"""TIMESTAMP columns, for a server that gives them NOT NULL and defaults unasked: written out. Pure.
+
+written                        for such a server
+TIMESTAMP, also DEFAULT …      TIMESTAMP NULL …
+TIMESTAMP NOT NULL             … DEFAULT '0000-00-00 00:00:00', for want of a way to say none
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.ddl.parse.parser import parse
+from penstock.ddl.syntax.statements import (
+    AddColumns,
+    AlterTable,
+    ChangeColumn,
+    ColumnDef,
+    CreateTable,
+    Edit,
+    Statement,
+    edited,
+)
+
+_ZEROS = "0000-00-00 00:00:00"
+
+
+def explicit_timestamps(sql: str) -> str:
+    """Return statements that mean to such a server what they say; NeedsOperator for no grammar."""
+    source, statements = parse(sql)
+    texts = []
+    for statement in statements:
+        edits = [edit for column in defined_columns(statement) for edit in _edits(column)]
+        texts.append(edited(source.text, statement.start, statement.end, edits))
+    return "; ".join(texts)
+
+
+def defined_columns(statement: Statement) -> Iterator[ColumnDef]:
+    """Yield the columns that a statement defines."""
+    if isinstance(statement, CreateTable):
+        yield from statement.columns
+    for part in statement.parts if isinstance(statement, AlterTable) else ():
+        if isinstance(part.operation, AddColumns):
+            yield from part.operation.columns
+        elif isinstance(part.operation, ChangeColumn):
+            yield part.operation.column
+
+
+def _edits(column: ColumnDef) -> Iterator[Edit]:
+    if column.type.name != "TIMESTAMP" or column.generated:
+        return
+    at = column.type.charset.end
+    if column.not_null is None:
+        yield Edit(at, at, " NULL")
+    elif column.not_null and column.default is None:
+        yield Edit(at, at, f" DEFAULT '{_ZEROS}'")
