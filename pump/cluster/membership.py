@@ -309,7 +309,7 @@ class Membership:
             await self.notify(drainer, self._tls)
         except Retryable:
             while not self.watched.is_silent(drainer):
-                await asyncio.sleep(_AGAIN_S)
+                await asyncio.sleep(min(self.retry_s, _AGAIN_S))
                 for found in await asyncio.to_thread(self._watch_drainers):
                     if found.node_id == drainer.node_id and found.update_ts != drainer.update_ts:
                         raise

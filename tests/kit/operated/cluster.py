@@ -27,11 +27,12 @@ from drainer.cluster.membership import Membership as DrainerMembership
 from drainer.intake.merger import Merger
 from drainer.intake.pump_set import Pumps
 from drainer.sinks.checkpoint import Checkpoint
-from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus
+from penstock.cluster.heartbeats import SILENT_AFTER_S, Heartbeats
+from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, seems_live
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.pb import penstock_pb2
-from penstock.ts import compose
+from penstock.ts import compose, physical_ms, seconds_between
 from penstock.wire.codec import decode_binlog
 from pump.cluster.identity import Identity
 from pump.cluster.membership import Membership, last_word_of
@@ -40,7 +41,7 @@ from pump.cluster.retention import Retention
 from pump.store.record import PurgedRange
 from pump.store.storage import Storage
 from pumpclient import binlogctl
-from pumpclient.binlogctl import nodes, states
+from pumpclient.binlogctl import lost, nodes, states
 from tests.kit.fakes.log_entries import MemoryLogEntries
 from tests.kit.fakes.registry import MemoryRegistry
 from tests.kit.fakes.storage import commit, die, fake, opened, prewrite, rollback, write
@@ -82,6 +83,17 @@ class Time:
         """Keep nothing open."""
 
 
+class Seen(Heartbeats):
+    """Heartbeats in a cluster whose time moves when a test says so, and tells the truth."""
+
+    def __init__(self, time: Any) -> None:
+        super().__init__()
+        self._time = time
+
+    def is_silent(self, status: NodeStatus) -> bool:
+        return seconds_between(status.update_ts, self._time.now_ts()) > SILENT_AFTER_S
+
+
 class Line:
     """A node's way to etcd, which can be cut."""
 
@@ -121,9 +133,13 @@ class TwinPump:
             identity=Identity(self.name, self.address, {}), score=lambda: 1,
         )  # fmt: skip
         self.membership.retry_s = _TURN_S
+        self.membership.watched = self.membership.namesakes = Seen(time)
         self.membership.notify = cluster.notify
         self.membership.notify_stopped = cluster.notify_stopped
-        retention = Retention(storage, self.membership, clock, gc_days=GC_S / 86400)
+        retention = Retention(
+            storage, self.membership, clock, gc_days=GC_S / 86400,
+            wall_s=lambda: physical_ms(time.now_ts()) / 1000,
+        )  # fmt: skip
         self.operator = Operator(
             node_id=self.name,
             storage=storage,
@@ -283,6 +299,7 @@ class TwinDrainer:
             checkpoint_ts=lambda: self.checkpoint.commit_ts,
         )
         around.retire_every_s = _TURN_S
+        around.heartbeats = Seen(cluster.time)
         who: Any = SimpleNamespace(cluster_id=CLUSTER, drainer_id=self.name)
         self.membership = around
         self.pumps = Pumps(self._merger, around, who, 1 << 20, at.pumps)
@@ -363,8 +380,8 @@ class TwinDrainer:
             self.applied += [(b.commit_ts, b.start_ts) for b in found if not b.is_fake]
             at = Checkpoint(self._merger.emitted_ts, 0, pumps=pumps.standing())
             self.row = at.to_json("w")
-            for name, (lost, left_ts) in pumps._lost.items():
-                self.declared_lost.add((name, left_ts, lost.up_to_ts))
+            for name, (word, left_ts) in pumps._lost.items():
+                self.declared_lost.add((name, left_ts, word.up_to_ts))
             pumps.taken()
             await asyncio.sleep(0)
 
@@ -487,6 +504,10 @@ class Cluster:
             return penstock_pb2.HandOverReply(standbys=[drainer.name])
         await drainer.end(NodeState.PAUSED if method == "Pause" else NodeState.OFFLINE)
         return None
+
+    def is_heard_of(self, registry: object, kind: NodeKind, status: NodeStatus) -> bool:
+        """Say at once what a command finds out by watching."""
+        return seems_live(status, self.time.now_ts())
 
     def listens(self, address: str) -> bool:
         name = address.partition(":")[0]
@@ -642,6 +663,8 @@ def _commands_reach(cluster: Cluster, loop: Any) -> Iterator[None]:
         patch.setattr(nodes, "open_channel", channel)
         patch.setattr(nodes, "_STUBS", stubs)
         patch.setattr(states, "_listens", cluster.listens)
+        for module in (states, lost):
+            patch.setattr(module, "is_heard_of", cluster.is_heard_of)
         yield
 
 
