@@ -31,6 +31,7 @@ from functools import cache
 from penstock.codes import Code
 from penstock.ddl.syntax.statements import CharsetClause, Value, ValueKind
 from penstock.errors import NeedsOperator
+from penstock.schema.ddl_context import DdlContext
 
 _SETS: dict[str, tuple[int, str]] = {
     "utf8mb4": (4, "utf8mb4_general_ci"),
@@ -325,6 +326,28 @@ class Charset:
             return codecs.charmap_encode(text, "strict", known)[0]
         assert self.codec is not None, "bytes are no text"
         return text.encode(self.codec)
+
+    def kept(self, text: str) -> str:
+        """Return what a server keeps of a literal: a question mark for each other character."""
+        return text if self.is_binary else "".join(c if self._has(c) else "?" for c in text)
+
+    def _has(self, character: str) -> bool:
+        if self.name in _WITHIN_BMP and character > "\uffff":
+            return False
+        try:
+            self.encode(character)
+        except UnicodeEncodeError:
+            return False
+        return True
+
+
+_WITHIN_BMP = ("utf8mb3", "ucs2")
+
+
+def connection_charset(context: DdlContext | None) -> Charset | None:
+    """Return the charset that a session turned its literals into, None where it is not known."""
+    collation = None if context is None else dict(context.variables).get("collation_connection")
+    return None if collation is None else charset_named(charset_of_collation(collation))
 
 
 @cache

@@ -182,3 +182,24 @@ def test_a_primary_key_of_a_followed_server_has_no_nulls_whatever_is_written() -
 def test_a_default_of_oracle_mode_is_an_expression() -> None:
     column = made("CREATE TABLE t (a INT, b DATETIME DEFAULT SYSDATE NOT NULL)", EAST).columns[1]
     assert (column.default, column.default_is_expr, column.is_not_null) == ("SYSDATE()", True, True)
+
+
+def test_a_label_is_what_its_session_and_its_column_made_of_it() -> None:
+    latin1 = DdlContext(variables=(("collation_connection", "latin1_swedish_ci"),))
+    sql = (
+        "CREATE TABLE t (a ENUM('日', 'ä') CHARACTER SET {0}, b SET('日ä') CHARACTER SET {0},"
+        " c VARCHAR(9) CHARACTER SET {0} DEFAULT {1})"
+    )
+    columns = made(sql.format("utf8mb4", "'日ä'"), latin1).columns
+    assert [c.elems for c in columns] == [("?", "ä"), ("?ä",), ()]
+    assert columns[2].default == "?ä"
+    assert made(sql.format("utf8mb4", "_utf8mb4'日'"), latin1).columns[2].default == "日"
+    plain = made(sql.format("utf8mb4", "'日'"), None).columns
+    assert [c.elems for c in plain] == [("日", "ä"), ("日ä",), ()]
+    narrow = made(sql.format("latin1", "'x'"), None).columns
+    assert [c.elems for c in narrow] == [("?", "ä"), ("?ä",), ()]
+
+
+def test_a_label_beyond_what_its_character_set_has_is_a_question_mark() -> None:
+    columns = made("CREATE TABLE t (a ENUM('😀', 'b') CHARACTER SET utf8mb3)", None).columns
+    assert columns[0].elems == ("?", "b")

@@ -424,7 +424,7 @@ class Cursor:
         is_string = self.peek().kind is Kind.STRING
         if is_string and token.upper in known:
             self.at += 1
-            return Value(ValueKind.TEXT, self.string())
+            return Value(ValueKind.TEXT, self.string(), has_charset=True)
         if not token.text.startswith("_"):
             return None
         charset = charset_named(token.text[1:].lower())
@@ -433,7 +433,7 @@ class Cursor:
         value = self.raw() or Value(ValueKind.HEX, _ascii_digits(self))
         if charset.is_binary:
             return value
-        return Value(ValueKind.TEXT, literal_in(charset, value))
+        return Value(ValueKind.TEXT, literal_in(charset, value), has_charset=True)
 
 
 def _ascii_digits(cur: Cursor) -> str:

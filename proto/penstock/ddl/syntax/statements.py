@@ -101,6 +101,8 @@ class Value:
 
     kind: ValueKind
     text: str = ""
+    has_charset: bool = False
+    """A text with a character set of its own: `_utf8mb4'…'`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,13 @@ as with `explicit_defaults_for_timestamp`.
 from __future__ import annotations
 
 from penstock.codes import Code
-from penstock.ddl.charsets import char_bytes_max, charset_named, literal_in, resolve
+from penstock.ddl.charsets import (
+    char_bytes_max,
+    charset_named,
+    connection_charset,
+    literal_in,
+    resolve,
+)
 from penstock.ddl.syntax.statements import ColumnDef, TypeSpec, ValueKind
 from penstock.ddl.tables.default_values import default_of
 from penstock.errors import NeedsOperator
@@ -241,10 +247,19 @@ def _names_shape(column: ColumnDef, charset: str) -> Shape:
     return MysqlType.SET, sum(map(len, names)) + len(names) - 1, 0
 
 
-def elems_of(column: ColumnDef, charset: str) -> tuple[str, ...]:
-    """Return the names of an ENUM or SET as MySQL keeps them: without spaces at the end."""
-    encoding = charset_named(charset)
-    return tuple(literal_in(encoding, each).rstrip(" ") for each in column.type.elems)
+def elems_of(column: ColumnDef, charset: str, context: DdlContext | None = None) -> tuple[str, ...]:
+    """Return the names of an ENUM or SET as MySQL keeps them: without spaces at the end.
+
+    A name goes through the character set of its session, then into that of the column.
+    """
+    encoding, of_session = charset_named(charset), connection_charset(context)
+    names = []
+    for each in column.type.elems:
+        text = literal_in(encoding, each)
+        if each.kind is ValueKind.TEXT and of_session is not None:
+            text = of_session.kept(text)
+        names.append(encoding.kept(text).rstrip(" "))
+    return tuple(names)
 
 
 _COUNTING = frozenset({*INTEGERS, "SERIAL", "FLOAT", "DOUBLE"})
@@ -275,7 +290,7 @@ def build_column(
         decimal=decimal,
         charset=charset,
         collate=collate,
-        elems=elems_of(column, charset),
+        elems=elems_of(column, charset, context),
         generated_expr=column.generated,
         generated_stored=column.stored,
         comment=column.comment,

@@ -29,7 +29,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 
 from penstock.codes import Code
-from penstock.ddl.charsets import charset_named, literal_in
+from penstock.ddl.charsets import charset_named, connection_charset, literal_in
 from penstock.ddl.syntax.lexer import Kind, read
 from penstock.ddl.syntax.statements import Value, ValueKind
 from penstock.errors import NeedsOperator
@@ -177,6 +177,9 @@ _MOMENTS = (MysqlType.DATETIME, MysqlType.TIMESTAMP)
 
 def _in_session(column: ColumnInfo, value: Value, context: DdlContext) -> str:
     """Return a literal's text as a server stores what a session wrote."""
+    of_session = connection_charset(context)
+    if value.kind is ValueKind.TEXT and of_session is not None and not value.has_charset:
+        value = replace(value, text=of_session.kept(value.text))
     is_time = column.tp in (*_MOMENTS, MysqlType.DURATION)
     long = _LONG_FRACTION.fullmatch(value.text) if is_time else None
     if long is not None and long[2][column.decimal :].strip("0"):
