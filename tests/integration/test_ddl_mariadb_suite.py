@@ -66,7 +66,7 @@ SUITES = (
     "suite/versioning/t/*.test", "plugin/type_inet/type_inet/*.test",
     "plugin/type_uuid/type_uuid/*.test",
 )  # fmt: skip
-NTH = int(os.environ.get("SUITE_NTH", "3"))
+NTH = int(os.environ.get("SUITE_NTH", "12"))
 """Of each suite, every so many files."""
 FOLLOWED_PERCENT_MIN = 98.0
 FILE_S_MAX = 30.0
