@@ -145,7 +145,7 @@ def tracked_columns(
     stand_in = {part.offset for part in key.columns} if key is not None else set()
     for c in table.columns:
         is_labels = c.tp in (MysqlType.ENUM, MysqlType.SET)
-        text = c.tp in _TEXTS and (is_labels or not c.is_binary)
+        text = c.tp in _TEXTS and not c.native and (is_labels or not c.is_binary)
         extra = {
             "auto_increment": ColumnFlag.AUTO_INCREMENT in c.flag,
             "on update": ColumnFlag.ON_UPDATE_NOW in c.flag,

@@ -6,8 +6,8 @@ is read again from the server, so that later statements are judged alone.
 
 Equal in meaning, though spelled otherwise, are: an expression as default and what a server makes of
 a constant one; NOT NULL … ON UPDATE without a default and one of zeros; an index that a server
-made for a foreign key, which is written out here and stays; and the part of a long text that an
-index of MyISAM holds.
+made for a foreign key, which is written out here and stays; the part of a long text that an index
+of MyISAM holds; and NULL of an AUTO_INCREMENT.
 """
 
 from __future__ import annotations
@@ -144,7 +144,9 @@ def _equal(row: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
         or (mine == "NULL" and theirs is None)
         or (mine is not None and theirs is not None and mine.lstrip("0") == theirs.lstrip("0"))
     )
-    return means and row[:8] == other[:8] and row[9:] == other[9:]
+    if "auto_increment" in row[9]:
+        row, other = (*row[:7], "NO", *row[8:]), (*other[:7], "NO", *other[8:])
+    return (means or mine == theirs) and row[:8] == other[:8] and row[9:] == other[9:]
 
 
 def _unequal(ours: Sequence[tuple[Any, ...]], theirs: Sequence[tuple[Any, ...]]) -> list[str]:

@@ -27,6 +27,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+from ipaddress import IPv4Address, IPv6Address
+from uuid import UUID
 
 from penstock.codes import Code
 from penstock.ddl.charsets import charset_named, connection_charset, literal_in
@@ -295,7 +297,7 @@ def _misfit(column: ColumnInfo, text: str) -> NeedsOperator:
 
 def literal_text(column: ColumnInfo, value: Value) -> str:
     """Return a literal in the form of the table above."""
-    reader = _READERS.get(column.tp, _text)
+    reader = _native if column.native else _READERS.get(column.tp, _text)
     try:
         return reader(column, value)
     except (ValueError, InvalidOperation, OverflowError):
@@ -381,6 +383,23 @@ def _text(column: ColumnInfo, value: Value) -> str:
 def _own_text(column: ColumnInfo, value: Value) -> str:
     """Return a literal as text; hexadecimal and bit literals are bytes of the column's charset."""
     return literal_in(charset_named(column.charset), value)
+
+
+_U16_MAX = 0xFFFF
+
+
+def _native(column: ColumnInfo, value: Value) -> str:
+    """Return a UUID or an address as MariaDB prints it."""
+    raw = bytes.fromhex(value.text) if value.kind is ValueKind.HEX else None
+    if column.native == "UUID":
+        return str(UUID(bytes=raw) if raw is not None else UUID(value.text))
+    if column.native == "INET4":
+        return str(IPv4Address(value.text if raw is None else raw))
+    address = IPv6Address(value.text if raw is None else raw)
+    head, last = address.packed[:12], IPv4Address(address.packed[12:])
+    if head == bytes(10) + b"\xff\xff":
+        return f"::ffff:{last}"
+    return f"::{last}" if not any(head) and int(last) > _U16_MAX else address.compressed
 
 
 def _enum(column: ColumnInfo, value: Value) -> str:
