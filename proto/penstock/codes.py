@@ -770,9 +770,10 @@ class Code(Enum):
         3307,
         "The list of the copies of a log is not in etcd any more.",
         "The Pump does not start, or changes nothing of its copies.",
-        "Is this the etcd of the cluster? If it lost its data, restore them from a snapshot. One"
-        " that is older than the last change of a log's copies may list a disk that lacks binlogs."
-        " Do not start an older data folder instead: it lacks what was acknowledged since.",
+        "Is this the etcd of the cluster? If it lost its data, see [Restoring from"
+        " backups](restoring.md#etcd): a snapshot is compared with the disks of all Pumps, and"
+        " `penstock ctl adopt-log` names the disk that continues a log. Do not start an older data"
+        " folder instead: it lacks what was acknowledged since.",
     )
     BYTES_NOT_HERE = (
         3308,
@@ -802,6 +803,16 @@ class Code(Enum):
         "The Pump does not start: its copies would be cut to what the folder has.",
         "Keep the folder elsewhere, and start the Pump with an empty one. Another Pump serves the"
         " log from its copy, and nothing is lost.",
+    )
+    LOG_PUT_BACK = (
+        3312,
+        "The list of a log's copies in etcd is older than a disk, or disks have parted.",
+        "The Pump does not serve the log: copies that are newer would be cut to what it has. Where"
+        " one disk has all that any disk has, its Pump continues the log once all Pumps run.",
+        "Was etcd restored from a backup? Start all Pumps of the cluster. If the histories have parted, the error names them, and"
+        " for each one the `penstock ctl adopt-log` that continues it; what only the other one has"
+        " is lost then, so back up its folder before. See [Restoring from"
+        " backups](restoring.md#etcd).",
     )
 
     # Binlogs and rows.

@@ -19,24 +19,32 @@ disk: the folder is never claimed for what the copy is listed for.
 
 A data folder that was restored from a backup has its disk's id still, and so may claim its log; the
 copies would then be cut to what it has. It is refused where that can be proved (`refuse_older`).
+So is an entry that was restored, with etcd (`refuse_other_history`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
+
+from google_crc32c import value
 
 from penstock import failpoints
 from penstock.cluster.log_entries import Found, LogEntries
 from penstock.cluster.log_entry import LOGS, Copy, LogEntry
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.log.frame import HEADER_SIZE
 from penstock.log.mending import Donor
-from penstock.log.segment import BEGIN, Head
+from penstock.log.segment import BEGIN, CHUNK_BYTES, Head, last_synced
 from pump.replicas.chain import Chain, Link
 from pump.replicas.claim import Claim
+from pump.replicas.histories import Seen, Verdict, foreign, judge
 from pump.replicas.messages import Swap
 from pump.replicas.replica import Replica
+
+log = logging.getLogger(__name__)
 
 SEGMENT_BYTES_END = 1 << 32
 """Segments with an epoch are smaller, see the header of one (`penstock.log.segment`)."""
@@ -58,6 +66,8 @@ class Wanted(NamedTuple):
 
     copies: int
     copies_min: int
+    gives_ids: bool = True
+    """False while a Pump runs that takes no segments with an epoch's id, being older."""
 
 
 class Displaced(Retryable):
@@ -106,7 +116,7 @@ def claim(
     """
     if not _is_listed(entries, node_id, own, chain, wanted):
         return None
-    attempt = Claim(own, Replica(chain))
+    attempt = Claim(own, Replica(chain), gives_ids=wanted.gives_ids)
     actions = attempt.start()
     while actions:
         (action,) = actions
@@ -118,6 +128,8 @@ def claim(
                 raise Displaced(node_id, found)
             if chain.links[0].epoch < found[0].since:
                 raise Former(node_id, found)
+            if foreign(found[0], chain.links) is not None:
+                raise Retryable(f"{LOGS}{node_id} was put back", code=Code.LOG_PUT_BACK)
             actions = attempt.entry_seen(*found)
     if attempt.won is None:
         raise Displaced(node_id, _read(entries, node_id))
@@ -161,16 +173,98 @@ def refuse_older(own: Copy, chain: Chain, entry: LogEntry, others: Iterable[Dono
         return
     if entry.needed > last.number:
         raise _older(last, f"etcd lists segment {entry.needed} as needed")
-    if last.epoch >= entry.epoch:
-        return
+    if foreign(entry, chain.links) is not None:
+        return  # The entry is the older one.
     firsts = [copy.first for copy in (*entry.replicas, *entry.eligible)]
     begins = {last.number + 1, *(first for first in firsts if first > last.number)}
     for other in others:
+        if (last.epoch, last.epoch_id) == (entry.epoch, entry.id) and _had_more(other, last):
+            what = f"frames of segment {last.number} that say how much more of it this one had"
+            raise _older(last, f"another disk has {what}")
         for begin in sorted(begins):
             for head in _heads(other, begin):
-                if head.epoch == entry.epoch:
+                if (head.epoch, head.epoch_id) == (entry.epoch, entry.id):
                     what = f"segment {head.number}, which this one began in epoch {head.epoch}"
                     raise _older(last, f"another disk has {what}")
+
+
+def refuse_other_history(
+    entries: LogEntries,
+    node_id: str,
+    own: Copy,
+    chain: Chain,
+    seen: Sequence[Seen],
+    missing: Sequence[str],
+) -> None:
+    """Raise unless the entry is as new as all disks that were `seen`; see `histories.py`.
+
+    Where this disk has all that any disk has, the log is adopted by a new entry. Raises
+    `NeedsOperator` where the histories have parted, `Retryable` where another disk may continue the
+    log, or Pumps are `missing`.
+    """
+    found = entries.read(node_id)
+    if found is None and chain.links[-1].epoch > 0:
+        return  # `claim` says what is to be done.
+    entry, revision = found or (LogEntry(epoch=0, primary=own), 0)
+    verdict = judge(entry, own, chain, seen, missing)
+    if verdict.adopted is not None:
+        if entries.swap(node_id, revision, verdict.adopted) is None:
+            raise Retryable(f"{LOGS}{node_id} has changed", code=Code.LOG_PUT_BACK)
+        log.warning(
+            "%s%s was put back to epoch %d; this disk has all that any disk has, and continues the"
+            " log after epoch %d",
+            *(LOGS, node_id, entry.epoch, verdict.adopted.epoch),
+        )
+    elif verdict.waits or verdict.refuses:
+        _raise_put_back(node_id, entry, verdict, [Seen(own, tuple(chain.links)), *seen])
+
+
+def _raise_put_back(
+    node_id: str, entry: LogEntry, verdict: Verdict, all_seen: Sequence[Seen]
+) -> None:
+    epoch = max(entry.epoch, verdict.newest)
+    chains = [(each.copy, Chain(each.links)) for each in all_seen if each.links]
+    commands = " or ".join(_adopt(node_id, copy, chain, epoch) for copy, chain in chains)
+    if verdict.waits:
+        raise Retryable(
+            f"{verdict.waits}. Start the Pumps that are down; to decide without them: {commands}",
+            code=Code.LOG_PUT_BACK,
+        )
+    raise NeedsOperator(
+        verdict.refuses,
+        hint="was etcd or a data folder restored from a backup? Back up the folders of these disks,"
+        f" then choose the history that continues: {commands}",
+        code=Code.LOG_PUT_BACK,
+    )
+
+
+def _adopt(node_id: str, copy: Copy, chain: Chain, epoch: int) -> str:
+    return (
+        f"penstock ctl adopt-log {node_id} --pump {copy.pump} --disk {copy.disk} --epoch {epoch}"
+        f" --from {chain.first}"
+    )
+
+
+def _had_more(other: Donor, last: Link) -> bool:
+    """Return whether frames on another disk say that this one had more of its last segment.
+
+    Each frame says how much of the file its primary had on the disk. One group may be there that
+    says no more than is here: a crash may have torn that off.
+    """
+    try:
+        head = Head.received(other.fetch(last.number, 0, BEGIN))
+        if head is None or not last.is_same(Link(head.number, head.epoch, 0, head.epoch_id)):
+            return False
+        seed, begin = value(head.encoded()), last.end
+        while True:
+            data = other.fetch(last.number, begin, begin + CHUNK_BYTES)
+            if last_synced(data, begin, seed) > last.end:
+                return True
+            if len(data) < CHUNK_BYTES:
+                return False
+            begin += len(data) - HEADER_SIZE
+    except PenstockError:
+        return False
 
 
 def _heads(other: Donor, number: int) -> Iterator[Head]:
@@ -203,7 +297,8 @@ def _is_listed(entries: LogEntries, node_id: str, own: Copy, chain: Chain, wante
         if epoch > 0:
             raise NeedsOperator(
                 f"{LOGS}{node_id} is not in etcd, but this log was copied in epoch {epoch}",
-                hint="is this the cluster's etcd? if it lost its data, restore them from a backup",
+                hint="is this the cluster's etcd? if its data is lost, name the disk that continues"
+                f" the log, the one with the highest epoch: {_adopt(node_id, own, chain, epoch)}",
                 code=Code.LOG_ENTRY_GONE,
             )
         if wanted.copies == 1:

@@ -39,7 +39,7 @@ from penstock.errors import Corrupt, Malformed, NeedsOperator, PenstockError, Re
 from penstock.log.copied_log import OlderSegment, read_mark
 from penstock.log.files import OsFiles, sync_folder
 from penstock.log.mending import Damage, Patch, Salvaged, mend
-from penstock.log.segment import Segment, segment_name
+from penstock.log.segment import BEGIN, Segment, segment_name
 from penstock.log.segments import Place
 from pump.cluster.identity import mark_copy
 from pump.copies.repairs import ClosedMender, Remedy, Repairs, no_sources
@@ -54,6 +54,8 @@ log = logging.getLogger(__name__)
 COPIES_FOLDER = "copies"
 _DROPPED = "+dropped"
 """What the name of a folder ends with that is being deleted; no quoted node id has a plus."""
+_EPOCH_MAX = (1 << 32) - 2
+"""As many as a segment's header has room for."""
 _WAITING_MAX = 16
 """Requests for one log: a primary has one under way, and a new one for each connection."""
 _MENDED_AGAIN_S = 3.0
@@ -172,8 +174,8 @@ class Copies:
         """Without a `remedy` damage is only named."""
         self.takes_own: bool | None = None
         """Whether a copy of the own log is taken; None until it is known whose that log is."""
-        self.is_listed: Callable[[str], bool] = lambda node_id: True
-        """Whether etcd has an entry of a log; of no other one a copy is begun."""
+        self.epoch_listed: Callable[[str], int | None] = lambda node_id: _EPOCH_MAX
+        """The epoch of a log's entry in etcd; None without one, then no copy is begun."""
         self.reserve: Reserve | None = None
         """What of the volume copies leave free; None: they may fill it."""
         self._remedy = remedy or Remedy(Repairs(), no_sources)
@@ -246,7 +248,7 @@ class Copies:
         if copy is None:
             if isinstance(request, SignOfLife):
                 return None
-            if not self.is_listed(name.node_id):
+            if self.epoch_listed(name.node_id) is None:
                 raise Retryable(
                     f"etcd lists no copies of a log of {name.node_id}", code=Code.COPY_NOT_FOLLOWED
                 )
@@ -409,6 +411,8 @@ class Copies:
         folder = self._folder.parent
         if name.node_id != self._node_id or name.node_id in self._copies:
             folder = self._folder / _folder_name(name.node_id)
+        if wanted.edges:
+            return await asyncio.to_thread(_edges, folder / "log")
         segment = segment_name(wanted.segment)
         paths = [folder / "log" / segment, folder / DAMAGED_FOLDER / segment]
         return await asyncio.to_thread(_read, paths, wanted)
@@ -450,9 +454,21 @@ class Copies:
         return copy
 
     def _heard(self, copy: _Copy, epoch: int) -> Refusal | None:
-        """Take note that a primary is there, or return the refusal of one that is deposed."""
+        """Take note that a primary is there, or return the refusal of one that is deposed.
+
+        An epoch is promised only if etcd may list it by now: a primary has won its epoch there, and
+        the watch of this Pump may be one change late. A promise of any other would keep the log
+        from its primary.
+        """
         if epoch < copy.log.promised:
             return Refusal(copy.log.promised)
+        listed = self.epoch_listed(copy.node_id)
+        if listed is not None and epoch > listed + 1:
+            raise Retryable(
+                f"a primary of epoch {epoch} asks for the copy of {copy.node_id}, but etcd lists"
+                f" epoch {listed}",
+                code=Code.COPY_NOT_FOLLOWED,
+            )
         copy.heard_s = self._clock()
         return None
 
@@ -523,6 +539,16 @@ def _read(paths: Sequence[Path], wanted: Stretch) -> bytes:
         finally:
             file.close()
     raise Retryable(f"segment {wanted.segment} is not on this disk", code=Code.BYTES_NOT_HERE)
+
+
+def _edges(folder: Path) -> bytes:
+    """Return the headers of the oldest and of the newest segment in a folder; nothing for none."""
+    paths = sorted(folder.glob("*.seg"), key=lambda path: (len(path.name), path.name))
+    heads = []
+    for path in paths[:1] + paths[-1:]:
+        with path.open("rb") as file:
+            heads.append(file.read(BEGIN))
+    return b"".join(heads)
 
 
 def _folder_name(node_id: str) -> str:

@@ -12,14 +12,19 @@ from contextlib import ExitStack, closing, contextmanager
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
+from google_crc32c import value
 
 from penstock.cluster.disks import Disk
-from penstock.cluster.log_entry import LogEntry
+from penstock.cluster.log_entry import Copy, LogEntry
 from penstock.codes import Code
-from penstock.errors import Retryable
+from penstock.errors import PenstockError, Retryable
 from penstock.http2.client.calls import unary
 from penstock.http2.client.channel import CallFailed, Channel
+from penstock.log.frame import HEADER_SIZE, decode_header
+from penstock.log.segment import BEGIN, Head
 from penstock.security.tls import Tls
+from pump.replicas.chain import Chain, Link
+from pump.replicas.histories import Seen
 from pump.replicas.wire import (
     READ_BYTES_MAX,
     READ_METHOD,
@@ -106,6 +111,44 @@ class OtherDisk:
             raise failed from error
         return b"".join(parts)
 
+    def seen(self, chain: Chain) -> Seen | None:
+        """Return what the disk has, from where it parts from a log on; None without an answer.
+
+        Where the last segment ends is looked up only as far as it matters: whether a frame comes
+        after the end of the same segment in that log.
+        """
+        try:
+            return self._seen(chain)
+        except (CallFailed, DecodeError, OSError, PenstockError):
+            return None
+
+    def _seen(self, chain: Chain) -> Seen:
+        copy = Copy(self._disk.pump, self._disk.id)
+        edges = self._read(Stretch(0, 0, 2 * BEGIN, edges=True))
+        first, last = Head.received(edges[:BEGIN]), Head.received(edges[BEGIN:])
+        if first is None or last is None:
+            return Seen(copy, ())
+        own = chain.find(last.number)
+        begin = own.end if own is not None and own.is_same(_link(last, own.end)) else BEGIN
+        at = self._read(Stretch(last.number, begin, HEADER_SIZE))
+        is_longer = decode_header(at, 0, offset=begin, seed=value(last.encoded())) is not None
+        links, head = [_link(last, begin + is_longer)], last
+        while head.number > first.number and not self._is_in(chain, links[0]):
+            end = head.previous_end
+            before = Head.received(self._read(Stretch(head.number - 1, 0, BEGIN)))
+            if before is None:  # Purged in the meantime, or damaged.
+                break
+            head = before
+            links.insert(0, _link(head, end))
+        if first.number < links[0].number:
+            links.insert(0, _link(first, BEGIN))
+        return Seen(copy, tuple(links))
+
+    @staticmethod
+    def _is_in(chain: Chain, link: Link) -> bool:
+        own = chain.find(link.number)
+        return link.end > BEGIN and own is not None and own.is_same(link)
+
     def close(self) -> None:
         """Let go of the connection."""
         if self._channel is not None:
@@ -118,3 +161,7 @@ class OtherDisk:
             self._channel = channel
         request = encode_read(self._name, wanted)
         return decode_bytes(unary(self._channel, READ_METHOD, request, timeout_s=_ANSWER_S))
+
+
+def _link(head: Head, end: int) -> Link:
+    return Link(head.number, head.epoch, end, head.epoch_id)

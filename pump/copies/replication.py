@@ -17,7 +17,7 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -52,6 +52,7 @@ from pump.copies.claiming import (
     claim,
     is_out_of,
     refuse_older,
+    refuse_other_history,
 )
 from pump.copies.followed_logs import COPIES_FOLDER, Copies
 from pump.copies.leaving import Leaving
@@ -63,6 +64,7 @@ from pump.copies.shipper import Lines
 from pump.copies.shipping import Shipping
 from pump.copies.takeover import StandIn, Surroundings, TakeOvers, arguments_for
 from pump.replicas.chain import Chain, Link
+from pump.replicas.histories import Seen
 from pump.store.recovery import lock_folder
 from pump.store.space import Reserve
 from pump.store.storage import Storage
@@ -155,7 +157,7 @@ class Replication:
             disk=self._disk,
             remedy=Remedy(self.repairs, self._others.of),
         )
-        self.followed.is_listed = lambda node_id: node_id in self._logs
+        self.followed.epoch_listed = self._epoch_listed
         kept_bytes = self._config.storage.stop_write_at_available_bytes
         self.followed.reserve = Reserve(OsFiles(), self._config.data_dir, kept_bytes)
         await self.followed.start()
@@ -179,6 +181,10 @@ class Replication:
             asyncio.create_task(self._stay_offered()),
         ]
         return self.followed
+
+    def _epoch_listed(self, node_id: str) -> int | None:
+        entry = self._logs.get(node_id)
+        return None if entry is None else entry.epoch
 
     async def _stay_offered(self) -> None:
         """List the disk again whenever etcd has let go of it, from its first offer on."""
@@ -317,15 +323,30 @@ class Replication:
         chain = Chain(Link(*link) for link in storage.log.links())
         former = None if self.is_guest else former_since(self._config.data_dir)
         found = self._entries.read(self._node_id)
-        if found is not None and not is_out_of(found[0], former):
+        if found is None or not is_out_of(found[0], former):
             with self._others.of(self._node_id) as others:
-                refuse_older(self._own, chain, found[0], others)
+                seen = [each for other in others if (each := other.seen(chain)) is not None]
+                refuse_other_history(
+                    *(self._entries, self._node_id, self._own, chain, seen),
+                    missing=self._unseen(seen),
+                )
+                if found is not None:
+                    refuse_older(self._own, chain, found[0], others)
+        knows_ids = all(disk.knows_ids for disk in self._disks.values())
+        wanted = self._wanted._replace(gives_ids=knows_ids)
         claimed = claim(
-            *(self._entries, self._node_id, self._own, chain, self._wanted), former_since=former
+            *(self._entries, self._node_id, self._own, chain, wanted), former_since=former
         )
         if self.followed is not None:
             self.followed.takes_own = False
         return claimed
+
+    def _unseen(self, seen: Sequence[Seen]) -> list[str]:
+        """Return the Pumps of the cluster whose disks were not looked at."""
+        known = {self._pump, *(each.copy.pump for each in seen)}
+        pumps = self._registry.list(NodeKind.PUMP)
+        needed = {pump.node_id for pump in pumps if pump.state is not NodeState.OFFLINE}
+        return sorted(needed - known)
 
     def ship(self, claimed: Claimed, storage: Storage) -> Shipping:
         """Return what ships the own log, not started yet; from now on damage in it is mended."""
@@ -417,7 +438,7 @@ class Replication:
         displaced = folder / _DISPLACED_FOLDER
         try:
             set_aside(folder)
-            begin_log(OsFiles(), folder / "log", entry.since)
+            begin_log(OsFiles(), folder / "log", entry.since, entry.id_of(entry.since) or 0)
         except OSError as error:
             room = f"; no one needs what is in {displaced}" if displaced.exists() else ""
             raise Retryable(

@@ -79,7 +79,7 @@ class OwnLog(Protocol):
     def end(self) -> Place:
         """The place after the last frame."""
 
-    def begin_next(self, epoch: int | None = None) -> None:
+    def begin_next(self, epoch: int | None = None, epoch_id: int = 0) -> None:
         """Begin a segment of an epoch; raises `WriteFailed`."""
 
 
@@ -389,7 +389,7 @@ class Shipping:
             return False
         try:
             if self._log.end.segment < action.number:
-                self._log.begin_next(action.epoch)
+                self._log.begin_next(action.epoch, action.epoch_id)
                 _begun()
             self._stuck_since_s, self._is_full = None, False
         except WriteFailed as error:

@@ -246,7 +246,13 @@ class TakeOvers:
             raise
 
     def _check_whole(self, node_id: str, entry: LogEntry, standing: CopyStatus) -> None:
-        """Raise `NeedsOperator` when the disk has less than the list says: files were deleted."""
+        """Raise `NeedsOperator` when the disk has less than the list says: files were deleted.
+
+        A copy with a later epoch than the entry is no such one: the entry was put back, which the
+        Pump that is started finds.
+        """
+        if standing.epoch > entry.epoch:
+            return
         if standing.end is None or standing.first > entry.needed:
             has = "nothing" if standing.end is None else f"it from segment {standing.first} on"
             raise NeedsOperator(

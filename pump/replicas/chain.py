@@ -2,11 +2,13 @@
 
     number   0      1      2      3
     epoch    0      0      4      5        of the primary that began the segment
+    id       –      –      a9…    3c…      of that epoch, random, as its number may be won twice
     end      900    512    700    32       up to where it counts: before its successor, all of it
 
 A primary begins each epoch with a new segment and its epoch is its own, so two logs that both have
-segment n of epoch e have the same bytes up to the nearer of the two ends there, and the same log
-before it.
+segment n of one epoch have the same bytes up to the nearer of the two ends there, and the same log
+before it. One epoch means the same number and the same id: after etcd was restored from a backup a
+number may be won twice.
 """
 
 from __future__ import annotations
@@ -24,6 +26,13 @@ class Link(NamedTuple):
     number: int
     epoch: int
     end: int
+    epoch_id: int = 0
+    """0 for an epoch that had none."""
+
+    def is_same(self, other: Link) -> bool:
+        """Return whether both are of one segment of one epoch, so that bytes are equal."""
+        mine = (self.number, self.epoch, self.epoch_id)
+        return mine == (other.number, other.epoch, other.epoch_id)
 
 
 class Chain:
@@ -62,13 +71,13 @@ class Chain:
         """Return up to where another log is the same; None when no segment is in both."""
         for link in reversed(theirs):
             own = self.find(link.number)
-            if own is not None and own.epoch == link.epoch:
+            if own is not None and own.is_same(link):
                 return Place(own.number, min(own.end, link.end))
         return None
 
-    def begin(self, number: int, epoch: int) -> None:
+    def begin(self, number: int, epoch: int, epoch_id: int) -> None:
         """Add a segment without frames."""
-        self.links.append(Link(number, epoch, BEGIN))
+        self.links.append(Link(number, epoch, BEGIN, epoch_id))
 
     def extend(self, end: int) -> None:
         """Set where the last segment ends."""

@@ -6,12 +6,18 @@ The promise comes first: so no claim is won on a disk that would still help the 
 replaces. Every start claims an epoch, also one of the Pump that is the primary already: bytes that
 its last run sent and did not sync would else stand where other ones of the same epoch do.
 
+A disk whose log has a segment of another history than the entry claims nothing (`histories.py`): it
+was restored, or etcd was.
+
 Nothing here is about time. A take-over without need costs a move and loses nothing.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from penstock.cluster.log_entry import Copy, LogEntry
+from pump.replicas.histories import foreign
 from pump.replicas.messages import Actions, ReadEntry, Swap
 from pump.replicas.proposal import Fate, Proposal
 from pump.replicas.replica import Replica
@@ -20,7 +26,9 @@ from pump.replicas.replica import Replica
 class Claim:
     """One attempt of a disk; `won` has the entry and its revision once it has succeeded."""
 
-    def __init__(self, copy: Copy, replica: Replica) -> None:
+    def __init__(self, copy: Copy, replica: Replica, *, gives_ids: bool = True) -> None:
+        """Without `gives_ids` the epoch has no id, as Pumps take part that do not know it."""
+        self._gives_ids = gives_ids
         self._copy = copy
         self._replica = replica
         self._proposal: Proposal | None = None
@@ -67,7 +75,11 @@ class Claim:
         return [Swap(*self._proposal)]
 
     def _may_claim(self, entry: LogEntry) -> bool:
-        return entry.may_claim(self._copy.disk)
+        return entry.may_claim(self._copy.disk) and not self._is_foreign(entry)
+
+    def _is_foreign(self, entry: LogEntry) -> bool:
+        return foreign(entry, self._replica.chain.links) is not None
 
     def _claimed(self, entry: LogEntry) -> LogEntry:
-        return entry.claimed(self._copy)
+        claimed = entry.claimed(self._copy)
+        return claimed.with_ids() if self._gives_ids else replace(claimed, ids=())

@@ -175,7 +175,8 @@ class FollowedLog:
         assert copied is not None
         if isinstance(action, Write):
             assert isinstance(request, Append)
-            copied.write(*action, data[action.offset - request.offset :])
+            number, epoch, offset, epoch_id = action
+            copied.write(number, epoch, offset, data[offset - request.offset :], epoch_id=epoch_id)
             _written()
         elif isinstance(action, Sync):
             copied.sync()
@@ -222,9 +223,9 @@ def _check(request: Append, data: bytes) -> None:
     elif not (previous.epoch if previous else 0) <= request.segment_epoch <= request.epoch:
         problem = f"a segment of epoch {request.segment_epoch} after {previous}, in {request.epoch}"
     elif request.offset == 0:
-        head = received_head(data, request.segment, request.segment_epoch)
+        head = received_head(data, request.segment, request.segment_epoch, request.epoch_id)
         if previous is not None:
-            said = Link(head.number - 1, previous.epoch, head.previous_end)
+            said = previous._replace(number=head.number - 1, end=head.previous_end)
             if said != previous or head.previous_end < BEGIN:
                 problem = f"the header of segment {head.number} after {previous}, which it denies"
     if problem:

@@ -45,6 +45,12 @@ class Append(NamedTuple):
     """Segments before this one may go."""
     damage: int = 0
     """With offset 0: begin a copy here, if the one that is there still has this damage."""
+    epoch_id: int = 0
+    """That of `segment_epoch`."""
+
+    def is_of(self, link: Link) -> bool:
+        """Return whether the bytes are of this segment."""
+        return link.is_same(Link(self.segment, self.segment_epoch, 0, self.epoch_id))
 
 
 class Prepend(NamedTuple):
@@ -113,6 +119,7 @@ class Write(NamedTuple):
     segment: int
     epoch: int
     offset: int
+    epoch_id: int = 0
 
 
 class WriteBefore(NamedTuple):
@@ -136,6 +143,7 @@ class Begin(NamedTuple):
 
     number: int
     epoch: int
+    epoch_id: int = 0
 
 
 class Send(NamedTuple):

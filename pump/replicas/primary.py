@@ -27,6 +27,11 @@ A copy that is damaged begins again, but only off the list, and in an epoch that
 said so. A listed or eligible disk may claim the log, with whatever it has by then; and an answer
 from before the damage, which comes late, would list it again before it is whole. The swap that puts
 it off ends both: nothing of an earlier epoch counts, neither a swap nor an answer.
+
+A claim promises the epoch after the entry's, so a copy that has promised that one may have helped a
+claim that was lost, and the primary begins it. A copy that has promised more has heard of a newer
+primary; a listed copy with a segment of another history shows that the entry was put back
+(`histories.py`). The primary then serves no more, and never outbids.
 """
 
 from __future__ import annotations
@@ -38,6 +43,7 @@ from penstock.cluster.log_entry import Copy, LogEntry
 from penstock.log.segment import BEGIN
 from penstock.log.segments import Place
 from pump.replicas.chain import Chain, Link
+from pump.replicas.histories import foreign
 from pump.replicas.messages import (
     Acknowledge,
     Actions,
@@ -117,6 +123,9 @@ class Primary:
         self._gives_away = False
         self._needed = self.entry.needed
         self._promised = 0  # By a copy, for a primary that may never have come about.
+        self._promised_by = ""
+        self.strangers: dict[str, Link] = {}
+        """Disks that are not listed and have another history of this log, by a segment of it."""
         self._proposal: Proposal | None = None
 
     @property
@@ -146,7 +155,7 @@ class Primary:
         if follower is None:
             return None
         lacking = 0
-        for number, _, end in self.chain.links:
+        for number, _, end, _ in self.chain.links:
             if number >= self.entry.needed:
                 is_older = follower.have == _NOTHING or number < follower.first
                 held = follower.have.offset if number == follower.have.segment else 0
@@ -171,7 +180,7 @@ class Primary:
         """A group was written to the own log, to its live segment or into the next one."""
         assert self.is_ready, "a group waits for the one before"
         if end.segment != self.chain.end.segment:
-            self.chain.begin(end.segment, self.entry.epoch)
+            self.chain.begin(end.segment, self.entry.epoch, self.entry.id)
         self.chain.extend(end.offset)
         return self._ship_all()
 
@@ -190,9 +199,10 @@ class Primary:
         if self.is_over:
             return []
         self.chain.cut(end)
-        self.chain.begin(end.segment + 1, self.entry.epoch)
+        begin = Begin(end.segment + 1, self.entry.epoch, self.entry.id)
+        self.chain.begin(*begin)
         self._base = self.synced = self.chain.end
-        return [Begin(end.segment + 1, self.entry.epoch), *self._ship_all()]
+        return [begin, *self._ship_all()]
 
     def dropped(self, segment: int) -> None:
         """A purge drops all before `segment`, of what it may drop."""
@@ -203,7 +213,7 @@ class Primary:
     def answered(self, disk: str, answer: Answer) -> Actions:
         """Take an answer of the copy on a disk."""
         if isinstance(answer, Refusal):
-            return self._refused(answer.promised)
+            return self._refused(disk, answer.promised)
         follower = self._follower(disk)
         if self.is_over or follower is None or answer.epoch != self.entry.epoch:
             return []
@@ -311,9 +321,10 @@ class Primary:
     def _begin(self) -> Actions:
         """Begin the epoch's first segment, and ship it."""
         number = self.chain.end.segment + 1 if self.chain.links else 0
-        self.chain.begin(number, self.entry.epoch)
+        begin = Begin(number, self.entry.epoch, self.entry.id)
+        self.chain.begin(*begin)
         self._base = self.synced = self.chain.end
-        actions: Actions = [Begin(number, self.entry.epoch)]
+        actions: Actions = [begin]
         for follower in self._all_followers():
             follower.sent = follower.given = None
             if follower.at is None:
@@ -324,6 +335,11 @@ class Primary:
         """Ask for the most urgent change of the entry, one at a time."""
         if self.is_over or self._proposal is not None:
             return []
+        if self._promised > self.entry.epoch + 1:
+            return self._step_down(
+                f"disk {self._promised_by} has promised epoch {self._promised}, this is epoch"
+                f" {self.entry.epoch}: there is a newer primary, or etcd was restored"
+            )
         wanted = self._wanted()
         if wanted is None:
             return []
@@ -414,6 +430,9 @@ class Primary:
         A copy with nothing of this log has nothing acknowledged either, for that would be in both.
         If it is listed, having part of a log whose end was never acknowledged, it joins again.
         """
+        if (strange := foreign(self.entry, standing.links)) is not None:
+            return self._is_stranger(follower, strange)
+        self.strangers.pop(follower.copy.disk, None)
         follower.sent = follower.given = follower.instead_of = None
         follower.damage = 0
         follower.at = self.chain.agreement(standing.links)
@@ -425,6 +444,20 @@ class Primary:
             follower.instead_of = standing.links
             return self._ship(follower)
         return self._has(follower, Have(standing.epoch, follower.at, standing.links[0].number))
+
+    def _is_stranger(self, follower: Follower, strange: Link) -> Actions:
+        """Serve no more if a listed disk has another history; let no other such disk join."""
+        disk, entry = follower.copy.disk, self.entry
+        if disk in {copy.disk for copy in entry.copies_known}:
+            return self._step_down(
+                f"disk {disk} of pump {follower.copy.pump} has segment {strange.number} of epoch"
+                f" {strange.epoch} (id {strange.epoch_id:06x}), which is of another history than"
+                f" epoch {entry.epoch} (id {entry.id:06x}) in etcd"
+            )
+        self.strangers[disk] = strange
+        if self._proposal is None or self._proposal.entry.replica(disk) is None:
+            self._joining = None
+        return self._proposed()
 
     def _is_damaged(self, follower: Follower, answer: Damaged) -> Actions:
         """Put the copy off every list; after that, have it begin again."""
@@ -496,6 +529,7 @@ class Primary:
             instead_of=follower.instead_of if offset == 0 else None,
             needed=self.entry.needed,
             damage=follower.damage if offset == 0 else 0,
+            epoch_id=link.epoch_id,
         )
         return [Send(follower.copy, request)]
 
@@ -509,9 +543,10 @@ class Primary:
         follower.given = link.number
         return [Send(follower.copy, Prepend(self.entry.epoch, link))]
 
-    def _refused(self, promised: int) -> Actions:
+    def _refused(self, disk: str, promised: int) -> Actions:
         """Begin an epoch that the copy takes part in, unless there is another primary already."""
-        self._promised = max(self._promised, promised)
+        if promised > self._promised:
+            self._promised, self._promised_by = promised, disk
         return self._proposed()
 
     def _step_down(self, why: str) -> Actions:

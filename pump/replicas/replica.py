@@ -95,11 +95,12 @@ class Replica:
         place = Place(request.segment, request.end)
         link = self.chain.find(request.segment)
         if link is None:
-            self.chain.begin(request.segment, request.segment_epoch)
+            self.chain.begin(request.segment, request.segment_epoch, request.epoch_id)
         end = 0 if link is None else link.end
         if end < request.end:
             self.chain.extend(request.end)
-            actions += [Write(request.segment, request.segment_epoch, end), Sync()]
+            write = Write(request.segment, request.segment_epoch, end, request.epoch_id)
+            actions += [write, Sync()]
         if self.chain.first < min(request.needed, self.chain.end.segment):
             self.chain.drop_before(request.needed)
             actions.append(DropBefore(self.chain.first))
@@ -108,7 +109,7 @@ class Replica:
     def _fitted(self, request: Append) -> Actions | None:
         """Cut what does not agree; return how, or None when the bytes do not fit in here."""
         known = self.chain.find(request.segment)
-        if known is not None and known.epoch == request.segment_epoch:
+        if known is not None and request.is_of(known):
             if request.offset > known.end:
                 return None
             if request.end <= known.end:
@@ -133,7 +134,7 @@ class Replica:
         return self._cut(Place(previous.number, previous.end), epoch)
 
     def _agrees(self, own: Link | None, previous: Link) -> bool:
-        return own is not None and own.epoch == previous.epoch and own.end >= previous.end
+        return own is not None and own.is_same(previous) and own.end >= previous.end
 
     def _cut(self, place: Place, epoch: int) -> Actions | None:
         if self._is_late(place, epoch):

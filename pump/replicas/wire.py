@@ -109,12 +109,14 @@ class Stretch(NamedTuple):
     segment: int
     offset: int
     length: int
+    edges: bool = False
+    """Instead: the headers of the oldest and of the newest segment."""
 
 
 def encode_read(name: Name, wanted: Stretch) -> bytes:
     """Return a `ReadRequest`."""
     request = pb.ReadRequest(log=name.message())
-    request.segment, request.offset, request.bytes = wanted
+    request.segment, request.offset, request.bytes, request.edges = wanted
     return request.SerializeToString()
 
 
@@ -122,7 +124,8 @@ def decode_read(data: bytes) -> tuple[Name, Stretch]:
     """Read a `ReadRequest`; raises `DecodeError`. No more is wanted than is sent at a time."""
     request = pb.ReadRequest.FromString(data)
     length = min(request.bytes, READ_BYTES_MAX)
-    return Name.of(request.log), Stretch(request.segment, request.offset, length)
+    stretch = Stretch(request.segment, request.offset, length, request.edges)
+    return Name.of(request.log), stretch
 
 
 def encode_bytes(data: bytes) -> bytes:
@@ -144,12 +147,12 @@ def decode_bytes(data: bytes) -> bytes:
 
 def link_message(link: Link) -> pb.LogLink:
     """Return a link as it is sent."""
-    return pb.LogLink(number=link.number, epoch=link.epoch, end=link.end)
+    return pb.LogLink(number=link.number, epoch=link.epoch, end=link.end, epoch_id=link.epoch_id)
 
 
 def link_of(message: pb.LogLink) -> Link:
     """Read a link."""
-    return Link(message.number, message.epoch, message.end)
+    return Link(message.number, message.epoch, message.end, message.epoch_id)
 
 
 def _append_message(request: Append, data: bytes) -> pb.LogAppend:
@@ -161,6 +164,7 @@ def _append_message(request: Append, data: bytes) -> pb.LogAppend:
         data=data,
         crc=value(data),
         damage=request.damage,
+        epoch_id=request.epoch_id,
     )
     if request.previous is not None:
         message.previous.CopyFrom(link_message(request.previous))
@@ -187,6 +191,7 @@ def _append_of(epoch: int, message: pb.LogAppend) -> Append:
         instead_of=_links_of(message.instead_of) if message.HasField("instead_of") else None,
         needed=message.needed,
         damage=message.damage,
+        epoch_id=message.epoch_id,
     )
 
 

@@ -1,7 +1,8 @@
 """Disks that take copies of logs: of which Pump each is, and where that is reached now.
 
 /penstock/v1/disks/<disk id>   JSON, with a lease: {"pump": "pump-3", "host": "10.0.0.3:8250",
-                               "labels": {"zone": "b"}, "leaving": true}
+                               "labels": {"zone": "b"}, "leaving": true,
+                               "epoch_ids": true}
 
 `leaving` is there while the Pump hands over the copies on the disk, before it ends: no copy goes to
 such a disk, and those that are there are replaced.
@@ -38,11 +39,14 @@ class Disk:
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
     is_leaving: bool = False
     """True when it is to be switched off: copies there are replaced, and none are put there."""
+    knows_ids: bool = True
+    """False for a Pump that takes no segments with an epoch's id, being older."""
 
     def to_json(self) -> str:
         """Return what is stored."""
         fields: dict[str, Any] = {"pump": self.pump, "host": self.host, "labels": dict(self.labels)}
         fields |= {"leaving": True} if self.is_leaving else {}
+        fields |= {"epoch_ids": True} if self.knows_ids else {}
         return json.dumps(fields, ensure_ascii=False)
 
     @classmethod
@@ -54,15 +58,16 @@ class Disk:
             if not (isinstance(pump, str) and isinstance(host, str) and isinstance(labels, dict)):
                 raise TypeError("pump and host are texts, labels an object")
             is_leaving = fields.get("leaving", False)
-            if not isinstance(is_leaving, bool):
-                raise TypeError("leaving is true or false")
+            knows_ids = fields.get("epoch_ids", False)
+            if not (isinstance(is_leaving, bool) and isinstance(knows_ids, bool)):
+                raise TypeError("leaving and epoch_ids are true or false")
         except (ValueError, TypeError, KeyError) as error:
             raise Malformed(
                 f"{key} is {text!r}: {error}",
                 hint="delete it: its Pump writes it again",
                 code=Code.ETCD_VALUE,
             ) from error
-        return cls(key.removeprefix(DISKS), pump, host, labels, is_leaving)
+        return cls(key.removeprefix(DISKS), pump, host, labels, is_leaving, knows_ids)
 
 
 class Disks(Protocol):

@@ -4,7 +4,7 @@
 
     {"epoch": 7, "primary": {"pump": "pump-1", "disk": "9f…"},
      "replicas": [{"pump": "pump-3", "disk": "a1…", "from": 12}], "eligible": [],
-     "copies": 2, "copies_min": 2, "needed": 11, "since": 0}
+     "copies": 2, "copies_min": 2, "needed": 11, "since": 0, "ids": [11201423, 3340921]}
 
 Every change is a compare-and-swap on the key's revision (`log_entries.py`), so the changes form one
 line. What this module knows is what may follow what. Disks are listed, never only Pumps: a machine
@@ -15,11 +15,18 @@ in segments before `needed`, which no Drainer lacks. So `from` at or below `need
 *Eligible* are disks that left the list and still have all of that, since nothing can have been
 acknowledged without them: fewer than `copies_min` disks are listed. The first list that is long
 enough again ends it.
+
+*Ids* make an epoch unique: each one gets a random number, which the headers of its segments have,
+too. An etcd that was restored from a backup hands out epochs a second time. A segment whose id is
+not the entry's for that epoch is of another history, and so is one of an epoch that the entry has
+not come to.
+`ids` are those of the last epochs, the newest last. Entries of older Pumps have none.
 """
 
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,6 +35,9 @@ from penstock.codes import Code
 from penstock.errors import Malformed
 
 LOGS = "/penstock/v1/logs/"
+EPOCH_ID_BITS = 24
+"""As many as a segment's header has room for (`penstock/log/segment.py`)."""
+IDS_MAX = 128
 _HINT = "it is written by Pumps only; compare it with `binlogctl pumps` before you correct it"
 
 
@@ -54,6 +64,8 @@ class LogEntry:
     """The first segment that some Drainer lacks, or an open transaction is in; may be behind."""
     since: int = 0
     """The epoch in which this log began; a disk with an earlier one has a former log."""
+    ids: tuple[int, ...] = ()
+    """The ids of the last epochs, that of `epoch` last; empty while Pumps without ids take part."""
 
     @property
     def may_acknowledge(self) -> bool:
@@ -64,6 +76,24 @@ class LogEntry:
     def copies_known(self) -> tuple[Copy, ...]:
         """The primary, the replicas and the eligible disks."""
         return (self.primary, *self.replicas, *self.eligible)
+
+    @property
+    def id(self) -> int:
+        """The id of the epoch; 0 for none."""
+        return self.ids[-1] if self.ids else 0
+
+    def id_of(self, epoch: int) -> int | None:
+        """Return the id of an epoch, None where it is not known."""
+        at = epoch - self.epoch - 1 + len(self.ids)
+        return self.ids[at] if 0 <= at < len(self.ids) else None
+
+    def is_foreign(self, epoch: int, epoch_id: int) -> bool:
+        """Return whether a segment of an epoch with this id is of another history than the entry.
+
+        Epoch 0 is that of a log before it had copies.
+        """
+        known = self.id_of(epoch)
+        return epoch > self.epoch or (known is not None and known != epoch_id)
 
     def replica(self, disk: str) -> Copy | None:
         """Return the listed replica on a disk."""
@@ -127,18 +157,32 @@ class LogEntry:
             copies=copies,
             copies_min=copies_min,
             since=self.epoch + 1,
+            ids=self._next_ids(),
         )
+
+    def with_ids(self) -> LogEntry:
+        """Return the entry with an id for its epoch, which no segment has yet."""
+        return self if self.ids else replace(self, ids=(_new_id(),))
+
+    def _next_ids(self) -> tuple[int, ...]:
+        return (*self.ids, _new_id())[-IDS_MAX:] if self.ids else ()
 
     def _followed(self, primary: Copy, replicas: list[Copy], left: list[Copy]) -> LogEntry:
         listed = {primary.disk, *(copy.disk for copy in replicas)}
         eligible = [copy for copy in (*self.eligible, *left) if copy.disk not in listed]
         found = replace(
-            self, epoch=self.epoch + 1, primary=primary, replicas=tuple(replicas), eligible=()
+            self,
+            epoch=self.epoch + 1,
+            primary=primary,
+            replicas=tuple(replicas),
+            eligible=(),
+            ids=self._next_ids(),
         )
         return found if found.may_acknowledge else replace(found, eligible=tuple(eligible))
 
     def to_json(self) -> str:
         """Return what is stored."""
+        ids = {"ids": self.ids} if self.ids else {}
         return json.dumps(
             {
                 "epoch": self.epoch,
@@ -149,6 +193,7 @@ class LogEntry:
                 "copies_min": self.copies_min,
                 "needed": self.needed,
                 "since": self.since,
+                **ids,
             },
             ensure_ascii=False,
         )
@@ -167,6 +212,7 @@ class LogEntry:
                 copies_min=_number(fields, "copies_min"),
                 needed=_number(fields, "needed"),
                 since=_number({"since": 0, **fields}, "since"),
+                ids=tuple(_number({"id": number}, "id") for number in fields.get("ids", ())),
             )
             disks = [c.disk for c in entry.copies_known]
             if len(set(disks)) < len(disks):
@@ -186,6 +232,11 @@ def _copy(fields: Mapping[str, Any]) -> Copy:
     if not (isinstance(pump, str) and isinstance(disk, str) and disk):
         raise ValueError("a copy is named by its Pump and its disk")
     return Copy(pump, disk, _number(fields, "from"))
+
+
+def _new_id() -> int:
+    """Return a random id; 0 stands for none."""
+    return secrets.randbelow((1 << EPOCH_ID_BITS) - 1) + 1
 
 
 def _number(fields: Mapping[str, Any], name: str) -> int:

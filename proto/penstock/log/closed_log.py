@@ -172,11 +172,11 @@ class ClosedLog:
     def _fits(self, head: Head) -> bool:
         """Return whether a header is one between those of the segments before and after."""
         before, after = self._head(head.number - 1), self._head(head.number + 1)
-        if after is not None and after.epoch < head.epoch:
+        if after is not None and not _may_follow(head, after):
             return False
         if before is None:
             return after is not None
-        if before.epoch > head.epoch:
+        if not _may_follow(before, head):
             return False
         file = self._files.open(self._folder / segment_name(head.number - 1))
         try:
@@ -199,3 +199,10 @@ class ClosedLog:
     def _numbers(self) -> set[int]:
         names = self._files.names(self._folder)
         return {int(name[:-4]) for name in names if name.endswith(".seg")}
+
+
+def _may_follow(before: Head, after: Head) -> bool:
+    """Return whether segments of these epochs may follow each other in one history."""
+    if before.epoch == after.epoch:
+        return before.epoch_id == after.epoch_id
+    return before.epoch < after.epoch

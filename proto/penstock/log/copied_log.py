@@ -95,9 +95,9 @@ class CopiedLog:
         except OSError as error:
             raise Retryable(f"{folder}: {error}", code=Code.LOG_UNREADABLE) from error
 
-    def links(self) -> list[tuple[int, int, int]]:
-        """Return number, epoch and end of each segment, oldest first."""
-        return [(s.number, s.epoch, s.end) for _, s in sorted(self._segments.items())]
+    def links(self) -> list[tuple[int, int, int, int]]:
+        """Return number, epoch, end and epoch's id of each segment, oldest first."""
+        return [(s.number, s.epoch, s.end, s.epoch_id) for _, s in sorted(self._segments.items())]
 
     def find(self, number: int) -> Segment | None:
         """Return what is known of a segment; None if there is none."""
@@ -122,7 +122,9 @@ class CopiedLog:
         except OSError as error:
             raise WriteFailed(segment.path, error) from error
 
-    def write(self, segment: int, epoch: int, offset: int, data: bytes) -> None:
+    def write(
+        self, segment: int, epoch: int, offset: int, data: bytes, *, epoch_id: int = 0
+    ) -> None:
         """Write `data` at the end of the log; `sync` makes them durable.
 
         From offset 0 on, they begin with a header, and the segment is created durably. Raises
@@ -130,7 +132,7 @@ class CopiedLog:
         """
         try:
             if offset == 0:
-                self._begin(segment, epoch, data)
+                self._begin((segment, epoch, epoch_id), data)
                 offset, data = BEGIN, data[BEGIN:]
             live = self._live
             assert (segment, offset) == (live.number, live.end), "a copy is written at its end"
@@ -216,9 +218,10 @@ class CopiedLog:
         assert self._file is not None, "the log is empty, or closed"
         return self._file
 
-    def _begin(self, number: int, epoch: int, data: bytes) -> None:
+    def _begin(self, which: tuple[int, int, int], data: bytes) -> None:
         """Create the next segment; it seals the live one, all of which is synced."""
-        head = received_head(data, number, epoch)
+        head = received_head(data, *which)
+        number = head.number
         if self._segments:
             live = self._live
             assert live.synced == live.end, "a segment is sealed when it is on the disk"
@@ -267,9 +270,11 @@ class OlderSegment:
     For one thread at a time, which may be another one than the copy's.
     """
 
-    def __init__(self, files: Files, folder: Path, link: tuple[int, int, int], serial: int) -> None:
+    def __init__(
+        self, files: Files, folder: Path, link: tuple[int, int, int, int], serial: int
+    ) -> None:
         """Create the draft; `serial` tells it from others of the same segment."""
-        self.number, self._epoch, self.end = link
+        self.number, self._epoch, self.end, self._epoch_id = link
         self.path = folder / f"{self.number:06d}.{serial}{DRAFT}"
         self._files = files
         self._size = self._synced = 0
@@ -293,7 +298,9 @@ class OlderSegment:
         if self._size != self.end:
             raise _malformed(f"{self._size} of the {self.end} bytes of segment {self.number}")
         with self._as_write_failed():
-            head = received_head(self._file.read(0, BEGIN), self.number, self._epoch)
+            head = received_head(
+                self._file.read(0, BEGIN), self.number, self._epoch, self._epoch_id
+            )
             seed = value(head.encoded())
             try:
                 for _ in blocks(self._file, BEGIN, self.end, seed):
@@ -345,14 +352,15 @@ def _size(files: Files, path: Path) -> int:
         file.close()
 
 
-def received_head(data: bytes, number: int, epoch: int) -> Head:
+def received_head(data: bytes, number: int, epoch: int, epoch_id: int = 0) -> Head:
     """Return the header of a segment that was sent as this one; raise `Malformed`."""
     head = Head.received(data)
     if head is None:
-        raise _malformed(f"no header of a segment of version 1 or 2, for segment {number}")
-    if (head.number, head.epoch) != (number, epoch):
+        raise _malformed(f"no header of a segment of version 1 to 3, for segment {number}")
+    if (head.number, head.epoch, head.epoch_id) != (number, epoch, epoch_id):
         raise _malformed(
-            f"segment {head.number} of epoch {head.epoch}, sent as {number} of epoch {epoch}"
+            f"segment {head.number} of epoch {head.epoch} ({head.epoch_id:06x}), sent as {number}"
+            f" of epoch {epoch} ({epoch_id:06x})"
         )
     return head
 

@@ -16,6 +16,12 @@ segment, and is as long, so that frames begin at one place in all of them:
     16      4     epoch              from 1 on; a segment of version 1 is of epoch 0
     20      8     earlier_largest_ts
 
+Version 3 has the epoch's id, too (`penstock/cluster/log_entry.py`). It is random: an epoch that is
+handed out twice, after etcd was restored from a backup, has two ids.
+
+    4       1     version            3
+    5       3     epoch_id           from 1 on; a segment of an earlier version has none
+
 A segment is sealed by its successor's header, not by a footer of its own: so a file whose sync
 failed is sealed at its last good byte without being written to once more, and whatever the failed
 write left after that byte does not count.
@@ -56,7 +62,7 @@ from penstock.log.frame import (
 log = logging.getLogger(__name__)
 
 SEGMENT_MAGIC = b"PSEG"
-VERSION, VERSION_WITH_EPOCH = 1, 2
+VERSION, VERSION_WITH_EPOCH, VERSION_WITH_ID = 1, 2, 3
 _VERSION = struct.Struct("<4sII")
 _CHECKED = struct.Struct("<4sIIQQ")
 _CHECKED_WITH_EPOCH = struct.Struct("<4sIIIIQ")
@@ -91,27 +97,30 @@ class Segment:
     previous_end: int
     earlier_largest_ts: int
     epoch: int = 0
+    epoch_id: int = 0
     end: int = BEGIN
     synced: int = BEGIN
     """Everything before is on the disk; equal to `end` when nothing is being written."""
 
 
 class Head(NamedTuple):
-    """What a segment's header says; an epoch of 0 is written as version 1."""
+    """What a segment's header says; an epoch of 0 is written as version 1, without id as 2."""
 
     number: int
     previous_end: int
     earlier_largest_ts: int
     epoch: int = 0
+    epoch_id: int = 0
 
     def encoded(self) -> bytes:
         """Return the header but for its checksum."""
-        number, previous_end, ts, epoch = self
+        number, previous_end, ts, epoch, epoch_id = self
         if epoch == 0:
             return _CHECKED.pack(SEGMENT_MAGIC, VERSION, number, previous_end, ts)
         assert previous_end < 1 << 32, "a log with copies has segments below 4 GiB"
+        version = VERSION_WITH_ID | epoch_id << 8 if epoch_id else VERSION_WITH_EPOCH
         fields = (number, previous_end, epoch, ts)
-        return _CHECKED_WITH_EPOCH.pack(SEGMENT_MAGIC, VERSION_WITH_EPOCH, *fields)
+        return _CHECKED_WITH_EPOCH.pack(SEGMENT_MAGIC, version, *fields)
 
     @classmethod
     def decoded(cls, data: bytes) -> Head:
@@ -120,7 +129,8 @@ class Head(NamedTuple):
         if version == VERSION:
             return cls(number, *_CHECKED.unpack_from(data)[3:])
         _, _, _, previous_end, epoch, ts = _CHECKED_WITH_EPOCH.unpack_from(data)
-        return cls(number, previous_end, ts, epoch)
+        epoch_id = version >> 8 if version & 0xFF == VERSION_WITH_ID else 0
+        return cls(number, previous_end, ts, epoch, epoch_id)
 
     @classmethod
     def received(cls, data: bytes) -> Head | None:
@@ -133,9 +143,8 @@ class Head(NamedTuple):
 
     def segment(self, path: Path, seed: int) -> Segment:
         """Return the segment that begins with this."""
-        return Segment(
-            self.number, path, seed, self.previous_end, self.earlier_largest_ts, self.epoch
-        )
+        number, previous_end, ts, epoch, epoch_id = self
+        return Segment(number, path, seed, previous_end, ts, epoch, epoch_id)
 
 
 def segment_name(number: int) -> str:
@@ -188,10 +197,11 @@ def open_segment(files: Files, path: Path, number: int) -> Segment:
     magic, version, written = _VERSION.unpack_from(data)
     if magic != SEGMENT_MAGIC or value(data[: _CHECKED.size]) != crc:
         raise Corrupt(str(path), 0, "not a segment header", code=Code.SEGMENT_DAMAGED)
-    if version not in (VERSION, VERSION_WITH_EPOCH):
+    has_id = version & 0xFF == VERSION_WITH_ID and version >> 8 > 0
+    if version not in (VERSION, VERSION_WITH_EPOCH) and not has_id:
         raise NeedsOperator(
-            f"{path} is a segment of version {version}",
-            hint=f"this Penstock reads {VERSION} and {VERSION_WITH_EPOCH}",
+            f"{path} is a segment of version {version & 0xFF}",
+            hint=f"this Penstock reads {VERSION}, {VERSION_WITH_EPOCH} and {VERSION_WITH_ID}",
             code=Code.SEGMENT_VERSION,
         )
     if written != number:

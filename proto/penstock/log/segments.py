@@ -200,16 +200,16 @@ class Segments:
         self._marked = False
         return positions
 
-    def begin_next(self, epoch: int | None = None) -> None:
+    def begin_next(self, epoch: int | None = None, epoch_id: int = 0) -> None:
         """Seal the live segment, whatever its size, and begin one of that epoch, or of the same.
 
         Raises `WriteFailed`.
         """
-        self._succeed(epoch)
+        self._succeed(None if epoch is None else (epoch, epoch_id))
 
-    def links(self) -> list[tuple[int, int, int]]:
-        """Return number, epoch and end of each segment, oldest first."""
-        return [(s.number, s.epoch, s.end) for _, s in sorted(self._segments.items())]
+    def links(self) -> list[tuple[int, int, int, int]]:
+        """Return number, epoch, end and epoch's id of each segment, oldest first."""
+        return [(s.number, s.epoch, s.end, s.epoch_id) for _, s in sorted(self._segments.items())]
 
     def sync(self) -> None:
         """Return once everything appended is on the disk.
@@ -325,12 +325,11 @@ class Segments:
         self._file.close()
         self._reader.forget_all()
 
-    def _succeed(self, epoch: int | None = None) -> Segment:
+    def _succeed(self, epoch: tuple[int, int] | None = None) -> Segment:
         """Begin the next segment, which seals the live one at its end."""
         live = self._live
-        head = Head(
-            live.number + 1, live.end, self.largest_ts, live.epoch if epoch is None else epoch
-        )
+        of = epoch or (live.epoch, live.epoch_id)
+        head = Head(live.number + 1, live.end, self.largest_ts, *of)
         assert head.epoch >= live.epoch, "epochs only rise"
         try:
             if live.synced < live.end:  # Only without sync-log.
@@ -386,10 +385,10 @@ class MissingSegments(Corrupt):
         self.up_to_ts = up_to_ts
 
 
-def begin_log(files: Files, folder: Path, epoch: int) -> None:
+def begin_log(files: Files, folder: Path, epoch: int, epoch_id: int = 0) -> None:
     """Begin a log in an empty folder whose first segment is of that epoch; raise `OSError`."""
     assert not files.names(folder), "there is a log already"
-    _, file = create_segment(files, folder, Head(0, 0, 0, epoch))
+    _, file = create_segment(files, folder, Head(0, 0, 0, epoch, epoch_id))
     file.close()
 
 

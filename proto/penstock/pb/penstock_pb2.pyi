@@ -231,14 +231,16 @@ class LogName(_message.Message):
     def __init__(self, cluster_id: _Optional[int] = ..., node_id: _Optional[str] = ..., disk: _Optional[str] = ...) -> None: ...
 
 class LogLink(_message.Message):
-    __slots__ = ("number", "epoch", "end")
+    __slots__ = ("number", "epoch", "end", "epoch_id")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_ID_FIELD_NUMBER: _ClassVar[int]
     number: int
     epoch: int
     end: int
-    def __init__(self, number: _Optional[int] = ..., epoch: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+    epoch_id: int
+    def __init__(self, number: _Optional[int] = ..., epoch: _Optional[int] = ..., end: _Optional[int] = ..., epoch_id: _Optional[int] = ...) -> None: ...
 
 class LogLinks(_message.Message):
     __slots__ = ("links",)
@@ -265,7 +267,7 @@ class LogAsk(_message.Message):
     def __init__(self, takes_damaged: _Optional[bool] = ...) -> None: ...
 
 class LogAppend(_message.Message):
-    __slots__ = ("segment", "segment_epoch", "offset", "previous", "instead_of", "needed", "data", "crc", "damage")
+    __slots__ = ("segment", "segment_epoch", "offset", "previous", "instead_of", "needed", "data", "crc", "damage", "epoch_id")
     SEGMENT_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_EPOCH_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -275,6 +277,7 @@ class LogAppend(_message.Message):
     DATA_FIELD_NUMBER: _ClassVar[int]
     CRC_FIELD_NUMBER: _ClassVar[int]
     DAMAGE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_ID_FIELD_NUMBER: _ClassVar[int]
     segment: int
     segment_epoch: int
     offset: int
@@ -284,7 +287,8 @@ class LogAppend(_message.Message):
     data: bytes
     crc: int
     damage: int
-    def __init__(self, segment: _Optional[int] = ..., segment_epoch: _Optional[int] = ..., offset: _Optional[int] = ..., previous: _Optional[_Union[LogLink, _Mapping]] = ..., instead_of: _Optional[_Union[LogLinks, _Mapping]] = ..., needed: _Optional[int] = ..., data: _Optional[bytes] = ..., crc: _Optional[int] = ..., damage: _Optional[int] = ...) -> None: ...
+    epoch_id: int
+    def __init__(self, segment: _Optional[int] = ..., segment_epoch: _Optional[int] = ..., offset: _Optional[int] = ..., previous: _Optional[_Union[LogLink, _Mapping]] = ..., instead_of: _Optional[_Union[LogLinks, _Mapping]] = ..., needed: _Optional[int] = ..., data: _Optional[bytes] = ..., crc: _Optional[int] = ..., damage: _Optional[int] = ..., epoch_id: _Optional[int] = ...) -> None: ...
 
 class PrependPiece(_message.Message):
     __slots__ = ("log", "epoch", "link", "data")
@@ -299,16 +303,18 @@ class PrependPiece(_message.Message):
     def __init__(self, log: _Optional[_Union[LogName, _Mapping]] = ..., epoch: _Optional[int] = ..., link: _Optional[_Union[LogLink, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class ReadRequest(_message.Message):
-    __slots__ = ("log", "segment", "offset", "bytes")
+    __slots__ = ("log", "segment", "offset", "bytes", "edges")
     LOG_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
+    EDGES_FIELD_NUMBER: _ClassVar[int]
     log: LogName
     segment: int
     offset: int
     bytes: int
-    def __init__(self, log: _Optional[_Union[LogName, _Mapping]] = ..., segment: _Optional[int] = ..., offset: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+    edges: bool
+    def __init__(self, log: _Optional[_Union[LogName, _Mapping]] = ..., segment: _Optional[int] = ..., offset: _Optional[int] = ..., bytes: _Optional[int] = ..., edges: _Optional[bool] = ...) -> None: ...
 
 class ReadReply(_message.Message):
     __slots__ = ("data", "crc")

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from penstock.log.segment import BEGIN
 from penstock.log.segments import Place
 from pump.replicas.chain import Chain, Link
+from pump.replicas.messages import Write
 
 
 class Piece(NamedTuple):
@@ -20,10 +21,11 @@ class Piece(NamedTuple):
 class Stored:
     """A segment; each frame is a number that no other group has, and takes one byte."""
 
-    __slots__ = ("before", "epoch", "frames", "synced")
+    __slots__ = ("before", "epoch", "epoch_id", "frames", "synced")
 
-    def __init__(self, epoch: int, before: int) -> None:
+    def __init__(self, epoch: int, before: int, epoch_id: int) -> None:
         self.epoch = epoch
+        self.epoch_id = epoch_id
         self.before = before
         self.frames: list[int] = []
         self.synced = 0
@@ -41,14 +43,14 @@ class Disk:
         for stored in self.segments.values():
             stored.synced = len(stored.frames)
         found = self.segments.items()
-        return Chain(Link(n, stored.epoch, BEGIN + len(stored.frames)) for n, stored in found)
+        return Chain(Link(n, s.epoch, BEGIN + len(s.frames), s.epoch_id) for n, s in found)
 
-    def begin(self, number: int, epoch: int, before: int | None = None) -> None:
+    def begin(self, number: int, epoch: int, epoch_id: int, *, before: int | None = None) -> None:
         """Create a segment durably, and with it what lies before it."""
         if before is None:
             before = self.count()
         self.sync()
-        self.segments[number] = Stored(epoch, before)
+        self.segments[number] = Stored(epoch, before, epoch_id)
 
     def count(self) -> int:
         """Return how many frames the whole log has, purged ones too."""
@@ -66,17 +68,18 @@ class Disk:
         begin = max(0, offset - BEGIN)
         return Piece(stored.before + begin, tuple(stored.frames[begin : end - BEGIN]))
 
-    def write(self, number: int, epoch: int, offset: int, piece: Piece) -> None:
+    def write(self, action: Write, piece: Piece) -> None:
         """Write the end of what was sent, from `offset` on."""
+        number, epoch, offset, epoch_id = action
         if offset == 0:
-            self.begin(number, epoch, piece.before)
+            self.begin(number, epoch, epoch_id, before=piece.before)
             offset = BEGIN
         stored = self.segments[number]
         already = stored.before + offset - BEGIN - piece.before
         stored.frames += piece.frames[already:]
 
     def write_before(self, link: Link, piece: Piece) -> None:
-        stored = Stored(link.epoch, piece.before)
+        stored = Stored(link.epoch, piece.before, link.epoch_id)
         stored.frames = list(piece.frames)
         stored.synced = len(stored.frames)
         self.segments = {link.number: stored, **self.segments}

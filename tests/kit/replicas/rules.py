@@ -212,7 +212,7 @@ class _AppendsAnywhere(Replica):
 
 class _AppendsAfterAGap(Replica):
     def _agrees(self, own: Link | None, previous: Link) -> bool:
-        return own is not None and own.epoch == previous.epoch
+        return own is not None and own.is_same(previous)
 
     def _cut(self, place: Place, epoch: int) -> Actions | None:
         own = self.chain.find(place.segment)
@@ -251,7 +251,7 @@ class _KeepsTheEpoch(Claim):
     def _claimed(self, entry: LogEntry) -> LogEntry:
         claimed = super()._claimed(entry)
         if entry.primary.disk == self._copy.disk and entry.epoch > 0:
-            return replace(claimed, epoch=entry.epoch)
+            return replace(claimed, epoch=entry.epoch, ids=entry.ids)
         return claimed
 
 

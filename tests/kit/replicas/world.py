@@ -227,7 +227,7 @@ class World:
 
     def write(self, machine: Machine, action: m.Write, piece: Piece | None) -> None:
         assert piece is not None
-        machine.disk.write(*action, piece)
+        machine.disk.write(action, piece)
 
     def write_before(self, machine: Machine, action: m.WriteBefore, piece: Piece | None) -> None:
         assert piece is not None
@@ -242,7 +242,7 @@ class World:
         self.look_at(machine)
 
     def begin(self, machine: Machine, action: m.Begin, piece: Piece | None) -> None:
-        machine.disk.begin(action.number, action.epoch)
+        machine.disk.begin(*action)
 
     def acknowledge(self, machine: Machine, action: m.Acknowledge, piece: Piece | None) -> None:
         """Take note of what is acknowledged, and hold it to what was before."""
@@ -458,7 +458,7 @@ class World:
         number, offset = primary.chain.end
         if offset > BEGIN and self.random.random() < 0.2:
             number, offset = number + 1, BEGIN
-            disk.begin(number, primary.entry.epoch)
+            disk.begin(number, primary.entry.epoch, primary.entry.id)
         for _ in range(self.random.choice((1, 1, 2, 5))):
             self.written += 1
             disk.segments[number].frames.append(self.written)

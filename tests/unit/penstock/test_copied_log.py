@@ -19,10 +19,12 @@ LOG = Path("/log")
 MARK = LOG / "catching-up"
 
 
-def primary(*groups: int, epoch: int = 1, files: MemoryFiles | None = None) -> Segments:
+def primary(
+    *groups: int, epoch: int = 1, epoch_id: int = 0, files: MemoryFiles | None = None
+) -> Segments:
     """Return a log in which each group has so many records; one segment follows after each 0."""
     segments = Segments.open(LOG, files=files or MemoryFiles())
-    segments.begin_next(epoch)
+    segments.begin_next(epoch, epoch_id)
     for records in groups:
         if records:
             segments.append([random.Random(n).randbytes(400) for n in range(records)])
@@ -35,16 +37,16 @@ def primary(*groups: int, epoch: int = 1, files: MemoryFiles | None = None) -> S
 def data_of(segments: Segments, number: int, begin: int = 0, end: int | None = None) -> bytes:
     files = segments._files
     assert isinstance(files, MemoryFiles)
-    ends = {n: at for n, _, at in segments.links()}
+    ends = {n: at for n, _, at, _ in segments.links()}
     return bytes(files.nodes[LOG / segment_name(number)].data[begin : end or ends[number]])
 
 
 def copied(segments: Segments, files: MemoryFiles, *, first: int = 0) -> CopiedLog:
     """Return a copy with all segments from `first` on."""
     log = CopiedLog.open(LOG, files=files)
-    for number, epoch, _ in segments.links():
+    for number, epoch, _, epoch_id in segments.links():
         if number >= first:
-            log.write(number, epoch, 0, data_of(segments, number))
+            log.write(number, epoch, 0, data_of(segments, number), epoch_id=epoch_id)
             log.sync()
     return log
 
@@ -72,7 +74,7 @@ def test_a_copy_in_step_needs_no_more_than_a_write_and_a_sync_for_a_group() -> N
 def test_the_place_where_a_copy_catches_up_is_kept_only_while_the_bytes_are_not_synced() -> None:
     segments, files = primary(2, 2, 2), MemoryFiles()
     log = CopiedLog.open(LOG, files=files)
-    for number, epoch, _ in segments.links():
+    for number, epoch, *_ in segments.links():
         log.write(number, epoch, 0, data_of(segments, number, 0, BEGIN))
         log.sync()
     log.write(1, 1, BEGIN, data_of(segments, 1, BEGIN))
@@ -198,7 +200,7 @@ def test_a_damaged_older_segment_is_refused_and_leaves_nothing() -> None:
     for wrong in (bytes(data[:-1]), bytes(data) + b"x"):
         with pytest.raises(Malformed, match=r"of the|more than"):
             older(segments, files, 1, wrong).finish()
-    OlderSegment(files, LOG, (1, 1, len(data)), serial=3).drop()
+    OlderSegment(files, LOG, (1, 1, len(data), 0), serial=3).drop()
     assert files.nodes == before
     assert log.links() == segments.links()[2:]
 
@@ -210,7 +212,7 @@ def test_an_older_segment_of_another_end_is_refused() -> None:
     draft.finish()
     with pytest.raises(Malformed, match="comes after"):
         log.write_before(draft)
-    assert [number for number, _, _ in log.links()] == [2]
+    assert [number for number, *_ in log.links()] == [2]
 
 
 def test_what_a_pump_abandoned_in_a_folder_does_not_count_when_its_successor_is_dropped() -> None:
@@ -229,7 +231,7 @@ def test_what_a_pump_abandoned_in_a_folder_does_not_count_when_its_successor_is_
     with pytest.raises(Retryable):
         log.cut(Place(1, BEGIN))
     for found in (files.after_crash(), files.after_kill()):
-        assert CopiedLog.open(LOG, files=found).links() == [(0, 0, BEGIN), (1, 1, end.offset)]
+        assert CopiedLog.open(LOG, files=found).links() == [(0, 0, BEGIN, 0), (1, 1, end.offset, 0)]
 
 
 WAYS: dict[str, tuple[Callable[[CopiedLog], None], list[int]]] = {
@@ -258,7 +260,7 @@ def test_segments_are_dropped_so_that_no_crash_leaves_a_gap(way: str) -> None:
             break
         finally:
             again = CopiedLog.open(LOG, files=files.after_crash())
-            assert [found for found, _, _ in again.links()] == left
+            assert [found for found, *_ in again.links()] == left
     assert 2 < number < 19
 
 

@@ -362,7 +362,7 @@ def test_a_log_without_copies_is_written_as_before_epochs_were() -> None:
     segments.begin_next()
     header = struct.pack("<4sIIQQ", b"PSEG", 1, 1, BEGIN + HEADER_SIZE + 10, 7)
     assert files.nodes[SECOND].data[:BEGIN] == header + struct.pack("<I", value(header))
-    assert opened(files).links() == [(0, 0, BEGIN + HEADER_SIZE + 10), (1, 0, BEGIN)]
+    assert opened(files).links() == [(0, 0, BEGIN + HEADER_SIZE + 10, 0), (1, 0, BEGIN, 0)]
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.binary(max_size=50)), max_size=6))

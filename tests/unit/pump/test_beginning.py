@@ -166,4 +166,4 @@ def test_a_log_that_could_not_be_begun_leaves_nothing_behind(call: str) -> None:
     with pytest.raises(OSError, match="made to fail"):
         begin_log(files, folder, 7)
     begin_log(files, folder, 7)
-    assert [epoch for _, epoch, _ in Segments.open(folder, files=files).links()] == [7]
+    assert [epoch for _, epoch, *_ in Segments.open(folder, files=files).links()] == [7]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -28,9 +29,10 @@ OWN, OTHER, THIRD = Copy("pump-1", "d1"), Copy("pump-2", "d2"), Copy("pump-3", "
 TWO = Wanted(2, 2)
 
 
-def chain(*epochs: int) -> Chain:
+def chain(*epochs: int, ids: Mapping[int, int] | None = None) -> Chain:
     """Return a log of one segment for each epoch."""
-    return Chain(Link(number, epoch, BEGIN + 10) for number, epoch in enumerate(epochs))
+    found = enumerate(epochs)
+    return Chain(Link(n, epoch, BEGIN + 10, (ids or {}).get(epoch, 0)) for n, epoch in found)
 
 
 def listed(entry: LogEntry) -> MemoryLogEntries:
@@ -134,6 +136,12 @@ def test_a_folder_from_before_the_epoch_that_its_disk_began_is_refused() -> None
         refuse_older(OWN, chain(4), late, [OtherDisk(9, 5, 6)])
 
 
+def test_a_folder_from_within_the_epoch_that_its_disk_began_is_refused() -> None:
+    entry = LogEntry(epoch=6, primary=OWN, replicas=(OTHER,))
+    with pytest.raises(NeedsOperator, match="segment 2, which this one began in epoch 6"):
+        refuse_older(OWN, chain(4, 6), entry, [OtherDisk(0, 4, 6, 6)])
+
+
 def test_a_folder_without_what_etcd_calls_needed_is_refused_without_asking() -> None:
     entry = LogEntry(epoch=6, primary=OWN, replicas=(OTHER,), needed=3)
     with pytest.raises(NeedsOperator, match="etcd lists segment 3 as needed") as raised:
@@ -145,7 +153,6 @@ def test_a_disk_that_died_before_it_began_its_epoch_is_not_refused() -> None:
     entry = LogEntry(epoch=6, primary=OWN, replicas=(OTHER,))
     # What the copy has of epoch 5 may be of another primary, and was never acknowledged then.
     refuse_older(OWN, chain(4), entry, [OtherDisk(0, 4, 5), OtherDisk(7, 6)])
-    refuse_older(OWN, chain(4, 6), entry, [OtherDisk(0, 4, 6, 6)])
     refuse_older(OWN, chain(4), replace(entry, primary=OTHER), [OtherDisk(0, 4, 6)])
     refuse_older(OWN, chain(4), replace(entry, since=5, needed=0), [OtherDisk(0, 4, 6)])
 
@@ -212,5 +219,6 @@ def test_a_disk_that_is_listed_again_never_claims_with_what_it_had_before() -> N
     for died in (chain(5), chain(0)):  # Before its folder was emptied, and after.
         with pytest.raises(Former, match="began again in epoch 8"):
             claim(entries, "pump-1", OWN, died, TWO)
-    assert claimed(entries, chain(8)).won[0].epoch == 9
-    assert claimed(entries, chain(8, 9)).won[0].since == 8
+    won = claimed(entries, chain(8)).won[0]
+    assert won.epoch == 9
+    assert claimed(entries, chain(8, 9, ids={9: won.id})).won[0].since == 8

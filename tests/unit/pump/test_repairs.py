@@ -262,7 +262,7 @@ def scrubbing(log: Segments, folder: Path, repairs: Repairs, **schedule: float) 
     """Return the scrubs of a log without copies."""
 
     def segments() -> list[object]:
-        return [log.find(number) for number, _, _ in log.links()]
+        return [log.find(number) for number, *_ in log.links()]
 
     logs = [
         Scrubbed(

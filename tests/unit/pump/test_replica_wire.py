@@ -20,7 +20,8 @@ from pump.replicas.wire import (
 )
 
 NUMBERS = st.integers(0, (1 << 63) - 1)
-LINKS = st.builds(Link, NUMBERS, NUMBERS, NUMBERS)
+IDS = st.integers(0, (1 << 24) - 1)
+LINKS = st.builds(Link, NUMBERS, NUMBERS, NUMBERS, IDS)
 CHAINS = st.lists(LINKS, max_size=5).map(tuple)
 NAMES = st.builds(Name, NUMBERS, st.text(), st.text())
 
@@ -35,6 +36,7 @@ def appends(draw: st.DrawFn) -> tuple[Append, bytes]:
         instead_of=instead_of,
         needed=draw(NUMBERS),
         damage=draw(NUMBERS),
+        epoch_id=draw(IDS),
     )
     return request, data
 

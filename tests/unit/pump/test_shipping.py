@@ -137,7 +137,7 @@ def test_a_pump_with_a_full_disk_sees_another_primary_too() -> None:
 
         rig.files.fail = full
         # It has to begin an epoch, which takes a segment, and cannot.
-        rig.shipping.answered(OTHER.disk, Refusal(promised=7))
+        rig.shipping.answered(OTHER.disk, Refusal(promised=2))
         eventually(lambda: rig.entry.epoch > 1)
         assert rig.segments.links()[-1][1] == 1
         rig.take_over()
@@ -211,7 +211,7 @@ def test_a_disk_that_takes_nothing_is_said_and_only_a_full_one_keeps_its_log(
     with shipped() as rig:
         rig.store(b"taken")
         rig.files.fail = broken(number)
-        rig.shipping.answered(OTHER.disk, Refusal(promised=7))  # An epoch is to begin.
+        rig.shipping.answered(OTHER.disk, Refusal(promised=2))  # An epoch is to begin.
         eventually(lambda: not rig.shipping.are_enough)
         with pytest.raises(Retryable, match=r"the disk of this Pump has taken nothing for \d+ s"):
             rig.shipping.check()
