@@ -200,7 +200,8 @@ class TakeOvers:
             return
         is_primary, is_due, is_long_silent = self._reasons(node_id, entry)
         if state is NodeState.OFFLINE:
-            if is_long_silent:
+            is_newer = self._copies.standing(node_id).epoch > entry.epoch  # Etcd was put back.
+            if is_long_silent and not is_newer:
                 log.info("the copy of pump %s goes: every Drainer has all of it", node_id)
                 await self._copies.drop(node_id)
         elif is_primary:

@@ -98,7 +98,7 @@ def _lost_pump(arguments: argparse.Namespace) -> int:
             print(report.text())
         try:
             _refuse_more_than_accepted(received, arguments.accept_loss_after, known)
-            _confirm(arguments, status.node_id)
+            confirm(arguments, status.node_id, "declare this lost for good")
         except NeedsOperator:
             if arguments.output == JSON:
                 show_change(arguments, report.facts(is_lost=False), "")
@@ -221,11 +221,11 @@ def _refuse_more_than_accepted(
         )
 
 
-def _confirm(arguments: argparse.Namespace, name: str) -> None:
+def confirm(arguments: argparse.Namespace, name: str, what: str) -> None:
     """Return when the operator has said the node id once more."""
     typed = arguments.confirm
     if not typed and sys.stdin.isatty():
-        typed = input(f"type the node id to declare this lost for good ({name}): ").strip()
+        typed = input(f"type the node id to {what} ({name}): ").strip()
     if typed != name:
         raise NeedsOperator(
             "nothing was changed: this has to be confirmed",

@@ -106,6 +106,11 @@ class Cluster:
         """Return the registry."""
         return Registry(self._client)
 
+    @property
+    def entries(self) -> EtcdLogEntries:
+        """On which disks the logs with copies are."""
+        return EtcdLogEntries(self._client)
+
     def copies_of(self, pump: str) -> Sequence[str]:
         """Return the Pumps that etcd lists with a whole copy of a Pump's log, beside its folder."""
         entry = self.entry_of(pump)

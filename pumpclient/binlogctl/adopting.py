@@ -1,0 +1,83 @@
+"""Adopting: `adopt-log` names the disk that continues a log, where etcd's list of it was put back.
+
+A Pump refuses a log whose entry in etcd is older than a disk (PS-3312), and its error has the
+command for each disk that was found. The entry gets the newest epoch that was found anywhere, so
+that each epoch after it is a new one, and this disk alone as the place of the log. What only
+another disk has is given up by that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import replace
+from typing import Any
+
+from penstock.cluster.log_entry import LOGS, Copy, LogEntry
+from penstock.cluster.node_registry import NodeKind, is_live
+from penstock.codes import Code
+from penstock.errors import NeedsOperator, Retryable
+from penstock.node.output import show
+from penstock.ts import compose
+from pumpclient.binlogctl.lost import confirm
+from pumpclient.binlogctl.nodes import Cluster, add_node
+
+
+def add_command(commands: Any, shared: argparse.ArgumentParser) -> None:
+    """Add the command to a parser."""
+    command = commands.add_parser(
+        "adopt-log",
+        parents=[shared],
+        help="continue a Pump's log from one disk after etcd was restored",
+    )
+    add_node(command)
+    options: dict[str, dict[str, Any]] = {
+        "--pump": {"metavar": "NODE-ID", "help": "the Pump whose disk continues the log"},
+        "--disk": {"metavar": "ID", "help": "the id of that disk"},
+        "--epoch": {"metavar": "N", "type": int, "help": "the newest epoch found on any disk"},
+        "--from": {"metavar": "N", "type": int, "dest": "first", "help": "its first segment"},
+    }
+    for option, how in options.items():
+        command.add_argument(option, required=True, **how)
+    command.add_argument(
+        "--confirm", metavar="NODE-ID", default="", help="the node id once more, for scripts"
+    )
+    command.set_defaults(run=_adopt_log)
+
+
+def _adopt_log(arguments: argparse.Namespace) -> int:
+    name, cluster = arguments.node_id, Cluster(arguments)
+    with cluster as registry:
+        entries = cluster.entries
+        own = Copy(arguments.pump, arguments.disk)
+        entry, revision = entries.read(name) or (LogEntry(epoch=0, primary=own), 0)
+        status = registry.get(NodeKind.PUMP, name)
+        if entry.epoch > arguments.epoch:
+            raise NeedsOperator(
+                f"etcd lists epoch {entry.epoch} of the log of {name}, which is newer than"
+                f" {arguments.epoch}",
+                hint="the log has continued since that error: start its Pumps, and see whether they"
+                " still refuse it",
+                code=Code.LOG_PUT_BACK,
+            )
+        if status is not None and is_live(status, compose(int(time.time() * 1000), 0)):
+            raise NeedsOperator(
+                f"the log of {name} is served at {status.host}",
+                hint="stop the Pump there if another disk is to continue the log",
+                code=Code.NODE_ALIVE,
+            )
+        confirm(arguments, name, "let only this disk continue the log")
+        adopted = replace(
+            entry,
+            epoch=arguments.epoch,
+            primary=own,
+            replicas=(),
+            eligible=(),
+            needed=arguments.first,
+            ids=(),
+        )
+        if entries.swap(name, revision, adopted) is None:
+            raise Retryable(f"{LOGS}{name} has changed", code=Code.LOG_PUT_BACK)
+    facts = {"node_id": name, "to": own.pump, "disk": own.disk, "epoch": adopted.epoch}
+    show(arguments, facts, f"the log of {name} continues on disk {own.disk} of {own.pump}")
+    return 0
