@@ -40,6 +40,7 @@ from penstock.log.segments import Place, Position, WriteFailed
 from pump.copies.claiming import Claimed
 from pump.copies.recruits import Recruits
 from pump.copies.shipper import Lines, Shipper
+from pump.replicas.chain import Link
 from pump.replicas.messages import (
     Acknowledge,
     Action,
@@ -49,6 +50,7 @@ from pump.replicas.messages import (
     Damaged,
     ReadEntry,
     Send,
+    Standing,
     StepDown,
     Swap,
 )
@@ -125,6 +127,7 @@ class Shipping:
         self._said_s = float("-inf")
         self._said_epoch = -1
         self._said_damage: dict[str, int] = {}
+        self._said_strange: dict[str, Link] = {}
         self._silent_s: dict[str, float] = {}
         """When disks did not answer last: they are not to be asked for a copy at once."""
         self._moves_to = ""
@@ -331,6 +334,20 @@ class Shipping:
                     disk,
                 )
             self._do(self._primary.answered(disk, answer))
+            strange = self._primary.strangers.get(disk)
+            if strange is not None and isinstance(answer, Standing):
+                self._silent_s[disk] = time.monotonic()
+                if self._said_strange.get(disk) != strange:
+                    self._said_strange[disk] = strange
+                    log.error("%s", self._stranger_problem(disk, strange))
+
+    def _stranger_problem(self, disk: str, strange: Link) -> str:
+        entry = self._primary.entry
+        return (
+            f"disk {disk} gets no copy of this log: its segment {strange.number} of epoch"
+            f" {strange.epoch} (id {strange.epoch_id:06x}) is of another history than epoch"
+            f" {entry.epoch} (id {entry.id:06x}) in etcd, which was restored; see PS-3312"
+        )
 
     def silent(self, disk: str) -> None:
         """Tell it that a copy says nothing."""
@@ -523,6 +540,8 @@ class Shipping:
             return "; one is being given the log"
         if self._spare() is not None:
             return ""
+        if strangers := self._primary.strangers:
+            return f"; {self._stranger_problem(*next(iter(strangers.items())))}"
         apart = self._recruits.apart
         what = f" with another {apart}" if apart else ""
         return f"; there is no other Pump{what} whose disk could take one"

@@ -217,7 +217,8 @@ class TakeOvers:
 
     def _is_due(self, node_id: str, entry: LogEntry) -> bool:
         """Return whether the primary was silent for so long that it is this copy's turn."""
-        if not self._after_s or not entry.may_claim(self._around.disk):
+        is_newer = self._copies.standing(node_id).epoch > entry.epoch  # Etcd was put back.
+        if not self._after_s or not (is_newer or entry.may_claim(self._around.disk)):
             return False
         leaving = self._around.leaving()
         disks = [copy.disk for copy in (*entry.replicas, *entry.eligible)]
@@ -225,7 +226,8 @@ class TakeOvers:
         if self._around.disk in leaving and others:
             return False
         disks.sort(key=lambda disk: disk in leaving)
-        wait_s = self._after_s * (1 + _TURN * disks.index(self._around.disk))
+        turn = disks.index(self._around.disk) if self._around.disk in disks else len(disks)
+        wait_s = self._after_s * (1 + _TURN * turn)
         return self._silence_s(node_id) > wait_s
 
     def _silence_s(self, node_id: str) -> float:

@@ -11,7 +11,7 @@ of the old entry would have the newer copies cut.
 
 Only the disk whose log contains all others continues without an operator, and only when the disks
 of all Pumps were seen: then nothing that was acknowledged can be anywhere else. It adopts the log:
-it puts an entry with its own last epoch, and itself as the only disk.
+it puts an entry with the newest epoch that was found, and itself as the only disk.
 """
 
 from __future__ import annotations
@@ -46,9 +46,15 @@ class Verdict(NamedTuple):
 
 
 def foreign(entry: LogEntry, links: Sequence[Link]) -> Link | None:
-    """Return the newest segment that is of another history than the entry; None if none is."""
-    found = (link for link in reversed(links) if entry.is_foreign(link.epoch, link.epoch_id))
-    return next(found, None)
+    """Return the newest segment that is of another history than the entry; None if none is.
+
+    A segment of an earlier epoch that holds nothing is cut like any other.
+    """
+    for link in reversed(links):
+        counts = link.end > BEGIN or link.epoch >= entry.epoch
+        if counts and entry.is_foreign(link.epoch, link.epoch_id):
+            return link
+    return None
 
 
 def judge(
@@ -65,33 +71,47 @@ def judge(
     newest = max(entry.epoch, *(link.epoch for each in all_seen for link in each.links))
     what = "; ".join(_described(entry, each) for each in all_seen if each.links)
     what = f"etcd lists epoch {_named(entry.epoch, entry.id)} of this log, but disks have: {what}"
-    if all(_contains(chain, each) for each in seen) and _contains_entry(chain, entry):
+    firsts = [each.links[0].number for each in seen if each.links]
+    has_oldest = all(chain.first <= first for first in firsts)
+    has_all = all(_contains(entry, chain.links, each.links) for each in seen)
+    if has_oldest and has_all and _contains_entry(chain, entry):
         if missing:
             return Verdict(waits=f"{what}; not seen: {', '.join(missing)}", newest=newest)
-        return Verdict(_adopted(entry, own, chain), newest=newest)
-    if any(_is_contained(chain, each) for each in seen):
+        return Verdict(_adopted(entry, own, chain, newest), newest=newest)
+    lacking = [each for each in seen if not _contains(entry, chain.links, each.links)]
+    if any(_contains_all(entry, each, chain, lacking) for each in lacking):
         return Verdict(waits=f"{what}; another disk has more than this one", newest=newest)
     return Verdict(refuses=what, newest=newest)
 
 
-def _contains(chain: Chain, other: Seen) -> bool:
-    """Return whether this disk has all groups that the other one has."""
-    if other.links and other.links[0].number < chain.first:
-        return False
-    held = [link for link in other.links if link.end > BEGIN]
-    if not held:
-        return True
-    own = chain.find(held[-1].number)
-    return own is not None and own.is_same(held[-1]) and own.end >= held[-1].end
+def _contains(entry: LogEntry, mine: Sequence[Link], theirs: Sequence[Link]) -> bool:
+    """Return whether one disk has all that was acknowledged of what another one has.
+
+    Where the logs part, the one with the later epoch is right: its primary had all that was
+    acknowledged before. That holds among epochs of one history, so what is foreign to the entry
+    must be there.
+    """
+    held = [link for link in theirs if link.end > BEGIN]
+    at = {link.number: link for link in mine}
+    for link in reversed(held):
+        own = at.get(link.number)
+        if own is not None and own.is_same(link) and own.end >= link.end:
+            return True
+        after = at.get(link.number + 1) if own is not None and own.is_same(link) else own
+        if after is None and mine and link.number > mine[-1].number:
+            after = mine[-1]
+        is_settled = after is not None and after.epoch > link.epoch
+        if not is_settled or entry.is_foreign(link.epoch, link.epoch_id):
+            return False
+        if own is not None and own.is_same(link):
+            return True
+    return not held
 
 
-def _is_contained(chain: Chain, other: Seen) -> bool:
-    """Return whether the other disk has all groups that this one has."""
-    held = [link for link in chain.links if link.end > BEGIN]
-    if not held:
-        return True
-    theirs = {link.number: link for link in other.links}.get(held[-1].number)
-    return theirs is not None and theirs.is_same(held[-1]) and theirs.end >= held[-1].end
+def _contains_all(entry: LogEntry, mine: Seen, chain: Chain, others: Sequence[Seen]) -> bool:
+    """Return whether one disk has all that this disk and others have."""
+    links = [chain.links, *(other.links for other in others if other is not mine)]
+    return all(_contains(entry, mine.links, each) for each in links)
 
 
 def _contains_entry(chain: Chain, entry: LogEntry) -> bool:
@@ -99,16 +119,17 @@ def _contains_entry(chain: Chain, entry: LogEntry) -> bool:
     return any((link.epoch, link.epoch_id) == (entry.epoch, entry.id) for link in chain.links)
 
 
-def _adopted(entry: LogEntry, own: Copy, chain: Chain) -> LogEntry:
+def _adopted(entry: LogEntry, own: Copy, chain: Chain, newest: int) -> LogEntry:
+    """Return the entry of this disk alone, with an epoch after which each one is new."""
     last = chain.links[-1]
     return replace(
         entry,
-        epoch=last.epoch,
+        epoch=newest,
         primary=replace(own, first=0),
         replicas=(),
         eligible=(),
         needed=max(entry.needed, chain.first),
-        ids=(last.epoch_id,) if last.epoch_id else (),
+        ids=(last.epoch_id,) if last.epoch == newest and last.epoch_id else (),
     )
 
 

@@ -255,6 +255,11 @@ class _KeepsTheEpoch(Claim):
         return claimed
 
 
+class _GivesNoIds(Claim):
+    def _claimed(self, entry: LogEntry) -> LogEntry:
+        return replace(super()._claimed(entry), ids=())
+
+
 class _KnowsPumpsOnly(Claim):
     def _may_claim(self, entry: LogEntry) -> bool:
         copies = entry.copies_known
@@ -314,5 +319,8 @@ RULES: dict[str, Rules] = {
         Rules("R10 a damaged copy is not eligible", primary=_LeavesDamagedCopiesEligible),
         Rules("R10 a copy begins again in a later epoch", primary=_BeginsAgainInTheSameEpoch),
         Rules("R10 a copy begins again for this damage", replica=_BeginsAgainWhateverTheDamage),
+        Rules("R11 an entry older than a disk is refused", compares_histories=False),
+        Rules("R11 a log is adopted once all disks were seen", waits_for_all_disks=False),
+        Rules("R11 an epoch that is won twice has two ids", claim=_GivesNoIds),
     )
 }

@@ -27,6 +27,12 @@ class Store:
         self.history.append((entry, self.revision))
         return self.revision
 
+    def put_back(self, entry: LogEntry, revision: int) -> None:
+        """Be again as a backup was; revisions are handed out once more."""
+        self.entry, self.revision = entry, revision
+        self.history = [found for found in self.history if found[1] <= revision]
+        self.status = (0, 0)
+
     def put_status(self, revision: int, status: tuple[int, int]) -> None:
         if revision == self.revision:
             self.status = status

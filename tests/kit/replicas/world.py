@@ -7,7 +7,8 @@ What must hold is checked after each step, by one who sees everything:
     enough     what is acknowledged is, at that moment, synced on `copies_min` listed disks
     stream     whatever primary a Drainer asks, it gets the acknowledged groups in one order, with
                none left out
-    place      a frame at one place of a segment of an epoch is never another one
+    place      a frame at one place of a segment of an epoch and its id is never another one
+    restored   no primary serves an etcd that was put back without all acknowledged groups
     address    the address in etcd never goes back to the primary of an earlier epoch
     leaving    a copy that answers is put off the list only if `copies` whole ones stay
     progress   once nothing fails any more, everything acknowledged is streamed, new groups are
@@ -18,23 +19,32 @@ under way should win: with two whole disks it takes one, and the next one when t
 It may damage a copy in the same way, which counts as lost from then on, until it begins again: then
 it is held to what it must have if it is listed still.
 
+It may put etcd back to an entry from before, while no Pump runs. No disk fails then until a primary
+serves the log, and machines stay down only if one that shows that the entry is old is up, or one
+that the entry names has all: else no rule could help. Where no disk can show that it has all, an
+operator names the one that has.
+
 The module is long because what happens in the world draws from one source of chance.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
+from unittest import mock
 
+from penstock.cluster import log_entry
 from penstock.cluster.log_entry import Copy, LogEntry
 from penstock.log.segment import BEGIN
 from penstock.log.segments import Place
 from pump.replicas import messages as m
 from pump.replicas.chain import Chain
 from pump.replicas.claim import Claim
+from pump.replicas.histories import Seen, foreign, judge
 from pump.replicas.primary import Primary
 from pump.replicas.replica import Replica
 from tests.kit.replicas.disk import Disk, Piece
@@ -72,6 +82,8 @@ class Rules:
     compares_revisions: bool = True
     compares_for_status: bool = True
     streams_acknowledged_only: bool = True
+    compares_histories: bool = True
+    waits_for_all_disks: bool = True
 
 
 class Machine:
@@ -126,6 +138,7 @@ class World:
         self.death = self.random.choice((0, 0.001, 0.004))
         self.failing_syncs = self.random.choice((0, 0.05, 0.4))
         self.requests: list[Request] = []
+        self.statuses: list[tuple[int, tuple[int, int]]] = []
         self.cut_off: set[int] = set()
         self.leaving: set[int] = set()
         """Machines that are to be switched off."""
@@ -145,7 +158,12 @@ class World:
         self.begun_again = 0
         self.rotten: Machine | None = None
         self.disks = MACHINES
-        self.contents: dict[tuple[int, int, int], int] = {}
+        self.restored = 0
+        self.adopted = 0
+        self.is_restored = False
+        """True from when etcd was put back until a primary serves the log again."""
+        self.ids = itertools.count(1)
+        self.contents: dict[tuple[int, int, int, int], int] = {}
         self.address_epoch = 0
         self.changed: set[int] | None = None
         """Machines whose copies to look at after this step; None: all."""
@@ -173,16 +191,39 @@ class World:
     def crash(self, machine: Machine) -> None:
         self.note("pump-%d dies", machine.number)
         machine.disk.crash(self.random)
-        machine.is_up = False
+        machine.is_up = self.is_restored
         self.open(machine)
         self.look_at(machine)
 
     def claim(self, machine: Machine) -> None:
         is_free = machine.primary is None and machine.claim is None and machine.is_up
-        if is_free and not machine.disk.is_damaged:
+        if is_free and not machine.disk.is_damaged and self.may_claim(machine):
             self.note("pump-%d claims the log", machine.number)
             machine.claim = self.rules.claim(machine.copy, machine.replica)
             self.carry_out(machine, machine.claim.start())
+
+    def may_claim(self, machine: Machine) -> bool:
+        """Do what `pump.copies.claiming.refuse_other_history` does."""
+        chain = machine.replica.chain
+        if not self.rules.compares_histories:
+            return True
+        others = [each for each in self.machines if each is not machine]
+        there = [m for m in others if m.is_up and m.number not in self.cut_off]
+        seen = [
+            Seen(each.copy, tuple(each.replica.chain.links))
+            for each in there
+            if not each.disk.is_damaged
+        ]
+        missing = [each.copy.pump for each in others if each.copy not in {s.copy for s in seen}]
+        missing = missing if self.rules.waits_for_all_disks else []
+        found = judge(self.store.entry, machine.copy, chain, seen, missing)
+        if found.adopted is not None:
+            self.note("pump-%d adopts the log: %s", machine.number, found.adopted)
+            self.store.put(found.adopted)
+        elif found.waits or found.refuses:
+            self.is_refused = True
+            self.note("pump-%d does not claim: %s", machine.number, found)
+        return not (found.waits or found.refuses)
 
     def carry_out(self, machine: Machine, actions: m.Actions, piece: Piece | None = None) -> None:
         """Carry out actions one by one; the machine may die before each."""
@@ -255,6 +296,8 @@ class World:
             if index >= begin >= 0 and frames[index - begin] != self.acknowledged[index]:
                 raise Violation(f"stream: another group is acknowledged as the {index}th")
         for index in range(len(self.acknowledged), upto):
+            if self.is_restored:
+                raise Violation(f"restored: pump-{machine.number} serves {self.store.entry}")
             if not begin <= index < begin + len(frames):
                 raise Violation(f"enough: the {index}th group is not synced where it was written")
             self.check_enough(machine, index, frames[index - begin])
@@ -435,6 +478,8 @@ class World:
         machine.primary = self.rules.primary(
             machine.copy, machine.replica.chain, claim.won, piece_bytes_max=PIECE_BYTES
         )
+        self.is_restored &= not self.has_all(machine)
+        self.changed = None
         if not self.rules.streams_acknowledged_only:
             machine.streamable = machine.disk.count()
         self.carry_out(machine, machine.primary.start())
@@ -462,11 +507,12 @@ class World:
         for _ in range(self.random.choice((1, 1, 2, 5))):
             self.written += 1
             disk.segments[number].frames.append(self.written)
-            self.check_place((number, disk.segments[number].epoch, offset), self.written)
+            stored = disk.segments[number]
+            self.check_place((number, stored.epoch, stored.epoch_id, offset), self.written)
             offset += 1
         self.carry_out(machine, primary.appended(Place(number, offset)))
 
-    def check_place(self, place: tuple[int, int, int], value: int) -> None:
+    def check_place(self, place: tuple[int, int, int, int], value: int) -> None:
         if self.contents.setdefault(place, value) != value:
             raise Violation(f"place: another group at {place}")
 
@@ -508,7 +554,12 @@ class World:
         """Drainers have applied a part, so segments are not needed any more."""
         self.drained = self.random.randint(self.drained, self.streamed)
         machine = self.any_primary()
-        if machine is not None and machine.primary is not None:
+        if machine is not None:
+            self.need(machine)
+
+    def need(self, machine: Machine) -> None:
+        """Tell a primary what Drainers need."""
+        if machine.primary is not None:
             needed = next(
                 (
                     number
@@ -605,7 +656,7 @@ class World:
         """A machine dies, one comes back, or the network parts."""
         machine = self.random.choice(self.machines)
         chance = self.random.random()
-        if chance < 0.6:
+        if chance < 0.6 or self.is_restored:
             self.restart(machine)
         elif chance < 0.8:
             if machine.is_up:
@@ -635,12 +686,69 @@ class World:
 
     def may_lose(self, disk: Disk) -> bool:
         """Return whether another disk is whole, whatever swap may win."""
+        if self.is_restored:
+            return False
         entries = [self.store.entry]
         entries += [r.action.entry for r in self.requests if isinstance(r.action, m.Swap)]
         primaries = [each.primary for each in self.machines if each.primary is not None]
         if any(each._gives_away and each._moves_to == disk.id for each in primaries):
             return False
         return not any(self.whole_disks(entry) == [disk.id] for entry in entries)
+
+    def restore(self) -> None:
+        """Stop all Pumps, put etcd back, and start them again; all disks are there."""
+        if self.is_restored:
+            return
+        found, revision = self.random.choice(self.store.history[-12:])
+        self.note("etcd is put back to %s at %d", found, revision)
+        for machine in self.machines:
+            self.crash(machine)
+        self.begin_after_restore(found)
+        for waiting in (self.requests, self.network, self.late, self.statuses):
+            waiting.clear()
+        self.cut_off = set()
+        self.store.put_back(found, revision)
+        self.missed.update(copy.disk for copy in found.copies_known)
+        self.restored += 1
+        self.is_restored = True
+
+    def begin_after_restore(self, entry: LogEntry) -> None:
+        """Start machines: all, or one that has what a rule needs, and others by chance."""
+        chains = [machine.replica.chain.links for machine in self.machines]
+        known = [m for m, chain in zip(self.machines, chains, strict=True) if foreign(entry, chain)]
+        whole = [m for m in self.machines if entry.may_claim(m.disk.id) and self.has_all(m)]
+        weak = [m for m in known if not m.disk.is_damaged and not self.has_all(m)]
+        how = self.random.choice(("all", "weak", "whole"))
+        some = {"all": self.machines, "weak": weak, "whole": whole}[how] or self.machines
+        first = self.random.choice(some)
+        for machine in self.machines:
+            is_held_back = self.has_all(machine) if how == "weak" else machine in known
+            is_free = some is self.machines or (not is_held_back and self.random.random() < 0.8)
+            machine.is_up = machine is first or is_free
+
+    def has_all(self, machine: Machine) -> bool:
+        expected = self.acknowledged[self.drained :]
+        if machine.disk.is_damaged or machine.disk.count() < len(self.acknowledged):
+            return False
+        at, frames = machine.disk.synced_from(self.drained)
+        return not expected or (at == self.drained and frames[: len(expected)] == expected)
+
+    def adopt(self) -> None:
+        """An operator names the disk that continues the log (`penstock ctl adopt-log`)."""
+        machine = next(each for each in self.machines if self.has_all(each))
+        links = [link for each in self.machines for link in each.replica.chain.links]
+        self.adopted += 1
+        self.store.put(
+            replace(
+                self.store.entry,
+                epoch=max(self.store.entry.epoch, *(link.epoch for link in links)),
+                primary=machine.copy,
+                replicas=(),
+                eligible=(),
+                needed=machine.replica.chain.first,
+                ids=(),
+            )
+        )
 
     def lose_disk(self) -> None:
         machine = self.random.choice(self.machines)
@@ -671,7 +779,10 @@ class World:
 
     def run(self) -> None:
         """Let things happen, then let them settle; raise `Violation`."""
-        self.statuses: list[tuple[int, tuple[int, int]]] = []
+        with mock.patch.object(log_entry, "_new_id", lambda: next(self.ids)):
+            self.live()
+
+    def live(self) -> None:
         weights = [
             weight * (self.random.choice(_DEGREES) if happen in _ADVERSE else 1)
             for happen, weight in _WEIGHTS.items()
@@ -691,10 +802,14 @@ class World:
             "epochs": self.store.entry.epoch,
             "listed disks lost": self.lost_disks,
             "copies begun again": self.begun_again,
+            "etcds put back": self.restored,
+            "logs adopted by an operator": self.adopted,
         }
 
     def check(self) -> None:
         """Hold every listed disk to what it must have, if anything changed for it."""
+        if self.is_restored:  # The list says nothing then.
+            return
         changed, self.changed = self.changed, set()
         if changed is not None and not changed:
             return
@@ -738,6 +853,9 @@ class World:
         """Let everything happen once that is due."""
         for machine in self.machines:
             machine.is_up = True
+        self.rounds += 1
+        if self.is_restored or self.is_refused:
+            self.recover()
         self.suspect_rightly()
         # What is still under way is overtaken by what comes in the next round.
         for _ in range(self.random.choice((1, 2, 4, ROUND_STEPS_MAX))):
@@ -749,6 +867,22 @@ class World:
         for machine in self.machines:
             if machine.primary is not None:
                 self.serve(machine, machine.primary)
+
+    def recover(self) -> None:
+        """Let every Pump try to continue a log whose entry was put back, then an operator."""
+        self.is_refused = False
+        is_served = any(machine.primary is not None for machine in self.machines)
+        if self.rounds % (ROUNDS_MAX // 4) == 0 and not is_served:
+            self.requests.clear()
+            for machine in self.machines:
+                machine.claim = None
+            self.adopt()
+        for machine in self.machines:
+            self.claim(machine)
+
+    rounds = 0
+    is_refused = False
+    """True once a disk did not claim because of another history."""
 
     def suspect_rightly(self) -> None:
         entry = self.store.entry
@@ -775,6 +909,8 @@ class World:
             is_there = any(each.disk.id == primary.joining for each in self.machines)
             again = primary.connected if is_there else primary.silent
             self.carry_out(machine, again(primary.joining))
+        if self.restored:  # What was needed before is so again in etcd.
+            self.need(machine)
         for other in self.machines:
             self.carry_out(machine, primary.spare(other.copy))
         if machine.primary is primary and not primary.is_over:
@@ -824,10 +960,11 @@ _WEIGHTS: dict[Callable[[World], None], float] = {
     World.fail: 4,
     World.lose_disk: 0.7,
     World.damage: 1,
+    World.restore: 0.5,
 }
 _ADVERSE = {
     *(World.silence, World.leave, World.move, World.suspect, World.fail, World.lose_disk),
-    *(World.damage, World.watch, World.drain),
+    *(World.damage, World.watch, World.drain, World.restore),
 }
 _DEGREES = (0, 0.3, 1, 2)
 """How much more often a thing happens in one run than in another: a run without crashes gets

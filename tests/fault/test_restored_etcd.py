@@ -1,0 +1,162 @@
+"""Etcd is restored from a backup under Pumps with copies: what was acknowledged stays, or the Pumps
+name both histories and refuse to choose.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local.etcd import EtcdServer
+from penstock.cluster.etcd import connect
+from penstock.cluster.log_entries import EtcdLogEntries
+from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
+from penstock.wire.binlog import Binlog
+from tests.kit.servers.fix_copies import WAIT_S, MakePump, Trio
+from tests.kit.servers.fix_pump import PumpProcess, streamed
+from tests.kit.servers.pump_session import PumpSession
+from tests.kit.wait import eventually
+
+pytestmark = [pytest.mark.fault, pytest.mark.alone]
+
+
+@pytest.fixture
+def client(fresh_etcd: EtcdServer) -> Iterator[Any]:
+    """A client of an etcd of the test's own."""
+    found = connect(fresh_etcd.url)
+    # While it lacks everything, no Pump has nothing to hand over, and none ends.
+    waited_for = NodeStatus(node_id="drainer-1", host="127.0.0.1:1", state=NodeState.PAUSED)
+    Registry(found).put(NodeKind.DRAINER, waited_for)
+    yield found
+    found.close()
+
+
+class Backup:
+    """The folder of an etcd as it was, to be put back later."""
+
+    def __init__(self, etcd: EtcdServer, folder: Path) -> None:
+        self._etcd, self._data, self._kept = etcd, folder / "etcd" / "data", folder / "backup"
+        etcd.stop()
+        shutil.copytree(self._data, self._kept)
+        etcd.start()
+
+    def put_back(self) -> None:
+        self._etcd.stop()
+        shutil.rmtree(self._data)
+        shutil.copytree(self._kept, self._data)
+        self._etcd.start()
+
+
+def ended(pump: PumpProcess) -> str:
+    """Return the log of a Pump that refuses to run, once it has ended."""
+    eventually(lambda: not pump.is_running, WAIT_S)
+    return pump.log_text()
+
+
+def session(client: Any, pump: PumpProcess, test: Callable[[PumpSession], Binlog]) -> Binlog:
+    """Let a writer do something at a Pump, once that takes it."""
+    opened = PumpSession(client, pump)
+    try:
+        return test(opened)
+    finally:
+        opened.close()
+
+
+def moved_with_a_commit(trio: Trio, client: Any) -> Binlog:
+    """Let pump-1 die after a Prewrite; return the Commit that the Pump with its log took."""
+    lost, trio_entry = trio.pumps[0], trio.entry
+    prewrite = session(client, lost, lambda at: written(at, at.prewrite()))
+    lost.kill_all()
+    trio.until_moved(lost)
+    holder = next(p for p in trio.pumps if p.node_id == trio_entry(lost).primary.pump)
+    at = holder.wait_for(rf"pump {lost.node_id} is online at (\S+)", WAIT_S)[1]
+    there = PumpProcess(lost.data_dir, lost.node_id, {})
+    there.addr = at
+    return session(client, there, lambda at: written(at, at.commit(prewrite)))
+
+
+def written(at: PumpSession, binlog: Binlog) -> Binlog:
+    at.write(binlog)
+    return binlog
+
+
+def commits(client: Any, address: str, pump: PumpProcess) -> list[int]:
+    """Return the commit_ts of all that a Pump streams up to now."""
+    there = PumpProcess(pump.data_dir, pump.node_id, {})
+    there.addr = address
+    opened = PumpSession(client, there)
+    try:
+        until_ts = opened.oracle.get_ts()
+        return [b.commit_ts for b in streamed(there, opened.cluster_id, until_ts)]
+    finally:
+        opened.close()
+
+
+def test_an_older_etcd_does_not_lose_a_commit_that_another_pump_took(
+    pump_factory: MakePump, fresh_etcd: EtcdServer, client: Any, tmp_path: Path
+) -> None:
+    trio = Trio(pump_factory, fresh_etcd.url, client)
+    backup = Backup(fresh_etcd, tmp_path)
+    commit = moved_with_a_commit(trio, client)
+    newest = trio.entry(trio.pumps[0])
+    for pump in trio.pumps:
+        pump.kill_all()
+    backup.put_back()
+    assert trio.entry(trio.pumps[0]).epoch < newest.epoch
+    for pump in trio.pumps:
+        pump.spawn()
+    first = trio.pumps[0]
+    first.wait_for("PS-3312", WAIT_S)
+    eventually(lambda: trio.entry(first).epoch > newest.epoch, WAIT_S)
+    holder = next(p for p in trio.pumps if p.node_id == trio.entry(first).primary.pump)
+    address = holder.wait_for(rf"pump {first.node_id} is online at (\S+)", WAIT_S)[1]
+    assert commit.commit_ts in commits(client, address, first)
+
+
+@pytest.mark.slow
+def test_histories_that_have_parted_are_named_and_one_is_chosen_by_an_operator(
+    pump_factory: MakePump, fresh_etcd: EtcdServer, client: Any, tmp_path: Path
+) -> None:
+    trio = Trio(pump_factory, fresh_etcd.url, client)
+    backup = Backup(fresh_etcd, tmp_path)
+    commit = moved_with_a_commit(trio, client)
+    first = trio.pumps[0]
+    holder = next(p for p in trio.pumps if p.node_id == trio.entry(first).primary.pump)
+    disk = trio.entry(first).primary.disk
+    for pump in trio.pumps:
+        pump.kill_all()
+    backup.put_back()
+    first.spawn()
+    trio.add()
+    trio.until_online(first)
+    session(client, first, lambda at: at.transaction())
+    first.kill_all()
+    holder.spawn()
+    first.spawn()
+    text = ended(first)
+    assert "PS-3312" in text
+    assert f"disk {disk}" in text
+    found = EtcdLogEntries(client).read(first.node_id)
+    assert found is not None
+    newest = text.split(" --epoch ")[1].split()[0]
+    (begin,) = {
+        word.split("--from ")[1].split()[0].rstrip(")")
+        for word in text.split("penstock ctl adopt-log")
+        if f"--disk {disk} " in word
+    }
+    adopt = [
+        *(sys.executable, "-m", "pumpclient.binlogctl", "adopt-log", first.node_id),
+        *("--etcd-urls", fresh_etcd.url, "--pump", holder.node_id, "--disk", disk),
+        *("--epoch", newest, "--from", begin, "--confirm", first.node_id),
+    ]
+    done = subprocess.run(adopt, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    first.spawn()
+    address = holder.wait_for(rf"pump {first.node_id} is online at (\S+)", WAIT_S)[1]
+    assert commit.commit_ts in commits(client, address, first)
