@@ -15,7 +15,7 @@ from functools import partial
 from typing import TypeVar
 
 from penstock.cluster.etcd import connect, warn_of_version
-from penstock.cluster.node_registry import NodeState
+from penstock.cluster.node_registry import NodeState, Registry
 from penstock.codes import Code
 from penstock.errors import Corrupt, Retryable, coded
 from penstock.log.files import OsFiles
@@ -31,11 +31,12 @@ from pump.cluster.identity import (
 )
 from pump.cluster.membership import last_word_of
 from pump.cluster.operator import Operator
+from pump.cluster.past import Held, begin_run
 from pump.components import Components
 from pump.config import PumpConfig
 from pump.copies.beginning import Beginning
 from pump.copies.replication import Cluster, Replication
-from pump.copies.shipping import Deposed
+from pump.copies.shipping import Deposed, Shipping
 from pump.counters import Counters, MeteredFiles
 from pump.service.replica_service import REPLICA_SERVICE, ReplicaService
 from pump.store.storage import Storage
@@ -92,6 +93,7 @@ async def run(config: PumpConfig, stop: asyncio.Event) -> None:
         if found is None:
             await replication.hand_over()
             return
+        await _begin_run(config, Registry(etcd), identity.node_id, found, stop)
         foundation = Foundation(
             *(found[0], etcd, cluster_id, identity, found[1], taken),
             *(replication.repairs, replication.mender),
@@ -100,6 +102,22 @@ async def run(config: PumpConfig, stop: asyncio.Event) -> None:
         operator.moving = replication.moves(found[0], components.membership, found[1])
         operator.leaving = replication.leaving
         await _Node(entrance, components, operator, replication).serve(stop)
+
+
+async def _begin_run(
+    config: PumpConfig,
+    registry: Registry,
+    node_id: str,
+    found: tuple[Storage, Shipping | None],
+    stop: asyncio.Event,
+) -> None:
+    """Note the start on a folder that has the only copy of a log, or refuse the folder."""
+    storage, shipping = found
+    if shipping is not None:
+        return
+    up_to_ts = max(storage.max_commit_ts, storage.log.largest_ts)
+    held = Held(config.data_dir, up_to_ts if config.storage.sync_log else None)
+    await _first_answer(partial(begin_run, registry, node_id, held), config, stop)
 
 
 def _refuse_foreign(config: PumpConfig) -> None:

@@ -800,9 +800,13 @@ class Code(Enum):
     LOG_OLDER = (
         3311,
         "A Pump's data folder is older than its log, as one from a backup is.",
-        "The Pump does not start: its copies would be cut to what the folder has.",
-        "Keep the folder elsewhere, and start the Pump with an empty one. Another Pump serves the"
-        " log from its copy, and nothing is lost.",
+        "The Pump does not start: what it acknowledged since would be gone without a word, and"
+        " copies would be cut to what the folder has.",
+        "With copies, keep the folder elsewhere, and start the Pump with an empty one. Another Pump"
+        " serves the log from its copy, and nothing is lost. With one copy, start the Pump with its"
+        " newest folder; if that is gone for good, `penstock ctl lost-pump` gives up what only it"
+        " held, and a Pump with another node id takes its place. See [Restoring from"
+        " backups](restoring.md#a-pumps-data-folder).",
     )
     LOG_PUT_BACK = (
         3312,

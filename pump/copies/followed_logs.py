@@ -43,6 +43,7 @@ from penstock.log.segment import BEGIN, Segment, segment_name
 from penstock.log.segments import Place
 from pump.cluster.identity import mark_copy
 from pump.copies.repairs import ClosedMender, Remedy, Repairs, no_sources
+from pump.replicas.chain import Link
 from pump.replicas.followed_log import DAMAGED_FOLDER, FollowedLog, Mender
 from pump.replicas.messages import Answer, Append, Prepend, Refusal, Standing
 from pump.replicas.wire import Followed, Name, SignOfLife, Stretch
@@ -331,6 +332,10 @@ class Copies:
             sum(link.end for link in links),
             copy.problem,
         )
+
+    def links(self, node_id: str) -> tuple[Link, ...]:
+        """Return the segments of a copy as logs are compared by; none while it is not open."""
+        return self._copies[node_id].log.links
 
     def segments(self, node_id: str) -> list[Segment]:
         """Return the segments of a copy, oldest first; none of one that is not open, or gone."""

@@ -33,6 +33,8 @@ from penstock.cluster.node_registry import NodeState
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError
 from pump.copies.followed_logs import Copies, CopyStatus
+from pump.replicas.chain import Link
+from pump.replicas.histories import foreign
 from pump.store.recovery import lock_folder
 
 log = logging.getLogger(__name__)
@@ -140,6 +142,7 @@ class TakeOvers:
         """Since when a log is followed again."""
         self._not_before_s: dict[str, float] = {}
         self._states: dict[str, tuple[float, NodeState | None]] = {}
+        self._said_foreign: dict[str, Link] = {}
 
     @property
     def running(self) -> list[str]:
@@ -200,14 +203,26 @@ class TakeOvers:
             return
         is_primary, is_due, is_long_silent = self._reasons(node_id, entry)
         if state is NodeState.OFFLINE:
-            is_newer = self._copies.standing(node_id).epoch > entry.epoch  # Etcd was put back.
-            if is_long_silent and not is_newer:
+            if is_long_silent and not self._is_foreign(node_id, entry):
                 log.info("the copy of pump %s goes: every Drainer has all of it", node_id)
                 await self._copies.drop(node_id)
         elif is_primary:
             await self._start(node_id, entry, "this disk is its primary")
         elif is_due and state not in _STOPPED:
             await self._start(node_id, entry, f"pump {entry.primary.pump} is silent")
+
+    def _is_foreign(self, node_id: str, entry: LogEntry) -> bool:
+        """Return whether a copy has another history than the entry, which was put back; say so."""
+        strange = foreign(entry, self._copies.links(node_id))
+        if strange is not None and self._said_foreign.get(node_id) != strange:
+            self._said_foreign[node_id] = strange
+            log.error(
+                "the copy of pump %s has segment %d of epoch %d (id %06x), which is of another"
+                " history than epoch %d (id %06x) in etcd; was etcd restored? The copy stays [%s]",
+                *(node_id, strange.number, strange.epoch, strange.epoch_id),
+                *(entry.epoch, entry.id, Code.LOG_PUT_BACK),
+            )
+        return strange is not None
 
     def _reasons(self, node_id: str, entry: LogEntry) -> tuple[bool, bool, bool]:
         """Return whether this disk is the primary, is to take over, or the copy may be unneeded."""
@@ -217,8 +232,12 @@ class TakeOvers:
 
     def _is_due(self, node_id: str, entry: LogEntry) -> bool:
         """Return whether the primary was silent for so long that it is this copy's turn."""
-        is_newer = self._copies.standing(node_id).epoch > entry.epoch  # Etcd was put back.
-        if not self._after_s or not (is_newer or entry.may_claim(self._around.disk)):
+        if not self._after_s or self._silence_s(node_id) <= self._after_s:
+            return False
+        is_newer = self._is_foreign(node_id, entry) and (
+            self._copies.standing(node_id).epoch > entry.epoch
+        )
+        if not (is_newer or entry.may_claim(self._around.disk)):
             return False
         leaving = self._around.leaving()
         disks = [copy.disk for copy in (*entry.replicas, *entry.eligible)]

@@ -9,18 +9,17 @@ another disk has is given up by that.
 from __future__ import annotations
 
 import argparse
-import time
 from dataclasses import replace
 from typing import Any
 
 from penstock.cluster.log_entry import LOGS, Copy, LogEntry
-from penstock.cluster.node_registry import NodeKind, is_live
+from penstock.cluster.node_registry import NodeKind, NodeStatus
 from penstock.codes import Code
-from penstock.errors import NeedsOperator, Retryable
+from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.node.output import show
-from penstock.ts import compose
+from penstock.pb import penstock_pb2
 from pumpclient.binlogctl.lost import confirm
-from pumpclient.binlogctl.nodes import Cluster, add_node
+from pumpclient.binlogctl.nodes import CALL_S, Cluster, add_node, call, tls_of
 
 
 def add_command(commands: Any, shared: argparse.ArgumentParser) -> None:
@@ -60,7 +59,7 @@ def _adopt_log(arguments: argparse.Namespace) -> int:
                 " still refuse it",
                 code=Code.LOG_PUT_BACK,
             )
-        if status is not None and is_live(status, compose(int(time.time() * 1000), 0)):
+        if status is not None and _is_served(arguments, status):
             raise NeedsOperator(
                 f"the log of {name} is served at {status.host}",
                 hint="stop the Pump there if another disk is to continue the log",
@@ -81,3 +80,13 @@ def _adopt_log(arguments: argparse.Namespace) -> int:
     facts = {"node_id": name, "to": own.pump, "disk": own.disk, "epoch": adopted.epoch}
     show(arguments, facts, f"the log of {name} continues on disk {own.disk} of {own.pump}")
     return 0
+
+
+def _is_served(arguments: argparse.Namespace, status: NodeStatus) -> bool:
+    """Return whether a Pump serves the log; one that waits or refuses it does not say its name."""
+    request = penstock_pb2.StatusRequest()
+    try:
+        reply = call(NodeKind.PUMP, status.host, "Status", request, CALL_S, tls_of(arguments))
+    except PenstockError:
+        return False
+    return bool(reply.node_id == status.node_id)

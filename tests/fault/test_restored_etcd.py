@@ -138,6 +138,7 @@ def test_histories_that_have_parted_are_named_and_one_is_chosen_by_an_operator(
     session(client, first, lambda at: at.transaction())
     first.kill_all()
     holder.spawn()
+    trio.until_online(holder)
     first.spawn()
     text = ended(first)
     assert "PS-3312" in text

@@ -8,6 +8,7 @@
 /penstock/v1/lost/<pump>             a Pump whose disk is gone for good (departed_pumps.py)
 /penstock/v1/silent/<drainer>        decimal: a Drainer's last heartbeat (heartbeats.py)
 /penstock/v1/entered/<pump>          decimal: before this a Pump held nothing that Drainers lacked
+/penstock/v1/runs/<pump>             an id of its last start on its folder (pump/cluster/past.py)
 /penstock/v1/last_words/<pump>       what a Pump that stopped in order holds (the same)
 /penstock/v1/sources/<id>            what a MySQL source keeps (pumpclient/mysql/source/state)
 """
@@ -45,6 +46,7 @@ PD_CLUSTER_ID_KEY = "/penstock/v1/pd_cluster_id"
 GAPS = "/penstock/v1/gaps"
 ENTERED = "/penstock/v1/entered/"
 SILENT = "/penstock/v1/silent/"
+RUNS = "/penstock/v1/runs/"
 READER = "reader@"
 """What stands before its machine's name as the host of a program that reads the stream."""
 SOURCES = "/penstock/v1/sources/"
@@ -217,6 +219,12 @@ class NodeRegistry(Protocol):
     def silent(self) -> Mapping[str, int]:
         """Return after which heartbeat (`update_ts`) Drainers were found silent, by node id."""
 
+    def put_run(self, pump: str, run: str) -> None:
+        """Remember the id of a Pump's last start."""
+
+    def last_run(self, pump: str) -> str:
+        """Return the id of a Pump's last start; empty for none."""
+
     def put_last_word(self, word: LastWord) -> None:
         """Publish what a Pump that stops holds, in place of an earlier word of it."""
 
@@ -382,6 +390,16 @@ class Registry:
                     code=Code.ETCD_VALUE,
                 )
         return {key[len(prefix) :]: int(text) for key, text in items.items()}
+
+    def put_run(self, pump: str, run: str) -> None:
+        """Remember the id of a Pump's last start."""
+        with etcd_errors():
+            self._etcd.put(RUNS + pump, run)
+
+    def last_run(self, pump: str) -> str:
+        """Return the id of a Pump's last start; empty for none."""
+        found = read(self._etcd, RUNS + pump)
+        return "" if found is None else found.decode("utf-8", "replace")
 
     def put_last_word(self, word: LastWord) -> None:
         """Publish what a Pump that stops holds, in place of an earlier word of it."""

@@ -22,7 +22,11 @@ class MemoryRegistry:
         self._lost: dict[str, LostPump] = {}
         self._words: dict[str, LastWord] = {}
         self._entered: dict[str, int] = {}
+<<<<<<< HEAD
         self._silent: dict[str, int] = {}
+=======
+        self._runs: dict[str, str] = {}
+>>>>>>> 5aba7f06 (pump: refuse an older folder with one copy; docs on restoring)
         self._watches: list[MemoryWatch] = []
 
     def cluster_id(self) -> int:
@@ -69,6 +73,12 @@ class MemoryRegistry:
         with self._lock:
             if self._nodes.pop((kind, node_id), None) is not None:
                 self._notify(kind)
+
+    def put_run(self, pump: str, run: str) -> None:
+        self._runs[pump] = run
+
+    def last_run(self, pump: str) -> str:
+        return self._runs.get(pump, "")
 
     def put_entered(self, pump: str, ts: int) -> None:
         with self._lock:

@@ -319,8 +319,8 @@ RULES: dict[str, Rules] = {
         Rules("R10 a damaged copy is not eligible", primary=_LeavesDamagedCopiesEligible),
         Rules("R10 a copy begins again in a later epoch", primary=_BeginsAgainInTheSameEpoch),
         Rules("R10 a copy begins again for this damage", replica=_BeginsAgainWhateverTheDamage),
-        Rules("R11 an entry older than a disk is refused", compares_histories=False),
-        Rules("R11 a log is adopted once all disks were seen", waits_for_all_disks=False),
-        Rules("R11 an epoch that is won twice has two ids", claim=_GivesNoIds),
+        Rules("R11 an entry older than a disk is refused", compares_histories=False, restores=1),
+        Rules("R11 adopted is what all disks were held to", waits_for_all_disks=False, restores=1),
+        Rules("R11 an epoch that is won twice has two ids", claim=_GivesNoIds, restores=1),
     )
 }

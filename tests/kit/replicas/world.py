@@ -84,6 +84,8 @@ class Rules:
     streams_acknowledged_only: bool = True
     compares_histories: bool = True
     waits_for_all_disks: bool = True
+    restores: float = 0.3
+    """How often etcd is put back."""
 
 
 class Machine:
@@ -138,7 +140,6 @@ class World:
         self.death = self.random.choice((0, 0.001, 0.004))
         self.failing_syncs = self.random.choice((0, 0.05, 0.4))
         self.requests: list[Request] = []
-        self.statuses: list[tuple[int, tuple[int, int]]] = []
         self.cut_off: set[int] = set()
         self.leaving: set[int] = set()
         """Machines that are to be switched off."""
@@ -157,12 +158,6 @@ class World:
         self.damages = 0
         self.begun_again = 0
         self.rotten: Machine | None = None
-        self.disks = MACHINES
-        self.restored = 0
-        self.adopted = 0
-        self.is_restored = False
-        """True from when etcd was put back until a primary serves the log again."""
-        self.ids = itertools.count(1)
         self.contents: dict[tuple[int, int, int, int], int] = {}
         self.address_epoch = 0
         self.changed: set[int] | None = None
@@ -172,8 +167,21 @@ class World:
             epoch=0, primary=self.machines[0].copy, copies=copies, copies_min=copies_min
         )
         self.store = Store(entry)
+        self._begin_restores()
         for machine in self.machines:
             self.open(machine)
+
+    def _begin_restores(self) -> None:
+        self.disks = MACHINES
+        self.restored = 0
+        self.adopted = 0
+        self.is_restored = False
+        """True from when etcd was put back until a primary serves the log again."""
+        self.is_refused = False
+        """True once a disk did not claim because of another history."""
+        self.rounds = 0
+        self.ids = itertools.count(1)
+        self.statuses: list[tuple[int, tuple[int, int]]] = []
 
     # Machines.
 
@@ -699,7 +707,9 @@ class World:
         """Stop all Pumps, put etcd back, and start them again; all disks are there."""
         if self.is_restored:
             return
-        found, revision = self.random.choice(self.store.history[-12:])
+        self.append()  # So that some disk has what no other one may have.
+        self.sync_own()
+        found, revision = self.random.choice(self.store.history[-6:])
         self.note("etcd is put back to %s at %d", found, revision)
         for machine in self.machines:
             self.crash(machine)
@@ -779,15 +789,16 @@ class World:
 
     def run(self) -> None:
         """Let things happen, then let them settle; raise `Violation`."""
-        with mock.patch.object(log_entry, "_new_id", lambda: next(self.ids)):
+        with mock.patch.object(log_entry, "_new_id", self.ids.__next__):
             self.live()
 
     def live(self) -> None:
+        weighted = {**_WEIGHTS, World.restore: self.rules.restores}
         weights = [
             weight * (self.random.choice(_DEGREES) if happen in _ADVERSE else 1)
-            for happen, weight in _WEIGHTS.items()
+            for happen, weight in weighted.items()
         ]
-        happenings = self.random.choices(list(_WEIGHTS), weights, k=self.steps)
+        happenings = self.random.choices(list(weighted), weights, k=self.steps)
         self.claim(self.machines[0])
         for happen in happenings:
             happen(self)
@@ -880,10 +891,6 @@ class World:
         for machine in self.machines:
             self.claim(machine)
 
-    rounds = 0
-    is_refused = False
-    """True once a disk did not claim because of another history."""
-
     def suspect_rightly(self) -> None:
         entry = self.store.entry
         for copy in entry.copies_known:
@@ -960,7 +967,6 @@ _WEIGHTS: dict[Callable[[World], None], float] = {
     World.fail: 4,
     World.lose_disk: 0.7,
     World.damage: 1,
-    World.restore: 0.5,
 }
 _ADVERSE = {
     *(World.silence, World.leave, World.move, World.suspect, World.fail, World.lose_disk),

@@ -235,7 +235,8 @@ class Pump(Process):
         self._close_storage(storage)
         world.note("%s begins again in epoch %d", self.name, entry.since)
         self.machine.forget_folder(self.folder)
-        begin_log(self.files, self.folder / "log", entry.since)
+        since_id = entry.id_of(entry.since) or 0
+        begin_log(self.files, self.folder / "log", entry.since, since_id)
         return self._opened()
 
     def _takes_own(self, is_so: bool) -> None:

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from penstock.cluster import log_entry
 from penstock.cluster.log_entry import LogEntry
 from penstock.errors import PenstockError, Retryable
 from penstock.log.segment import BEGIN, segment_name
@@ -291,6 +292,7 @@ class World:
         }
         with (
             mock.patch.multiple(shipping, **common),
+            mock.patch.object(log_entry, "_new_id", itertools.count(1).__next__),
             mock.patch.multiple(shipper, **common, **calls),
         ):
             yield
