@@ -22,11 +22,8 @@ class MemoryRegistry:
         self._lost: dict[str, LostPump] = {}
         self._words: dict[str, LastWord] = {}
         self._entered: dict[str, int] = {}
-<<<<<<< HEAD
-        self._silent: dict[str, int] = {}
-=======
         self._runs: dict[str, str] = {}
->>>>>>> 5aba7f06 (pump: refuse an older folder with one copy; docs on restoring)
+        self._silent: dict[str, int] = {}
         self._watches: list[MemoryWatch] = []
 
     def cluster_id(self) -> int:
