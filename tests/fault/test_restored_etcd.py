@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 
 from deploy.local.etcd import EtcdServer
-from penstock.cluster.etcd import connect
+from penstock.cluster.disks import DISKS
+from penstock.cluster.etcd import connect, read
 from penstock.cluster.log_entries import EtcdLogEntries
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
+from penstock.errors import Retryable
 from penstock.wire.binlog import Binlog
 from tests.kit.servers.fix_copies import WAIT_S, MakePump, Trio
 from tests.kit.servers.fix_pump import PumpProcess, streamed
@@ -40,17 +42,29 @@ def client(fresh_etcd: EtcdServer) -> Iterator[Any]:
 class Backup:
     """The folder of an etcd as it was, to be put back later."""
 
-    def __init__(self, etcd: EtcdServer, folder: Path) -> None:
+    def __init__(self, etcd: EtcdServer, client: Any, folder: Path) -> None:
         self._etcd, self._data, self._kept = etcd, folder / "etcd" / "data", folder / "backup"
+        self._client = client
         etcd.stop()
         shutil.copytree(self._data, self._kept)
-        etcd.start()
+        self._start()
 
     def put_back(self) -> None:
         self._etcd.stop()
         shutil.rmtree(self._data)
         shutil.copytree(self._kept, self._data)
+        self._start()
+
+    def _start(self) -> None:
         self._etcd.start()
+        eventually(self._answers, WAIT_S)
+
+    def _answers(self) -> bool:
+        try:
+            EtcdLogEntries(self._client).read_all()
+        except Retryable:  # Its connections are those to the process before.
+            return False
+        return True
 
 
 def ended(pump: PumpProcess) -> str:
@@ -102,7 +116,7 @@ def test_an_older_etcd_does_not_lose_a_commit_that_another_pump_took(
     pump_factory: MakePump, fresh_etcd: EtcdServer, client: Any, tmp_path: Path
 ) -> None:
     trio = Trio(pump_factory, fresh_etcd.url, client)
-    backup = Backup(fresh_etcd, tmp_path)
+    backup = Backup(fresh_etcd, client, tmp_path)
     commit = moved_with_a_commit(trio, client)
     newest = trio.entry(trio.pumps[0])
     for pump in trio.pumps:
@@ -124,7 +138,7 @@ def test_histories_that_have_parted_are_named_and_one_is_chosen_by_an_operator(
     pump_factory: MakePump, fresh_etcd: EtcdServer, client: Any, tmp_path: Path
 ) -> None:
     trio = Trio(pump_factory, fresh_etcd.url, client)
-    backup = Backup(fresh_etcd, tmp_path)
+    backup = Backup(fresh_etcd, client, tmp_path)
     commit = moved_with_a_commit(trio, client)
     first = trio.pumps[0]
     holder = next(p for p in trio.pumps if p.node_id == trio.entry(first).primary.pump)
@@ -137,8 +151,8 @@ def test_histories_that_have_parted_are_named_and_one_is_chosen_by_an_operator(
     trio.until_online(first)
     session(client, first, lambda at: at.transaction())
     first.kill_all()
-    holder.spawn()
-    trio.until_online(holder)
+    holder.spawn()  # Its own log waits for the third Pump, but its disk can be looked at.
+    eventually(lambda: read(client, DISKS + disk) is not None, WAIT_S)
     first.spawn()
     text = ended(first)
     assert "PS-3312" in text
