@@ -84,7 +84,7 @@ class Rules:
     streams_acknowledged_only: bool = True
     compares_histories: bool = True
     waits_for_all_disks: bool = True
-    restores: float = 0.3
+    restores: float = 0.1
     """How often etcd is put back."""
 
 
