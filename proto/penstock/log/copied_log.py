@@ -155,6 +155,8 @@ class CopiedLog:
 
     def cut(self, place: Place) -> None:
         """Drop all after `place`, the last segment first, durably; raise `WriteFailed`."""
+        # A mark is of a part that is not synced, and its place would be behind the end then.
+        assert not self._is_marked, "a part is synced, or the log opened again, before a cut"
         log.info("%s: cut after offset %d of segment %d", self.folder, place.offset, place.segment)
         try:
             while (last := max(self._segments)) != place.segment:

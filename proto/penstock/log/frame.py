@@ -16,7 +16,10 @@ Why `synced`: the frame after a damaged one says whether that one had reached th
 it was acknowledged, and the damage must be reported; if not, it is the torn end of a crash.
 
 Why seed and offset: a header proves its own place. Bytes of another file, or of this file at
-another offset (a payload may well contain a copy of a log), never pass for a frame.
+another offset (a payload may well contain a copy of a log), never pass for a frame. A writer that
+means to forge one has to guess the seed's 32 bits, of which an epoch's id makes 24 random, and the
+offset. What it could reach is that the torn end of a crash passes for damage: the log then stops or
+is mended, and no payload is ever another one, as each is checked by its own header.
 """
 
 from __future__ import annotations

@@ -199,9 +199,26 @@ def _patches(
             _compare(own, place, patch, seed)
             yield patch
             done = patch.offset + len(patch.data)
-        if done == place and end == damage.end:
+        if done > place:
+            place, size = done, _STEP_BYTES
+        elif end == damage.end or len(data) < end - place:
             return
-        place, size = (done, _STEP_BYTES) if done > place else (place, 2 * size)
+        else:
+            place, size = _next_step(data, place, seed)
+
+
+def _next_step(data: bytes, place: int, seed: int) -> tuple[int, int]:
+    """Return where to continue after `data` without a whole frame, and with how many bytes.
+
+    That is a frame that `data` has only the beginning of, so that no more of a damaged area is in
+    memory than the largest frame.
+    """
+    end = place + len(data)
+    for offset, header in headers(_Sent(data, place), place, end, seed):
+        size = HEADER_SIZE + header.length
+        if offset + size > end:
+            return offset, max(_STEP_BYTES, size)
+    return end - HEADER_SIZE + 1, _STEP_BYTES
 
 
 def _whole(data: bytes, offset: int, seed: int) -> Iterator[Patch]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import random
 from pathlib import Path
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.codes import Code
 from penstock.errors import Corrupt, Retryable
+from penstock.log import mending
 from penstock.log.closed_log import ClosedLog
 from penstock.log.frame import HEADER_SIZE, encode_frames
 from penstock.log.mending import Mended, Salvaged, find_damage, mend
@@ -324,3 +326,28 @@ def test_a_file_that_fails_otherwise_is_not_taken_for_damaged() -> None:
 
     with pytest.raises(OSError, match="made to fail"):
         list(find_damage(Salvaged(Failing()), BEGIN, 1000, 7))
+
+
+def test_no_more_of_a_damaged_area_is_fetched_at_a_time_than_the_largest_frame(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mending, "_STEP_BYTES", 200)
+    payloads = [random.Random(n).randbytes(700 if n == 30 else 90) for n in range(60)]
+    files = MemoryFiles()
+    segments = Segments.open(FOLDER, files=files)
+    segments.append(payloads)
+    segments.sync()
+    segments.begin_next()
+    segments.close()
+    whole = bytes_of(files)[segment_name(0)]
+    both = MemoryFiles()
+    both.nodes = {path: copy.deepcopy(node) for path, node in files.nodes.items()}
+    lost = FOLDER / segment_name(0)
+    files.nodes[lost].data[BEGIN:] = bytes(len(whole) - BEGIN)
+    both.nodes[lost].data[2000:3000] = bytes(1000)  # The other disk is damaged, too.
+    other = Other(both)
+    found = ClosedLog(files, FOLDER).mend(0, [other])
+    assert found.put_back > 2 * len(whole) // 3
+    assert max(end - begin for _, begin, end in other.asked) == 700 + HEADER_SIZE
+    assert bytes_of(files)[segment_name(0)][BEGIN:1900] == whole[BEGIN:1900]
+    assert bytes_of(files)[segment_name(0)][3200:] == whole[3200:]

@@ -163,6 +163,18 @@ def test_no_copy_is_begun_of_a_log_that_etcd_does_not_list(tmp_path: Path) -> No
     run(tmp_path, test)
 
 
+def test_no_epoch_is_promised_that_etcd_cannot_list_by_now(tmp_path: Path) -> None:
+    async def test(copies: Copies) -> None:
+        copies.epoch_listed = lambda node_id: 7
+        assert await copies.follow(NAME, Ask(8), b"") == Standing(8, ())
+        for request in (Ask(1 << 40), Ask(9), SignOfLife(9)):
+            with pytest.raises(Retryable, match=r"a primary of epoch \d+ asks .* lists epoch 7"):
+                await copies.follow(NAME, request, b"")
+        assert await copies.follow(NAME, Ask(8), b"") == Standing(8, ())
+
+    run(tmp_path, test)
+
+
 def test_a_pump_can_take_over_on_the_folder_of_a_copy_and_leaves_it_again(tmp_path: Path) -> None:
     up, folder = upstream(), tmp_path / "copies" / "pump-1"
 

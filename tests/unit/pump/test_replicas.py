@@ -372,3 +372,58 @@ def test_a_claim_is_lost_on_a_disk_that_has_promised_a_later_epoch_meanwhile() -
     claim.swapped(8)
     assert claim.is_over
     assert claim.won is None
+
+
+def test_a_promise_beyond_the_next_epoch_is_of_a_newer_primary_and_never_outbid() -> None:
+    log = primary(B)
+    (swap,) = log.answered(B.disk, Refusal(5))
+    assert isinstance(swap, Swap)
+    assert swap.entry.epoch == 5
+    (over,) = primary(B).answered(B.disk, Refusal(6))
+    assert isinstance(over, StepDown)
+    assert "has promised epoch 6, this is epoch 4" in over.why
+
+
+def test_a_listed_copy_of_another_history_ends_the_primary_and_is_not_cut() -> None:
+    found = replace(entry(B), ids=(1, 2, 3, 4))
+    log = Primary(A, Chain(tuple(link._replace(epoch_id=link.epoch) for link in OLD)), (found, 7))
+    log.start()
+    (over,) = log.answered(B.disk, Standing(4, (OLD[0]._replace(epoch_id=9),)))
+    assert isinstance(over, StepDown)
+    assert "of another history than epoch 4 (id 000004) in etcd" in over.why
+
+
+def test_a_disk_with_another_history_gets_no_copy() -> None:
+    found = replace(entry(B), ids=(1, 2, 3, 4), copies=3)
+    log = Primary(A, Chain(tuple(link._replace(epoch_id=link.epoch) for link in OLD)), (found, 7))
+    log.start()
+    log.spare(C)
+    strange = Link(1, 4, 90, 9)
+    assert log.answered(C.disk, Standing(4, (OLD[0], strange))) == []
+    assert (log.joining, log.strangers) == (None, {C.disk: strange})
+
+
+def test_a_copy_never_has_bytes_of_an_epoch_that_was_won_twice() -> None:
+    copy = Replica(Chain((Link(0, 4, 100, 7),)))
+    assert copy.receive(Append(4, 0, 4, 80, 90, None, None, 0, epoch_id=8)) == [
+        Reply(Standing(4, (Link(0, 4, 100, 7),)))
+    ]
+    assert copy.receive(Append(4, 0, 4, 80, 90, None, None, 0, epoch_id=7)) == [
+        Reply(Have(4, Place(0, 90), 0))
+    ]
+
+
+def test_a_disk_with_a_later_history_than_the_entry_claims_nothing() -> None:
+    claim = Claim(A, Replica(Chain((Link(0, 5, 100, 7),))))
+    claim.start()
+    assert claim.entry_seen(entry(B), 7) == []
+    assert claim.is_over
+
+
+def test_epochs_get_ids_only_once_all_pumps_know_them() -> None:
+    for gives, before, after in ((True, (), 1), (True, (1, 2), 3), (False, (1, 2), 0)):
+        claim = Claim(A, Replica(Chain((Link(0, 1, 100),))), gives_ids=gives)
+        claim.start()
+        (swap,) = claim.entry_seen(replace(entry(B), ids=before), 7)
+        assert isinstance(swap, Swap)
+        assert len(swap.entry.ids) == after

@@ -1,0 +1,109 @@
+"""An entry that is older than a disk is found out, and only the disk that has all continues."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from penstock.cluster.log_entry import Copy, LogEntry
+from penstock.codes import Code
+from penstock.errors import NeedsOperator, Retryable
+from penstock.log.segment import BEGIN
+from pump.copies.claiming import refuse_other_history
+from pump.replicas.chain import Chain, Link
+from pump.replicas.histories import Seen, Verdict, foreign, judge
+from tests.kit.fakes.log_entries import MemoryLogEntries
+
+OWN, OTHER, THIRD = Copy("pump-1", "d1"), Copy("pump-2", "d2"), Copy("pump-3", "d3")
+ENTRY = LogEntry(epoch=2, primary=OWN, replicas=(OTHER,), ids=(11, 12))
+"""What was put back: the log was in epoch 2."""
+AT_2 = (Link(0, 1, 90, 11), Link(1, 2, 90, 12))
+AT_4 = (*AT_2, Link(2, 4, 90, 14))
+
+
+def judged(own: tuple[Link, ...], *others: tuple[Link, ...], missing: str = "") -> Verdict:
+    seen = [Seen(copy, links) for copy, links in zip((OTHER, THIRD), others, strict=False)]
+    return judge(ENTRY, OWN, Chain(own), seen, [missing] if missing else [])
+
+
+def test_an_entry_as_new_as_all_disks_stands_whoever_is_missing() -> None:
+    assert judged(AT_2, AT_2, missing="pump-3") == Verdict()
+    assert judged(AT_2, (), AT_2[:1]) == Verdict()
+
+
+def test_the_disk_that_has_all_adopts_the_log_in_an_epoch_after_all_that_were() -> None:
+    empty = Link(2, 6, BEGIN, 16)
+    found = judged(AT_4, AT_2, (*AT_2, empty)).adopted
+    assert found is not None
+    assert (found.epoch, found.primary, found.copies_known) == (6, OWN, (OWN,))
+    assert found.claimed(OWN).epoch == 7
+    assert not foreign(found, AT_4)
+
+
+def test_it_waits_until_the_disks_of_all_pumps_were_seen() -> None:
+    found = judged(AT_4, AT_2, missing="pump-3")
+    assert found.adopted is None
+    assert "not seen: pump-3" in found.waits
+
+
+def test_a_disk_that_lacks_what_another_one_has_leaves_the_log_to_that() -> None:
+    assert "another disk has more" in judged(AT_2, AT_4).waits
+    assert "another disk has more" in judged(AT_2, AT_4, AT_2).waits
+
+
+def test_histories_that_have_parted_are_refused_and_both_are_named() -> None:
+    own = (*AT_2, Link(2, 3, 90, 23))
+    for found in (judged(own, AT_4), judged(AT_2, AT_4, own)):
+        assert (found.adopted, found.waits) == (None, "")
+        for name in ("pump-1, disk d1", "pump-2, disk d2: 4 (id 00000e)", "epoch 2 (id 00000c)"):
+            assert name in found.refuses
+
+
+def test_one_epoch_that_was_won_twice_is_two_histories() -> None:
+    twice = replace(ENTRY, epoch=4, ids=(11, 12, 13, 24))
+    seen = [Seen(OTHER, AT_4)]
+    assert judge(twice, OWN, Chain((*AT_2, Link(2, 4, 90, 24))), seen, []).refuses
+
+
+def test_the_end_of_an_epoch_that_was_never_acknowledged_does_not_part_two_disks() -> None:
+    torn = (AT_2[0], AT_2[1]._replace(end=120))
+    assert judged(AT_4, torn).adopted is not None
+    assert "another disk has more" in judged(torn, AT_4).waits
+
+
+def test_a_disk_without_the_oldest_segments_does_not_adopt_the_log() -> None:
+    assert judged(AT_4[1:], AT_2).adopted is None
+
+
+def test_a_segment_of_an_earlier_epoch_that_holds_nothing_is_no_history() -> None:
+    later = replace(ENTRY, epoch=5, ids=(11, 12, 23, 24, 25))
+    assert foreign(later, (*AT_2, Link(2, 4, BEGIN, 14))) is None
+    assert foreign(later, AT_4) == AT_4[-1]
+    assert foreign(replace(later, ids=()), AT_4) is None  # An operator has chosen.
+
+
+def test_an_operator_is_told_how_each_history_is_continued() -> None:
+    entries = MemoryLogEntries()
+    entries.swap("pump-1", 0, ENTRY)
+    own = Chain((*AT_2, Link(2, 3, 90, 23)))
+    with pytest.raises(NeedsOperator) as refused:
+        refuse_other_history(entries, "pump-1", OWN, own, [Seen(OTHER, AT_4)], [])
+    assert refused.value.code is Code.LOG_PUT_BACK
+    for pump, disk in (("pump-1", "d1"), ("pump-2", "d2")):
+        command = f"penstock ctl adopt-log pump-1 --pump {pump} --disk {disk} --epoch 4 --from 0"
+        assert command in str(refused.value)
+    with pytest.raises(Retryable, match="another disk has more"):
+        refuse_other_history(entries, "pump-1", OWN, Chain(AT_2), [Seen(OTHER, AT_4)], [])
+    found = entries.read("pump-1")
+    assert found is not None
+    assert found[0] == ENTRY
+
+
+def test_the_disk_that_has_all_puts_the_entry_right_before_it_claims() -> None:
+    entries = MemoryLogEntries()
+    entries.swap("pump-1", 0, ENTRY)
+    refuse_other_history(entries, "pump-1", OWN, Chain(AT_4), [Seen(OTHER, AT_2)], [])
+    found = entries.read("pump-1")
+    assert found is not None
+    assert (found[0].epoch, found[0].ids, found[0].replicas) == (4, (14,), ())
