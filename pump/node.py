@@ -75,8 +75,9 @@ async def run(config: PumpConfig, stop: asyncio.Event) -> None:
         await asyncio.to_thread(warn_of_version, etcd)
         identity = identity_of(config, entrance.port)
         cluster = Cluster(etcd, cluster_id, entrance.security.tls)
-        open_replication = partial(Replication.open, config, identity, cluster)
-        replication = await _first_answer(open_replication, config, stop)
+        replication = await _first_answer(
+            partial(Replication.open, config, identity, cluster), config, stop
+        )
         if replication is None:
             return
         stack.push_async_callback(replication.end)
