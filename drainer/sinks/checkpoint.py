@@ -15,8 +15,9 @@ counted in `left-out` (`drainer.differences.left_out`), and `overrides` are the 
 of DDL, by commit_ts (`drainer.differences.overrides`); `all-overrides` says that those of DDL to
 come are among them, which an older version kept elsewhere. `consistent` is false while a Drainer
 runs and true after a clean stop. `ts-map` is for downstreams with timestamps of their own.
-`ddl-intent` is the commit_ts of a DDL that was about to run, 0 when none was. `applying`, when it
-is above `commitTS`, is up to where changes may be there already: a batch of several transactions
+`ddl-intent` is the commit_ts of a DDL that was about to run, 0 when none was, and `ddl-before` a
+digest of its tables' definitions before it, where the downstream has one. `applying`, when it is
+above `commitTS`, is up to where changes may be there already: a batch of several transactions
 is, or was, under way. It stays until `commitTS` has passed it. `writer` names the run of the
 Drainer that wrote the row. It is what makes two Drainers on one downstream visible: every
 transaction first locks the row and compares its text with what this run last knew. Equal: continue.
@@ -50,6 +51,8 @@ class Checkpoint:
     schema_version: int
     consistent: bool = False
     ddl_intent_ts: int = 0
+    ddl_before: str = ""
+    """What the tables of that DDL were before it, as the sink describes them; empty if unknown."""
     applying_ts: int = 0
     origins: Mapping[str, Place] = field(default_factory=dict, hash=False)
     pumps: Mapping[str, int] = field(default_factory=dict, hash=False)
@@ -84,6 +87,8 @@ class Checkpoint:
             "ddl-intent": self.ddl_intent_ts,
             "applying": self.applying_ts,
         }
+        if self.ddl_intent_ts and self.ddl_before:
+            fields["ddl-before"] = self.ddl_before
         if self.origins:
             fields["origins"] = self.origins
         if self.pumps:
@@ -116,6 +121,7 @@ class Checkpoint:
             schema_version=_number(stored, "schema-version"),
             consistent=consistent,
             ddl_intent_ts=_number(stored, "ddl-intent"),
+            ddl_before=str(stored.get("ddl-before", "")),
             applying_ts=_number(stored, "applying"),
             origins=_origins(stored),
             pumps=_pumps(stored),
@@ -304,8 +310,13 @@ class Ledger:
             raise self._taken_over(stored)
 
     def _kept(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Return the checkpoint to store: what may be in parts stays so until it is passed."""
+        """Return the checkpoint to store: what may be in parts stays so until it is passed.
+
+        An intent that stays keeps what is known of the tables before it.
+        """
         last = self.last
+        if last is not None and last.ddl_intent_ts == checkpoint.ddl_intent_ts:
+            checkpoint = replace(checkpoint, ddl_before=checkpoint.ddl_before or last.ddl_before)
         if last is None or last.applying_ts <= max(checkpoint.commit_ts, checkpoint.applying_ts):
             return checkpoint
         return replace(checkpoint, applying_ts=last.applying_ts, consistent=False)
@@ -331,7 +342,11 @@ class Ledger:
             code=Code.CHECKPOINT_TAKEN,
         )
 
-    def intent(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Return the row to store before the DDL that ends at `checkpoint` runs."""
+    def intent(self, checkpoint: Checkpoint, before: str = "") -> Checkpoint:
+        """Return the row to store before the DDL that ends at `checkpoint` runs.
+
+        `before` is as `ddl_before`.
+        """
         last = self.last or Checkpoint(commit_ts=0, schema_version=0)
-        return replace(last, consistent=False, ddl_intent_ts=checkpoint.commit_ts)
+        ts = checkpoint.commit_ts
+        return replace(last, consistent=False, ddl_intent_ts=ts, ddl_before=before)

@@ -1,22 +1,33 @@
 """DDL progress: finds out whether a DDL was done, after a crash between it and its checkpoint.
 
-A schema change has things that exist only before it and things that exist only after it:
-databases, tables, columns, indexes. Looking for just those in the downstream answers the question
-without touching anything an operator may have added. When a change has none (a new comment, a
-column made wider, a TRUNCATE), running it again does no harm; but for the two that undo
-themselves, a swap of table names or of column names, which only a human can decide.
+Before a DDL runs, the sink stores a digest of the definitions of its tables, as SHOW CREATE prints
+them, with its intent. After a crash the definitions are compared with it:
+
+    as before    the DDL was not done, or it changes no definition and may be run again
+    changed      it was done, if what only exists after it exists, and what only exists before it
+                 does not: databases, tables, columns, indexes
+
+An intent of an older version has no digest. Then only the second comparison is left, and what has
+nothing of the kind (a new comment, a column made wider, a TRUNCATE) is run again.
+
+What a second run would undo, and no definition shows, only a person can decide: EXCHANGE PARTITION,
+and a swap of tables or columns that are defined alike.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
+from collections.abc import Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+import pymysql
 from pymysql.constants import ER
 
 from penstock.codes import Code
 from penstock.ddl import adopted
+from penstock.ddl.syntax.lexer import quote_name, quote_path
 from penstock.errors import NeedsOperator
 from penstock.schema.model import PUBLIC, DdlType, TableInfo
 
@@ -71,25 +82,116 @@ def progress(connection: Any, change: SchemaChange) -> DdlProgress:
     return DdlProgress.NOT_DONE if there == changed & before else DdlProgress.MIXED
 
 
-def ensure_repeatable(change: SchemaChange) -> None:
-    """Raise `NeedsOperator` for a change that a second run would undo and no one can see."""
-    old = {(schema, t.name.lower()) for schema, t, _, _ in change.renamed}
-    new = {(schema, t.name.lower()) for _, _, schema, t in change.renamed}
-    swapped = bool(old & new)
-    for _, before, after in change.altered:
-        ids = {c.name.lower(): c.id for c in adopted(change.job, before, after).columns}
-        kept = {c.id for c in after.columns}
-        for c in after.columns:
+def was_done(connection: Any, change: SchemaChange, before: str) -> bool:
+    """Return whether a DDL was done that may have been; `before` is its digest, "" for none.
+
+    Raises `NeedsOperator` when no one can say, and a second run would do harm.
+    """
+    found = progress(connection, change)
+    if not before:
+        if found is not DdlProgress.DONE:
+            ensure_repeatable(change)
+        return found is DdlProgress.DONE
+    now = definitions(connection, change)
+    if digest(now) == before:
+        ensure_repeatable(change, now)
+        return False
+    if found is DdlProgress.MIXED:
+        raise in_doubt(change)
+    return found is not DdlProgress.NOT_DONE
+
+
+Definitions = Mapping[Thing, str]
+"""What SHOW CREATE prints of databases, tables, views and sequences; empty where there is none."""
+
+
+def definitions(connection: Any, change: SchemaChange) -> dict[Thing, str]:
+    """Return the definitions of whatever a DDL may change, as they are now."""
+    job = change.job
+    places = {("schema", name) for name in (*change.schemas_created, *change.schemas_dropped)}
+    named = [*change.created, *change.dropped]
+    named += [(schema, old) for schema, old, _ in change.altered]
+    named += [(schema, new) for schema, _, new in change.altered]
+    named += [(schema, old) for schema, old, _, _ in change.renamed]
+    named += [(schema, new) for _, _, schema, new in change.renamed]
+    found: set[Thing] = {("table", schema, table.name) for schema, table in named} | places
+    if not found and job.schema_name:
+        found.add(("schema", job.schema_name))
+    return {thing: _definition(connection, thing) for thing in sorted(found)}
+
+
+def digest(found: Definitions) -> str:
+    """Return a digest of definitions, for the checkpoint."""
+    text = "\0".join("\0".join((*thing, definition)) for thing, definition in found.items())
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+_COUNTER = re.compile(r" AUTO_INCREMENT=\d+\b")
+_ABSENT = (ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR)
+
+
+def _definition(connection: Any, thing: Thing) -> str:
+    kind, *names = thing
+    what = "DATABASE" if kind == "schema" else "TABLE"
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(f"SHOW CREATE {what} {quote_path(*names)}")
+            return _COUNTER.sub("", str(cursor.fetchone()[1]), count=1)
+    except pymysql.err.MySQLError as error:
+        if error.args and error.args[0] in _ABSENT:
+            return ""
+        raise
+
+
+def ensure_repeatable(change: SchemaChange, same: Definitions | None = None) -> None:
+    """Raise `NeedsOperator` for a change that a second run would undo and no one can see.
+
+    `same` are the definitions, where they are known to be as they were before.
+    """
+    if _is_undone_by_a_second(change, same):
+        raise in_doubt(change)
+
+
+def in_doubt(change: SchemaChange) -> NeedsOperator:
+    """Return the error about a DDL of which no one can say whether it was done."""
+    return NeedsOperator(
+        f"it is unknown whether the downstream already did: {change.job.query}",
+        hint="look at the downstream, do it by hand if it is not done, and then track it",
+        code=Code.SINK_DDL_DOUBT,
+    )
+
+
+def _is_undone_by_a_second(change: SchemaChange, same: Definitions | None) -> bool:
+    places = {(s.lower(), t.name.lower()): (s, t.name) for s, t, _, _ in change.renamed}
+    for _, _, schema, table in change.renamed:
+        before = places.get((schema.lower(), table.name.lower()))
+        if before is not None and (same is None or _are_alike(change, same)):
+            return True
+    for _, old, new in change.altered:
+        ids = {c.name.lower(): c.id for c in adopted(change.job, old, new).columns}
+        kept = {c.id for c in new.columns}
+        order = [[c.name.lower() for c in table.columns] for table in (old, new)]
+        for c in new.columns:
             was = ids.get(c.name.lower(), c.id)
-            swapped = swapped or (was != c.id and was in kept)
-    if change.job.type in _BY_PARTITION and _TELLS_NO_TWICE.search(change.job.query):
-        swapped = True
-    if swapped:
-        raise NeedsOperator(
-            f"it is unknown whether the downstream already did: {change.job.query}",
-            hint="look at the downstream, do it by hand if it is not done, and then track it",
-            code=Code.SINK_DDL_DOUBT,
-        )
+            if was != c.id and was in kept and (same is None or order[0] == order[1]):
+                return True
+    found = _TELLS_NO_TWICE.search(change.job.query)
+    if change.job.type not in _BY_PARTITION or found is None:
+        return False
+    # The others change how many partitions there are.
+    return same is None or found[1].upper().startswith("EXCHANGE")
+
+
+def _are_alike(change: SchemaChange, found: Definitions) -> bool:
+    """Return whether tables that swap their names are defined alike, so that no swap shows."""
+    shapes = {_shape(found.get(("table", schema, old.name), ""), old.name)
+              for schema, old, _, _ in change.renamed}  # fmt: skip
+    return len(shapes) < len(change.renamed)
+
+
+def _shape(definition: str, name: str) -> str:
+    """Return a definition without its table's name, which generated names begin with."""
+    return definition.replace(quote_name(name), "").replace(f"`{name}_", "`")
 
 
 def things(change: SchemaChange) -> tuple[set[Thing], set[Thing]]:

@@ -55,11 +55,17 @@ _PASSING = tidb.PASSING | {
     1836, 1927, 2002, 2003, 2006, 2013, 2014, 2055, 3100, 3101, 4031,
 }  # fmt: skip
 
+OWN_ENGINE = "ENGINE=InnoDB"
+"""What our own tables are made with: a server's default may be an engine without transactions."""
+
 _DUPLICATE = {ER.DUP_ENTRY, ER.DUP_KEY}
 _UNFIT = {
     ER.DATA_TOO_LONG, ER.WARN_DATA_OUT_OF_RANGE, ER.TRUNCATED_WRONG_VALUE_FOR_FIELD,
     ER.WARN_DATA_TRUNCATED, ER.TRUNCATED_WRONG_VALUE, ER.BAD_NULL_ERROR, ER.NO_DEFAULT_FOR_FIELD,
 }  # fmt: skip
+
+_CHECKS = (3819, 4025)
+"""A row breaks a CHECK: MySQL's and TiDB's number, and MariaDB's."""
 
 _MARKS = f"`{MARK_SCHEMA}`.`{MARK_TABLE}`"
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
@@ -141,6 +147,9 @@ class MysqlSession:
                 set_variable(connection, name, value)
             connection.query("SET SESSION time_zone = '+00:00', foreign_key_checks = 0")
             set_variable(connection, "sql_mode", rows_sql_mode(self._target))
+            # A MariaDB upstream may hold rows that a CHECK of theirs refuses.
+            _set_if_known(connection, "check_constraint_checks", "0")
+            _set_if_known(connection, "default_storage_engine", "InnoDB")
             if self._target.channel_id is not None:
                 _create_marks(connection)
                 connection.mark = _mark(self._target.channel_id, self._number)
@@ -211,7 +220,7 @@ def _create_marks(connection: Connection) -> None:
         connection.query(
             f"CREATE TABLE IF NOT EXISTS {_MARKS} (id BIGINT NOT NULL, channel_id BIGINT NOT NULL"
             " DEFAULT 0, val BIGINT DEFAULT 0, channel_info VARCHAR(64),"
-            " PRIMARY KEY (id, channel_id))"
+            f" PRIMARY KEY (id, channel_id)) {OWN_ENGINE}"
         )
 
 
@@ -310,6 +319,11 @@ def refused(error: BaseException, row: str = "") -> Refused:
         )
     elif code in _UNFIT:
         hint = "the value does not fit the downstream's column: compare the definitions"
+    elif code in _CHECKS:
+        hint = (
+            "upstream holds the row, so it did not enforce the CHECK: ALTER TABLE … ALTER CHECK …"
+            " NOT ENFORCED downstream, with the names of the error"
+        )
     elif row and code == ER.BAD_FIELD_ERROR:
         hint = "the downstream's table may have more columns than upstream's, but not fewer: add it"
     elif limit := tidb.too_large(code, str(error)):

@@ -42,6 +42,7 @@ from pymysql.constants import ER
 
 from drainer.sinks.checkpoint import TakenOver
 from drainer.sinks.mysql.session import (
+    OWN_ENGINE,
     Connection,
     MysqlSession,
     code_of,
@@ -196,7 +197,7 @@ class Fences:
         connection.query(
             f"CREATE TABLE IF NOT EXISTS {self._table} (clusterID BIGINT UNSIGNED NOT NULL,"
             " part INT NOT NULL, epoch BIGINT UNSIGNED NOT NULL, batch BIGINT UNSIGNED NOT NULL,"
-            " content CHAR(32) NOT NULL, PRIMARY KEY (clusterID, part))"
+            f" content CHAR(32) NOT NULL, PRIMARY KEY (clusterID, part)) {OWN_ENGINE}"
         )
 
     def take(self, connection: Connection) -> None:

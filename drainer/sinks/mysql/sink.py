@@ -31,14 +31,24 @@ from drainer.sinks.checkpoint import (
 )
 from drainer.sinks.mysql import tidb
 from drainer.sinks.mysql.collations import Collations
-from drainer.sinks.mysql.ddl_progress import ALREADY_CODES, DdlProgress, ensure_repeatable, progress
+from drainer.sinks.mysql.ddl_progress import (
+    ALREADY_CODES,
+    DdlProgress,
+    definitions,
+    digest,
+    progress,
+    was_done,
+)
 from drainer.sinks.mysql.ddl_session import as_upstream
+from drainer.sinks.mysql.engines import Engines, check_own, with_transactions
 from drainer.sinks.mysql.grants import check_grants
 from drainer.sinks.mysql.session import (
+    OWN_ENGINE,
     Connection,
     MysqlSession,
     code_of,
     one,
+    passes,
     run,
     unhurried,
 )
@@ -63,6 +73,7 @@ from drainer.sinks.protocol import (
     transaction_begun,
     transaction_committed,
 )
+from drainer.task.loopback import MARK_SCHEMA, MARK_TABLE
 from drainer.task.sql.literals import MYSQL
 from penstock.codes import Code
 from penstock.ddl.rewrite.foreign import spelled_for
@@ -78,6 +89,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _PACKET_SPARE_BYTES = 1024
+_DONE, _UNKNOWN = DdlProgress.DONE, DdlProgress.UNKNOWN
 
 
 class MysqlSink:
@@ -97,9 +109,13 @@ class MysqlSink:
         self._session = new_session()
         self._queues = WorkerQueues(new_session)
         self._collations = Collations(self._target.collations)
+        self._engines = Engines()
         self._foreign_keys: tuple[ForeignKey, ...] | None = None
         schema, table = self._target.checkpoint_schema, self._target.checkpoint_table
         self._table = f"`{schema}`.`{table}`"
+        self._own_tables = (
+            (schema, table), (schema, f"{table}_fence"), (MARK_SCHEMA, MARK_TABLE)
+        )  # fmt: skip
         self._fences = Fences(f"`{schema}`.`{table}_fence`", cluster_id)
         self._partitions = PartitionConnections(new_session, self._fences)
 
@@ -119,6 +135,7 @@ class MysqlSink:
         def attempt(connection: Connection, retried: bool) -> str | None:
             stored = self._stored_or_created(connection)
             if not self._ledger.is_loaded:
+                check_own(connection, self._own_tables)
                 check_grants(connection, self._target.checkpoint_schema, self._table)
                 if self._session.is_tidb:
                     self.batch_bytes_max = tidb.batch_bytes_max(connection)
@@ -136,7 +153,7 @@ class MysqlSink:
         connection.query(f"CREATE DATABASE IF NOT EXISTS `{schema}`")
         connection.query(
             f"CREATE TABLE IF NOT EXISTS {self._table}"
-            " (clusterID BIGINT UNSIGNED PRIMARY KEY, checkPoint MEDIUMTEXT)"
+            f" (clusterID BIGINT UNSIGNED PRIMARY KEY, checkPoint MEDIUMTEXT) {OWN_ENGINE}"
         )
         return None
 
@@ -273,13 +290,16 @@ class MysqlSink:
         """Save the intent, run the job's query, save `checkpoint`.
 
         MySQL commits a DDL by itself, so a crash can leave it done without a checkpoint. The
-        intent says which DDL that may be; what it was to create or drop says whether it is.
+        intent says which DDL that may be, and what its tables were before it (`ddl_progress`).
         """
         last = self._ledger.last
         intended = last is not None and last.ddl_intent_ts == checkpoint.commit_ts
         doubtful = maybe_done or intended
         self._foreign_keys = None
-        self.save_checkpoint(self._ledger.intent(checkpoint))
+        before = last.ddl_before if last is not None and intended else ""
+        if not doubtful:
+            before = self._session.retrying(lambda c, _: digest(definitions(c, change)))
+        self.save_checkpoint(self._ledger.intent(checkpoint, before))
         ddl_intended()
 
         attempts = 0
@@ -293,15 +313,14 @@ class MysqlSink:
             if self._session.is_tidb:
                 query = self._query_of(connection, change)
                 tidb.wait_for_ddl(connection, query, self._closing)
-            if progress(connection, change) is DdlProgress.DONE:
+            if was_done(connection, change, before):
                 log.info("DDL job %d was done before: %s", change.job.id, change.job.query)
                 return
-            ensure_repeatable(change)
             try:
                 self._execute_ddl(connection, change)
             except pymysql.err.MySQLError as error:
-                done = progress(connection, change) in (DdlProgress.DONE, DdlProgress.UNKNOWN)
-                if not (done and code_of(error) in ALREADY_CODES):
+                is_done = not before and code_of(error) in ALREADY_CODES
+                if not (is_done and progress(connection, change) in (_DONE, _UNKNOWN)):
                     raise
                 log.info("DDL job %d was done before: %s", change.job.id, error)
 
@@ -312,7 +331,7 @@ class MysqlSink:
             if attempts == 1 and not doubtful and last is not None:
                 # It was refused and has changed nothing: a later run must not take what stood in
                 # its way for what it would have done.
-                self.save_checkpoint(replace(last, ddl_intent_ts=0))
+                self.save_checkpoint(replace(last, ddl_intent_ts=0, ddl_before=""))
             raise
         ddl_run()
         self.save_checkpoint(checkpoint)
@@ -324,8 +343,13 @@ class MysqlSink:
 
     def look_at(self, catalog: Catalog) -> None:
         """Note what stands in for collations of these tables that the downstream lacks."""
-        tables = [table for _, table in catalog.tables()]
-        self._session.retrying(lambda c, _: self._collations.look_at(c, tables))
+        tables = catalog.tables()
+
+        def look(connection: Connection, retried: bool) -> None:
+            self._collations.look_at(connection, [table for _, table in tables])
+            self._engines.look_at(connection, [(schema, table.name) for schema, table in tables])
+
+        self._session.retrying(look)
 
     def stand_ins(self) -> Mapping[str, str]:
         """Return collations that the downstream lacks, and those that its tables have instead."""
@@ -412,7 +436,21 @@ class MysqlSink:
         if query:
             session = as_upstream(connection, change, query, self._target)
             with session as text, unhurried(connection):
-                connection.query(text)
+                self._run_definition(connection, change, text)
+
+    def _run_definition(self, connection: Connection, change: SchemaChange, query: str) -> None:
+        """Run a DDL, with transactions for its tables where the server can give them."""
+        made = [*change.created, *((schema, new) for schema, _, new in change.altered)]
+        tables = [(schema, table.name) for schema, table in made if table.kind == "TABLE"]
+        safe = with_transactions(query) if tables else query
+        try:
+            connection.query(safe)
+        except pymysql.err.MySQLError as error:
+            if safe == query or passes(error):
+                raise
+            log.warning("not with InnoDB, so as it is written (%s): %s", error, query)
+            connection.query(query)
+        self._engines.look_at(connection, tables)
 
     def _query_of(self, connection: Connection, change: SchemaChange) -> str:
         """Return a job's statement as the downstream is to run it; empty when that is nothing."""

@@ -18,6 +18,7 @@ from drainer.task.events.encoder import Values
 from drainer.task.sql.rowwise import row_codec
 from drainer.task.work_unit import BOUNDS
 from penstock.datum.columnar.decode import decode_columns
+from penstock.datum.rows.fields import text_of
 from penstock.schema.model import ColumnInfo, MysqlType, TableInfo
 from penstock.wire.binlog import MutationType
 
@@ -82,11 +83,6 @@ def _value_of(column: ColumnInfo) -> Callable[[Any], Any] | None:
     """Return what makes a value of a stored one; None where they are the same."""
     if column.tp is MysqlType.NEWDECIMAL:
         return Decimal
-    if column.tp is MysqlType.ENUM:
-        names = ("", *column.elems)
-        return lambda number: names[number] if number < len(names) else ""
-    if column.tp is MysqlType.SET:
-        return lru_cache(maxsize=1024)(
-            lambda mask: ",".join(n for at, n in enumerate(column.elems) if mask >> at & 1)
-        )
+    if column.tp in (MysqlType.ENUM, MysqlType.SET):
+        return lru_cache(maxsize=1024)(text_of(column))
     return None

@@ -17,6 +17,8 @@ EXACT = {
     MysqlType.TINY, MysqlType.SHORT, MysqlType.INT24, MysqlType.LONG, MysqlType.LONGLONG,
 }  # fmt: skip
 
+_FLOATS = {MysqlType.FLOAT, MysqlType.DOUBLE}
+
 
 def apply_key(table: TableInfo) -> IndexInfo | None:
     """Return the index by which rows are distinguished, None when changes must keep their order.
@@ -65,6 +67,7 @@ def normal_key(column: ColumnInfo, values: pa.Array) -> pa.Array:
     """Return a key column with one form for each value; raise `Malformed` for NULL.
 
     CHAR(n) drops trailing spaces and BINARY(n) adds zero bytes, so writers may send either form.
+    Servers take -0.0 for 0.0.
     """
     if values.null_count:
         raise Malformed(
@@ -76,7 +79,7 @@ def normal_key(column: ColumnInfo, values: pa.Array) -> pa.Array:
         return pa.array([v.ljust(length, b"\0") for v in values.to_pylist()], pa.large_binary())
     if column.tp is MysqlType.STRING and not column.is_binary:
         return pc.utf8_rtrim(values, " ")
-    return values
+    return pc.add(values, 0.0) if column.tp in _FLOATS else values
 
 
 def normal_value(column: ColumnInfo, value: Any) -> Any:

@@ -29,6 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.codes import Code
+from penstock.datum.rows.fields import number_of
 from penstock.errors import Malformed
 from penstock.schema.model import ColumnInfo, MysqlType
 
@@ -143,19 +144,9 @@ def _plain_decimal(value: Any) -> str:
     return format(value, "f") if isinstance(value, Decimal) else str(value)
 
 
-def _enum_number(column: ColumnInfo) -> Callable[[Any], str]:
-    numbers = {name: str(i) for i, name in enumerate(column.elems, 1)}
-    numbers.setdefault("", "0")
-    return lambda value: numbers[value]
-
-
-def _set_number(column: ColumnInfo) -> Callable[[Any], str]:
-    bits = {name: 1 << i for i, name in enumerate(column.elems)}
-
-    def literal(value: Any) -> str:
-        return str(sum(bits[name] for name in value.split(","))) if value else "0"
-
-    return literal
+def _number(column: ColumnInfo) -> Callable[[Any], str]:
+    number = number_of(column)
+    return lambda value: str(number(value))
 
 
 def literal(dialect: str, column: ColumnInfo) -> Callable[[Any], str]:
@@ -172,10 +163,8 @@ def literal(dialect: str, column: ColumnInfo) -> Callable[[Any], str]:
         }
         return sqlite.get(kind, _sqlite_text)
     assert dialect == MYSQL, dialect
-    if kind is Family.ENUM:
-        return _enum_number(column)
-    if kind is Family.SET:
-        return _set_number(column)
+    if kind in (Family.ENUM, Family.SET):
+        return _number(column)
     mysql: dict[Family, Callable[[Any], str]] = {
         Family.INT: str,
         Family.BIT: str,

@@ -21,8 +21,9 @@ from drainer.task.sql.images import Kinds
 from drainer.task.sql.keys import apply_key, is_in_row, normal_value, unique_columns
 from drainer.task.sql.table_sql import TableSql
 from drainer.task.work_unit import Op, Statements
+from penstock.datum.rows.fields import number_of
 from penstock.datum.rows.row_codec import RowCodec
-from penstock.schema.model import TableInfo
+from penstock.schema.model import ColumnInfo, MysqlType, TableInfo
 from penstock.wire.binlog import MutationType
 
 
@@ -129,8 +130,16 @@ def compact_few(
 def _key_of(table: TableInfo) -> Callable[[Row], Row]:
     key = apply_key(table)
     assert key is not None
-    columns = [(part.offset, table.columns[part.offset]) for part in key.columns]
-    return lambda row: tuple([normal_value(column, row[at]) for at, column in columns])
+    columns = [(part.offset, _key_value(table.columns[part.offset])) for part in key.columns]
+    return lambda row: tuple([value(row[at]) for at, value in columns])
+
+
+def _key_value(column: ColumnInfo) -> Callable[[Any], Any]:
+    """Return what makes a key's value comparable: an ENUM's texts are not one for each number."""
+    if column.tp not in (MysqlType.ENUM, MysqlType.SET):
+        return lambda value: normal_value(column, value)
+    number = number_of(column)
+    return lambda value: number(normal_value(column, value))
 
 
 def _moved(table: TableInfo) -> Callable[[_Fate], bool]:

@@ -230,7 +230,7 @@ class TableSql:
             return " AND ".join(keys) + self._only_ours
         where = " AND ".join(self._equals(p, row[p]) for p in self.written) + self._only_ours
         if self.dialect == MYSQL:
-            return f"{where} LIMIT 1"
+            return f"{where}{self._nearest(row)} LIMIT 1"
         taken = {c.name.lower() for c in self.table.columns}
         rowid = next((n for n in ("_rowid_", "rowid", "oid") if n not in taken), None)
         if rowid is None:
@@ -240,6 +240,16 @@ class TableSql:
                 code=Code.TABLE_KEY,
             )
         return f"{rowid} = (SELECT {rowid} FROM {self._target} WHERE {where} LIMIT 1)"
+
+    def _nearest(self, row: Sequence[Any]) -> str:
+        """Return what puts the row with the very same JSON first: to MySQL, 1 and 1.0 are equal."""
+        others = [
+            f"CAST({self._name(p)} AS CHAR)<>"
+            f"/*!50708 CAST(CAST(*/{self.value(p, row[p])}/*!50708 AS JSON) AS CHAR)*/"
+            for p in self.written
+            if row[p] is not None and family(self.table.columns[p]) is Family.JSON
+        ]
+        return f" ORDER BY {','.join(others)}" if others else ""
 
     def _equals(self, position: int, value: Any) -> str:
         column = self.table.columns[position]

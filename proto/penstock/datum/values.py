@@ -107,9 +107,12 @@ def read_uint_comparable(data: bytes, at: int) -> tuple[int, int]:
 
 
 def encode_float_comparable(value: float) -> bytes:
-    """Return eight bytes that sort like floats do; a negative zero becomes zero, as in TiDB."""
+    """Return eight bytes that sort like floats do, -0.0 before 0.0.
+
+    A TiDB writes -0.0 as 0.0, and reads both forms.
+    """
     bits: int = _U64.unpack(_F64.pack(value))[0]
-    return _U64.pack(bits | _SIGN if value >= 0 else bits ^ UINT64_MAX)
+    return _U64.pack(bits ^ UINT64_MAX if bits & _SIGN else bits | _SIGN)
 
 
 def read_float_comparable(data: bytes, at: int) -> tuple[float, int]:

@@ -31,6 +31,7 @@ from drainer.task.events.topics.json_row import (
     written_columns,
 )
 from drainer.task.events.topics.single_rows import Change, changes_of
+from penstock.datum.rows.fields import number_of
 from penstock.schema.model import ColumnInfo, DdlType, MysqlType, TableInfo
 from penstock.ts import physical_ms
 
@@ -224,12 +225,9 @@ def _text_of(column: ColumnInfo) -> Callable[[Any], str]:
         return lambda value: f'"{written(value)}"'
     if tp is MysqlType.NEWDECIMAL:
         return lambda value: f'"{value:f}"'
-    if tp is MysqlType.ENUM:
-        numbers = {text: number for number, text in reversed([*enumerate(column.elems, 1)])}
-        return lambda value: f'"{numbers.get(value, 0)}"'
-    if tp is MysqlType.SET:
-        bits = {text: 1 << at for at, text in enumerate(column.elems)}
-        return lambda value: f'"{sum(bits[each] for each in value.split(",")) if value else 0}"'
+    if tp in (MysqlType.ENUM, MysqlType.SET):
+        number = number_of(column)
+        return lambda value: f'"{number(value)}"'
     if tp is MysqlType.GEOMETRY or (column.is_binary and column.tp is not MysqlType.JSON):
         return lambda value: (
             quoted(value.decode("latin-1")) if isinstance(value, bytes) else f'"{value}"'

@@ -156,38 +156,97 @@ def bit_field(column: ColumnInfo) -> Field:
     return Field(encode, decode, decode)
 
 
+class Numbered(str):
+    """The text of an ENUM's or SET's value that means another number when it is read as text.
+
+    An ENUM's error value, index 0, reads as '' also where a label is empty; two labels may be
+    equal.
+    """
+
+    __slots__ = ("number",)
+    number: int
+
+    def __new__(cls, text: str, number: int) -> Numbered:
+        """Return a text with its number."""
+        made = super().__new__(cls, text)
+        made.number = number
+        return made
+
+    def __reduce__(self) -> tuple[type[Numbered], tuple[str, int]]:
+        """Keep the number when the value is sent to another process."""
+        return Numbered, (str(self), self.number)
+
+
+def number_of(column: ColumnInfo) -> Callable[[str], int]:
+    """Return what finds the index or mask of a text of an ENUM or SET; KeyError for others."""
+    labels = list(reversed(list(enumerate(column.elems))))
+    if column.tp is MysqlType.ENUM:
+        known = {"": 0} | {name: at + 1 for at, name in labels}
+        return lambda text: text.number if isinstance(text, Numbered) else known[text]
+    bits = {name: 1 << at for at, name in labels}
+
+    def mask(text: str) -> int:
+        if isinstance(text, Numbered):
+            return text.number
+        return sum({bits[name] for name in text.split(",")}) if text else 0
+
+    return mask
+
+
+def text_of(column: ColumnInfo) -> Callable[[int], str]:
+    """Return what reads an index or mask of an ENUM or SET as text; an index of no label is 0."""
+    number, labels = number_of(column), column.elems
+    if column.tp is MysqlType.ENUM:
+        texts = [
+            name if number(name) == at else Numbered(name, at)
+            for at, name in enumerate(("", *labels))
+        ]
+        return lambda index: texts[index if index < len(texts) else 0]
+    is_plain = len(set(labels)) == len(labels) and "" not in labels
+
+    def text(mask: int) -> str:
+        joined = ",".join(name for at, name in enumerate(labels) if mask >> at & 1)
+        return joined if is_plain or number(joined) == mask else Numbered(joined, mask)
+
+    return text
+
+
 def enum_field(column: ColumnInfo) -> Field:
     """Compile an ENUM column; it takes names and numbers, and 0 is the empty name."""
-    numbers = {name: i for i, name in reversed(list(enumerate(column.elems, 1)))}
-    numbers[""] = numbers.get("", 0)
-    folded = {name.lower(): i for name, i in reversed(numbers.items())}
-    names = ("", *column.elems)
+    known = number_of(column)
+    folded = {name.lower(): known(name) for name in ("", *reversed(column.elems))}
 
     def encode(value: object) -> bytes:
         if isinstance(value, str):
-            number = numbers.get(value, folded.get(value.lower(), -1))
+            try:
+                number = known(value)
+            except KeyError:
+                number = folded.get(value.lower(), -1)
         else:
             number = as_int(column, value)
-        if not 0 <= number < len(names):
+        if not 0 <= number <= len(column.elems):
             raise refused(column, value, f"the column takes {', '.join(column.elems)}")
         return values.uint_datum(number)
 
     store = _ranged_reader(*integer_range(column))
+    text = text_of(column)
 
     def decode(data: bytes, at: int) -> tuple[object, int]:
         number, at = store(data, at)
-        return names[number] if number < len(names) else "", at
+        return text(number), at
 
     return Field(encode, decode, store)
 
 
 def set_field(column: ColumnInfo) -> Field:
     """Compile a SET column; a mask with bits that no member has is malformed."""
-    bits = {name: 1 << i for i, name in enumerate(column.elems)}
+    bits = {name: 1 << i for i, name in reversed(list(enumerate(column.elems)))}
     folded = {name.lower(): bit for name, bit in bits.items()}
     low, high = integer_range(column)
 
     def encode(value: object) -> bytes:
+        if isinstance(value, Numbered):
+            value = value.number
         if isinstance(value, str):
             value = value.split(",") if value else ()
         if isinstance(value, Iterable) and not isinstance(value, (bytes, bytearray)):
@@ -204,10 +263,11 @@ def set_field(column: ColumnInfo) -> Field:
         return values.uint_datum(mask)
 
     store = _ranged_reader(low, high)
+    text = text_of(column)
 
     def decode(data: bytes, at: int) -> tuple[object, int]:
         mask, at = store(data, at)
-        return ",".join(name for name, bit in bits.items() if mask & bit), at
+        return text(mask), at
 
     return Field(encode, decode, store)
 

@@ -19,6 +19,7 @@ from penstock.ddl.syntax.statements import (
     CreateView,
     DropSchema,
     DropTables,
+    RenameTables,
     TableRef,
 )
 from penstock.ddl.syntax.statements import Statement as Parsed
@@ -87,7 +88,10 @@ class Statements:
         self._client = client
         self._rules = rules
         self._translator = Translator(
-            is_replicated=rules.is_replicated, target=rules.target, online=online
+            is_replicated=rules.is_replicated,
+            target=rules.target,
+            online=online,
+            is_merged=lambda *name: merges and rules.router.is_routed(*name),
         )
 
     def translate(
@@ -200,25 +204,53 @@ class Statements:
         """Execute all pieces that were not executed before; return how many were.
 
         None stands for a piece that is left out, so that the others keep their origins. Raises
-        `Refused`, naming place and statement, and `Retryable`.
+        `Refused`, naming place and statement, and `Retryable`. Of a statement that cannot be
+        executed to its end nothing is.
         """
         done = 0
+        self._check_whole(statement, pieces, origin)
         for piece, own in zip(pieces, origins_of(origin, len(pieces)), strict=True):
             if piece is None:
                 continue
             try:
                 done += self._executed(piece, own, statement)
             except NeedsOperator as error:
-                broken = NeedsOperator(
-                    f"{piece.sql}: {error.problem}", hint=error.hint, code=error.code
-                )
-                names = tuple(name for name in piece.tables[:1] if name[1])
-                raise _refused(statement, broken, names) from error
+                raise self._refused_piece(statement, piece, error) from error
         return done
 
-    def _executed(self, piece: Piece, origin: Origin, statement: Statement) -> bool:
+    def _check_whole(
+        self, statement: Statement, pieces: Sequence[Piece | None], origin: Origin
+    ) -> None:
+        """Raise `Refused` when a DROP or RENAME of several tables cannot be executed to its end."""
+        if len(pieces) == 1 or self._merges:
+            return
+        catalog = self._client.session.schemas.catalog().copy()
+        ids = itertools.count(1 << 62)
+        for piece, own in zip(pieces, origins_of(origin, len(pieces)), strict=True):
+            if piece is None or self._was_executed(own):
+                continue
+            statements = parse(piece.sql)[1]
+            if not all(isinstance(each, (DropTables, RenameTables)) for each in statements):
+                return
+            try:
+                if all(self._means_itself(piece, each) for each in statements):
+                    for job in plan_ddl(piece.sql, None, catalog, lambda: next(ids)):
+                        catalog.apply(job)
+            except NeedsOperator as error:
+                raise self._refused_piece(statement, piece, error) from error
+
+    def _was_executed(self, origin: Origin) -> bool:
         last = self._client.last_ddl_origin(origin.source)
-        if last is not None and origin.place <= last.place:
+        return last is not None and origin.place <= last.place
+
+    def _refused_piece(self, statement: Statement, piece: Piece, error: NeedsOperator) -> Refused:
+        problem = f"{piece.sql}: {error.problem}"
+        broken = NeedsOperator(problem, hint=error.hint, code=error.code)
+        names = tuple(name for name in piece.tables[:1] if name[1])
+        return _refused(statement, broken, names)
+
+    def _executed(self, piece: Piece, origin: Origin, statement: Statement) -> bool:
+        if self._was_executed(origin):
             return False
         statements = parse(piece.sql)[1]
         if not all(self._means_itself(piece, each) for each in statements):

@@ -18,7 +18,7 @@ again after a kill is counted once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from penstock.codes import Code
@@ -36,7 +36,11 @@ from penstock.ddl.syntax.statements import Statement as Parsed
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.translate.statements.changed_tables import changed_by, likened
-from pumpclient.mysql.translate.statements.ddl_pieces import Piece, Translation
+from pumpclient.mysql.translate.statements.ddl_pieces import (
+    Piece,
+    Translation,
+    pair_by_pair,
+)
 
 NO_TABLE: Name = ("", "")
 """Under this name is counted what is no table's, or whose table no one knows."""
@@ -194,7 +198,7 @@ def judged(
     moved: list[Name] = []
     joined: list[tuple[Name, int]] = []
     reloads = {target(each.name): each.reload for each in left_out.tables if each.reload}
-    for piece in translation.pieces:
+    for piece in _followed(translation.pieces, marks):
         if piece.is_ruled:
             pieces.append(piece)
             continue
@@ -225,6 +229,13 @@ def judged(
             pieces.append(None)
             counted.append(names[0])
     return Verdict(tuple(pieces), tuple(counted), tuple(renamed), tuple(moved), tuple(joined))
+
+
+def _followed(pieces: Iterable[Piece], marks: LeftOut) -> Iterator[Piece]:
+    """Yield the pieces; a RENAME of which something is left out, or may be, pair by pair."""
+    for piece in pieces:
+        is_known = any(marks.of(name) is not None for name in piece.tables)
+        yield from pair_by_pair(piece) if is_known and not piece.is_ruled else [piece]
 
 
 def _joined(name: Name, reload: int | None, marks: LeftOut) -> list[tuple[Name, int]]:

@@ -2,7 +2,11 @@
 
     text ── skipped by its first words ──────────────────────────> nothing, with the reason
          ── changes rows (statement format) ─────────────────────> NeedsOperator
-         ── penstock.ddl reads it ── several tables: one by one ── filters ── online DDL ── routes
+         ── penstock.ddl reads it ── DROP: table by table ── filters ── online DDL ── routes
+
+A RENAME of several tables is one piece, because a reader downstream must not see a swap half done.
+It is executed pair by pair where an online DDL's copies, merged tables or tables that are left out
+take part: then some pairs are not executed at all, or mean something else.
 
 What cannot be read stops the source; an operator's override of this place (skip it, run others
 instead, run others before it) goes first. Each piece comes to one job, so that its origin says
@@ -12,7 +16,7 @@ whether it was done: the last piece has the statement's own position, those befo
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -88,6 +92,10 @@ def _any_table(schema: str, table: str) -> bool:
     return True
 
 
+def _no_table(schema: str, table: str) -> bool:
+    return False
+
+
 def _same_name(schema: str, table: str) -> Name:
     return schema, table
 
@@ -103,6 +111,8 @@ class Translator:
     is_replicated: Callable[[str, str], bool] = _any_table
     target: Callable[[str, str], Name] = _same_name
     online: OnlineDdl | None = field(default_factory=OnlineDdl)
+    is_merged: Callable[[str, str], bool] = _no_table
+    """Whether a table goes where others go too."""
 
     def translate(
         self,
@@ -151,9 +161,10 @@ class Translator:
             raise NeedsOperator(
                 f"{error.problem}: {text[:200]!r}", hint=_HINT, code=error.code
             ) from error
-        for sql, statement in parts:
-            made, kept = self._piece(written_out(sql), statement, schema, kept)
-            pieces += made
+        for whole, parsed in parts:
+            for sql, statement in self._each(whole, parsed, schema):
+                made, kept = self._piece(written_out(sql), statement, schema, kept)
+                pieces += made
         skipped = "" if pieces else "its tables are not replicated, or are an online DDL's"
         return Translation(tuple(pieces), kept, skipped)
 
@@ -166,6 +177,21 @@ class Translator:
             " this statement did, then skip it",
             code=Code.BINLOG_STATEMENT_FORMAT,
         )
+
+    def _each(self, sql: str, statement: Statement, schema: str) -> Iterable[tuple[str, Statement]]:
+        """Return a statement, or the pairs of a RENAME: all in one where they may be."""
+        if not isinstance(statement, RenameTables) or len(statement.pairs) == 1:
+            return [(sql, statement)]
+        names = _names(statement, schema)
+        is_copy = self.online.is_copy if self.online is not None else lambda table: False
+        if any(is_copy(table) or self.is_merged(owner, table) for owner, table in names):
+            return _pairs(statement)
+        kept = [
+            pair
+            for pair, old, new in zip(statement.pairs, names[::2], names[1::2], strict=True)
+            if self.is_replicated(*old) or self.is_replicated(*new)
+        ]
+        return _read(_renames(statement, kept)) if kept else []
 
     def _piece(
         self, sql: str, statement: Statement, schema: str, kept: Kept
@@ -221,7 +247,7 @@ def origins_of(origin: Origin, count: int) -> list[Origin]:
 
 
 def _split(text: str) -> Iterator[tuple[str, Statement]]:
-    """Yield a statement's parts that concern one table each, or one pair of a RENAME."""
+    """Yield a statement's parts that concern one table each; a RENAME stays whole."""
     if _OR_REPLACE.match(text):
         text = _OR_REPLACE.sub("CREATE TABLE", text, count=1)
         made = parse(_FROM_SELECT.sub("", text))[1][0]
@@ -232,11 +258,37 @@ def _split(text: str) -> Iterator[tuple[str, Statement]]:
             exists = "IF EXISTS " if statement.if_exists else ""
             for ref in statement.refs:
                 yield from _split(f"DROP {statement.kind} {exists}{_written(ref)}")
-        elif isinstance(statement, RenameTables) and len(statement.pairs) > 1:
-            for old, new in statement.pairs:
-                yield from _split(f"RENAME TABLE {_written(old)} TO {_written(new)}")
         else:
             yield source.text[statement.start : statement.end].strip(), statement
+
+
+def pair_by_pair(piece: Piece) -> list[Piece]:
+    """Return a RENAME of several tables as a piece for each pair, any other piece alone."""
+    if not isinstance(made := parse(piece.sql)[1][0], RenameTables) or len(made.pairs) == 1:
+        return [piece]
+    source = parse(piece.source_sql)[1][0]
+    assert isinstance(source, RenameTables), "only names differ"
+    return [
+        replace(piece, sql=sql, source_sql=source_sql, tables=piece.tables[2 * n : 2 * n + 2])
+        for n, ((sql, _), (source_sql, _)) in enumerate(
+            zip(_pairs(made), _pairs(source), strict=True)
+        )
+    ]
+
+
+def _pairs(statement: RenameTables) -> Iterator[tuple[str, Statement]]:
+    for pair in statement.pairs:
+        yield from _read(_renames(statement, [pair]))
+
+
+def _read(sql: str) -> list[tuple[str, Statement]]:
+    return [(sql, parse(sql)[1][0])]
+
+
+def _renames(statement: RenameTables, pairs: Iterable[tuple[TableRef, TableRef]]) -> str:
+    exists = "IF EXISTS " if statement.if_exists else ""
+    clauses = ", ".join(f"{_written(old)} TO {_written(new)}" for old, new in pairs)
+    return f"RENAME TABLE {exists}{clauses}"
 
 
 def _written(ref: TableRef) -> str:

@@ -25,8 +25,8 @@ from pumpclient.mysql.source.ddl.execution import Statements
 from pumpclient.mysql.source.first_checkpoint import moment_s
 from pumpclient.mysql.source.state.checkpoint import Checkpoint
 from pumpclient.mysql.source.sync.known_transactions import KnownTransactions
-from pumpclient.mysql.translate.outputs import Statement
-from pumpclient.mysql.translate.statements.ddl_pieces import Piece
+from pumpclient.mysql.translate.outputs import Refused, Statement
+from pumpclient.mysql.translate.statements.ddl_pieces import Piece, Translator
 from pumpclient.mysql.translate.statements.session_context import ServerDefaults
 from pumpclient.mysql.translate.statements.statement_text import dialect_of
 from tests.kit.mysql.encoding import begin_mariadb, encode
@@ -216,3 +216,30 @@ def test_a_database_that_another_merged_source_creates_meanwhile_is_not_created_
         == 0
     )
     assert next(catalogs, None) is None
+
+
+def test_of_a_drop_that_cannot_be_executed_to_its_end_nothing_is() -> None:
+    catalog = DdlSession("CREATE DATABASE shop", "CREATE TABLE shop.a (id INT)").catalog
+    done: list[str] = []
+
+    def execute_ddl(sql: str, **options: Any) -> list[int]:
+        done.append(sql)
+        return [1]
+
+    client: Any = SimpleNamespace(
+        session=SimpleNamespace(schemas=SimpleNamespace(catalog=lambda: catalog)),
+        last_ddl_origin=lambda source: None,
+        execute_ddl=execute_ddl,
+    )
+    tables: Any = SimpleNamespace(namesake=lambda *name: "")
+    outside: Any = None
+    statements = Statements(client, Rules(FilterConfig()), None, outside, tables=tables)
+    statement: Any = SimpleNamespace(end=Location.parse("a|000001.000001:4"))
+    origin = Origin(source="db-1", epoch=1, file=1, position=4)
+    found = Translator().translate("DROP TABLE a, missing, b", "shop", {})
+    with pytest.raises(Refused, match="'missing' does not exist"):
+        statements.execute(statement, found.pieces, origin)
+    assert done == []
+    found = Translator().translate("DROP TABLE IF EXISTS a, missing", "shop", {})
+    statements.execute(statement, found.pieces, origin)
+    assert done == ["DROP TABLE IF EXISTS `shop`.`a`", "DROP TABLE IF EXISTS `shop`.`missing`"]

@@ -126,7 +126,9 @@ def test_what_belongs_to_a_server_is_skipped_with_a_reason(text: str) -> None:
         ("DROP TABLE IF EXISTS a, x.b",
          ["DROP TABLE IF EXISTS `d`.`a`", "DROP TABLE IF EXISTS `x`.`b`"]),
         ("RENAME TABLE a TO b, b TO c",
-         ["RENAME TABLE `d`.`a` TO `d`.`b`", "RENAME TABLE `d`.`b` TO `d`.`c`"]),
+         ["RENAME TABLE `d`.`a` TO `d`.`b`, `d`.`b` TO `d`.`c`"]),
+        ("RENAME TABLE IF EXISTS a WAIT 5 TO tmp, b NOWAIT TO a, tmp TO b",
+         ["RENAME TABLE IF EXISTS `d`.`a` TO `d`.`tmp`, `d`.`b` TO `d`.`a`, `d`.`tmp` TO `d`.`b`"]),
         ("CREATE TABLE t (event INT, `trigger` INT)",
          ["CREATE TABLE `d`.`t` (event INT, `trigger` INT)"]),
         ("CREATE OR REPLACE TABLE t (a INT)",
@@ -159,6 +161,22 @@ def test_filters_and_routes_hold_for_ddl() -> None:
     assert executed("CREATE DATABASE other", rules) == []
     with pytest.raises(NeedsOperator, match="filters leave out"):
         executed("RENAME TABLE t TO private", rules)
+
+
+def test_a_rename_leaves_out_whole_pairs_and_is_split_where_tables_are_merged() -> None:
+    without_other = Translator(is_replicated=lambda schema, table: schema != "other")
+    sql = "RENAME TABLE a TO tmp, other.x TO other.y, b TO a, tmp TO b"
+    assert executed(sql, without_other) == [
+        "RENAME TABLE `d`.`a` TO `d`.`tmp`, `d`.`b` TO `d`.`a`, `d`.`tmp` TO `d`.`b`"
+    ]
+    assert executed("RENAME TABLE other.x TO other.y, other.z TO other.x", without_other) == []
+    with pytest.raises(NeedsOperator, match="filters leave out"):
+        executed("RENAME TABLE a TO other.a, b TO a", without_other)
+    merged = Translator(is_merged=lambda schema, table: table == "a")
+    assert executed("RENAME TABLE IF EXISTS a TO b, c TO a", merged) == [
+        "RENAME TABLE IF EXISTS `d`.`a` TO `d`.`b`",
+        "RENAME TABLE IF EXISTS `d`.`c` TO `d`.`a`",
+    ]
 
 
 def test_rows_as_statements_stop_unless_their_schema_is_left_out() -> None:

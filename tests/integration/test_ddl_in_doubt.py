@@ -1,0 +1,111 @@
+"""A Drainer dies before or after a DDL and before its checkpoint: the next one does it once."""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from deploy.local.sql_server import SqlServer
+from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.mysql.sink import MysqlSink
+from penstock.ddl import Catalog, SchemaChange, plan_ddl
+from penstock.errors import NeedsOperator
+
+
+class _Killed(BaseException):
+    """The process is gone."""
+
+
+class Downstream:
+    """A server, and a Drainer's sink on it that may die."""
+
+    def __init__(self, server: SqlServer) -> None:
+        self.server = server
+        self._catalog = Catalog()
+        self._ids, self._ts = itertools.count(1), itertools.count(1_700_000_000_000)
+
+    def change(self, sql: str) -> tuple[SchemaChange, Checkpoint]:
+        (job,) = plan_ddl(sql, "s", self._catalog, lambda: next(self._ids))
+        ts = next(self._ts) << 18
+        change = self._catalog.apply(replace(job, finished_ts=ts))
+        return change, Checkpoint(ts, self._catalog.version)
+
+    def run(self, change: SchemaChange, point: Checkpoint, dies: str = "") -> None:
+        with closing(MysqlSink(self.server.url, cluster_id=1, retry_s_max=60)) as sink:
+            sink.load_checkpoint()
+            if not dies:
+                sink.run_ddl(change, point, maybe_done=False)
+                return
+            execute = sink._execute_ddl
+
+            def killed(*args: Any) -> None:
+                if dies == "after":
+                    execute(*args)
+                raise _Killed
+
+            setattr(sink, "_execute_ddl", killed)  # noqa: B010  -- as a process ends there.
+            with pytest.raises(_Killed):
+                sink.run_ddl(change, point, maybe_done=False)
+
+    def tables(self) -> dict[str, str]:
+        names = self.server.query("SELECT table_name FROM information_schema.tables"
+                                  " WHERE table_schema = 's' ORDER BY 1")  # fmt: skip
+        return {n: self.server.query(f"SHOW CREATE TABLE s.`{n}`")[0][1] for (n,) in names}
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("mariadb", marks=pytest.mark.mariadb),
+        pytest.param("mysql", marks=pytest.mark.mysql),
+    ]
+)
+def downstream(request: pytest.FixtureRequest) -> Downstream:
+    made = Downstream(request.getfixturevalue(request.param))
+    for sql in (
+        "CREATE DATABASE s",
+        "CREATE TABLE p (id INT PRIMARY KEY)",
+        "CREATE TABLE c (id INT PRIMARY KEY, pid INT, v INT, w INT, KEY k (pid))"
+        " PARTITION BY HASH (id) PARTITIONS 4",
+        "CREATE TABLE d (id INT PRIMARY KEY, pid INT, v INT, KEY k (pid))",
+    ):
+        made.run(*made.change(sql))
+    made.server.run("INSERT INTO s.p VALUES (1)", "INSERT INTO s.d VALUES (1, 1, 5)")
+    return made
+
+
+IN_DOUBT = [
+    "ALTER TABLE d ADD CHECK (v > 0)",
+    "ALTER TABLE d ADD FOREIGN KEY (pid) REFERENCES p (id), ADD CHECK (v > 0)",
+    "ALTER TABLE d ADD INDEX (v)",
+    "ALTER TABLE c COALESCE PARTITION 1",
+    "ALTER TABLE c ADD PARTITION PARTITIONS 2",
+    "ALTER TABLE c CHANGE v w INT, CHANGE w v INT",
+    "RENAME TABLE p TO tmp, c TO p, tmp TO c",
+    "DROP TABLE d",
+]
+
+
+def test_a_ddl_whose_drainer_died_before_or_after_it_is_done_once(downstream: Downstream) -> None:
+    for sql in IN_DOUBT:
+        before = downstream.tables()
+        change, point = downstream.change(sql)
+        downstream.run(change, point, dies="before")
+        assert downstream.tables() == before
+        downstream.run(change, point, dies="after")
+        after = downstream.tables()
+        assert after != before, sql
+        downstream.run(change, point)
+        assert downstream.tables() == after, sql
+
+
+def test_a_swap_of_tables_that_are_alike_is_for_a_person_to_decide(downstream: Downstream) -> None:
+    downstream.run(*downstream.change("CREATE TABLE e LIKE d"))
+    change, point = downstream.change("RENAME TABLE e TO tmp, d TO e, tmp TO d")
+    downstream.run(change, point, dies="after")
+    with pytest.raises(NeedsOperator, match="unknown whether"):
+        downstream.run(change, point)
+    assert downstream.server.query("SELECT * FROM s.e") == [(1, 1, 5)]
