@@ -1,4 +1,4 @@
-"""Statements that a server refused, read again: the rows of an INSERT, and ENUM's error value.
+"""Statements that a server refused, read again: the rows of an INSERT, and values of lax sessions.
 
 INSERT and REPLACE are read as our programs write them: text is in single quotes, which are doubled
 within it, and nothing else is special.
@@ -8,6 +8,10 @@ strict session refuses to write it (1265), and ours are strict, or a value that 
 downstream's column would be cut without a word. So a statement that is refused and that writes
 index 0 to an ENUM is run again in a lax session, and counts only when the warnings that come with
 it are about nothing else: no more of them than such values, all about ENUM columns.
+
+A generated column is computed downstream again, from the same values. Where a strict session
+refuses the result, a lax one upstream cut it to what the column holds, and so does the second run:
+warnings about generated columns do not count.
 """
 
 from __future__ import annotations
@@ -55,11 +59,13 @@ def _rows(text: str, start: int) -> Iterator[list[str]]:
 
 
 CODE = 1265
-"""What a server says of one: data truncated."""
+"""What a server says of an error value: data truncated."""
+CODES = frozenset({CODE, 1264, 1366, 1406})
+"""What it says of a generated value, too: out of range, incorrect, too long."""
 _QUOTED = re.compile(r"'(?:[^']|'')*'")
 _UPDATE = re.compile(r"UPDATE (\S+) SET (.*?) WHERE ", re.DOTALL)
 _SET = re.compile(r"(`(?:[^`]|``)+`)=0(?=,|$)")
-_WARNED = re.compile(r"Data truncated for column '(.*)' at row \d+", re.DOTALL)
+_WARNED = re.compile(r".* for column (?:'(.*)'|(?:`[^`]*`\.)*`(.*)`) at row \d+", re.DOTALL)
 _DEPRECATED = 1287
 """MySQL warns of VALUES() in each statement."""
 _WARNINGS_MAX = 65_535
@@ -76,9 +82,9 @@ def written(connection: Any, statement: str | bytes) -> int | None:
     if found is None:
         return None
     table, columns = found
-    enums = _enums(connection, table)
+    enums, generated = _columns(connection, table)
     count = sum(column in enums for column in columns)
-    if not count:
+    if not count and not generated:
         return None
     before = _row(connection, "SELECT @@sql_mode, @@max_error_count")
     lax = ",".join(mode for mode in str(before[0]).split(",") if not mode.startswith("STRICT_"))
@@ -88,8 +94,10 @@ def written(connection: Any, statement: str | bytes) -> int | None:
         cursor.execute("SHOW WARNINGS")
         warnings = [(code, text) for _, code, text in cursor.fetchall() if code != _DEPRECATED]
     _set(connection, *before)
-    is_ours = all(code == CODE and _warned(text) in enums for code, text in warnings)
-    return changed if is_ours and len(warnings) <= min(count, _WARNINGS_MAX - 1) else None
+    others = [(code, _warned(text)) for code, text in warnings if _warned(text) not in generated]
+    is_ours = all(code == CODE and column in enums for code, column in others)
+    is_listed = len(warnings) < _WARNINGS_MAX
+    return changed if is_ours and is_listed and len(others) <= count else None
 
 
 def written_alone(connection: Any, statement: str | bytes) -> bool:
@@ -114,15 +122,23 @@ def _zeros(text: str) -> tuple[str, Iterable[str]] | None:
     return None if update is None else (update[1], _SET.findall(update[2]))
 
 
-def _enums(connection: Any, table: str) -> set[str]:
+def _columns(connection: Any, table: str) -> tuple[set[str], set[str]]:
+    """Return a table's ENUMs, and its generated columns."""
+    enums, generated = set(), set()
     with connection.cursor() as cursor:
-        cursor.execute(f"SHOW COLUMNS FROM {table} WHERE Type LIKE 'enum(%'")
-        return {quote_name(str(name)) for name, *_ in cursor.fetchall()}
+        cursor.execute(f"SHOW COLUMNS FROM {table}")
+        for name, kind, *_, extra in cursor.fetchall():
+            if str(kind).lower().startswith("enum("):
+                enums.add(quote_name(str(name)))
+            # MySQL says DEFAULT_GENERATED of a default that is an expression.
+            if re.search(r"(VIRTUAL|STORED|PERSISTENT)", str(extra), re.IGNORECASE):
+                generated.add(quote_name(str(name)))
+    return enums, generated
 
 
 def _warned(message: str) -> str:
     found = _WARNED.fullmatch(message)
-    return "" if found is None else quote_name(found[1])
+    return "" if found is None else quote_name(found[1] or found[2])
 
 
 def _row(connection: Any, sql: str) -> tuple[Any, ...]:

@@ -5,17 +5,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
 from deploy.local.sql_server import SqlServer
 from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.mysql.sink import MysqlSink
 from drainer.sinks.opening import open_table_sink
 from drainer.sinks.protocol import RowStatement, Split, SqlSink
+from drainer.task.sql.literals import MYSQL
+from drainer.task.sql.table_sql import TableSql
+from penstock.ddl import Catalog, plan_ddl
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.load.sink import SinkOptions, SinkSession
 from pumpclient.mysql.load.text_rows import SqlRows, TextRows
 from pumpclient.mysql.protocol.address import address_in
+from tests.kit.workloads.changes import table_of
 
 START = Checkpoint(9, 1)
 UPSERT = "ON DUPLICATE KEY UPDATE e=VALUES(e),n=VALUES(n),s=VALUES(s)"
@@ -101,3 +107,84 @@ def test_a_load_straight_into_the_sink_writes_error_values_and_nothing_that_does
                 session.insert(way, [b"(3,0,0,0)", wrong])
         session.insert(way, [b"(5,1,1,1)"])
     assert rows(server) == [(1, 0, None, 1), (2, 2, 0, -5), (5, 1, 1, 1)]
+
+
+def test_what_a_lax_session_cut_in_a_generated_column_is_cut_here_too(
+    server: SqlServer, sink: SqlSink
+) -> None:
+    server.run(
+        "CREATE TABLE shop.g (id INT PRIMARY KEY, n SMALLINT, e ENUM('','b'),"
+        " g TINYINT AS (n * 100) STORED, h VARCHAR(3) AS (CONCAT('ab', n)) STORED)"
+    )
+    sink.apply([b"INSERT INTO `shop`.`g` (`id`,`n`,`e`) VALUES (1,55,0),(2,1,1)"], Checkpoint(9, 1))
+    found = "SELECT id, n, e + 0, g, h FROM shop.g ORDER BY id"
+    assert server.query(found) == [(1, 55, 0, 127, "ab5"), (2, 1, 1, 100, "ab1")]
+    too_large = b"INSERT INTO `shop`.`g` (`id`,`n`,`e`) VALUES (3,99999,1)"
+    with pytest.raises(NeedsOperator, match="refused"):
+        sink.apply([too_large], Checkpoint(10, 1))
+    assert len(server.query(found)) == 2
+
+
+def test_rows_that_a_check_refuses_are_taken_or_refused_with_a_way_to_take_them(
+    server: SqlServer, sink: SqlSink
+) -> None:
+    server.run("CREATE TABLE shop.c (id INT PRIMARY KEY, n INT, CONSTRAINT p CHECK (n > 0))")
+    statements = [b"INSERT INTO `shop`.`c` (`id`,`n`) VALUES (1,-5)"]
+    if "MariaDB" in server.query("SELECT VERSION()")[0][0]:
+        sink.apply(statements, Checkpoint(10, 1))
+    else:
+        with pytest.raises(NeedsOperator) as refusal:
+            sink.apply(statements, Checkpoint(10, 1))
+        assert "ALTER CHECK" in refusal.value.hint
+        server.run("ALTER TABLE shop.c ALTER CHECK p NOT ENFORCED")
+        sink.apply(statements, Checkpoint(10, 1))
+    assert server.query("SELECT * FROM shop.c") == [(1, -5)]
+
+
+def test_of_rows_whose_json_is_equal_the_very_same_one_is_found(
+    server: SqlServer, sink: SqlSink
+) -> None:
+    server.run("CREATE TABLE shop.j (j JSON)")
+    values = ("[1]", "[1.0]", "true", "1", '"1"')
+    sink.apply(
+        [f"INSERT INTO `shop`.`j` VALUES ('{v}')".encode() for v in values], Checkpoint(9, 1)
+    )
+    sql = TableSql(MYSQL, "shop", "j", table_of("CREATE TABLE j (j JSON)"))
+    sink.apply([sql.delete_one(("[1.0]",)), sql.delete_one(("1",))], Checkpoint(10, 1))
+    assert server.query("SELECT j FROM shop.j") == [("[1]",), ("true",), ('"1"',)]
+
+
+def test_tables_have_transactions_whatever_the_servers_default_is(server: SqlServer) -> None:
+    try:
+        server.run("SET GLOBAL default_storage_engine = 'MyISAM'")
+        with closing(MysqlSink(server.url, cluster_id=1, retry_s_max=5)) as sink:
+            sink.load_checkpoint()
+            catalog = Catalog()
+            for n, sql in enumerate((
+                "CREATE TABLE t (id INT PRIMARY KEY)",
+                "CREATE TABLE m (id INT PRIMARY KEY) ENGINE = MyISAM COMMENT = 'ENGINE=MyISAM'",
+                "CREATE TABLE k (a INT, b INT AUTO_INCREMENT, PRIMARY KEY (a, b)) ENGINE=MyISAM",
+            )):  # fmt: skip
+                if not n:
+                    server.run("CREATE DATABASE s")
+                    (job,) = plan_ddl("CREATE DATABASE s", None, catalog, lambda: 99)
+                    catalog.apply(job)
+                (job,) = plan_ddl(sql, "s", catalog, lambda at=n: 100 + at)  # type: ignore[misc]
+                job = replace(job, finished_ts=(1_700_000_000_000 + n) << 18)
+                sink.run_ddl(catalog.apply(job), Checkpoint(n + 1, 1), maybe_done=False)
+        engines = (
+            "SELECT table_name, engine FROM information_schema.tables"
+            " WHERE table_schema IN ('s', 'tidb_binlog') ORDER BY 1"
+        )
+        assert server.query(engines) == [
+            ("checkpoint", "InnoDB"), ("k", "MyISAM"), ("m", "InnoDB"), ("t", "InnoDB")
+        ]  # fmt: skip
+        server.run("ALTER TABLE tidb_binlog.checkpoint ENGINE=MyISAM")
+        with (
+            closing(MysqlSink(server.url, cluster_id=1, retry_s_max=5)) as sink,
+            pytest.raises(NeedsOperator, match="has the engine MyISAM") as refusal,
+        ):
+            sink.load_checkpoint()
+        assert "`tidb_binlog`.`checkpoint` ENGINE=InnoDB" in refusal.value.hint
+    finally:
+        server.run("SET GLOBAL default_storage_engine = 'InnoDB'")

@@ -83,7 +83,10 @@ def _without(connection: Any, wanted: set[Name]) -> Iterator[tuple[Name, str]]:
 
 def with_transactions(sql: str) -> str:
     """Return a CREATE or ALTER TABLE with InnoDB where it names an engine without transactions."""
-    tokens = read(sql).tokens
+    try:
+        tokens = read(sql).tokens
+    except NeedsOperator:
+        return sql  # Not of our grammar: an operator's own.
     edits: list[Edit] = []
     depth, has_partitions = 0, False
     for at, token in enumerate(tokens):

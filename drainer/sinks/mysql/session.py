@@ -281,8 +281,8 @@ def query(connection: Connection, statement: str | bytes) -> int:
     try:
         return int(connection.query(statement))
     except pymysql.err.MySQLError as error:
-        is_enum = code_of(error) == refused_inserts.CODE
-        changed = refused_inserts.written(connection, statement) if is_enum else None
+        may_be = code_of(error) in refused_inserts.CODES
+        changed = refused_inserts.written(connection, statement) if may_be else None
         if changed is None:
             raise
         return changed

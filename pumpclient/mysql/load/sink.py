@@ -158,8 +158,8 @@ class SinkSession:
             try:
                 connection.query(statement)
             except pymysql.err.MySQLError as error:
-                is_enum = error.args[:1] == (refused_inserts.CODE,)
-                if not (is_enum and refused_inserts.written_alone(connection, statement)):
+                may_be = bool(error.args) and error.args[0] in refused_inserts.CODES
+                if not (may_be and refused_inserts.written_alone(connection, statement)):
                     raise
 
     def interrupt(self) -> None:
