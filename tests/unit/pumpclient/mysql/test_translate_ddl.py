@@ -273,11 +273,13 @@ def test_a_database_that_is_altered_without_its_name_is_the_current_one(options:
         ("CREATE OR REPLACE TABLE t (a INT AS (b))", "DROP TABLE IF EXISTS `t`"),
         ("create or replace table `e`.t", "DROP TABLE IF EXISTS `e`.`t`"),
         ("CREATE OR REPLACE TABLE t SELECT * FROM u", "DROP TABLE IF EXISTS `t`"),
-        ("DROP TABLE t, u", "DROP TABLE t, u"),
+        ("DROP TABLE t, u", "DROP TABLE IF EXISTS t, u"),
+        ("drop view if exists t, u", "drop view if exists t, u"),
+        ("DROP VIEW t", "DROP VIEW IF EXISTS t"),
         ("CREATE TABLE t (a INT)", "CREATE TABLE t (a INT)"),
     ],
 )
-def test_a_table_whose_replacement_failed_is_dropped(sql: str, done: str) -> None:
+def test_a_failed_statement_is_what_it_did_before_it_failed(sql: str, done: str) -> None:
     assert left_by_failed(sql) == done
 
 
