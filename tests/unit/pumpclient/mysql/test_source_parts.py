@@ -231,10 +231,12 @@ def test_of_a_drop_that_cannot_be_executed_to_its_end_nothing_is() -> None:
         last_ddl_origin=lambda source: None,
         execute_ddl=execute_ddl,
     )
-    tables: Any = SimpleNamespace(namesake=lambda *name: "")
+    tables: Any = SimpleNamespace(namesake=lambda *name: "", server_defaults=ServerDefaults())
     outside: Any = None
     statements = Statements(client, Rules(FilterConfig()), None, outside, tables=tables)
-    statement: Any = SimpleNamespace(end=Location.parse("a|000001.000001:4"))
+    place = Location.parse("a|000001.000001:4")
+    dialect = dialect_of("10.11.6-MariaDB")
+    statement = Statement(Query(b"", b""), dialect, place, place, "", 1_700_000_000)
     origin = Origin(source="db-1", epoch=1, file=1, position=4)
     found = Translator().translate("DROP TABLE a, missing, b", "shop", {})
     with pytest.raises(Refused, match="'missing' does not exist"):
