@@ -468,6 +468,8 @@ class Cluster:
             with _commands_reach(self, loop), contextlib.redirect_stdout(out):
                 try:
                     arguments = binlogctl.command_parser().parse_args([*argv])
+                    if not getattr(arguments, "etcd_urls", ""):
+                        arguments.etcd_urls = "twins"
                     code: int = arguments.run(arguments)
                 except NeedsOperator as error:
                     return 2, out.getvalue() + str(error)
