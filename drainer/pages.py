@@ -143,6 +143,14 @@ def original_metrics(pumps: Pumps, progress: Progress) -> Iterator[Metric]:
     yield queue
 
 
+def unlogged_metrics(unlogged: Unlogged | None) -> Iterator[Metric]:
+    """Yield what a TiDB changes without a binlog; 0 for other writers."""
+    servers, tables = (len(unlogged.servers), len(unlogged.expiring)) if unlogged else (0, 0)
+    yield _gauge("tidb_servers_without_binlog", "TiDB servers that write no binlog.", servers)
+    about = "Tables whose expired rows a TiDB deletes without a binlog."
+    yield _gauge("tidb_tables_with_ttl", about, tables)
+
+
 def file_metrics(counts: FileCounts) -> Iterator[Metric]:
     """Yield what became of the files of a lake or a folder; 0 for other outputs."""
     for name, about, count in (
@@ -281,11 +289,7 @@ class _Metrics(Collector):
         yield from original_metrics(self._pages.pumps, progress)
         yield from left_out_metrics(progress.left_out.totals)
         yield from file_metrics(progress.file_counts)
-        if (unlogged := self._pages.unlogged) is not None:
-            about = "TiDB servers that write no binlog."
-            yield _gauge("tidb_servers_without_binlog", about, len(unlogged.servers))
-            about = "Tables whose expired rows a TiDB deletes without a binlog."
-            yield _gauge("tidb_tables_with_ttl", about, len(unlogged.expiring))
+        yield from unlogged_metrics(self._pages.unlogged)
         lag_s = self._pages.lag_s()
         about = "How far the downstream is behind the present."
         yield GaugeMetricFamily(f"{OWN}_lag_seconds", about, value=lag_s)

@@ -211,15 +211,12 @@ class DrainerConfig:
     syncer: SyncerConfig = field(default_factory=SyncerConfig)
     spark: SparkConfig = field(default_factory=SparkConfig)
     security: SecurityConfig = field(default_factory=SecurityConfig)
-    config_file: Path | None = field(default=None, compare=False)
+    given: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def as_flags(self) -> str:
         """The flags with which a command finds this Drainer's etcd and downstream; no password."""
-        if self.config_file is not None:
-            return shlex.join(["--config", str(self.config_file)])
-        sink = without_password(self.downstream)
-        return shlex.join(["--etcd-urls", self.etcd_urls, "--sink", sink])
+        return shlex.join(self.given or (f"--sink={without_password(self.downstream)}",))
 
     @property
     def downstream(self) -> str:

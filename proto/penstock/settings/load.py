@@ -11,7 +11,8 @@ that no field has is an error that names the nearest one: a typo must not become
 A variable that begins with the prefix is one too when it is near to a setting's; any other is said
 to be left out, since a container's platform sets variables of its own.
 
-The field `config_file` is not a setting: it gets the absolute path of the TOML file.
+The field `given` is not a setting: it gets the flags that were given, which another command of the
+same program takes; the path of the file in them is absolute, and secrets are masked.
 
 Arrays of tables and tables by name are set in the file alone; keys inside are checked likewise:
 
@@ -41,6 +42,7 @@ from typing import Any, NoReturn, TypeVar
 from penstock import __version__
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
+from penstock.settings.setting import masked
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +52,7 @@ _BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _BYTES |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 _SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 ETCD_URLS = "PENSTOCK_ETCD_URLS"
-_FILE = "config_file"
+_GIVEN = "given"
 _NEAR = 0.75
 """How alike two names are that are taken for one with a typo, of 1."""
 _OF_KUBERNETES = re.compile(r"SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_(TCP|UDP|SCTP).*)?")
@@ -115,9 +117,23 @@ def read_settings(
         if given is not None:
             values[setting.path] = _parsed(setting, given, setting.flag)
     _check_required(values, required, prog)
-    if path:
-        values[_FILE,] = Path(path).absolute()
+    values[_GIVEN,] = tuple(_given(settings, flags, path))
     return _build(cls, values)
+
+
+def _given(
+    settings: Sequence[_Setting], flags: Mapping[str, Any], path: str | None
+) -> Iterator[str]:
+    if path:
+        yield f"--config={Path(path).absolute()}"
+    for setting in settings:
+        value = flags.get(".".join(setting.path))
+        if value is None:
+            continue
+        if isinstance(value, bool):
+            yield setting.flag if value else f"--no-{setting.flag.removeprefix('--')}"
+        else:
+            yield f"{setting.flag}={masked(setting.key, value)}"
 
 
 def _check_required(
@@ -184,7 +200,7 @@ def _settings(cls: type[Any], path: tuple[str, ...] = ()) -> Iterator[_Setting]:
         if dataclasses.is_dataclass(kind):
             assert isinstance(kind, type)
             yield from _settings(kind, (*path, field.name))
-        elif field.name != _FILE:
+        elif field.name != _GIVEN:
             yield _Setting((*path, field.name), kind, field)
 
 

@@ -77,6 +77,11 @@ def _shown(key: str, value: Any) -> str:
     return _one(value)
 
 
+def masked(key: str, value: str) -> str:
+    """Return the text of a setting without a secret in it."""
+    return _MASK if _is_secret(key) else without_password(value)
+
+
 def _is_secret(name: str) -> bool:
     return bool(_SECRET.search(name)) and not _PATH.search(name)
 

@@ -178,12 +178,26 @@ def ask(argv: Sequence[str]) -> str:
             code=Code.COMMAND_ARGUMENT,
         )
     try:
+        if settings is not None:
+            _check_identity(at, settings.source_id)
         return "".join(_answer(at, *request) for request in _requests(asked))
     except Retryable:
         edits = _edits(asked, settings) if settings is not None else []
         if settings is None or not edits:
             raise
     return "".join(changed_while_stopped(settings, edit) for edit in edits)
+
+
+def _check_identity(status_addr: str, source_id: str) -> None:
+    """Raise `NeedsOperator` if another source than the settings' answers at an address."""
+    found = json.loads(_answer(status_addr, "GET", "/status"))["source"]
+    if found != source_id:
+        raise NeedsOperator(
+            f"the source at {status_addr} is {found!r}, and the settings are those of"
+            f" {source_id!r}",
+            hint="give --status-addr, or status-addr in the settings",
+            code=Code.COMMAND_ARGUMENT,
+        )
 
 
 def _usual_address() -> str:

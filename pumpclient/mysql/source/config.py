@@ -162,14 +162,13 @@ class SourceConfig:
     online_ddl: OnlineConfig = field(default_factory=OnlineConfig)
     filter: FilterConfig = field(default_factory=FilterConfig)
     security: SecurityConfig = field(default_factory=SecurityConfig)
-    config_file: Path | None = field(default=None, compare=False)
+    given: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def as_flags(self) -> str:
         """The flags with which a command finds this source."""
-        if self.config_file is not None:
-            return shlex.join(["--config", str(self.config_file)])
-        return f"--status-addr {self.status_addr}"
+        config = [each for each in self.given if each.startswith("--config=")]
+        return shlex.join([*config, f"--status-addr={self.status_addr}"])
 
     def __post_init__(self) -> None:
         """Raise `NeedsOperator` for a value out of range."""

@@ -169,3 +169,16 @@ def test_a_mistake_in_a_rule_names_rule_and_key(tmp_path: Path, text: str, messa
 def test_numbers_without_end_are_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(NeedsOperator, match=r"node\.toml:1: .* is not a"):
         load(written(tmp_path, text))
+
+
+def test_the_flags_that_were_given_are_kept_without_secrets(tmp_path: Path) -> None:
+    from drainer.settings.compat import load_settings
+
+    file = tmp_path / "d.toml"
+    file.write_text('node-id = "d-1"\n')
+    argv = ["--config", str(file), "--sink=mysql://me:secret@db/", "--apply-safe-mode"]
+    config, _ = load_settings(argv, prog="drainer", env={})
+    assert config.as_flags == f"--config={file} '--sink=mysql://me:***@db/' --apply-safe-mode"
+    argv = ["--syncer-to-host=db", "--syncer-to-password=secret", "--syncer-db-type=mysql"]
+    config, _ = load_settings(argv, prog="drainer", env={})
+    assert "secret" not in config.as_flags
