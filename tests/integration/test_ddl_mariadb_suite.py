@@ -33,12 +33,12 @@ from penstock.ddl import Catalog, SchemaChange, plan_ddl
 from penstock.ddl.rewrite.explicit_collations import explicit
 from penstock.ddl.syntax.lexer import quote_name
 from penstock.errors import NeedsOperator
-from penstock.schema.ddl_context import ROUNDS, DdlContext, modes_of
 from penstock.schema.model import TableInfo
 from pumpclient.mysql.relay.layout import FileName, Location
 from pumpclient.mysql.source.ddl.execution import Statements
 from pumpclient.mysql.translate.assembler import Assembler
 from pumpclient.mysql.translate.outputs import Refused, Statement
+from pumpclient.mysql.translate.statements.session_context import ServerDefaults, context_of
 from pumpclient.mysql.translate.statements.statement_text import built_into, dialect_of
 from tests.integration.test_ddl_mariadb import (
     EXPRESSION,
@@ -87,7 +87,6 @@ OF_SERVER = re.compile(
     rb"|mysql\s*\.\s*\w",
     re.IGNORECASE | re.DOTALL,
 )
-_ROUNDS_BIT = 34
 LOST = (0, 1927, 2006, 2013, 2055)
 """Errors after which a connection is of no more use."""
 
@@ -206,16 +205,6 @@ def _renumbered(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     return out
 
 
-def session_of(statement: Statement) -> DdlContext:
-    """Return the session of a statement; the server's own time zone is UTC."""
-    variables = statement.query.variables()
-    mode, zone = variables.sql_mode or 0, variables.time_zone
-    rounds = {ROUNDS} if mode >> _ROUNDS_BIT & 1 else set()
-    return DdlContext(
-        time_zone=None if zone == "SYSTEM" else zone, sql_mode=modes_of(mode) | rounds
-    )
-
-
 class Followed:
     """One server whose binlog is followed into a catalog."""
 
@@ -230,6 +219,7 @@ class Followed:
         self._ids = itertools.count(1)
         self._has_namesakes = False
         self.catalog, self.refused = Catalog(), set[tuple[str, str]]()
+        self._defaults = ServerDefaults("+00:00", {"old_mode": "UTF8_IS_UTF8MB3"})
         self._statements = self._followed_by_the_source()
 
     def _followed_by_the_source(self) -> Statements:
@@ -239,7 +229,9 @@ class Followed:
         )
         schemas = SimpleNamespace(catalog=lambda: self.catalog)
         client: Any = SimpleNamespace(session=SimpleNamespace(schemas=schemas))
-        tables: Any = SimpleNamespace(database_collation=lambda schema: None)
+        tables: Any = SimpleNamespace(
+            database_collation=lambda schema: None, server_defaults=self._defaults
+        )
         made: Any = Statements
         return made(client, rules, None, None, tables=tables)  # type: ignore[no-any-return]
 
@@ -318,7 +310,12 @@ class Followed:
         if not found.pieces:
             self.counts.left_out[found.skipped] += 1
             return []
-        context = session_of(statement)
+        context = context_of(
+            statement.query.variables(),
+            statement.dialect,
+            statement.timestamp_s,
+            lambda: self._defaults,
+        )
         changes = [c for piece in found.pieces for c in self._plan(piece.sql, None, context)]
         self.counts.followed += 1
         return changes

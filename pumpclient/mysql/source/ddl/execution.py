@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -47,12 +48,18 @@ from pumpclient.mysql.translate.statements.ddl_pieces import (
 from pumpclient.mysql.translate.statements.failed_statements import left_by_failed
 from pumpclient.mysql.translate.statements.online import Kept, OnlineDdl
 from pumpclient.mysql.translate.statements.server_objects import is_routine, skip_reason
-from pumpclient.mysql.translate.statements.session_context import context_of
+from pumpclient.mysql.translate.statements.session_context import (
+    context_of,
+    may_mean_utf8mb4,
+    means_utf8mb4,
+)
 from pumpclient.mysql.translate.statements.statement_text import (
+    Dialect,
     phase_to_skip,
     plain_text,
     session_collations,
     statement_text,
+    with_utf8mb4,
 )
 from pumpclient.mysql.translate.statements.timestamps import (
     is_implicit,
@@ -62,6 +69,7 @@ from pumpclient.mysql.translate.statements.timestamps import (
 
 log = logging.getLogger(__name__)
 
+_UTF8 = re.compile(r"\b_?utf8(_|\b)", re.IGNORECASE)
 _BROKEN_HINT = "a defect of Penstock: report it with the log; replace the statement meanwhile"
 
 
@@ -178,6 +186,8 @@ class Statements:
         text = plain_text(written, mode, statement.dialect)
         if statement.query.error_code:
             text = left_by_failed(text)
+        if _UTF8.search(text) and self._reads_utf8_as_utf8mb4(statement.dialect):
+            text = with_utf8mb4(text)
         if not (is_implicit(variables, statement.dialect) and may_hold_timestamps(text)):
             return text
         if skip_reason(text) is not None:
@@ -188,6 +198,10 @@ class Statements:
             return self._client.session.schemas.catalog().table(*target)
 
         return written_out(text, here)
+
+    def _reads_utf8_as_utf8mb4(self, dialect: Dialect) -> bool:
+        """Return whether utf8 means utf8mb4 on the server; no event says it."""
+        return may_mean_utf8mb4(dialect) and means_utf8mb4(self._tables.server_defaults.variables)
 
     def _foreign_collation(self, schema: str, table: str) -> str | None:
         """Return what a new table's database takes on the server, None where the cluster knows.

@@ -111,10 +111,19 @@ def _of_event(variables: StatusVariables, is_mariadb: bool) -> dict[str, str]:
     return found
 
 
+def may_mean_utf8mb4(dialect: Dialect) -> bool:
+    """Return whether `old_mode` decides what utf8 means; elsewhere it has always been utf8mb3."""
+    return dialect.flavor is Flavor.MARIADB and dialect.version >= _OLD_MODE_OF_ALIAS_SINCE
+
+
+def means_utf8mb4(variables: Mapping[str, str]) -> bool:
+    """Return whether utf8 means utf8mb4 with these variables of a server that has the choice."""
+    return _OLD_MODES[0] not in variables.get("old_mode", "").upper()
+
+
 def _of_server(dialect: Dialect, variables: Mapping[str, str]) -> dict[str, str]:
     found = {name: value for name, value in variables.items() if name != "old_mode"}
     old = [mode for mode in _OLD_MODES if mode in variables.get("old_mode", "").upper()]
-    is_older = dialect.version < _OLD_MODE_OF_ALIAS_SINCE
-    if (dialect.flavor is Flavor.MYSQL or is_older) and _OLD_MODES[0] not in old:
-        old.insert(0, _OLD_MODES[0])  # There utf8 has never meant anything else.
+    if not may_mean_utf8mb4(dialect) and _OLD_MODES[0] not in old:
+        old.insert(0, _OLD_MODES[0])
     return found | {"old_mode": ",".join(old)}
