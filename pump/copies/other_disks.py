@@ -36,6 +36,8 @@ from pump.replicas.wire import (
 
 _CONNECT_S = 1.0
 _ANSWER_S = 5.0
+_SEEN_S = 1.0
+"""At a start a disk that does not answer soon is not waited for: it may be what is taken over."""
 
 
 class Around(NamedTuple):
@@ -89,6 +91,7 @@ class OtherDisk:
         self._name = name
         self._channel: Channel | None = None
         self._failed: Retryable | None = None
+        self._answer_s = _ANSWER_S
 
     def fetch(self, number: int, begin: int, end: int) -> bytes:
         """Return bytes of a segment, fewer if there are no more; raises `Retryable`."""
@@ -117,10 +120,13 @@ class OtherDisk:
         Where the last segment ends is looked up only as far as it matters: whether a frame comes
         after the end of the same segment in that log.
         """
+        self._answer_s = _SEEN_S
         try:
             return self._seen(chain)
         except (CallFailed, DecodeError, OSError, PenstockError):
             return None
+        finally:
+            self._answer_s = _ANSWER_S
 
     def _seen(self, chain: Chain) -> Seen:
         copy = Copy(self._disk.pump, self._disk.id)
@@ -160,7 +166,7 @@ class OtherDisk:
             channel.connect(_CONNECT_S)
             self._channel = channel
         request = encode_read(self._name, wanted)
-        return decode_bytes(unary(self._channel, READ_METHOD, request, timeout_s=_ANSWER_S))
+        return decode_bytes(unary(self._channel, READ_METHOD, request, timeout_s=self._answer_s))
 
 
 def _link(head: Head, end: int) -> Link:
