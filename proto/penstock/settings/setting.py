@@ -60,7 +60,7 @@ def changed_text(settings: Any, default: Any) -> str:
 
 def differing(settings: Any, default: Any, prefix: str = "") -> Iterator[str]:
     """Yield `key = value` for each setting that is not as in `default`, secrets masked."""
-    for field in dataclasses.fields(settings):
+    for field in (each for each in dataclasses.fields(settings) if each.compare):
         key = prefix + field.name.replace("_", "-")
         value, usual = getattr(settings, field.name), getattr(default, field.name)
         if dataclasses.is_dataclass(value):

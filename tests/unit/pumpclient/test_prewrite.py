@@ -393,7 +393,7 @@ def test_a_large_prewrite_over_the_pumps_limit_is_malformed(cluster_of: ClusterO
     cluster = cluster_of()
     (pump,) = cluster.start("pump-1")
     pump.verdict = lambda payload: (Refusal.INVALID, "larger than this Pump's limit of 5")
-    with pytest.raises(Malformed, match=r"limit of 5.*smaller transactions"):
+    with pytest.raises(Malformed, match=r"limit of 5.*nothing was written"):
         cluster.prewriter.write(large_prewrite())
     pump.verdict = lambda payload: None
     assert cluster.prewrite(2) == "pump-1"
