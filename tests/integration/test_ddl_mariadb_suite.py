@@ -352,13 +352,18 @@ class Followed:
         schemas, tables = self._listed()
         if self._has_namesakes:
             return []  # Names that letter case alone tells apart are one here.
-        tables = [row for row in tables if (row[0].lower(), row[1].lower()) not in self.refused]
+        tables = [row for row in tables if self._is_expected(*row[:2])]
         ours = [
             (s.name, charset_name(s.charset), charset_name(s.collate))
             for s in self.catalog.schemas()
         ]
         wrong = differences(ours, schemas)
         return wrong + differences([(s, t.name, t.kind) for s, t in self.catalog.tables()], tables)
+
+    def _is_expected(self, schema: str, name: str) -> bool:
+        """Return whether a table of the server must be here: no statement of it was refused."""
+        is_here = self.catalog.table(schema, name) is not None
+        return is_here or (schema.lower(), name.lower()) not in self.refused
 
     def reload(self) -> None:
         """Read every table from the server; those that cannot be are left out."""
