@@ -100,6 +100,7 @@ class Statements:
             target=rules.target,
             online=online,
             is_merged=lambda *name: merges and rules.router.is_routed(*name),
+            side_effects=tables.side_effects,
         )
 
     def translate(

@@ -24,6 +24,7 @@ from pumpclient.client import PumpClient
 from pumpclient.mysql.load.tables import TABLE_TYPES
 from pumpclient.mysql.protocol.address import Connection, ServerAddress, rows
 from pumpclient.mysql.rows.table_map import TableMap
+from pumpclient.mysql.translate.statements.changed_tables import RowsChanged
 from pumpclient.mysql.translate.statements.online import OnlineDdl
 from pumpclient.mysql.translate.statements.session_context import GLOBALS, ServerDefaults
 from pumpclient.mysql.translate.statements.statement_text import built_into, dialect_of
@@ -150,6 +151,18 @@ class Tables:
             define_table(self._client, connection, (schema, name), self._rules.target)
         self._schemas.catch_up()
 
+    def side_effects(self, changed: RowsChanged) -> str:
+        """Return why changes of these tables may change others: a trigger, a stored function."""
+        with self._address.session() as connection:
+            for schema, name in changed.tables:
+                for row in rows(connection, _TRIGGERS, schema, name):
+                    return f"trigger {row['name']} of {schema}.{name} may change other tables"
+            marks = ", ".join(["%s"] * len(changed.functions))
+            sql = f"{_FUNCTIONS} AND routine_name IN ({marks})" if marks else ""
+            for row in rows(connection, sql, *changed.functions) if sql else ():
+                return f"the stored function {row['name']} may change other tables"
+        return ""
+
     def database_collation(self, schema: str) -> str | None:
         """Return the collation that a database has on the server now, None when it is gone."""
         with self._address.session() as connection:
@@ -175,6 +188,15 @@ class Tables:
 
     def _is_online_ddl(self, name: str) -> bool:
         return self._online is not None and self._online.is_copy(name)
+
+
+_TRIGGERS = (
+    "SELECT trigger_name AS name FROM information_schema.triggers"
+    " WHERE event_object_schema = %s AND event_object_table = %s"
+)
+_FUNCTIONS = (
+    "SELECT routine_name AS name FROM information_schema.routines WHERE routine_type = 'FUNCTION'"
+)
 
 
 def two_names(name: str, other: str) -> NeedsOperator:

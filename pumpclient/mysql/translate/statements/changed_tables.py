@@ -8,7 +8,9 @@ table another name, or concern several, the words say nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from itertools import pairwise
+from typing import NamedTuple
 
 from penstock.ddl.parse.parser import parse
 from penstock.ddl.syntax.lexer import Kind, Token, read
@@ -29,6 +31,8 @@ _BEFORE_NAMES = {"IF", "NOT", "EXISTS"}
 _KINDS = ("TABLE", "VIEW", "SEQUENCE")
 _VERBS = ("CREATE", "ALTER", "DROP", "TRUNCATE")
 _PARTS_RENAMED = ("COLUMN", "INDEX", "KEY")
+_BEFORE_TARGET = {"LOW_PRIORITY", "HIGH_PRIORITY", "DELAYED", "QUICK", "IGNORE", "INTO", "FROM"}
+_JOINS = {"JOIN", "STRAIGHT_JOIN"}
 
 
 def changed_tables(text: str, schema: str) -> tuple[Name, ...]:
@@ -59,6 +63,60 @@ def likened(statement: Statement, schema: str) -> Name | None:
     if not isinstance(statement, CreateLike):
         return None
     return statement.like.schema or schema, statement.like.name
+
+
+class RowsChanged(NamedTuple):
+    """What a statement that changes rows names: its tables, and every function that it may call."""
+
+    tables: tuple[Name, ...]
+    functions: tuple[str, ...]
+
+
+def rows_changed(text: str, schema: str) -> RowsChanged | None:
+    """Return what an INSERT, REPLACE, UPDATE or DELETE names, None for any that is not sure.
+
+    Tables are all those that it may change; what triggers and functions change is not among them.
+    """
+    try:
+        tokens = read(text).tokens
+    except NeedsOperator:
+        return None
+    words = [token.upper for token in tokens]
+    at = next((n for n, word in enumerate(words) if n and word not in _BEFORE_TARGET), 0)
+    match words[0]:
+        case "INSERT" | "REPLACE":
+            names = _named(tokens, at, schema)
+        case "UPDATE":
+            names = _listed(tokens, at, schema, {"SET"})
+        case "DELETE" if words[at - 1] == "FROM" and "USING" not in words:
+            names = _listed(tokens, at, schema, {"WHERE", "ORDER", "LIMIT", "RETURNING"})
+        case _:
+            names = ()
+    called = {
+        token.text
+        for token, after in pairwise(tokens)
+        if after.text == "(" and token.kind in (Kind.WORD, Kind.QUOTED)
+    }
+    return RowsChanged(names, tuple(sorted(called))) if names else None
+
+
+def _listed(tokens: Sequence[Token], at: int, schema: str, ends: Set[str]) -> tuple[Name, ...]:
+    """Return the tables of a list or a join, none where it has anything but names and aliases."""
+    found: list[Name] = []
+    is_due = True
+    for n in range(at, len(tokens)):
+        token = tokens[n]
+        if token.kind is Kind.END or token.upper in ends:
+            break
+        if token.text in ("(", ")"):
+            return ()
+        if is_due:
+            names = _named(tokens, n, schema)
+            if not names:
+                return ()
+            found += names
+        is_due = (token.kind is Kind.SIGN and token.text == ",") or token.upper in _JOINS
+    return tuple(found)
 
 
 def _by_words(text: str, schema: str) -> tuple[Name, ...]:

@@ -34,6 +34,7 @@ from penstock.ddl.syntax.statements import (
 from penstock.errors import NeedsOperator
 from penstock.wire.binlog import Origin
 from pumpclient.mysql.rows.table_map import Name
+from pumpclient.mysql.translate.statements.changed_tables import RowsChanged, rows_changed
 from pumpclient.mysql.translate.statements.online import Kept, OnlineDdl
 from pumpclient.mysql.translate.statements.server_objects import skip_reason
 
@@ -104,6 +105,10 @@ def _as_it_is(sql: str) -> str:
     return sql
 
 
+def _no_side_effects(changed: RowsChanged) -> str:
+    return ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Translator:
     """The rules of one source: whom it replicates, under which names, with which online DDL."""
@@ -113,6 +118,8 @@ class Translator:
     online: OnlineDdl | None = field(default_factory=OnlineDdl)
     is_merged: Callable[[str, str], bool] = _no_table
     """Whether a table goes where others go too."""
+    side_effects: Callable[[RowsChanged], str] = _no_side_effects
+    """Says why a statement on tables that are left out may change others; empty if it cannot."""
 
     def translate(
         self,
@@ -169,12 +176,19 @@ class Translator:
         return Translation(tuple(pieces), kept, skipped)
 
     def _rows_as_statement(self, text: str, schema: str, kept: Kept) -> Translation:
-        if schema and not self.is_replicated(schema, ""):
-            return Translation((), kept, f"schema {schema!r} is not replicated")
+        """Leave out what changes no replicated table, whatever the default schema is."""
+        found = rows_changed(text, schema)
+        tables = ", ".join(".".join(name) for name in found.tables) if found else ""
+        why = "its tables cannot be told from its text"
+        if found is not None:
+            if any(self.is_replicated(*name) for name in found.tables):
+                why = f"{tables}: replicated"
+            elif not (why := self.side_effects(found)):
+                return Translation((), kept, f"{tables}: not replicated")
         raise NeedsOperator(
-            f"the binlog has changes of rows as a statement: {text[:200]!r}",
+            f"the binlog has changes of rows as a statement ({why}): {text[:200]!r}",
             hint="set the server's binlog_format to ROW and reconnect its clients; do by hand what"
-            " this statement did, then skip it",
+            " this statement did to replicated tables, then skip it",
             code=Code.BINLOG_STATEMENT_FORMAT,
         )
 

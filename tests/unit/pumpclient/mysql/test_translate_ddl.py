@@ -179,11 +179,49 @@ def test_a_rename_leaves_out_whole_pairs_and_is_split_where_tables_are_merged() 
     ]
 
 
-def test_rows_as_statements_stop_unless_their_schema_is_left_out() -> None:
+@pytest.mark.parametrize(
+    ("text", "schema"),
+    [
+        ("INSERT INTO t VALUES (1)", "shop"),
+        ("INSERT INTO shop.t VALUES (1)", "other"),
+        ("INSERT IGNORE `shop`.`t` SELECT * FROM other.t", ""),
+        ("REPLACE LOW_PRIORITY INTO shop . t SET a = 1", "other"),
+        ("UPDATE other.t, shop.t SET t.a = 1", "other"),
+        ("UPDATE other.t AS o JOIN shop.t ON o.a = t.a SET o.a = 1", "other"),
+        ("UPDATE (other.t) SET a = 1", "other"),
+        ("DELETE FROM shop.t WHERE a = 1", "other"),
+        ("DELETE t FROM other.t JOIN shop.t", "other"),
+        ("DELETE FROM t USING shop.t JOIN other.t", "other"),
+        ("WITH c AS (SELECT 1) DELETE FROM other.t", "other"),
+        ("CALL p()", "other"),
+        ("SELECT f()", "other"),
+        ("LOAD DATA INFILE 'x' INTO TABLE other.t", "other"),
+    ],
+)
+def test_rows_as_a_statement_stop_where_a_replicated_table_may_change(
+    text: str, schema: str
+) -> None:
+    shop = Translator(is_replicated=lambda schema, table: schema == "shop")
     with pytest.raises(NeedsOperator, match="as a statement"):
-        executed("INSERT INTO t VALUES (1)")
-    without_d = Translator(is_replicated=lambda schema, table: schema != "d")
-    assert executed("UPDATE t SET a = 1", without_d) == []
+        shop.translate(text, schema, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "tables"),
+    [
+        ("INSERT INTO mysql.rds_heartbeat2(id, value) VALUES (1, 7) ON DUPLICATE KEY UPDATE"
+         " value = 7", "mysql.rds_heartbeat2"),
+        ("REPLACE other.t SELECT * FROM shop.t", "other.t"),
+        ("UPDATE IGNORE `a.b`.t x, other.u SET x.a = 'FROM shop.t'", "a.b.t, other.u"),
+        ("DELETE QUICK FROM other.t LIMIT 1", "other.t"),
+    ],
+)  # fmt: skip
+def test_rows_as_a_statement_are_left_out_where_all_tables_are(text: str, tables: str) -> None:
+    shop = Translator(is_replicated=lambda schema, table: schema == "shop")
+    assert shop.translate(text, "shop", {}).skipped == f"{tables}: not replicated"
+    hidden = Translator(is_replicated=shop.is_replicated, side_effects=lambda changed: "a trigger")
+    with pytest.raises(NeedsOperator, match="a trigger"):
+        hidden.translate(text, "shop", {})
 
 
 def test_what_is_unknown_stops_and_an_operator_decides() -> None:
