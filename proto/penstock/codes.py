@@ -1545,28 +1545,32 @@ class Code(Enum):
         8007,
         "The server has deleted binlogs that are still needed.",
         "The source shows `failed`. Nothing is skipped.",
-        "Begin again with an initial load, and let the server keep its binlogs for longer"
-        " (`binlog_expire_logs_seconds`). A relay log of the source protects against it.",
+        "Stop the source and load all tables again (`mysql-source reload --all`), and let the"
+        " server keep its binlogs for longer (`binlog_expire_logs_seconds`). A relay log of the"
+        " source protects against it.",
     )
     SERVER_POSITION_LOST = (
         8008,
         "The server's binlog is not the one in which our position is.",
         "The source shows `failed`. Nothing is skipped.",
-        "The server was reset, restored, or is another one: compare its GTIDs with those of the"
-        " checkpoint, then begin with an initial load if they do not continue.",
+        "The server was reset, restored, or is another one. Stop the source and load all tables"
+        " again (`mysql-source reload --all`).",
     )
     SERVER_OTHER = (
         8009,
         "The address leads to another server than before.",
         "The source stops before it takes anything of the new one.",
-        "With GTIDs on all servers it continues at a new primary by itself; without them begin"
-        " again with an initial load.",
+        "With GTIDs on all servers it continues automatically at a new primary that has all"
+        " transactions. Otherwise stop the source and load all tables again (`mysql-source reload"
+        " --all`).",
     )
     SERVER_RESET = (
         8010,
         "The server was reset, and its binlog does not continue from the checkpoint.",
-        "The source shows `failed`. Nothing is skipped.",
-        "Begin again with an initial load.",
+        "The source shows `failed` and names both histories. Nothing is skipped.",
+        "Stop the source and load all tables again (`mysql-source reload --all`). Or follow the"
+        " server's present history from its beginning (`mysql-source continue --accept-gap`) and"
+        " reload the tables that differ.",
     )
     SERVER_STREAM = (
         8011,

@@ -12,6 +12,7 @@ from pathlib import Path
 import pymysql
 import pytest
 
+from penstock.codes import Code
 from pumpclient.mysql.source import command
 from tests.kit.crash.slow_proxy import SlowProxy
 from tests.kit.servers.binlog_server import (
@@ -163,7 +164,7 @@ def replica(tmp_path: Path, server: AnyBinlogServer) -> Iterator[AnyBinlogServer
 
 
 @pytest.mark.parametrize("dies", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_promoted_replica_continues_where_its_master_was_and_a_reset_begins_again(
+def test_a_promoted_replica_continues_where_its_master_was_and_a_reset_one_if_accepted(
     dies: bool, server: AnyBinlogServer, replica: AnyBinlogServer, rig: SourceRig
 ) -> None:
     with SlowProxy(f"127.0.0.1:{server.port}") as proxy:
@@ -172,6 +173,7 @@ def test_a_promoted_replica_continues_where_its_master_was_and_a_reset_begins_ag
         server.run("ALTER TABLE shop.t ADD COLUMN n INT", "FLUSH BINARY LOGS")
         server.run("UPDATE shop.t SET n = id WHERE id % 3 = 0")
         source.catch_up(server)
+        begun = source.status()["epoch"]
         # These are only read, perhaps, before the other one answers.
         server.run("INSERT INTO shop.t VALUES (100, 'x', 1)", "DELETE FROM shop.t WHERE id = 4")
         if dies:
@@ -183,7 +185,7 @@ def test_a_promoted_replica_continues_where_its_master_was_and_a_reset_begins_ag
             source.start()
         replica.run("INSERT INTO shop.t VALUES (101, 'y', 2)", "FLUSH BINARY LOGS")
         replica.run("ALTER TABLE shop.t ADD COLUMN m INT", "UPDATE shop.t SET m = 5")
-        wait_for_epoch(rig, 2)
+        wait_for_epoch(rig, begun + 1)
         source.catch_up(replica)
         rig.check(replica)
         if dies:
@@ -193,7 +195,11 @@ def test_a_promoted_replica_continues_where_its_master_was_and_a_reset_begins_ag
         proxy.reset()
         if dies:
             source.start()
-        wait_for_epoch(rig, 3)
+        assert source.fails()["code"] in (
+            str(Code.SERVER_RESET), str(Code.SERVER_POSITION_LOST),
+        )  # fmt: skip
+        command.ask(["continue", "--accept-gap", "--status-addr", source.address])
+        wait_for_epoch(rig, begun + 2)
         source.catch_up(replica)
         source.kill()
         source.start()
@@ -201,6 +207,24 @@ def test_a_promoted_replica_continues_where_its_master_was_and_a_reset_begins_ag
         source.catch_up(replica)
         assert source.stop() == 0
     rig.check(replica)
+
+
+def test_a_replica_that_lacks_what_was_read_does_not_take_its_primarys_place(
+    server: AnyBinlogServer, replica: AnyBinlogServer, rig: SourceRig
+) -> None:
+    with SlowProxy(f"127.0.0.1:{server.port}") as proxy:
+        source = rig.begin(server, source_port=port_of(proxy))
+        server.insert(5)
+        promote(replica, server)
+        server.insert(3, first=50)
+        source.catch_up(server)
+        replica.insert(30, first=100)
+        proxy.redirect(f"127.0.0.1:{replica.port}")
+        proxy.reset()
+        status = source.fails()
+        assert status["code"] == str(Code.SERVER_RESET)
+        assert "another history" in status["problem"]
+        assert source.stop() == 0
 
 
 def test_xa_transactions_are_committed_or_rolled_back_long_after_the_source_was_killed(
@@ -248,7 +272,7 @@ def test_files_that_were_purged_leave_a_source_that_says_so_and_can_be_asked(
     source.start()
     status = source.fails()
     assert "1236" in status["problem"]
-    assert "initial load" in status["hint"]
+    assert "reload --all" in status["hint"]
     assert "1236" in command.ask(["status", "--status-addr", source.address])
     command.ask(["resume", "--status-addr", source.address])
     assert "1236" in source.fails()["problem"]

@@ -14,7 +14,12 @@ from pumpclient.mysql.events.frame import read_header
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.protocol.refusals import Purged
 from pumpclient.mysql.protocol.server import binlog_files, check_server, identify, replica_ids
-from pumpclient.mysql.protocol.stream import BinlogStream, StreamOptions, file_at
+from pumpclient.mysql.protocol.stream import (
+    BinlogStream,
+    StreamOptions,
+    file_at,
+    history_of,
+)
 from pumpclient.mysql.relay.layout import RelayFolder
 from pumpclient.mysql.relay.resume import Start
 from tests.kit.mysql.relay import FIRST, LONG_S, STREAM, assert_same, relaying, sub_dir, sub_dirs
@@ -127,7 +132,9 @@ def test_an_event_of_forty_megabytes_arrives(source: AnyBinlogServer, tmp_path: 
     assert_same(source, sub_dir(tmp_path))
 
 
-def test_a_reset_server_begins_a_sub_directory(source: AnyBinlogServer, tmp_path: Path) -> None:
+def test_a_reset_server_begins_a_sub_directory_once_that_is_accepted(
+    source: AnyBinlogServer, tmp_path: Path
+) -> None:
     with relaying(tmp_path, source) as relay:
         source.insert(5)
         source.run("FLUSH BINARY LOGS")
@@ -136,6 +143,10 @@ def test_a_reset_server_begins_a_sub_directory(source: AnyBinlogServer, tmp_path
     source.reset_binlog()
     source.insert(3, first=100)
     with relaying(tmp_path, source) as relay:
+        assert "another history" in str(relay.fails())
+    assert len(sub_dirs(tmp_path)) == 1
+    accepted = Start(accepts=history_of(source.address, StreamOptions()).name)
+    with relaying(tmp_path, source, accepted) as relay:
         relay.catch_up(source)
         assert relay.unit.status().end is not None
     first, second = sub_dirs(tmp_path)
@@ -156,9 +167,9 @@ def test_a_file_of_the_same_name_after_a_reset_is_not_taken_for_ours(
     source.reset_binlog()
     source.insert(30)  # Longer than what was relayed: only the first event shows it.
     with relaying(tmp_path, source) as relay:
-        relay.catch_up(source)
-    _, second = sub_dirs(tmp_path)
-    assert_same(source, second)
+        assert "another history" in str(relay.fails())
+    (first,) = sub_dirs(tmp_path)
+    assert (first / FIRST).stat().st_size < source.file(FIRST).stat().st_size
 
 
 def _now(server: AnyBinlogServer) -> int:
@@ -175,7 +186,7 @@ def test_purged_files_need_somebody(source: BinlogServer, tmp_path: Path) -> Non
     with relaying(tmp_path, source) as relay:
         error = relay.fails()
         assert isinstance(error, Purged)
-        assert "initial load" in error.hint
+        assert "reload --all" in error.hint
         assert relay.unit.status().problem == str(error)
     with relaying(tmp_path / "new", source, Start(gtids="0-1-1")) as relay:
         assert isinstance(relay.fails(), Purged)

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Self
+from zlib import crc32
 
 from penstock.codes import Code
 from penstock.errors import Malformed
@@ -38,6 +39,7 @@ from pumpclient.mysql.events.frame import (
     CHECKSUM_SIZE,
     HEADER_SIZE,
     Checksum,
+    EventFlag,
     Header,
     checksum_holds,
 )
@@ -91,6 +93,21 @@ class FormatDescription:
     def flavor(self) -> Flavor:
         """Which kind of server wrote the file."""
         return Flavor.of_version(self.server_version)
+
+
+_FLAGS_AT = 17
+
+
+def description_digest(event: bytes) -> int:
+    """Return what tells a file from others of its name: its FORMAT_DESCRIPTION, open or closed.
+
+    That has the moment at which the server began the file.
+    """
+    if len(event) <= _FLAGS_AT:
+        return 0
+    kept = event[_FLAGS_AT] & ~EventFlag.BINLOG_IN_USE
+    # Without its own checksum: with it, the digests of all events would be equal.
+    return crc32(event[:_FLAGS_AT] + bytes([kept]) + event[_FLAGS_AT + 1 : -CHECKSUM_SIZE])
 
 
 @dataclass(frozen=True, slots=True)

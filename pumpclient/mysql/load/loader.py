@@ -254,7 +254,8 @@ class Load:
             raise NeedsOperator(
                 f"the load was begun by {state.source!r} in epoch {state.epoch},"
                 f" this is {source!r} in epoch {epoch}",
-                hint="remove load.json and the targets to load again",
+                hint="stop the source and load again (mysql-source reload --all), which drops and"
+                " creates the targets",
                 code=Code.LOAD_OF_OTHER,
             )
         with closing(Journal(self._journal_path)) as journal:
@@ -360,7 +361,7 @@ class _Attempt:
         elif stale:
             raise NeedsOperator(
                 f"a load into tables that others share ended early: {sorted(stale)}",
-                hint="remove this server's rows from them, then load.json, and load again",
+                hint="remove this server's rows from them, remove load.json, and load again",
                 code=Code.LOAD_OF_OTHER,
             )
 

@@ -5,9 +5,10 @@
                  "begun": [["shop", "t"]],
                  "loaded": [["shop", "t", "mysql-bin.000002", 1234]]}
 
-All names are the source's. Of `begun` the target may be there; `loaded` are done, with the place of
-their snapshot, which is their floor; a table "" is the database itself. The file
-is replaced as a whole, synced before and after, so it is always one that was written.
+All names are the source's. Epoch 0 is a load that is asked for and has not begun. Of `begun` the
+target may be there; `loaded` are done, with the place of their snapshot, which is their floor; a
+table "" is the database itself. The file is replaced as a whole, synced before and after, so it is
+always one that was written.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from pumpclient.mysql.rows.table_map import Name
 Floor = tuple[int, int]
 """Number in the binlog file's name, and position."""
 
+ASKED = 0
+"""The epoch of a load that was asked for and has not begun."""
 _VERSION = 1
 _ATTEMPT_BITS = 40
 
@@ -54,6 +57,8 @@ class Floors:
     """What of the binlog the load has already."""
 
     places: dict[Name, Floor] = field(default_factory=dict)
+    epoch: int = 0
+    """The load's."""
 
     @property
     def highest(self) -> Floor:
@@ -71,8 +76,8 @@ class Floors:
             names = ", ".join(f"{schema}.{table}" for schema, table in tables)
             raise NeedsOperator(
                 f"a statement at {place} on {names} is loaded for a part of these tables",
-                hint="the load was begun again after it; load once more from the beginning"
-                " (remove load.json and the targets), without such statements meanwhile",
+                hint="the load was begun again after it; stop the source and load once more"
+                " (mysql-source reload --all), without such statements meanwhile",
                 code=Code.LOAD_STATEMENT,
             )
         return loaded == {True}
@@ -93,7 +98,7 @@ class LoadState:
     @property
     def floors(self) -> Floors:
         """What to leave out of the binlog that is read from `start` on."""
-        return Floors({name: place.floor for name, place in self.loaded.items()})
+        return Floors({name: place.floor for name, place in self.loaded.items()}, self.epoch)
 
     def origin(self, number: int) -> Origin:
         """Return the origin of this attempt's `number`-th transaction or DDL."""

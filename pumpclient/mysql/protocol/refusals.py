@@ -13,9 +13,10 @@ from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.security.databases import CERTIFICATE_HINT, MISMATCH, MISMATCH_HINT
 
+RELOAD_ALL = "stop the source and load all tables again (mysql-source reload --all)"
 PURGED_HINT = (
-    "the server deleted what is still needed: begin again with an initial load, and let the server"
-    " keep its binlogs for longer (binlog_expire_logs_seconds)"
+    f"the server deleted what is still needed: {RELOAD_ALL}, and let the server keep its binlogs"
+    " for longer (binlog_expire_logs_seconds)"
 )
 
 
@@ -54,12 +55,11 @@ def _row(
 
 GRANT = "GRANT REPLICATION SLAVE, REPLICATION CLIENT, SELECT ON *.* TO the user"
 _POSITION_HINT = (
-    "the position is from another server or from before RESET MASTER: start from a checkpoint of"
-    " this server, or from a new initial load"
+    f"the server was reset, put back or replaced, or has lost the end of its binlog: {RELOAD_ALL}"
 )
 _GTID_HINT = (
     "the server never had these transactions: it is not a replica of the one before, or it lost"
-    " some at a failover; compare its GTID set, then begin again with an initial load"
+    f" some at a failover; {RELOAD_ALL}"
 )
 
 REFUSALS = (
@@ -81,14 +81,14 @@ REFUSALS = (
          "its binlog_checksum was changed while the dump began; if this stays, set it to CRC32"),
     _row(1236, "event read from binlog did not pass|checksum verification failed|crc check",
          Code.EVENT_MALFORMED,
-         "the server's own binlog file is damaged: copy the file from a replica of it, or begin"
-         " again with an initial load"),
+         "the server's own binlog file is damaged: copy the file from a replica of it; or"
+         f" {RELOAD_ALL}"),
     _row(1236, "bogus data in log event|log event entry exceeded max_allowed_packet"
          "|larger than max_allowed_packet|net_store_length|corrupted|truncated",
          Code.EVENT_MALFORMED,
          "either the position is not the beginning of an event, or an event is larger than the"
          " server's max_allowed_packet (set it to 1G; if it is, no replica can have that event:"
-         " begin again with an initial load), or its file is damaged"
+         f" {RELOAD_ALL}), or its file is damaged"
          " (mariadb-binlog --verify-binlog-checksum tells)"),
     _row(1236, "binary log is not open|binlog is not open|logging not enabled", Code.SERVER_SETTING,
          "start the server with log_bin, binlog_format=ROW"),

@@ -12,6 +12,7 @@ leads to.
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import logging
 import secrets
 import select
@@ -21,14 +22,14 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
 import pymysql
 
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
-from pumpclient.mysql.events.files import rotate_of
+from pumpclient.mysql.events.files import description_digest, rotate_of
 from pumpclient.mysql.events.frame import EventType, read_header
 from pumpclient.mysql.gtid import Flavor, GtidSet, MariadbGtidSet, MysqlGtidSet
 from pumpclient.mysql.protocol.address import ServerAddress, server_errors
@@ -40,7 +41,14 @@ from pumpclient.mysql.protocol.packets import (
     dump_from_position,
     register_replica,
 )
-from pumpclient.mysql.protocol.refusals import GRANT, PURGED_HINT, Purged, ServerIdTaken
+from pumpclient.mysql.protocol.refusals import (
+    GRANT,
+    PURGED_HINT,
+    RELOAD_ALL,
+    PositionLost,
+    Purged,
+    ServerIdTaken,
+)
 from pumpclient.mysql.protocol.server import ServerIdentity, binlog_files, identify, replica_ids
 
 FIRST_DRAWN = (1 << 32) // 10
@@ -182,7 +190,7 @@ class BinlogStream:
         if self.identity.flavor is not flavor:
             raise NeedsOperator(
                 f"{self._address} runs {self.identity.version}, the GTIDs are of {flavor.value}",
-                hint="a relay log cannot go over from MySQL to MariaDB or back: begin a new one",
+                hint=f"a source cannot go over from MySQL to MariaDB or back: {RELOAD_ALL}",
                 code=Code.SERVER_OTHER,
             )
 
@@ -355,6 +363,41 @@ def description_of(
             if read_header(event).type == EventType.FORMAT_DESCRIPTION:
                 return stream.identity, event
     raise Retryable(f"{address}: the stream ended before {file} began", code=Code.SERVER_AWAY)
+
+
+class History(NamedTuple):
+    """A server's binlog since it began, named by what begins its oldest file.
+
+    Names of files, positions and GTIDs come again after a RESET MASTER and in a server that was
+    put back. The first event of a file does not: it has the moment at which the file was begun.
+    """
+
+    server: ServerIdentity
+    file: str
+    begun_s: int
+    digest: int
+
+    @property
+    def name(self) -> str:
+        """What an operator's decision is about."""
+        return f"{self.server.uuid} {self.file} {self.digest:08x}"
+
+    def __str__(self) -> str:
+        """Return it for people."""
+        begun = dt.datetime.fromtimestamp(self.begun_s, dt.UTC).isoformat(" ", "seconds")
+        return f"{self.file} of {self.server.uuid}, begun {begun}"
+
+
+def history_of(address: ServerAddress, options: StreamOptions) -> History:
+    """Return the history that a server has now; raise `NeedsOperator` where it has no binlog."""
+    with address.session() as connection:
+        names = [file.name for file in binlog_files(connection)]
+    if not names:
+        raise PositionLost(
+            f"{address} has no binlog", hint="start it with log_bin", code=Code.SERVER_SETTING
+        )
+    server, event = description_of(address, options, names[0])
+    return History(server, names[0], read_header(event).timestamp_s, description_digest(event))
 
 
 def file_after(

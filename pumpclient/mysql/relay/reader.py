@@ -23,6 +23,7 @@ from typing import NamedTuple
 from penstock.codes import Code
 from penstock.errors import Corrupt, NeedsOperator
 from pumpclient.mysql.events.frame import FILE_MAGIC, HEADER, HEADER_SIZE
+from pumpclient.mysql.protocol.refusals import RELOAD_ALL
 from pumpclient.mysql.relay.layout import (
     FIRST_POSITION,
     INDEX_NAME,
@@ -71,7 +72,10 @@ _BLOCK_BYTES = 1 << 20
 _SIZE_FIELD = 3
 _STANDS_POLLS_MAX = 100
 """A file that is being fetched grows at least once in so many times of polling."""
-_GONE_HINT = "purged too early? begin again with an initial load, or from the server's own files"
+_GONE_HINT = (
+    "move the relay log away: it is fetched again while the server has these files; if it has not,"
+    f" {RELOAD_ALL}"
+)
 
 
 class Chunk(NamedTuple):

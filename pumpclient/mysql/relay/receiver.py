@@ -45,6 +45,7 @@ from pumpclient.mysql.events.frame import (
 )
 from pumpclient.mysql.gtid import GtidSet
 from pumpclient.mysql.protocol.address import ServerAddress
+from pumpclient.mysql.protocol.refusals import RELOAD_ALL
 from pumpclient.mysql.protocol.server import ServerIdentity
 from pumpclient.mysql.protocol.stream import BinlogStream, StreamOptions
 from pumpclient.mysql.relay.boundaries import TransactionTracker
@@ -123,7 +124,7 @@ class Transformer:
         return Malformed(
             f"the event at {self.writer.at} of the server's {self.writer.file} is damaged: {what}",
             hint="mariadb-binlog or mysqlbinlog with --verify-binlog-checksum on the server tells"
-            " whether its file is; if so, begin again with an initial load",
+            f" whether its file is; if so, {RELOAD_ALL}",
             code=Code.EVENT_MALFORMED,
         )
 

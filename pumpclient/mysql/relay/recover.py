@@ -24,8 +24,8 @@ from pumpclient.mysql.relay.boundaries import TransactionTracker
 from pumpclient.mysql.relay.layout import FIRST_POSITION, FileName, Meta, is_meta
 
 _SHORT_HINT = (
-    "files were lost or cut behind our back: restore them, or move the relay log away and begin"
-    " again from a checkpoint"
+    "files were lost or cut behind our back: move the relay log away, it is fetched again from the"
+    " server"
 )
 
 

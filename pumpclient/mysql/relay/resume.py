@@ -1,10 +1,16 @@
-"""Resume point: where a relay log continues; the same file, a new sub-directory, or the beginning.
+"""Resume point: where a relay log continues; the same file, a new sub-directory, or nowhere.
 
     what is found                                      what follows
     no sub-directory, or one without a file            start as the options say, or after its GTIDs
     the same server, and its file is ours              the end of the last complete transaction
-    the same server, its file is another of that name  RESET MASTER: new sub-directory, first file
-    another server                                     new sub-directory, the file after our GTIDs
+    another server that has all of our GTIDs           new sub-directory, the file after them
+    anything else: another history                     refused, until an operator accepts it
+
+A server that was reset or put back from a backup gives the names of files, positions and GTIDs out
+again for other transactions, so none of these proves that it has what was relayed. The first event
+of a file has the moment at which it was begun (`description_digest`): it tells whether the same
+server's file is ours. Of another server GTIDs do: they bear the name of the server that made them.
+A history that an operator accepts is read from its beginning, with no GTIDs known.
 
 A new sub-directory begins at the beginning of a file, so that its files are whole: transactions
 that an earlier sub-directory has may come again in it, and their reader knows them by their GTIDs.
@@ -14,18 +20,31 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from pathlib import Path
 
 from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator, Retryable
+from pumpclient.mysql.events.files import description_digest
 from pumpclient.mysql.events.frame import HEADER, HEADER_SIZE
-from pumpclient.mysql.gtid import Flavor, GtidSet, parse_gtid_set
+from pumpclient.mysql.gtid import Flavor, GtidSet, MariadbGtidSet, parse_gtid_set
 from pumpclient.mysql.protocol.address import Connection, ServerAddress
-from pumpclient.mysql.protocol.refusals import PositionLost, Purged
-from pumpclient.mysql.protocol.server import ServerIdentity, binlog_files, master_status
-from pumpclient.mysql.protocol.stream import StreamOptions, description_of, file_after, file_at
+from pumpclient.mysql.protocol.refusals import RELOAD_ALL, Purged
+from pumpclient.mysql.protocol.server import (
+    ServerIdentity,
+    binlog_files,
+    binlog_gtids,
+    master_status,
+)
+from pumpclient.mysql.protocol.stream import (
+    History,
+    StreamOptions,
+    description_of,
+    file_after,
+    file_at,
+    history_of,
+)
 from pumpclient.mysql.relay.layout import FIRST_POSITION, FileName, Meta, RelayFolder, SubDir
 from pumpclient.mysql.relay.recover import Recovered, cut, recover
-from pumpclient.mysql.relay.writer import same_description
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +59,8 @@ class Start:
     file: str = ""
     gtids: str | None = None
     time_s: int | None = None
+    accepts: str = ""
+    """The name of another `History` that an operator accepts."""
 
 
 class ResumeFinder:
@@ -75,11 +96,13 @@ class ResumeFinder:
         if current.uuid != identity.uuid:
             return self._switch(current, found, identity, start)
         if found.file is None:
-            if meta.gtids:
+            if self._is_accepted(start):
+                start = Start(file=history_of(self._address, self._options).file)
+            elif meta.gtids:
                 start = Start(gtids=str(meta.gtids))
             return self._begin(self._first_file(identity, start), meta.gtids)
         if self._is_reset(current, found, identity):
-            return self._reset(identity)
+            return self._reset(found, identity, start)
         return found
 
     def _begin(self, file: str, gtids: GtidSet) -> Recovered:
@@ -99,11 +122,7 @@ class ResumeFinder:
             return master_status(connection, identity.flavor).file
 
     def _check_same(self, answered: ServerIdentity, identity: ServerIdentity) -> None:
-        if answered != identity:
-            raise Retryable(
-                f"{self._address} leads to {answered.uuid}, just now {identity.uuid}",
-                code=Code.SERVER_OTHER,
-            )
+        check_same(self._address, answered, identity)
 
     def _switch(
         self, current: SubDir, found: Recovered, identity: ServerIdentity, start: Start
@@ -111,17 +130,11 @@ class ResumeFinder:
         gtids = found.gtids
         if found.file is None and not gtids:
             file = self._first_file(identity, start)  # Nothing was relayed of the server before.
-        elif not gtids:
-            raise NeedsOperator(
-                f"{self._address} is {identity.uuid}, the relay log is of {current.uuid}, and there"
-                " are no GTIDs to find its place by",
-                hint="turn GTIDs on at all servers, or begin again with an initial load",
-                code=Code.SERVER_OTHER,
-            )
+        elif self._is_accepted(start):
+            return self._accepted(identity)
         else:
-            _check_flavor(gtids, identity)
-            answered, file = file_after(self._address, self._options, gtids)
-            self._check_same(answered, identity)
+            relayed = f"{found.file or 'nothing'} of {current.uuid}"
+            file = continued_in(self._address, self._options, identity, relayed, gtids)
         if found.file is not None:
             # The next sub-directory takes its GTIDs from here.
             self._folder.save(Meta(str(found.file), found.position, gtids))
@@ -132,39 +145,140 @@ class ResumeFinder:
     def _is_reset(self, current: SubDir, found: Recovered, identity: ServerIdentity) -> bool:
         """Return whether the server's file of our file's name is another one."""
         assert found.file is not None
-        path = self._folder.path(current) / str(found.file)
-        with path.open("rb") as file:
-            head = file.read(FIRST_POSITION + HEADER_SIZE)
-            if len(head) < FIRST_POSITION + HEADER_SIZE:
-                return False  # Only its name is known: the writer will see.
-            size = HEADER.unpack_from(head, FIRST_POSITION)[3]
-            file.seek(FIRST_POSITION)
-            stored = file.read(size)
-        try:
-            answered, sent = description_of(self._address, self._options, str(found.file))
-        except Purged:
-            with self._address.session() as connection:
-                names = _names(connection)
-            if any(name.base == found.file.base and name >= found.file for name in names):
-                raise
-            return True
-        self._check_same(answered, identity)
-        return not same_description(stored, sent)
+        stored = relayed_description(self._folder.path(current) / str(found.file))
+        if not stored:
+            return False  # Only its name is known: the writer will see.
+        return not has_file(
+            self._address, self._options, identity, found.file, description_digest(stored)
+        )
 
-    def _reset(self, identity: ServerIdentity) -> Recovered:
-        with self._address.session() as connection:
-            names = _names(connection)
-        if not names:
-            raise PositionLost(
-                f"{self._address} has no binlog",
-                hint="start it with log_bin",
-                code=Code.SERVER_SETTING,
-            )
+    def _reset(self, found: Recovered, identity: ServerIdentity, start: Start) -> Recovered:
+        if self._is_accepted(start):
+            return self._accepted(identity)
+        history = history_of(self._address, self._options)
+        raise other_history(
+            self._address,
+            f"the relay log ends in {found.file}:{found.position} of {identity.uuid}, with GTIDs"
+            f" {found.gtids or 'none'}",
+            history,
+        )
+
+    def _is_accepted(self, start: Start) -> bool:
+        if not start.accepts:
+            return False
+        return history_of(self._address, self._options).name == start.accepts
+
+    def _accepted(self, identity: ServerIdentity) -> Recovered:
+        """Begin with the oldest file of a history that an operator accepts."""
+        history = history_of(self._address, self._options)
+        self._check_same(history.server, identity)
         empty = parse_gtid_set("", identity.flavor)
         self._folder.add(identity.uuid)
         self._folder.save(Meta("", FIRST_POSITION, empty))
-        logger.warning("%s was reset: on in its %s", identity.uuid, names[0])
-        return self._begin(str(names[0]), empty)
+        logger.warning("an operator accepts the history that begins with %s", history)
+        return self._begin(history.file, empty)
+
+
+def relayed_description(path: Path) -> bytes:
+    """Return the event that describes a relay file, nothing where it is not there yet."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(FIRST_POSITION + HEADER_SIZE)
+            if len(head) < FIRST_POSITION + HEADER_SIZE:
+                return b""
+            size = HEADER.unpack_from(head, FIRST_POSITION)[3]
+            file.seek(FIRST_POSITION)
+            return file.read(size)
+    except FileNotFoundError:
+        return b""
+
+
+def has_file(
+    address: ServerAddress,
+    options: StreamOptions,
+    identity: ServerIdentity,
+    file: FileName,
+    digest: int,
+) -> bool:
+    """Return whether a server has the very file that was described so, not one of its name.
+
+    Raises `Purged` where it has deleted it and goes on behind it.
+    """
+    try:
+        answered, sent = description_of(address, options, str(file))
+    except Purged:
+        with address.session() as connection:
+            names = _names(connection)
+        if any(name.base == file.base and name >= file for name in names):
+            raise
+        return False
+    check_same(address, answered, identity)
+    return description_digest(sent) == digest
+
+
+def continued_in(
+    address: ServerAddress,
+    options: StreamOptions,
+    identity: ServerIdentity,
+    seen: str,
+    gtids: GtidSet,
+) -> str:
+    """Return the file of another server that continues after `gtids`.
+
+    Raises `NeedsOperator` unless it has them all: `seen` says what was read, for people.
+    """
+    if not gtids:
+        problem = f"{seen} was read, and there are no GTIDs to find its place by"
+        raise other_history(address, problem, history_of(address, options))
+    _check_flavor(gtids, identity)
+    with address.session() as connection:
+        lacking = lacks(binlog_gtids(connection, identity.flavor), gtids)
+    if lacking and identity.flavor is Flavor.MYSQL:
+        # MySQL itself asks for those only that bear its own uuid.
+        problem = f"{seen} was read, and the server lacks {lacking}"
+        raise other_history(address, problem, history_of(address, options))
+    try:
+        answered, file = file_after(address, options, gtids)
+    except NeedsOperator as error:
+        if error.code is not Code.SERVER_RESET:
+            raise
+        problem = f"{seen} was read, with GTIDs {gtids}: {error.problem}"
+        raise other_history(address, problem, history_of(address, options)) from error
+    check_same(address, answered, identity)
+    return file
+
+
+def lacks(has: GtidSet, gtids: GtidSet) -> GtidSet:
+    """Return what of `gtids` a server with `has` does not have."""
+    if isinstance(has, MariadbGtidSet):
+        assert isinstance(gtids, MariadbGtidSet), "one flavour has one kind of GTID"
+        # A position alone proves nothing: another server may have come to a larger number.
+        own = {(each.domain, each.server): each.sequence for each in has}
+        return MariadbGtidSet(
+            each
+            for each in gtids.position()
+            if own.get((each.domain, each.server), 0) < each.sequence
+        )
+    assert not isinstance(gtids, MariadbGtidSet), "one flavour has one kind of GTID"
+    return gtids.subtract(has)
+
+
+def other_history(address: ServerAddress, problem: str, history: History) -> NeedsOperator:
+    """Return the refusal of a server whose history does not continue ours, naming both."""
+    return NeedsOperator(
+        f"{address} has another history, which begins with {history}: {problem}",
+        hint=f"{RELOAD_ALL}; or follow that history from its beginning (mysql-source continue"
+        " --accept-gap): what lies between is missing downstream until its tables are reloaded",
+        code=Code.SERVER_RESET,
+    )
+
+
+def check_same(address: ServerAddress, answered: ServerIdentity, identity: ServerIdentity) -> None:
+    """Raise `Retryable` where another server answers now."""
+    if answered != identity:
+        raise Retryable(
+            f"{address} leads to {answered.uuid}, just now {identity.uuid}", code=Code.SERVER_OTHER
+        )
 
 
 def _names(connection: Connection) -> list[FileName]:
@@ -178,6 +292,6 @@ def _check_flavor(gtids: GtidSet, identity: ServerIdentity) -> None:
         other = Flavor.MYSQL if identity.flavor is Flavor.MARIADB else Flavor.MARIADB
         raise NeedsOperator(
             f"the relay log is of a {other.value}, the server runs {identity.version}",
-            hint="a relay log cannot go over from MySQL to MariaDB or back: begin a new one",
+            hint=f"a source cannot go over from MySQL to MariaDB or back: {RELOAD_ALL}",
             code=Code.SERVER_OTHER,
         ) from error

@@ -22,7 +22,12 @@ from pathlib import Path
 from penstock.codes import Code
 from penstock.errors import Corrupt, Malformed
 from penstock.log.files import sync_folder
-from pumpclient.mysql.events.files import FormatDescription, is_fake, rotate_of
+from pumpclient.mysql.events.files import (
+    FormatDescription,
+    description_digest,
+    is_fake,
+    rotate_of,
+)
 from pumpclient.mysql.events.frame import (
     CHECKSUM_SIZE,
     FILE_MAGIC,
@@ -41,7 +46,6 @@ from pumpclient.mysql.relay.layout import FIRST_POSITION, FileName
 BUFFER_BYTES_MAX = 1 << 20
 _POSITION_MASK = 0xFFFF_FFFF
 _BACKWARDS = 1 << 31
-_FLAGS_AT = 17
 
 
 class RelayWriter:
@@ -74,7 +78,7 @@ class RelayWriter:
         elif self.file is not None and name < self.file:
             raise PositionLost(
                 f"the server went back from {self.file} to {name}",
-                hint="it was restored or reset: compare its GTIDs with relay.meta",
+                hint="it was reset or put back; see mysql-source continue and reload --all",
                 code=Code.SERVER_POSITION_LOST,
             )
         else:
@@ -103,10 +107,10 @@ class RelayWriter:
     def _check_description(self, event: bytes) -> None:
         self.flush()
         stored = os.pread(self._descriptor, len(event), FIRST_POSITION)
-        if not same_description(stored, event):
+        if description_digest(stored) != description_digest(event):
             raise PositionLost(
                 f"the server's {self.file} began at another time than the one in {self._folder}",
-                hint="the server was reset or restored: a new sub-directory must begin",
+                hint="the server was reset or put back; see mysql-source continue and reload --all",
                 code=Code.SERVER_POSITION_LOST,
             )
 
@@ -203,18 +207,6 @@ class RelayWriter:
         self._buffer.clear()
         self._buffered_bytes = self.unsynced_bytes = 0
         self.file = None
-
-
-def same_description(stored: bytes, sent: bytes) -> bool:
-    """Return whether two FORMAT_DESCRIPTIONs begin one file, which may have been closed between."""
-    if len(stored) != len(sent):
-        return False
-    return _without_flags(stored) == _without_flags(sent)
-
-
-def _without_flags(event: bytes) -> bytes:
-    kept = event[_FLAGS_AT] & ~EventFlag.BINLOG_IN_USE
-    return event[:_FLAGS_AT] + bytes([kept]) + event[_FLAGS_AT + 1 :]
 
 
 _NAME = b"!dummyvar"

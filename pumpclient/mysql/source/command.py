@@ -6,6 +6,8 @@ mysql-source status | pause | resume           of the one at --status-addr
 mysql-source skip | replace SQL | inject SQL   decide about a place, by default the failed one
 mysql-source skip-table DB.TABLE               leave a table out from here on, counted
 mysql-source reload DB.TABLE                   load a table again, while all others go on
+mysql-source reload --all                      load all tables again at the next start
+mysql-source continue --accept-gap             follow a server that was reset or put back
 mysql-source revoke PLACE | DB.TABLE           take such an override back
 mysql-source purge inactive | filename | time  relay log files
 
@@ -40,6 +42,7 @@ from penstock.security.tls import Security
 from penstock.settings.load import read_settings
 from penstock.settings.setting import check_address
 from pumpclient.mysql.protocol.server import check_server
+from pumpclient.mysql.protocol.stream import history_of
 from pumpclient.mysql.source.config import SourceConfig
 from pumpclient.mysql.source.ddl.cascades import Cascades
 from pumpclient.mysql.source.pages import Pages
@@ -48,6 +51,7 @@ from pumpclient.mysql.source.state.checkpoint import SourceStore
 from pumpclient.mysql.source.state.overrides import (
     VERBS,
     Edit,
+    history_accepted,
     override_at,
     revoked,
     table_name,
@@ -55,6 +59,7 @@ from pumpclient.mysql.source.state.overrides import (
     tables_reloaded,
 )
 from pumpclient.mysql.source.sync.reload import reload_group
+from pumpclient.mysql.source.sync.reload_all import reload_all
 
 PROG, ENV_PREFIX = "mysql-source", "MYSQL_SOURCE"
 _TIMEOUT_S = 60
@@ -65,7 +70,9 @@ _DECIDES = {
     "inject": "run other statements before the one at a place",
 }
 _STATUS = "status"
-_COMMANDS = (_STATUS, "pause", "resume", *VERBS, "skip-table", "reload", "revoke", "purge")
+_COMMANDS = (
+    _STATUS, "pause", "resume", *VERBS, "skip-table", "reload", "continue", "revoke", "purge",
+)  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -177,6 +184,10 @@ def ask(argv: Sequence[str]) -> str:
             " console show the whole command",
             code=Code.COMMAND_ARGUMENT,
         )
+    _check_asked(asked, settings)
+    if asked.command == "reload" and asked.all:
+        assert settings is not None, "it was checked"
+        return reload_all(settings, accepts_gap=asked.accept_gap)
     try:
         if settings is not None:
             _check_identity(at, settings.source_id)
@@ -202,6 +213,21 @@ def _check_identity(status_addr: str, source_id: str) -> None:
 
 def _usual_address() -> str:
     return os.environ.get(f"{ENV_PREFIX}_STATUS_ADDR", "")
+
+
+def _check_asked(asked: argparse.Namespace, settings: SourceConfig | None) -> None:
+    """Raise `NeedsOperator` for a command that lacks something."""
+    if asked.command == "reload" and bool(asked.tables) == asked.all:
+        problem, hint = "reload needs tables or --all", "name them, or give --all"
+    elif asked.command == "reload" and asked.all and settings is None:
+        problem, hint = "reload --all is for a source that is stopped", "give --config"
+    elif asked.command == "continue" and not asked.accept_gap:
+        problem = "what the source had not read of the history before stays missing downstream"
+        hint = "give --accept-gap, or load all tables again: mysql-source reload --all"
+        raise NeedsOperator(problem, hint=hint, code=Code.GAP_NOT_ACCEPTED)
+    else:
+        return
+    raise NeedsOperator(problem, hint=hint, code=Code.COMMAND_ARGUMENT)
 
 
 def _answer(status_addr: str, method: str, path: str) -> str:
@@ -249,6 +275,8 @@ def _requests(asked: argparse.Namespace) -> list[tuple[str, str]]:
         case "reload":
             gap = "accept" if asked.accept_gap else "-"
             return [("POST", f"/reload/{_part(table)}/{gap}") for table in asked.tables]
+        case "continue":
+            return [("POST", "/continue")]
         case "revoke":
             gap = "accept" if asked.accept_gap else "-"
             return [("POST", f"/revoke/{_part(asked.what)}/{gap}")]
@@ -270,6 +298,9 @@ def _edits(asked: argparse.Namespace, settings: SourceConfig) -> list[Edit]:
             return [tables_reloaded(group) for group in groups]
         case "revoke":
             return [revoked(asked.what, accepts_gap=asked.accept_gap)]
+        case "continue":
+            history = history_of(settings.source.address(), settings.source.stream())
+            return [history_accepted(history.name, str(history))]
         case verb if verb in VERBS:
             if not asked.at:
                 raise NeedsOperator(
@@ -334,18 +365,7 @@ def command_parser() -> argparse.ArgumentParser:
         )
         if name != "skip":
             command.add_argument("sql", help="statements, with their schemas")
-    for name, about in (
-        ("skip-table", "leave tables out from here on, counted"),
-        ("reload", "load tables again from the server, while all others go on"),
-    ):
-        command = commands.add_parser(name, parents=[shared], help=about, description=about)
-        command.add_argument("tables", nargs="+", metavar="DB.TABLE")
-        if name == "reload":
-            command.add_argument(
-                "--accept-gap",
-                action="store_true",
-                help="although rows that other sources have in the table are dropped with it",
-            )
+    _about_tables(commands, shared)
     about = "take an override back, of a place or a table, while nothing was left out by it"
     command = commands.add_parser("revoke", parents=[shared], help=about, description=about)
     command.add_argument("what", metavar="FILE:POSITION|DB.TABLE")
@@ -359,3 +379,33 @@ def command_parser() -> argparse.ArgumentParser:
     purge.add_argument("strategy", choices=("inactive", "filename", "time"))
     purge.add_argument("what", nargs="?", default="", help="file, or age in seconds")
     return parser
+
+
+def _about_tables(commands: Any, shared: argparse.ArgumentParser) -> None:
+    """Add the commands about tables, and about all of them."""
+    for name, about in (
+        ("skip-table", "leave tables out from here on, counted"),
+        ("reload", "load tables again from the server, while all others go on"),
+    ):
+        command = commands.add_parser(name, parents=[shared], help=about, description=about)
+        is_reload = name == "reload"
+        command.add_argument("tables", nargs="*" if is_reload else "+", metavar="DB.TABLE")
+        if is_reload:
+            command.add_argument(
+                "--all",
+                action="store_true",
+                help="all tables, at the next start of a stopped source, from the server's present"
+                " state: downstream they are dropped, created and filled",
+            )
+            command.add_argument(
+                "--accept-gap",
+                action="store_true",
+                help="although rows that other sources have in the table are dropped with it",
+            )
+    about = "follow the binlogs that a server has after it was reset, put back or replaced"
+    command = commands.add_parser("continue", parents=[shared], help=about, description=about)
+    command.add_argument(
+        "--accept-gap",
+        action="store_true",
+        help="although what was not read before is missing downstream",
+    )

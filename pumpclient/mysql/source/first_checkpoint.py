@@ -18,17 +18,32 @@ import pymysql
 
 from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator
-from pumpclient.mysql.gtid import GtidSet, MariadbGtidSet, parse_gtid_set
+from pumpclient.mysql.events.files import description_digest
+from pumpclient.mysql.gtid import GtidSet, parse_gtid_set
 from pumpclient.mysql.protocol.address import Connection, ServerAddress
 from pumpclient.mysql.protocol.server import (
     ServerIdentity,
+    binlog_files,
     binlog_gtids,
     identify,
     master_status,
 )
-from pumpclient.mysql.protocol.stream import StreamOptions, file_after, file_at
-from pumpclient.mysql.relay.layout import FIRST_POSITION, FileName, Location
+from pumpclient.mysql.protocol.stream import (
+    StreamOptions,
+    description_of,
+    file_after,
+    file_at,
+    history_of,
+)
+from pumpclient.mysql.relay.layout import (
+    FIRST_POSITION,
+    INDEX_NAME,
+    FileName,
+    Location,
+    read_index,
+)
 from pumpclient.mysql.relay.reader import file_in
+from pumpclient.mysql.relay.resume import continued_in, has_file, lacks, other_history
 from pumpclient.mysql.source.ddl.table_mapping import Tables
 from pumpclient.mysql.source.state.checkpoint import Checkpoint
 
@@ -41,12 +56,25 @@ _HINT = "write current, file:position, a GTID set, or a moment such as 2026-11-2
 
 
 def first_checkpoint(
-    start: str, root: Path, address: ServerAddress, options: StreamOptions, tables: Tables
+    start: str,
+    root: Path,
+    address: ServerAddress,
+    options: StreamOptions,
+    tables: Tables,
+    epoch: int,
 ) -> Checkpoint:
     """Return where `start` leads on the server; for `current` its tables are defined, too.
 
     Raises `NeedsOperator` for a place that is none, or that the relay log below `root` is behind.
     """
+    found = _place_of(start, root, address, options, tables)
+    _, description = description_of(address, options, str(found.place.file))
+    return replace(found, epoch=epoch, reloads=epoch, described=description_digest(description))
+
+
+def _place_of(
+    start: str, root: Path, address: ServerAddress, options: StreamOptions, tables: Tables
+) -> Checkpoint:
     with address.session() as connection:
         identity = identify(connection)
         if start == CURRENT:
@@ -124,7 +152,7 @@ def _at(
     suffix = there.suffix if there else _next_suffix(root)
     done = Location(suffix, name, position)
     return Checkpoint(
-        epoch=1,
+        epoch=0,
         server=identity.uuid,
         done=str(done),
         gtids=gtids,
@@ -148,38 +176,40 @@ def without_relay(
 ) -> Checkpoint:
     """Return where to continue when the relay log is gone; the same place while it is there.
 
-    With the same server its files have the same places; with another one GTIDs lead to them, and
-    another epoch begins. Raises `NeedsOperator` when they cannot, and when the same server had a
-    RESET MASTER meanwhile: what it wrote before that, and no one read, is gone.
+    With the same server its files have the same places; with another one that has all GTIDs, these
+    lead to them, and another epoch begins. Raises `NeedsOperator` where the server's history does
+    not contain all that was read, unless that history was accepted: what it wrote before, and no
+    one read, is gone. So it does for a relay log that is older than the checkpoint.
     """
     if root.exists() and any(root.iterdir()):
+        _check_not_older(checkpoint, root)
         return checkpoint
     with address.session() as connection:
         identity = identify(connection)
-        has = binlog_gtids(connection, identity.flavor)
+    gtids = parse_gtid_set(checkpoint.gtids, identity.flavor)
+    if checkpoint.accepts:
+        history = history_of(address, options)
+        if history.name == checkpoint.accepts:
+            return _elsewhere(checkpoint, history.file, identity, is_known=False)
     if identity.uuid == checkpoint.server:
-        if not _contains(has, parse_gtid_set(checkpoint.gtids, identity.flavor)):
-            raise NeedsOperator(
-                f"{address} was reset: it has {has}, the checkpoint {checkpoint.gtids}, and the"
-                " relay log is gone",
-                hint="begin again with an initial load",
-                code=Code.SERVER_RESET,
-            )
+        if why := _not_continued(checkpoint, address, options, identity, gtids):
+            problem = f"the source is at {checkpoint.done} of {checkpoint.server}, and {why}"
+            raise other_history(address, problem, history_of(address, options))
         restart = Location.parse(checkpoint.restart) if checkpoint.restart else None
         return replace(
             checkpoint,
             done=str(checkpoint.place._replace(suffix=1)),
             restart=str(restart._replace(suffix=1)) if restart else "",
         )
-    if not checkpoint.gtids:
-        raise NeedsOperator(
-            f"{address} is {identity.uuid}, the checkpoint is of {checkpoint.server}, and there are"
-            " no GTIDs to find its place by",
-            hint="turn GTIDs on at all servers, or begin again with an initial load",
-            code=Code.SERVER_OTHER,
-        )
-    gtids = parse_gtid_set(checkpoint.gtids, identity.flavor)
-    _, file = file_after(address, options, gtids)
+    seen = f"{checkpoint.done} of {checkpoint.server}"
+    file = continued_in(address, options, identity, seen, gtids)
+    return _elsewhere(checkpoint, file, identity, is_known=True)
+
+
+def _elsewhere(
+    checkpoint: Checkpoint, file: str, identity: ServerIdentity, *, is_known: bool
+) -> Checkpoint:
+    """Return the checkpoint at the beginning of a file of another history, in the next epoch."""
     return replace(
         checkpoint,
         epoch=checkpoint.epoch + 1,
@@ -187,11 +217,46 @@ def without_relay(
         done=str(Location(1, FileName.parse(file), FIRST_POSITION)),
         restart="",
         since_s=0,
-        skips_known=True,
+        gtids=checkpoint.gtids if is_known else "",
+        skips_known=is_known,
+        described=0,
+        accepts="",
     )
 
 
-def _contains(has: GtidSet, gtids: GtidSet) -> bool:
-    if isinstance(has, MariadbGtidSet):
-        return isinstance(gtids, MariadbGtidSet) and has.contains(gtids)
-    return not isinstance(gtids, MariadbGtidSet) and has.contains(gtids)
+def _not_continued(
+    checkpoint: Checkpoint,
+    address: ServerAddress,
+    options: StreamOptions,
+    identity: ServerIdentity,
+    gtids: GtidSet,
+) -> str:
+    """Return why the server that a checkpoint is of does not continue from it; empty if it does."""
+    place = checkpoint.place
+    with address.session() as connection:
+        lacking = lacks(binlog_gtids(connection, identity.flavor), gtids)
+        sizes = {file.name: file.size_bytes for file in binlog_files(connection)}
+    if lacking:
+        return f"the server lacks {lacking}"
+    digest = checkpoint.described
+    if digest and not has_file(address, options, identity, place.file, digest):
+        return f"the server's {place.file} is another file of that name"
+    size = sizes.get(str(place.file))
+    if size is not None and size < place.position:
+        return f"the server's {place.file} has {size} bytes only"
+    return ""
+
+
+def _check_not_older(checkpoint: Checkpoint, root: Path) -> None:
+    """Raise `NeedsOperator` where a checkpoint is in a history that a relay log has not."""
+    index = root / INDEX_NAME
+    listed = read_index(index.read_text()) if index.exists() else []
+    place = checkpoint.place
+    server = next((each.uuid for each in listed if each.suffix == place.suffix), "")
+    if listed and server != checkpoint.server and place.suffix >= listed[0].suffix:
+        raise NeedsOperator(
+            f"the checkpoint is at {checkpoint.done} of {checkpoint.server}, and the relay log in"
+            f" {root} has {server or 'nothing'} there: it is older, or of another source",
+            hint="move it away: the log is fetched again from the server",
+            code=Code.RELAY_GONE,
+        )

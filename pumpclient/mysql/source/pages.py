@@ -98,6 +98,7 @@ class Pages:
             self.reload,
             "schema.table is loaded again, the others go on; - or accept",
         )
+        add("POST", "/continue", self.follow_history, "another history of the server is followed")
         add("POST", "/skip-table/{table}", self.skip_table, "schema.table is left out from here on")
         add(
             "POST",
@@ -152,6 +153,10 @@ class Pages:
         gap = names["gap"] == "accept"
         name = table_name(names["table"])
         return Answer(await asyncio.to_thread(self._service.reload_table, name, accepts_gap=gap))
+
+    async def follow_history(self, names: Mapping[str, str]) -> Answer:
+        """Follow another history of the server from its beginning."""
+        return Answer(await asyncio.to_thread(self._service.follow_history))
 
     async def revoke(self, names: Mapping[str, str]) -> Answer:
         """Take an override back."""

@@ -59,8 +59,11 @@ class RelayLog:
         """The writer: the newest one, None before the first."""
         return self._receiver
 
-    def begin(self, place: Location) -> RelayReceiver:
-        """Return a writer that runs; where there is no relay log yet, it begins with that file."""
+    def begin(self, place: Location, accepts: str) -> RelayReceiver:
+        """Return a writer that runs; where there is no relay log yet, it begins with that file.
+
+        `accepts` names a history of the server that an operator accepts.
+        """
         if self._receiver is not None and self.failure is None:
             return self._receiver
         if self._thread is None:
@@ -70,7 +73,7 @@ class RelayLog:
         self.failure = None
         options = RelayOptions(
             stream=self._stream,
-            start=Start(file=str(place.file)),
+            start=Start(file=str(place.file), accepts=accepts),
             sync_interval_s=self._config.sync_interval_s,
         )
         self._receiver = RelayReceiver(self.dir, self._address, options)

@@ -27,6 +27,7 @@ from penstock.security.tls import Security
 from pumpclient.client import PumpClient
 from pumpclient.mysql.journal import Journal, settle
 from pumpclient.mysql.protocol.server import checked_flavor
+from pumpclient.mysql.protocol.stream import history_of
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.relay.purger import Purger
 from pumpclient.mysql.relay.reader import RelayReader
@@ -50,11 +51,17 @@ from pumpclient.mysql.source.state.counters import SourceCounters
 from pumpclient.mysql.source.state.overrides import (
     Edit,
     choices,
+    history_accepted,
     override_at,
     table_skipped,
     tables_reloaded,
 )
-from pumpclient.mysql.source.sync.loading import floors_of, load_tables
+from pumpclient.mysql.source.sync.loading import (
+    begin_epoch,
+    floors_of,
+    is_load_asked,
+    load_tables,
+)
 from pumpclient.mysql.source.sync.reload import (
     Pace,
     Reloads,
@@ -154,6 +161,11 @@ class SourceService:
         """
         group = reload_group(self._config, self._rules, name, accepts_gap=accepts_gap)
         return self.change(tables_reloaded(group))
+
+    def follow_history(self) -> str:
+        """Follow the history that the server has now from its beginning; return what was noted."""
+        history = history_of(self._address, self._stream)
+        return self.change(history_accepted(history.name, str(history)))
 
     def asked(self, edit: Edit) -> Future[str]:
         """Have the checkpoint changed between two runs of the syncer; comes to what the edit says.
@@ -337,10 +349,12 @@ class SourceService:
         found = store.load()
         if found is None:
             start, gtids = self._config.start, ""
-            if self._config.mode != "incremental":
+            loads = self._config.mode != "incremental" or is_load_asked(self._config)
+            epoch = begin_epoch(self._config, client, store)
+            if loads:
                 self.counters.state = "loading"
-                start, gtids = self._loaded(store, client)
-            found = first_checkpoint(start, root, self._address, self._stream, tables)
+                start, gtids = self._loaded(store, client, epoch)
+            found = first_checkpoint(start, root, self._address, self._stream, tables, epoch)
             found = replace(found, gtids=gtids or found.gtids)
             if self._config.mode != "full":  # What came before this place is not in the stream.
                 cascades.look_at_server(self._address)
@@ -354,11 +368,11 @@ class SourceService:
         log.info("source %s continues after %s", self._config.source_id, found.done)
         return found
 
-    def _loaded(self, store: SourceStore, client: PumpClient) -> tuple[str, str]:
+    def _loaded(self, store: SourceStore, client: PumpClient, epoch: int) -> tuple[str, str]:
         while True:
             try:
                 return load_tables(
-                    self._config, client, self._address, self._rules, self._stopped, store.is_ours
+                    self._config, client, self._rules, self._stopped, store.is_ours, epoch
                 )
             except Retryable as error:
                 if self._stopped.is_set() or not store.is_lost():
@@ -404,7 +418,7 @@ class SourceService:
     def _live(self, context: SyncContext, checkpoint: Checkpoint) -> None:
         settle(context.client.session, context.journal)
         place = _begin(checkpoint)
-        relay = self._relay_log.begin(place)
+        relay = self._relay_log.begin(place, checkpoint.accepts)
         if self.reloads is not None:
             self.reloads.see(checkpoint, relay.growth)
         reader = RelayReader(self._config.relay.dir, place, relay.growth)

@@ -100,7 +100,7 @@ class Statements:
             target=rules.target,
             online=online,
             is_merged=lambda *name: merges and rules.router.is_routed(*name),
-            side_effects=tables.side_effects,
+            side_effects=lambda changed: tables.side_effects(changed),
         )
 
     def translate(

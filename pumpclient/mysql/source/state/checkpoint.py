@@ -3,10 +3,13 @@
     /penstock/v1/sources/<id>         JSON, the fields of `Checkpoint`
     /penstock/v1/sources/<id>/owner   who runs it, on that process' lease
     /penstock/v1/sources/<id>/pages   the URL of that process' status pages, on the same lease
+    /penstock/v1/sources/<id>/epoch   JSON, the last epoch, see `Begun`; stays when the first goes
 
-Only the owner writes the first, in an etcd transaction that demands the second. `done` is a place
-in the relay log: all up to it is committed. The relay log's sub-directories count histories, and so
-does `epoch`: both grow by one together, whatever the first one was called.
+Only the owner writes the first and the last, in an etcd transaction that demands the second. `done`
+is a place in the relay log: all up to it is committed. The relay log's sub-directories count
+histories, and so does `epoch`: both grow by one together. The first epoch of a source that begins
+without a checkpoint is the time in milliseconds (`fresh_epoch`): above all that any Drainer has
+seen of this id, also where etcd was put back and knows less than the Drainers.
 
 A process that slept, or whose etcd did, loses its lease although no other process wanted it. It
 takes the source again when the owner's key is free and the checkpoint is the one that it stored
@@ -22,22 +25,27 @@ import socket
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from dataclasses import fields as fields_of
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from penstock.cluster.etcd import EtcdClient, etcd_errors, read, read_prefix
 from penstock.cluster.lease import Lease
 from penstock.cluster.node_registry import SOURCES
 from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator, Retryable
+from penstock.ts import physical_ms
 from penstock.wire.binlog import Origin
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.source.state.left_out import LeftOutTable
 
+if TYPE_CHECKING:
+    from pumpclient.client import PumpClient
+
 log = logging.getLogger(__name__)
 
 _WAIT_S = 0.5
-_HINT = "restore the key, or delete it and start the source from a place that is known"
+_HINT = "restore the key, or delete it and load the tables again (mysql-source reload --all)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +70,10 @@ class Checkpoint:
     """Tables that are left out, and how much was left out of any, as of `done`."""
     reloads: int = 0
     """The number of the last reload that was asked for."""
+    described: int = 0
+    """Digest of the FORMAT_DESCRIPTION of the binlog file of `done`, 0 where that is not known."""
+    accepts: str = ""
+    """The history of the server that an operator decided to follow from its beginning."""
 
     @property
     def place(self) -> Location:
@@ -89,13 +101,31 @@ class Checkpoint:
         try:
             fields = json.loads(text)
             left_out = tuple(LeftOutTable(**each) for each in fields.pop("left_out", ()))
-            found = cls(**fields, left_out=left_out)
+            known = {name: value for name, value in fields.items() if name in _FIELDS}
+            found = cls(**known, left_out=left_out)
             _ = found.place
         except (ValueError, TypeError, AttributeError) as error:
             raise Malformed(
                 f"{key} in etcd cannot be read: {error}", hint=_HINT, code=Code.ETCD_VALUE
             ) from error
         return found
+
+
+_FIELDS = {each.name for each in fields_of(Checkpoint)}
+
+
+class Begun(NamedTuple):
+    """The last epoch of a source, and whether there was a checkpoint in it."""
+
+    epoch: int = 0
+    is_followed: bool = False
+
+
+def fresh_epoch(client: PumpClient, source: str, known: int = 0) -> int:
+    """Return an epoch above `known` and above all that was ever committed for a source."""
+    last = client.last_ddl_origin(source)
+    known = max(known, 0 if last is None else last.epoch)
+    return max(known + 1, physical_ms(client.session.oracle.get_many(1)[0]))
 
 
 @lru_cache(maxsize=64)
@@ -141,6 +171,8 @@ class SourceStore:
         self._ttl_s = ttl_s
         self._key = SOURCES + source_id
         self._owner_key = f"{self._key}/owner"
+        self._epoch_key = f"{self._key}/epoch"
+        self._noted = Begun()
         self.pages_url = ""
         """Where this process' status pages are; to be set before `own`."""
         self._lease: Lease | None = None
@@ -213,16 +245,50 @@ class SourceStore:
     def save(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint; raise `Retryable` when the source is no longer ours."""
         text = json.dumps(asdict(checkpoint), ensure_ascii=False).encode()
-        do = self._etcd.transactions
-        with self._lock, etcd_errors():
+        begun = Begun(checkpoint.epoch, is_followed=True)
+        put = self._etcd.transactions.put
+        changes = [put(self._key, text)]
+        if begun != self._noted:
+            changes.append(put(self._epoch_key, json.dumps(begun._asdict())))
+        with self._lock:
             self._stored.add(text)
+            self._write(changes)
+            self._stored = {text}
+        self._noted = begun
+
+    def begun(self) -> Begun:
+        """Return the last epoch of the source, 0 where etcd knows of none."""
+        found = read(self._etcd, self._epoch_key)
+        if found is None:
+            return Begun()
+        try:
+            return Begun(**json.loads(found))
+        except (ValueError, TypeError) as error:
+            raise Malformed(
+                f"{self._epoch_key} in etcd cannot be read: {error}",
+                hint=_HINT,
+                code=Code.ETCD_VALUE,
+            ) from error
+
+    def begin(self, epoch: int) -> None:
+        """Note that a new epoch begins, before anything of it is committed; raise as `save`."""
+        text = json.dumps(Begun(epoch)._asdict())
+        self._write([self._etcd.transactions.put(self._epoch_key, text)])
+
+    def forget(self) -> None:
+        """Remove the checkpoint; what is known of epochs stays. Raise as `save`."""
+        with self._lock:
+            self._write([self._etcd.transactions.delete(self._key)])
+            self._stored = {None}
+
+    def _write(self, changes: list[Any]) -> None:
+        do = self._etcd.transactions
+        with etcd_errors():
             done, _ = self._etcd.transaction(
                 compare=[do.create(self._owner_key) == self._created],
-                success=[do.put(self._key, text)],
+                success=changes,
                 failure=[],
             )
-            if done:
-                self._stored = {text}
         if not done:
             raise Retryable(
                 f"{self._owner_key} is not ours: this process lost the source",

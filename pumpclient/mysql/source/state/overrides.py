@@ -3,6 +3,7 @@
     skip, replace SQL, inject SQL    about one place of the server's binlog
     skip-table DB.TABLE              about all of a table from here on
     reload DB.TABLE                  the same, until it is loaded again with all that goes there
+    continue                         about a server whose history is another one than before
     revoke FILE:POSITION | DB.TABLE  takes one of these back, while nothing was left out by it
 
 All of them are in the checkpoint, so they belong to the source and outlive its process. They are
@@ -88,6 +89,19 @@ def tables_reloaded(names: Sequence[Name]) -> Edit:
         return changed, (
             f"{label} loaded again, reload {number}: downstream the table is dropped, created and"
             " filled while all others continue; see status\n"
+        )
+
+    return edit
+
+
+def history_accepted(name: str, label: str) -> Edit:
+    """Return the edit that has a history of the server followed from its beginning."""
+
+    def edit(checkpoint: Checkpoint) -> tuple[Checkpoint, str]:
+        return replace(checkpoint, accepts=name), (
+            f"the source continues with {label}: what it had not read of the history before is"
+            " missing downstream, and what the server lost is still there; mysql-source reload, or"
+            " penstock verify --repair, makes the tables equal\n"
         )
 
     return edit

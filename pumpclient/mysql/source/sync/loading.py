@@ -17,19 +17,15 @@ from penstock.errors import NeedsOperator
 from penstock.filters import Rules
 from pumpclient.client import PumpClient
 from pumpclient.mysql.load.loader import Load, LoadOptions
-from pumpclient.mysql.load.state import Floor, Floors, StateFile
-from pumpclient.mysql.protocol.address import ServerAddress
+from pumpclient.mysql.load.state import ASKED, Floor, Floors, StateFile
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.source.config import SourceConfig
-from pumpclient.mysql.source.state.checkpoint import Checkpoint
+from pumpclient.mysql.source.state.checkpoint import Checkpoint, SourceStore, fresh_epoch
 from pumpclient.mysql.translate.statements.ddl_pieces import Translation, Translator
 from pumpclient.mysql.translate.statements.online import OnlineDdl
 
 log = logging.getLogger(__name__)
-
-EPOCH = 1
-"""A load comes before all else of a source, so it is in its first epoch."""
 
 
 def state_path(config: SourceConfig) -> Path:
@@ -40,12 +36,14 @@ def state_path(config: SourceConfig) -> Path:
 def load_tables(
     config: SourceConfig,
     client: PumpClient,
-    address: ServerAddress,
     rules: Rules,
     stopped: threading.Event,
     may_commit: Callable[[], bool],
+    epoch: int,
 ) -> tuple[str, str]:
     """Load all tables that the filters let pass; return from where to follow, and its GTIDs.
+
+    A load comes before all else of a source's beginning, so it is in the epoch of that.
 
     Raises `Retryable` when stopped before the end; another run continues.
     """
@@ -67,19 +65,45 @@ def load_tables(
         may_commit=may_commit,
     )
     load = Load(
-        address,
+        config.source.address(),
         client,
         state_path(config),
         options,
         is_stopped=stopped.is_set,
     )
-    start = load.run(config.source_id, EPOCH).start
+    asked = load.file.read()
+    if asked is not None and asked.epoch == ASKED:
+        load.file.write(replace(asked, epoch=epoch))
+    start = load.run(config.source_id, epoch).start
     assert start is not None, "a load that is complete began somewhere"
     return f"{start.file}:{start.position}", start.gtids
 
 
 def _is_shadow(online: OnlineDdl | None, table: str) -> bool:
     return online is not None and online.is_copy(table)
+
+
+def begin_epoch(config: SourceConfig, client: PumpClient, store: SourceStore) -> int:
+    """Return the epoch of a source without a checkpoint, noted in etcd.
+
+    It is the load's where a process ended within one, else one that no one has seen.
+    """
+    begun, load = store.begun(), StateFile(state_path(config)).read()
+    if load is not None and load.epoch != ASKED and not begun.is_followed:
+        last = client.last_ddl_origin(config.source_id)
+        # Before epochs were noted, the cluster's DDL alone says that the load is this cluster's.
+        is_older = not begun.epoch and last is not None and last.epoch == load.epoch
+        if load.epoch == begun.epoch or (is_older and not load.is_complete):
+            return load.epoch
+    epoch = fresh_epoch(client, config.source_id, max(begun.epoch, load.epoch if load else 0))
+    store.begin(epoch)
+    return epoch
+
+
+def is_load_asked(config: SourceConfig) -> bool:
+    """Return whether an operator asked for a load, or one that was asked for has not ended."""
+    load = StateFile(state_path(config)).read()
+    return load is not None and not load.is_complete
 
 
 def floors_of(config: SourceConfig) -> Floors:
@@ -95,8 +119,8 @@ class CatchUp:
         """Begin after `checkpoint`."""
         self._floors = floors
         self.at = checkpoint.place
-        self._is_first_epoch = checkpoint.epoch == EPOCH
-        self.is_active = self._is_first_epoch and _floor(self.at) < floors.highest
+        is_same_epoch = checkpoint.epoch == floors.epoch
+        self.is_active = is_same_epoch and _floor(self.at) < floors.highest
 
     def has(self, *tables: Name) -> bool:
         """Return whether what is being read, on these tables of the server, was loaded."""
@@ -125,7 +149,7 @@ class CatchUp:
         if self.is_active:
             raise NeedsOperator(
                 "the server was changed or reset before its binlog had passed the load",
-                hint="begin again: remove the load's file, the checkpoint and the targets",
+                hint="stop the source and load again: mysql-source reload --all",
                 code=Code.SERVER_RESET,
             )
 

@@ -6,7 +6,7 @@
                     reads the relay log from P on, t only ── up to Q ┘ t is followed from Q on
 
 Exactly once. What a reload writes has origins of a source of its own, `<source-id>/reload`, with
-the reload's number as epoch: the load's as in `pumpclient.mysql.load`, then the binlog's. So the
+an epoch that no one has seen: the load's as in `pumpclient.mysql.load`, then the binlog's. So the
 Drainer and the DDL history know what comes again after a kill. How far it is, is in two files
 beside the source's: `<source-id>.reload-<number>.load.json`, and `….json` for what follows it.
 
@@ -54,7 +54,7 @@ from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.source.config import OPTIMISTIC, SourceConfig
 from pumpclient.mysql.source.ddl.execution import Statements
 from pumpclient.mysql.source.ddl.table_mapping import Tables, server_tables
-from pumpclient.mysql.source.state.checkpoint import Checkpoint, sources
+from pumpclient.mysql.source.state.checkpoint import Checkpoint, fresh_epoch, sources
 from pumpclient.mysql.source.state.counters import SourceCounters
 from pumpclient.mysql.source.state.left_out import LeftOut, LeftOutTable
 from pumpclient.mysql.source.state.overrides import Edit
@@ -274,20 +274,24 @@ class Reload:
                 return
 
     def _reload(self) -> None:
-        begin = self._loaded()
+        epoch, begin = self._loaded()
         if self._follow.load() is None:
-            self._follow.save(Checkpoint(epoch=self.number, server=self._server, done=str(begin)))
+            self._follow.save(Checkpoint(epoch=epoch, server=self._server, done=str(begin)))
         self.status = ReloadStatus("follows")
         while self._distance_bytes() > _NEAR_BYTES and not self._stopped.is_set():
             self._read_up_to(self._source_place())
         self._join()
 
-    def _loaded(self) -> Location:
-        """Load the table unless it is loaded; return the place of its snapshot."""
+    def _loaded(self) -> tuple[int, Location]:
+        """Load the table unless it is loaded; return the load's epoch and its snapshot's place."""
         here, file = self._here, StateFile(self._load_file)
         state = file.read()
-        if state is None:  # What is there of it downstream is old: it goes.
-            state = LoadState(source=self._source, epoch=self.number, begun=self.names)
+        # In an etcd that was put back, a number comes twice; files of the first time do not count.
+        if state is None or not self.names <= state.begun:
+            self._remove_files()
+            # What is there of it downstream is old: it goes.
+            epoch = fresh_epoch(here.client, self._source)
+            state = LoadState(source=self._source, epoch=epoch, begun=self.names)
             file.write(state)
         if not state.is_complete:
             settings = here.config.load
@@ -309,8 +313,8 @@ class Reload:
                 here.address, here.client, self._load_file, options,
                 is_stopped=self._stopped.is_set,
             )  # fmt: skip
-            state = load.run(self._source, self.number)
-        return self._snapshot(state)
+            state = load.run(self._source, state.epoch)
+        return state.epoch, self._snapshot(state)
 
     def _snapshot(self, state: LoadState) -> Location:
         """Return where the snapshot was from which all tables were loaded."""

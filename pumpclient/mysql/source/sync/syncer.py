@@ -19,7 +19,7 @@ from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from pumpclient.client import PumpClient
 from pumpclient.delivery.group_commit import GroupWriter
-from pumpclient.mysql.events.files import FormatDescription
+from pumpclient.mysql.events.files import FormatDescription, description_digest
 from pumpclient.mysql.events.frame import (
     CRC_OF_WHOLE,
     HEADER_SIZE,
@@ -120,6 +120,7 @@ class Syncer:
         self._end = checkpoint.place
         self._restart: Location | None = None  # As of `_end`, once that is beyond the checkpoint.
         self._suffix = self._end.suffix
+        self._described = self._end_described = checkpoint.described
         self._checksum = Checksum.NONE
         self._known = self._known_from(checkpoint)
         self._catch_up = CatchUp(context.floors, checkpoint)
@@ -208,6 +209,7 @@ class Syncer:
             self._checksum = FormatDescription.decode(event[HEADER_SIZE:]).checksum
             if self._checksum and not checksum_holds(event):
                 raise self._reader.damaged(begin)
+            self._describe(begin, event)
             # No transaction spans files: what is open was torn by a crash of the server.
             self._drop_open()
         elif self._checksum and crc32(event) != CRC_OF_WHOLE:
@@ -219,6 +221,19 @@ class Syncer:
         self._catch_up.at = end
         for output in self._assembler.take(begin, end, event):
             self._output(output)
+
+    def _describe(self, begin: Location, event: bytes) -> None:
+        """Note which file this is; raise `NeedsOperator` for another one than the checkpoint's."""
+        self._described = description_digest(event)
+        if begin[:2] != self._end[:2]:
+            return
+        if self._end_described not in (0, self._described):
+            raise NeedsOperator(
+                f"the relay log's {begin.file} is not the file that was read up to {self._end}",
+                hint="move the relay log away: it is fetched again from the server",
+                code=Code.RELAY_GONE,
+            )
+        self._end_described = self._described
 
     def _drop_open(self) -> None:
         self._gatherer.drop_open()
@@ -369,6 +384,7 @@ class Syncer:
         if gtid:
             self._gtids.add(gtid)
         self._end, self._restart = end, self._assembler.restart
+        self._end_described = self._described
 
     def _idle(self) -> None:
         """Send what there is, then wait for more."""
@@ -398,6 +414,7 @@ class Syncer:
                 since_s=0,
                 restart="" if restart is None or restart >= end else str(restart),
                 left_out=self._left_out.tables,
+                described=self._end_described,
             )
         if self._checkpoint.done == self._committed.done:
             return self._checkpoint
@@ -433,14 +450,23 @@ class Syncer:
             self._saved = self._context.counters.stored = checkpoint
 
     def _switched(self, begin: Location) -> None:
-        """Continue with another sub-directory: another server, or this one after RESET MASTER."""
+        """Continue with another sub-directory: another server, or a history that was accepted.
+
+        It is noted before anything of it is committed, so that its epoch stays the same.
+        """
         self._catch_up.check_over()
         self._reload_again([each.name for each in self._left_out.tables])
         self._barrier()
         server = self._reader.server()
-        is_reset = server == self._checkpoint.server
-        if is_reset:
+        is_accepted = self._checkpoint.accepts.startswith(f"{server} {begin.file} ")
+        if is_accepted:
             self._gtids.clear()
+        elif server == self._checkpoint.server:
+            raise NeedsOperator(
+                f"{server} was reset or put back: its {begin} does not continue {self._end}",
+                hint="see mysql-source continue and reload --all",
+                code=Code.SERVER_RESET,
+            )
         epoch = self._checkpoint.epoch_of(begin)
         log.info("on in %s of %s, epoch %d", begin, server, epoch)
         self._suffix, self._end, self._restart = begin.suffix, begin, None
@@ -452,11 +478,16 @@ class Syncer:
             server=server,
             gtids=str(self._gtids),
             since_s=0,
-            skips_known=not is_reset,
+            skips_known=not is_accepted,
+            described=0,
+            accepts="",
         )
+        self._described = self._end_described = 0
         self._known = self._known_from(self._checkpoint)
         self._assembler = self._assembler_from(begin)
         self._drop_open()
+        self._is_committed(self._checkpoint, 0)
+        self._save()
 
     def _assembler_from(self, done: Location) -> Assembler:
         return Assembler(

@@ -179,7 +179,7 @@ class Translator:
         """Leave out what changes no replicated table, whatever the default schema is."""
         found = rows_changed(text, schema)
         tables = ", ".join(".".join(name) for name in found.tables) if found else ""
-        why = "its tables cannot be told from its text"
+        why = "its text does not say on which tables"
         if found is not None:
             if any(self.is_replicated(*name) for name in found.tables):
                 why = f"{tables}: replicated"

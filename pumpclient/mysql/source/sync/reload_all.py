@@ -1,0 +1,82 @@
+"""Reload of all: a stopped source forgets how far it is, and loads all tables at its next start.
+
+For a server whose history does not continue, and for a source whose checkpoint is lost. The next
+start begins an epoch above all that was ever seen of the source's id, so that no Drainer takes its
+rows for repeated ones. The relay log is put aside, since it may be the only copy of what a server
+has lost.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import closing
+
+from penstock.cluster import etcd
+from penstock.codes import Code
+from penstock.errors import NeedsOperator
+from penstock.filters import Rules
+from penstock.security.tls import Security
+from pumpclient.mysql.load.state import ASKED, LoadState, StateFile
+from pumpclient.mysql.rows.table_map import Name
+from pumpclient.mysql.source.config import SourceConfig
+from pumpclient.mysql.source.ddl.table_mapping import server_tables
+from pumpclient.mysql.source.state.checkpoint import SourceStore, sources
+from pumpclient.mysql.source.sync.loading import state_path
+
+
+def reload_all(config: SourceConfig, *, accepts_gap: bool = False) -> str:
+    """Have a stopped source load all its tables when it starts; return what was done.
+
+    Raises `Retryable` while a process has the source, and `NeedsOperator` where tables may have
+    rows of other sources, which a load drops, without `accepts_gap`.
+    """
+    names, security = _replicated(config), Security(config.security)
+    with closing(etcd.connect(config.etcd_urls, tls=security.etcd_tls)) as connection:
+        others = [each for each in sources(connection) if each != config.source_id]
+        routed = [name for name in sorted(names) if Rules(config.filter).router.is_routed(*name)]
+        if others and routed and not accepts_gap:
+            raise NeedsOperator(
+                f"{'.'.join(routed[0])} is routed, and its table may have rows of other sources too"
+                f" ({', '.join(others)}), which a load drops",
+                hint="with --accept-gap they are dropped; penstock verify --repair with"
+                " --source-config of each of the others then brings back its rows",
+                code=Code.GAP_NOT_ACCEPTED,
+            )
+        store = SourceStore(connection, config.source_id, ttl_s=config.lease_s)
+        store.own("mysql-source reload --all of an operator")
+        try:
+            store.forget()
+            aside = _put_aside(config)
+            file = StateFile(state_path(config))
+            before = file.read()
+            known = before.begun | before.loaded.keys() if before is not None else set()
+            begun = names | {name for name in known if name[1]}
+            file.write(LoadState(source=config.source_id, epoch=ASKED, begun=frozenset(begun)))
+        finally:
+            store.close()
+    return (
+        f"source {config.source_id} loads {len(names)} tables when it starts, from the server as it"
+        " is then: downstream they are dropped, created and filled; tables that the server does not"
+        f" have any more stay there{aside}\n"
+    )
+
+
+def _replicated(config: SourceConfig) -> set[Name]:
+    rules, online = Rules(config.filter), config.online_ddl.rules()
+    with config.source.address().session() as connection:
+        found = server_tables(connection)
+    return {
+        name
+        for name in found
+        if rules.is_replicated(*name) and (online is None or not online.is_copy(name[1]))
+    }
+
+
+def _put_aside(config: SourceConfig) -> str:
+    relay = config.relay.dir
+    if not relay.exists() or not any(relay.iterdir()):
+        return ""
+    aside = relay.with_name(f"{relay.name}.until-{time.time_ns() // 1_000_000}")
+    os.rename(relay, aside)
+    return f"; its relay log is in {aside} now"
