@@ -190,6 +190,7 @@ class TableInfo:
     has no such columns here.
     `own_period`: a PERIOD of columns that the table has: its name, its start and its end.
     `expires`: a TiDB deletes its rows after their time to live, without a binlog.
+    `constraints` are names of its CHECKs and foreign keys, None where they are not known.
     """
 
     id: int
@@ -213,6 +214,7 @@ class TableInfo:
     period: tuple[str, ...] = ()
     own_period: tuple[str, ...] = ()
     expires: bool = False
+    constraints: tuple[str, ...] | None = None
 
     @property
     def kind(self) -> str:

@@ -143,6 +143,8 @@ def table_to_json(table: TableInfo) -> Json:
         written["period"] = list(table.period)
     if table.own_period:
         written["own_period"] = list(table.own_period)
+    if table.constraints is not None:
+        written["constraints"] = list(table.constraints)
     return written | ({"constants": table.constants} if table.constants else {})
 
 
@@ -372,7 +374,12 @@ def _table(fields: Mapping[str, Any]) -> TableInfo:
         period=tuple(map(str, fields.get("period") or ())),
         own_period=tuple(map(str, fields.get("own_period") or ())),
         expires=fields.get("ttl_info") is not None,
+        constraints=_names_or_none(fields.get("constraints")),
     )
+
+
+def _names_or_none(names: Any) -> tuple[str, ...] | None:
+    return None if names is None else tuple(map(str, names))
 
 
 def _partitions(fields: Mapping[str, Any]) -> tuple[str, ...] | None:

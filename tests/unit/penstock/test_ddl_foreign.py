@@ -74,7 +74,7 @@ def test_a_mariadb_gets_no_index_over_an_expression_and_no_check_that_is_a_remar
         " CONSTRAINT c CHECK (b > 0) NOT ENFORCED, CHECK (b > 2))"
     )
     assert spelled(Flavor.MARIADB, sql) == [
-        f"CREATE TABLE `t` (a INT , b INT, CHECK (b > 2)) {TAIL}"
+        f"CREATE TABLE `t` (a INT , b INT, CONSTRAINT `t_chk_2` CHECK (b > 2)) {TAIL}"
     ]
     statement = spelled_for(Flavor.MARIADB, queries(sql)[0])
     assert statement.lacking == ("CHECK … NOT ENFORCED", "indexes over expressions")

@@ -21,6 +21,7 @@ from penstock.ddl.syntax.statements import (
     ColumnPlace,
     Edit,
     Flavor,
+    ForeignEdit,
     KeyDef,
     KeyPart,
     TableOptions,
@@ -339,10 +340,13 @@ def _quiet_attribute(cur: Cursor, column: ColumnDef) -> ColumnDef | None:
     elif cur.is_word("CHECK") or cur.is_word("CONSTRAINT"):
         if cur.take("CONSTRAINT") and not cur.is_word("CHECK"):
             cur.name()
+        unnamed = ForeignEdit(Flavor.MARIADB, Edit(start, cur.token.start, ""), "")
         cur.expect("CHECK")
         cur.parenthesised()
         if enforcement(cur):
             cur.lacks(Flavor.MARIADB, start, "CHECK … NOT ENFORCED")
+        else:  # MariaDB names none of those that a column has.
+            cur.foreign.append(unnamed)
     elif cur.take("REFERENCES"):
         # MySQL reads an inline REFERENCES and forgets it, MariaDB does not: leave it out.
         column = replace(column, actions=reference(cur))

@@ -9,6 +9,7 @@ for CREATE, DROP and ALTER DATABASE). It is the text as written, but for this:
     OR REPLACE TABLE    becomes two jobs, since MySQL has no such thing: DROP TABLE and CREATE TABLE
     several tables      DROP TABLE a, b becomes two jobs; RENAME TABLE stays one, being atomic
     operations          those that came to nothing are left out
+    constraints         with the names that MySQL would choose, where they have none
     clauses             that MySQL and MariaDB spell differently and that change no row: left out
 
 ALTER TABLE is one job, whatever it holds, and of type MULTI_SCHEMA_CHANGE if it holds several
@@ -29,6 +30,7 @@ from penstock.ddl.parse.views import check_view
 from penstock.ddl.plan.alter_jobs import AlterPlan, emit_altered, other_table, plan_alter
 from penstock.ddl.plan.jobs import Jobs, named, qualified
 from penstock.ddl.plan.new_names import check_file_name, check_new_names
+from penstock.ddl.rewrite.constraint_names import constraint_edits, renamed, within
 from penstock.ddl.rewrite.explicit_collations import (
     implied_edits,
     option_edits,
@@ -177,7 +179,11 @@ class _Plan(Jobs):
         edits += period_edits(statement.keys, table)
         for column in statement.columns:
             edits += own_column_edits(column, table)
-        self.emit_table(DdlType.CREATE_TABLE, schema, table, self.text(statement, *edits))
+        tokens = within(self.source.tokens, statement.start, statement.end)
+        names, constraints = constraint_edits(tokens, table.name, ())
+        table = replace(table, constraints=constraints)
+        text = self.text(statement, *edits, *names)
+        self.emit_table(DdlType.CREATE_TABLE, schema, table, text)
 
     def _create_like(self, statement: CreateLike) -> None:
         schema = self.schema(statement.ref.schema)
@@ -187,7 +193,9 @@ class _Plan(Jobs):
         if statement.or_replace and like != self.catalog.table(schema.name, statement.ref.name):
             self._make_room(schema, statement.ref.name)
         self.check_free(schema, statement.ref.name)
-        table = replace(emptied(like), id=self.next_id(), name=statement.ref.name)
+        name = statement.ref.name
+        names = renamed(like.constraints, like.name, name)
+        table = replace(emptied(like), id=self.next_id(), name=name, constraints=names)
         query = (
             f"CREATE TABLE {quote_name(table.name)} LIKE"
             f" {qualified(like_schema, like.name, schema)}"
@@ -308,7 +316,7 @@ class _Plan(Jobs):
                 code=Code.DDL_OTHER_KIND,
             )
         self.check_free(target, new.name, unless_id=before.id * (new.name != before.name))
-        self.emit_table(DdlType.RENAME_TABLE, target, before.renamed(new.name), "")
+        self.emit_table(DdlType.RENAME_TABLE, target, _renamed(before, new.name), "")
         return schema, before.name, target, new.name
 
     def _alter(self, statement: Statement, ref: TableRef, parts: tuple[Part, ...]) -> None:
@@ -326,8 +334,13 @@ class _Plan(Jobs):
         if plan.rename is not None:
             target = self.schema(plan.rename.schema)
             self.check_free(target, plan.rename.name, unless_id=before.id)
-            table = table.renamed(plan.rename.name)
         edits = [*plan.edits, named(ref, schema, before.name, target)]
+        if table.constraints is not None:
+            tokens = within(self.source.tokens, statement.start, statement.end)
+            names, known = constraint_edits(tokens, before.name, table.constraints)
+            table, edits = replace(table, constraints=known), [*edits, *names]
+        if plan.rename is not None:
+            table = _renamed(table, plan.rename.name)
         if plan.other is not None:
             edits.append(other_table(self, plan.type, plan.other, before, schema))
         if plan.rename is not None:
@@ -338,6 +351,11 @@ class _Plan(Jobs):
         else:
             query = self.text(statement, *edits)
         emit_altered(self, plan, target, table, query)
+
+
+def _renamed(table: TableInfo, name: str) -> TableInfo:
+    constraints = renamed(table.constraints, table.name, name)
+    return replace(table.renamed(name), constraints=constraints)
 
 
 _DROPS = {

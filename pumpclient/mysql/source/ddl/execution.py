@@ -12,6 +12,7 @@ from typing import Any
 from penstock.codes import Code
 from penstock.ddl import plan_ddl
 from penstock.ddl.parse.parser import parse
+from penstock.ddl.rewrite.constraint_names import with_mariadb_names
 from penstock.ddl.rewrite.explicit_collations import explicit
 from penstock.ddl.syntax.statements import (
     CreateLike,
@@ -30,6 +31,7 @@ from penstock.schema.ddl_context import DdlContext
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import Origin
 from pumpclient.client import PumpClient
+from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.source.ddl import merged
 from pumpclient.mysql.source.ddl.cascades import Cascades
@@ -132,7 +134,9 @@ class Statements:
                 schema,
                 kept,
                 override,
-                written_out=lambda sql: explicit(sql, collations, database),
+                written_out=lambda sql: self._named(
+                    explicit(sql, collations, database), statement.dialect, schema
+                ),
             )
         except NeedsOperator as error:
             names = self.tables_of(statement)
@@ -203,6 +207,18 @@ class Statements:
     def _reads_utf8_as_utf8mb4(self, dialect: Dialect) -> bool:
         """Return whether utf8 means utf8mb4 on the server; no event says it."""
         return may_mean_utf8mb4(dialect) and means_utf8mb4(self._tables.server_defaults.variables)
+
+    def _named(self, sql: str, dialect: Dialect, schema: str) -> str:
+        """Return a statement with the names that its server gave to constraints."""
+        if dialect.flavor is not Flavor.MARIADB:
+            return sql  # A plan has MySQL's.
+
+        def known(ref: TableRef) -> tuple[str, ...] | None:
+            target = self._rules.target(ref.schema or schema, ref.name)
+            table = self._client.session.schemas.catalog().table(*target)
+            return None if table is None else table.constraints
+
+        return with_mariadb_names(sql, known)
 
     def _foreign_collation(self, schema: str, table: str) -> str | None:
         """Return what a new table's database takes on the server, None where the cluster knows.

@@ -1,0 +1,166 @@
+"""Names of constraints: CHECKs and foreign keys that a statement leaves unnamed get names. Pure.
+
+A server that runs a statement twice, or another server than upstream's, would choose names of its
+own, and a later DROP CONSTRAINT would not find what it names. So they are written out:
+
+    FOREIGN KEY      t_ibfk_1, one more than the highest of the table
+    CHECK            t_chk_1, likewise, as MySQL has it
+    CHECK, MariaDB   CONSTRAINT_1, the first that is free; those of a column have no name there
+
+A table of which the names are not known, because an older version created it, keeps its server's.
+A MySQL has the same names for CHECKs of columns, so these get theirs only beside others. MySQL
+ignores the name of a foreign key's index, MariaDB names the key by it, and so does this.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from penstock.ddl.parse.parser import parse
+from penstock.ddl.syntax.lexer import Kind, Token, quote_name
+from penstock.ddl.syntax.statements import AlterTable, CreateTable, Edit, TableRef, edited
+
+_NO_NAMES = ("CHECK", "FOREIGN", "PRIMARY", "UNIQUE")
+_BEFORE_NAME = ("CONSTRAINT", "IF", "NOT", "EXISTS")
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A constraint as written: its kind, name if it has one, where one would go."""
+
+    kind: str
+    name: str
+    at: int
+    is_of_column: bool
+    has_word: bool
+    """CONSTRAINT is written, without a name."""
+
+    def edit(self, name: str) -> Edit:
+        word = "" if self.has_word else "CONSTRAINT "
+        return Edit(self.at, self.at, f"{word}{quote_name(name)} ")
+
+
+def constraint_edits(
+    tokens: Sequence[Token], table: str, known: Collection[str]
+) -> tuple[list[Edit], tuple[str, ...]]:
+    """Return how unnamed constraints get their names, and the names that the table has then.
+
+    `tokens` are those of a CREATE or ALTER TABLE, `known` the names that the table had.
+    """
+    numbers = {kind: _highest(table, kind, known) for kind in ("chk", "ibfk")}
+    dropped = {name.lower() for name in _dropped(tokens)}
+    names = [name for name in known if name.lower() not in dropped]
+    edits: list[Edit] = []
+    constraints = list(_constraints(tokens))
+    # MySQL numbers those of columns as it comes to them, so they need names only beside others.
+    all_checks = any(e.kind == "chk" and not e.name and not e.is_of_column for e in constraints)
+    for found in constraints:
+        name = found.name
+        if not name:
+            numbers[found.kind] += 1
+            name = f"{table}_{found.kind}_{numbers[found.kind]}"
+            if all_checks or not found.is_of_column:
+                edits.append(found.edit(name))
+        names.append(name)
+    return edits, tuple(dict.fromkeys(names))
+
+
+def renamed(names: tuple[str, ...] | None, old: str, new: str) -> tuple[str, ...] | None:
+    """Return the names after a RENAME, which takes those along that servers chose."""
+    if names is None:
+        return None
+    return tuple(
+        f"{new}{name[len(old) :]}" if _number(old, "chk|ibfk", name) else name for name in names
+    )
+
+
+def with_mariadb_names(sql: str, known: Callable[[TableRef], Collection[str] | None]) -> str:
+    """Return statements with the names that a MariaDB gives CHECKs; `known` is what a table has."""
+    source, statements = parse(sql)
+    out = []
+    for statement in statements:
+        edits: list[Edit] = []
+        if isinstance(statement, CreateTable | AlterTable):
+            had = () if isinstance(statement, CreateTable) else known(statement.ref)
+            if had is not None:
+                tokens = within(source.tokens, statement.start, statement.end)
+                edits = list(_mariadb(tokens, had))
+        out.append(edited(source.text, statement.start, statement.end, edits))
+    return "; ".join(out)
+
+
+def within(tokens: Sequence[Token], start: int, end: int) -> list[Token]:
+    """Return the tokens between two places."""
+    return [token for token in tokens if start <= token.start and token.end <= end]
+
+
+def _mariadb(tokens: Sequence[Token], known: Collection[str]) -> Iterator[Edit]:
+    dropped = {name.lower() for name in _dropped(tokens)}
+    constraints = list(_constraints(tokens))
+    taken = {name.lower() for name in known} - dropped
+    taken |= {each.name.lower() for each in constraints}
+    for each in constraints:
+        if each.kind != "chk" or each.name or each.is_of_column:
+            continue
+        number = next(n for n in range(1, 1 << 16) if f"constraint_{n}" not in taken)
+        taken.add(f"constraint_{number}")
+        yield each.edit(f"CONSTRAINT_{number}")
+
+
+def _constraints(tokens: Sequence[Token]) -> Iterator[_Found]:
+    for at, token in enumerate(tokens[:-1]):
+        follows = tokens[at + 1]
+        is_check = token.upper == "CHECK" and follows.text == "(" and follows.kind is Kind.SIGN
+        is_foreign = token.upper == "FOREIGN" and follows.upper == "KEY"
+        if not (is_check or is_foreign):
+            continue
+        before = at - 1
+        name, has_word = "", False
+        if tokens[before].upper == "CONSTRAINT":
+            has_word = True
+        elif tokens[before - 1].upper in _BEFORE_NAME and _is_name(tokens[before]):
+            name = tokens[before].text
+        while tokens[before].upper in _BEFORE_NAME or (name and tokens[before].text == name):
+            before -= 1
+        if tokens[before].upper == "DROP":
+            continue
+        if is_foreign and not name:
+            name = _index_name(tokens[at + 2 :])
+        is_of_column = tokens[before].text not in ("(", ",") and tokens[before].upper != "ADD"
+        kind = "chk" if is_check else "ibfk"
+        yield _Found(kind, name, token.start, is_of_column and is_check, has_word)
+
+
+def _index_name(tokens: Sequence[Token]) -> str:
+    for token in tokens:
+        if token.text == "(":
+            return ""
+        if token.upper not in _BEFORE_NAME:
+            return token.text
+    return ""
+
+
+def _is_name(token: Token) -> bool:
+    return token.kind is Kind.QUOTED or (token.kind is Kind.WORD and token.upper not in _NO_NAMES)
+
+
+def _dropped(tokens: Sequence[Token]) -> Iterator[str]:
+    for at, token in enumerate(tokens):
+        if token.upper != "DROP" or at + 1 >= len(tokens):
+            continue
+        rest = tokens[at + 1 :]
+        if rest[0].upper not in ("CONSTRAINT", "CHECK", "FOREIGN"):
+            continue
+        skipped = ("CONSTRAINT", "CHECK", "FOREIGN", "KEY", "IF", "EXISTS")
+        yield next((each.text for each in rest if each.upper not in skipped), "")
+
+
+def _number(table: str, kind: str, name: str) -> int:
+    found = re.fullmatch(rf"{re.escape(table)}_(?:{kind})_([1-9]\d*)", name, re.IGNORECASE)
+    return int(found[1]) if found else 0
+
+
+def _highest(table: str, kind: str, names: Collection[str]) -> int:
+    return max((_number(table, kind, name) for name in names), default=0)

@@ -1,0 +1,62 @@
+"""Unnamed CHECKs and foreign keys get the names that upstream's server gave them."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.ddl.rewrite.constraint_names import with_mariadb_names
+from penstock.schema.tidb_json import table_from_json, table_to_json
+from tests.unit.penstock.ddl_session import DdlSession
+
+BEFORE = (
+    "CREATE TABLE p (id INT PRIMARY KEY)",
+    "CREATE TABLE t (id INT PRIMARY KEY, v INT, CONSTRAINT t_chk_4 CHECK (v > 0), CHECK (v > 1),"
+    " KEY k (v), FOREIGN KEY (v) REFERENCES p (id))",
+)
+
+
+def test_a_new_table_and_its_alters_have_mysqls_names() -> None:
+    session = DdlSession(*BEFORE)
+    assert session.table().constraints == ("t_chk_4", "t_chk_1", "t_ibfk_1")
+    (job,) = session.run(
+        "ALTER TABLE t DROP FOREIGN KEY t_ibfk_1, ADD CHECK (v > 2), ADD CONSTRAINT CHECK (v > 3),"
+        " ADD x INT, ADD FOREIGN KEY (v) REFERENCES p (id), ADD CONSTRAINT c CHECK (v > 4)"
+    )
+    for name in (
+        "ADD CONSTRAINT `t_chk_5` CHECK (v > 2)",
+        "ADD CONSTRAINT `t_chk_6` CHECK (v > 3)",
+        "ADD CONSTRAINT `t_ibfk_2` FOREIGN KEY (v)",
+        "ADD CONSTRAINT c CHECK",
+    ):
+        assert name in job.query
+    session.run("RENAME TABLE t TO u")
+    table = session.table("u")
+    assert table.constraints == ("u_chk_4", "u_chk_1", "u_chk_5", "u_chk_6", "u_ibfk_2", "c")
+    assert table_from_json(table_to_json(table)) == table
+
+
+def test_checks_of_columns_get_names_only_beside_others() -> None:
+    session = DdlSession()
+    (job,) = session.run("CREATE TABLE t (a INT CHECK (a > 0), b INT CHECK (b > 0))")
+    assert "CONSTRAINT" not in job.query
+    (job,) = session.run("CREATE TABLE u (a INT CHECK (a > 0), CHECK (a > 1))")
+    assert "a INT CONSTRAINT `u_chk_1` CHECK (a > 0), CONSTRAINT `u_chk_2` CHECK" in job.query
+
+
+@pytest.mark.parametrize(
+    ("sql", "named"),
+    [
+        ("CREATE TABLE t (a INT CHECK (a > 0), CHECK (a > 1), CONSTRAINT CHECK (a > 2))",
+         "CREATE TABLE t (a INT CHECK (a > 0), CONSTRAINT `CONSTRAINT_1` CHECK (a > 1),"
+         " CONSTRAINT `CONSTRAINT_2` CHECK (a > 2))"),
+        ("ALTER TABLE t DROP CONSTRAINT CONSTRAINT_2, ADD CHECK (a > 1), ADD CHECK (a > 2)",
+         "ALTER TABLE t DROP CONSTRAINT CONSTRAINT_2, ADD CONSTRAINT `CONSTRAINT_2` CHECK (a > 1),"
+         " ADD CONSTRAINT `CONSTRAINT_3` CHECK (a > 2)"),
+        ("ALTER TABLE other ADD CHECK (a > 1)", "ALTER TABLE other ADD CHECK (a > 1)"),
+    ],
+)  # fmt: skip
+def test_a_mariadb_numbers_the_checks_of_a_table(sql: str, named: str) -> None:
+    def known(ref: object) -> tuple[str, ...] | None:
+        return ("CONSTRAINT_1", "constraint_2") if getattr(ref, "name", "") == "t" else None
+
+    assert with_mariadb_names(sql, known) == named
