@@ -24,7 +24,8 @@ def _run(argv: Sequence[str] | None) -> int:
     start_logging(config.log_level, config.log_file)
     for note in notes:
         logging.getLogger("reparo").info("settings: %s", note)
-    sys.stdout.write(f"{run(config)}\n")
+    with command.private_files():
+        sys.stdout.write(f"{run(config)}\n")
     return command.DONE
 
 

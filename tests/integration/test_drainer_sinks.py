@@ -65,6 +65,7 @@ def test_everything_reaches_sqlite_and_a_clean_stop_is_consistent_and_continued(
     assert drainer.state() == "paused"
     assert _checkpoint(replication.path)["consistent"] is True
     _assert_gone(pids)
+    _assert_private(replication.path)
 
     writer.transact(40)
     drainer.start()
@@ -162,3 +163,14 @@ def _until(condition: Any, timeout_s: float = 20) -> None:
 
 def _assert_gone(pids: list[int]) -> None:
     _until(lambda: not any(psutil.pid_exists(pid) for pid in pids), 10)
+
+
+def _assert_private(downstream: Path) -> None:
+    """All that Pumps and the Drainer have created is for their account alone."""
+    homes = [each.parent for each in downstream.parent.glob("*/.node")]
+    assert len(homes) >= 3, homes
+    made = [each for home in homes for each in (home, *home.rglob("*"))]
+    made += downstream.parent.glob(f"{downstream.name}*")
+    assert {".seg", ".log", ".db"} <= {path.suffix for path in made}
+    others = [path for path in made if not path.is_symlink() and path.stat().st_mode & 0o077]
+    assert not others

@@ -2,11 +2,14 @@
 
 A table's folder has the name of the schema and of the table. Readers of Delta put such names into
 URLs, and not all of them in the same way, so every other character than letters, digits and
-`_ - $ .` is there as `~` and two digits for each of its bytes: `Größe` is `Gr~C3~B6~C3~9Fe`.
+`_ - $ .` is there as `~` and two digits for each of its bytes: `Größe` is `Gr~C3~B6~C3~9Fe`. A name
+that is then longer than a file system takes is cut, and ends with `~~` and the first 32 digits of
+its SHA-256.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -31,6 +34,7 @@ log = logging.getLogger(__name__)
 OWN = "_penstock"
 """The folder of what is no upstream table."""
 _MARK = "penstock"
+_NAME_BYTES_MAX = 255
 _LOG = "_delta_log"
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-$.")
 RETAINED = "delta.deletedFileRetentionDuration"
@@ -54,7 +58,12 @@ def folder_name(name: str) -> str:
     """Return the name of a schema or a table as a folder has it."""
     made = "".join(chr(b) if b in _PLAIN else f"~{b:02X}" for b in name.encode())
     # A schema of this name, or one that begins with a dot, is none of the upstream's folders.
-    return f"~{ord(made[0]):02X}{made[1:]}" if made == OWN or made[0] == "." else made
+    if made == OWN or made[0] == ".":
+        made = f"~{ord(made[0]):02X}{made[1:]}"
+    if len(made) > _NAME_BYTES_MAX:
+        digest = hashlib.sha256(name.encode()).hexdigest()[:32]
+        made = f"{made[: _NAME_BYTES_MAX - 34]}~~{digest}"
+    return made
 
 
 def text_of(place: Place) -> str:

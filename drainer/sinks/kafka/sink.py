@@ -33,6 +33,7 @@ from drainer.sinks.kafka.claim_check import ClaimCheck
 from drainer.sinks.kafka.kafka_url import parse_kafka_url
 from drainer.sinks.kafka.producing import Producing, RecordHeader, RecordHeaders
 from drainer.sinks.kafka.refusals import REPLACED, refusal
+from drainer.sinks.kafka.topic_owners import TopicOwners
 from drainer.sinks.kafka.topics import Topics
 from drainer.sinks.patience import PASSING_ERRNOS, Patience
 from drainer.sinks.protocol import (
@@ -82,6 +83,7 @@ class KafkaSink:
             passing=self._passing,
         )
         self._watermark_s = 0.0
+        self._owners = TopicOwners(self._target)
         self.encoding = self._target.encoding
 
     # --- the promise -----------------------------------------------------------------------
@@ -142,6 +144,7 @@ class KafkaSink:
 
     def run_ddl(self, change: SchemaChange, checkpoint: Checkpoint, *, maybe_done: bool) -> None:
         """Send the message of a DDL and `checkpoint`; `maybe_done` changes nothing."""
+        self._owners.change(change)
         made = encoder_of(self.encoding).ddl(checkpoint.commit_ts, change)
         messages = Messages.of((checkpoint.commit_ts, message) for message in made)
 
@@ -152,7 +155,8 @@ class KafkaSink:
         self._commit(work, checkpoint)
 
     def look_at(self, catalog: Catalog) -> None:
-        """Do nothing: a topic is looked at when there is a message for it."""
+        """Note whose topics there are; raise `NeedsOperator` for one that two tables would have."""
+        self._owners.look_at(catalog)
 
     def stand_ins(self) -> Mapping[str, str]:
         """Return nothing: there are no collations that could be lacking."""

@@ -313,6 +313,8 @@ class SqliteSink:
                     raise self._replaced()  # The log is that of another file.
             # One that was there is not made again: what was in it would be missing.
             mode = "rwc" if self._ledger.has_no_row else "rw"
+            if mode == "rwc" and not self._path.exists():
+                self._path.touch(mode=0o600)  # Its log takes the same mode.
             self._connection = connection = sqlite3.connect(
                 f"{self._path.absolute().as_uri()}?mode={mode}",
                 uri=True,
@@ -352,7 +354,7 @@ class SqliteSink:
         """Raise `NeedsOperator` for a file that cannot be written, or a folder that cannot."""
         folder = self._path.parent
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise self._unusable(f"its folder: {error.strerror}") from error
         if not self._ledger.has_no_row and not self._path.exists():

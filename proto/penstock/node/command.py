@@ -21,7 +21,8 @@ import resource
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, TextIO
 
@@ -171,6 +172,19 @@ def run(prog: str, body: Callable[[], int], *, extra: str = "") -> int:
             raise
         sys.stderr.write(f"{prog}: {one_line(found.line)}\n")
         return found.code
+
+
+@contextmanager
+def private_files() -> Iterator[None]:
+    """Let what this process and its children create be for their account alone.
+
+    LevelDB, SQLite, Delta and the JVM ask for modes that others may read.
+    """
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def outlive_hangup() -> None:

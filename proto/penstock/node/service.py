@@ -46,7 +46,7 @@ def run(
             f"refusing to run with python -O: assertions guard the data [{Code.ASSERTIONS_OFF}]\n"
         )
         return command.NEEDS_OPERATOR
-    with grpc_lines_as_ours():
+    with command.private_files(), grpc_lines_as_ours():
         logs = start_logging(log_level, log_file, log_format)
         logging.getLogger().addHandler(RECENT)
         try:

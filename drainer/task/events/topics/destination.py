@@ -104,10 +104,18 @@ class Destinations:
         self._topic = topic
         self._partition = partition
 
+    def topic(self, schema: str, table: str) -> str:
+        """Return a table's topic; raise `NeedsOperator` for one that cannot be."""
+        names = {"prefix": self._prefix, "schema": schema, "table": table}
+        return topic_name(self._topic.format(**names))
+
+    def shared_by(self, schema: str, table: str) -> tuple[str, str]:
+        """Return what those tables have in common that the topic's template means to share one."""
+        return schema * ("{schema}" in self._topic), table * ("{table}" in self._topic)
+
     def of(self, schema: str, table: TableInfo) -> Destination:
         """Return a table's destination; raise `NeedsOperator` for a topic that cannot be."""
-        names = {"prefix": self._prefix, "schema": schema, "table": table.name}
-        topic = topic_name(self._topic.format(**names))
+        topic = self.topic(schema, table.name)
         index = apply_key(table)
         parts = () if index is None else index.columns
         key = tuple(KeyColumn(part.offset, table.columns[part.offset]) for part in parts)

@@ -1,0 +1,68 @@
+"""Topic owners: which table each topic is of, so that no two tables share one by accident.
+
+Kafka has fewer characters for topics than servers for tables, so names become equal: each character
+that a topic cannot have is `_` there, and `a.b`.`c` reads like `a`.`b.c`. A template without
+`{schema}` or `{table}` lets tables share a topic on purpose.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from drainer.sinks.kafka.kafka_url import KafkaTarget
+from drainer.task.events.topics.destination import Destinations, topic_of
+from penstock.codes import Code
+from penstock.errors import NeedsOperator
+
+if TYPE_CHECKING:
+    from penstock.ddl import Catalog, SchemaChange
+    from penstock.schema.model import TableInfo
+
+
+class TopicOwners:
+    """The tables that there are, by their topics."""
+
+    def __init__(self, target: KafkaTarget) -> None:
+        """Know of no table yet."""
+        options = dict(target.encoding.options)
+        self._destinations: Destinations | None = None
+        self._owners: dict[str, tuple[tuple[str, str], str]] = {}
+        if target.sends_transactions:
+            return  # All tables share the one topic.
+        found = Destinations(
+            prefix=options["prefix"], topic=options["topic"], partition=options["partition"]
+        )
+        self._destinations = found
+        own = (topic_of(found.ddl), topic_of(found.transactions), target.checkpoint_topic)
+        self._owners = {topic: (("", topic), "the Drainer itself") for topic in own}
+
+    def look_at(self, catalog: Catalog) -> None:
+        """Take all tables of a catalog; raise `NeedsOperator` where two have one topic."""
+        for schema, table in catalog.tables():
+            self._add(schema, table)
+
+    def change(self, change: SchemaChange) -> None:
+        """Take what a DDL makes and renames; raise `NeedsOperator` where two have one topic.
+
+        A topic stays its table's when that is dropped: readers still have its messages there.
+        """
+        for schema, table in change.created:
+            self._add(schema, table)
+        for _, _, schema, table in change.renamed:
+            self._add(schema, table)
+
+    def _add(self, schema: str, table: TableInfo) -> None:
+        if self._destinations is None or table.kind != "TABLE":
+            return
+        topic = self._destinations.topic(schema, table.name)
+        owner = self._destinations.shared_by(schema, table.name)
+        text = f"table {schema}.{table.name}"
+        known, known_text = self._owners.setdefault(topic, (owner, text))
+        if known != owner:
+            raise NeedsOperator(
+                f"{text} would have the topic {topic}, which is that of {known_text}",
+                hint="route one of the tables to a name of letters, digits, - and _, or leave it"
+                " out by a filter; or name the topics by another template (topic in the sink's"
+                " URL)",
+                code=Code.KAFKA_TOPIC,
+            )

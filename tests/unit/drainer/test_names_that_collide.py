@@ -1,0 +1,109 @@
+"""Names that become one another in a topic, a folder or a file: told apart, or refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.delta.lake import folder_name
+from drainer.sinks.kafka.kafka_url import parse_kafka_url
+from drainer.sinks.kafka.topic_owners import TopicOwners
+from drainer.sinks.opening import open_table_sink
+from penstock.codes import Code
+from penstock.errors import NeedsOperator
+from tests.unit.penstock.ddl_session import DdlSession
+
+NAMES = st.text(st.characters(max_codepoint=0xFFFF, exclude_categories=["Cs"]), min_size=1)
+
+
+def owners(query: str = "prefix=p") -> TopicOwners:
+    return TopicOwners(parse_kafka_url(f"kafka://h/?{query}").of_cluster(7))
+
+
+def made(*names: tuple[str, str]) -> DdlSession:
+    session = DdlSession()
+    for schema, table in names:
+        session.run(f"CREATE DATABASE IF NOT EXISTS `{schema}`")
+        session.run(f"CREATE TABLE `{schema}`.`{table}` (id INT PRIMARY KEY)")
+    return session
+
+
+COLLIDING = [
+    (("shop", "商品"), ("shop", "订单")),
+    (("a.b", "c"), ("a", "b.c")),
+    (("shop", "a b"), ("shop", "a_b")),
+    (("ä", "t"), ("ö", "t")),
+]
+
+
+@pytest.mark.parametrize("names", COLLIDING)
+def test_the_second_table_of_a_topic_is_refused_at_the_start_and_when_it_is_made(
+    names: tuple[tuple[str, str], ...],
+) -> None:
+    session = made(*names)
+    with pytest.raises(NeedsOperator, match="would have the topic") as refused:
+        owners().look_at(session.catalog)
+    assert refused.value.code is Code.KAFKA_TOPIC
+    known = owners()
+    *before, last = session.changes
+    for change in before:
+        known.change(change)
+    with pytest.raises(NeedsOperator, match="would have the topic"):
+        known.change(last)
+    other = owners("prefix=p&format=tidb-binlog")
+    other.look_at(session.catalog)  # All tables are in one topic there.
+
+
+def test_a_table_that_is_renamed_to_another_ones_topic_is_refused() -> None:
+    session, known = made(("a", "b_c"), ("a", "t")), owners()
+    known.look_at(session.catalog)
+    session.run("RENAME TABLE a.t TO a.`b c`")
+    with pytest.raises(NeedsOperator, match=r"is that of table a\.b_c"):
+        known.change(session.changes[-1])
+
+
+def test_a_table_that_is_made_again_keeps_its_topic_and_a_template_may_share_one() -> None:
+    session, known = made(("a", "商"), ("b", "商"), ("b", "x")), owners()
+    session.run("TRUNCATE TABLE a.`商`", "DROP TABLE a.`商`", "CREATE TABLE a.`商` (id INT)")
+    for change in session.changes:
+        known.change(change)
+    owners("prefix=p&topic={prefix}.{table}").look_at(session.catalog)
+    owners("prefix=p&topic={prefix}.all").look_at(session.catalog)
+    with pytest.raises(NeedsOperator, match="the Drainer itself"):
+        owners("prefix=p&topic={prefix}.{table}").look_at(made(("a", "ddl")).catalog)
+
+
+@given(NAMES, NAMES)
+def test_folders_of_a_lake_differ_where_names_do_and_fit_a_file_system(a: str, b: str) -> None:
+    for name in (a[:64], (a * 64)[:64], b[:64]):
+        assert len(folder_name(name).encode()) <= 255
+    if a[:64] != b[:64]:
+        assert folder_name(a[:64]) != folder_name(b[:64])
+
+
+def test_long_names_of_a_lake_that_begin_alike_have_two_folders() -> None:
+    one, other = "商" * 40 + "a", "商" * 40 + "b"
+    assert folder_name(one) != folder_name(other)
+    assert folder_name("商" * 28) == "~E5~95~86" * 28
+    assert "~~" in folder_name("商" * 29)
+
+
+def test_two_tables_that_sqlite_cannot_tell_apart_are_refused(tmp_path: Path) -> None:
+    for number, names in enumerate(
+        [(("a.b", "c"), ("a", "b.c")), (("s", "T.t"), ("S.t", "t")), (("x", "y.z"), ("X.y", "z"))]
+    ):
+        sink = open_table_sink(f"sqlite:///{tmp_path}/{number}.db", cluster_id=1, retry_s_max=0)
+        sink.load_checkpoint()
+        stopped = 0
+        for change in made(*names).changes:
+            try:
+                sink.run_ddl(change, Checkpoint(change.job.schema_version, 1), maybe_done=False)
+            except NeedsOperator:
+                stopped += 1
+        sink.close()
+        collide = f"{'.'.join(names[0])}".lower() == f"{'.'.join(names[1])}".lower()
+        assert stopped == (1 if collide else 0), names
