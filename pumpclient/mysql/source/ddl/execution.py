@@ -47,7 +47,10 @@ from pumpclient.mysql.translate.statements.ddl_pieces import (
     Verb,
     origins_of,
 )
-from pumpclient.mysql.translate.statements.failed_statements import left_by_failed
+from pumpclient.mysql.translate.statements.failed_statements import (
+    left_by_failed,
+    may_have_failed,
+)
 from pumpclient.mysql.translate.statements.online import Kept, OnlineDdl
 from pumpclient.mysql.translate.statements.server_objects import is_routine, skip_reason
 from pumpclient.mysql.translate.statements.session_context import (
@@ -189,7 +192,7 @@ class Statements:
             return rough  # Skipped, whatever sql_mode and character sets its body was written for.
         written = statement_text(statement.query)
         text = plain_text(written, mode, statement.dialect)
-        if statement.query.error_code:
+        if may_have_failed(written, statement.query.error_code):
             text = left_by_failed(text)
         if _UTF8.search(text) and self._reads_utf8_as_utf8mb4(statement.dialect):
             text = with_utf8mb4(text)
