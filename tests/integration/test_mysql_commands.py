@@ -125,7 +125,7 @@ def test_inject_runs_before_the_statement_that_failed_and_skip_and_replace_in_it
         )  # fmt: skip
         place = source.fails()["statement"]
         code, printed = as_process("inject", "ALTER TABLE shop.t ADD COLUMN a INT", *here)
-        assert (code, printed) == (0, f"inject at {place}: noted\n")
+        assert (code, printed) == (0, f"source {source.address}:\ninject at {place}: noted\n")
         source.catch_up(server)
         source.kill()  # What was decided stands, and is not done twice.
         source.start()
@@ -135,7 +135,10 @@ def test_inject_runs_before_the_statement_that_failed_and_skip_and_replace_in_it
         )  # fmt: skip
         place = source.fails()["statement"]
         printed = mysql_source("skip", *here, "-o", "json")[1]
-        assert json.loads(printed) == {"messages": [f"skip at {place}: noted"]}
+        assert json.loads(printed) == {
+            "source": source.address,
+            "messages": [f"skip at {place}: noted"],
+        }
         source.catch_up(server)
         server.run("SET SESSION binlog_format = 'STATEMENT'", "DELETE FROM shop.t WHERE id = 1")
         source.fails()

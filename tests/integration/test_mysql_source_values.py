@@ -84,7 +84,9 @@ def test_timestamps_have_the_defaults_that_a_server_gives_them_unasked(
         catalog.apply(job)
     ids = itertools.count(1)
     for name in "ijk":
-        ((_, sql),) = server.query(f"SHOW CREATE TABLE shop.{name}")
+        ((_, sql),) = server.query(
+            f"SHOW CREATE TABLE shop.{name}", init_command="SET time_zone = '+00:00'"
+        )
         there = Catalog()
         for statement in ("CREATE DATABASE shop", sql):
             for job in plan_ddl(statement, "shop", there, ids.__next__):

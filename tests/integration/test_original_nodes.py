@@ -122,6 +122,7 @@ def test_what_a_node_of_tidb_binlog_refuses_is_passed_on(
 
 def test_the_present_is_written_to_a_file_as_tidb_binlog_does(
     run: Run,
+    etcd: Any,
     etcd_server: EtcdServer,
     pump_factory: Callable[..., PumpProcess],
     tmp_path: Path,

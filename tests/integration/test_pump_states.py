@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -220,6 +221,7 @@ def test_a_duplicate_node_id_waits_for_one_that_may_be_alive_and_ends_when_it_is
     first = pump_factory(etcd_server.url, node_id="twin")
     other = first.data_dir.with_name("other")
     first.freeze()
+    shutil.copytree(first.data_dir, other)  # An empty folder would be refused for itself.
     second = pump_factory(etcd_server.url, node_id="twin", data_dir=other, waiting=False)
     second.wait_for("does not answer, but was heard of a moment ago")
     first.thaw()

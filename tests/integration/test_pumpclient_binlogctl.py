@@ -246,7 +246,11 @@ def test_every_command_about_nodes_speaks_json(
     stamp = ask("timestamp")
     assert stamp["ts"] > about["max_commit_ts"]
     assert "segments went" in ask("trigger-gc", "pump-1")["message"]
-    assert ask("pause-pump", "pump-1", "--wait") == {"node_id": "pump-1", "state": "paused"}
+    assert ask("pause-pump", "pump-1", "--wait") == {
+        "cluster": etcd_server.url,
+        "node_id": "pump-1",
+        "state": "paused",
+    }
     assert pump.wait() == 0
     about = ask("status", "--node-id", "pump-1")
     assert (about["state"], about["answers"], about["is_alive"]) == ("paused", False, False)
@@ -345,6 +349,8 @@ def test_a_hand_over_is_named_waited_for_and_reported_as_other_commands_are(
     finally:
         server.stop(None).wait()
     assert (code, err) == (0, "")
-    assert json.loads(out) == {"node_id": "d-1", "state": "standby", "standbys": ["d-2"]}
+    answer = json.loads(out)
+    assert answer.pop("cluster")
+    assert answer == {"node_id": "d-1", "state": "standby", "standbys": ["d-2"]}
     (listed,) = json.loads(run("drainers", "-o", "json")[1])
     assert (listed["state"], listed["max_commit_ts"]) == ("standby", 7)

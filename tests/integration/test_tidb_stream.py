@@ -49,7 +49,7 @@ class Tidb:
     history: TidbHistory
 
     def write(self, prewrite: dict[str, Any], commit_ts: int | None = None) -> int:
-        start_ts = self.cluster.next_ts()
+        start_ts = commit_ts - 1 if commit_ts else self.cluster.next_ts()
         binlogs = [Binlog(tp=BinlogType.PREWRITE, start_ts=start_ts, **prewrite)]
         commit_ts = commit_ts or self.cluster.next_ts()
         binlogs.append(
@@ -71,7 +71,7 @@ class Tidb:
     def ddl(self, sql: str, **more: Any) -> TidbDdl:
         done = self.history.run(sql, **more)
         fields = {"ddl_query": sql.encode(), "ddl_job_id": done.fields["id"]}
-        self.write({**fields, "ddl_schema_state": 5, "prewrite_key": b"m"})
+        self.write({**fields, "ddl_schema_state": 5, "prewrite_key": b"m"}, done.commit_ts)
         return done
 
     def insert(self, *rows: tuple[object, ...]) -> int:
