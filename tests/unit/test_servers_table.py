@@ -59,7 +59,8 @@ FEATURES: dict[str, str | dict[str, str]] = {
     },
     "a relay log through killed dumps": _RELAY
     + "a_killed_dump_and_many_reconnects_leave_neither_gap_nor_duplicate",
-    "a relay log through RESET": _RELAY + "a_reset_server_begins_a_sub_directory",
+    "a relay log through RESET": _RELAY
+    + "a_reset_server_begins_a_sub_directory_once_that_is_accepted",
     "a table loaded again under load": "test_mysql_reload.py::"
     "test_what_could_not_be_followed_is_whole_again_after_a_reload_under_load",
     "a reload that is killed": "test_mysql_reload.py::"
