@@ -36,6 +36,7 @@ from penstock.security.tls import Tls, frozen_server
 log = logging.getLogger(__name__)
 
 UNITS_PER_TASK_MAX = 2
+REPORTED_AFTER_S = 5.0
 HELD_BYTES_MAX = 16 << 20
 """A task that holds this much gets no second unit."""
 
@@ -173,27 +174,39 @@ class Dispatcher:
                 unit.answer.cancel()
 
     async def _answers(self, work: list[_Unit]) -> list[bytes]:
+        loop = asyncio.get_running_loop()
+        began_s, is_reported = loop.time(), False
+        late_s = began_s + self._answer_timeout_s
         open_answers = {unit.answer for unit in work}
         while open_answers:
+            next_s = late_s if is_reported else min(late_s, began_s + REPORTED_AFTER_S)
             done, open_answers = await asyncio.wait(
                 open_answers,
-                timeout=self._answer_timeout_s,
+                timeout=max(0.0, next_s - loop.time()),
                 return_when=asyncio.FIRST_EXCEPTION,
             )
             for answer in done:
                 answer.result()  # Raises what the task reported.
             if open_answers:
-                self._hurry([unit for unit in work if not unit.answer.done()])
+                late = [unit for unit in work if not unit.answer.done()]
+                self._report(late, loop.time() - began_s)
+                is_reported = True
+                if loop.time() >= late_s:
+                    self._hurry(late)
+                    late_s = loop.time() + self._answer_timeout_s
         return [unit.answer.result() for unit in work]
+
+    def _report(self, late: list[_Unit], waited_s: float) -> None:
+        where = sorted(task.partition for task in late[0].holders)
+        log.warning(
+            "%d units have waited %.0f s for an answer; the first is %d, with Spark tasks %s;"
+            " %d tasks are connected",
+            len(late), waited_s, late[0].number, where, len(self._tasks),
+        )  # fmt: skip
 
     def _hurry(self, late: list[_Unit]) -> None:
         """Give late units to a second task, when there is one that does not hold them yet."""
         for unit in late:
-            where = sorted(task.partition for task in unit.holders)
-            log.warning(
-                "unit %d has waited %.0f s for Spark tasks %s; %d tasks are connected",
-                unit.number, self._answer_timeout_s, where, len(self._tasks),
-            )  # fmt: skip
             if unit.holders and len(self._tasks) > len(unit.holders):
                 self._pending.append(unit)
         self._dispatch()

@@ -291,6 +291,26 @@ def test_a_task_never_holds_more_than_its_share() -> None:
     run(test)
 
 
+def test_units_without_an_answer_are_reported_with_the_task_that_has_them(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("drainer.spark.dispatcher.REPORTED_AFTER_S", 0.05)
+
+    async def test() -> None:
+        async with dispatcher() as where:
+            slow = Puppet(where)
+            await where.wait_for_tasks(1)
+            answers = asyncio.create_task(where.run([b"a"]))
+            number, _ = await asyncio.to_thread(slow.receive)
+            await until(lambda: "1 units have waited" in caplog.text)
+            assert "with Spark tasks [0]; 1 tasks are connected" in caplog.text
+            slow.reply(number, b"A")
+            assert await answers == [b"A"]
+            slow.die()
+
+    run(test)
+
+
 def test_a_task_that_hangs_is_not_waited_for_when_another_is_there() -> None:
     async def test() -> None:
         async with dispatcher(answer_timeout_s=0.1) as where:
