@@ -16,6 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from drainer.sinks.kafka.kafka_url import KafkaTarget
+from drainer.sinks.kafka.offsets import Offsets
 from drainer.sinks.kafka.refusals import is_of_credentials, refusal
 from penstock.codes import Code
 from penstock.errors import Retryable
@@ -38,7 +39,11 @@ class Producing:
     """A connection to write with; used by one thread."""
 
     def __init__(
-        self, target: KafkaTarget, transactional_id: str, is_closing: Callable[[], bool]
+        self,
+        target: KafkaTarget,
+        transactional_id: str,
+        is_closing: Callable[[], bool],
+        offsets: Offsets | None = None,
     ) -> None:
         """Begin to connect; `transactional_id` is empty for a producer without transactions."""
         self.options = {
@@ -49,11 +54,12 @@ class Producing:
         }
         self._target = target
         self._is_closing = is_closing
+        self._offsets = offsets or Offsets()
         self._is_transactional = bool(transactional_id)
         self._fault: KafkaError | None = None
         self._topic = ""
         # A transaction that fails says itself which of its messages was refused.
-        more: dict[str, Any] = {"on_delivery": self._on_delivery}
+        more: dict[str, Any] = {}
         if transactional_id:
             more = {
                 "transactional.id": transactional_id,
@@ -68,7 +74,6 @@ class Producing:
                 "batch.size": min(target.message_bytes_max, _BATCH_BYTES_MAX),
                 "compression.type": target.compression,
                 "queue.buffering.max.kbytes": max(_QUEUE_KIB_MIN, target.message_bytes_max >> 9),
-                "delivery.report.only.error": True,
             }
         )
         self.admin = AdminClient(self.options)
@@ -91,6 +96,7 @@ class Producing:
 
     def begin(self) -> None:
         """Begin a transaction."""
+        self._offsets.begin()
         if self._is_transactional:
             self._producer.begin_transaction()
 
@@ -103,9 +109,13 @@ class Producing:
         headers: RecordHeaders = _NO_HEADERS,
     ) -> None:
         """Send a message, soon; wait while many are on their way."""
+        is_first = self._offsets.send((topic, partition))
+        more: dict[str, Any] = {}
+        if is_first or not self._is_transactional:
+            more = {"on_delivery": self._on_first if is_first else self._on_delivery}
         while True:
             try:
-                self._producer.produce(topic, value, key, partition, headers=headers)
+                self._producer.produce(topic, value, key, partition, headers=headers, **more)
                 return
             except BufferError:
                 self._producer.poll(_WAIT_S)
@@ -113,7 +123,7 @@ class Producing:
                 self._check_open()
 
     def flush(self, timeout_s: float) -> None:
-        """Return once the brokers have all that was sent."""
+        """Return once the brokers have all that was sent, behind what they had before."""
         deadline_s = time.monotonic() + timeout_s
         while self._producer.flush(_WAIT_S):
             self.look()
@@ -121,15 +131,18 @@ class Producing:
             if time.monotonic() > deadline_s:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "messages are not taken"))
         self.look()
+        self._offsets.check()
 
     def commit(self, timeout_s: float) -> None:
         """Commit the transaction; after an error it may be committed or not."""
         if not self._is_transactional:
+            self._offsets.committed()
             return
         deadline_s = time.monotonic() + timeout_s
         while True:
             try:
                 self._producer.commit_transaction(_WAIT_S)
+                self._offsets.committed()
                 return
             except KafkaException as error:
                 self.look()
@@ -179,3 +192,9 @@ class Producing:
     def _on_delivery(self, error: KafkaError | None, message: Any) -> None:
         if error is not None and self._fault is None:
             self._fault, self._topic = error, message.topic() or ""
+
+    def _on_first(self, error: KafkaError | None, message: Any) -> None:
+        if error is None:
+            self._offsets.delivered((message.topic(), message.partition()), message.offset())
+        elif not self._is_transactional:
+            self._on_delivery(error, message)

@@ -31,6 +31,7 @@ from drainer.sinks.checkpoint import (
 from drainer.sinks.kafka.checkpoint_topic import checkpoint_key, read_checkpoints
 from drainer.sinks.kafka.claim_check import ClaimCheck
 from drainer.sinks.kafka.kafka_url import parse_kafka_url
+from drainer.sinks.kafka.offsets import Offsets
 from drainer.sinks.kafka.producing import Producing, RecordHeader, RecordHeaders
 from drainer.sinks.kafka.refusals import REPLACED, refusal
 from drainer.sinks.kafka.topic_owners import TopicOwners
@@ -73,6 +74,7 @@ class KafkaSink:
         self._cluster_id = cluster_id
         self._ledger = Ledger()
         self._topics = Topics(self._target)
+        self._offsets = Offsets()
         folder = self._target.claim_check_dir
         self._claims = ClaimCheck(folder) if folder is not None else None
         self._producing: Producing | None = None
@@ -206,7 +208,7 @@ class KafkaSink:
             if self._target.is_transactional:
                 transactional_id = f"penstock-{self._target.prefix}-{self._cluster_id}"
             self._producing = Producing(
-                self._target, transactional_id, self._patience.closing.is_set
+                self._target, transactional_id, self._patience.closing.is_set, self._offsets
             )
             self._producing.begin_writing(_TRY_S)
         return self._producing
