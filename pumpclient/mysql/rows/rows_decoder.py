@@ -27,6 +27,7 @@ from pumpclient.mysql.rows.column_types import reading_of
 from pumpclient.mysql.rows.reader_code import read_rows
 from pumpclient.mysql.rows.rows_event_header import Kind, RowsEvent, bitmap_size, usual_heads
 from pumpclient.mysql.rows.table_map import TABLE_ID_SIZE, Column, TableMap, WireType
+from pumpclient.mysql.rows.unreadable import UNREADABLE, unreadable
 from pumpclient.mysql.rows.values.json_binary import (
     apply_changes,
     read_changes,
@@ -192,11 +193,9 @@ class Decoder:
                 if body.startswith(head, self._head_at):
                     return paired(self._read(body, images_at))
             return self._unusual(RowsEvent.decode(EventType(type_), body, id_size=self._id_size))
-        except (LookupError, ValueError, ArithmeticError, struct.error) as error:
-            raise Malformed(
-                f"rows of {self.table_map.name} cannot be read: {error}",
-                hint=_HINT,
-                code=Code.ROWS_EVENT,
+        except UNREADABLE as error:
+            raise unreadable(
+                self.table_map, self._readings, type_, body, self._id_size, error
             ) from error
 
     def _unusual(self, event: RowsEvent) -> RowChanges:

@@ -22,7 +22,6 @@ An update that leaves all but the start of its row's time as it was is nothing e
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -44,6 +43,7 @@ from pumpclient.mysql.rows.reader_code import Made, read_rows
 from pumpclient.mysql.rows.rows_decoder import Decoder, decoder_for
 from pumpclient.mysql.rows.rows_event_header import Kind, RowsEvent, usual_heads
 from pumpclient.mysql.rows.table_map import TABLE_ID_SIZE, TableMap
+from pumpclient.mysql.rows.unreadable import UNREADABLE, unreadable
 from pumpclient.mysql.translate.transcoding.column_mapping import NULL, Pairing, paired
 from pumpclient.mysql.translate.transcoding.datums import datum_reading
 
@@ -97,7 +97,6 @@ EncodedChanges = tuple[MutationType, list[bytes]]
 
 _Pieces = tuple[bytes | None, ...]
 _Read = TypeVar("_Read")
-_HINT = "bytes of the event are lost, or its table was not what its TABLE_MAP says"
 
 
 def ignored(count: int) -> None:
@@ -135,6 +134,7 @@ class Transcoder:
         readings = [reading_of(column) for column in self.table_map.columns]
         for pair in pairing.pairs:
             readings[pair.index] = datum_reading(pair)
+        self._readings = readings
         wanted = [pair.index for pair in pairing.pairs]
         self._insert = _Inserts(table, pairing, rowid, self._codec)
         self._nulls = [pair.stored.header + NULL for pair in pairing.pairs]
@@ -175,17 +175,14 @@ class Transcoder:
         try:
             return read(type_, body)
         except Malformed as error:
-            raise NeedsOperator(
-                f"rows of {self.table_map.name}: {error.problem}",
-                hint=error.hint or "compare the table here with the one there",
-                code=error.code,
-            ) from error
-        except (LookupError, ValueError, ArithmeticError, struct.error) as error:
-            raise Malformed(
-                f"rows of {self.table_map.name} cannot be read: {error}",
-                hint=_HINT,
-                code=Code.ROWS_EVENT,
-            ) from error
+            found = self._unreadable(type_, body, error)
+            hint = found.hint or "compare the table here with the one there"
+            raise NeedsOperator(found.problem, hint=hint, code=found.code) from error
+        except UNREADABLE as error:
+            raise self._unreadable(type_, body, error) from error
+
+    def _unreadable(self, type_: int, body: bytes, error: Exception) -> Malformed:
+        return unreadable(self.table_map, self._readings, type_, body, self._id_size, error)
 
     def _changes(self, type_: int, body: bytes) -> EncodedChanges:
         known = self._heads.get(type_)

@@ -16,6 +16,7 @@ from penstock.errors import Malformed, NeedsOperator
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import MutationType
 from pumpclient.mysql.events.frame import EventType
+from pumpclient.mysql.rows.rows_decoder import decoder_for
 from pumpclient.mysql.rows.rows_event_header import RowsEvent
 from pumpclient.mysql.rows.table_map import Column, TableMap, WireType
 from pumpclient.mysql.translate.transcoding.transcode import Transcoder
@@ -261,6 +262,37 @@ def test_a_value_that_the_column_does_not_take_names_table_and_column() -> None:
     image = make_image([INT] * 2, (1, 300))
     with pytest.raises(NeedsOperator, match=r"rows of db\.t: column 'b'.*300"):
         transcoder.changes(WRITE, event(WRITE, 2, image))
+
+
+_UCS2, _UTF8MB3 = 35, 33
+
+
+@pytest.mark.parametrize(
+    ("collation", "raw", "charset"),
+    [(_UCS2, b"\xd8\x3d", "ucs2"), (_UTF8MB3, b"\xed\xa0\xbd", "utf8")],
+)
+def test_a_text_that_its_charset_does_not_have_names_column_charset_and_bytes(
+    collation: int, raw: bytes, charset: str
+) -> None:
+    table = made(["a INT PRIMARY KEY", "b VARCHAR(9)"])
+    columns = (INT, Column(WireType.VARCHAR, 27, collation=collation))
+    image = b"\0" + (1).to_bytes(4, "little") + bytes([len(raw)]) + raw
+    body = event(WRITE, 2, image)
+    found = rf"rows of db\.t: column 'b' \(VARCHAR in {charset}\w*\).*0x{raw.hex()} is not valid"
+    with pytest.raises(Malformed, match=found):
+        Transcoder(TableMap(7, "db", "t", columns), table).changes(WRITE, body)
+    with pytest.raises(Malformed, match=f"column number 2 .*{charset}.*0x{raw.hex()}"):
+        decoder_for(TableMap(7, "db", "t", columns)).changes(WRITE, body)
+
+
+def test_a_decimal_out_of_range_names_its_format_and_a_cut_image_no_column() -> None:
+    columns = (INT, Column(WireType.NEWDECIMAL, 2 << 8 | 1, is_unsigned=False))
+    decoder = decoder_for(TableMap(7, "db", "t", columns))
+    image = b"\0" + bytes(4) + b"\xe3\x03"
+    with pytest.raises(Malformed, match=r"column number 2 \(DECIMAL\(2,1\)\) cannot be read"):
+        decoder.changes(WRITE, event(WRITE, 2, image))
+    with pytest.raises(Malformed, match=r"rows of db\.t: cannot be read"):
+        decoder.changes(WRITE, event(WRITE, 2, image[:-1]))
 
 
 @settings(max_examples=25)
