@@ -28,6 +28,7 @@ from drainer.cluster.membership import Membership
 from drainer.cluster.server import Front
 from drainer.counters import Counters
 from drainer.data_dir import Home
+from drainer.ddl.catch_up import CatchUp
 from drainer.ddl.follower import DdlFollower, NotedJobs, with_way_out
 from drainer.ddl.job_source import JobSource, open_job_source
 from drainer.ddl.starting_schema import (
@@ -36,6 +37,7 @@ from drainer.ddl.starting_schema import (
     recorded_overrides,
     schema_from,
 )
+from drainer.ddl.tidb_jobs import TidbJobs
 from drainer.ddl.unlogged import Unlogged
 from drainer.intake.merger import Merger
 from drainer.intake.puller import Who
@@ -332,6 +334,7 @@ async def build_active(
         relay=relay,
         checkpoint_interval_s=config.checkpoint_interval_s,
         fetching=Fetching(*pumps.ids, pumps.addresses, schema.tracker) if fetches else None,
+        catch_up=jobs.catch_up(source, checkpoint) if isinstance(source, TidbJobs) else None,
     )
     pipeline = build_pipeline(config, components, stream, schema, progress)
     catalog = schema.tracker.catalog
@@ -482,6 +485,7 @@ class Stream(NamedTuple):
     relay: Relay
     checkpoint_interval_s: float
     fetching: Fetching | None = None
+    catch_up: CatchUp | None = None
 
 
 def build_pipeline(
@@ -503,6 +507,7 @@ def build_pipeline(
         ignored_ts=config.ignored_ts,
         whole_ts=checkpoint.applying_ts if config.strategy in ("merge", "events") else 0,
         origins=checkpoint.origins,
+        ahead=None if stream.catch_up is None else stream.catch_up.ahead,
     )
     way_out = functools.partial(with_way_out, flags=config.as_flags)
     follower = DdlFollower(
@@ -522,6 +527,7 @@ def build_pipeline(
         way_out=way_out,
         relay=stream.relay,
         fetching=stream.fetching,
+        catch_up=stream.catch_up,
     )
     strategy, large = build_strategy(config, components, checkpoint)
     downstream = Downstream(

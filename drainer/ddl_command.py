@@ -180,13 +180,16 @@ class _DownstreamState:
         """The DDLs that are still to come, in their order."""
         moment = Moment(self.after_ts, self.checkpoint.schema_version)
         to_come = (job for job in self.jobs if not self.rules.has_passed(job, moment))
-        return [job for job in to_come if not job.has_failed]
+        ahead = self.checkpoint.ahead
+        return [job for job in to_come if not job.has_failed and job.id not in ahead]
 
     def has_passed(self, commit_ts: int, now: Checkpoint) -> bool:
         """Return whether a downstream at that checkpoint has had the DDL of a commit_ts."""
         job, moment = self.job(commit_ts), Moment(now.commit_ts, now.schema_version)
         is_past = commit_ts <= max(self.after_ts, now.commit_ts)
-        return is_past or (job is not None and self.rules.has_passed(job, moment))
+        return is_past or (
+            job is not None and (job.id in now.ahead or self.rules.has_passed(job, moment))
+        )
 
     def tracker(self, before_ts: int | None = None) -> SchemaTracker:
         """Return the schema at the checkpoint, or just before a DDL that comes after it."""
@@ -196,6 +199,7 @@ class _DownstreamState:
             self.overrides,
             rules=self.rules,
             version=self.checkpoint.schema_version,
+            ahead=self.checkpoint.ahead,
         )
         for job in self.coming if before_ts is not None else ():
             if job.finished_ts == before_ts:

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from drainer.batching.planner import DdlStep
 from drainer.build import Components, StoppedEarly, Stream, build_pipeline, insist
+from drainer.ddl.catch_up import CatchUp
 from drainer.ddl.follower import refuse_other
 from drainer.ddl.job_source import rules_of
 from drainer.ddl.starting_schema import StartingSchema
@@ -23,14 +24,14 @@ from drainer.pipeline.progress import Progress
 from drainer.relay_log.log import RelayLog
 from drainer.relay_log.records import RECORD_BYTES_MAX, ChunkSpool, Run
 from drainer.relay_log.stage import NoRelay
-from drainer.schema.rules import StreamRules
+from drainer.schema.rules import ALWAYS, StreamRules
 from drainer.schema.tracker import SchemaTracker
 from drainer.settings.config import DrainerConfig
 from drainer.sinks.checkpoint import Checkpoint
 from penstock.cluster.node_registry import Registry
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError
-from penstock.schema.model import DdlJob
+from penstock.schema.model import DdlJob, TableInfo
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +91,31 @@ class Replay:
         return job
 
 
+class _Logged:
+    """The relay log in the place of a TiDB that is asked about its DDL (`drainer.ddl.catch_up`).
+
+    Where a row was applied by a DDL that came before its binlog, the log has that job.
+    """
+
+    def __init__(self, stored: RelayLog) -> None:
+        self._jobs = stored.jobs()
+
+    def jobs_of(self, table_id: int, after_version: int) -> list[DdlJob]:
+        """Return the jobs of later schema versions that made a table what it is."""
+        of_table = (job for job in self._jobs if job.table and job.table.id == table_id)
+        return [job for job in of_table if job.schema_version > after_version]
+
+    def table_now(self, table_id: int) -> tuple[int, TableInfo | None]:
+        """Return that there is nothing newer than what the log has."""
+        return ALWAYS.commit_ts, None
+
+
+def _ends(waits_for: str) -> None:
+    """Raise `EndsAtDdl` in the place of waiting."""
+    if waits_for:
+        raise EndsAtDdl(f"the relay log has no job that {waits_for}", code=Code.DRAINER_LOG_ENDS)
+
+
 async def replay(pipeline: Pipeline, source: Replay, stop: asyncio.Event) -> bool:
     """Run the pipeline to the end of the log; False when asked to stop before."""
 
@@ -131,6 +157,7 @@ async def recover(config: DrainerConfig, components: Components, stop: asyncio.E
         overrides,
         rules=rules,
         version=checkpoint.schema_version,
+        ahead=checkpoint.ahead,
     )
     spool_dir = components.home.path / "spool"
     spool_dir.mkdir(mode=0o700, exist_ok=True)
@@ -144,7 +171,8 @@ async def recover(config: DrainerConfig, components: Components, stop: asyncio.E
     checkpoint = replace(checkpoint, overrides=overrides, has_all_overrides=True)
     sink = components.sink
     progress = Progress(checkpoint, waits_for=sink.waits_for, stand_ins=sink.stand_ins)
-    stream = Stream(source, source, source.fetch_job, NoRelay(), _CHECKPOINT_S)
+    catch_up = None if rules.is_fenced else CatchUp(tracker, _Logged(stored), report=_ends)
+    stream = Stream(source, source, source.fetch_job, NoRelay(), _CHECKPOINT_S, catch_up=catch_up)
     schema = StartingSchema(tracker=tracker, overrides=overrides, jobs=[])
     pipeline = build_pipeline(config, components, stream, schema, progress)
     if not await replay(pipeline, source, stop):

@@ -58,7 +58,9 @@ def fetch_settings(config: DrainerConfig) -> FetchSettings | None:
     if spark.payloads == "driver" or (not asked and spark.master.startswith("local")):
         return None
     why = ""
-    if config.relay.log_dir:
+    if config.pd_address:
+        why = "a TiDB's rows may need a DDL before its binlog, which is known here alone"
+    elif config.relay.log_dir:
         why = "the relay log needs them here"
     elif config.strategy in ("statements", "events"):
         why = f"strategy {config.strategy} orders the changes here"

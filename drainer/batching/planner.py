@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +34,7 @@ from drainer.differences.left_out import Counts
 from drainer.intake.merger import Merged
 from drainer.intake.payload import Payload, Remote, Spooled
 from drainer.intake.transaction_slices import Limits
+from drainer.schema.ahead import AheadRow
 from drainer.task.row_changes import (
     Collector,
     Lookup,
@@ -77,6 +78,7 @@ class DdlStep:
 
     One that `is_repeated` was downstream before: the schema is followed, and nothing is run.
     `schema_state` is how far a TiDB has got with what the DDL changes, 0 at other writers.
+    One that `is_ahead` runs before its binlog; `maybe_done` says that it may have run already.
     """
 
     commit_ts: int
@@ -85,6 +87,8 @@ class DdlStep:
     origins: Mapping[str, Place] = field(default_factory=dict)
     is_repeated: bool = False
     schema_state: int = 0
+    is_ahead: bool = False
+    maybe_done: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,16 @@ class LargeStep:
     left_out: Counts = field(default_factory=Counts)
 
 
+@dataclass(frozen=True, slots=True)
+class AheadStep:
+    """Rows come that may need a DDL before its binlog; they are looked at again after this."""
+
+    commit_ts: int
+    """The last one before the rows'."""
+    row: AheadRow
+    origins: Mapping[str, Place] = field(default_factory=dict)
+
+
 Step = RowsStep | DdlStep | LargeStep
 
 
@@ -118,15 +132,18 @@ class Planner:
         ignored_ts: Set[int] = frozenset(),
         whole_ts: int = 0,
         origins: Mapping[str, Place] | None = None,
+        ahead: Callable[[bytes], AheadRow | None] | None = None,
     ) -> None:
         """Start empty; `lookup` resolves table ids and is asked again after each DDL.
 
         Rows whose commit_ts is among `ignored_ts` are left out, with a line in the log. All up to
         `whole_ts` is one batch, if it can be. Transactions that are not beyond `origins`, the last
-        ones seen of each source, are left out.
+        ones seen of each source, are left out. `ahead` is asked of each transaction whether its
+        rows may need a DDL that is still to come.
         """
         self._origins = Origins(origins or {})
         self._whole_ts = whole_ts
+        self._ahead = ahead
         self._rows_max = rows_max
         self._bytes_max = bytes_max
         self._limits = Limits(bytes_max=bytes_max, rows_max=rows_max)
@@ -156,7 +173,12 @@ class Planner:
         """Take the next run of the merged stream."""
         self._waiting.extend(zip(merged.commit_ts, merged.payloads, strict=True))
 
-    def next_step(self) -> Step | None:
+    def cut_before_ddl(self) -> RowsStep | None:
+        """End the open batch, if any, before a DDL that no binlog names, which changes tables."""
+        self._targets.clear()
+        return self._cut()
+
+    def next_step(self) -> Step | AheadStep | None:
         """Return the next finished step; None when all that was offered is in the open batch.
 
         Raises `Malformed` for a payload that is not a committed binlog.
@@ -192,7 +214,7 @@ class Planner:
         self._start_batch()
         return step
 
-    def _advance(self, ts: int, payload: Payload) -> Step | None:
+    def _advance(self, ts: int, payload: Payload) -> Step | AheadStep | None:
         """Take one binlog off the waiting ones, unless a batch must end before it."""
         if not isinstance(payload, bytes):
             return self._advance_handle(ts, payload)
@@ -217,8 +239,9 @@ class Planner:
             self._left_out += ignored_counts(binlog.prewrite_value, self._targets.of)
             self._pass_over(ts)
             return None
-        if self._remote.commit_ts:
-            return self._cut()
+        due = self._due_before(ts, binlog.prewrite_value)
+        if due is not None:
+            return due
         size = len(payload)
         limited = ts > self._whole_ts
         if limited and self._collector.rows and self._collector.bytes + size > self._bytes_max:
@@ -233,6 +256,13 @@ class Planner:
         self._through_ts = ts
         full = self._collector.rows >= self._rows_max or self._collector.bytes >= self._bytes_max
         return self._cut() if full and limited else None
+
+    def _due_before(self, ts: int, prewrite_value: bytes) -> Step | AheadStep | None:
+        """Return what must be done before the rows of a transaction are looked at."""
+        if self._remote.commit_ts:
+            return self._cut()
+        row = None if self._ahead is None else self._ahead(prewrite_value)
+        return None if row is None else AheadStep(ts - 1, row, self._origins.now())
 
     def _advance_handle(self, ts: int, payload: Spooled | Remote) -> Step | None:
         if isinstance(payload, Spooled):

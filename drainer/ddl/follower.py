@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping, Set
 from typing import NamedTuple, Protocol
 
 from drainer.batching.planner import DdlStep
+from drainer.ddl.catch_up import CatchUp, Upstream
 from drainer.ddl.starting_schema import StartingSchema
 from drainer.ddl.upstream_ddl import DELETE_ONLY, as_sent, is_upstream_only, to_run
 from drainer.differences.left_out import (
@@ -42,6 +43,7 @@ from drainer.differences.overrides import (
 from drainer.relay_log.stage import Relay
 from drainer.schema.rules import StreamRules
 from drainer.schema.tracker import OTHER_HISTORY, SchemaTracker, Tracked
+from drainer.sinks.checkpoint import Checkpoint
 from penstock.codes import Code
 from penstock.ddl import SchemaChange
 from penstock.errors import NeedsOperator, Retryable, coded
@@ -105,6 +107,9 @@ class DdlFollower:
         if not is_fenced and step.schema_state == DELETE_ONLY:
             log.info("DDL at %d is not over yet; it comes again: %s", ts, step.query)
             return FollowedDdl(_of_nothing(step), None, Counts())
+        if not step.is_ahead and self._schemas.pass_ahead(step.job_id):
+            log.info("DDL at %d ran before: rows that came earlier needed it", ts)
+            return FollowedDdl(_of_nothing(step), None, Counts())
         try:
             job = await self._job(step, override)
             if not is_fenced:
@@ -113,7 +118,8 @@ class DdlFollower:
                 if job.has_failed:
                     log.info("DDL at %d failed upstream (state %d): %s", ts, job.state, step.query)
                     return FollowedDdl(self._schemas.follow(job), None, Counts(), ts)
-            tracked = self._schemas.track(job, override)
+            take = self._schemas.take_ahead if step.is_ahead else self._schemas.track
+            tracked = take(job, override)
             if override is not None:
                 self._report(step, override, tracked)
             return self._routed(step, override, tracked)._replace(ts=ts)
@@ -313,10 +319,17 @@ class NotedJobs:
     def _wait_for(self, what: str) -> None:
         self._waits_for = what
 
+    def catch_up(self, upstream: Upstream, checkpoint: Checkpoint) -> CatchUp:
+        """Return what runs a DDL before its binlog, where rows need it."""
+        is_beginning = not checkpoint.schema_version
+        return CatchUp(
+            self._schema.tracker, upstream, is_beginning=is_beginning, report=self._wait_for
+        )
+
     async def fetch(self, step: DdlStep) -> DdlJob:
         """Return the job of a DDL that is about to be followed, as `fetch_job` does."""
         job = await fetch_job(self._history, step, report=self._wait_for)
-        if self._schema.file is not None:
+        if self._schema.file is not None and not step.is_ahead:
             await self._schema.file.before(self._schema.tracker, job)
         self._relay.note_job(job)
         return job

@@ -121,7 +121,8 @@ class SnapshotFile:
         last, self._last_job = self._last_job, job
         self._jobs_since += 1
         if self._waiting is None:
-            if self._jobs_since > JOBS_BETWEEN and last is not None:
+            # A job ahead is followed again after a start: its place is in the checkpoint alone.
+            if self._jobs_since > JOBS_BETWEEN and last is not None and not tracker.ahead:
                 self._waiting, self._jobs_since = (tracker.copy(), last), 0
         elif self._jobs_since >= STEPS_BEHIND:
             (settled, last), self._waiting = self._waiting, None
@@ -208,16 +209,17 @@ def schema_from(
     if base is not None:
         _check_same_history(source, file, base[1])
         tracker = base[0]
-        last = tracker.follow_all(jobs, moment, made, after_ts=base[1].commit_ts)
+        after_ts = base[1].commit_ts
+        last = tracker.follow_all(jobs, moment, made, after_ts=after_ts, ahead=checkpoint.ahead)
         if _differs(tracker, checkpoint):
             log.warning("%s does not lead to the checkpoint; reading all DDL history", file.path)
             jobs, base = source.jobs(), None
     if base is None:
         tracker = SchemaTracker(source.rules)
-        last = tracker.follow_all(jobs, moment, made)
+        last = tracker.follow_all(jobs, moment, made, ahead=checkpoint.ahead)
     _check_version(source, tracker, checkpoint, made, jobs)
     followed = tracker.jobs_passed
-    if last is not None and followed >= JOBS_BETWEEN:
+    if last is not None and followed >= JOBS_BETWEEN and not tracker.ahead:
         file.write(tracker, last, last.finished_ts)
     log.info(
         "schema version %d, %s, in %.1f s",
@@ -232,8 +234,9 @@ def schema_from_history(source: JobSource, checkpoint: Checkpoint) -> StartingSc
     """Return the schema at the checkpoint where neither a snapshot nor an override is kept."""
     jobs = source.jobs()
     tracker = SchemaTracker.from_history(
-        jobs, checkpoint.commit_ts, rules=source.rules, version=checkpoint.schema_version
-    )
+        jobs, checkpoint.commit_ts, rules=source.rules, version=checkpoint.schema_version,
+        ahead=checkpoint.ahead,
+    )  # fmt: skip
     _check_version(source, tracker, checkpoint, {}, jobs)
     return StartingSchema(tracker=tracker, overrides={}, jobs=jobs)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import http.client
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -79,6 +79,14 @@ class StatusPorts:
         Retryable when none answers, or when one stops in the middle; `NotGiven` when all that
         answer say no.
         """
+        return self._asked(path, read_array)
+
+    def value(self, path: str) -> Any:
+        """Return the JSON at a path, from the first server that has it; raises as `elements`."""
+        (found,) = self._asked(path, _read_value)
+        return found
+
+    def _asked(self, path: str, read: Callable[[Readable, str], Iterator[Any]]) -> Iterator[Any]:
         failures: list[str] = []
         refusals: list[str] = []
         for server in self.servers():
@@ -91,7 +99,7 @@ class StatusPorts:
                     answer = connection.getresponse()
                     if answer.status == 200:
                         self._last, has_begun = server, True
-                        yield from read_array(answer, where)
+                        yield from read(answer, where)
                         self._failed.discard(server)
                         return
                     text = answer.read(_REFUSAL_BYTES_MAX).decode("utf-8", "replace").strip()
@@ -140,6 +148,14 @@ class Readable(Protocol):
 
     def read(self, size: int) -> bytes:
         """Return at most so many of the next bytes, none at the end."""
+
+
+def _read_value(source: Readable, where: str) -> Iterator[Any]:
+    """Yield the one JSON value that a source has; Retryable when it ends too early."""
+    try:
+        yield json.loads(b"".join(iter(lambda: source.read(_PIECE_BYTES), b"")))
+    except ValueError as error:
+        raise Retryable(f"{where}: no JSON: {error}", code=Code.TIDB_AWAY) from error
 
 
 def read_array(source: Readable, where: str) -> Iterator[Any]:

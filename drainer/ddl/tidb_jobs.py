@@ -3,6 +3,7 @@
     GET /ddl/history?limit=n                   the newest n jobs
     GET /ddl/history?start_job_id=i&limit=n    from TiDB 6.3 on: n jobs from i on, newest first
     GET /ddl/history                           all of it; of the newest TiDBs only 1,024 jobs
+    GET /schema?table_id=i                     a table of now, with columns that are not public yet
 
 All history is read page by page, from its newest job to its oldest. A server that knows no
 `start_job_id` leaves it out and answers with newer jobs than it was asked for: then all of it is
@@ -25,8 +26,8 @@ from drainer.ddl.status_ports import NotGiven
 from drainer.schema.rules import TIDB
 from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator, Retryable
-from penstock.schema.model import DdlJob
-from penstock.schema.tidb_json import job_from_json
+from penstock.schema.model import DdlJob, TableInfo
+from penstock.schema.tidb_json import job_from_json, table_from_json
 
 log = logging.getLogger(__name__)
 
@@ -39,14 +40,17 @@ _LIMITS = (2, 16, 256)
 """How many are asked for to find one: two where `start_job_id` counts, more where it does not."""
 
 
-class JsonArrays(Protocol):
-    """Who has the history: `StatusPorts`."""
+class Status(Protocol):
+    """Who has history and tables: `StatusPorts`."""
 
     def schema_version(self) -> int:
         """Return the newest schema version, of jobs under way too, 0 where it is not known."""
 
     def elements(self, path: str) -> Iterator[Any]:
         """Yield the elements of the JSON array at a path. May be Retryable."""
+
+    def value(self, path: str) -> Any:
+        """Return the JSON at a path. May be Retryable, and `NotGiven`."""
 
 
 class TidbJobs:
@@ -57,7 +61,7 @@ class TidbJobs:
 
     def __init__(
         self,
-        ports: JsonArrays,
+        ports: Status,
         *,
         page_jobs: int = PAGE_JOBS,
         listed_after_s: float = _LISTED_AFTER_S,
@@ -98,6 +102,37 @@ class TidbJobs:
     def mark_of(self, job: DdlJob) -> int:
         """Return a job's schema version."""
         return job.schema_version
+
+    def jobs_of(self, table_id: int, after_version: int) -> list[DdlJob]:
+        """Return the jobs of later schema versions that made a table what it is.
+
+        History is read back to an earlier one: jobs of a table are over in the order of their ids.
+        """
+        found, last_id = [], 0
+        for fields in self._all():
+            is_newest_first, last_id = fields["id"] < last_id, fields["id"]
+            table = (fields.get("binlog") or {}).get("TableInfo") or {}
+            if table.get("id") != table_id:
+                continue
+            if _version(fields) > after_version:
+                found.append(job_from_json(fields))
+            elif is_newest_first:
+                break
+        return found
+
+    def table_now(self, table_id: int) -> tuple[int, TableInfo | None]:
+        """Return a table with the columns that are not public yet, and a version it is not before.
+
+        None where there is no such table. The version is read first, and given time to be with all
+        servers, because any of them may be asked.
+        """
+        version = self._ports.schema_version()
+        time.sleep(self._listed_after_s)
+        try:
+            return version, table_from_json(self._ports.value(f"/schema?table_id={table_id}"))
+        except NotGiven as error:
+            log.debug("no table %d: %s", table_id, error)
+            return version, None
 
     def check_settled(self) -> None:
         """Raise Retryable while a job is under way: it may have taken effect without being here."""

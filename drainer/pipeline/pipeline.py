@@ -19,7 +19,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from drainer.batching.planner import DdlStep, LargeStep, Planner, RowsStep, Step
+from drainer.batching.planner import AheadStep, DdlStep, LargeStep, Planner, RowsStep, Step
+from drainer.ddl.catch_up import CatchUp
 from drainer.ddl.follower import FollowedDdl, WayOut, with_way_out
 from drainer.differences.left_out import Counts
 from drainer.intake.merger import Merged
@@ -53,7 +54,7 @@ class Source:
     """Where steps come from; `follow_ddl` returns what becomes of a DDL downstream.
 
     `way_out` adds the overrides of a DDL to the error of its run. `fetching` is set if the rows do
-    not pass through the Drainer.
+    not pass through the Drainer, `catch_up` if rows may come before their DDL.
     """
 
     merger: Merge
@@ -64,6 +65,7 @@ class Source:
     way_out: WayOut = with_way_out
     relay: Relay = field(default_factory=NoRelay)
     fetching: Fetching | None = None
+    catch_up: CatchUp | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,11 +158,11 @@ class Pipeline:
         while True:
             self._wake.clear()
             step = self._planner.next_step()
-            if step is not None:
-                while self._slots == 0:
-                    self._wake.clear()
-                    await self._wake.wait()
-                await self._start(step)
+            if isinstance(step, AheadStep):
+                await self._run_ahead(step)
+            elif step is not None:
+                await self._run_before(step)
+                await self._start_in_turn(step)
             elif self._gather():
                 await asyncio.sleep(0)  # The pulls, the tasks and the heartbeat need their turn.
             elif self._slots > 0 and (step := self._open_batch()) is not None:
@@ -168,6 +170,34 @@ class Pipeline:
             else:
                 await self._wait()
             del step  # Its rows are held by the one who works on them, and by no one longer.
+
+    async def _run_ahead(self, ahead: AheadStep) -> None:
+        """Find out what the rows that come next need, and run it before them."""
+        catch_up = self._source.catch_up
+        assert catch_up is not None, "no one asked about rows"
+        steps = await catch_up.steps(ahead)
+        if steps and (before := self._planner.cut_before_ddl()) is not None:
+            await self._start_in_turn(before)
+        for step in steps:
+            await self._start_in_turn(step)
+
+    async def _run_before(self, step: Step) -> None:
+        """Run what the rows of a large transaction need, which the planner did not see."""
+        catch_up = self._source.catch_up
+        if not isinstance(step, LargeStep) or catch_up is None or step.is_ignored:
+            return
+        ddl = await catch_up.before(step.commit_ts, step.payload, step.lookup, step.limits)
+        if ddl:
+            self._planner.cut_before_ddl()  # Nothing is open: a large transaction stands alone.
+        for each in ddl:
+            await self._start_in_turn(each)
+
+    async def _start_in_turn(self, step: Step) -> None:
+        """Begin a step once there is a slot."""
+        while self._slots == 0:
+            self._wake.clear()
+            await self._wake.wait()
+        await self._start(step)
 
     def _gather(self) -> bool:
         merged = self._source.merger.take()
@@ -222,6 +252,7 @@ class Pipeline:
             pumps=self._source.pumps.standing(),
             overrides=begin.overrides,
             has_all_overrides=begin.has_all_overrides,
+            ahead=dict(self._source.schemas.ahead),
         )
         work = _Work(step, checkpoint, ddl, relayed=self._source.relay.flush())
         if isinstance(step, RowsStep) and (step.rows or step.remote):
@@ -287,7 +318,9 @@ class Pipeline:
             work.checkpoint, left_out=self.progress.left_out.after(_left_out(work))
         )
         if work.ddl is not None and work.ddl.run is not None:
-            await self._run_ddl(work.ddl, checkpoint)
+            assert isinstance(work.step, DdlStep)
+            maybe_done = work.step.maybe_done or self._intent_ts == checkpoint.commit_ts
+            await self._run_ddl(work.ddl, checkpoint, maybe_done=maybe_done)
         elif work.prepared is None:
             await call(lambda: sink.save_checkpoint(checkpoint))
         else:
@@ -301,10 +334,9 @@ class Pipeline:
             except Refused as error:
                 raise located(error, after_ts, checkpoint.commit_ts) from error
 
-    async def _run_ddl(self, ddl: FollowedDdl, checkpoint: Checkpoint) -> None:
+    async def _run_ddl(self, ddl: FollowedDdl, checkpoint: Checkpoint, *, maybe_done: bool) -> None:
         change, ddl_ts, sink = ddl.run, checkpoint.commit_ts, self._downstream.sink
         assert change is not None
-        maybe_done = self._intent_ts == ddl_ts
         log.info("DDL at %d: %s", ddl_ts, change.job.query)
         try:
             await self._downstream.thread.call(
@@ -358,3 +390,7 @@ class Schemas(Protocol):
     @property
     def version(self) -> int:
         """The schema version after everything followed so far."""
+
+    @property
+    def ahead(self) -> Mapping[int, int]:
+        """DDL jobs that were followed before their binlog, and their schema versions."""

@@ -4,6 +4,7 @@
 |---|---|---|
 | a row is of | the schema version at its place | that version or the one before |
 | two versions at a time | never: the fence | always: rows of the one before a DDL come after it |
+| a row of a new table | never before its DDL | before a multi-schema change's only binlog |
 | a job is in the history | before its Commit | some time after it, and later than its commit_ts |
 | what runs is | the job's query | the binlog's, in which TiDB marks its own words |
 | a DDL that failed | is not in the stream | is, and did nothing |
@@ -12,7 +13,8 @@
 The source of the jobs hands over the rules, since it knows whose they are; no row is looked at to
 find out. Each row is read with the newest table at its place. Why that is right for a TiDB: rows
 name their columns by id, a version lives until the one after the next, and a column whose id is
-missing has its origin default.
+missing has its origin default. Where a multi-schema change swapped a table's columns before its
+binlog, it is followed first (`drainer.ddl.catch_up`): so the newest table is right for them, too.
 """
 
 from __future__ import annotations

@@ -111,6 +111,8 @@ class SchemaTracker:
         self._versions: dict[int, _Version] = {}
         self._gone: dict[int, Gone] = {}
         self._doubtful: list[DdlJob] = []
+        self.ahead: dict[int, int] = {}
+        """Jobs that were followed before their binlog came, and their schema versions."""
         self._rows_moved: dict[int, int] = {}
         """At which version rows of a partition went elsewhere, by table id; since the start."""
         self._last: DdlJob | None = None
@@ -128,15 +130,17 @@ class SchemaTracker:
         *,
         rules: StreamRules = FENCED,
         version: int = 0,
+        ahead: Mapping[int, int] | None = None,
     ) -> SchemaTracker:
         """Return a tracker that has followed all jobs that have passed at `up_to_ts`.
 
         There the schema version is `version`, where that is known and the rules look at it.
-        `overrides` by commit_ts say which jobs are something else downstream.
+        `overrides` by commit_ts say which jobs are something else downstream. Jobs `ahead` were
+        followed before their binlog.
         """
         tracker = cls(rules)
         in_order = sorted(jobs, key=lambda job: job.schema_version)
-        tracker.follow_all(in_order, Moment(up_to_ts, version), overrides or {})
+        tracker.follow_all(in_order, Moment(up_to_ts, version), overrides or {}, ahead=ahead)
         return tracker
 
     def follow_all(
@@ -146,11 +150,12 @@ class SchemaTracker:
         overrides: Mapping[int, Override],
         *,
         after_ts: int = 0,
+        ahead: Mapping[int, int] | None = None,
     ) -> DdlJob | None:
         """Follow all jobs that have passed at a moment; return the last that was new.
 
         `jobs` are all that finished after `after_ts`, in the order of their schema versions: a
-        skipped one that is not there is lost.
+        skipped one that is not there is lost. Those `ahead` have not passed, but were followed.
         """
         last, self.jobs_passed = None, 0
         up_to_ts = moment.commit_ts
@@ -161,6 +166,9 @@ class SchemaTracker:
         ends = sorted((o.ended_ts, ts) for ts, o in overrides.items() if 0 < o.ended_ts <= up_to_ts)
         for job in jobs:
             has_passed = self.rules.has_passed(job, moment)
+            if ahead and job.id in ahead:
+                self.take_ahead(job, overrides.get(job.finished_ts))
+                continue
             self.jobs_passed += has_passed
             if job.schema_version <= self.version:
                 continue
@@ -221,7 +229,7 @@ class SchemaTracker:
         other.absent_schemas, other.blind_ts = dict(self.absent_schemas), self.blind_ts
         other._versions = dict(self._versions)
         other._gone, other._doubtful = dict(self._gone), list(self._doubtful)
-        other._rows_moved = dict(self._rows_moved)
+        other._rows_moved, other.ahead = dict(self._rows_moved), dict(self.ahead)
         return other
 
     @property
@@ -250,6 +258,34 @@ class SchemaTracker:
         raise NeedsOperator and change nothing. A TiDB's stream has each DDL once.
         """
         self._settle(job.schema_version - 1)
+        return self._taken(job, override)
+
+    def take_ahead(self, job: DdlJob, override: Override | None = None) -> Tracked:
+        """Take a job into account before its binlog, so before others of lower versions."""
+        version = self.version
+        tracked = self._taken(job, override)
+        self.catalog.version = version
+        self.ahead[job.id] = job.schema_version
+        return tracked
+
+    def pass_ahead(self, job_id: int) -> bool:
+        """Take note of a DDL's binlog; return whether its job was followed before it."""
+        version = self.ahead.pop(job_id, None)
+        if version is None:
+            return False
+        self.catalog.version = max(self.version, version)
+        return True
+
+    def newest(self, table_id: int) -> tuple[int, TableInfo] | None:
+        """Return a table as rows of it are read, and the version from which on it is so."""
+        found = self._versions.get(table_id)
+        return None if found is None else (found.since, found.table)
+
+    def is_doubtful(self, job: DdlJob) -> bool:
+        """Return whether a job's binlog may have been before the stream's beginning."""
+        return any(each.id == job.id for each in self._doubtful)
+
+    def _taken(self, job: DdlJob, override: Override | None) -> Tracked:
         self._doubtful = [each for each in self._doubtful if each.id != job.id]
         trial = self.copy() if self.deviations or override is not None else self
         tracked = trial._track(job, override)

@@ -13,8 +13,9 @@ waited for: {node id: 0}, and those it has gone on without, with the commit_ts u
 received (`drainer.intake.pump_set`). What of the stream up to `commitTS` is not downstream is
 counted in `left-out` (`drainer.differences.left_out`), and `overrides` are the operator's overrides
 of DDL, by commit_ts (`drainer.differences.overrides`); `all-overrides` says that those of DDL to
-come are among them, which an older version kept elsewhere. `consistent` is false while a Drainer
-runs and true after a clean stop. `ts-map` is for downstreams with timestamps of their own.
+come are among them, which an older version kept elsewhere. `ahead` is {job id: schema version} of
+the DDL that has run before its binlog came (`drainer.ddl.catch_up`). `consistent` is false while a
+Drainer runs and true after a clean stop. `ts-map` is for downstreams with timestamps of their own.
 `ddl-intent` is the commit_ts of a DDL that was about to run, 0 when none was, and `ddl-before` a
 digest of its tables' definitions before it, where the downstream has one. `applying`, when it is
 above `commitTS`, is up to where changes may be there already: a batch of several transactions
@@ -61,6 +62,8 @@ class Checkpoint:
     """None in a checkpoint of before these were kept here."""
     has_all_overrides: bool = False
     """False where an older version kept those of DDL to come elsewhere."""
+    ahead: Mapping[int, int] = field(default_factory=dict, hash=False)
+    """DDL jobs that are downstream before their binlog, and their schema versions."""
     writer: str = field(default="", compare=False)
     """The run that stored it; empty for one that is still to be stored, or is TiDB-Binlog's."""
     is_torn: bool = field(default=False, compare=False)
@@ -93,6 +96,8 @@ class Checkpoint:
             fields["origins"] = self.origins
         if self.pumps:
             fields["pumps"] = self.pumps
+        if self.ahead:
+            fields["ahead"] = self.ahead
         if self.left_out:
             fields["left-out"] = to_lists(self.left_out)
         if self.overrides is not None:
@@ -128,6 +133,7 @@ class Checkpoint:
             left_out=_left_out(stored),
             overrides=_overrides(stored),
             has_all_overrides=stored.get("all-overrides") is True,
+            ahead=_ahead(stored),
             writer=str(stored.get("writer", "")),
             is_torn=stored.get("consistent") is False and "writer" not in stored,
         )
@@ -157,6 +163,13 @@ def _pumps(stored: dict[str, Any]) -> dict[str, int]:
     if not isinstance(found, dict):
         raise _unreadable(stored, f"pumps are {found!r}")
     return {name: _number(found, name) for name in found}
+
+
+def _ahead(stored: dict[str, Any]) -> dict[int, int]:
+    found = stored.get("ahead", {})
+    if not isinstance(found, dict) or not all(map(str.isdecimal, found)):
+        raise _unreadable(stored, f"ahead is {found!r}")
+    return {int(job_id): _number(found, job_id) for job_id in found}
 
 
 def _left_out(stored: dict[str, Any]) -> Totals:

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from drainer.batching.planner import DdlStep, Origins, ddl_step, moves_only_time, origin_in
 from drainer.batching.spooled_rows import SpooledRows
+from drainer.ddl.catch_up import CatchUp
 from drainer.ddl.follower import FollowedDdl
 from drainer.differences.left_out import (
     IGNORED,
@@ -65,8 +66,10 @@ class Decoder:
         lookup: Lookup,
         follow: Callable[[DdlStep], Awaitable[FollowedDdl]],
         ignored_ts: Set[int] = frozenset(),
+        catch_up: CatchUp | None = None,
     ) -> None:
-        """Begin where `schemas` is; `lookup` and `follow` are those of a Drainer."""
+        """Begin where `schemas` is; `lookup`, `follow`, `catch_up` are those of a Drainer."""
+        self._catch_up = catch_up
         self._cluster_id = start.cluster_id
         self._schemas = schemas
         self._follow = follow
@@ -84,12 +87,22 @@ class Decoder:
         be followed.
         """
         self._pumps = pumps
-        found = []
+        found: list[Committed] = []
         for ts, payload in zip(merged.commit_ts, merged.payloads, strict=True):
+            found += await self._before(ts, payload)
             one = await self._one(ts, payload)
             if one is not None:
                 found.append(one)
         return Portion(found, self._reached(merged.commit_ts[-1]))
+
+    async def _before(self, ts: int, payload: Payload) -> list[Ddl]:
+        """Return the DDL that comes before its binlog because a transaction's rows need it."""
+        if self._catch_up is None or ts in self._ignored_ts:
+            return []
+        assert isinstance(payload, bytes | Spooled), "no one asked for metadata only"
+        steps = await self._catch_up.before(ts, payload, self._targets.of, SLICES)
+        made = [await self._ddl(step, step.commit_ts, None) for step in steps]
+        return [ddl for ddl in made if ddl is not None]
 
     async def _one(self, ts: int, payload: Payload) -> Committed | None:
         if isinstance(payload, Spooled):
@@ -178,7 +191,13 @@ class Decoder:
     def _reached(self, ts: int) -> Reached:
         return Reached(
             self._cluster_id,
-            Checkpoint(ts, self._schemas.version, origins=self._origins.now(), pumps=self._pumps),
+            Checkpoint(
+                ts,
+                self._schemas.version,
+                origins=self._origins.now(),
+                pumps=self._pumps,
+                ahead=dict(self._schemas.ahead),
+            ),
         )
 
     def _count(self, counts: Counts | None) -> None:

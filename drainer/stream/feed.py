@@ -25,6 +25,7 @@ import grpc
 from drainer.ddl.follower import DdlFollower, NotedJobs
 from drainer.ddl.job_source import JobSource, open_job_source
 from drainer.ddl.starting_schema import StartingSchema, schema_from_history
+from drainer.ddl.tidb_jobs import TidbJobs
 from drainer.intake.merge_holder import PumpView
 from drainer.intake.merger import Merger
 from drainer.intake.puller import Who
@@ -227,12 +228,16 @@ class ReaderFeed:
             route=selection.route,
             way_out=_as_it_is,
         )
+        source, catch_up = cluster.source, None
+        if isinstance(source, TidbJobs):
+            catch_up = self._jobs.catch_up(source, checkpoint)
         self.decoder = Decoder(
             start,
             schemas,
             lookup=selection.lookup,
             follow=follower.follow,
             ignored_ts=options.ignored_ts,
+            catch_up=catch_up,
         )
         self._listed_ts, self._looked_s = checkpoint.commit_ts, float("-inf")
         self._tasks: list[asyncio.Task[None]] = []

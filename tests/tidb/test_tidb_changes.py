@@ -113,6 +113,42 @@ def test_rows_that_change_while_a_ddl_runs_are_equal(kind: Kind, tidb_rig: TidbR
     assert tidb_rig.check(schema)["t"] > 0
 
 
+MULTI = (
+    "ALTER TABLE {0}.t MODIFY COLUMN n VARCHAR(20), ADD COLUMN w INT DEFAULT 4",
+    "ALTER TABLE {0}.t DROP COLUMN extra, ADD COLUMN x INT DEFAULT 5",
+    "ALTER TABLE {0}.t CHANGE COLUMN n m INT, MODIFY COLUMN w VARCHAR(9), DROP COLUMN x",
+    "ALTER TABLE {0}.t CHANGE COLUMN m n VARCHAR(20), ADD COLUMN x INT DEFAULT 6",
+)
+
+
+def test_rows_after_the_swap_of_a_multi_schema_change_and_before_its_binlog_are_equal(
+    tidb_rig: TidbRig,
+) -> None:
+    one, other = tidb_rig.tidbs
+    one.run("CREATE DATABASE swapped", *(sql.format("swapped") for sql in T))
+    values = ", ".join(f"({n}, {n}, 'v', {n})" for n in range(1000, 1300))
+    one.run(f"INSERT INTO swapped.t (id, n, v, extra) VALUES {values}")
+    transaction = either(
+        changes("swapped.t"),
+        *(
+            lambda rng, name=name: [
+                f"UPDATE swapped.t SET {name} = {rng.randrange(999)}"
+                f" WHERE id = {rng.randrange(1000, 1300)}",
+                f"REPLACE INTO swapped.t (id, {name}) VALUES"
+                f" ({rng.randrange(1300, 1400)}, {rng.randrange(999)})",
+            ]
+            for name in "wxnm"
+        ),
+        lambda rng: [f"UPDATE swapped.t SET v = 'w' WHERE id > {rng.randrange(1200, 1300)}"],
+    )
+    with TidbWriters((one, other), transaction, threads=6) as writers:
+        for statement in MULTI:
+            writers.wait_for(5)
+            other.run(statement.format("swapped"))
+        writers.wait_for(5)
+    assert tidb_rig.check("swapped")["t"] > 300
+
+
 def test_rows_that_change_while_partitions_come_and_go_are_equal(tidb_rig: TidbRig) -> None:
     one, other = tidb_rig.tidbs
     before = (*PARTED, *OUTSIDE)

@@ -326,7 +326,9 @@ class DdlJob:
     that is only passed on, and `context` the session that it ran in there.
 
     A TiDB's job finishes after its binlog was committed, and `start_ts` is when it was asked for.
-    Of its `tables` only the schemas' ids may be known: `schema_ids`, one for each.
+    Of its `tables` only the schemas' ids may be known: `schema_ids`, one for each. A job of several
+    parts has of each the schema version at which it ended, 0 where none is said, and the id of the
+    column that it added, 0 for none.
     """
 
     id: int
@@ -346,6 +348,12 @@ class DdlJob:
     context: DdlContext | None = None
     start_ts: int = 0
     schema_ids: tuple[int, ...] = ()
+    parts: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def swap_version(self) -> int:
+        """The schema version from which on rows are surely of the table as it was afterwards."""
+        return min((ended for ended, _ in self.parts if ended), default=self.schema_version)
 
     @property
     def has_failed(self) -> bool:

@@ -180,9 +180,17 @@ def job_to_json(job: DdlJob) -> Json:
         written["start_ts"] = job.start_ts
     if job.schema_ids:
         written["raw_args"] = [[], list(job.schema_ids)]
+    if job.parts:
+        parts = [_part_to_json(*part) for part in job.parts]
+        written["multi_schema_info"] = {"sub_jobs": parts}
     if job.context is not None:
         written["context"] = job.context.to_json()
     return written | ({"origin": origin_to_json(job.origin)} if job.origin else {})
+
+
+def _part_to_json(ended: int, added_id: int) -> Json:
+    added = {"type": int(DdlType.ADD_COLUMN), "raw_args": [{"id": added_id}]} if added_id else {}
+    return {"schema_version": ended, **added}
 
 
 def job_from_json(fields: Mapping[str, Any]) -> DdlJob:
@@ -210,6 +218,7 @@ def job_from_json(fields: Mapping[str, Any]) -> DdlJob:
             context=_context(fields),
             start_ts=number(fields, "start_ts"),
             schema_ids=_schema_ids(fields, len(tables)),
+            parts=_parts(fields),
         )
 
 
@@ -227,6 +236,17 @@ def _context(fields: Mapping[str, Any]) -> DdlContext | None:
         sql_mode=None if mode is None else modes_of(int(mode)) | {ROUNDS},
     )
     return None if context == DdlContext() or not said else context
+
+
+def _parts(fields: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
+    """Return of each part of a multi-schema change when it ended, and which column it added."""
+    found = []
+    for part in (fields.get("multi_schema_info") or {}).get("sub_jobs") or ():
+        added, arguments = 0, part.get("raw_args")
+        if part.get("type") == DdlType.ADD_COLUMN and arguments:
+            added = number(arguments[0], "id")
+        found.append((number(part, "schema_version"), added))
+    return tuple(found)
 
 
 def _schema_ids(fields: Mapping[str, Any], count: int) -> tuple[int, ...]:

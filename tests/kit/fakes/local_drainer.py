@@ -16,6 +16,7 @@ from typing import Any
 
 from drainer.batching.planner import DdlStep
 from drainer.build import Stream, build_pipeline
+from drainer.ddl.catch_up import CatchUp, Upstream
 from drainer.ddl.starting_schema import StartingSchema
 from drainer.intake.merger import Merged
 from drainer.intake.payload import Payload
@@ -54,6 +55,8 @@ class Way:
     retry_s_max: float = RETRY_S_MAX
     ignored: tuple[str, ...] = ()
     rules: StreamRules = FENCED
+    upstream: Upstream | None = None
+    """Asked about rows that come before their DDL."""
 
 
 class Tasks:
@@ -145,6 +148,7 @@ async def run_drainer(
             made,
             rules=way.rules,
             version=checkpoint.schema_version,
+            ahead=checkpoint.ahead,
         )
         spool = Spool(way.folder / "spool", bytes_max=way.bytes_max)
         runs = await _runs_of(bank, checkpoint.commit_ts, way, spool)
@@ -164,6 +168,8 @@ async def run_drainer(
         schema = StartingSchema(tracker=tracker, overrides=made, jobs=[])
         checkpoint = replace(checkpoint, overrides=made, has_all_overrides=True)
         progress = Progress(checkpoint, waits_for=sink.waits_for, stand_ins=sink.stand_ins)
+        if way.upstream is not None:
+            stream = stream._replace(catch_up=CatchUp(tracker, way.upstream))
         pipeline = build_pipeline(config, components, stream, schema, progress)
         if seen is not None:
             seen(pipeline, sink)

@@ -43,6 +43,8 @@ class StatusPort:
         """The paths that were asked for, in their order."""
         self.fault = ""
         """"500", "cut" (the answer ends in its middle), "mute" (none) or "refused"."""
+        self.tables: dict[int, Json] = {}
+        """Its tables of now, by their ids."""
         self._jobs = jobs
         self._knows = knows
         self._pair = pair
@@ -106,6 +108,10 @@ class StatusPort:
             return 400, b"[domain:8027]Information schema is out of date"
         parts = urlsplit(path)
         asked = {name: int(values[0]) for name, values in parse_qs(parts.query).items()}
+        if parts.path == "/schema":
+            if asked["table_id"] not in self.tables:
+                return 400, b"[schema:1146]Table does not exist."
+            return 200, json.dumps(self.tables[asked["table_id"]]).encode()
         if parts.path != "/ddl/history":
             return 404, b"404 page not found"
         if self._knows == "capped" and asked.get("limit", 1) > CAPPED_AT:

@@ -363,9 +363,11 @@ def test_a_cluster_s_executors_fetch_unless_something_needs_the_rows_here(
     for needed in (
         {"relay": RelayConfig(log_dir="r")},
         {"apply": ApplyConfig(strategy="statements")},
+        {"pd_address": "http://127.0.0.1:2379"},
     ):
         assert fetch_settings(config(payloads="executors", **needed)) is None
     assert "relay log" in caplog.text
     assert "strategy statements" in caplog.text
+    assert "a DDL before its binlog" in caplog.text
     with pytest.raises(NeedsOperator):
         config(payloads="both")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.batching.planner import DdlStep, LargeStep, Planner, RowsStep, Step
+from drainer.batching.planner import AheadStep, DdlStep, LargeStep, Planner, RowsStep, Step
 from drainer.intake.merger import Merged
 from drainer.intake.payload import Spooled
 from drainer.intake.transaction_slices import outline
@@ -77,6 +77,7 @@ def planned(
     planner.offer(Merged(list(payloads), list(payloads.values()), 100))
     steps: list[Step] = []
     while (step := planner.next_step()) is not None:
+        assert not isinstance(step, AheadStep)
         steps.append(step)
     if (step := planner.cut()) is not None:
         steps.append(step)

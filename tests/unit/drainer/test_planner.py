@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.batching.planner import DdlStep, Planner, RowsStep, Step
+from drainer.batching.planner import AheadStep, DdlStep, Planner, RowsStep, Step
 from drainer.differences.left_out import Counts, LeftOut
 from drainer.intake.merger import Merged
 from drainer.task.row_changes import Lookup, Loss, Screened, Target
@@ -84,8 +84,9 @@ def offer(plan: Planner, **payloads: bytes) -> None:
 
 
 def steps(plan: Planner) -> list[Step]:
-    out = []
+    out: list[Step] = []
     while (step := plan.next_step()) is not None:
+        assert not isinstance(step, AheadStep)
         out.append(step)
     last = plan.cut()
     return [*out, last] if last else out
@@ -267,6 +268,7 @@ def test_all_rows_come_out_once_in_order_and_ddls_are_barriers(
             expected.append(ts)
         else:
             while (step := plan.next_step()) is not None:
+                assert not isinstance(step, AheadStep)
                 collect(step)
             collect(plan.cut())
     for step in steps(plan):

@@ -26,6 +26,8 @@ from drainer.schema.rules import FENCED, TIDB
 from drainer.settings.config import DrainerConfig
 from penstock.cluster.history import History
 from penstock.errors import Malformed, NeedsOperator, Retryable
+from penstock.schema.model import TableInfo
+from penstock.schema.tidb_json import table_to_json
 from tests.kit.servers.authority import Authority
 from tests.kit.tidb.status_port import StatusPort
 from tests.kit.tidb.tidb_history import TidbHistory, ascending, failed
@@ -321,3 +323,31 @@ def test_a_beginning_at_the_present_waits_for_the_end_of_a_ddl_under_way(
         source.check_settled()
     jobs.append(of(31, id=101, state=3))
     source.check_settled()
+
+
+def test_a_table_s_jobs_are_read_back_to_an_earlier_one_of_it(etcd: Any, ports: Any) -> None:
+    def on(table_id: int, version: int) -> dict[str, Any]:
+        made = of(version)
+        made["binlog"]["TableInfo"] = table_to_json(TableInfo(id=table_id, name="t"))
+        return made
+
+    jobs = [on(7 + n % 2, n) for n in range(1, 41)]
+    for knows in KINDS:
+        port = ports(jobs, knows)
+        source = TidbJobs(StatusPorts(etcd, None), page_jobs=5)
+        assert sorted(job.schema_version for job in source.jobs_of(7, 36)) == [38, 40]
+        assert knows == "limit" or len(port.asked) == 1
+        port.stop()
+
+
+def test_a_table_of_now_is_asked_for_by_its_id(etcd: Any, ports: Any) -> None:
+    port = ports([])
+    table = TableInfo(id=7, name="t", comment="of now")
+    port.tables[7] = table_to_json(table)
+    etcd.put(GLOBAL_VERSION, "54")
+    source = TidbJobs(StatusPorts(etcd, None), listed_after_s=0)
+    assert source.table_now(7) == (54, table)
+    assert source.table_now(8) == (54, None)
+    port.fault = "cut"
+    with pytest.raises(Retryable):
+        source.table_now(7)
