@@ -157,7 +157,7 @@ class Producing:
                 self._producer.abort_transaction(_WAIT_S)
             self._producer.purge(blocking=False)
             self._producer.poll(0)
-        except KafkaException as error:
+        except (KafkaException, SystemError) as error:
             log.debug("the transaction is left to the next producer: %s", error)
         finally:
             # Both refer to this object, so their threads would stay until the garbage collector

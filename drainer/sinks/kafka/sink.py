@@ -315,6 +315,9 @@ class KafkaSink:
             producing.abandon()
 
     def _passing(self, error: Exception) -> str:
+        # A delivery report that comes in the same call as a fatal error hides it.
+        if isinstance(error, SystemError) and isinstance(error.__cause__, KafkaException):
+            error = error.__cause__
         if isinstance(error, OSError) and self._claims is not None:
             if error.errno not in PASSING_ERRNOS:
                 raise self._claims.unusable(error) from error
