@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
-from penstock.log.segment import BEGIN
+from google_crc32c import value
+
+from penstock.log.segment import BEGIN, Head
 from penstock.log.segments import Place
 from pump.replicas.chain import Chain, Link
 from pump.replicas.messages import Write
@@ -135,3 +137,19 @@ class Disk:
             if 0 <= at < stored.synced:
                 return stored.frames[at] == value
         return False
+
+
+class OtherDisk:
+    """A disk as a Pump sees it that asks for headers (`penstock.log.mending.Donor`)."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    def fetch(self, number: int, begin: int, end: int) -> bytes:
+        """Return the header of a segment; its frames say nothing here."""
+        stored = self._disk.segments.get(number)
+        if stored is None or begin >= BEGIN:
+            return b""
+        header = Head(number, BEGIN, 0, stored.epoch, stored.epoch_id).encoded()
+        checksum: int = value(header)
+        return header + checksum.to_bytes(4, "little")

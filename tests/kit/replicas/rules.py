@@ -318,9 +318,20 @@ RULES: dict[str, Rules] = {
         Rules("R10 a copy begins again off the list", primary=_BeginsListedCopiesAgain),
         Rules("R10 a damaged copy is not eligible", primary=_LeavesDamagedCopiesEligible),
         Rules("R10 a copy begins again in a later epoch", primary=_BeginsAgainInTheSameEpoch),
-        Rules("R10 a copy begins again for this damage", replica=_BeginsAgainWhateverTheDamage),
+        Rules(
+            "R10 a copy begins again for this damage",
+            replica=_BeginsAgainWhateverTheDamage,
+            damages=10,
+            strikes_listed_again=1,
+        ),
         Rules("R11 an entry older than a disk is refused", compares_histories=False, restores=1),
         Rules("R11 adopted is what all disks were held to", waits_for_all_disks=False, restores=1),
-        Rules("R11 an epoch that is won twice has two ids", claim=_GivesNoIds, restores=1),
+        Rules(
+            "R11 an epoch that is won twice has two ids",
+            claim=_GivesNoIds,
+            restores=0,
+            strikes_first_group=1,
+        ),
+        Rules("R12 a disk older than the log is refused", refuses_older=False, restores_disks=30),
     )
 }

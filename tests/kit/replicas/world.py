@@ -24,6 +24,10 @@ serves the log, and machines stay down only if one that shows that the entry is 
 that the entry names has all: else no rule could help. Where no disk can show that it has all, an
 operator names the one that has.
 
+It may put an older folder of the primary back, where another disk shows that this one had more. The
+folder is refused, and the Pump starts with an empty one. An older copy is not put back: while its
+primary is away nothing shows its age.
+
 The module is long because what happens in the world draws from one source of chance.
 """
 
@@ -33,21 +37,24 @@ import itertools
 import random
 from bisect import bisect_left
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 from unittest import mock
 
 from penstock.cluster import log_entry
 from penstock.cluster.log_entry import Copy, LogEntry
+from penstock.errors import NeedsOperator
 from penstock.log.segment import BEGIN
 from penstock.log.segments import Place
+from pump.copies.claiming import refuse_older
 from pump.replicas import messages as m
 from pump.replicas.chain import Chain
 from pump.replicas.claim import Claim
 from pump.replicas.histories import Seen, foreign, judge
 from pump.replicas.primary import Primary
 from pump.replicas.replica import Replica
-from tests.kit.replicas.disk import Disk, Piece
+from tests.kit.replicas.disk import Disk, OtherDisk, Piece, Stored
 from tests.kit.replicas.store import Store
 
 MACHINES = 5
@@ -86,6 +93,15 @@ class Rules:
     waits_for_all_disks: bool = True
     restores: float = 0.1
     """How often etcd is put back."""
+    damages: float = 1
+    """How often a copy is found damaged."""
+    refuses_older: bool = True
+    restores_disks: float = 2
+    """How often an older folder is put back."""
+    strikes_first_group: float = 0
+    """How often that happens as a primary has written the first group of an epoch."""
+    strikes_listed_again: float = 0
+    """How often a copy is damaged once more as it is listed again, and what is late arrives."""
 
 
 class Machine:
@@ -100,6 +116,8 @@ class Machine:
         self.claim: Claim | None = None
         self.streamable = 0
         """How many groups of the log were acknowledged by this primary."""
+        self.backup: dict[int, Stored] = {}
+        """The disk before its Pump began its last epoch."""
 
     @property
     def copy(self) -> Copy:
@@ -174,6 +192,7 @@ class World:
     def _begin_restores(self) -> None:
         self.disks = MACHINES
         self.restored = 0
+        self.older_disks = 0
         self.adopted = 0
         self.is_restored = False
         """True from when etcd was put back until a primary serves the log again."""
@@ -211,12 +230,33 @@ class World:
             self.carry_out(machine, machine.claim.start())
 
     def may_claim(self, machine: Machine) -> bool:
-        """Do what `pump.copies.claiming.refuse_other_history` does."""
-        chain = machine.replica.chain
-        if not self.rules.compares_histories:
-            return True
+        """Do what `pump.copies.claiming` does before a claim."""
         others = [each for each in self.machines if each is not machine]
         there = [m for m in others if m.is_up and m.number not in self.cut_off]
+        if self.rules.refuses_older and self.is_older(machine, there):
+            return False
+        if not self.rules.compares_histories:
+            return True
+        return self.may_claim_beside(machine, others, there)
+
+    def is_older(self, machine: Machine, there: list[Machine]) -> bool:
+        """Return whether the folder is refused, as another disk has more that began on it."""
+        chain = machine.replica.chain
+        disks = [OtherDisk(each.disk) for each in there if not each.disk.is_damaged]
+        if not chain.links:
+            return False
+        try:
+            refuse_older(machine.copy, chain, self.store.entry, disks)
+        except NeedsOperator as error:
+            self.note("pump-%d does not claim: %s", machine.number, error)
+            return True
+        return False
+
+    def may_claim_beside(
+        self, machine: Machine, others: list[Machine], there: list[Machine]
+    ) -> bool:
+        """Do what `refuse_other_history` does."""
+        chain = machine.replica.chain
         seen = [
             Seen(each.copy, tuple(each.replica.chain.links))
             for each in there
@@ -360,7 +400,8 @@ class World:
             self.network.append(message)
         else:
             self.broken.add(way)
-        if chance > 1 - self.doubling:
+        is_aimed_at = self.rules.strikes_listed_again > 0 and isinstance(message.content, m.Append)
+        if is_aimed_at or chance > 1 - self.doubling:
             self.late.append(message)
 
     def ask_etcd(self, machine: Machine, action: m.Swap | m.ReadEntry, piece: Any) -> None:
@@ -457,7 +498,19 @@ class World:
             self.check_list(entry, self.store.entry)
             self.changed = None
             self.note("etcd: %s at %d", action.entry, won)
+            if self.strikes(self.rules.strikes_listed_again):
+                self.damage_again()
         return won
+
+    def damage_again(self) -> None:
+        """Damage a listed copy that began again once; what it was sent for that comes late."""
+        late = [each for each in self.late if getattr(each.content, "damage", 0)]
+        for message in late:
+            machine = self.machines[message.to]
+            if self.store.entry.replica(machine.disk.id) is not None:
+                self.damage_copy(machine)
+                self.late.remove(message)
+                self.arrive(message)
 
     def etcd_answers(self, request: Request, revision: int | None) -> None:
         machine = self.machines[request.machine]
@@ -488,6 +541,7 @@ class World:
         )
         self.is_restored &= not self.has_all(machine)
         self.changed = None
+        machine.backup = deepcopy(machine.disk.segments)
         if not self.rules.streams_acknowledged_only:
             machine.streamable = machine.disk.count()
         self.carry_out(machine, machine.primary.start())
@@ -509,6 +563,7 @@ class World:
         if primary is None or not primary.is_ready:
             return
         number, offset = primary.chain.end
+        is_first = offset == BEGIN
         if offset > BEGIN and self.random.random() < 0.2:
             number, offset = number + 1, BEGIN
             disk.begin(number, primary.entry.epoch, primary.entry.id)
@@ -519,6 +574,13 @@ class World:
             self.check_place((number, stored.epoch, stored.epoch_id, offset), self.written)
             offset += 1
         self.carry_out(machine, primary.appended(Place(number, offset)))
+        if is_first and self.strikes(self.rules.strikes_first_group):
+            disk.sync()
+            self.restore_epoch(machine)
+
+    def strikes(self, chance: float) -> bool:
+        """Return whether an adversary who aims at one rule strikes now."""
+        return chance > 0 and not self.is_calm and self.random.random() < chance
 
     def check_place(self, place: tuple[int, int, int, int], value: int) -> None:
         if self.contents.setdefault(place, value) != value:
@@ -684,6 +746,9 @@ class World:
         machine = self.random.choice(self.machines)
         if self.rotten is not None and self.random.random() < 0.7:
             machine = self.rotten  # What has rotted once does so again.
+        self.damage_copy(machine)
+
+    def damage_copy(self, machine: Machine) -> None:
         is_copy = machine.primary is None and machine.claim is None and machine.disk.segments
         if is_copy and self.may_lose(machine.disk):
             self.note("pump-%d finds its copy damaged", machine.number)
@@ -710,10 +775,29 @@ class World:
         self.append()  # So that some disk has what no other one may have.
         self.sync_own()
         found, revision = self.random.choice(self.store.history[-6:])
+        self.put_back(found, revision)
+        self.begin_after_restore(found)
+
+    def restore_epoch(self, machine: Machine) -> None:
+        """Put etcd back to before an epoch of which only its primary's disk has any yet.
+
+        Then another disk that was listed before wins an epoch of the same number.
+        """
+        epoch = self.store.entry.epoch
+        found, revision = [each for each in self.store.history if each[0].epoch < epoch][-1]
+        heirs = [m for m in self.machines if found.may_claim(m.disk.id) and self.has_all(m)]
+        heirs = [heir for heir in heirs if heir is not machine]
+        if heirs and not self.is_restored:
+            self.put_back(found, revision)
+            for each in self.machines:
+                each.is_up = each is heirs[0]
+            self.claim(heirs[0])
+            machine.is_up = True
+
+    def put_back(self, found: LogEntry, revision: int) -> None:
         self.note("etcd is put back to %s at %d", found, revision)
         for machine in self.machines:
             self.crash(machine)
-        self.begin_after_restore(found)
         for waiting in (self.requests, self.network, self.late, self.statuses):
             waiting.clear()
         self.cut_off = set()
@@ -770,6 +854,34 @@ class World:
         machine.disk = Disk(f"d{self.disks}")
         self.crash(machine)
 
+    def restore_disk(self) -> None:
+        """Put an older folder of the primary back; it is refused, and the Pump starts with none.
+
+        It lacks the segment of the last epoch. Nothing can show that unless another disk has some.
+        """
+        machine = self.any_primary()
+        if machine is None or machine.primary is None or not self.may_lose(machine.disk):
+            return
+        entry = machine.primary.entry
+        others = [m for m in self.machines if m.is_up and m.number not in self.cut_off]
+        others = [m for m in others if m is not machine and not m.disk.is_damaged]
+        began = (entry.epoch, entry.id)
+        is_shown = any(
+            (s.epoch, s.epoch_id) == began for m in others for s in m.disk.segments.values()
+        )
+        if entry != self.store.entry or not is_shown or not machine.backup:
+            return
+        self.note("pump-%d gets an older folder back", machine.number)
+        self.older_disks += 1
+        self.crash(machine)
+        machine.is_up, machine.disk.segments = True, deepcopy(machine.backup)
+        self.open(machine)
+        self.claim(machine)
+        if machine.claim is None:
+            self.disks += 1
+            machine.disk = Disk(f"d{self.disks}")
+            self.crash(machine)
+
     def whole_disks(self, entry: LogEntry) -> list[str]:
         """Return the disks that an entry calls whole, as far as they are not lost."""
         copies = entry.copies_known
@@ -793,7 +905,12 @@ class World:
             self.live()
 
     def live(self) -> None:
-        weighted = {**_WEIGHTS, World.restore: self.rules.restores}
+        weighted = {
+            **_WEIGHTS,
+            World.restore: self.rules.restores,
+            World.damage: self.rules.damages,
+            World.restore_disk: self.rules.restores_disks,
+        }
         weights = [
             weight * (self.random.choice(_DEGREES) if happen in _ADVERSE else 1)
             for happen, weight in weighted.items()
@@ -814,6 +931,7 @@ class World:
             "listed disks lost": self.lost_disks,
             "copies begun again": self.begun_again,
             "etcds put back": self.restored,
+            "older disks put back": self.older_disks,
             "logs adopted by an operator": self.adopted,
         }
 
@@ -919,7 +1037,8 @@ class World:
         if self.restored:  # What was needed before is so again in etcd.
             self.need(machine)
         for other in self.machines:
-            self.carry_out(machine, primary.spare(other.copy))
+            if other.disk.id not in primary.strangers:
+                self.carry_out(machine, primary.spare(other.copy))
         if machine.primary is primary and not primary.is_over:
             self.append_to(machine)
             machine.disk.sync()
@@ -966,11 +1085,10 @@ _WEIGHTS: dict[Callable[[World], None], float] = {
     World.suspect: 1.5,
     World.fail: 4,
     World.lose_disk: 0.7,
-    World.damage: 1,
 }
 _ADVERSE = {
     *(World.silence, World.leave, World.move, World.suspect, World.fail, World.lose_disk),
-    *(World.damage, World.watch, World.drain, World.restore),
+    *(World.damage, World.watch, World.drain, World.restore, World.restore_disk),
 }
 _DEGREES = (0, 0.3, 1, 2)
 """How much more often a thing happens in one run than in another: a run without crashes gets
