@@ -140,8 +140,9 @@ class ServerProcess:
     def freeze(self) -> None:
         """Keep the process from running, its connections staying open; return once it stands."""
         self.send(signal.SIGSTOP)
-        while psutil.Process(self.pid).status() != psutil.STATUS_STOPPED:
-            time.sleep(0.001)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            while self.is_running and psutil.Process(self.pid).status() != psutil.STATUS_STOPPED:
+                time.sleep(0.001)
 
     def thaw(self) -> None:
         """Let a frozen process run on."""

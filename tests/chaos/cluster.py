@@ -32,6 +32,7 @@ from penstock.cluster.drainer_runs import standbys
 from penstock.codes import Code
 from penstock.errors import Retryable
 from penstock.failpoints import VARIABLE
+from penstock.log.files import replace_file
 from penstock.node.command import FAILED
 from tests.chaos.copies import LogCopies
 from tests.chaos.machine import Machine
@@ -40,8 +41,10 @@ from tests.chaos.ways import Ways
 from tests.chaos.writer import COMMIT_TIMEOUT_S, FOUNDER
 from tests.kit.crash.disks import Volume
 from tests.kit.crash.namespaces import inside, mounted
+from tests.kit.crash.preload import preloaded
 from tests.kit.crash.slow_proxy import SlowProxy
 
+FOUND_S_MAX: Final = 600.0
 TXN_TIMEOUT_S: Final = COMMIT_TIMEOUT_S + 5
 """After this a Pump rolls back what a dead writer left open."""
 DISK_BYTES: Final = 256 << 20
@@ -84,6 +87,8 @@ class Cluster:
         self.copies = LogCopies(self.etcd.url, self.machines)
         self.deleting = threading.Lock()
         """Held while a disk is chosen and deleted: what else is whole must stay so."""
+        self.decisions: list[str] = []
+        """What an operator decided after etcd was restored, as commands."""
         self.deposed: list[str] = []
         """Pumps that ended as another one had their log, and were started again."""
         self.may_be_down: set[str] = {*PUMPS, *DRAINERS, *WRITERS}
@@ -105,6 +110,7 @@ class Cluster:
 
     def _start_servers(self) -> None:
         (self._home / ETCD).mkdir(parents=True)
+        self._clock_library = preloaded("jumping_clock", self._home)
         self.etcd.start()
         self.mariadb.install()
         self.mariadb.start()
@@ -132,7 +138,8 @@ class Cluster:
         self._add_proxy(name, addr)
         volume = Volume(Path(f"/proc/{self._keepers[name]}/root{data.parent}"))
         log = self._home / f"{name}.log"
-        self.machines[name] = Machine(name, log=log, data=data, volume=volume)
+        keeper = self._keepers[name]
+        self.machines[name] = Machine(name, log=log, data=data, volume=volume, keeper=keeper)
         self.processes[name] = self.machines[name]
         self._settings[name] |= {
             **{"addr": addr, "advertise_addr": f"{_HOST}:{self._ports[name]}"},
@@ -163,7 +170,9 @@ class Cluster:
     def found(self) -> None:
         """Create the tables and the bank's money upstream."""
         command = self._command(FOUNDER)
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=FOUND_S_MAX
+        )
         if done.returncode != 0:
             raise Retryable(f"no bank was founded:\n{done.stderr}", code=Code.CHILD_FAILED)
 
@@ -171,13 +180,38 @@ class Cluster:
         """Return where a writer, or whoever else writes, notes what it does."""
         return self._home / f"{writer}.journal"
 
-    def start(self, name: str, failpoints: str = "") -> None:
-        """Start a process, again on its port and data; a server answers afterwards."""
+    def start(self, name: str, failpoints: str = "", *, may_end: bool = False) -> None:
+        """Start a process, again on its port and data; a server answers afterwards.
+
+        With failpoints, or if it `may_end`, its end is no find.
+        """
         process = self.processes[name]
         process.command = self._command(name, failpoints)
         process.start()
-        if not failpoints:
+        if not failpoints and not may_end:
             self.may_be_down.discard(name)
+
+    def start_if_ended(self, name: str) -> None:
+        """Let a process run on, or start it if it does not run; from now on it must not end."""
+        process = self.processes[name]
+        with self.machines[name].lock if name in self.machines else nullcontext():
+            process.thaw()
+            if not process.is_running:
+                self.start(name)
+            self.may_be_down.discard(name)
+
+    def jump_clock(self, name: str, ahead_s: int) -> None:
+        """Let the wall clock of a process jump, on a Pump's machine that of all processes."""
+        replace_file(self._clock(name), str(ahead_s).encode())
+
+    def _clock(self, name: str) -> Path:
+        return self._home / f"clock-of-{name}"
+
+    def folder(self, name: str) -> Path:
+        """Return a folder for what a fault keeps."""
+        made = self._home / name
+        made.mkdir(exist_ok=True)
+        return made
 
     def _command(self, name: str, failpoints: str = "") -> list[str]:
         if name in (ETCD, MARIADB):
@@ -190,7 +224,9 @@ class Cluster:
             command.append(str(self._seed))
         else:
             command = python_module(name.partition("-")[0], *flags(self._settings[name]))
-        return [*inside(self._keepers[caller]), "env", f"{VARIABLE}={failpoints}", *command]
+        clock = (f"LD_PRELOAD={self._clock_library}", f"CLOCK_AHEAD={self._clock(name)}")
+        variables = (f"{VARIABLE}={failpoints}", *clock)
+        return [*inside(self._keepers[caller]), "env", *variables, *command]
 
     def kill(self, name: str) -> None:
         """Kill a process as kill -9 does; of a Pump all that runs on its machine."""

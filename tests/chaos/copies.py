@@ -9,7 +9,7 @@ another Pump puts is headed by that one's disk, which has everything.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from penstock.cluster import etcd
 from penstock.cluster.log_entries import EtcdLogEntries
@@ -66,11 +66,13 @@ class LogCopies:
 
     def _disks(self) -> dict[str, str]:
         """Return the ids of the disks that are there, by the Pumps that have them."""
-        return {
-            name: kept_disk_id(machine.folder)
-            for name, machine in self._machines.items()
-            if has_disk_id(machine.folder)
-        }
+        found = {}
+        for name, machine in self._machines.items():
+            # A Pump may make its folder, or a fault delete it, just now.
+            with suppress(FileNotFoundError):
+                if has_disk_id(machine.folder):
+                    found[name] = kept_disk_id(machine.folder)
+        return found
 
     @contextmanager
     def _connected(self) -> Iterator[tuple[EtcdLogEntries, Registry]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -9,7 +10,9 @@ from typing import Final
 
 from penstock.errors import Retryable
 from tests.chaos.cluster import Cluster
-from tests.chaos.plan import EVERYONE, Fault, Kind
+from tests.chaos.plan import EVERYONE, PUMPS, WRITERS, Fault, Kind
+from tests.chaos.restoring import put_back
+from tests.kit.crash import etcd_backup
 from tests.kit.crash.slow_proxy import SlowProxy
 
 Body = Callable[[Cluster, Fault], AbstractContextManager[None]]
@@ -32,12 +35,24 @@ OF_COPYING: Final = {
 }
 """Failpoints of copying (`copies.…`), and at which passing a Pump dies at most."""
 OF_TAKING_OVER: Final = ("takeover.due", "takeover.let_go", "claimed", "begun", "written")
+JUMPS_S: Final = (2, 15, 90, 600, 3600)
+"""By how much clocks jump, ahead or back."""
 _SPARE_S: Final = 20.0
 """How long the deletion of a disk waits for another one that has all of each log."""
 
 
 class LeftOut(Exception):
     """A fault that was not made, as it would have taken more than a cluster has to bear."""
+
+
+def patience() -> float:
+    """Return how many times longer than on an idle machine everything may take now."""
+    return patience_of(os.getloadavg()[0], os.cpu_count() or 1)
+
+
+def patience_of(load: float, cores: int) -> float:
+    """Return by how much a machine of so many cores is slower under this load."""
+    return max(1.0, load / cores)
 
 
 @contextmanager
@@ -187,6 +202,38 @@ def _reset(cluster: Cluster, fault: Fault) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _clock_jumped(cluster: Cluster, fault: Fault) -> Iterator[None]:
+    cluster.jump_clock(fault.target, jump_s(fault.number))
+    try:
+        yield
+    finally:
+        cluster.jump_clock(fault.target, 0)
+
+
+def jump_s(number: int) -> int:
+    """Return by how much a clock jumps: seconds to an hour, ahead or back."""
+    size_s = JUMPS_S[number // 2 % len(JUMPS_S)]
+    return -size_s if number % 2 else size_s
+
+
+@contextmanager
+def _etcd_restored(cluster: Cluster, fault: Fault) -> Iterator[None]:
+    """Restore etcd to before what its block does; the log of a Pump that is down moves."""
+    cluster.kill(WRITERS[0])  # It runs DDL.
+    silent = (*PUMPS, "")[fault.number % (len(PUMPS) + 1)]
+    time.sleep(1)  # What it has sent is there.
+    try:
+        backup = etcd_backup.take(cluster.etcd, cluster.folder("backups") / str(fault.number))
+        if silent:
+            cluster.kill(silent)
+        yield
+        put_back(cluster, backup, patience(), in_order=fault.number // 4 % 2 == 0)
+    finally:
+        for name in sorted(fault.occupies & cluster.processes.keys()):
+            cluster.start_if_ended(name)
+
+
 BODIES: Final[dict[Kind, Body]] = {
     Kind.PUMP_KILLED: _killed,
     Kind.PUMP_FROZEN: _frozen,
@@ -205,6 +252,7 @@ BODIES: Final[dict[Kind, Body]] = {
     Kind.LINK_SLOW: _slow,
     Kind.LINK_NARROW: _narrow,
     Kind.LINK_RESET: _reset,
+    Kind.CLOCK_JUMPED: _clock_jumped,
     Kind.DISK_DELETED: _disk_deleted,
     Kind.PUMP_KILLED_ALONE: _killed_alone,
     Kind.PUMP_KILLED_AT_COPYING: _killed_at_copying,
@@ -212,4 +260,5 @@ BODIES: Final[dict[Kind, Body]] = {
     Kind.PUMPS_CUT: _cut,
     Kind.PUMPS_SLOW: _slow,
     Kind.PUMP_UNREACHABLE: _cut,
+    Kind.ETCD_RESTORED: _etcd_restored,
 }

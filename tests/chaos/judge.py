@@ -63,6 +63,22 @@ def judge(history: History, snapshots: Sequence[Snapshot], final: Final) -> list
     return [*problems, *wrong, *_ends(tables, final)]
 
 
+def until(history: History, snapshots: Sequence[Snapshot], final: Final) -> list[str]:
+    """Return what is wrong in a run that broke off, up to the checkpoint of the last snapshot.
+
+    What comes after that may be there or not. So may the DDL there, and tables are not compared.
+    """
+    there, last_ts = final.entries(), snapshots[-1].commit_ts
+    before = History(
+        {place: each for place, each in history.transactions.items()
+         if there[place] or each.outcome is Outcome.REFUSED or 0 < each.commit_ts <= last_ts},
+        {query: each for query, each in history.ddl.items() if 0 < each.commit_ts <= last_ts},
+    )  # fmt: skip
+    present = [each for place, each in before.transactions.items() if there[place]]
+    _, wrong = _replayed(before, [t for t in present if t.commit_ts <= last_ts], snapshots)
+    return [*_answers(before, there), *_order(snapshots), *wrong]
+
+
 def _several(what: str, places: Sequence[object]) -> Iterator[str]:
     """One sentence for many of a kind."""
     if places:

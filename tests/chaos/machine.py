@@ -6,8 +6,10 @@ on ports that nobody knows before; a machine that dies or stands still takes all
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
@@ -24,15 +26,18 @@ _LISTENS: Final = "0A"
 class Machine(ServerProcess):
     """A Pump that is killed, frozen and stopped together with those that it started."""
 
-    def __init__(self, name: str, *, log: Path, data: Path, volume: Volume) -> None:
-        """`data` is its data folder as it sees it, on a disk that is `volume` to others."""
+    def __init__(self, name: str, *, log: Path, data: Path, volume: Volume, keeper: int) -> None:
+        """`data` is its data folder as it sees it, on a disk that is `volume` to others.
+
+        `keeper` is the process that keeps its mounts: what else has them runs on this machine.
+        """
         super().__init__([name], log=log)
         self.lock = threading.RLock()
         """Held by whoever starts, ends or freezes it."""
         self.volume = volume
         self.folder = volume.path / data.name
         """Its data folder, as others see it."""
-        self._mark = f"={data}/copies/"
+        self._keeper = keeper
 
     def start(self) -> Self:
         """Start the Pump; what it has set aside is removed first, as an operator does."""
@@ -40,22 +45,37 @@ class Machine(ServerProcess):
         return super().start()
 
     def guests(self) -> list[psutil.Process]:
-        """Return the Pumps on copies, whichever run of this one has started them."""
+        """Return what runs here beside the Pump, whichever run of it has started that.
+
+        A child that has not come to its own command line yet is among them.
+        """
+        others = {self._keeper, self.pid if self.is_running else 0}
+        here = _mounts(self._keeper)
         found = []
-        for process in psutil.process_iter():
-            with suppress(psutil.Error):
-                if any(self._mark in part for part in process.cmdline()):
-                    found.append(process)
+        for pid in psutil.pids():
+            with suppress(OSError, psutil.Error):
+                if pid not in others and _mounts(pid) == here:
+                    process = psutil.Process(pid)
+                    if process.status() != psutil.STATUS_ZOMBIE:
+                        found.append(process)
         return found
 
     def kill(self) -> None:
         """Kill all that runs here."""
         with self.lock:
             super().kill()
-            for guest in self.guests():
+            self._end_guests()
+
+    def _end_guests(self) -> None:
+        """Kill until nothing is left: one may start another one meanwhile."""
+        deadline_s = time.monotonic() + STOP_S_MAX
+        while guests := self.guests():
+            for guest in guests:
                 with suppress(psutil.Error):
                     guest.kill()
-                    guest.wait(STOP_S_MAX)
+            _, left = psutil.wait_procs(guests, timeout=1)
+            if left and time.monotonic() > deadline_s:
+                raise TimeoutError(f"{left} did not die within {STOP_S_MAX:g} s")
 
     def kill_alone(self) -> None:
         """Kill the Pump itself; what it has started runs on."""
@@ -87,8 +107,13 @@ class Machine(ServerProcess):
         return code
 
     def lose_disk(self) -> None:
-        """Delete the data folder; nothing may run."""
-        shutil.rmtree(self.folder)
+        """Delete the data folder, if the Pump has come to make one; nothing may run."""
+        with suppress(FileNotFoundError):
+            shutil.rmtree(self.folder)
+
+
+def _mounts(pid: int) -> str:
+    return os.readlink(f"/proc/{pid}/ns/mnt")
 
 
 def listening() -> dict[str, set[int]]:

@@ -20,6 +20,8 @@ WRITERS = ("writer-1", "writer-2")
 ETCD, MARIADB = "etcd", "mariadb"
 ALL_WRITERS = "writers"
 """As the client of a link: what concerns one writer's connections concerns those of all."""
+CLUSTER = "cluster"
+"""As a target: all but MariaDB."""
 EVERYONE = "everyone"
 """As the client of a link: all callers of its server."""
 
@@ -35,6 +37,7 @@ _LINKS = (
 """Who calls whom. Each server has one proxy, which knows whose connection it carries."""
 _BETWEEN_PUMPS = tuple(f"{one}>{other}" for one in PUMPS for other in PUMPS if one != other)
 _TO_PUMPS = tuple(f"{EVERYONE}>{pump}" for pump in PUMPS)
+_CLOCKS = (*PUMPS, *DRAINERS, *WRITERS)
 _TAKERS = tuple(f"{one}+{other}" for one in PUMPS for other in PUMPS if one != other)
 """A Pump, and the one whose log it is to take over."""
 
@@ -43,7 +46,7 @@ class Kind(Enum):
     """A kind of fault: how the table calls it, what it can hit, for how many seconds.
 
     A new kind needs a row here and a body in `tests.chaos.faults`. With one copy there are those
-    only that need none, so that a seed gives the plan that it always gave.
+    only that need none.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class Kind(Enum):
     LINK_SLOW = ("network seconds late", _LINKS, (5, 40))
     LINK_NARROW = ("network of some KB a second", _LINKS, (5, 40))
     LINK_RESET = ("connections reset", _LINKS, (0.1, 0.2))
+    CLOCK_JUMPED = ("wall clock of one process jumped", _CLOCKS, (2, 45))
     DISK_DELETED = ("Pump killed and its disk deleted", PUMPS, (0.1, 20), True)
     PUMP_KILLED_ALONE = ("Pump killed without those it started", PUMPS, (0.1, 20), True)
     PUMP_KILLED_AT_COPYING = ("Pump killed at a step of copying", PUMPS, (5, 20), True)
@@ -82,6 +86,7 @@ class Kind(Enum):
     PUMPS_CUT = ("network between Pumps cut", _BETWEEN_PUMPS, (1, 45), True)
     PUMPS_SLOW = ("network between Pumps late", _BETWEEN_PUMPS, (5, 40), True)
     PUMP_UNREACHABLE = ("Pump that no one reaches", _TO_PUMPS, (1, 45), True)
+    ETCD_RESTORED = ("etcd restored from a backup", (CLUSTER,), (5, 20), True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +107,9 @@ class Fault:
     @property
     def occupies(self) -> frozenset[str]:
         """What no other fault may touch meanwhile: processes, or the proxy before one."""
+        if self.target == CLUSTER:
+            ways = (f"way to {server}" for server in (*PUMPS, ETCD))
+            return frozenset((*PUMPS, *DRAINERS, *WRITERS, ETCD, *ways))
         if ">" in self.target:
             return frozenset({f"way to {self.server}"})
         return frozenset(self.target.split("+"))

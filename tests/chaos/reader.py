@@ -42,7 +42,7 @@ class Reader(threading.Thread):
         """Read on, whatever happens to the server; another error is a problem."""
         while not self._stopping.wait(_EVERY_S):
             try:
-                snapshot = self._read()
+                snapshot = self.read()
             except Exception as error:
                 code = error.args[0] if isinstance(error, pymysql.err.MySQLError) else None
                 if code not in AGAIN | NOT_YET:
@@ -60,7 +60,8 @@ class Reader(threading.Thread):
         if snapshot.total not in (0, CAPITAL):
             self.problem = f"a total of {snapshot.total} at {snapshot.commit_ts}, not {CAPITAL}"
 
-    def _read(self) -> Snapshot | None:
+    def read(self) -> Snapshot | None:
+        """Return what one consistent read sees; None before there is a checkpoint."""
         with (
             closing(self._server.connect(read_timeout=_ANSWER_S)) as connection,
             connection.cursor() as cursor,

@@ -49,7 +49,7 @@ class Volume:
 
     def free(self) -> None:
         """Give back what `fill` took."""
-        (self.path / _FILLER).unlink()
+        (self.path / _FILLER).unlink(missing_ok=True)
 
     def resize(self, size_bytes: int) -> None:
         """Grow it, with everything in it."""
