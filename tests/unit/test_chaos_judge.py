@@ -25,7 +25,7 @@ from tests.chaos.history import (
     history_of,
     page,
 )
-from tests.chaos.judge import Final, Snapshot, judge
+from tests.chaos.judge import Final, Snapshot, judge, until
 
 CHECKING, SAVINGS, _ = ACCOUNTS
 ADD = names.ADD.format(table=CHECKING, column="c_1", value=7)
@@ -280,3 +280,32 @@ def test_rows_that_do_not_fit_each_other_are_said_to_be_the_history_s_own_mistak
     story.transact(80, Change("shop.item", None, {"id": 4, "code": None, "note": "zwölf"}))
     story.final = story.replayed_up_to(80)
     assert "the history itself has 2" in story.verdict()
+
+
+def broken_off_at(story: Story, commit_ts: int) -> list[str]:
+    """Judge a run of which the downstream has what came up to a moment."""
+    story.snapshots = [story.snapshot(ts) for ts in (10, 20, commit_ts)]
+    story.final = story.replayed_up_to(commit_ts)
+    return until(story.history, story.snapshots, story.final)
+
+
+@pytest.mark.parametrize("commit_ts", [20, 35, 47, 60])
+def test_in_a_run_that_broke_off_what_is_late_is_not_called_lost(
+    story: Story, commit_ts: int
+) -> None:
+    assert broken_off_at(story, commit_ts) == []
+
+
+@pytest.mark.parametrize("spoil", [lose_a_transaction, double_a_transaction, invent_a_transaction])
+def test_in_a_run_that_broke_off_what_is_wrong_before_its_checkpoint_is_found(
+    story: Story, spoil: Callable[[Story], None]
+) -> None:
+    assert broken_off_at(story, 47) == []
+    spoil(story)
+    assert until(story.history, story.snapshots, story.final) != []
+
+
+def test_in_a_run_that_broke_off_a_snapshot_that_never_was_is_found(story: Story) -> None:
+    assert broken_off_at(story, 47) == []
+    story.snapshots[1] = Snapshot(20, CAPITAL - 1, story.snapshots[1].sums)
+    assert "never was" in "\n".join(until(story.history, story.snapshots, story.final))

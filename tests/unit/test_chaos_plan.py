@@ -21,12 +21,12 @@ def test_the_same_seed_and_length_give_the_same_plan(
     assert plan(seed, length_s, copies) == plan(seed, length_s, copies)
 
 
-def test_with_one_copy_a_seed_gives_the_plan_that_it_always_gave() -> None:
+def test_a_seed_gives_the_plan_that_it_gave_on_another_machine() -> None:
     begun = [(round(f.at_s, 3), f.kind, f.target) for f in plan(3, 180)[:3]]
     assert begun == [
         (1.055, Kind.WRITER_KILLED, "writer-2"),
         (3.032, Kind.PUMP_DISK_FULL, "pump-1"),
-        (3.727, Kind.DRAINER_KILLED, "drainer-1"),
+        (3.727, Kind.MARIADB_KILLED, "mariadb"),
     ]
 
 
@@ -76,3 +76,14 @@ def test_no_one_is_cut_off_from_itself() -> None:
     links = Kind.LINK_CUT.targets
     assert all(client != server for client, _, server in (link.partition(">") for link in links))
     assert {"writers>pump-1", "pump-1>etcd", "drainer-1>pump-3", "drainer-2>mariadb"} <= set(links)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_nothing_but_mariadb_is_broken_while_etcd_is_restored(seed: int) -> None:
+    faults = plan(seed, 3600, copies=2)
+    restored = [fault for fault in faults if fault.kind is Kind.ETCD_RESTORED]
+    assert restored
+    for fault in restored:
+        meanwhile = [f for f in faults if f.at_s < fault.until_s and f.until_s > fault.at_s]
+        others = frozenset().union(*(f.occupies for f in meanwhile if f is not fault))
+        assert others <= {"mariadb", "way to mariadb"}

@@ -2,11 +2,52 @@
 
 from __future__ import annotations
 
-import re
+from typing import Any
 
 import pytest
 
 from penstock.cluster.log_entry import Copy, LogEntry
-from pump.copies.claiming import _raise_put_back
+from penstock.errors import NeedsOperator
+from pump.copies.claiming import refuse_other_history
 from pump.replicas.chain import Chain, Link
+from pump.replicas.histories import Seen
+from tests.chaos.faults import JUMPS_S, jump_s, patience_of
 from tests.chaos.restoring import decision, unserved
+
+ONE, TWO = Copy("pump-1", "a1"), Copy("pump-2", "b2")
+
+
+class Entries:
+    """A list in etcd that was put back to epoch 3."""
+
+    def read(self, _name: str) -> Any:
+        return LogEntry(epoch=3, primary=ONE, ids=(0x33,)), 7
+
+
+def test_of_histories_that_have_parted_the_one_with_the_higher_epoch_continues() -> None:
+    shared = Link(1, 3, 50, 0x33)
+    own, other = [shared, Link(2, 4, 90, 0x4A)], (shared, Link(2, 5, 90, 0x5B))
+    entries: Any = Entries()
+    with pytest.raises(NeedsOperator) as parted:
+        refuse_other_history(entries, "pump-1", ONE, Chain(own), [Seen(TWO, other)], [])
+    assert decision(f"{parted.value.problem}; {parted.value.hint}") == [
+        *("adopt-log", "pump-1", "--pump", "pump-2", "--disk", "b2"),
+        *("--epoch", "5", "--from", "1", "--confirm", "pump-1"),
+    ]
+
+
+def test_a_log_is_served_once_any_pump_has_said_so_since_the_restore() -> None:
+    said = b'{"message": "pump pump-1 is online at h:1"}\n{"message": "pump pump-3 is online at '
+    assert unserved(said + b'h:2"}\n') == ["pump-2"]
+    assert unserved(b"") == ["pump-1", "pump-2", "pump-3"]
+
+
+def test_clocks_jump_ahead_and_back_by_seconds_to_an_hour() -> None:
+    jumps = {jump_s(number) for number in range(100)}
+    assert jumps == {sign * size_s for size_s in JUMPS_S for sign in (1, -1)}
+    assert max(jumps) == 3600
+
+
+def test_a_busy_machine_is_given_more_time_and_an_idle_one_no_less() -> None:
+    assert patience_of(0.0, 2) == patience_of(2.0, 2) == 1.0
+    assert patience_of(9.0, 2) == 4.5

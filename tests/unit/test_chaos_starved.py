@@ -1,0 +1,130 @@
+"""On a machine that is too busy a chaos leaves faults out, says so, and judges in any case."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from deploy.local.process import ServerProcess
+from penstock.codes import Code
+from penstock.errors import Retryable
+from tests.chaos import run as runs
+from tests.chaos.faults import BODIES
+from tests.chaos.machine import Machine
+from tests.chaos.plan import Fault, Kind
+from tests.chaos.run import Run
+from tests.kit.crash.disks import Volume
+from tests.kit.wait import eventually
+
+FAULT = Fault(0.0, Kind.PUMP_KILLED, "pump-1", 0.0, 1)
+
+
+class Cluster:
+    """Notes what is started again; nothing runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.mariadb, self.processes, self._folder = None, {"pump-1": None}, folder
+        self.started: list[str] = []
+        self.fails = 0
+
+    def journal(self, name: str) -> Path:
+        return self._folder / name
+
+    def start_if_ended(self, name: str) -> None:
+        if self.fails:
+            self.fails -= 1
+            raise Retryable(f"{name} does not start", code=Code.CHILD_FAILED)
+        self.started.append(name)
+
+    def kill(self, name: str) -> None:
+        pass
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    return Cluster(tmp_path)
+
+
+def run_of(cluster: Any) -> Run:
+    return Run(cluster, (FAULT,), 1.0)
+
+
+def failing_with(error: Exception) -> Any:
+    @contextmanager
+    def body(*_: Any) -> Iterator[None]:
+        raise error
+        yield
+
+    return body
+
+
+@pytest.mark.parametrize(
+    "error", [FileNotFoundError("a folder"), psutil.NoSuchProcess(1), TimeoutError()]
+)
+def test_a_fault_that_a_busy_machine_cannot_make_is_left_out_and_its_target_started(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setitem(BODIES, Kind.PUMP_KILLED, failing_with(error))
+    said: list[str] = []
+    monkeypatch.setattr(runs, "say", said.append)
+    run = run_of(cluster)
+    cluster.fails = 1  # It is started as often as that takes.
+    run._happen(FAULT)
+    assert [(h.fault, h.note) for h in run.result.happenings] == [(FAULT, "left out")]
+    assert run.result.happenings[0].ended_s
+    assert cluster.started == ["pump-1"]
+    assert run._failures == []
+    assert len(said) == 1
+    assert type(error).__name__ in said[0]
+
+
+def test_a_defect_of_a_body_is_a_find(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(BODIES, Kind.PUMP_KILLED, failing_with(AssertionError("a defect")))
+    run = run_of(cluster)
+    run._happen(FAULT)
+    assert len(run._failures) == 1
+    assert "a defect" in run._failures[0]
+
+
+def test_a_run_without_a_snapshot_says_that_nothing_was_judged(cluster: Cluster) -> None:
+    (problem,) = run_of(cluster)._verdict(is_whole=False)
+    assert "nothing was judged" in problem
+
+
+def test_the_disk_of_a_pump_that_has_not_come_to_make_its_folder_can_be_lost(
+    tmp_path: Path,
+) -> None:
+    volume, data = Volume(tmp_path), tmp_path / "data"
+    machine = Machine("m", log=tmp_path / "log", data=data, volume=volume, keeper=1)
+    machine.lose_disk()
+    (data / "segments").mkdir(parents=True)
+    machine.lose_disk()
+    assert not data.exists()
+
+
+def test_a_process_that_ends_by_itself_can_be_frozen(tmp_path: Path) -> None:
+    process = ServerProcess([sys.executable, "-c", ""], log=tmp_path / "log").start()
+    ended = psutil.Process(process.pid)
+    eventually(lambda: ended.status() == psutil.STATUS_ZOMBIE, 60)
+    process.freeze()
+    process.thaw()
+    assert process.wait() == 0
+
+
+def test_a_fault_comes_later_while_its_target_is_still_being_made_whole(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, alive, dead = run_of(cluster), threading.Thread(), threading.Thread()
+    monkeypatch.setattr(alive, "is_alive", lambda: True)
+    threads = [alive, alive, dead]
+    assert run._may_happen(threads, FAULT)
+    assert not run._may_happen([*threads, alive], FAULT)
+    with run._whole["pump-1"]:
+        assert not run._may_happen(threads, FAULT)
