@@ -250,15 +250,15 @@ class Pumps:
     def standing(self) -> dict[str, int]:
         """Return who takes part, for the checkpoint: 0; or up to where it was received.
 
-        The latter for those that were declared lost; for one that was let go by its last word but
-        has not left the cluster by itself, so that it does not come back from where it entered; and
+        The latter for those that were declared lost; for one that was let go by its last word, so
+        that it does not come back from where it entered, also out of an etcd that was restored; and
         for one that came back and is not with the others yet. TiDB-Binlog's Pumps are not among the
         former: they leave no word when they go, but never vanish from etcd, and what they held is
         in their last status.
         """
         stands = {name: left_ts for name, (_, left_ts) in self._lost.items()}
-        entered = self._around.entered
-        stands |= {name: ts for name, ts in self._left_ts.items() if ts and name in entered}
+        known = self._around.entered.keys() | self._around.last_words.keys()
+        stands |= {name: ts for name, ts in self._left_ts.items() if ts and name in known}
         for name, (puller, _) in self._pullers.items():
             received_ts = self._merger.received_ts(name)
             is_behind = received_ts < self._merger.emitted_ts

@@ -393,7 +393,7 @@ def test_a_pump_that_is_offline_by_its_own_word_leaves_when_all_of_it_is_here() 
             await pumps.refresh()
             assert await merged(merger, pumps, 5) == [5]
             assert merger.sources == ["a"]
-            assert pumps.standing() == {"a": 0}
+            assert pumps.standing() == {"a": 0, "b": 4}
             cluster.put("b", "127.0.0.1:1", NodeState.OFFLINE, max_commit_ts=9)
             cluster.last_words = {}  # It starts, and has withdrawn its word.
             await pumps.refresh()
@@ -465,6 +465,21 @@ def test_a_drainer_that_starts_misses_an_offline_pump_that_it_had_not_drained() 
             cluster.put("b", b.address, NodeState.OFFLINE, max_commit_ts=4)
             await pumps.refresh()  # Gone before this version, or of TiDB-Binlog.
             assert merger.sources == ["a"]
+
+    run(test)
+
+
+def test_a_pump_that_left_and_comes_back_out_of_a_restored_etcd_is_pulled_from_where_it_left() -> (
+    None
+):
+    async def test() -> None:
+        cluster, merger = Cluster(), Merger(5)
+        cluster.entered = {"a": 0, "b": 0}  # As etcd was before "b" left at 4.
+        async with two_pumps(cluster, merger, {"a": 0, "b": 4}) as (pumps, a, b):
+            a.commit_ts = b.commit_ts = ()
+            await pumps.refresh()
+            assert merger.received_ts("b") == 4
+            assert pumps.standing() == {"a": 0, "b": 4}
 
     run(test)
 
