@@ -7,7 +7,7 @@ error is a find, and a traceback always is: it is a defect.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Final
 
 from penstock.codes import Code
@@ -23,6 +23,8 @@ EXPLAINED: Final[dict[Code, str]] = {
     Code.DRAINER_NOT_NOTIFIED: "a Drainer is frozen, has just been killed or is cut off",
 }
 """Codes that may stand in a line of level error, each with the fault that explains it."""
+AFTER_A_RESTORE: Final = frozenset({Code.LOG_PUT_BACK})
+"""Codes that only a restored etcd explains: the disks are newer than it."""
 _ONLY_WITH: Final = dict.fromkeys(
     (Code.LOG_WRITE_FAILED, Code.INDEX_AWAY), "No space left on device"
 )
@@ -32,8 +34,8 @@ _TRACEBACK = "Traceback (most recent call last)"
 _BY_NAME = {str(code): code for code in Code}
 
 
-def unexplained(lines: Iterable[str]) -> Iterator[str]:
-    """Yield what a person would have to look at, one line for each."""
+def unexplained(lines: Iterable[str], also: Container[Code | None] = ()) -> Iterator[str]:
+    """Yield what a person would have to look at, one line for each; `also` are explained, too."""
     for line in lines:
         try:
             said = json.loads(line)
@@ -46,5 +48,7 @@ def unexplained(lines: Iterable[str]) -> Iterator[str]:
             yield f"{said['message']}\n{said['traceback']}"
         elif said.get("level") in _LEVELS:
             code, message = _BY_NAME.get(said.get("code", "")), str(said["message"])
+            if code in also:
+                continue
             if code not in EXPLAINED or _ONLY_WITH.get(code, "") not in message:
                 yield message

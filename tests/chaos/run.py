@@ -22,8 +22,8 @@ from tests.chaos.cluster import TXN_TIMEOUT_S, Cluster
 from tests.chaos.faults import BODIES, LeftOut, patience
 from tests.chaos.history import CAPITAL, History, Outcome, ddl_key, history_of
 from tests.chaos.judge import judge, until
-from tests.chaos.logs import unexplained
-from tests.chaos.plan import AT_ONCE_MAX, DRAINERS, WRITERS, Fault
+from tests.chaos.logs import AFTER_A_RESTORE, unexplained
+from tests.chaos.plan import AT_ONCE_MAX, DRAINERS, WRITERS, Fault, Kind
 from tests.chaos.reader import Reader, final_tables
 from tests.chaos.writer import FOUNDER
 
@@ -32,6 +32,8 @@ WHOLE_S_MAX: Final = 300.0
 what a dead writer left open, a Drainer's start, and what has piled up meanwhile."""
 _BEGIN_S_MAX: Final = 600.0
 _VERDICT_S_MAX: Final = 120.0
+_LEFT_OUT: Final = "left out"
+_NOTHING_S: Final = 0.05
 _CALM_S: Final = 5.0
 """How long writers write after the last fault: all of them must be able to."""
 _PROGRESS_S: Final = 5.0
@@ -150,9 +152,11 @@ class Run:
         result.decisions = len(self._cluster.decisions)
         result.history = self._journals.whole()
         result.problems += self._verdict(is_whole=not result.problems)
+        was_restored = any(h.fault.kind is Kind.ETCD_RESTORED for h in result.happenings)
+        also = AFTER_A_RESTORE if was_restored else frozenset()
         for name, path in self._cluster.logs.items():
             with path.open(encoding="utf-8", errors="replace") as lines:
-                found = list(dict.fromkeys(unexplained(lines)))
+                found = list(dict.fromkeys(unexplained(lines, also)))
             result.problems += [f"{name} logged: {line}" for line in found[:10]]
         return result
 
@@ -202,7 +206,7 @@ class Run:
         return whole and lasting < AT_ONCE_MAX
 
     def _leave_out(self, happening: Happening, why: str) -> None:
-        happening.note, happening.ended_s = "left out", time.time()
+        happening.note, happening.ended_s = _LEFT_OUT, time.time()
         if happening not in self.result.happenings:
             self.result.happenings.append(happening)
         say(f"left out, {happening.fault}: {why}")
@@ -383,6 +387,7 @@ def longest_stall(result: Result) -> tuple[float, list[str]]:
         f"{h.fault}{' ' + h.note if h.note else ''} for {h.ended_s - h.began_s:.0f} s"
         for h in result.happenings
         if h.began_s < end_s
+        and not (h.note == _LEFT_OUT and h.ended_s - h.began_s < _NOTHING_S)
         and (h.ended_s or end_s) > begin_s - TXN_TIMEOUT_S
         and (h.ended_s > begin_s or "writer" in h.fault.target)
     ]

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.chaos.logs import EXPLAINED, unexplained
+from tests.chaos.logs import AFTER_A_RESTORE, EXPLAINED, unexplained
 
 
 def line(level: str, message: str, **more: str) -> str:
@@ -36,3 +36,10 @@ def test_an_error_that_a_fault_explains_is_none(code: str) -> None:
 )
 def test_a_defect_damage_or_a_traceback_is_a_find(found: str) -> None:
     assert len(list(unexplained([line("info", "before"), found]))) == 1
+
+
+def test_two_histories_are_explained_by_a_restored_etcd_and_by_nothing_else() -> None:
+    said = [line("error", "which is of another history", code="PS-3312")]
+    assert list(unexplained(said, AFTER_A_RESTORE)) == []
+    assert len(list(unexplained(said))) == 1
+    assert len(list(unexplained([line("error", "a defect")], AFTER_A_RESTORE))) == 1
