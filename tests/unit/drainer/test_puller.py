@@ -475,8 +475,7 @@ def test_a_pump_that_left_and_comes_back_out_of_a_restored_etcd_is_pulled_from_w
     async def test() -> None:
         cluster, merger = Cluster(), Merger(5)
         cluster.entered = {"a": 0, "b": 0}  # As etcd was before "b" left at 4.
-        async with two_pumps(cluster, merger, {"a": 0, "b": 4}) as (pumps, a, b):
-            a.commit_ts = b.commit_ts = ()
+        async with two_pumps(cluster, merger, {"a": 0, "b": 4}) as (pumps, _, _):
             await pumps.refresh()
             assert merger.received_ts("b") == 4
             assert pumps.standing() == {"a": 0, "b": 4}
