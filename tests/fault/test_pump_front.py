@@ -131,7 +131,7 @@ def test_a_batch_that_breaks_off_leaves_no_part_of_it(
                 peer.send_frame(frames.DATA, 0, stream_id, sent[at : min(at + 16_000, size)])
             peer.ping()
     for each in binlogs:
-        commit = Binlog(tp=BinlogType.COMMIT, start_ts=each.start_ts, commit_ts=2**60)
+        commit = Binlog(tp=BinlogType.COMMIT, start_ts=each.start_ts, commit_ts=each.start_ts + 1)
         code, _ = session.refusal(commit)
         assert code is grpc.StatusCode.NOT_FOUND
     session.transaction()

@@ -247,7 +247,9 @@ def test_a_caller_of_another_cluster_gets_nothing_and_leaves_nothing(
         batch = penstock_pb2.WriteBatch(cluster_id=other, payloads=[encode_binlog(prewrite)])
         ack = next(session.batches.Write(iter([batch]), timeout=20))
         assert ack.refusals[0].code == penstock_pb2.Refusal.CLUSTER_MISMATCH
-        commit = Binlog(tp=BinlogType.COMMIT, start_ts=prewrite.start_ts, commit_ts=2**60)
+        commit = Binlog(
+            tp=BinlogType.COMMIT, start_ts=prewrite.start_ts, commit_ts=prewrite.start_ts + 1
+        )
         code, _ = session.refusal(commit)
         assert code is grpc.StatusCode.NOT_FOUND, "nothing of the Prewrite is there"
     finally:

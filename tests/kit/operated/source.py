@@ -216,8 +216,8 @@ class _Downstream:
             self.tables.pop(table.name, None)
         for _, table in change.created:
             self.tables[table.name] = {}
-        for _, old, _, new in change.renamed:
-            self.tables[new.name] = self.tables.pop(old.name)
+        moved = {new.name: self.tables.pop(old.name) for _, old, _, new in change.renamed}
+        self.tables |= moved
         for _, _, after in change.altered:
             names = [column.name for column in after.columns]
             for row in self.tables[after.name].values():

@@ -46,9 +46,10 @@ from pumpclient.mysql.source.ddl import table_mapping
 from pumpclient.mysql.source.ddl.cascades import Cascades
 from pumpclient.mysql.source.pages import Pages
 from pumpclient.mysql.source.service import SourceService
-from pumpclient.mysql.source.state.checkpoint import Checkpoint, SourceTaken
+from pumpclient.mysql.source.state.checkpoint import Begun, Checkpoint, SourceTaken
 from pumpclient.mysql.source.sync import reload
 from pumpclient.mysql.source.sync.reload import Pace
+from pumpclient.mysql.translate.statements.session_context import ServerDefaults
 from pumpclient.options import Options
 from pumpclient.schema import Schemas
 from tests.kit.fakes.history import MemoryHistory
@@ -89,6 +90,7 @@ class Outside:
         self.committed: list[tuple[int, Binlog | DdlJob]] = []
         """With their commit_ts."""
         self.saved: list[Checkpoint] = []
+        self.begun = Begun()
         self.ts = 0
         self.pump = _Pump(self)
         self.fence = _Fence()
@@ -222,7 +224,12 @@ class _Client:
             pump.roll_back(start_ts)
 
     def execute_ddl(
-        self, sql: str, schema: str | None = None, *, origin: Origin | None = None
+        self,
+        sql: str,
+        schema: str | None = None,
+        *,
+        origin: Origin | None = None,
+        context: Any = None,
     ) -> list[int]:
         world, history = self._world, self._world.history
         with history.lock("twin"):
@@ -278,6 +285,14 @@ class _Store:
     def save(self, checkpoint: Checkpoint) -> None:
         self._incarnation.touch()
         self._world.saved.append(checkpoint)
+        self._world.begun = Begun(checkpoint.epoch, is_followed=True)
+
+    def begun(self) -> Begun:
+        return self._world.begun
+
+    def begin(self, epoch: int) -> None:
+        self._incarnation.touch()
+        self._world.begun = Begun(epoch)
 
     def close(self) -> None:
         if self._world.owner is self._incarnation:
@@ -294,7 +309,7 @@ class _Relay:
         self.receiver = self
         self.purger = Purger(self.dir, needed)
 
-    def begin(self, place: Location) -> _Relay:
+    def begin(self, place: Location, accepts: str) -> _Relay:
         return self
 
     def status(self) -> Any:
@@ -432,6 +447,8 @@ def _server_of(world: Outside, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(reload, "server_tables", names)
     patch.setattr(table_mapping, "define_table", define)
     patch.setattr(table_mapping, "database_collation", lambda *_: "utf8mb4_general_ci")
+    defaults = ServerDefaults()
+    patch.setattr(table_mapping, "server_defaults", lambda connection: defaults)
 
 
 @contextmanager
