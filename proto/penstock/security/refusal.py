@@ -38,6 +38,9 @@ _ALERTS = frozenset({
 })  # fmt: skip
 """What a server that is not gRPC's says of our certificate before it hangs up."""
 
+_NO_CERTIFICATE = "SSLV3_ALERT_HANDSHAKE_FAILURE"
+"""Newer versions of Go say it of a client that shows no certificate."""
+
 _found: dict[tuple[str, str, object], tuple[float, NeedsOperator | None]] = {}
 _lock = threading.Lock()
 
@@ -118,7 +121,7 @@ def certificate_refusal(
                 hint=f"{without}, or switch TLS on there",
                 code=Code.TLS_MISMATCH,
             )
-        if error.reason not in _ALERTS:
+        if error.reason not in _ALERTS and not (cert is None and error.reason == _NO_CERTIFICATE):
             return None
     except (OSError, ValueError):
         return None
