@@ -156,7 +156,10 @@ def test_a_second_pump_on_the_same_data_or_name_says_so(
     first = session.pump
     for settings, message in [
         ({"node_id": "twin", "data_dir": first.data_dir}, "lock|open"),
-        ({"node_id": first.node_id, "data_dir": first.data_dir.with_name("other")}, "already has"),
+        (
+            {"node_id": first.node_id, "data_dir": first.data_dir.with_name("other")},
+            "--node-id of its own",
+        ),
     ]:
         with pytest.raises(pytest.fail.Exception, match=message):
             pump_factory(etcd_server.url, **settings)
