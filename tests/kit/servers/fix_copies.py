@@ -19,7 +19,7 @@ from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.wait import eventually
 
 MakePump = Callable[..., PumpProcess]
-WAIT_S = 40.0
+WAIT_S = 120.0
 
 
 class Trio:
