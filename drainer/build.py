@@ -337,8 +337,9 @@ async def build_active(
         catch_up=jobs.catch_up(source, checkpoint) if isinstance(source, TidbJobs) else None,
     )
     pipeline = build_pipeline(config, components, stream, schema, progress)
-    catalog = schema.tracker.catalog
-    unlogged = Unlogged(components.etcd, catalog.tables) if config.pd_address else None
+    unlogged = None
+    if config.pd_address:  # The tracker's catalog is another object after an override.
+        unlogged = Unlogged(components.etcd, lambda: schema.tracker.catalog.tables())
     return Active(membership=membership, pumps=pumps, pipeline=pipeline, unlogged=unlogged)
 
 
