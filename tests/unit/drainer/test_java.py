@@ -53,6 +53,7 @@ def test_the_package_with_a_jre_is_the_last_resort_without_what_spark_asks_of_it
     old = java(tmp_path / "a", "11.0.2")
     home = use_java(tmp_path / "java", {"JAVA_HOME": str(old), "PATH": ""})
     assert home == tmp_path / "java"
+    assert not (home / "bin" / "java").stat().st_mode & 0o077
     words = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "two words"]
     said = subprocess.run([home / "bin" / "java", *words], capture_output=True, check=True).stdout
     assert said == b"-Xmx1g|two words|"
