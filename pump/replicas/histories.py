@@ -72,15 +72,14 @@ def judge(
     what = "; ".join(_described(entry, each) for each in all_seen if each.links)
     what = f"etcd lists epoch {_named(entry.epoch, entry.id)} of this log, but disks have: {what}"
     firsts = [each.links[0].number for each in seen if each.links]
-    has_oldest = all(chain.first <= first for first in firsts)
-    has_all = all(_contains(entry, chain.links, each.links) for each in seen)
-    if has_oldest and has_all and _contains_entry(chain, entry):
-        if missing:
-            return Verdict(waits=f"{what}; not seen: {', '.join(missing)}", newest=newest)
-        return Verdict(_adopted(entry, own, chain, newest), newest=newest)
+    has_oldest = all(chain.first <= max(first, entry.needed) for first in firsts)
     lacking = [each for each in seen if not _contains(entry, chain.links, each.links)]
     if any(_contains_all(entry, each, chain, lacking) for each in lacking):
         return Verdict(waits=f"{what}; another disk has more than this one", newest=newest)
+    if missing:
+        return Verdict(waits=f"{what}; not seen: {', '.join(missing)}", newest=newest)
+    if mine.links and has_oldest and not lacking and _contains_entry(entry, mine, seen):
+        return Verdict(_adopted(entry, own, chain, newest), newest=newest)
     return Verdict(refuses=what, newest=newest)
 
 
@@ -114,9 +113,23 @@ def _contains_all(entry: LogEntry, mine: Seen, chain: Chain, others: Sequence[Se
     return all(_contains(entry, mine.links, each) for each in links)
 
 
-def _contains_entry(chain: Chain, entry: LogEntry) -> bool:
-    """Return whether the entry is an older state of this disk's history."""
-    return any((link.epoch, link.epoch_id) == (entry.epoch, entry.id) for link in chain.links)
+def _contains_entry(entry: LogEntry, mine: Seen, seen: Sequence[Seen]) -> bool:
+    """Return whether this disk has all that was acknowledged under the entry.
+
+    That is so if it has a segment of the entry's epoch. It may have none, where another disk won
+    that epoch, or the segment was purged. Then it has all that a disk has which the entry lists as
+    whole: itself, or one on which nothing comes after what is here, too.
+    """
+    if any((link.epoch, link.epoch_id) == (entry.epoch, entry.id) for link in mine.links):
+        return True
+    whole = [each for each in (mine, *seen) if each.links and entry.may_claim(each.copy.disk)]
+    return any(_has_end_of(mine, each) for each in whole)
+
+
+def _has_end_of(mine: Seen, theirs: Seen) -> bool:
+    """Return whether this disk has the last that another one holds, and so all before that."""
+    held = [link for link in theirs.links if link.end > BEGIN]
+    return not held or any(own.is_same(held[-1]) and own.end >= held[-1].end for own in mine.links)
 
 
 def _adopted(entry: LogEntry, own: Copy, chain: Chain, newest: int) -> LogEntry:

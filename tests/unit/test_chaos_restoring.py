@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from penstock.cluster.log_entry import Copy, LogEntry
+from penstock.cluster.log_entry import LOGS, Copy, LogEntry
 from penstock.errors import NeedsOperator
 from pump.copies.claiming import refuse_other_history
 from pump.replicas.chain import Chain, Link
 from pump.replicas.histories import Seen
 from tests.chaos.faults import JUMPS_S, jump_s, patience_of
-from tests.chaos.restoring import decision, unserved
+from tests.chaos.restoring import decision, decisions, unserved
 
 ONE, TWO = Copy("pump-1", "a1"), Copy("pump-2", "b2")
 
@@ -34,6 +35,24 @@ def test_of_histories_that_have_parted_the_one_with_the_higher_epoch_continues()
         *("adopt-log", "pump-1", "--pump", "pump-2", "--disk", "b2"),
         *("--epoch", "5", "--from", "1", "--confirm", "pump-1"),
     ]
+
+
+def refused(log: str, disk: str, epoch: int, error: str = "NeedsOperator") -> str:
+    text = f"{LOGS}{log}: pump-1, disk {disk}: {epoch} (id 00000a)"
+    command = f"penstock ctl adopt-log {log} --pump pump-1 --disk {disk} --epoch 9 --from 0"
+    return json.dumps({"message": f"{text} ({command})", "code": "PS-3312", "error": error})
+
+
+def test_the_last_refusal_of_each_log_that_nobody_serves_is_decided() -> None:
+    lines = [
+        refused("pump-1", "a1", 3),
+        refused("pump-2", "b2", 4),
+        refused("pump-1", "a2", 5),
+        refused("pump-3", "c3", 6),
+        refused("pump-2", "b3", 7, error="Retryable"),  # It waits for Pumps that are down.
+    ]
+    decided = decisions(lines, ["pump-1", "pump-2"])
+    assert [(command[1], command[5]) for command in decided] == [("pump-1", "a2"), ("pump-2", "b2")]
 
 
 def test_a_log_is_served_once_any_pump_has_said_so_since_the_restore() -> None:

@@ -76,6 +76,43 @@ def test_a_disk_without_the_oldest_segments_does_not_adopt_the_log() -> None:
     assert judged(AT_4[1:], AT_2).adopted is None
 
 
+def test_segments_that_no_drainer_lacks_may_be_gone_from_the_disk_that_has_all() -> None:
+    drained = replace(ENTRY, needed=1)
+    seen = [Seen(OTHER, AT_2)]
+    assert judge(drained, OWN, Chain(AT_4[1:]), seen, []).adopted is not None
+    assert judge(drained, OWN, Chain(AT_4[2:]), seen, []).refuses
+
+
+def test_histories_are_not_called_parted_before_all_disks_were_seen() -> None:
+    own = (*AT_2, Link(2, 3, 90, 23))
+    found = judged(own, AT_4, missing="pump-3")
+    assert (found.adopted, found.refuses) == (None, "")
+    assert "not seen: pump-3" in found.waits
+
+
+WON_BY_OTHER = LogEntry(epoch=3, primary=OTHER, eligible=(OWN,), ids=(11, 12, 13))
+"""Another disk won the epoch, died, and this one continued in the next: it has no segment of it."""
+
+
+def judged_under(entry: LogEntry, *others: tuple[Link, ...]) -> Verdict:
+    seen = [Seen(copy, links) for copy, links in zip((OTHER, THIRD), others, strict=False)]
+    return judge(entry, OWN, Chain(AT_4), seen, [])
+
+
+def test_a_disk_that_was_whole_under_the_entry_needs_no_segment_of_its_epoch() -> None:
+    empty = Link(2, 3, BEGIN, 13)
+    for other in ((), AT_2, (*AT_2, empty)):
+        assert judged_under(WON_BY_OTHER, other).adopted is not None
+
+
+def test_a_disk_that_was_not_whole_under_the_entry_has_what_one_has_that_was() -> None:
+    third = replace(WON_BY_OTHER, eligible=(THIRD,))
+    assert judged_under(third, (), AT_2).adopted is not None
+    assert judged_under(third, AT_2).adopted is not None
+    assert judged_under(third).refuses  # No disk shows what was acknowledged.
+    assert judged_under(third, (*AT_2, Link(2, 3, 90, 13))).refuses
+
+
 def test_a_segment_of_an_earlier_epoch_that_holds_nothing_is_no_history() -> None:
     later = replace(ENTRY, epoch=5, ids=(11, 12, 23, 24, 25))
     assert foreign(later, (*AT_2, Link(2, 4, BEGIN, 14))) is None
