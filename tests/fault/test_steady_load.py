@@ -1,7 +1,8 @@
 """Minutes of steady load leave memory, descriptors and threads of every process as they are.
 
 `PENSTOCK_STEADY_S` says how long it is measured, 600 s by default. What a Pump keeps of decided
-transactions has a bound of two generations, so it is measured once both are full.
+transactions has a bound of two generations, so it is measured once both are full. Among the
+processes is a source, which reads what is written on a real MariaDB all the while.
 """
 
 from __future__ import annotations
@@ -22,9 +23,12 @@ import psutil
 import pytest
 
 from deploy.local.etcd import EtcdServer
+from deploy.local.sql_server import SqlServer
 from pump.store.transactions import GENERATION_MAX
+from tests.kit.servers.binlog_server import binlog_server
 from tests.kit.servers.fix_copies import Trio
 from tests.kit.servers.fix_drainer import DrainerFactory
+from tests.kit.servers.fix_source import SourceProcess
 from tests.kit.wait import eventually
 
 log = logging.getLogger(__name__)
@@ -33,13 +37,15 @@ pytestmark = pytest.mark.fault
 STEADY_S = float(os.environ.get("PENSTOCK_STEADY_S", "600"))
 PUMPS = 2
 WARM = 2 * GENERATION_MAX * PUMPS
-WARM_S = 900
+WARM_S = 1800
 SAMPLE_S = 2.0
 NOISE_BYTES = 16 << 20
 """By how much the resident memory of a process moves between two thirds of a run without a leak."""
 TRANSACTION_BYTES = 64
 """What a transaction may leave at most; the leaks that were seen left more than 300."""
 DESCRIPTORS, THREADS = 8, 4
+UPSTREAM_ROWS = 20
+"""Of each transaction on the server."""
 
 
 class Sample(NamedTuple):
@@ -84,6 +90,50 @@ def writing(etcd_url: str) -> Iterator[Writer]:
         yield writer
     finally:
         writer.stop()
+
+
+class Upstream(threading.Thread):
+    """A session that updates rows on a server, and how many transactions it has committed."""
+
+    def __init__(self, server: SqlServer) -> None:
+        super().__init__(name="upstream")
+        self.transactions = 0
+        self.failure: BaseException | None = None
+        self._server = server
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        try:
+            with self._server.connect() as connection, connection.cursor() as cursor:
+                values = ", ".join(f"({key}, '')" for key in range(UPSTREAM_ROWS))
+                cursor.execute(f"INSERT INTO shop.t VALUES {values}")
+                while not self._over.wait(0.02):
+                    cursor.execute(f"UPDATE shop.t SET v = '{self.transactions:040}'")
+                    self.transactions += 1
+        except BaseException as error:
+            self.failure = error
+
+    def stop(self) -> None:
+        self._over.set()
+        self.join()
+        if self.failure is not None:
+            raise self.failure
+
+
+@contextmanager
+def followed_server(folder: Path, etcd_url: str) -> Iterator[SourceProcess]:
+    """Let a source follow a server that is written to."""
+    with binlog_server(folder / "server", 1, "--binlog-row-metadata=FULL") as server:
+        upstream, source = Upstream(server), SourceProcess(folder / "source", etcd_url, server)
+        upstream.start()
+        try:
+            source.start()
+            yield source
+            upstream.stop()
+            source.catch_up(server)
+        finally:
+            upstream.stop()
+            source.stop()
 
 
 def measured(processes: dict[str, psutil.Process], writer: Writer) -> dict[str, list[Sample]]:
@@ -134,6 +184,7 @@ def test_a_leak_is_seen_and_noise_is_not() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.mariadb
 def test_steady_load_leaves_every_process_as_it_is(
     tmp_path: Path,
     etcd: Any,
@@ -143,14 +194,19 @@ def test_steady_load_leaves_every_process_as_it_is(
 ) -> None:
     trio = Trio(pump_factory, etcd_server.url, etcd, number=PUMPS)
     drainer = drainer_factory(etcd_server.url, f"sqlite:///{tmp_path / 'down.db'}")
-    with writing(etcd_server.url) as writer:
+    with (
+        followed_server(tmp_path, etcd_server.url) as source,
+        writing(etcd_server.url) as writer,
+    ):
         eventually(lambda: writer.transactions > WARM, WARM_S)
         processes = {pump.node_id: psutil.Process(pump.pid) for pump in trio.pumps}
         processes["drainer"] = psutil.Process(drainer.pid)
         processes["writer"] = psutil.Process(writer.process.pid)
+        processes["source"] = psutil.Process(source.pid)
         for child in drainer.children():
             processes[f"{child.name()} {child.pid} of the drainer"] = child
         samples = measured(processes, writer)
+        assert source.status()["state"] == "syncing", source.status()
     for name, each in samples.items():
         log.info("%s: %s, then %s", name, each[len(each) // 3], each[-1])
     grown = {name: found for name, each in samples.items() if (found := growths(each))}
