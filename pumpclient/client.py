@@ -35,6 +35,7 @@ from pumpclient.delivery.retries import Deliveries
 from pumpclient.delivery.selector import selector_for
 from pumpclient.delivery.session import Session
 from pumpclient.errors import closed
+from pumpclient.lost_ddl import LostDdl
 from pumpclient.options import Options, Tls
 from pumpclient.rows import Table
 from pumpclient.schema import Schemas, split_name
@@ -99,7 +100,8 @@ class PumpClient:
             )
             opened.callback(deliveries.close, options.close_timeout_s)
             pumps.on_moved = deliveries.hurry
-            schemas = Schemas(history)
+            lost = LostDdl(pumps.statuses, history)
+            schemas = Schemas(history, lost.refuse_at_first)
             writer_id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
             fence = WriterFence(connection, writer_id, on_version=schemas.confirm)
             opened.callback(fence.close)
@@ -113,7 +115,7 @@ class PumpClient:
                 write_timeout_s=write_timeout_s,
                 options=options,
             )
-            ddl = DdlExecutor(session, history, DdlFence(connection), writer_id)
+            ddl = DdlExecutor(session, history, DdlFence(connection), lost, writer_id)
             return cls(session, ddl, opened.pop_all())
 
     @property

@@ -1,6 +1,7 @@
 """DDL: changes the schema for all writers, one DDL at a time, in one order with all row changes.
 
-    1  DDL lock in etcd                 no one else plans a DDL; the catalog read now is the last
+    1  DDL lock in etcd                 no one else plans a DDL; the catalog read now is the last,
+                                        and has every DDL of the stream (`lost_ddl.py`)
     2  plan                             what the tables will be; a bad statement stops here
     3  fence raised                     every writer has finished what it encoded with the old
                                         schema, knows its commit_ts, and begins nothing new
@@ -47,6 +48,7 @@ from penstock.wire.binlog import Binlog, BinlogType, Origin
 from pumpclient.delivery.payload import WholePrewrite
 from pumpclient.delivery.session import Session
 from pumpclient.errors import OutcomeUnknown
+from pumpclient.lost_ddl import LostDdl
 
 log = logging.getLogger(__name__)
 
@@ -59,9 +61,12 @@ _ASK_AGAIN_S: Final = 0.5
 class DdlExecutor:
     """Executes DDL statements for one client."""
 
-    def __init__(self, session: Session, history: DdlHistory, fence: DdlFence, holder: str) -> None:
+    def __init__(
+        self, session: Session, history: DdlHistory, fence: DdlFence, lost: LostDdl, holder: str
+    ) -> None:
         self._session = session
         self._history = history
+        self._lost = lost
         self._fence = fence
         self._holder = holder
         # The History object knows one held lock; threads of this client take their turns first.
@@ -83,6 +88,7 @@ class DdlExecutor:
         are recorded together, and under the lock no one comes in between.
         """
         with self._one_at_a_time, self._history.lock(self._holder):
+            self._lost.refuse()
             if origin is not None and self._is_done(origin):
                 log.info("%s of %s is in the history: %s", origin.place, origin.source, sql)
                 return []

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import difflib
 import threading
+from collections.abc import Callable
 
 from penstock.cluster.history import DdlHistory
 from penstock.codes import Code
@@ -39,8 +40,10 @@ def split_name(name: str, schema: str | None) -> tuple[str, str]:
 class Schemas:
     """The current catalog, compiled per table on first use; thread-safe."""
 
-    def __init__(self, history: DdlHistory) -> None:
+    def __init__(self, history: DdlHistory, refuse_lost: Callable[[], None] = lambda: None) -> None:
+        """`refuse_lost` raises when the stream has a DDL that the history has lost."""
         self._history = history
+        self._refuse_lost = refuse_lost
         self._lock = threading.Lock()
         self._catalog = Catalog()
         self._last: DdlJob | None = None
@@ -78,6 +81,7 @@ class Schemas:
 
     def confirm(self, version: int) -> None:
         """Do so for a fence that opens, when other writers may have changed the history."""
+        self._refuse_lost()
         with self._lock:
             self._refuse_other_history()
         self.catch_up(version)

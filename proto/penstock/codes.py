@@ -548,7 +548,8 @@ class Code(Enum):
         "The history of DDL in etcd is incomplete, was changed, or does not fit the checkpoint.",
         _DRAINER_STOPS,
         "Restore `/penstock/v1/ddl` of etcd from a snapshot. Without one, begin with a fresh copy"
-        " of the data and `initial-commit-ts` after the missing DDL.",
+        " of the data and `initial-commit-ts` after the missing DDL. Writers continue once"
+        " `penstock ctl lost-ddl` has given up the DDL that their error names.",
     )
 
     # A Pump's log on disk.

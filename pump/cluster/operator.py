@@ -26,6 +26,7 @@ from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, coded
 from penstock.pb import penstock_pb2 as pb
 from penstock.ts import seconds_between
+from penstock.wire.codec import decode_binlog
 
 if TYPE_CHECKING:
     from penstock.cluster.node_registry import NodeStatus
@@ -118,12 +119,23 @@ class Operator:
             details["closing"] = self._progress
         if self.moving is not None and self.moving.progress:
             details["moving"] = self.moving.progress
+        commit_ts, job_id = self._storage.newest_ddl
         return pb.StatusReply(
             node_id=self._node_id,
             state=str(self._membership.state),
             max_commit_ts=self._storage.max_commit_ts,
             details=details,
+            newest_ddl=pb.NewestDdl(job_id=job_id, commit_ts=commit_ts),
         )
+
+    def query_of(self, commit_ts: int) -> str:
+        """Return the text of a DDL in the log, empty where it cannot be read; blocking."""
+        try:
+            payload = self._storage.get(commit_ts)
+            return decode_binlog(payload).ddl_query.decode(errors="replace") if payload else ""
+        except (PenstockError, OSError) as error:
+            log.info("the DDL at %d cannot be read: %s", commit_ts, error)
+            return ""
 
     async def pause(self, node_id: str) -> None:
         """Refuse Prewrites from now on and end the process; `NeedsOperator` unless online."""

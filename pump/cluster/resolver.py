@@ -296,7 +296,7 @@ class Resolving:
             self.asked += 1
             resolution = await self._resolver.resolve(replace(about, waited_s=waited_s))
             if resolution.outcome is not Outcome.UNKNOWN:
-                await self._write(unmatched, resolution)
+                await self._write(unmatched, resolution, about.ddl_job_id)
                 return
             case.why = resolution.why
             if resolution.again_s:
@@ -307,15 +307,17 @@ class Resolving:
             case.why = coded(error)
             self._complain(start_ts, case.why)
 
-    async def _write(self, unmatched: Unmatched, resolution: Resolution) -> None:
+    async def _write(self, unmatched: Unmatched, resolution: Resolution, job_id: int) -> None:
         start_ts, commit_ts = unmatched.start_ts, resolution.commit_ts
         outcome = resolution.outcome.value
         if commit_ts and commit_ts <= unmatched.floor_ts:
             outcome = f"rolled back here, as another Pump has its Commit at {commit_ts}"
             commit_ts = 0
         tp = BinlogType.COMMIT if commit_ts else BinlogType.ROLLBACK
-        payload = encode_binlog(Binlog(tp=tp, start_ts=start_ts, commit_ts=commit_ts))
-        await self._group_commit.write([Record(tp, start_ts, commit_ts, payload)])
+        job_id = job_id if commit_ts else 0
+        verdict = Binlog(tp=tp, start_ts=start_ts, commit_ts=commit_ts, ddl_job_id=job_id)
+        record = Record(tp, start_ts, commit_ts, encode_binlog(verdict), ddl_job_id=job_id)
+        await self._group_commit.write([record])
         self.resolved += 1
         log.info("transaction %d is %s, says the resolver", start_ts, outcome)
 

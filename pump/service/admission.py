@@ -201,12 +201,14 @@ class Admission:
                     is_open = self._state() is _ONLINE and (copies is None or copies.are_enough)
                     is_due = 0 < start_ts <= self._horizon.horizon_ts
                     if is_due and is_open and not binlog.prewrite_key.startswith(_OUTBOX):
-                        fields = (_PREWRITE, start_ts, binlog.commit_ts, payload, IN_ONE)
+                        fields = (_PREWRITE, start_ts, binlog.commit_ts, payload, IN_ONE, 0)
                         return _new(Record, fields)
                 elif tp == _COMMIT:
                     commit_ts = binlog.commit_ts
                     if 0 < start_ts < commit_ts <= self._horizon.horizon_ts:
-                        return _new(Record, (_COMMIT, start_ts, commit_ts, payload, IN_ONE))
+                        job_id = binlog.ddl_job_id
+                        fields = (_COMMIT, start_ts, commit_ts, payload, IN_ONE, job_id)
+                        return _new(Record, fields)
         try:
             return self._record(payload)
         except PenstockError as error:
@@ -239,7 +241,8 @@ class Admission:
                 return None
             _check_timestamps(tp, start_ts, commit_ts)
         self._check_ahead(max(start_ts, commit_ts))
-        return Record(_TYPES[tp], start_ts, commit_ts, payload)
+        job_id = _parsed(payload).ddl_job_id if tp == _COMMIT else 0
+        return Record(_TYPES[tp], start_ts, commit_ts, payload, ddl_job_id=job_id)
 
     def _check_ahead(self, ts: int) -> None:
         if self._horizon.is_ahead(ts):

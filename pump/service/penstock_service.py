@@ -55,6 +55,9 @@ class Operations(Protocol):
     def status(self) -> pb.StatusReply:
         """Return the node's state and details."""
 
+    def query_of(self, commit_ts: int) -> str:
+        """Return the text of a DDL in the log, empty where it cannot be read; blocking."""
+
     async def pause(self, node_id: str) -> None:
         """Start to pause; the process ends soon after. Raises `NeedsOperator` when it must not."""
 
@@ -257,7 +260,10 @@ class PenstockService:
     async def status(self, data: bytes, context: Any) -> bytes:
         """Answer what an operator wants to read."""
         await parsed(context, pb.StatusRequest, data)
-        return self._operations.status().SerializeToString()
+        reply = self._operations.status()
+        if ddl_ts := reply.newest_ddl.commit_ts:
+            reply.newest_ddl.query = await asyncio.to_thread(self._operations.query_of, ddl_ts)
+        return reply.SerializeToString()
 
     async def pause(self, data: bytes, context: Any) -> bytes:
         """Answer once the Pump refuses Prewrites; it ends soon after."""

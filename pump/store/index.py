@@ -13,6 +13,7 @@ little-endian. A position is segment u32, offset u64, length u32.
     "f"                 the place of a checkpoint, written before the flush that it needs
     "n"                 the same place, written after that flush, together with "k"
     "g"                 what is purged, see `Purge`
+    "d"                 commit_ts u64 and job u64 of the newest DDL, see `LoggedDdl`
 
 A Commit's entry carries its Prewrite's position: a pull looks nothing up, and does not meet the
 Prewrites at all, because they have a prefix of their own.
@@ -46,6 +47,7 @@ from penstock.codes import Code
 from penstock.errors import Corrupt, Retryable
 from penstock.log.segments import Place, Position
 from pump.store.checkpoint import Checkpoint, pack_checkpoint, unpack_checkpoint
+from pump.store.record import NO_DDL, LoggedDdl
 
 TAKEN, COMMIT, FAKE, ROLLED_BACK, LARGE = 0, 1, 2, 3, 4
 
@@ -55,8 +57,9 @@ _COMMIT = struct.Struct("<BIQIIQI")
 _PREWRITE = struct.Struct("<BIQI")
 _HEAD = struct.Struct("<IQ")
 _PURGE = struct.Struct("<QI")
+_DDL = struct.Struct("<QQ")
 _TS = struct.Struct("<Q")
-assert (_COMMIT.size, _PREWRITE.size, _PURGE.size) == (33, 17, 12)
+assert (_COMMIT.size, _PREWRITE.size, _PURGE.size, _DDL.size) == (33, 17, 12, 16)
 
 _pack_key, _pack_commit, _pack_prewrite = _COMMIT_KEY.pack, _COMMIT.pack, _PREWRITE.pack
 
@@ -115,6 +118,11 @@ class Batch:
     def needed(self, segment: int, ts: int) -> None:
         """Say that `segment` is needed as long as `ts` may be pulled."""
         self._put(_SEGMENT_KEY.pack(b"s", segment), _TS.pack(ts))
+
+    def newest_ddl(self, ddl: LoggedDdl) -> None:
+        """Note the newest DDL, which stays noted when its binlog is purged."""
+        if ddl != NO_DDL:
+            self._put(b"d", _DDL.pack(*ddl))
 
     def head(self, head: Place) -> None:
         """Say how far the index is when this batch is in it."""
@@ -192,6 +200,11 @@ class Index:
         """Return what was purged; nothing in a new index."""
         value = self._get(b"g")
         return Purge(*_PURGE.unpack(value)) if value else Purge(0, 0)
+
+    def newest_ddl(self) -> LoggedDdl:
+        """Return the newest DDL that was noted."""
+        value = self._get(b"d")
+        return LoggedDdl(*_DDL.unpack(value)) if value else NO_DDL
 
     def set_purge(self, purge: Purge) -> None:
         """Remember durably what is about to be purged."""

@@ -28,9 +28,11 @@ class Record(NamedTuple):
     payload: bytes
     first_segment: int = IN_ONE
     """Of a Prewrite whose payload is a chunk list: where its chunks begin."""
+    ddl_job_id: int = 0
+    """Of the Commit of a DDL: its job."""
 
 
-Fields = tuple[int, int, int, bytes, int]
+Fields = tuple[int, int, int, bytes, int, int]
 """A `Record`, or what a replay makes of millions of them more cheaply."""
 
 
@@ -38,6 +40,16 @@ def largest_ts(records: Sequence[Fields]) -> int:
     """Return the largest timestamp of `records`."""
     start_ts = max(map(_START_TS, records), default=0)
     return max(start_ts, max(map(_COMMIT_TS, records), default=0))
+
+
+class LoggedDdl(NamedTuple):
+    """A DDL that is committed in a log."""
+
+    commit_ts: int
+    job_id: int
+
+
+NO_DDL = LoggedDdl(0, 0)
 
 
 class ChunkRecord(Record):

@@ -76,7 +76,7 @@ SET_ASIDE_FOLDER = "given-up"
 INDEX_FOLDER = "index"
 _BATCH_RECORDS = 4096
 _PROGRESS_EVERY_S = 2.0
-_ROLLBACK = int(BinlogType.ROLLBACK)
+_COMMIT, _ROLLBACK = int(BinlogType.COMMIT), int(BinlogType.ROLLBACK)
 
 
 @dataclass(slots=True)
@@ -226,7 +226,8 @@ def _replay(
     after = checkpoint_of(sorter, segments.end)
     segments.largest_ts = max(segments.largest_ts, sorter.largest_ts, replay.needed.largest_ts())
     read = _reader(segments)
-    ledger = Ledger(sorter, index, read, index.last_ts(), early=replay.ledger.early)
+    last_ts, before = index.last_ts(), replay.ledger
+    ledger = Ledger(sorter, index, read, last_ts, early=before.early, newest_ddl=before.newest_ddl)
     return Recovered(
         folder,
         segments,
@@ -316,7 +317,8 @@ class Replay:
         sorter = Sorter(self.checkpoint.largest_ts)
         for start_ts, position, floor_ts, first_segment in self.checkpoint.open:
             sorter.open[start_ts] = Open(position, floor_ts, now_ms, first_segment)
-        self.ledger = Ledger(sorter, index, lambda position: None, (0, 0))
+        ddl = index.newest_ddl()
+        self.ledger = Ledger(sorter, index, lambda position: None, (0, 0), newest_ddl=ddl)
 
     def run(self, on_progress: Callable[[int, int], None], now_ms: int) -> None:
         """Read, check and enter everything; raise `Corrupt`."""
@@ -350,6 +352,7 @@ class Replay:
             self._orphan(commit_ts, position)
         batch = self.index.batch()
         batch.add(entries)
+        batch.newest_ddl(self.ledger.newest_ddl)
         self.needed.note(needed)
         for segment, ts in needed.items():
             batch.needed(segment, ts)
@@ -411,7 +414,8 @@ def _fields(segments: Segments, positions: list[Position], payloads: list[bytes]
             tp = binlog.tp
             if tp > _ROLLBACK:
                 raise DecodeError(f"the obsolete type {tp}")
-            add((tp, binlog.start_ts, binlog.commit_ts, b"", IN_ONE))
+            job_id = binlog.ddl_job_id if tp == _COMMIT else 0
+            add((tp, binlog.start_ts, binlog.commit_ts, b"", IN_ONE, job_id))
     except (DecodeError, Malformed) as error:
         position = positions[len(found)]
         path = segments.folder / segment_name(position.segment)
@@ -428,9 +432,9 @@ def _place_after(position: Position) -> Place:
 def _special(payload: bytes) -> Fields:
     """Return what the ledger must know of a chunk or a chunk list; raise `Malformed`."""
     if special_kind(payload) == CHUNK_KIND:
-        return CHUNK, chunk_start_ts(payload), 0, b"", IN_ONE
+        return CHUNK, chunk_start_ts(payload), 0, b"", IN_ONE, 0
     chunk_list = decode_chunk_list(payload)
-    return int(BinlogType.PREWRITE), chunk_list.start_ts, 0, b"", chunk_list.first_segment
+    return int(BinlogType.PREWRITE), chunk_list.start_ts, 0, b"", chunk_list.first_segment, 0
 
 
 class Progress:

@@ -100,6 +100,7 @@ from pump.store.checkpoint import Checkpoint, Flusher, checkpoint_of
 from pump.store.index import Entry
 from pump.store.record import (
     Contradiction,
+    LoggedDdl,
     NoPrewrite,
     NotStored,
     OutOfSpace,
@@ -145,6 +146,7 @@ class Appended(NamedTuple):
     needed: dict[int, int]
     head: Place
     max_commit_ts: int
+    newest_ddl: LoggedDdl
     checkpoint: Checkpoint | None
     """From where to replay once this is indexed; only where a flush is due."""
     size_bytes: int
@@ -193,6 +195,8 @@ class Storage:
         self._state_lock = threading.Lock()
         self._gc_lock = threading.Lock()
         self._max_commit_ts = self._ledger.sorter.max_commit_ts
+        self.newest_ddl = self._ledger.newest_ddl
+        """The DDL with the largest commit_ts of all that were ever indexed."""
         self._groups = self._indexed_group = 0
         self._stored_head = self._indexed_head = recovered.checkpoint.pointer
         self._indexed_checkpoint = recovered.checkpoint
@@ -289,7 +293,7 @@ class Storage:
             self._ledger.end_group(self._groups, self._indexed_group)
             sorter = self._ledger.sorter
             checkpoint = checkpoint_of(sorter, head) if self._flusher.is_due else None
-            max_commit_ts = sorter.max_commit_ts
+            max_commit_ts, newest_ddl = sorter.max_commit_ts, self._ledger.newest_ddl
             if positions:  # The log may have gone on to another segment meanwhile (`pump/copies`).
                 needed[positions[0].segment] = most_ts
             self._needed.note(needed)  # Before a purge sees that a Prewrite is not open any more.
@@ -297,7 +301,10 @@ class Storage:
         self._appended_records += len(stored)
         self._appended_bytes += size_bytes
         _after_append()
-        return Appended(self._groups, entries, needed, head, max_commit_ts, checkpoint, size_bytes)
+        return Appended(
+            *(self._groups, entries, needed, head, max_commit_ts, newest_ddl, checkpoint),
+            size_bytes,
+        )
 
     def index(self, appended: Appended) -> None:
         """Put what was appended into the index and the stream; raise `Retryable` or `Corrupt`."""
@@ -306,10 +313,12 @@ class Storage:
         for segment, ts in appended.needed.items():
             batch.needed(segment, ts)
         batch.head(appended.head)
+        if appended.newest_ddl != self.newest_ddl:
+            batch.newest_ddl(appended.newest_ddl)
         batch.write()
         _after_index()
         self._indexed_group, self._indexed_head = appended.number, appended.head
-        self._max_commit_ts = appended.max_commit_ts
+        self._max_commit_ts, self.newest_ddl = appended.max_commit_ts, appended.newest_ddl
         self._flusher.note(len(appended.entries), appended.size_bytes)
         if appended.checkpoint is not None:
             self._indexed_checkpoint = appended.checkpoint

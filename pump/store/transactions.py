@@ -42,9 +42,11 @@ from pump.store.index import COMMIT, FAKE, LARGE, ROLLED_BACK, TAKEN, CommitEntr
 from pump.store.record import (
     CHUNK,
     IN_ONE,
+    NO_DDL,
     ChunkRecord,
     Contradiction,
     Fields,
+    LoggedDdl,
     NoPrewrite,
     Record,
     TooManyOpen,
@@ -108,8 +110,10 @@ class Ledger:
         last: tuple[int, int],
         *,
         early: OrderedDict[int, None] | None = None,
+        newest_ddl: LoggedDdl = NO_DDL,
     ) -> None:
         self.sorter = sorter
+        self.newest_ddl = newest_ddl
         self.open_max = OPEN_MAX
         self.generation_max = GENERATION_MAX
         self.repeated = 0
@@ -130,7 +134,7 @@ class Ledger:
         group = _Group(self.sorter.largest_ts)
         stored: list[Record] = []
         refused: dict[int, PenstockError] = {}
-        for i, (tp, start_ts, commit_ts, payload, _) in enumerate(records):
+        for i, (tp, start_ts, commit_ts, payload, _, _) in enumerate(records):
             try:
                 if tp == _PREWRITE:
                     takes = self._takes_prewrite(start_ts, payload, group)
@@ -282,7 +286,7 @@ class Ledger:
         orphans: list[tuple[int, Position]] = []
         add, early, push_prewrite = entries.append, self.early, self.sorter.push_prewrite
         for record, position in zip(records, positions, strict=True):
-            tp, start_ts, commit_ts, _, first_segment = record
+            tp, start_ts, commit_ts, _, first_segment, ddl_job_id = record
             if tp == _PREWRITE:
                 kind = TAKEN
                 if start_ts in early:
@@ -300,6 +304,8 @@ class Ledger:
                 if prewrite.first_segment != IN_ONE:  # The other chunks lie in it or after it.
                     oldest, kind = prewrite.first_segment, LARGE
                 add((kind, commit_ts, position, begin))
+                if ddl_job_id and commit_ts > self.newest_ddl.commit_ts:
+                    self.newest_ddl = LoggedDdl(commit_ts, ddl_job_id)
                 if oldest != position[0]:
                     needed[oldest] = max(commit_ts, needed.get(oldest, 0))
             else:
@@ -308,7 +314,7 @@ class Ledger:
 
     def _enter_rare(self, record: Fields, position: Position) -> list[Entry]:
         """Do the same for a chunk, a Rollback or a fake binlog."""
-        tp, start_ts, commit_ts, _, _ = record
+        tp, start_ts, commit_ts, *_ = record
         if tp == CHUNK:
             if isinstance(record, ChunkRecord):  # A replay does not care.
                 record.position = position

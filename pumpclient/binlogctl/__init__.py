@@ -11,6 +11,7 @@
     hand-over                          the active Drainer lets a standby write, and stands by itself
     lost-pump                          a Pump's disk is gone for good: continue without what it held
     adopt-log                          one disk continues a log, after etcd was restored
+    lost-ddl                           writers continue without a DDL that a restored etcd lacks
     trigger-gc                         a Pump purges now what it may
     scrub                              a Pump reads all that is on its disk, and mends it
     timestamp                          the cluster's time, as a Drainer's initial-commit-ts
@@ -32,7 +33,17 @@ from collections.abc import Sequence
 from penstock import __version__
 from penstock.node import command
 from penstock.node.output import add_output
-from pumpclient.binlogctl import adopting, dump, lost, moves, nodes, savepoint, scrubbing, steering
+from pumpclient.binlogctl import (
+    adopting,
+    dump,
+    giving_up,
+    lost,
+    moves,
+    nodes,
+    savepoint,
+    scrubbing,
+    steering,
+)
 from pumpclient.binlogctl.nodes import (
     connection_options,
     resolve_cluster,
@@ -77,6 +88,7 @@ def command_parser() -> argparse.ArgumentParser:
     moves.add_commands(commands, shared)
     lost.add_command(commands, shared)
     adopting.add_command(commands, shared)
+    giving_up.add_command(commands, shared)
     savepoint.add_commands(commands, shared)
     dump.add_commands(commands)
     return parser

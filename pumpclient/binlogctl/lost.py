@@ -222,10 +222,10 @@ def _refuse_more_than_accepted(
 
 
 def confirm(arguments: argparse.Namespace, name: str, what: str) -> None:
-    """Return when the operator has said the node id once more."""
+    """Return when the operator has typed the name once more."""
     typed = arguments.confirm
     if not typed and sys.stdin.isatty():
-        typed = input(f"type the node id to {what} ({name}): ").strip()
+        typed = input(f"type {name} to {what}: ").strip()
     if typed != name:
         raise NeedsOperator(
             "nothing was changed: this has to be confirmed",

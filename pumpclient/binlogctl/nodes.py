@@ -16,6 +16,7 @@ from typing import Any, Final
 import grpc
 
 from penstock.cluster import etcd
+from penstock.cluster.history import History
 from penstock.cluster.labels import labels_in
 from penstock.cluster.log_entries import EtcdLogEntries
 from penstock.cluster.log_entry import LogEntry
@@ -110,6 +111,11 @@ class Cluster:
     def entries(self) -> EtcdLogEntries:
         """On which disks the logs with copies are."""
         return EtcdLogEntries(self._client)
+
+    @property
+    def history(self) -> History:
+        """Every DDL of the cluster."""
+        return History(self._client)
 
     def copies_of(self, pump: str) -> Sequence[str]:
         """Return the Pumps that etcd lists with a whole copy of a Pump's log, beside its folder."""

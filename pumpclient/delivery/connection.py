@@ -147,7 +147,7 @@ class PumpWriter:
 
     def _ask_who(self, transport: Transport) -> None:
         try:
-            node_id = _node_id(transport, self._options.connect_timeout_s)
+            node_id = _status(transport, self._options.connect_timeout_s).node_id
         except grpc.RpcError as error:
             refusal = refusal_of(self.target.address, self.target.tls, error)
             if refusal is not None:
@@ -290,11 +290,22 @@ class _Windows:
         self._batches.put(None)
 
 
-def _node_id(transport: Transport, timeout_s: float) -> str:
+def _status(transport: Transport, timeout_s: float) -> penstock_pb2.StatusReply:
     """Connect and return who is at the other end; raises `RpcError`."""
     transport.connect(timeout_s)
     reply = transport.call(_STATUS, penstock_pb2.StatusRequest().SerializeToString(), timeout_s)
-    return penstock_pb2.StatusReply.FromString(reply).node_id
+    return penstock_pb2.StatusReply.FromString(reply)
+
+
+def status_of(target: Target, options: Options) -> penstock_pb2.StatusReply | str:
+    """Ask a Pump for its status on a connection of its own; return why where there is none."""
+    with open_transport(options.transport, target.address, target.tls) as transport:
+        try:
+            status = _status(transport, options.connect_timeout_s)
+        except grpc.RpcError as error:
+            return text_of(error)
+    is_meant = status.node_id == target.node_id
+    return status if is_meant else f"{target.address} now is {status.node_id}"
 
 
 def _error_of(call: Reply) -> grpc.RpcError | Failure | None:
@@ -369,7 +380,7 @@ def write_large(
     messages = _LargeMessages(target.cluster_id, prewrite)
     with open_transport(options.transport, target.address, target.tls) as transport:
         try:
-            node_id = _node_id(transport, options.connect_timeout_s)
+            node_id = _status(transport, options.connect_timeout_s).node_id
             if node_id != target.node_id:
                 problem = f"{target.address} now is {node_id}"
                 return Failure(Reason.BROKEN, problem, maybe_stored=False)

@@ -20,14 +20,16 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from penstock.cluster.labels import labels_in, matches, parse_labels, text_of
 from penstock.cluster.node_registry import NodeState, NodeStatus
 from penstock.codes import Code
+from penstock.pb import penstock_pb2
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog
-from pumpclient.delivery.connection import PumpWriter, Target, write_large
+from pumpclient.delivery.connection import PumpWriter, Target, status_of, write_large
 from pumpclient.delivery.payload import LargePrewrite
 from pumpclient.delivery.selector import Candidate, Selector
 from pumpclient.delivery.write_queue import PendingWrite
@@ -116,6 +118,10 @@ class Pump:
             return Failure(Reason.BROKEN, "the client is closed", maybe_stored=False)
         timeout_s = self._options.attempt_timeout_s + len(prewrite) / _LARGE_BYTES_PER_S_MIN
         return write_large(self._target(), self._options, prewrite, timeout_s)
+
+    def status(self) -> penstock_pb2.StatusReply | str:
+        """Ask the Pump for its status; return why where it gives none."""
+        return status_of(self._target(), self._options)
 
     def submit(self, pending: PendingWrite, timeout_s: float) -> None:
         """Queue a write, waiting for room no longer than that."""
@@ -291,6 +297,13 @@ class Pumps:
     def available(self) -> Sequence[Pump]:
         """Pumps that Prewrites go to."""
         return [p for p in self.all if p.is_available]
+
+    def statuses(self) -> dict[str, penstock_pb2.StatusReply | str]:
+        """Ask all Pumps that are online at the same time; return each status, or why not."""
+        online = [pump for pump in self.all if pump.is_online]
+        with ThreadPoolExecutor(max(1, len(online))) as pool:
+            answers = pool.map(Pump.status, online)
+            return dict(zip([pump.node_id for pump in online], answers, strict=True))
 
     def close(self, timeout_s: float) -> None:
         """Finish what is queued, no longer than that, and end all threads."""

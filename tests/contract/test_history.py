@@ -96,6 +96,7 @@ def test_a_job_is_recorded_or_rolled_back_and_never_both(etcd: EtcdClient) -> No
         history.append(job(104, 2))
     assert caught.value.code is Code.DDL_ROLLED_BACK
     assert (history.get(104), history.schema_version()) == (None, 1)
+    assert (history.is_rolled_back(103), history.is_rolled_back(104)) == (False, True)
     history.append(job(103, 1))
     history.append(job(105, 2))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -19,7 +20,7 @@ from penstock.oracle.client import OracleClient
 from penstock.schema.model import DdlJob
 from penstock.stream import BEGINNING, Ddl, Reader, Transaction
 from penstock.ts import physical_ms
-from pumpclient import Options, PumpClient
+from pumpclient import Options, PumpClient, binlogctl
 from tests.kit.crash import etcd_backup
 from tests.kit.crash.preload import preloaded
 from tests.kit.servers.fix_pump import PumpProcess
@@ -135,7 +136,21 @@ def test_after_a_restore_of_etcd_no_row_is_read_with_the_schema_of_the_other_his
             until_done(lambda: old.execute_ddl("CREATE TABLE s.b (id INT PRIMARY KEY)"))
         assert refused.value.code is Code.DDL_HISTORY
         with PumpClient.connect(fresh_etcd.url, options=QUICK) as new:
-            until_done(lambda: new.execute_ddl("ALTER TABLE s.a ADD COLUMN price INT"))
+
+            def other_ddl() -> list[int]:
+                return new.execute_ddl("ALTER TABLE s.a ADD COLUMN price INT")
+
+            # Nor does one that starts now, as a Pump has the DDL, before an operator gives it up.
+            for written in (other_ddl, lambda: insert(new, "a", id=2, v=2)):
+                with pytest.raises(NeedsOperator, match=r"discount.*ends with.*s\.a") as e:
+                    until_done(written)
+                assert e.value.code is Code.DDL_HISTORY
+            with closing(connect(fresh_etcd.url)) as etcd:
+                assert History(etcd).schema_version() == 2
+            (give_up,) = re.findall(r"penstock ctl (lost-ddl (\d+))", e.value.hint)
+            on = ("--etcd-urls", fresh_etcd.url, "--confirm", give_up[1])
+            assert binlogctl.main([*give_up[0].split(), *on]) == 0
+            until_done(other_ddl)
             insert(new, "a", id=2, v=2, price=70)
         # Who has followed the first history stops at the DDL of the second one.
         with pytest.raises(NeedsOperator, match="price") as stopped:

@@ -3,7 +3,8 @@
     /penstock/v1/ddl/<job id, 20 digits>   one job as JSON (`tidb_json`), never changed
     /penstock/v1/schema_version            decimal: the version of the newest job
     /penstock/v1/next_id                   decimal: the next id for a schema, table or job
-    /penstock/v1/ddl_rolled_back/<job id>  a job that a Pump rolled back, and is never recorded
+    /penstock/v1/ddl_rolled_back/<job id>  a job that a Pump rolled back or an operator gave up,
+                                           and is never recorded
     /penstock/v1/ddl_lock                  who runs DDL now, on a lease
     /penstock/v1/ddl_origins/<source>      the origin of the last job that a source passed on, JSON
 
@@ -33,6 +34,7 @@ from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator, Retryable
 from penstock.schema.model import DdlJob
 from penstock.schema.tidb_json import job_from_json, job_to_json, origin_from_json, origin_to_json
+from penstock.ts import physical_ms
 from penstock.wire.binlog import Origin
 
 log = logging.getLogger(__name__)
@@ -45,6 +47,16 @@ LOCK_KEY = "/penstock/v1/ddl_lock"
 ORIGINS = "/penstock/v1/ddl_origins/"
 FIRST_ID = 101
 """Smaller ids are left to system schemas, as TiDB does."""
+_DRAWN_MS_MAX = 3_600_000
+
+
+def has_drawn(job_id: int, commit_ts: int) -> bool:
+    """Return whether the id of a job that committed then was drawn here, and not by a TiDB.
+
+    Ours are at least the cluster's time, in milliseconds, when the DDL began; TiDB's are counted
+    from 1. Those of older versions were counted as well, and are not recognised.
+    """
+    return job_id > physical_ms(commit_ts) - _DRAWN_MS_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +94,9 @@ class DdlHistory(Protocol):
     def last_origin(self, source: str) -> Origin | None:
         """Return the origin of the newest job that came from a source, None without one."""
 
+    def is_rolled_back(self, job_id: int) -> bool:
+        """Return whether a job was rolled back, or given up by an operator."""
+
     def schema_version(self) -> int:
         """Return the version of the newest job, 0 before the first."""
 
@@ -115,7 +130,7 @@ class History:
         if version < job.schema_version and self._record(key, text, job, revision, guards):
             return
         found = read(self._etcd, key)
-        if found is None and read(self._etcd, _rolled_back_key(job.id)) is not None:
+        if found is None and self.is_rolled_back(job.id):
             raise Retryable(
                 f"DDL job {job.id} was rolled back by a Pump before it was recorded",
                 code=Code.DDL_ROLLED_BACK,
@@ -147,6 +162,10 @@ class History:
                 failure=[],
             )
         return self.get(job_id)
+
+    def is_rolled_back(self, job_id: int) -> bool:
+        """Return whether a job was rolled back, or given up by an operator."""
+        return read(self._etcd, _rolled_back_key(job_id)) is not None
 
     def is_overtaken(self, job_id: int) -> bool:
         """Return whether a job is not recorded and never will be: one with a larger id is.

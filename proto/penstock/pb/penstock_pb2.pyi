@@ -118,7 +118,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("node_id", "state", "max_commit_ts", "details")
+    __slots__ = ("node_id", "state", "max_commit_ts", "details", "newest_ddl")
     class DetailsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -130,11 +130,23 @@ class StatusReply(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     MAX_COMMIT_TS_FIELD_NUMBER: _ClassVar[int]
     DETAILS_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_DDL_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     state: str
     max_commit_ts: int
     details: _containers.ScalarMap[str, str]
-    def __init__(self, node_id: _Optional[str] = ..., state: _Optional[str] = ..., max_commit_ts: _Optional[int] = ..., details: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    newest_ddl: NewestDdl
+    def __init__(self, node_id: _Optional[str] = ..., state: _Optional[str] = ..., max_commit_ts: _Optional[int] = ..., details: _Optional[_Mapping[str, str]] = ..., newest_ddl: _Optional[_Union[NewestDdl, _Mapping]] = ...) -> None: ...
+
+class NewestDdl(_message.Message):
+    __slots__ = ("job_id", "commit_ts", "query")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_TS_FIELD_NUMBER: _ClassVar[int]
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    job_id: int
+    commit_ts: int
+    query: str
+    def __init__(self, job_id: _Optional[int] = ..., commit_ts: _Optional[int] = ..., query: _Optional[str] = ...) -> None: ...
 
 class PauseRequest(_message.Message):
     __slots__ = ("node_id",)

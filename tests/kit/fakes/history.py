@@ -20,6 +20,7 @@ class MemoryHistory:
         self._mutex = threading.RLock()
         self._ddl = threading.Lock()
         self._jobs: dict[int, DdlJob] = {}
+        self.rolled_back: set[int] = set()
         self._next_id = FIRST_ID
         self._lock_count = 0
         self._watches: list[MemoryJobWatch] = []
@@ -54,6 +55,9 @@ class MemoryHistory:
     def last_origin(self, source: str) -> Origin | None:
         origins = [j.origin for j in self.jobs() if j.origin and j.origin.source == source]
         return origins[-1] if origins else None
+
+    def is_rolled_back(self, job_id: int) -> bool:
+        return job_id in self.rolled_back
 
     def schema_version(self) -> int:
         with self._mutex:

@@ -20,9 +20,10 @@ def prewrite(start_ts: int, value: bytes = b"rows") -> Record:
     return Record(BinlogType.PREWRITE, start_ts, 0, encode_binlog(binlog))
 
 
-def commit(start_ts: int, commit_ts: int) -> Record:
-    binlog = Binlog(tp=BinlogType.COMMIT, start_ts=start_ts, commit_ts=commit_ts)
-    return Record(BinlogType.COMMIT, start_ts, commit_ts, encode_binlog(binlog))
+def commit(start_ts: int, commit_ts: int, job: int = 0) -> Record:
+    binlog = Binlog(tp=BinlogType.COMMIT, start_ts=start_ts, commit_ts=commit_ts, ddl_job_id=job)
+    payload = encode_binlog(binlog)
+    return Record(BinlogType.COMMIT, start_ts, commit_ts, payload, ddl_job_id=job)
 
 
 def rollback(start_ts: int) -> Record:

@@ -102,7 +102,9 @@ def ask(waiting: Waiting, resolver: Oracle, times: int = 1) -> Resolving:
 def test_a_committed_transaction_gets_its_commit() -> None:
     waiting = Waiting(prewrite())
     resolving = ask(waiting, Oracle(Resolution(Outcome.COMMITTED, START_TS + 5)))
-    committed = Binlog(tp=BinlogType.COMMIT, start_ts=START_TS, commit_ts=START_TS + 5)
+    committed = Binlog(
+        tp=BinlogType.COMMIT, start_ts=START_TS, commit_ts=START_TS + 5, ddl_job_id=3
+    )
     assert waiting.written == [committed]
     assert resolving.resolved == 1
 

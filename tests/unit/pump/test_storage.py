@@ -268,6 +268,50 @@ def test_records_of_one_group_know_of_each_other(storage: Storage) -> None:
     assert commits(storage) == [(1, 5)]
 
 
+# The newest DDL.
+
+
+def test_the_newest_ddl_is_that_with_the_largest_commit_ts(storage: Storage) -> None:
+    assert storage.newest_ddl == (0, 0)
+    write(storage, *map(prewrite, (1, 2, 3)))
+    write(storage, commit(1, 30, job=8))
+    write(storage, commit(2, 20, job=7), commit(3, 40))
+    assert storage.newest_ddl == (30, 8)
+
+
+@pytest.mark.parametrize("is_rebuilt", [False, True])
+def test_the_newest_ddl_is_known_after_a_crash_and_without_an_index(
+    tmp_path: Path, is_rebuilt: bool
+) -> None:
+    files = MemoryFiles()
+    storage = opened(tmp_path, files)
+    write(storage, *map(prewrite, (1, 2)))
+    write(storage, commit(1, 30, job=8))
+    storage.flush()
+    write(storage, commit(2, 40, job=9))
+    die(storage)
+    if is_rebuilt:
+        put_index(tmp_path, None)
+    storage = opened(tmp_path, files)
+    assert storage.newest_ddl == (40, 9)
+    storage.close()
+
+
+def test_the_newest_ddl_stays_known_when_it_is_purged(tmp_path: Path) -> None:
+    files = MemoryFiles()
+    storage = opened(tmp_path, files)
+    write(storage, prewrite(1))
+    write(storage, commit(1, 2, job=9))
+    for start_ts in range(3, 103, 2):
+        write(storage, prewrite(start_ts, b"x" * 100), commit(start_ts, start_ts + 1))
+    assert storage.gc(100) > 0
+    assert storage.get(2) is None
+    storage.close()
+    storage = opened(tmp_path, files)
+    assert storage.newest_ddl == (2, 9)
+    storage.close()
+
+
 # Disks that fail.
 
 
