@@ -80,7 +80,7 @@ def build(
     registry = Registry(etcd, guard=lambda: None if copies is None else copies.guard())
     oracle = None
     if not config.pd_address:
-        oracle = OracleServer(etcd, identity.host, held_ts=lambda: storage.max_commit_ts)
+        oracle = OracleServer(etcd, identity.host, held_ts=lambda: storage.newest_ts)
     clock = _clock(config, etcd, entrance.security)
     pulls = Pulls(
         storage,

@@ -116,8 +116,7 @@ async def _begin_run(
     storage, shipping = found
     if shipping is not None:
         return
-    up_to_ts = max(storage.max_commit_ts, storage.log.largest_ts)
-    held = Held(config.data_dir, up_to_ts if config.storage.sync_log else None)
+    held = Held(config.data_dir, storage.newest_ts if config.storage.sync_log else None)
     await _first_answer(partial(begin_run, registry, node_id, held), config, stop)
 
 

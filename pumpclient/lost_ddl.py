@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
+from textwrap import shorten
 
 from penstock.cluster.history import DdlHistory, has_drawn
 from penstock.codes import Code
@@ -26,6 +27,8 @@ from penstock.schema.model import DdlJob
 from penstock.ts import physical_ms
 
 log = logging.getLogger(__name__)
+
+_QUERY_MAX = 200
 
 Statuses = Callable[[], dict[str, penstock_pb2.StatusReply | str]]
 """Returns what each Pump that is online answers, or why it does not."""
@@ -96,5 +99,5 @@ def _lost(pump: str, ddl: penstock_pb2.NewestDdl, history: list[DdlJob]) -> Need
 
 def _about(query: str, commit_ts: int) -> str:
     at = datetime.fromtimestamp(physical_ms(commit_ts) / 1000, UTC)
-    text = f"{query!r}" if query else "whose text is purged"
+    text = repr(shorten(query, _QUERY_MAX)) if query else "whose text is purged"
     return f"{text} of {commit_ts} ({at:%Y-%m-%d %H:%M:%S} UTC)"

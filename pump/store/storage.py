@@ -253,6 +253,11 @@ class Storage:
         return self._max_commit_ts
 
     @property
+    def newest_ts(self) -> int:
+        """The largest timestamp in the log, also where an open transaction holds it back."""
+        return max(self._max_commit_ts, self._segments.largest_ts)
+
+    @property
     def purged_ts(self) -> int:
         """The commit_ts up to which the stream is gone; a pull must start at or above it."""
         return self.stream.purge.purged_ts

@@ -18,6 +18,7 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from penstock.cluster.etcd import connect, read
+from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.errors import Retryable
 from penstock.oracle.client import COUNT_MAX, LEADER_KEY, OracleClient
 from penstock.oracle.server import WINDOW_KEY
@@ -274,6 +275,37 @@ def test_a_leader_whose_key_was_deleted_steps_down_and_may_be_elected_again(etcd
     eventually(lambda: read(etcd, LEADER_KEY) == node.address.encode())
     node.wait_elected()
     node.stop()
+
+
+def test_without_its_window_an_oracle_starts_above_what_all_pumps_hold(etcd: Any) -> None:
+    own_ts, later_ts, last_ts = (compose(int(time.time() * 1000) + s, 7) for s in (0, 3000, 6000))
+    registry = Registry(etcd)
+
+    def other_pump(max_commit_ts: int) -> None:
+        pump = NodeStatus(
+            node_id="pump-2", host="h:1", state=NodeState.ONLINE, max_commit_ts=max_commit_ts
+        )
+        registry.put(NodeKind.PUMP, pump)
+
+    def first_ts(held_ts: int) -> int:
+        etcd.delete(WINDOW_KEY)  # As in a backup from before the first timestamp.
+        node = OracleNode(etcd, wall_offset_ms=-600_000, held_ts=held_ts)
+        node.wait_elected()
+        client = OracleClient(node.address)
+        try:
+            ts = client.get_ts()
+            if held_ts:  # A Pump comes back while this one leads.
+                other_pump(last_ts)
+                eventually(lambda: client.get_ts() > last_ts)
+            return ts
+        finally:
+            client.close()
+            node.stop()
+
+    other_pump(later_ts)
+    assert first_ts(0) > later_ts
+    other_pump(0)
+    assert first_ts(own_ts) > own_ts
 
 
 def test_members_name_the_leader_at_every_candidate(etcd: Any) -> None:

@@ -52,8 +52,9 @@ class FixedHorizon:
 class OracleNode:
     """A candidate with its gRPC server, in an event loop and a thread of its own."""
 
-    def __init__(self, etcd: EtcdClient, *, wall_offset_ms: float = 0) -> None:
+    def __init__(self, etcd: EtcdClient, *, wall_offset_ms: float = 0, held_ts: int = 0) -> None:
         self.wall_offset_ms = wall_offset_ms
+        self._held_ts = held_ts
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -82,7 +83,10 @@ class OracleNode:
         port = self._server.add_insecure_port("127.0.0.1:0")
         self.address = f"127.0.0.1:{port}"
         self.oracle = OracleServer(
-            etcd, self.address, wall_ms=lambda: time.time() * 1000 + self.wall_offset_ms
+            etcd,
+            self.address,
+            held_ts=lambda: self._held_ts,
+            wall_ms=lambda: time.time() * 1000 + self.wall_offset_ms,
         )
         self.oracle.add_to_server(self._server)
         await self._server.start()

@@ -268,6 +268,20 @@ def test_records_of_one_group_know_of_each_other(storage: Storage) -> None:
     assert commits(storage) == [(1, 5)]
 
 
+def test_the_newest_timestamp_is_known_although_an_open_transaction_holds_it_back(
+    tmp_path: Path,
+) -> None:
+    files = MemoryFiles()
+    storage = opened(tmp_path, files)
+    write(storage, *map(prewrite, (1, 2)))
+    write(storage, commit(2, 90), prewrite(95))
+    assert (storage.max_commit_ts, storage.newest_ts) == (0, 95)
+    storage.close()
+    storage = opened(tmp_path, files)
+    assert (storage.max_commit_ts, storage.newest_ts) == (0, 95)
+    storage.close()
+
+
 # The newest DDL.
 
 
