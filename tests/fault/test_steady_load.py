@@ -136,21 +136,29 @@ def followed_server(folder: Path, etcd_url: str) -> Iterator[SourceProcess]:
             source.stop()
 
 
-def measured(processes: dict[str, psutil.Process], writer: Writer) -> dict[str, list[Sample]]:
+def sample(process: psutil.Process, transactions: int) -> Sample:
+    rss = process.memory_info().rss
+    return Sample(transactions, rss, process.num_fds(), process.num_threads())
+
+
+def measured(
+    processes: dict[str, psutil.Process], children: list[psutil.Process], writer: Writer
+) -> dict[str, list[Sample]]:
+    """Return samples of all processes; a child that ends is left out."""
     found: dict[str, list[Sample]] = {name: [] for name in processes}
+    of_children: dict[psutil.Process, list[Sample]] = {child: [] for child in children}
     end_s = time.monotonic() + STEADY_S
     while time.monotonic() < end_s:
         for name, process in processes.items():
-            found[name].append(
-                Sample(
-                    writer.transactions,
-                    process.memory_info().rss,
-                    process.num_fds(),
-                    process.num_threads(),
-                )
-            )
+            found[name].append(sample(process, writer.transactions))
+        for child in list(of_children):
+            try:
+                of_children[child].append(sample(child, writer.transactions))
+            except psutil.NoSuchProcess:  # One writes the archive of Spark's classes, once.
+                del of_children[child]
         time.sleep(SAMPLE_S)
-    return found
+    assert of_children
+    return found | {f"child {child.pid}": each for child, each in of_children.items()}
 
 
 def growths(samples: list[Sample]) -> list[str]:
@@ -203,9 +211,7 @@ def test_steady_load_leaves_every_process_as_it_is(
         processes["drainer"] = psutil.Process(drainer.pid)
         processes["writer"] = psutil.Process(writer.process.pid)
         processes["source"] = psutil.Process(source.pid)
-        for child in drainer.children():
-            processes[f"{child.name()} {child.pid} of the drainer"] = child
-        samples = measured(processes, writer)
+        samples = measured(processes, drainer.children(), writer)
         assert source.status()["state"] == "syncing", source.status()
     for name, each in samples.items():
         log.info("%s: %s, then %s", name, each[len(each) // 3], each[-1])
