@@ -149,6 +149,51 @@ def test_what_a_session_changes_is_changed_downstream(way: Way) -> None:
         check(way, name)
 
 
+UNSAID = {
+    "the digits of a division": (
+        "SET div_precision_increment = 12",
+        "ADD a DECIMAL(20,10) AS (n / 7) STORED",
+    ),
+    "those of a default, which older rows take": (
+        "SET div_precision_increment = 12",
+        "ADD a DECIMAL(20,10) NOT NULL DEFAULT (1 / 7)",
+    ),
+    "the number of a week": ("SET default_week_format = 3", "ADD a INT DEFAULT (WEEK(da))"),
+}
+"""Settings that no event says, and DDL that computes values by them."""
+UNSAID_BY_A_MYSQL = {
+    "a week is extracted": ("SET default_week_format = 3", "ADD a INT AS (EXTRACT(WEEK FROM da))"
+                            " STORED"),
+    "the mode in a definition": ("SET default_week_format = 3", "ADD a INT AS (WEEK(da)) VIRTUAL"),
+    "the mode in an index": ("SET default_week_format = 3", "ADD INDEX i ((WEEK(da)))"),
+}  # fmt: skip
+UNSAID_BY_A_MARIADB = {
+    "the date of a time": ("SET old_mode = 'ZERO_DATE_TIME_CAST', sql_mode = ''",
+                           "MODIFY tm DATETIME"),
+    "what utf8 is": ("SET old_mode = ''", "ADD a VARCHAR(9) CHARACTER SET utf8"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("pair", on(*_OF_ONE_KIND))
+def test_values_of_a_setting_that_no_event_says_are_followed_if_it_is_the_servers(
+    way: Way,
+) -> None:
+    more = UNSAID_BY_A_MARIADB if way.is_mariadb else UNSAID_BY_A_MYSQL
+    for name, (setting, parts) in (UNSAID | more).items():
+        for settings in ([setting], []):
+            start(way)
+            cursor = begin(way.upstream, settings)
+            cursor.execute(f"ALTER TABLE {UP}.t {parts}")
+            if settings:
+                with pytest.raises(NeedsOperator, match="a setting of its session"):
+                    way.follow()
+                cursor.execute(f"DROP TABLE {UP}.t")
+            else:
+                assert way.follow() == 1, name
+                check(way, name)
+            cursor.connection.close()
+
+
 @pytest.mark.parametrize("pair", on((MARIADB, MARIADB)))
 def test_of_a_mariadb_a_check_over_rows_that_break_it_is_added(way: Way) -> None:
     start(way)

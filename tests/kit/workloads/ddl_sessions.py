@@ -68,6 +68,7 @@ class Way:
         self.sink.load_checkpoint()
         self._outside = outside = cast("Any", SimpleNamespace)(
             server_defaults=self.defaults,
+            session=address.session,
             database_collation=lambda schema: self._collations.get(schema),
             namesake=lambda schema, name: "",
             look_at=lambda pieces, dialect: None,
@@ -242,6 +243,7 @@ def session(rng: random.Random, *, is_mariadb: bool) -> list[str]:
             f"SET timestamp = {rng.choice(('1500000000.25', '1000000000', '1700000000.999999'))}",
             "SET auto_increment_increment = 5, auto_increment_offset = 3",
             "SET lc_time_names = 'de_DE'",
+            "SET default_week_format = 3, div_precision_increment = 12",
             "SET foreign_key_checks = 0, unique_checks = 0",
             "SET collation_connection = 'latin1_german1_ci'",
         ],

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.codes import Code
-from penstock.ddl import plan_ddl
+from penstock.ddl import SchemaChange, plan_ddl
 from penstock.ddl.parse.parser import parse
 from penstock.ddl.rewrite.constraint_names import with_mariadb_names
 from penstock.ddl.rewrite.explicit_collations import explicit
@@ -35,6 +35,7 @@ from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.source.ddl import merged
 from pumpclient.mysql.source.ddl.cascades import Cascades
+from pumpclient.mysql.source.ddl.session_proofs import check_session
 from pumpclient.mysql.source.ddl.table_mapping import Tables, ensure_schema, two_names
 from pumpclient.mysql.source.state.left_out import LeftOut, Verdict, judged
 from pumpclient.mysql.translate.outputs import Refused, Statement, place_text
@@ -301,9 +302,12 @@ class Statements:
             lambda: self._tables.server_defaults,
         )
         try:
-            if not self._passes(piece, context):
+            changes = self._planned(piece, context)
+            if not all(self._rules.of_ddl(change, piece.tables) for change in changes):
                 log.info("event rules leave out %s", piece.sql)
                 return False
+            if not piece.is_ruled:
+                self._check_session(piece, statements, changes, context, statement)
             return bool(self._client.execute_ddl(piece.sql, origin=origin, context=context))
         except NeedsOperator:
             # The source of another merged table may have been faster by a moment.
@@ -353,13 +357,30 @@ class Statements:
             log.info("%s: nothing to do, several tables are merged here: %s", name, piece.sql)
         return wanted
 
-    def _passes(self, piece: Piece, context: DdlContext) -> bool:
-        """Ask the rules by kind of statement, under the server's names."""
+    def _planned(self, piece: Piece, context: DdlContext) -> list[SchemaChange]:
+        """Return what a piece will do."""
         catalog = self._client.session.schemas.catalog().copy()
         ids = itertools.count(1 << 62)
-        return all(
-            self._rules.of_ddl(catalog.apply(job), piece.tables)
-            for job in plan_ddl(piece.sql, None, catalog, lambda: next(ids), context)
+        jobs = plan_ddl(piece.sql, None, catalog, lambda: next(ids), context)
+        return [catalog.apply(job) for job in jobs]
+
+    def _check_session(
+        self,
+        piece: Piece,
+        statements: Sequence[Parsed],
+        changes: Sequence[SchemaChange],
+        context: DdlContext,
+        statement: Statement,
+    ) -> None:
+        dialect, written = statement.dialect, statement.query.statement.decode("latin1")
+        check_session(
+            piece,
+            statements,
+            changes,
+            context,
+            lambda: self._tables.session(),
+            is_mariadb=dialect.flavor is Flavor.MARIADB,
+            says_utf8=may_mean_utf8mb4(dialect) and bool(_UTF8.search(written)),
         )
 
 

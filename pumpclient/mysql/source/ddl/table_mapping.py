@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
 
@@ -35,6 +36,7 @@ from pumpclient.schema import Schemas
 
 log = logging.getLogger(__name__)
 
+_SCAN_S_MAX = 86_400.0
 _SEQUENCE = re.compile(r"\) ENGINE=\w+ SEQUENCE=1\b")
 
 
@@ -139,11 +141,15 @@ class Tables:
             (row,) = rows(connection, "SELECT @@lower_case_table_names AS folds")
         return not row["folds"]
 
-    @cached_property
+    @property
     def server_defaults(self) -> ServerDefaults:
-        """What the server has for all of its sessions, as of the first DDL that asks."""
+        """What the server has for all of its sessions now."""
         with self._address.session() as connection:
             return server_defaults(connection)
+
+    def session(self) -> AbstractContextManager[Connection]:
+        """Open a session for statements that may read a whole table."""
+        return replace(self._address, statement_timeout_s=_SCAN_S_MAX).session()
 
     def define(self, schema: str, name: str) -> None:
         """Create a table here as the server has it now, under its target's name."""

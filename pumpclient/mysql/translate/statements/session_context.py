@@ -4,7 +4,7 @@
                          sql_mode, lc_time_names, auto_increment_*, collation_connection and what
                          utf8mb4 means, all as the session had them
     of the server        what SYSTEM is as a time zone; global values of `GLOBALS`, which no event
-                         has: a session that set another one is not seen
+                         has: `assumed_settings` says what shows a session with another one
 
 A server writes a time zone only where the statement used it, and numbers of `auto_increment_*` and
 `lc_time_names` only where they are not the usual ones.

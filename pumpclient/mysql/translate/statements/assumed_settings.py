@@ -1,0 +1,134 @@
+"""Assumed settings: what shows that a DDL's session had the server's global settings. Pure.
+
+No event says which `default_week_format`, `div_precision_increment` and `old_mode` a session had. A
+context has the global ones. Where a statement depends on one, the server itself shows whether it
+was the session's:
+
+    a / b, EXTRACT(WEEK FROM d)     in stored columns, and in the default of a new one: the values
+                                    that the table's rows have
+    WEEK(d) on a MariaDB            the same; it takes it in defaults only
+    WEEK(d) on a MySQL              the definition, in which the server writes the mode
+    TIME to DATETIME or TIMESTAMP   the values, on a MariaDB: whether the year is 0
+    utf8                            the character sets of the columns, on a MariaDB
+
+Nothing else depends on them. YEARWEEK(d) has the mode 0, and partitions take none of these. Columns
+that are not stored, and a MariaDB's CHECK, are computed in each session that needs them. The rows
+of CREATE TABLE … SELECT, where AVG may stand, come as rows, and its columns with their types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from penstock.ddl.syntax.lexer import Kind, Token, quote_name, read
+from penstock.ddl.syntax.statements import (
+    AddColumns,
+    AlterTable,
+    Statement,
+    ValueKind,
+)
+from penstock.schema.model import ColumnInfo, MysqlType, TableInfo
+
+DIV, OLD, WEEK = "div_precision_increment", "old_mode", "default_week_format"
+_ZERO_DATE_CAST = "ZERO_DATE_TIME_CAST"
+_WHOLE = frozenset({MysqlType.TINY, MysqlType.SHORT, MysqlType.INT24, MysqlType.LONG,
+                    MysqlType.LONGLONG, MysqlType.YEAR})  # fmt: skip
+_TEXTS = frozenset({MysqlType.VARCHAR, MysqlType.VAR_STRING, MysqlType.STRING, MysqlType.BLOB,
+                    MysqlType.TINY_BLOB, MysqlType.MEDIUM_BLOB, MysqlType.LONG_BLOB})  # fmt: skip
+_DATED = frozenset({MysqlType.DATETIME, MysqlType.TIMESTAMP})
+
+
+def conditions(
+    statement: Statement,
+    before: TableInfo | None,
+    after: TableInfo | None,
+    variables: Mapping[str, str],
+    *,
+    is_mariadb: bool,
+) -> list[str]:
+    """Return conditions that no row meets if a statement's session had the global `variables`.
+
+    `before` and `after` are its table before and after it.
+    """
+    if not isinstance(statement, AlterTable) or after is None:
+        return []
+    computed = {c.name: c.generated_expr for c in after.columns if c.generated_stored}
+    computed |= _added_defaults(statement)
+    found = [
+        f"NOT ({quote_name(column.name)} <=> {_stored(computed[column.name], column)})"
+        for column in after.columns
+        if column.name in computed and _is_open(computed[column.name], is_mariadb=is_mariadb)
+    ]
+    if is_mariadb and before is not None:
+        is_zero = _ZERO_DATE_CAST in variables.get(OLD, "").upper()
+        found += (
+            f"YEAR({quote_name(new.name)}) {'<>' if is_zero else '='} 0"
+            for old, new in _kept(before, after)
+            if old.tp is MysqlType.DURATION and new.tp in _DATED
+        )
+    return found
+
+
+def week_modes(sql: str) -> list[str]:
+    """Return the mode of each WEEK(…) in a text, "" where none is written."""
+    tokens = read(sql).tokens
+    return [
+        _second(tokens[at + 2 :])
+        for at, token in enumerate(tokens[:-2])
+        if token.upper == "WEEK" and tokens[at + 1].text == "("
+    ]
+
+
+def _added_defaults(statement: AlterTable) -> dict[str, str]:
+    """Return the expressions that new columns have as defaults: older rows take their values."""
+    added = (p.operation.columns for p in statement.parts if isinstance(p.operation, AddColumns))
+    return {
+        column.name: column.default.text
+        for columns in added
+        for column in columns
+        if column.default is not None and column.default.kind is ValueKind.EXPRESSION
+    }
+
+
+def _is_open(expression: str, *, is_mariadb: bool) -> bool:
+    """Return whether a value depends on settings that only its session knows."""
+    tokens = read(expression).tokens
+    for at, token in enumerate(tokens):
+        if token.kind is Kind.SIGN and token.text == "/":
+            return True
+        if token.upper == "EXTRACT" and [each.upper for each in tokens[at + 2 : at + 3]] == [
+            "WEEK"
+        ]:
+            return True
+    return is_mariadb and "" in week_modes(expression)
+
+
+def _stored(expression: str, column: ColumnInfo) -> str:
+    """Return an expression as a column stores its value."""
+    if column.tp in _WHOLE:
+        return f"ROUND({expression})"
+    if column.tp is MysqlType.NEWDECIMAL:
+        return f"ROUND({expression}, {max(column.decimal, 0)})"
+    return f"CAST(({expression}) AS CHAR)" if column.tp in _TEXTS else f"({expression})"
+
+
+def _kept(before: TableInfo, after: TableInfo) -> Iterator[tuple[ColumnInfo, ColumnInfo]]:
+    old = {column.id: column for column in before.columns}
+    by_name = {column.name.lower(): column for column in before.columns}
+    for column in after.columns:
+        known = old.get(column.id) or by_name.get(column.name.lower())
+        if known is not None:
+            yield known, column
+
+
+def _second(tokens: Sequence[Token]) -> str:
+    """Return the second argument of a call whose arguments begin here."""
+    depth, begins = 0, -1
+    for at, token in enumerate(tokens):
+        if token.kind is Kind.SIGN:
+            if depth == 0 and token.text == ")":
+                return "".join(t.text for t in tokens[begins:at]) if begins >= 0 else ""
+            if depth == 0 and token.text == ",":
+                begins = at + 1
+            depth += {"(": 1, ")": -1}.get(token.text, 0)
+    return ""
