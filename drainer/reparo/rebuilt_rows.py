@@ -6,6 +6,7 @@ there. A record that is too large for memory is read event by event.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from drainer.sinks.files.reading import Record
-from drainer.task.events.binlog_record import DDL_QUERY, DML_DATA
+from drainer.task.events.binlog_record import DDL_CONTEXT, DDL_QUERY, DML_DATA
 from drainer.task.events.tidb_binlog_file import EVENTS, shifted
 from drainer.task.sql.rowwise import row_codec
 from penstock.codes import Code
@@ -21,6 +22,7 @@ from penstock.datum import values
 from penstock.datum.times import Held
 from penstock.errors import Malformed, NeedsOperator
 from penstock.pb import pb_binlog_pb2 as pb
+from penstock.schema.ddl_context import DdlContext
 from penstock.schema.model import ColumnInfo, MysqlType, TableInfo
 from penstock.wire.binlog import MutationType
 from penstock.wire.protowire import fields, raw_fields
@@ -46,14 +48,26 @@ _READERS: dict[int, Callable[[bytes, int], tuple[Any, int]]] = {
 }
 
 
-def ddl_of(record: Record) -> str:
-    """Return the text of a DDL's record."""
-    for tag, _, content, end in fields(record.source, record.begin, record.end):
-        if tag == DDL_QUERY:
-            return record.source(content, end - content).decode("utf-8", "replace")
-    raise Malformed(
-        f"the DDL at {record.commit_ts} has no text", hint=_HINT, code=Code.FILES_DAMAGED
-    )
+def ddl_of(record: Record) -> tuple[str, DdlContext | None]:
+    """Return the text of a DDL's record, and its session if it has one."""
+    found = {
+        tag: record.source(content, end - content)
+        for tag, _, content, end in fields(record.source, record.begin, record.end)
+        if tag in (DDL_QUERY, DDL_CONTEXT)
+    }
+    if DDL_QUERY not in found:
+        raise Malformed(
+            f"the DDL at {record.commit_ts} has no text", hint=_HINT, code=Code.FILES_DAMAGED
+        )
+    text, session = found[DDL_QUERY].decode("utf-8", "replace"), found.get(DDL_CONTEXT)
+    try:
+        return text, None if session is None else DdlContext.from_json(json.loads(session))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise Malformed(
+            f"the session of the DDL at {record.commit_ts} cannot be read: {error!r}",
+            hint=_HINT,
+            code=Code.FILES_DAMAGED,
+        ) from error
 
 
 def events_of(record: Record, bytes_max: int) -> Iterator[Any]:

@@ -35,6 +35,7 @@ from penstock.codes import Code
 from penstock.ddl import Catalog, SchemaChange, plan_ddl
 from penstock.errors import NeedsOperator
 from penstock.filters import Rules
+from penstock.schema.ddl_context import DdlContext
 from penstock.wire.binlog_text import time_text
 
 log = logging.getLogger("reparo")
@@ -229,11 +230,11 @@ class Restore:
     # --- DDL -------------------------------------------------------------------------------------
 
     def _ddl(self, record: Record, start: Checkpoint) -> None:
-        text, ts = ddl_of(record), record.commit_ts
+        (text, context), ts = ddl_of(record), record.commit_ts
         runs = ts > start.commit_ts
         if runs:
             self._flush()
-        changes = self._planned(text, ts)
+        changes = self._planned(text, ts, context)
         self._last_ddl = text
         self._targets.clear()
         maybe_done = start.ddl_intent_ts > start.commit_ts and self._made.ddls == 0
@@ -249,11 +250,11 @@ class Restore:
             self._made.ddls += 1
         self._made.through_ts = max(self._made.through_ts, ts)
 
-    def _planned(self, text: str, ts: int) -> list[SchemaChange]:
+    def _planned(self, text: str, ts: int, context: DdlContext | None) -> list[SchemaChange]:
         """Follow a DDL; of a TiDB's DROP of several tables there is a record for each of them."""
         schema, query = split_use(text)
         try:
-            jobs = plan_ddl(query, schema, self._catalog, lambda: next(self._ids))
+            jobs = plan_ddl(query, schema, self._catalog, lambda: next(self._ids), context)
         except NeedsOperator as error:
             if text == self._last_ddl and query.lower().startswith("drop"):
                 log.info("DDL at %d is the one before once more: %s", ts, query)

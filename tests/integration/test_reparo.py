@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import itertools
 import json
 import os
 import sqlite3
@@ -11,6 +12,7 @@ import subprocess
 import sys
 from collections import Counter
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -21,9 +23,15 @@ from deploy.local.sql_server import SqlServer
 from drainer.reparo.reparo_config import ReparoConfig, load_reparo_settings
 from drainer.reparo.restore import run
 from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.files.sink import FileSink
 from drainer.sinks.opening import open_table_sink
+from penstock.codes import Code
+from penstock.ddl import Catalog, plan_ddl
 from penstock.errors import Corrupt, NeedsOperator
 from penstock.filters import TablePattern
+from penstock.pb import pb_binlog_pb2 as pb
+from penstock.schema.ddl_context import DdlContext
+from penstock.ts import compose
 from tests.kit.fakes.local_drainer import CLUSTER, Way, run_drainer
 from tests.kit.files import plain_reader
 from tests.kit.servers.fix_mariadb import MariadbServer
@@ -441,3 +449,74 @@ def test_a_time_is_the_first_timestamp_of_its_second() -> None:
     one = ReparoConfig(data_dir="x", stop_datetime="2026-11-22T10:00:00Z").stop_ts
     two = ReparoConfig(data_dir="x", stop_datetime="2026-11-22T11:00:00+01:00").stop_ts
     assert one == two == int(datetime(2026, 11, 22, 10, tzinfo=UTC).timestamp() * 1000) << 18
+
+
+# --- the sessions of DDL ----------------------------------------------------------------------
+
+_NOW = "DATETIME NOT NULL DEFAULT CURRENT_TIMESTAMP"
+_AT_SHANGHAI = DdlContext(
+    moment_us=1_500_000_000_000_000,
+    time_zone="+08:00",
+    offset_s=8 * 3600,
+    sql_mode=frozenset({"NO_AUTO_VALUE_ON_ZERO"}),
+)
+_SEVERAL = DdlContext(variables=(("timestamp", "different moments"),))
+
+
+class DdlFiles:
+    """Files that hold DDL only, each in a session of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._sink = FileSink(f"file://{folder}?max-file-size=1KiB", cluster_id=7, retry_s_max=0)
+        self._sink.load_checkpoint()
+        self._catalog = Catalog()
+        self._ids = itertools.count(1)
+
+    def run(self, sql: str, context: DdlContext | None = None, **of_job: Any) -> int:
+        """Write a DDL; return its commit_ts."""
+        for job in plan_ddl(sql, None, self._catalog, lambda: next(self._ids), context):
+            ts = compose(1_700_000_000_000 + job.id, 1)
+            change = self._catalog.apply(replace(job, finished_ts=ts, **of_job))
+            self._sink.run_ddl(change, Checkpoint(ts, job.schema_version), maybe_done=False)
+        return ts
+
+    def close(self) -> None:
+        self._sink.close()
+
+
+def test_a_ddl_comes_back_in_the_session_that_it_ran_in(
+    mariadb: MariadbServer, tmp_path: Path
+) -> None:
+    with closing(DdlFiles(tmp_path / "files")) as files:
+        files.run("CREATE DATABASE shop")
+        begin = files.run("CREATE TABLE shop.t (id INT NOT NULL PRIMARY KEY, k INT)")
+        files.run(f"ALTER TABLE shop.t ADD ours {_NOW}")
+        files.run(f"ALTER TABLE shop.t ADD a {_NOW}", _AT_SHANGHAI)
+        files.run("ALTER TABLE shop.t MODIFY k INT NOT NULL AUTO_INCREMENT, ADD KEY (k)",
+                  _AT_SHANGHAI)  # fmt: skip
+        end = files.run("ALTER TABLE shop.t ADD b TIMESTAMP NOT NULL DEFAULT '2020-01-01 08:00:00'",
+                        _AT_SHANGHAI)  # fmt: skip
+        files.run(f"ALTER TABLE shop.t ADD c {_NOW}", _SEVERAL)
+    settings: dict[str, Any] = {"data_dir": str(files.folder), "sink": mariadb.url}
+    run(ReparoConfig(**settings, stop_tso=begin))
+    mariadb.run("SET sql_mode = 'NO_AUTO_VALUE_ON_ZERO'", "INSERT INTO shop.t VALUES (1, 0)")
+    run(ReparoConfig(**settings, stop_tso=end))
+    in_utc = {"init_command": "SET time_zone = '+00:00'", "conv": {}}
+    found = mariadb.query("SELECT k, ours, a, b FROM shop.t", **in_utc)
+    assert found == [("0", "2023-11-14 22:13:20", "2017-07-14 10:40:00", "2020-01-01 00:00:00")]
+    assert "'2020-01-01 00:00:00'" in mariadb.query("SHOW CREATE TABLE shop.t", **in_utc)[0][1]
+    with pytest.raises(NeedsOperator, match="different moments") as caught:
+        run(ReparoConfig(**settings))
+    assert caught.value.code is Code.SINK_DDL_MOMENT
+    assert "`c`" not in mariadb.query("SHOW CREATE TABLE shop.t")[0][1]
+
+
+def test_a_ddl_of_ours_is_in_the_files_as_it_always_was(tmp_path: Path) -> None:
+    with closing(DdlFiles(tmp_path / "files")) as files:
+        files.run("CREATE DATABASE shop")
+        begin = (tmp_path / "files").glob("binlog-*")
+        data = b"".join(path.read_bytes() for path in sorted(begin))
+    binlog = pb.Binlog.FromString(data[12:-4])
+    assert not binlog.HasField("ddl_context")
+    assert binlog.ddl_query.startswith(b"CREATE DATABASE ")

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from drainer.sinks.checkpoint import (
@@ -22,6 +23,7 @@ from drainer.sinks.checkpoint import (
     of_another_cluster,
     overridden,
 )
+from drainer.sinks.ddl_moment import told_session
 from drainer.sinks.file_counts import FileCounts
 from drainer.sinks.files.binlog_files import Tail, binlog_files
 from drainer.sinks.files.reading import end_of
@@ -141,11 +143,12 @@ class FileSink:
         self._commit(work, checkpoint)
 
     def run_ddl(self, change: SchemaChange, checkpoint: Checkpoint, *, maybe_done: bool) -> None:
-        """Append the record of a DDL and store `checkpoint`.
+        """Append the record of a DDL, with its session, and store `checkpoint`.
 
         `maybe_done` changes nothing: what stands behind the checkpoint is not there.
         """
-        made = encoder_of(self.encoding).ddl(checkpoint.commit_ts, change)
+        told = replace(change, job=replace(change.job, context=told_session(change)))
+        made = encoder_of(self.encoding).ddl(checkpoint.commit_ts, told)
         messages = Messages.of((checkpoint.commit_ts, message) for message in made)
 
         def work(tail: Tail) -> None:

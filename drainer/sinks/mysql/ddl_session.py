@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 import pymysql
 
-from drainer.sinks.mysql.ddl_moment import moment_of
+from drainer.sinks.ddl_moment import moment_of
 from drainer.sinks.mysql.session import Connection, code_of, ddl_sql_mode, many, one, passes
 from penstock.codes import Code
 from penstock.ddl import adopted
@@ -65,6 +65,7 @@ _CONCERNS = {
     "default_collation_for_utf8mb4": ("utf8mb4_0900_ai_ci", r"_UTF8MB4|\bUTF8MB4\s*\)"),
     "default_week_format": ("0", r"\bWEEK\b"),
     "div_precision_increment": ("4", r"/"),
+    "timestamp": ("", r""),
     "lc_time_names": ("0", r"\b(DATE_FORMAT|TIME_FORMAT|DAYNAME|MONTHNAME|STR_TO_DATE|FORMAT)\b"),
 }
 """For each variable what it is on a server that lacks it, and which statements depend on it."""

@@ -30,6 +30,8 @@ DML, DDL = 0, 1
 
 TYPE, COMMIT_TS = tag(1, VARINT), tag(2, VARINT)
 DML_DATA, DDL_QUERY = tag(3, LEN), tag(4, LEN)
+DDL_CONTEXT = tag(15, LEN)
+"""Ours: readers of protobuf jump over a field that they do not know."""
 
 
 def framed(payload: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
     Binlog    tp, commit_ts, dml_data { events* }                    of a transaction
               tp, commit_ts, ddl_query                               "use `shop`; ALTER TABLE …;"
+              and of a DDL that ran in a session elsewhere ddl_context, as JSON (`DdlContext`)
     event     schema, table, tp, one `column` for each column        (Insert, Update, Delete)
     column    name, tp (MySQL's code), mysql_type, value, changed_value
 
@@ -16,6 +17,7 @@ Source: pb_binlog.proto and drainer/translator/pb.go of TiDB-Binlog.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -23,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from drainer.task.events.binlog_record import (
     DDL,
+    DDL_CONTEXT,
     DDL_QUERY,
     DML,
     DML_DATA,
@@ -99,6 +102,8 @@ class TidbBinlogFile:
         if job.schema_name and job.type != DdlType.CREATE_SCHEMA:
             text = f"use {quote(job.schema_name)}; {text}"
         payload = payload_head(DDL, commit_ts) + delimited(DDL_QUERY, text.encode())
+        if job.context is not None:
+            payload += delimited(DDL_CONTEXT, json.dumps(job.context.to_json()).encode())
         return (Message(framed(payload)),)
 
     def _dml_data(self, events: Sequence[RowEvent]) -> bytes:

@@ -24,23 +24,23 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bpenstock/pb/pb_binlog.proto\x12\tpb_binlog\"\\\n\x06\x43olumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\n\n\x02tp\x18\x02 \x01(\x0c\x12\x12\n\nmysql_type\x18\x03 \x01(\t\x12\r\n\x05value\x18\x04 \x01(\x0c\x12\x15\n\rchanged_value\x18\x05 \x01(\x0c\"_\n\x05\x45vent\x12\x13\n\x0bschema_name\x18\x01 \x01(\t\x12\x12\n\ntable_name\x18\x02 \x01(\t\x12 \n\x02tp\x18\x03 \x01(\x0e\x32\x14.pb_binlog.EventType\x12\x0b\n\x03row\x18\x04 \x03(\x0c\"+\n\x07\x44MLData\x12 \n\x06\x65vents\x18\x01 \x03(\x0b\x32\x10.pb_binlog.Event\"w\n\x06\x42inlog\x12!\n\x02tp\x18\x01 \x01(\x0e\x32\x15.pb_binlog.BinlogType\x12\x11\n\tcommit_ts\x18\x02 \x01(\x03\x12$\n\x08\x64ml_data\x18\x03 \x01(\x0b\x32\x12.pb_binlog.DMLData\x12\x11\n\tddl_query\x18\x04 \x01(\x0c*/\n\tEventType\x12\n\n\x06Insert\x10\x00\x12\n\n\x06Update\x10\x01\x12\n\n\x06\x44\x65lete\x10\x02*\x1e\n\nBinlogType\x12\x07\n\x03\x44ML\x10\x00\x12\x07\n\x03\x44\x44L\x10\x01')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bpenstock/pb/pb_binlog.proto\x12\tpb_binlog\"\\\n\x06\x43olumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\n\n\x02tp\x18\x02 \x01(\x0c\x12\x12\n\nmysql_type\x18\x03 \x01(\t\x12\r\n\x05value\x18\x04 \x01(\x0c\x12\x15\n\rchanged_value\x18\x05 \x01(\x0c\"_\n\x05\x45vent\x12\x13\n\x0bschema_name\x18\x01 \x01(\t\x12\x12\n\ntable_name\x18\x02 \x01(\t\x12 \n\x02tp\x18\x03 \x01(\x0e\x32\x14.pb_binlog.EventType\x12\x0b\n\x03row\x18\x04 \x03(\x0c\"+\n\x07\x44MLData\x12 \n\x06\x65vents\x18\x01 \x03(\x0b\x32\x10.pb_binlog.Event\"\x8c\x01\n\x06\x42inlog\x12!\n\x02tp\x18\x01 \x01(\x0e\x32\x15.pb_binlog.BinlogType\x12\x11\n\tcommit_ts\x18\x02 \x01(\x03\x12$\n\x08\x64ml_data\x18\x03 \x01(\x0b\x32\x12.pb_binlog.DMLData\x12\x11\n\tddl_query\x18\x04 \x01(\x0c\x12\x13\n\x0b\x64\x64l_context\x18\x0f \x01(\x0c*/\n\tEventType\x12\n\n\x06Insert\x10\x00\x12\n\n\x06Update\x10\x01\x12\n\n\x06\x44\x65lete\x10\x02*\x1e\n\nBinlogType\x12\x07\n\x03\x44ML\x10\x00\x12\x07\n\x03\x44\x44L\x10\x01')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.pb.pb_binlog_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_EVENTTYPE']._serialized_start=399
-  _globals['_EVENTTYPE']._serialized_end=446
-  _globals['_BINLOGTYPE']._serialized_start=448
-  _globals['_BINLOGTYPE']._serialized_end=478
+  _globals['_EVENTTYPE']._serialized_start=421
+  _globals['_EVENTTYPE']._serialized_end=468
+  _globals['_BINLOGTYPE']._serialized_start=470
+  _globals['_BINLOGTYPE']._serialized_end=500
   _globals['_COLUMN']._serialized_start=42
   _globals['_COLUMN']._serialized_end=134
   _globals['_EVENT']._serialized_start=136
   _globals['_EVENT']._serialized_end=231
   _globals['_DMLDATA']._serialized_start=233
   _globals['_DMLDATA']._serialized_end=276
-  _globals['_BINLOG']._serialized_start=278
-  _globals['_BINLOG']._serialized_end=397
+  _globals['_BINLOG']._serialized_start=279
+  _globals['_BINLOG']._serialized_end=419
 # @@protoc_insertion_point(module_scope)

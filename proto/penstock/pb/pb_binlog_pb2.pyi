@@ -56,13 +56,15 @@ class DMLData(_message.Message):
     def __init__(self, events: _Optional[_Iterable[_Union[Event, _Mapping]]] = ...) -> None: ...
 
 class Binlog(_message.Message):
-    __slots__ = ("tp", "commit_ts", "dml_data", "ddl_query")
+    __slots__ = ("tp", "commit_ts", "dml_data", "ddl_query", "ddl_context")
     TP_FIELD_NUMBER: _ClassVar[int]
     COMMIT_TS_FIELD_NUMBER: _ClassVar[int]
     DML_DATA_FIELD_NUMBER: _ClassVar[int]
     DDL_QUERY_FIELD_NUMBER: _ClassVar[int]
+    DDL_CONTEXT_FIELD_NUMBER: _ClassVar[int]
     tp: BinlogType
     commit_ts: int
     dml_data: DMLData
     ddl_query: bytes
-    def __init__(self, tp: _Optional[_Union[BinlogType, str]] = ..., commit_ts: _Optional[int] = ..., dml_data: _Optional[_Union[DMLData, _Mapping]] = ..., ddl_query: _Optional[bytes] = ...) -> None: ...
+    ddl_context: bytes
+    def __init__(self, tp: _Optional[_Union[BinlogType, str]] = ..., commit_ts: _Optional[int] = ..., dml_data: _Optional[_Union[DMLData, _Mapping]] = ..., ddl_query: _Optional[bytes] = ..., ddl_context: _Optional[bytes] = ...) -> None: ...

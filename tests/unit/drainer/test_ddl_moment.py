@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from drainer.sinks.mysql.ddl_moment import moment_of
+from drainer.sinks.ddl_moment import moment_of, told_session
 from drainer.sinks.mysql.ddl_progress import things
 from penstock.ddl import SchemaChange
 from penstock.errors import NeedsOperator
@@ -93,6 +93,27 @@ def test_a_context_says_moment_and_zone() -> None:
     of_tidb = replace(made, job=replace(made.job, context=zone_only))
     utc = datetime(2026, 11, 22, 15, 59, 58, tzinfo=UTC).timestamp()
     assert moment_of(of_tidb) == (utc, "+08:00")
+
+
+def test_a_session_is_told_whole_to_who_has_only_the_text() -> None:
+    sql = "ALTER TABLE t ADD b DATETIME DEFAULT NOW(), ADD c TIMESTAMP DEFAULT NOW()"
+    assert told_session(change(sql)) is None
+    of_a_server = DdlContext(moment_us=1_500_000_000_250_000, time_zone="Asia/Shanghai")
+    made = change(sql)
+    assert told_session(replace(made, job=replace(made.job, context=of_a_server))) == of_a_server
+    of_a_tidb = change(sql, b=LITERAL, c="2026-11-22 15:59:58")
+    known = DdlContext(sql_mode=frozenset({"NO_ZERO_DATE"}))
+    told = told_session(replace(of_a_tidb, job=replace(of_a_tidb.job, context=known)))
+    moment = datetime(2026, 11, 22, 15, 59, 58, tzinfo=UTC)
+    assert told == DdlContext(
+        moment_us=int(moment.timestamp()) * 1_000_000,
+        time_zone="+08:00",
+        offset_s=8 * 3600,
+        sql_mode=frozenset({"NO_ZERO_DATE"}),
+    )
+    mixed = told_session(change(sql, b=LITERAL, c="2026-11-22 15:59:57"))
+    assert mixed is not None
+    assert dict(mixed.variables).keys() == {"timestamp"}
 
 
 def test_what_no_one_can_see_downstream_is_not_looked_for_there() -> None:

@@ -11,6 +11,7 @@ in UTC, but written in the zone.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from penstock.ddl.rewrite.explicit_timestamps import defined_columns
 from penstock.ddl.syntax.statements import ValueKind
 from penstock.ddl.tables.default_values import is_now
 from penstock.errors import NeedsOperator
-from penstock.schema.ddl_context import offset_text, zone_named
+from penstock.schema.ddl_context import DdlContext, offset_text, zone_named
 from penstock.schema.model import MysqlType
 from penstock.ts import physical_ms
 
@@ -62,6 +63,27 @@ def moment_of(change: SchemaChange) -> tuple[float, str]:
     if filled and (known is None or not _all_shown(moment, known, filled)):
         raise _mixed(change)
     return moment, zone
+
+
+def told_session(change: SchemaChange) -> DdlContext | None:
+    """Return a DDL's session for who has its text only, None for UTC at the DDL's commit_ts.
+
+    Where columns got different moments, it has a `timestamp` that no server can be given.
+    """
+    context = change.job.context
+    if context is not None and context.moment_us is not None:
+        return context
+    known = context or DdlContext()
+    try:
+        moment_s, zone = moment_of(change)
+    except NeedsOperator:
+        return replace(known, variables=(*known.variables, ("timestamp", "different moments")))
+    if (moment_s, zone) == (physical_ms(change.job.finished_ts) / 1000, _UTC):
+        return context
+    at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=moment_s)
+    offset = at.astimezone(zone_named(zone)).utcoffset() or timedelta()
+    moment_us, offset_s = round(moment_s * 1_000_000), round(offset.total_seconds())
+    return replace(known, moment_us=moment_us, time_zone=zone, offset_s=offset_s)
 
 
 def _mixed(change: SchemaChange) -> NeedsOperator:
