@@ -65,7 +65,7 @@ def moment_of(change: SchemaChange) -> tuple[float, str]:
     return moment, zone
 
 
-def told_session(change: SchemaChange) -> DdlContext | None:
+def session_of(change: SchemaChange) -> DdlContext | None:
     """Return a DDL's session for who has its text only, None for UTC at the DDL's commit_ts.
 
     Where columns got different moments, it has a `timestamp` that no server can be given.

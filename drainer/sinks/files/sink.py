@@ -23,7 +23,7 @@ from drainer.sinks.checkpoint import (
     of_another_cluster,
     overridden,
 )
-from drainer.sinks.ddl_moment import told_session
+from drainer.sinks.ddl_moment import session_of
 from drainer.sinks.file_counts import FileCounts
 from drainer.sinks.files.binlog_files import Tail, binlog_files
 from drainer.sinks.files.reading import end_of
@@ -147,8 +147,8 @@ class FileSink:
 
         `maybe_done` changes nothing: what stands behind the checkpoint is not there.
         """
-        told = replace(change, job=replace(change.job, context=told_session(change)))
-        made = encoder_of(self.encoding).ddl(checkpoint.commit_ts, told)
+        shown = replace(change, job=replace(change.job, context=session_of(change)))
+        made = encoder_of(self.encoding).ddl(checkpoint.commit_ts, shown)
         messages = Messages.of((checkpoint.commit_ts, message) for message in made)
 
         def work(tail: Tail) -> None:

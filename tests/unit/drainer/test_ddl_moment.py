@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from drainer.sinks.ddl_moment import moment_of, told_session
+from drainer.sinks.ddl_moment import moment_of, session_of
 from drainer.sinks.mysql.ddl_progress import things
 from penstock.ddl import SchemaChange
 from penstock.errors import NeedsOperator
@@ -95,23 +95,23 @@ def test_a_context_says_moment_and_zone() -> None:
     assert moment_of(of_tidb) == (utc, "+08:00")
 
 
-def test_a_session_is_told_whole_to_who_has_only_the_text() -> None:
+def test_who_has_the_text_of_a_ddl_only_gets_its_whole_session() -> None:
     sql = "ALTER TABLE t ADD b DATETIME DEFAULT NOW(), ADD c TIMESTAMP DEFAULT NOW()"
-    assert told_session(change(sql)) is None
+    assert session_of(change(sql)) is None
     of_a_server = DdlContext(moment_us=1_500_000_000_250_000, time_zone="Asia/Shanghai")
     made = change(sql)
-    assert told_session(replace(made, job=replace(made.job, context=of_a_server))) == of_a_server
+    assert session_of(replace(made, job=replace(made.job, context=of_a_server))) == of_a_server
     of_a_tidb = change(sql, b=LITERAL, c="2026-11-22 15:59:58")
     known = DdlContext(sql_mode=frozenset({"NO_ZERO_DATE"}))
-    told = told_session(replace(of_a_tidb, job=replace(of_a_tidb.job, context=known)))
+    shown = session_of(replace(of_a_tidb, job=replace(of_a_tidb.job, context=known)))
     moment = datetime(2026, 11, 22, 15, 59, 58, tzinfo=UTC)
-    assert told == DdlContext(
+    assert shown == DdlContext(
         moment_us=int(moment.timestamp()) * 1_000_000,
         time_zone="+08:00",
         offset_s=8 * 3600,
         sql_mode=frozenset({"NO_ZERO_DATE"}),
     )
-    mixed = told_session(change(sql, b=LITERAL, c="2026-11-22 15:59:57"))
+    mixed = session_of(change(sql, b=LITERAL, c="2026-11-22 15:59:57"))
     assert mixed is not None
     assert dict(mixed.variables).keys() == {"timestamp"}
 
