@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import Corrupt, NeedsOperator, Retryable
-from penstock.log.frame import HEADER_SIZE
+from penstock.log.frame import HEADER_SIZE, decode_header, encode_frames
 from penstock.log.segment import BEGIN, CutShort, segment_name
 from penstock.log.segments import Place, Position, Segments, WriteFailed
 from tests.kit.fakes.files import MemoryFiles
@@ -183,6 +183,29 @@ def test_damage_before_a_later_group_is_damage_not_a_torn_end() -> None:
         opened(files)
     assert (raised.value.path, raised.value.offset) == (str(FIRST), first[0].offset)
     assert second[0].offset > first[0].offset
+
+
+def test_a_forged_frame_in_a_payload_can_only_make_a_torn_end_pass_for_damage() -> None:
+    files = MemoryFiles()
+    segments = opened(files)
+    stored(segments, b"kept")
+    end = segments.end.offset
+    seed = segments._live.seed
+    # A writer guesses where its payload comes to lie, and the seed: the next-to-impossible case.
+    place = end + 2 * HEADER_SIZE + len(b"torn away" + b"filler")
+    forged = encode_frames([b"forged"], offset=place, synced=place, seed=seed)
+    segments.append([b"torn away", b"filler" + b"".join(forged)])
+    data = bytearray(files.nodes[FIRST].data[: segments.end.offset])
+    assert decode_header(bytes(data), place, offset=place, seed=seed) is not None
+    whole = MemoryFiles()
+    whole.create(FIRST).write([bytes(data)], 0)
+    assert len(scanned(opened(whole))) == 3
+    data[end + HEADER_SIZE] ^= 1  # The group was never synced, and its first frame is torn.
+    torn = MemoryFiles()
+    torn.create(FIRST).write([bytes(data)], 0)
+    with pytest.raises(Corrupt) as raised:
+        opened(torn)
+    assert raised.value.offset == end
 
 
 def test_damage_to_the_last_group_is_damage_after_a_clean_stop() -> None:

@@ -12,6 +12,7 @@ from penstock.errors import Corrupt, NeedsOperator, Retryable
 from penstock.log.segments import Place, Position, Segments
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog
+from pump.store import transactions
 from pump.store.storage import (
     Contradiction,
     NoPrewrite,
@@ -323,6 +324,24 @@ def test_the_newest_ddl_stays_known_when_it_is_purged(tmp_path: Path) -> None:
     storage.close()
     storage = opened(tmp_path, files)
     assert storage.newest_ddl == (2, 9)
+    storage.close()
+
+
+def test_a_forgotten_early_rollback_leaves_its_prewrite_to_the_resolver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "_EARLY_MAX", 1)
+    files = MemoryFiles()
+    storage = opened(tmp_path, files)
+    write(storage, rollback(1), rollback(2), prewrite(1), prewrite(2))
+    assert [each.start_ts for each in storage.unmatched()] == [1]
+    write(storage, prewrite(3), commit(3, 9))
+    assert commits(storage) == []
+    die(storage)
+    storage = opened(tmp_path, files)
+    assert [each.start_ts for each in storage.unmatched()] == [1]
+    write(storage, rollback(1))  # The resolver's.
+    assert commits(storage) == [(3, 9)]
     storage.close()
 
 

@@ -37,6 +37,10 @@ QUICK: dict[str, Any] = {
 }
 
 
+def prewrite_of(start_ts: int) -> WholePrewrite:
+    return WholePrewrite(Binlog(tp=BinlogType.PREWRITE, start_ts=start_ts))
+
+
 class Cluster:
     """A client's parts over scripted Pumps; etcd's list is what `list_pumps` says."""
 
@@ -47,7 +51,7 @@ class Cluster:
         self.deliveries = Deliveries(
             retry_s=self.options.commit_retry_s,
             attempt_timeout_s=self.options.attempt_timeout_s,
-            count_max=100,
+            count_max=self.options.deliveries_max,
         )
         self.pumps.on_moved = self.deliveries.hurry
         self.prewriter = Prewriter(self.pumps, self.deliveries, write_timeout_s, self.options)
@@ -73,8 +77,7 @@ class Cluster:
         )
 
     def prewrite(self, start_ts: int) -> str:
-        prewrite = WholePrewrite(Binlog(tp=BinlogType.PREWRITE, start_ts=start_ts))
-        return self.prewriter.write(prewrite).node_id
+        return self.prewriter.write(prewrite_of(start_ts)).node_id
 
     def close(self) -> None:
         self.deliveries.close(1)
@@ -426,3 +429,17 @@ def test_rows_that_cannot_be_read_end_the_write_with_their_own_error(cluster_of:
     with pytest.raises(NeedsOperator, match="the file is gone"):
         cluster.prewriter.write(LargePrewrite(Binlog(tp=BinlogType.PREWRITE, start_ts=1), Broken()))
     assert pump.large == []
+
+
+def test_a_rollback_that_is_one_too_many_is_named_and_left_to_the_pumps_resolver(
+    cluster_of: ClusterOf, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = cluster_of(deliveries_max=1)
+    (pump,) = cluster.start("pump-1")
+    homes = [cluster.prewriter.write(prewrite_of(n)) for n in (1, 2)]
+    pump.gate.clear()
+    for start_ts, home in enumerate(homes, 1):
+        cluster.session.roll_back(home, start_ts)
+    pump.gate.set()
+    assert caplog.messages == ["the Rollback of 2 to pump pump-1 is not followed up"]
+    eventually(lambda: [b.start_ts for b in pump.binlogs if b.tp is BinlogType.ROLLBACK] == [1])

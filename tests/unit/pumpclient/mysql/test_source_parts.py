@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from penstock.codes import Code
 from penstock.ddl import Catalog, plan_ddl
 from penstock.ddl.parse.parser import parse
 from penstock.errors import Corrupt, NeedsOperator
@@ -15,10 +16,12 @@ from penstock.filters import FilterConfig, Rules
 from penstock.filters.settings import RouteRule
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import Origin
+from penstock.wire.codec import decode_binlog
+from pumpclient.errors import Failure, Reason
 from pumpclient.mysql.events.frame import Checksum, EventType, Header, make_event
 from pumpclient.mysql.events.statements import Query
 from pumpclient.mysql.gtid import MariadbGtid, MariadbGtidSet
-from pumpclient.mysql.journal import Journal, OpenGroup
+from pumpclient.mysql.journal import Journal, OpenGroup, settle
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.source.ddl import merged
 from pumpclient.mysql.source.ddl.execution import Statements
@@ -61,6 +64,54 @@ def test_half_a_line_was_never_acted_on_and_a_strange_one_is_damage(tmp_path: Pa
     path.write_bytes(b"{}\n" + whole)
     with pytest.raises(Corrupt, match="line 1"):
         Journal(path)
+
+
+class DecidedPump:
+    """A Pump that has rolled back the transactions in `refused`, and takes all else."""
+
+    node_id = "pump-1"
+
+    def __init__(self, refused: set[int]) -> None:
+        self.refused = refused
+        self.taken: list[int] = []
+
+    def submit(self, pending: Any, timeout_s: float) -> None:
+        start_ts = decode_binlog(pending.payload).start_ts
+        if start_ts in self.refused:
+            pending.finish(Failure(Reason.INVALID, "it was rolled back", maybe_stored=False))
+        else:
+            self.taken.append(start_ts)
+            pending.finish(None)
+
+
+def settled(path: Path, pump: DecidedPump) -> Journal:
+    """Return the journal after the start of a source that was stopped between its Commits."""
+    journal = Journal(path)
+    journal.begin("pump-1", range(1, 4))
+    journal.decide(range(1, 4), range(11, 14))
+    session: Any = SimpleNamespace(
+        pumps=SimpleNamespace(all=[pump]), options=SimpleNamespace(attempt_timeout_s=1.0)
+    )
+    settle(session, journal)
+    return journal
+
+
+def test_a_group_of_which_the_pump_rolled_back_a_part_stops_the_source_at_each_start(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a.journal"
+    for refused in ({1}, {1, 2}, {3}):
+        with pytest.raises(NeedsOperator, match="the others are committed") as caught:
+            settled(path, DecidedPump(refused))
+        assert caught.value.code is Code.COMMIT_ORDER_BROKEN
+        assert len(Journal(path).left) == 1
+
+
+def test_a_group_that_is_whole_or_not_there_at_all_stops_no_source(tmp_path: Path) -> None:
+    pump = DecidedPump(set())
+    assert settled(tmp_path / "a.journal", pump).left == []
+    assert pump.taken == [1, 2, 3]
+    assert settled(tmp_path / "b.journal", DecidedPump({1, 2, 3})).left == []
 
 
 def test_a_journal_does_not_grow_without_end(tmp_path: Path) -> None:
