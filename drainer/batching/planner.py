@@ -343,6 +343,7 @@ class Origins:
         """Continue from a checkpoint's places."""
         self._seen: Mapping[str, Place] = dict(seen)
         self._is_shared = False
+        self._in_older_epochs: set[str] = set()
         self.repeated = 0
         """How many transactions were here before."""
 
@@ -359,6 +360,14 @@ class Origins:
                 "transaction %d is from %s, %s, which was here before (the last one: %s):"
                 " it is left out, the %d. of this kind",
                 ts, origin.source, origin.place, last, self.repeated,
+            )  # fmt: skip
+        if origin.epoch < last[0] and origin.source not in self._in_older_epochs:
+            self._in_older_epochs.add(origin.source)
+            log.error(
+                "source %s writes in epoch %d, but it has begun epoch %d: what it writes now is"
+                " left out (if it runs in that epoch, etcd was restored from before its last load:"
+                " stop it and run mysql-source reload --all)",
+                origin.source, origin.epoch, last[0],
             )  # fmt: skip
         return True
 

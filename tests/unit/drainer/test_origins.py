@@ -117,6 +117,16 @@ def test_sources_do_not_know_each_other_and_a_new_epoch_starts_over() -> None:
     assert found_rows(planned(payloads, {})) == [b"a", b"b", b"switched"]
 
 
+def test_a_source_that_continues_an_epoch_before_its_last_one_is_named_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    epochs = {10: 1, 20: 7, 30: 1, 40: 1}
+    payloads = {ts: transaction(ts, origin(ts, epoch=epoch)) for ts, epoch in epochs.items()}
+    assert len(found_rows(planned(payloads, {}))) == 2
+    (found,) = [each.message for each in caplog.records if each.levelname == "ERROR"]
+    assert "source a writes in epoch 1, but it has begun epoch 7" in found
+
+
 def test_a_step_holds_how_each_of_its_transactions_began() -> None:
     payloads = {10: transaction(10, origin(100)), 20: transaction(20, None)}
     (step,) = planned(payloads, {})
