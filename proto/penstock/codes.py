@@ -800,9 +800,10 @@ class Code(Enum):
 
     LOG_OLDER = (
         3311,
-        "A Pump's data folder is older than its log, as one from a backup is.",
-        "The Pump does not start: what it acknowledged since would be gone without a word, and"
-        " copies would be cut to what the folder has.",
+        "A Pump's data folder, or the copy of a log in it, is older than the log, as one from a"
+        " backup is.",
+        "The Pump does not serve the log: what was acknowledged since would be gone without a word,"
+        " and copies would be cut to what the folder has.",
         "With copies, keep the folder elsewhere, and start the Pump with an empty one. Another Pump"
         " serves the log from its copy, and nothing is lost. With one copy, start the Pump with its"
         " newest folder; if that is gone for good, `penstock ctl lost-pump` gives up what only it"

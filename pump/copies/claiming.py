@@ -18,8 +18,8 @@ is taken. Before the note a list means the folder, after it the copy, and in bet
 disk: the folder is never claimed for what the copy is listed for.
 
 A data folder that was restored from a backup has its disk's id still, and so may claim its log; the
-copies would then be cut to what it has. It is refused where that can be proved (`refuse_older`).
-So is an entry that was restored, with etcd (`refuse_other_history`).
+copies would then be cut to what it has. So may a copy beside it. Both are refused where that can be
+proved (`refuse_older`). So is an entry that was restored, with etcd (`refuse_other_history`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from penstock.log.mending import Donor
 from penstock.log.segment import BEGIN, CHUNK_BYTES, Head, last_synced
 from pump.replicas.chain import Chain, Link
 from pump.replicas.claim import Claim
-from pump.replicas.histories import Seen, Verdict, foreign, judge
+from pump.replicas.histories import Seen, Verdict, foreign, judge, lacks
 from pump.replicas.messages import Swap
 from pump.replicas.replica import Replica
 
@@ -160,32 +160,33 @@ def is_out_of(entry: LogEntry, former_since: int | None) -> bool:
     return former_since is not None and entry.since <= former_since
 
 
-def refuse_older(own: Copy, chain: Chain, entry: LogEntry, others: Iterable[Donor]) -> None:
+def refuse_older(
+    node_id: str, own: Copy, chain: Chain, entry: LogEntry, others: Iterable[Donor]
+) -> None:
     """Raise `NeedsOperator` if the log of this disk was longer once, as etcd or another disk shows.
 
-    The first segment of an epoch is on its primary's disk before any other one is sent it. So if
-    this disk won the entry's epoch and has no such segment, it died before that, and no disk has
-    one; or it lost it since. What every Drainer has may be gone elsewhere, but not what the entry
-    calls needed. `others` are asked for headers, if need be, and need not answer.
+    Etcd shows it by the mark, up to which the disks of the list have the log, and by the segment
+    that a Drainer needs. For a disk that came to less than that since, other disks show it by
+    segments of the entry's epoch. The first segment of an epoch is on its primary's disk before any
+    other disk is sent it: if this disk won that epoch and has no such segment, it died before that,
+    and no disk has one, or it lost it. A replica had as much as a later frame calls synced.
+    `others` are asked for headers and frames, if need be, and need not answer.
     """
     last = chain.links[-1]
-    if entry.primary.disk != own.disk or chain.links[0].epoch < entry.since:
+    if not entry.may_claim(own.disk) or chain.links[0].epoch < entry.since:
         return
-    if entry.needed > last.number:
-        raise _older(last, f"etcd lists segment {entry.needed} as needed")
-    if foreign(entry, chain.links) is not None:
-        return  # The entry is the older one.
-    firsts = [copy.first for copy in (*entry.replicas, *entry.eligible)]
-    begins = {last.number + 1, *(first for first in firsts if first > last.number)}
-    for other in others:
-        if (last.epoch, last.epoch_id) == (entry.epoch, entry.id) and _had_more(other, last):
-            what = f"frames of segment {last.number} that say how much more of it this one had"
-            raise _older(last, f"another disk has {what}")
-        for begin in sorted(begins):
-            for head in _heads(other, begin):
-                if (head.epoch, head.epoch_id) == (entry.epoch, entry.id):
-                    what = f"segment {head.number}, which this one began in epoch {head.epoch}"
-                    raise _older(last, f"another disk has {what}")
+    if (proof := _shown_by(entry, chain)) is None and foreign(entry, chain.links) is None:
+        is_primary = entry.primary.disk == own.disk
+        found = (_shown_by_other(other, entry, last, is_primary) for other in others)
+        proof = next(filter(None, found), None)
+    if proof is not None:
+        raise _older(node_id, own, chain, entry, proof)
+
+
+def refuse_unmarked(node_id: str, own: Copy, chain: Chain, entry: LogEntry) -> None:
+    """Raise `NeedsOperator` for the same reason, if etcd alone shows it."""
+    if (proof := _shown_by(entry, chain)) is not None:
+        raise _older(node_id, own, chain, entry, proof)
 
 
 def refuse_other_history(
@@ -245,6 +246,42 @@ def _adopt(node_id: str, copy: Copy, chain: Chain, epoch: int) -> str:
     )
 
 
+def _shown_by(entry: LogEntry, chain: Chain) -> str | None:
+    """Return what in etcd proves that a log was longer."""
+    last = chain.links[-1]
+    if entry.needed > last.number:
+        return f"etcd lists segment {entry.needed} as needed"
+    mark = entry.mark
+    if mark is None or not lacks(chain, mark):
+        return None
+    return (
+        f"etcd lists segment {mark.segment} of epoch {mark.epoch} as acknowledged up to offset"
+        f" {mark.offset}"
+    )
+
+
+def _shown_by_other(other: Donor, entry: LogEntry, last: Link, is_primary: bool) -> str | None:
+    """Return what on another disk proves that the log of this one was longer."""
+    epoch = (entry.epoch, entry.id)
+    if (last.epoch, last.epoch_id) == epoch and _had_more(other, last):
+        return (
+            f"another disk has frames of segment {last.number} that say how much more of it this"
+            " one had"
+        )
+    firsts = [copy.first for copy in (*entry.replicas, *entry.eligible)]
+    begins = {last.number + 1, *(first for first in firsts if first > last.number)}
+    for begin in sorted(begins):
+        for head in _heads(other, begin):
+            link = Link(head.number, head.epoch, BEGIN, head.epoch_id)
+            if (head.epoch, head.epoch_id) == epoch and (is_primary or _had_more(other, link)):
+                what = "began" if is_primary else "had"
+                return (
+                    f"another disk has segment {head.number}, which this one {what} in epoch"
+                    f" {head.epoch}"
+                )
+    return None
+
+
 def _had_more(other: Donor, last: Link) -> bool:
     """Return whether frames on another disk say that this one had more of its last segment.
 
@@ -279,12 +316,25 @@ def _heads(other: Donor, number: int) -> Iterator[Head]:
         return
 
 
-def _older(last: Link, proof: str) -> NeedsOperator:
+def _older(node_id: str, own: Copy, chain: Chain, entry: LogEntry, proof: str) -> NeedsOperator:
+    last = chain.links[-1]
+    if entry.primary.disk == own.disk:
+        what = "data folder"
+        remedy = (
+            "was it restored from a backup? Keep it elsewhere, and start this Pump with an empty"
+            " data folder: another Pump serves the log from its copy, and nothing is lost"
+        )
+    else:
+        what = f"copy of the log of {node_id}"
+        remedy = (
+            f"was the data folder of {own.pump} restored from a backup? Start the Pump"
+            f" {entry.primary.pump}, or another one with a copy: it has the whole log"
+        )
     return NeedsOperator(
-        f"the data folder is older than its Pump's log: it ends with segment {last.number} of epoch"
-        f" {last.epoch}, but {proof}",
-        hint="was it restored from a backup? keep it elsewhere, and start this Pump with an empty"
-        " data folder: another one serves the log from its copy, and nothing is lost",
+        f"the {what} on disk {own.disk} is older than the log: it ends with segment {last.number}"
+        f" of epoch {last.epoch} at offset {last.end}, but {proof}",
+        hint=f"{remedy}. If no other disk has the log any more, continue with what is here and lose"
+        f" what is missing: {_adopt(node_id, own, chain, max(entry.epoch, last.epoch))}",
         code=Code.LOG_OLDER,
     )
 

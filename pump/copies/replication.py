@@ -331,7 +331,7 @@ class Replication:
                     missing=self._unseen(seen),
                 )
                 if found is not None:
-                    refuse_older(self._own, chain, found[0], others)
+                    refuse_older(self._node_id, self._own, chain, found[0], others)
         knows_ids = all(disk.knows_ids for disk in self._disks.values())
         wanted = self._wanted._replace(gives_ids=knows_ids)
         claimed = claim(

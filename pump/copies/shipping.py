@@ -68,6 +68,7 @@ _TICK_S = 0.2
 _ETCD_RETRY_S = 0.5
 _SAID_EVERY_S = 5.0
 STUCK_AFTER_S = 10.0
+_MARK_EVERY_S = 10.0
 _SHUNNED_S = 5.0
 _SHUNNED_ELIGIBLE_S = 1.0
 """For a disk that may take over. It must hear of this primary before it takes it for silent, and
@@ -131,6 +132,7 @@ class Shipping:
         self._silent_s: dict[str, float] = {}
         """When disks did not answer last: they are not to be asked for a copy at once."""
         self._moves_to = ""
+        self._marked_s = float("-inf")
         self.over = ""
         """Why this is the primary no more; empty while it is."""
         self.on_over: Callable[[], object] = lambda: None
@@ -510,6 +512,7 @@ class Shipping:
             self._do(self._primary.leaving(leaving))
             if self.over:
                 return
+            self._mark()
             entry, joining = self._primary.entry, self._primary.joining
             known = {entry.primary.disk, *(copy.disk for copy in entry.replicas), joining}
             for disk in [disk for disk in self._shippers if disk not in known]:
@@ -522,6 +525,13 @@ class Shipping:
             with self._lock:
                 self._do(self._primary.spare(Copy(spare.pump, spare.id)))
             _joining()
+
+    def _mark(self) -> None:
+        """Have etcd know how far the log is, at the beginning of an epoch and now and then."""
+        now_s = time.monotonic()
+        if not self._primary.is_marked or now_s - self._marked_s > _MARK_EVERY_S:
+            self._marked_s = now_s
+            self._do(self._primary.marks())
 
     def _spare(self) -> Disk | None:
         return self._recruits.spare(

@@ -32,8 +32,9 @@ from penstock.cluster.log_entry import LogEntry
 from penstock.cluster.node_registry import NodeState
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError
+from pump.copies.claiming import refuse_unmarked
 from pump.copies.followed_logs import Copies, CopyStatus
-from pump.replicas.chain import Link
+from pump.replicas.chain import Chain, Link
 from pump.replicas.histories import foreign
 from pump.store.recovery import lock_folder
 
@@ -258,6 +259,7 @@ class TakeOvers:
     async def _start(self, node_id: str, entry: LogEntry, why: str) -> None:
         _due()
         try:
+            self._refuse_older(node_id, entry)
             self._check_whole(node_id, entry, await self._copies.close_one(node_id))
             _let_go()
             log.warning("the log of pump %s is taken over: %s", node_id, why)
@@ -266,6 +268,13 @@ class TakeOvers:
         except (PenstockError, OSError):
             await self._copies.open_one(node_id)
             raise
+
+    def _refuse_older(self, node_id: str, entry: LogEntry) -> None:
+        """Raise `NeedsOperator` when the copy ends before the log's mark in etcd."""
+        chain, disk = Chain(self._copies.links(node_id)), self._around.disk
+        own = next((copy for copy in entry.copies_known if copy.disk == disk), None)
+        if own is not None and chain.links:
+            refuse_unmarked(node_id, own, chain, entry)
 
     def _check_whole(self, node_id: str, entry: LogEntry, standing: CopyStatus) -> None:
         """Raise `NeedsOperator` when the disk has less than the list says: files were deleted.

@@ -12,6 +12,11 @@ of the old entry would have the newer copies cut.
 Only the disk whose log contains all others continues without an operator, and only when the disks
 of all Pumps were seen: then nothing that was acknowledged can be anywhere else. It adopts the log:
 it puts an entry with the newest epoch that was found, and itself as the only disk.
+
+A disk can be older than the entry, too: its data folder was restored from a backup. The entry has a
+mark, up to which all disks of the list have the log, and a disk that *lacks* it claims nothing. The
+primary moves the mark with each epoch and every few seconds; a folder that is newer than the mark
+passes.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from penstock.cluster.log_entry import Copy, LogEntry
+from penstock.cluster.log_entry import Copy, LogEntry, Mark
 from penstock.log.segment import BEGIN
 from pump.replicas.chain import Chain, Link
 
@@ -55,6 +60,16 @@ def foreign(entry: LogEntry, links: Sequence[Link]) -> Link | None:
         if counts and entry.is_foreign(link.epoch, link.epoch_id):
             return link
     return None
+
+
+def lacks(chain: Chain, mark: Mark | None) -> bool:
+    """Return whether the log of a listed disk ends before a mark to which the disk had come."""
+    if mark is None or mark.segment < chain.first:
+        return False
+    link = chain.find(mark.segment)
+    if link is None or not link.is_same(Link(mark.segment, mark.epoch, 0, mark.epoch_id)):
+        return True
+    return link.end < mark.offset
 
 
 def judge(
@@ -143,6 +158,7 @@ def _adopted(entry: LogEntry, own: Copy, chain: Chain, newest: int) -> LogEntry:
         eligible=(),
         needed=max(entry.needed, chain.first),
         ids=(last.epoch_id,) if last.epoch == newest and last.epoch_id else (),
+        mark=None,
     )
 
 

@@ -28,6 +28,9 @@ said so. A listed or eligible disk may claim the log, with whatever it has by th
 from before the damage, which comes late, would list it again before it is whole. The swap that puts
 it off ends both: nothing of an earlier epoch counts, neither a swap nor an answer.
 
+A replica that lacks the entry's mark was put back to an older state. It leaves every list in the
+same way before it is given the rest: with a part of that it would pass for one that has all.
+
 A claim promises the epoch after the entry's, so a copy that has promised that one may have helped a
 claim that was lost, and the primary begins it. A copy that has promised more has heard of a newer
 primary; a listed copy with a segment of another history shows that the entry was put back
@@ -39,11 +42,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from penstock.cluster.log_entry import Copy, LogEntry
+from penstock.cluster.log_entry import Copy, LogEntry, Mark
 from penstock.log.segment import BEGIN
 from penstock.log.segments import Place
 from pump.replicas.chain import Chain, Link
-from pump.replicas.histories import foreign
+from pump.replicas.histories import foreign, lacks
 from pump.replicas.messages import (
     Acknowledge,
     Actions,
@@ -118,10 +121,13 @@ class Primary:
         """The damage of copies, and the epoch in which it was heard of; until they begin again."""
         self._mended: dict[str, int] = {}
         """Their last damage that is no more; an answer that names it comes late."""
+        self._older: set[str] = set()
+        """Disks of the entry that were put back to an older state."""
         self._leaving: frozenset[str] = frozenset()
         self._moves_to = ""
         self._gives_away = False
         self._needed = self.entry.needed
+        self._marks = _NOTHING
         self._promised = 0  # By a copy, for a primary that may never have come about.
         self._promised_by = ""
         self.strangers: dict[str, Link] = {}
@@ -162,6 +168,16 @@ class Primary:
                 is_there = not is_older and number < follower.have.segment
                 lacking += 0 if is_there else end if is_older else max(0, end - held)
         return lacking
+
+    @property
+    def is_marked(self) -> bool:
+        """True if the mark in the entry is of this epoch."""
+        return self._marked_upto >= self._base
+
+    @property
+    def _marked_upto(self) -> Place:
+        mark = self.entry.mark
+        return _NOTHING if mark is None else Place(mark.segment, mark.offset)
 
     @property
     def droppable_before(self) -> int:
@@ -244,7 +260,7 @@ class Primary:
     def silent(self, disk: str) -> Actions:
         """A copy has not answered for too long."""
         if self._joining is not None and self._joining.copy.disk == disk:
-            if self._proposal is None:
+            if self._proposal is None or self._proposal.entry.replica(disk) is None:
                 self._joining = None
         elif disk in self._followers:
             self._silent.add(disk)
@@ -282,6 +298,11 @@ class Primary:
         self._needed = max(self._needed, min(segment, self.acknowledged.segment))
         return self._proposed()
 
+    def marks(self) -> Actions:
+        """Have the entry show up to where the log is acknowledged now (`histories.lacks`)."""
+        self._marks = self.acknowledged
+        return self._proposed()
+
     def swapped(self, revision: int | None) -> Actions:
         """Take the answer to a swap: the new revision; None for a refusal, or for no answer."""
         if self.is_over or self._proposal is None:
@@ -313,6 +334,7 @@ class Primary:
         if self._joining is not None and self.entry.replica(self._joining.copy.disk) is not None:
             self._joining = None
         self._followers = {copy.disk: known[copy.disk] for copy in self.entry.replicas}
+        self._older &= {copy.disk for copy in self.entry.copies_known}
         for copy in self.entry.replicas:
             self._followers[copy.disk].copy = copy
         self._silent &= set(self._followers)
@@ -348,8 +370,8 @@ class Primary:
 
     def _wanted(self) -> LogEntry | None:
         damaged = [disk for disk in self._damaged if not self._may_begin_again(disk)]
-        if damaged:
-            return self.entry.without_damaged(damaged)
+        if damaged or self._older:
+            return self.entry.without_damaged([*damaged, *self._older])
         if self._silent:
             return self.entry.without(self._silent)
         if self._promised > self.entry.epoch:
@@ -366,7 +388,18 @@ class Primary:
         if self._needed > self.entry.needed:
             return self.entry.needing(self._needed)
         dispensable = self._dispensable()
-        return None if dispensable is None else self.entry.without([dispensable.disk])
+        return self._marked() if dispensable is None else self.entry.without([dispensable.disk])
+
+    def _marked(self) -> LogEntry | None:
+        """Return the entry with the mark that was asked for, if all listed disks have come there.
+
+        What was acknowledged in an earlier epoch is marked with the beginning of this one.
+        """
+        place = self.acknowledged
+        link = self.chain.find(place.segment)
+        if not self._marked_upto < self._marks or place < self._base or link is None:
+            return None
+        return self.entry.marked(Mark(*place, link.epoch, link.epoch_id))
 
     def _staying(self) -> list[Copy]:
         """Return the primary, unless the log moves, and the replicas whose disks do not leave."""
@@ -435,6 +468,10 @@ class Primary:
         self.strangers.pop(follower.copy.disk, None)
         follower.sent = follower.given = follower.instead_of = None
         follower.damage = 0
+        if self._is_older(follower, standing):
+            self._older.add(follower.copy.disk)
+            follower.at = None
+            return self._proposed()
         follower.at = self.chain.agreement(standing.links)
         if follower.at is None and follower is not self._joining:
             return self.silent(follower.copy.disk)
@@ -444,6 +481,11 @@ class Primary:
             follower.instead_of = standing.links
             return self._ship(follower)
         return self._has(follower, Have(standing.epoch, follower.at, standing.links[0].number))
+
+    def _is_older(self, follower: Follower, standing: Standing) -> bool:
+        """Return whether a disk of the entry was put back to an older state."""
+        disks = {copy.disk for copy in self.entry.copies_known}
+        return follower.copy.disk in disks and lacks(Chain(standing.links), self.entry.mark)
 
     def _is_stranger(self, follower: Follower, strange: Link) -> Actions:
         """Serve no more if a listed disk has another history; let no other such disk join."""

@@ -74,6 +74,7 @@ def _adopt_log(arguments: argparse.Namespace) -> int:
             eligible=(),
             needed=arguments.first,
             ids=(),
+            mark=None,
         )
         if entries.swap(name, revision, adopted) is None:
             raise Retryable(f"{LOGS}{name} has changed", code=Code.LOG_PUT_BACK)

@@ -22,7 +22,7 @@ from psutil import Process
 
 from deploy.local.etcd import EtcdServer
 from penstock.cluster.etcd import connect
-from penstock.cluster.log_entry import Copy, LogEntry
+from penstock.cluster.log_entry import Copy, LogEntry, Mark
 from penstock.cluster.node_registry import NodeState
 from penstock.log.segment import BEGIN, Head
 from penstock.log.segments import Place
@@ -111,6 +111,12 @@ def test_a_silent_primary_s_log_is_taken_over_by_who_is_listed(tmp_path: Path) -
         assert not rig.copies.is_held("pump-1")
 
     run(tmp_path, body)
+
+
+def test_a_copy_that_was_put_back_to_before_the_mark_takes_nothing_over(tmp_path: Path) -> None:
+    marked = replace(LISTED, mark=Mark(0, BEGIN + 1, 4))
+    run(tmp_path, left_alone, entry=marked)
+    run(tmp_path / "primary", left_alone, entry=marked.claimed(OWN))
 
 
 def test_a_disk_that_is_the_primary_already_has_its_pump_started_again(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@
 
     {"epoch": 7, "primary": {"pump": "pump-1", "disk": "9f…"},
      "replicas": [{"pump": "pump-3", "disk": "a1…", "from": 12}], "eligible": [],
-     "copies": 2, "copies_min": 2, "needed": 11, "since": 0, "ids": [11201423, 3340921]}
+     "copies": 2, "copies_min": 2, "needed": 11, "since": 0, "ids": [11201423, 3340921],
+     "mark": [12, 4096, 7, 3340921]}
 
 Every change is a compare-and-swap on the key's revision (`log_entries.py`), so the changes form one
 line. What this module knows is what may follow what. Disks are listed, never only Pumps: a machine
@@ -21,6 +22,10 @@ too. An etcd that was restored from a backup hands out epochs a second time. A s
 not the entry's for that epoch is of another history, and so is one of an epoch that the entry has
 not come to.
 `ids` are those of the last epochs, the newest last. Entries of older Pumps have none.
+
+The *mark* is a place up to which the log was acknowledged: in segment 12, up to offset 4096; epoch
+7 with this id began that segment. So each disk in primary, replicas and eligible has the log up to
+there. A disk that ends before it was put back to an older state. The mark trails behind.
 """
 
 from __future__ import annotations
@@ -29,7 +34,7 @@ import json
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.codes import Code
 from penstock.errors import Malformed
@@ -50,6 +55,15 @@ class Copy:
     first: int = 0
 
 
+class Mark(NamedTuple):
+    """A place in a log, and the epoch that began its segment."""
+
+    segment: int
+    offset: int
+    epoch: int
+    epoch_id: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEntry:
     """One state of the list; its methods return the states that may follow it."""
@@ -66,6 +80,8 @@ class LogEntry:
     """The epoch in which this log began; a disk with an earlier one has a former log."""
     ids: tuple[int, ...] = ()
     """The ids of the last epochs, that of `epoch` last; empty while Pumps without ids take part."""
+    mark: Mark | None = None
+    """Up to here at least the log is acknowledged; None in entries of older Pumps."""
 
     @property
     def may_acknowledge(self) -> bool:
@@ -141,6 +157,10 @@ class LogEntry:
         """Return the entry with segments before `segment` no longer needed; the epoch stays."""
         return replace(self, needed=max(self.needed, segment))
 
+    def marked(self, mark: Mark) -> LogEntry:
+        """Return the entry with a later place that is acknowledged; the epoch stays."""
+        return replace(self, mark=mark)
+
     def asking(self, copies: int, copies_min: int) -> LogEntry:
         """Return the entry with other numbers of copies; the epoch stays.
 
@@ -183,6 +203,7 @@ class LogEntry:
     def to_json(self) -> str:
         """Return what is stored."""
         ids = {"ids": self.ids} if self.ids else {}
+        mark = {} if self.mark is None else {"mark": self.mark}
         return json.dumps(
             {
                 "epoch": self.epoch,
@@ -194,6 +215,7 @@ class LogEntry:
                 "needed": self.needed,
                 "since": self.since,
                 **ids,
+                **mark,
             },
             ensure_ascii=False,
         )
@@ -213,6 +235,7 @@ class LogEntry:
                 needed=_number(fields, "needed"),
                 since=_number({"since": 0, **fields}, "since"),
                 ids=tuple(_number({"id": number}, "id") for number in fields.get("ids", ())),
+                mark=_mark(fields["mark"]) if "mark" in fields else None,
             )
             disks = [c.disk for c in entry.copies_known]
             if len(set(disks)) < len(disks):
@@ -232,6 +255,10 @@ def _copy(fields: Mapping[str, Any]) -> Copy:
     if not (isinstance(pump, str) and isinstance(disk, str) and disk):
         raise ValueError("a copy is named by its Pump and its disk")
     return Copy(pump, disk, _number(fields, "from"))
+
+
+def _mark(numbers: Iterable[int]) -> Mark:
+    return Mark(*(_number({"mark": number}, "mark") for number in numbers))
 
 
 def _new_id() -> int:

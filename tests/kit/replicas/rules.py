@@ -12,7 +12,7 @@ from penstock.cluster.log_entry import Copy, LogEntry
 from penstock.log.segments import Place
 from pump.replicas.chain import Link
 from pump.replicas.claim import Claim
-from pump.replicas.messages import Actions, Append, Damaged
+from pump.replicas.messages import Actions, Append, Damaged, Standing
 from pump.replicas.primary import Follower, Primary
 from pump.replicas.replica import Replica
 from tests.kit.replicas.world import Rules
@@ -165,6 +165,11 @@ class _KeepsWhatItGaveAway(Primary):
             return super()._won(revision)
         self._proposal = self._proposal._replace(entry=replace(given, primary=self._copy))
         return super()._won(revision)
+
+
+class _GivesOlderCopiesTheRest(Primary):
+    def _is_older(self, follower: Follower, standing: Standing) -> bool:
+        return False
 
 
 class _BeginsListedCopiesAgain(Primary):
@@ -333,5 +338,11 @@ RULES: dict[str, Rules] = {
             strikes_first_group=1,
         ),
         Rules("R12 a disk older than the log is refused", refuses_older=False, restores_disks=30),
+        Rules("R12 a copy that lacks the mark is refused", heeds_mark=False, restores_disks=30),
+        Rules(
+            "R12 an older copy is off the list before it is given the rest",
+            primary=_GivesOlderCopiesTheRest,
+            restores_disks=30,
+        ),
     )
 }

@@ -8,6 +8,7 @@ What must hold is checked after each step, by one who sees everything:
     stream     whatever primary a Drainer asks, it gets the acknowledged groups in one order, with
                none left out
     place      a frame at one place of a segment of an epoch and its id is never another one
+    older      no disk that was put back to an older state takes over without all of the log
     restored   no primary serves an etcd that was put back without all acknowledged groups
     address    the address in etcd never goes back to the primary of an earlier epoch
     leaving    a copy that answers is put off the list only if `copies` whole ones stay
@@ -24,9 +25,10 @@ serves the log, and machines stay down only if one that shows that the entry is 
 that the entry names has all: else no rule could help. Where no disk can show that it has all, an
 operator names the one that has.
 
-It may put an older folder of the primary back, where another disk shows that this one had more. The
-folder is refused, and the Pump starts with an empty one. An older copy is not put back: while its
-primary is away nothing shows its age.
+It may put an older folder of a listed disk back, where the mark in etcd shows that this disk had
+more, or another disk does for the primary's. The primary's folder is refused, and its Pump starts
+with an empty one. A replica counts as lost until a primary has given it the rest again; meanwhile
+its Pump may try to take over, and the log is not moved to it.
 
 The module is long because what happens in the world draws from one source of chance.
 """
@@ -51,7 +53,7 @@ from pump.copies.claiming import refuse_older
 from pump.replicas import messages as m
 from pump.replicas.chain import Chain
 from pump.replicas.claim import Claim
-from pump.replicas.histories import Seen, foreign, judge
+from pump.replicas.histories import Seen, foreign, judge, lacks
 from pump.replicas.primary import Primary
 from pump.replicas.replica import Replica
 from tests.kit.replicas.disk import Disk, OtherDisk, Piece, Stored
@@ -60,6 +62,7 @@ from tests.kit.replicas.store import Store
 MACHINES = 5
 STEPS, STEPS_OF_A_LONG_RUN = 250, 1000
 ROUNDS_MAX = 100
+STRANGERS_EVERY = 10
 ROUND_STEPS_MAX = 1000
 PIECE_BYTES = 3
 
@@ -96,6 +99,7 @@ class Rules:
     damages: float = 1
     """How often a copy is found damaged."""
     refuses_older: bool = True
+    heeds_mark: bool = True
     restores_disks: float = 2
     """How often an older folder is put back."""
     strikes_first_group: float = 0
@@ -193,6 +197,8 @@ class World:
         self.disks = MACHINES
         self.restored = 0
         self.older_disks = 0
+        self.older: set[str] = set()
+        """Replicas that were put back to an older state, and lack what they had since."""
         self.adopted = 0
         self.is_restored = False
         """True from when etcd was put back until a primary serves the log again."""
@@ -246,7 +252,9 @@ class World:
         if not chain.links:
             return False
         try:
-            refuse_older(machine.copy, chain, self.store.entry, disks)
+            entry = self.store.entry
+            entry = entry if self.rules.heeds_mark else replace(entry, mark=None)
+            refuse_older("pump-0", machine.copy, chain, entry, disks)
         except NeedsOperator as error:
             self.note("pump-%d does not claim: %s", machine.number, error)
             return True
@@ -455,6 +463,8 @@ class World:
             is_other = (
                 isinstance(answer, m.Standing) and primary.chain.agreement(answer.links) is None
             )
+            if isinstance(answer, m.Standing):
+                is_other |= lacks(Chain(answer.links), primary.entry.mark)
             if is_other or isinstance(answer, m.Damaged):
                 self.missed.add(message.sender_disk)
             self.carry_out(machine, primary.answered(message.sender_disk, answer))
@@ -495,6 +505,7 @@ class World:
             action.revision if self.rules.compares_revisions else revision, action.entry
         )
         if won is not None and self.store.entry != entry:
+            self.older &= {copy.disk for copy in self.store.entry.copies_known}
             self.check_list(entry, self.store.entry)
             self.changed = None
             self.note("etcd: %s at %d", action.entry, won)
@@ -539,6 +550,8 @@ class World:
         machine.primary = self.rules.primary(
             machine.copy, machine.replica.chain, claim.won, piece_bytes_max=PIECE_BYTES
         )
+        if machine.disk.id in self.older and not self.has_all(machine):
+            raise Violation(f"older: {machine.copy} takes over without all of the log")
         self.is_restored &= not self.has_all(machine)
         self.changed = None
         machine.backup = deepcopy(machine.disk.segments)
@@ -640,6 +653,12 @@ class World:
             )
             self.carry_out(machine, machine.primary.needs(needed))
 
+    def mark(self) -> None:
+        """A primary has etcd know up to where the log is acknowledged."""
+        machine = self.any_primary()
+        if machine is not None and machine.primary is not None:
+            self.carry_out(machine, machine.primary.marks())
+
     def purge(self) -> None:
         machine = self.any_primary()
         if machine is not None and machine.primary is not None:
@@ -716,6 +735,7 @@ class World:
         else:
             # Who moves a log sees to it that another disk is whole; here it is the heir's.
             heirs = [each.disk for each in self.machines if not each.disk.is_damaged]
+            heirs = [disk for disk in heirs if disk.id not in self.older]
             if machine.primary._moves_to in [disk.id for disk in heirs]:
                 self.carry_out(machine, machine.primary.gives_away())
 
@@ -770,7 +790,7 @@ class World:
 
     def restore(self) -> None:
         """Stop all Pumps, put etcd back, and start them again; all disks are there."""
-        if self.is_restored:
+        if self.is_restored or self.older:
             return
         self.append()  # So that some disk has what no other one may have.
         self.sync_own()
@@ -787,7 +807,7 @@ class World:
         found, revision = [each for each in self.store.history if each[0].epoch < epoch][-1]
         heirs = [m for m in self.machines if found.may_claim(m.disk.id) and self.has_all(m)]
         heirs = [heir for heir in heirs if heir is not machine]
-        if heirs and not self.is_restored:
+        if heirs and not (self.is_restored or self.older):
             self.put_back(found, revision)
             for each in self.machines:
                 each.is_up = each is heirs[0]
@@ -841,6 +861,7 @@ class World:
                 eligible=(),
                 needed=machine.replica.chain.first,
                 ids=(),
+                mark=None,
             )
         )
 
@@ -855,10 +876,10 @@ class World:
         self.crash(machine)
 
     def restore_disk(self) -> None:
-        """Put an older folder of the primary back; it is refused, and the Pump starts with none.
-
-        It lacks the segment of the last epoch. Nothing can show that unless another disk has some.
-        """
+        """Put an older folder of a listed disk back."""
+        if self.random.random() < 0.5:
+            self.restore_replica()
+            return
         machine = self.any_primary()
         if machine is None or machine.primary is None or not self.may_lose(machine.disk):
             return
@@ -882,6 +903,47 @@ class World:
             machine.disk = Disk(f"d{self.disks}")
             self.crash(machine)
 
+    def restore_replica(self) -> None:
+        """Put a folder with a replica back to an earlier state; its Pump may try to take over.
+
+        It ends before the mark in etcd: what is newer cannot be told from the one that was there.
+        """
+        entry = self.store.entry
+        replicas = [copy for copy in (*entry.replicas, *entry.eligible) if self.disk_of(copy)]
+        if not replicas or entry.mark is None or self.is_restored:
+            return
+        machine = self.machines[int(self.random.choice(replicas).pump[5:])]
+        if not self.may_lose(machine.disk) or not entry.may_claim(machine.disk.id):
+            return
+        if self.is_counted(machine):
+            return
+        segments = deepcopy(machine.disk.segments)
+        for number in [n for n in segments if n > entry.mark.segment]:
+            del segments[number]
+        marked = segments.get(entry.mark.segment)
+        if marked is None or len(segments) < 2:
+            return
+        if entry.mark.offset == BEGIN or self.random.random() < 0.5:
+            del segments[entry.mark.segment]
+        else:
+            del marked.frames[self.random.randrange(entry.mark.offset - BEGIN) :]
+            marked.synced = len(marked.frames)
+        self.note("pump-%d gets an older folder back, with a replica", machine.number)
+        self.older_disks += 1
+        self.crash(machine)
+        for waiting in (self.network, self.late):  # No answer is under way for as long.
+            waiting[:] = [message for message in waiting if message.sender != machine.number]
+        machine.disk.segments = segments
+        self.older.add(machine.disk.id)
+        machine.is_up = True
+        self.open(machine)
+
+    def is_counted(self, machine: Machine) -> bool:
+        """Return whether some primary counts what the disk has for a group that waits."""
+        primaries = [each.primary for each in self.machines if each.primary is not None]
+        followers = [(p, p._follower(machine.disk.id)) for p in primaries]
+        return any(f is not None and f.have > p.acknowledged for p, f in followers)
+
     def whole_disks(self, entry: LogEntry) -> list[str]:
         """Return the disks that an entry calls whole, as far as they are not lost."""
         copies = entry.copies_known
@@ -889,8 +951,18 @@ class World:
 
     def disk_of(self, copy: Copy) -> Disk | None:
         """Return a listed disk, None when it is lost, or what it has is damaged."""
-        disk = self.machines[int(copy.pump.removeprefix("pump-"))].disk
-        return disk if disk.id == copy.disk and not disk.is_damaged else None
+        machine = self.machines[int(copy.pump.removeprefix("pump-"))]
+        disk = machine.disk
+        if disk.id in self.older and self.has_caught_up(machine):
+            self.older.discard(disk.id)
+        is_lost = disk.id != copy.disk or disk.is_damaged or disk.id in self.older
+        return None if is_lost else disk
+
+    def has_caught_up(self, machine: Machine) -> bool:
+        """Return whether a disk that was put back has the rest again, drained or not."""
+        entry, chain = self.store.entry, machine.replica.chain
+        is_there = chain.links and chain.links[-1].number >= entry.needed
+        return bool(is_there and self.has_all(machine) and not lacks(chain, entry.mark))
 
     def any_primary(self) -> Machine | None:
         """Return a machine that thinks itself the primary; there may be several."""
@@ -1022,6 +1094,7 @@ class World:
         self.carry_out(machine, primary.entry_seen(self.store.entry, self.store.revision))
         self.carry_out(machine, primary.leaving(self.leaving_disks()))
         self.carry_out(machine, primary.moves_to(""))
+        self.carry_out(machine, primary.marks())
         for copy in primary.entry.replicas:
             way = frozenset((machine.number, int(copy.pump[5:])))
             if self.machines[int(copy.pump[5:])].disk.id != copy.disk:
@@ -1036,8 +1109,10 @@ class World:
             self.carry_out(machine, again(primary.joining))
         if self.restored:  # What was needed before is so again in etcd.
             self.need(machine)
+        # A disk of another history is offered again: in a later epoch its end may not count.
+        is_again = self.rounds % STRANGERS_EVERY == 0
         for other in self.machines:
-            if other.disk.id not in primary.strangers:
+            if is_again or other.disk.id not in primary.strangers:
                 self.carry_out(machine, primary.spare(other.copy))
         if machine.primary is primary and not primary.is_over:
             self.append_to(machine)
@@ -1075,6 +1150,7 @@ _WEIGHTS: dict[Callable[[World], None], float] = {
     World.pull: 4,
     World.drain: 2,
     World.purge: 1,
+    World.mark: 2,
     World.heartbeat: 1,
     World.watch: 1,
     World.silence: 1.2,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cluster.log_entry import Copy, LogEntry
+from penstock.cluster.log_entry import Copy, LogEntry, Mark
 from penstock.errors import Malformed
 
 A, B, C = (Copy(f"pump-{n}", f"disk-{n}") for n in "abc")
@@ -21,6 +21,7 @@ def test_an_entry_reads_back_as_it_was_written(epoch: int, disks: list[Copy], ne
         replicas=tuple(others[:2]),
         eligible=tuple(others[2:]),
         needed=needed,
+        mark=Mark(needed, 40, epoch, 7) if needed else None,
     )
     assert LogEntry.from_json("key", entry.to_json()) == entry
 
@@ -35,6 +36,8 @@ def test_an_entry_reads_back_as_it_was_written(epoch: int, disks: list[Copy], ne
         LogEntry(epoch=1, primary=A).to_json().replace('"epoch": 1', '"epoch": true'),
         LogEntry(epoch=1, primary=A).to_json().replace("disk-a", ""),
         LogEntry(epoch=1, primary=A, replicas=(A,)).to_json(),
+        LogEntry(epoch=1, primary=A, mark=Mark(1, -1, 1)).to_json(),
+        LogEntry(epoch=1, primary=A).to_json().replace("}", ', "mark": [1]}'),
     ],
 )
 def test_an_entry_that_no_pump_wrote_is_named(text: str) -> None:

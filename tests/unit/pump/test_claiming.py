@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 from google_crc32c import value
 
-from penstock.cluster.log_entry import Copy, LogEntry
+from penstock.cluster.log_entry import Copy, LogEntry, Mark
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
+from penstock.log.frame import encode_frames
 from penstock.log.segment import BEGIN, Head
 from pump.copies.claiming import (
     Claimed,
@@ -115,14 +116,20 @@ def test_a_folder_that_is_out_of_a_log_never_claims_it_for_the_copy_beside_it() 
 class OtherDisk:
     """Headers that another disk has, of a log with one segment for each epoch."""
 
-    def __init__(self, first: int, *epochs: int) -> None:
+    def __init__(self, first: int, *epochs: int, synced: int = 0) -> None:
+        """Each segment has a frame if that says up to where the file was `synced` before."""
         self._epochs = dict(enumerate(epochs, first))
+        self._synced = synced
 
     def fetch(self, number: int, begin: int, end: int) -> bytes:
         if number not in self._epochs:
             raise Retryable("it is not here", code=Code.BYTES_NOT_HERE)
         checked = Head(number, BEGIN, 0, self._epochs[number]).encoded()
         data: bytes = checked + value(checked).to_bytes(4, "little")
+        if self._synced:
+            at, seed = self._synced, value(checked)
+            frames = encode_frames([b"g"], offset=at, synced=at, seed=seed)
+            data = b"".join([data.ljust(at, b"\0"), *frames])
         return data[begin:end]
 
 
@@ -130,31 +137,67 @@ def test_a_folder_from_before_the_epoch_that_its_disk_began_is_refused() -> None
     entry = LogEntry(epoch=6, primary=OWN, replicas=(OTHER,))
     for other in (OtherDisk(0, 4, 5, 6), OtherDisk(1, 5, 6)):
         with pytest.raises(NeedsOperator, match="segment 2, which this one began in epoch 6"):
-            refuse_older(OWN, chain(4), entry, [OtherDisk(0), other])
+            refuse_older("pump-1", OWN, chain(4), entry, [OtherDisk(0), other])
     late = replace(entry, replicas=(replace(OTHER, first=9),))
     with pytest.raises(NeedsOperator, match="segment 10, which this one began in epoch 6"):
-        refuse_older(OWN, chain(4), late, [OtherDisk(9, 5, 6)])
+        refuse_older("pump-1", OWN, chain(4), late, [OtherDisk(9, 5, 6)])
 
 
 def test_a_folder_from_within_the_epoch_that_its_disk_began_is_refused() -> None:
     entry = LogEntry(epoch=6, primary=OWN, replicas=(OTHER,))
     with pytest.raises(NeedsOperator, match="segment 2, which this one began in epoch 6"):
-        refuse_older(OWN, chain(4, 6), entry, [OtherDisk(0, 4, 6, 6)])
+        refuse_older("pump-1", OWN, chain(4, 6), entry, [OtherDisk(0, 4, 6, 6)])
 
 
 def test_a_folder_without_what_etcd_calls_needed_is_refused_without_asking() -> None:
     entry = LogEntry(epoch=6, primary=OWN, replicas=(OTHER,), needed=3)
     with pytest.raises(NeedsOperator, match="etcd lists segment 3 as needed") as raised:
-        refuse_older(OWN, chain(4, 5, 6), entry, [])
+        refuse_older("pump-1", OWN, chain(4, 5, 6), entry, [])
     assert raised.value.code is Code.LOG_OLDER
 
 
 def test_a_disk_that_died_before_it_began_its_epoch_is_not_refused() -> None:
     entry = LogEntry(epoch=6, primary=OWN, replicas=(OTHER,))
     # What the copy has of epoch 5 may be of another primary, and was never acknowledged then.
-    refuse_older(OWN, chain(4), entry, [OtherDisk(0, 4, 5), OtherDisk(7, 6)])
-    refuse_older(OWN, chain(4), replace(entry, primary=OTHER), [OtherDisk(0, 4, 6)])
-    refuse_older(OWN, chain(4), replace(entry, since=5, needed=0), [OtherDisk(0, 4, 6)])
+    refuse_older("pump-1", OWN, chain(4), entry, [OtherDisk(0, 4, 5), OtherDisk(7, 6)])
+    refuse_older("pump-1", OWN, chain(4), replace(entry, primary=OTHER), [OtherDisk(0, 4, 6)])
+    refuse_older("pump-1", OWN, chain(4), replace(entry, since=5, needed=0), [OtherDisk(0, 4, 6)])
+
+
+def test_a_disk_that_ends_before_the_mark_is_refused_whichever_place_of_the_list_it_has() -> None:
+    mark = Mark(1, BEGIN + 8, 5)
+    listed_as = (
+        LogEntry(epoch=6, primary=OWN, replicas=(OTHER,), mark=mark),
+        LogEntry(epoch=6, primary=OTHER, replicas=(OWN,), mark=mark),
+        LogEntry(epoch=6, primary=OTHER, eligible=(OWN,), mark=mark),
+    )
+    for entry in listed_as:
+        refuse_older("pump-1", OWN, chain(4, 5), entry, [])
+        refuse_older("pump-1", OWN, Chain([Link(2, 5, BEGIN)]), entry, [])
+        shorter = Chain([Link(0, 4, BEGIN + 10), Link(1, 5, BEGIN + 7)])
+        for older in (chain(4), chain(4, 4), shorter):
+            with pytest.raises(NeedsOperator, match="etcd lists segment 1 of epoch 5") as raised:
+                refuse_older("pump-1", OWN, older, entry, [])
+            command = "adopt-log pump-1 --pump pump-1 --disk d1 --epoch 6 --from 0"
+            assert command in raised.value.hint
+            assert raised.value.code is Code.LOG_OLDER
+
+
+def test_a_disk_that_is_not_listed_is_not_held_to_the_mark() -> None:
+    entry = LogEntry(epoch=6, primary=OTHER, mark=Mark(9, BEGIN, 6))
+    refuse_older("pump-1", OWN, chain(4), entry, [])
+
+
+def test_a_copy_is_refused_that_ends_before_what_another_one_says_was_acknowledged() -> None:
+    entry = LogEntry(epoch=6, primary=OTHER, replicas=(OWN, THIRD))
+    more = OtherDisk(0, 4, 6, 6, synced=BEGIN + 20)
+    with pytest.raises(NeedsOperator, match="frames of segment 1 that say how much more"):
+        refuse_older("pump-1", OWN, chain(4, 6), entry, [more])
+    with pytest.raises(NeedsOperator, match="segment 1, which this one had in epoch 6"):
+        refuse_older("pump-1", OWN, chain(4), entry, [more])
+    # A group that no copy has answered for, and a segment that was only begun, prove nothing.
+    refuse_older("pump-1", OWN, chain(4, 6), entry, [OtherDisk(0, 4, 6, synced=BEGIN + 10)])
+    refuse_older("pump-1", OWN, chain(4), entry, [OtherDisk(0, 4, 6)])
 
 
 def test_a_copy_that_lacks_what_a_drainer_needs_does_not_take_over() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.cluster.log_entry import Copy, LogEntry
+from penstock.cluster.log_entry import Copy, LogEntry, Mark
 from penstock.log.segment import BEGIN
 from penstock.log.segments import Place
 from pump.replicas.chain import Chain, Link
@@ -77,6 +77,41 @@ def test_a_group_is_acknowledged_when_every_listed_disk_has_synced_it() -> None:
     assert log.answered(B.disk, Have(4, end, 0)) == []
     assert log.answered(C.disk, Have(4, end, 0)) == []
     assert log.own_synced() == [Acknowledge(end)]
+
+
+def test_the_mark_in_etcd_is_what_every_listed_disk_has_in_this_epoch() -> None:
+    log = primary(B)
+    log.answered(B.disk, Standing(4, OLD))
+    assert log.marks() == []
+    log.answered(B.disk, Have(4, Place(2, BEGIN), 0))
+    log.appended(Place(2, BEGIN + 10))
+    assert not log.is_marked
+    (swap,) = log.marks()
+    assert isinstance(swap, Swap)
+    assert swap.entry == replace(entry(B), mark=Mark(2, BEGIN, 4))
+    assert log.swapped(8) == []
+    assert log.is_marked
+    assert log.marks() == []
+    log.answered(B.disk, Have(4, Place(2, BEGIN + 10), 0))
+    log.own_synced()
+    (swap,) = log.marks()
+    assert isinstance(swap, Swap)
+    assert swap.entry.mark == Mark(2, BEGIN + 10, 4)
+
+
+@pytest.mark.parametrize("links", [OLD[:1], (OLD[0], Link(1, 3, 60)), (OLD[0], Link(1, 2, 99))])
+def test_a_copy_that_was_put_back_is_off_every_list_before_it_is_given_the_rest(
+    links: tuple[Link, ...],
+) -> None:
+    marked = replace(entry(B, C), copies=3, mark=Mark(1, 80, 3))
+    log = Primary(A, Chain(OLD), (marked, 7))
+    log.start()
+    (swap,) = log.answered(B.disk, Standing(4, links))
+    assert isinstance(swap, Swap)
+    assert (swap.entry.replicas, swap.entry.eligible) == ((C,), ())
+    log.swapped(8)
+    assert log.spare(B) == [Send(B, Ask(5))]
+    assert isinstance(log.answered(B.disk, Standing(5, links))[0], Send)
 
 
 def test_alone_a_primary_acknowledges_nothing_and_its_last_replica_stays_eligible() -> None:
