@@ -886,11 +886,12 @@ class World:
         entry = machine.primary.entry
         others = [m for m in self.machines if m.is_up and m.number not in self.cut_off]
         others = [m for m in others if m is not machine and not m.disk.is_damaged]
-        began = (entry.epoch, entry.id)
-        is_shown = any(
-            (s.epoch, s.epoch_id) == began for m in others for s in m.disk.segments.values()
-        )
-        if entry != self.store.entry or not is_shown or not machine.backup:
+        if entry != self.store.entry or not machine.backup:
+            return
+        began, last = (entry.epoch, entry.id), next(reversed(machine.backup))
+        begins = {last + 1, *(copy.first for copy in entry.copies_known if copy.first > last)}
+        shown = [m.disk.segments for m in others if begins & set(m.disk.segments)]
+        if not any((s.epoch, s.epoch_id) == began for found in shown for s in found.values()):
             return
         self.note("pump-%d gets an older folder back", machine.number)
         self.older_disks += 1
