@@ -330,7 +330,7 @@ RULES: dict[str, Rules] = {
             strikes_listed_again=1,
         ),
         Rules("R11 an entry older than a disk is refused", compares_histories=False, restores=1),
-        Rules("R11 adopted is what all disks were held to", waits_for_all_disks=False, restores=1),
+        Rules("R11 adopted is what all disks were held to", waits_for_all_disks=False, restores=2),
         Rules(
             "R11 an epoch that is won twice has two ids",
             claim=_GivesNoIds,

@@ -268,7 +268,7 @@ class World:
                     self._settle()
                 except Violation:
                     raise
-                except (AssertionError, PenstockError) as error:
+                except Exception as error:  # Whatever ends a task is a defect.
                     raise Violation(f"failed: {type(error).__name__}: {error}") from error
                 finally:
                     self._end()
