@@ -12,8 +12,10 @@ A job without a context is a writer's of ours, or of an older source: its sessio
 the mode that the operator chose for this downstream, or `DDL_SQL_MODE`.
 
 What the downstream has no variable for, or refuses to set, is refused before the statement runs, if
-the statement could depend on it. What the operator sets in `params` is the operator's. Each
-variable is put back after the statement; after an error the connection is not used any more.
+the statement could depend on it. So is what MySQL and MariaDB compute in different ways in any
+session (`_differs`), if upstream was of the other kind. What the operator sets in `params` is the
+operator's. Each variable is put back after the statement; after an error the connection is not used
+any more.
 """
 
 from __future__ import annotations
@@ -30,8 +32,11 @@ from drainer.sinks.mysql.session import Connection, code_of, ddl_sql_mode, many,
 from penstock.codes import Code
 from penstock.ddl import adopted
 from penstock.ddl.charsets import charset_of_collation
+from penstock.ddl.parse.parser import parse
 from penstock.ddl.rewrite.collation_substitutes import aliases
-from penstock.ddl.rewrite.explicit_timestamps import explicit_timestamps
+from penstock.ddl.rewrite.explicit_timestamps import defined_columns, explicit_timestamps
+from penstock.ddl.syntax.lexer import Kind, read
+from penstock.ddl.syntax.statements import AlterTable, ValueKind
 from penstock.errors import NeedsOperator
 from penstock.schema.ddl_context import CUTS, ROUNDS, DdlContext
 from penstock.schema.model import MysqlType
@@ -40,6 +45,7 @@ from penstock.schema.time_zones import SHOWN_SQL, shows
 if TYPE_CHECKING:
     from drainer.sinks.mysql.url import MysqlTarget
     from penstock.ddl import SchemaChange
+    from penstock.schema.model import ColumnInfo
 
 _OF_TEXTS = frozenset({
     "ANSI", "ANSI_QUOTES", "DB2", "MAXDB", "MSSQL", "MYSQL323", "MYSQL40", "NO_AUTO_CREATE_USER",
@@ -73,6 +79,9 @@ _CONCERNS = {
 _EXPLICIT = "explicit_defaults_for_timestamp"
 _ENGLISH = ("lc_time_names", "0", "en_US")
 _TEMPORAL = (MysqlType.DATETIME, MysqlType.TIMESTAMP, MysqlType.DURATION)
+_WHOLE = (MysqlType.TINY, MysqlType.SHORT, MysqlType.INT24, MysqlType.LONG, MysqlType.LONGLONG,
+          MysqlType.YEAR)  # fmt: skip
+_NUMBERS = (*_WHOLE, MysqlType.FLOAT, MysqlType.DOUBLE, MysqlType.NEWDECIMAL)
 _UNKNOWN_ZONE = 1298
 _ZERO_DATE_CAST = "ZERO_DATE_TIME_CAST"
 
@@ -89,6 +98,7 @@ def as_upstream(
     session = _Session(connection, change, query, dict(target.params))
     session.set_modes(ddl_sql_mode(target))
     session.set_zone(zone)
+    session.check_kind()
     context = change.job.context or DdlContext()
     for name, value in (_USUAL | dict(context.variables) | _ALWAYS).items():
         session.set(name, value)
@@ -149,6 +159,27 @@ class _Session:
             if not is_usual and re.search(dependent, self._query, re.IGNORECASE):
                 raise self._unable(f"{name} = {value}", error)
 
+    def check_kind(self) -> None:
+        """Raise `NeedsOperator` for what servers of the two kinds compute in different ways."""
+        context = self._change.job.context or DdlContext()
+        version = dict(context.variables).get("version")
+        if version is None or _is_mariadb(version) == self._is_mariadb:
+            return
+        rounds = ROUNDS in (context.sql_mode or ()) and self._is_mariadb
+        if what := _differs(self._change, self._query, rounds=rounds):
+            raise NeedsOperator(
+                f"the statement ran on a {version} upstream, and the downstream,"
+                f" {self._connection.get_server_info()}, computes {what} in another way:"
+                f" {self._change.job.query}",
+                hint="run a statement downstream that gives upstream's values, such as one with"
+                " ROUND() around a quotient",
+                code=Code.SINK_DDL_MOMENT,
+            )
+
+    @property
+    def _is_mariadb(self) -> bool:
+        return _is_mariadb(str(self._connection.get_server_info()))
+
     def set_modes(self, own: str) -> None:
         """Set sql_mode to upstream's, or to `own` where that is not known."""
         context = self._change.job.context
@@ -157,7 +188,7 @@ class _Session:
                 raise error
             return
         wanted = context.sql_mode - _OF_TEXTS
-        if "mariadb" not in str(self._connection.get_server_info()).lower():
+        if not self._is_mariadb:
             wanted = wanted - {ROUNDS} if ROUNDS in wanted else wanted | {CUTS}
         if self._tried("sql_mode", ",".join(sorted(wanted))) is None:
             return
@@ -217,13 +248,13 @@ class _Session:
         cast = _ZERO_DATE_CAST if _ZERO_DATE_CAST in value else ""
         if not self._tried("old_mode", value) or not self._tried("old_mode", cast) or not cast:
             return
-        if any(is_from is MysqlType.DURATION for is_from, _ in _converted(self._change)):
+        if any(old.tp is MysqlType.DURATION for old, _ in _converted(self._change)):
             raise self._unable(f"old_mode = {cast}", "it has no such mode")
 
     def _depends_on(self, mode: str) -> bool:
         """Return whether the change could differ on a server that lacks a mode."""
         if mode in (CUTS, ROUNDS):
-            return any(to in _TEMPORAL for _, to in _converted(self._change))
+            return any(new.tp in _TEMPORAL for _, new in _converted(self._change))
         if mode == "EMPTY_STRING_IS_NULL":
             return re.search(r"''|\"\"", self._query) is not None
         return mode != "IGNORE_BAD_TABLE_OPTIONS"
@@ -237,11 +268,40 @@ class _Session:
         )
 
 
-def _converted(change: SchemaChange) -> Iterator[tuple[MysqlType, MysqlType]]:
-    """Yield the types of each column whose values a change converts, before and after."""
+def _is_mariadb(version: str) -> bool:
+    return "mariadb" in version.lower()
+
+
+def _differs(change: SchemaChange, query: str, *, rounds: bool) -> str:
+    """Return what of a change MySQL and MariaDB compute in different ways, "" for nothing.
+
+    `rounds` tells that upstream rounded fractions of seconds, in a way that the downstream cannot.
+    """
+    for old, new in _converted(change):
+        has_fraction = old.tp in _TEMPORAL and old.decimal > 0
+        if has_fraction and (new.tp in _WHOLE or (rounds and new.tp is MysqlType.DATE)):
+            return f"{new.name} from times with fractions of a second"
+        if old.tp in _NUMBERS and new.tp in (*_TEMPORAL, MysqlType.DATE):
+            return f"{new.name} from numbers"
+    try:
+        statements = parse(query)[1]
+    except NeedsOperator:
+        return ""  # Not of our grammar: an operator's own.
+    for statement in statements:
+        for column in defined_columns(statement) if isinstance(statement, AlterTable) else ():
+            is_default = column.default is not None and column.default.kind is ValueKind.EXPRESSION
+            text = column.generated if column.stored else ""
+            text += column.default.text if column.default is not None and is_default else ""
+            if any(t.kind is Kind.SIGN and t.text == "/" for t in read(text).tokens):
+                return f"quotients ({column.name})"
+    return ""
+
+
+def _converted(change: SchemaChange) -> Iterator[tuple[ColumnInfo, ColumnInfo]]:
+    """Yield each column whose values a change converts, before and after."""
     for _, before, after in change.altered:
         known = {c.id: c for c in adopted(change.job, before, after).columns}
         for column in after.columns:
             old = known.get(column.id) or before.column(column.name)
             if old is not None and (old.tp, old.decimal) != (column.tp, column.decimal):
-                yield old.tp, column.tp
+                yield old, column

@@ -3,8 +3,8 @@
     of the event         moment, to the microsecond where its session asked for it; time zone,
                          sql_mode, lc_time_names, auto_increment_*, collation_connection and what
                          utf8mb4 means, all as the session had them
-    of the server        what SYSTEM is as a time zone; global values of `GLOBALS`, which no event
-                         has: `assumed_settings` says what shows a session with another one
+    of the server        its version; what SYSTEM is as a time zone; global values of `GLOBALS`,
+                         which no event has: `assumed_settings` says what shows other ones
 
 A server writes a time zone only where the statement used it, and numbers of `auto_increment_*` and
 `lc_time_names` only where they are not the usual ones.
@@ -74,6 +74,7 @@ def context_of(
         offset_s = round(offset.total_seconds()) if offset is not None else 0
     is_mariadb = dialect.flavor is Flavor.MARIADB
     found = _of_event(variables, is_mariadb) | _of_server(dialect, defaults().variables)
+    found["version"] = dialect.version_text
     mode = variables.sql_mode
     return DdlContext(
         moment_us=moment_us,

@@ -66,6 +66,12 @@ class Dialect:
     flavor: Flavor
     version: int
 
+    @property
+    def version_text(self) -> str:
+        """The version as the server writes it, without what its distributor adds."""
+        number = f"{self.version // 10_000}.{self.version // 100 % 100}.{self.version % 100}"
+        return number + "-MariaDB" * (self.flavor is Flavor.MARIADB)
+
     def runs(self, *, is_for_mariadb: bool, version: int) -> bool:
         """Return whether the server ran what a comment with this mark holds."""
         if is_for_mariadb and self.flavor is not Flavor.MARIADB:

@@ -62,6 +62,7 @@ def test_what_a_mariadb_writes_is_read() -> None:
         "collation_connection": "utf8mb4_general_ci",
         "lc_time_names": "0",
         "old_mode": "",
+        "version": "10.11.19-MariaDB",
     }
 
 
@@ -77,6 +78,7 @@ def test_what_a_mysql_writes_is_read() -> None:
     variables = dict(context.variables)
     assert variables["default_collation_for_utf8mb4"] == "utf8mb4_0900_ai_ci"
     assert variables["old_mode"] == "UTF8_IS_UTF8MB3"
+    assert variables["version"] == "9.7.4"
 
 
 def test_numbers_that_are_not_the_usual_ones_are_taken() -> None:
