@@ -10,10 +10,28 @@ import sys
 import threading
 import time
 
+from penstock.errors import Retryable
 from pumpclient import PumpClient
+from pumpclient.errors import OutcomeUnknown
 
 TABLE = "steady.rows"
 _KEYS = 1_000
+
+
+def _is_committed(client: PumpClient, row: dict[str, int | str], before: str | None) -> bool:
+    """Return whether a row was written; on a busy machine it may not happen."""
+    try:
+        with client.begin() as transaction:
+            if before is not None:
+                transaction.update(TABLE, {**row, "text": before}, row)
+            else:
+                transaction.insert(TABLE, row)
+    except OutcomeUnknown as error:
+        if not error.wait(600):
+            raise
+    except Retryable:
+        return False
+    return True
 
 
 def _write(client: PumpClient, thread: int, counts: list[int], stop: threading.Event) -> None:
@@ -24,12 +42,8 @@ def _write(client: PumpClient, thread: int, counts: list[int], stop: threading.E
             return
         key = thread * _KEYS + number % _KEYS
         text = f"{number:040}"
-        with client.begin() as transaction:
-            row = {"id": key, "text": text}
-            if key in last:
-                transaction.update(TABLE, {"id": key, "text": last[key]}, row)
-            else:
-                transaction.insert(TABLE, row)
+        while not _is_committed(client, {"id": key, "text": text}, last.get(key)):
+            time.sleep(0.1)
         last[key] = text
         counts[thread] += 1
 
