@@ -6,7 +6,8 @@
                with copies on other Pumps, or for these copies; a copy's folder has the same id
     .copy      empty: the folder is a copy of a log, and no Pump's own
     .former    decimal text, the epoch in which a log began of which this folder has no part any
-               more: what is listed on this disk for that log is a copy beside it
+               more: what is listed on this disk for that log is a copy beside it. Gone once the
+               folder has its log again: a restored etcd may name that epoch a second time
 
 A Pump that moves to another host, or whose host is renamed, keeps its name, and with it its place
 in the merge and its writers; only the address in its status changes.
@@ -24,7 +25,7 @@ from penstock.cluster.log_entry import LOGS
 from penstock.cluster.node_registry import CLUSTER_ID_KEY
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
-from penstock.log.files import replace_file
+from penstock.log.files import replace_file, sync_folder
 
 _ORIGINAL_FILES = "value/*.vlog"
 _NAME_FILE = ".node"
@@ -117,6 +118,14 @@ def has_disk_id(folder: Path) -> bool:
 def note_former(folder: Path, since: int) -> None:
     """Note, durably, that a Pump's own folder is no part any more of the log that began then."""
     replace_file(folder / _FORMER_FILE, f"{since}\n".encode())
+
+
+def forget_former(folder: Path) -> None:
+    """Take that note back: the folder is that of the log from now on."""
+    path = folder / _FORMER_FILE
+    if path.exists():
+        path.unlink()
+        sync_folder(folder)
 
 
 def former_since(folder: Path) -> int | None:

@@ -36,6 +36,7 @@ from penstock.log.segments import begin_log
 from penstock.security.tls import Tls
 from pump.cluster.identity import (
     Identity,
+    forget_former,
     former_since,
     has_disk_id,
     kept_disk_id,
@@ -339,7 +340,17 @@ class Replication:
         )
         if self.followed is not None:
             self.followed.takes_own = False
+        if claimed is not None and former is not None:
+            self._forget_former()
         return claimed
+
+    def _forget_former(self) -> None:
+        try:
+            forget_former(self._config.data_dir)
+        except OSError as error:
+            raise Retryable(
+                f"{self._config.data_dir}: {error}", code=Code.LOG_WRITE_FAILED
+            ) from error
 
     def _unseen(self, seen: Sequence[Seen]) -> list[str]:
         """Return the Pumps of the cluster whose disks were not looked at."""

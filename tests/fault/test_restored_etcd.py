@@ -178,3 +178,29 @@ def test_histories_that_have_parted_are_named_and_one_is_chosen_by_an_operator(
     first.spawn()
     address = holder.wait_for(rf"pump {first.node_id} is online at (\S+)", WAIT_S)[1]
     assert commit.commit_ts in commits(client, address, first)
+
+
+@pytest.mark.slow
+def test_a_log_that_has_begun_again_continues_after_a_restore_to_before_that(
+    pump_factory: MakePump, fresh_etcd: EtcdServer, tmp_path: Path
+) -> None:
+    client = connect(fresh_etcd.url)  # Without a Drainer nobody lacks what a Pump has.
+    trio = Trio(pump_factory, fresh_etcd.url, client)
+    first = trio.pumps[0]
+    first.kill_all()
+    trio.until_moved(first)
+    eventually(lambda: bool(trio.entry(first).replicas), WAIT_S)
+    backup = Backup(fresh_etcd, client, tmp_path)
+    first.spawn()
+    first.wait_for("begins again", WAIT_S)
+    trio.until_whole()
+    commit = session(client, first, lambda at: at.transaction())
+    for pump in trio.pumps:
+        pump.kill_all()
+    backup.put_back()
+    for pump in trio.pumps:
+        pump.spawn()
+    trio.until_whole()
+    trio.until_online(first)
+    assert commit.commit_ts in commits(client, first.addr, first)
+    client.close()

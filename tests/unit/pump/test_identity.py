@@ -6,6 +6,7 @@ import pytest
 
 from penstock.errors import NeedsOperator
 from pump.cluster.identity import (
+    forget_former,
     former_since,
     kept_disk_id,
     kept_node_id,
@@ -60,6 +61,9 @@ def test_what_log_a_folder_is_out_of_is_kept_and_never_guessed(tmp_path: Path) -
     for since in (0, 17):
         note_former(tmp_path, since)
         assert former_since(tmp_path) == since
+    for _ in range(2):
+        forget_former(tmp_path)
+        assert former_since(tmp_path) is None
     (tmp_path / ".former").write_text("")
     with pytest.raises(NeedsOperator, match="which is no epoch"):
         former_since(tmp_path)
