@@ -14,10 +14,8 @@ from pathlib import Path
 
 from tests.chaos.cluster import Cluster
 from tests.chaos.plan import plan
-from tests.chaos.run import Run, say, table
-
-_AROUND_S = 3600
-"""For the begin and the end of a run, more than either may take."""
+from tests.chaos.result import table
+from tests.chaos.run import Run, say
 
 
 def chaos(home: Path, seed: int, length_s: float, copies: int = 2) -> list[str]:
@@ -26,7 +24,7 @@ def chaos(home: Path, seed: int, length_s: float, copies: int = 2) -> list[str]:
     logging.basicConfig(filename=home / "chaos.log", format=form)
     faults = plan(seed, length_s, copies)
     say(f"seed {seed}, copies {copies}: {len(faults)} faults in {length_s / 60:g} minutes")
-    with Cluster(home, seed, lasts_s=int(length_s) + _AROUND_S, copies=copies) as cluster:
+    with Cluster(home, seed, copies=copies) as cluster:
         run = Run(cluster, faults, length_s)
         result = run.run()
         say(table(result, seed, length_s))

@@ -34,11 +34,12 @@ from penstock.errors import Retryable
 from penstock.failpoints import VARIABLE
 from penstock.log.files import replace_file
 from penstock.node.command import FAILED
+from tests.chaos.backups import Backup, Restore
 from tests.chaos.copies import LogCopies
 from tests.chaos.machine import Machine
 from tests.chaos.plan import ALL_WRITERS, DRAINERS, ETCD, MARIADB, PUMPS, WRITERS
 from tests.chaos.ways import Ways
-from tests.chaos.writer import COMMIT_TIMEOUT_S, FOUNDER
+from tests.chaos.writer import COMMIT_TIMEOUT_S, FOUNDER, NO_DDL
 from tests.kit.crash.disks import Volume
 from tests.kit.crash.namespaces import inside, mounted
 from tests.kit.crash.preload import preloaded
@@ -71,9 +72,8 @@ _DRAINER: Final[dict[str, Any]] = {"spark_tasks": 1, "log_format": "json"}
 class Cluster:
     """Starts everything; use as a context manager. Processes have their names of the plan."""
 
-    def __init__(self, home: Path, seed: int, *, lasts_s: int, copies: int = 1) -> None:
-        """The disks of the Pumps are gone after `lasts_s` even if this process is killed."""
-        self._home, self._seed, self._lasts_s = home, seed, lasts_s
+    def __init__(self, home: Path, seed: int, *, copies: int = 1) -> None:
+        self._home, self._seed = home, seed
         self.copies_wanted = copies
         self._stack = ExitStack()
         self._runs = dict.fromkeys((FOUNDER, *WRITERS), 0)
@@ -87,6 +87,11 @@ class Cluster:
         self.copies = LogCopies(self.etcd.url, self.machines)
         self.deleting = threading.Lock()
         """Held while a disk is chosen and deleted: what else is whole must stay so."""
+        self.backup: Backup | None = None
+        """Of etcd; it has all DDL, as none was run since."""
+        self.restores: list[Restore] = []
+        self.over = threading.Event()
+        """Set once all ends."""
         self.decisions: list[str] = []
         """What an operator decided after etcd was restored, as commands."""
         self.deposed: list[str] = []
@@ -165,7 +170,7 @@ class Cluster:
         if caller in PUMPS:
             self._disk(caller).mkdir()
             mounts.append(f"-t tmpfs -o size={DISK_BYTES} penstock {self._disk(caller)}")
-        return mounted(*mounts, lasts_s=self._lasts_s)
+        return mounted(*mounts)
 
     def found(self) -> None:
         """Create the tables and the bank's money upstream."""
@@ -183,8 +188,10 @@ class Cluster:
     def start(self, name: str, failpoints: str = "", *, may_end: bool = False) -> None:
         """Start a process, again on its port and data; a server answers afterwards.
 
-        With failpoints, or if it `may_end`, its end is no find.
+        With failpoints, or if it `may_end`, its end is no find. `Retryable` once all ends.
         """
+        if self.over.is_set():
+            raise Retryable(f"{name} is not started any more", code=Code.CHILD_FAILED)
         process = self.processes[name]
         process.command = self._command(name, failpoints)
         process.start()
@@ -199,6 +206,15 @@ class Cluster:
             if not process.is_running:
                 self.start(name)
             self.may_be_down.discard(name)
+
+    def hold_ddl(self) -> None:
+        """Let no writer begin a DDL, one that is started meanwhile neither."""
+        (self._home / NO_DDL).touch()
+
+    def allow_ddl(self) -> None:
+        """Let writers run DDL again: the backup of etcd will lack some."""
+        self.backup = None
+        (self._home / NO_DDL).unlink(missing_ok=True)
 
     def jump_clock(self, name: str, ahead_s: int) -> None:
         """Let the wall clock of a process jump, on a Pump's machine that of all processes."""
@@ -285,6 +301,7 @@ class Cluster:
 
     def stop(self) -> None:
         """End all processes in order, then what they stood on."""
+        self.over.set()
         for name in (*WRITERS, *DRAINERS, *PUMPS, MARIADB, ETCD):
             if name in self.processes:
                 self.may_be_down.add(name)

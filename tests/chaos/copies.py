@@ -38,30 +38,34 @@ class LogCopies:
 
     def last_whole(self, pump: str) -> list[str]:
         """Return the logs of which no other disk has all than that of this Pump."""
-        with self._connected() as (entries, _):
-            found = {name: entries.read(name) for name in self._machines}
-        logs = {name: each[0] for name, each in found.items() if each is not None}
+        logs = {name: each for name, each in self.entries().items() if each is not None}
         return last_whole(logs, self._disks(), pump)
 
-    def problems(self) -> list[str]:
-        """Return what is missing until all is as it was: own disk, enough copies, online."""
+    def entries(self) -> dict[str, LogEntry | None]:
+        """Return the list of each log."""
+        with self._connected() as (entries, _):
+            found = {name: entries.read(name) for name in self._machines}
+        return {name: each and each[0] for name, each in found.items()}
+
+    def problems(self) -> dict[str, str]:
+        """Return what each log lacks until it is as it was: own disk, enough copies, online."""
         disks = self._disks()
-        found = []
+        found = {}
         with self._connected() as (entries, registry):
             for name in self._machines:
                 read, status = entries.read(name), registry.get(NodeKind.PUMP, name)
                 if read is None:
-                    found.append(f"the log of {name} has no entry")
+                    found[name] = f"the log of {name} has no entry"
                     continue
                 entry = read[0]
                 listed = {entry.primary.disk, *(copy.disk for copy in entry.replicas)}
                 whole = _whole(entry) & listed & set(disks.values())
                 if entry.primary.disk != disks.get(name):
-                    found.append(f"{name} does not serve its log: {entry}")
+                    found[name] = f"{name} does not serve its log: {entry}"
                 elif len(whole) < entry.copies:
-                    found.append(f"the log of {name} is not whole on {entry.copies} disks: {entry}")
+                    found[name] = f"the log of {name} is not whole on {entry.copies} disks: {entry}"
                 elif status is None or status.state is not NodeState.ONLINE:
-                    found.append(f"{name} is not online: {status}")
+                    found[name] = f"{name} is not online: {status}"
         return found
 
     def _disks(self) -> dict[str, str]:

@@ -9,10 +9,10 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
 from penstock.errors import Retryable
+from tests.chaos.backups import Backup
 from tests.chaos.cluster import Cluster
 from tests.chaos.plan import EVERYONE, PUMPS, WRITERS, Fault, Kind
 from tests.chaos.restoring import put_back
-from tests.kit.crash import etcd_backup
 from tests.kit.crash.slow_proxy import SlowProxy
 
 Body = Callable[[Cluster, Fault], AbstractContextManager[None]]
@@ -35,8 +35,11 @@ OF_COPYING: Final = {
 }
 """Failpoints of copying (`copies.…`), and at which passing a Pump dies at most."""
 OF_TAKING_OVER: Final = ("takeover.due", "takeover.let_go", "claimed", "begun", "written")
+_FRESH_OF: Final = 3
+"""Of so many restores one takes a backup of its own, which is seconds old."""
 JUMPS_S: Final = (2, 15, 90, 600, 3600)
 """By how much clocks jump, ahead or back."""
+PATIENCE_MAX: Final = 3.0
 _SPARE_S: Final = 20.0
 """How long the deletion of a disk waits for another one that has all of each log."""
 
@@ -51,8 +54,8 @@ def patience() -> float:
 
 
 def patience_of(load: float, cores: int) -> float:
-    """Return by how much a machine of so many cores is slower under this load."""
-    return max(1.0, load / cores)
+    """Return by how much a machine of so many cores is slower under this load, if not stuck."""
+    return min(max(1.0, load / cores), PATIENCE_MAX)
 
 
 @contextmanager
@@ -217,19 +220,45 @@ def jump_s(number: int) -> int:
     return -size_s if number % 2 else size_s
 
 
+def _backup(cluster: Cluster, fault: Fault) -> Backup:
+    return Backup.taken(cluster.etcd, cluster.folder("backups") / str(fault.number))
+
+
+@contextmanager
+def _etcd_backed_up(cluster: Cluster, fault: Fault) -> Iterator[None]:
+    """Take a backup that has all DDL until it is restored: none is run meanwhile."""
+    cluster.kill(WRITERS[0])  # It runs DDL.
+    cluster.hold_ddl()
+    try:
+        time.sleep(1)  # What it has sent is there.
+        cluster.backup = _backup(cluster, fault)
+        yield
+    finally:
+        if cluster.backup is None:
+            cluster.allow_ddl()
+        cluster.start_if_ended(WRITERS[0])
+
+
 @contextmanager
 def _etcd_restored(cluster: Cluster, fault: Fault) -> Iterator[None]:
-    """Restore etcd to before what its block does; the log of a Pump that is down moves."""
-    cluster.kill(WRITERS[0])  # It runs DDL.
+    """Restore etcd to before what its block does, or to an earlier backup.
+
+    The log of a Pump that is down moves meanwhile.
+    """
+    cluster.kill(WRITERS[0])
     silent = (*PUMPS, "")[fault.number % (len(PUMPS) + 1)]
-    time.sleep(1)  # What it has sent is there.
+    is_fresh = fault.number // 8 % _FRESH_OF == 0
+    time.sleep(1)
     try:
-        backup = etcd_backup.take(cluster.etcd, cluster.folder("backups") / str(fault.number))
+        backup = None if is_fresh else cluster.backup
+        if backup is None:
+            backup = _backup(cluster, fault)
         if silent:
             cluster.kill(silent)
         yield
         put_back(cluster, backup, patience(), in_order=fault.number // 4 % 2 == 0)
     finally:
+        cluster.allow_ddl()
         for name in sorted(fault.occupies & cluster.processes.keys()):
             cluster.start_if_ended(name)
 
@@ -260,5 +289,6 @@ BODIES: Final[dict[Kind, Body]] = {
     Kind.PUMPS_CUT: _cut,
     Kind.PUMPS_SLOW: _slow,
     Kind.PUMP_UNREACHABLE: _cut,
+    Kind.ETCD_BACKED_UP: _etcd_backed_up,
     Kind.ETCD_RESTORED: _etcd_restored,
 }

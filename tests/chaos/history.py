@@ -168,6 +168,15 @@ _READ = [
 ]  # fmt: skip
 
 
+def _read(query: str) -> tuple[re.Match[str], str]:
+    return next((found, effect) for text, effect in _READ if (found := text.fullmatch(query)))
+
+
+def table_of(query: str) -> str:
+    """Return the table of a DDL of ours."""
+    return _read(query)[0]["table"]
+
+
 def ddl_key(query: str) -> str:
     """Return what names a DDL of ours, in a journal's text and in the one the cluster keeps."""
     return re.sub(r"`|\b(bank|shop)\.| \(.*", "", query)
@@ -213,7 +222,7 @@ class Tables:
 
     def alter(self, query: str) -> None:
         """Apply a DDL of ours."""
-        found, effect = next((m, e) for p, e in _READ if (m := p.fullmatch(query)))
+        found, effect = _read(query)
         table = found["table"]
         if effect == "add":
             self.added[table][found["column"]] = int(found["value"])

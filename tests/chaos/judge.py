@@ -8,7 +8,7 @@ in the order of `commit_ts`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from typing import Any
@@ -16,12 +16,14 @@ from typing import Any
 from tests.chaos.history import (
     ACCOUNTS,
     CAPITAL,
+    COLUMNS,
     ENTRIES,
     History,
     Outcome,
     Place,
     Tables,
     Transaction,
+    table_of,
 )
 
 _SHOWN_MAX = 3
@@ -66,7 +68,8 @@ def judge(history: History, snapshots: Sequence[Snapshot], final: Final) -> list
 def until(history: History, snapshots: Sequence[Snapshot], final: Final) -> list[str]:
     """Return what is wrong in a run that broke off, up to the checkpoint of the last snapshot.
 
-    What comes after that may be there or not. So may the DDL there, and tables are not compared.
+    What comes after that may be there or not: DDL too, so tables that are not settled by then are
+    compared by their own columns only, or not at all.
     """
     there, last_ts = final.entries(), snapshots[-1].commit_ts
     before = History(
@@ -75,8 +78,15 @@ def until(history: History, snapshots: Sequence[Snapshot], final: Final) -> list
         {query: each for query, each in history.ddl.items() if 0 < each.commit_ts <= last_ts},
     )  # fmt: skip
     present = [each for place, each in before.transactions.items() if there[place]]
-    _, wrong = _replayed(before, [t for t in present if t.commit_ts <= last_ts], snapshots)
-    return [*_answers(before, there), *_order(snapshots), *wrong]
+    tables, wrong = _replayed(before, [t for t in present if t.commit_ts <= last_ts], snapshots)
+    ends = _ends(tables, final, unsettled(history, last_ts))
+    return [*_answers(before, there), *_order(snapshots), *wrong, *ends]
+
+
+def unsettled(history: History, last_ts: int) -> frozenset[str]:
+    """Return the tables with DDL after a moment, or of which nobody knows when it was."""
+    ddl = history.ddl.values()
+    return frozenset(table_of(d.query) for d in ddl if not 0 < d.commit_ts <= last_ts)
 
 
 def _several(what: str, places: Sequence[object]) -> Iterator[str]:
@@ -163,22 +173,32 @@ def _differences(tables: Tables, snapshot: Snapshot) -> Iterator[str]:
             return
 
 
-def _ends(tables: Tables, final: Final) -> Iterator[str]:
+def _ends(tables: Tables, final: Final, unsettled: Container[str] = frozenset()) -> Iterator[str]:
     """Compare all tables with the replay, row by row."""
-    if tables.rows.keys() != final.rows.keys():
-        yield f"tables {sorted(final.rows.keys() ^ tables.rows.keys())} are on one side only"
+    odd = sorted(t for t in tables.rows.keys() ^ final.rows.keys() if t not in unsettled)
+    if odd:
+        yield f"tables {odd} are on one side only"
     for table in tables.rows.keys() & final.rows.keys():
-        expected = tables.rows[table]
-        added = tables.added.get(table, {})
-        found: Counter[tuple[Any, ...]] = Counter()
-        for row in final.rows[table]:
-            own = {name: row[name] for name in row if name not in added}
-            found[tuple(own.values())] += 1
-            if any(row.get(name) != value for name, value in added.items()):
-                yield f"{table}: {row} lacks the defaults {added}"
-                break
-        yield from _several(f"row missing in {table}", list((expected - found).elements()))
-        yield from _several(f"row too many in {table}", list((found - expected).elements()))
+        if table not in unsettled:
+            yield from _end(table, tables, final.rows[table])
+        elif table in COLUMNS:
+            own = [{name: row[name] for name in COLUMNS[table]} for row in final.rows[table]]
+            yield from _end(table, tables, own, is_settled=False)
     money = sum(int(row["balance"]) for table in ACCOUNTS for row in final.rows.get(table, []))
     if money != CAPITAL:
         yield f"the bank has {money} at the end, not {CAPITAL}"
+
+
+def _end(
+    table: str, tables: Tables, rows: list[dict[str, Any]], *, is_settled: bool = True
+) -> Iterator[str]:
+    expected = tables.rows[table]
+    added = tables.added.get(table, {}) if is_settled else {}
+    found: Counter[tuple[Any, ...]] = Counter()
+    for row in rows:
+        found[tuple(value for name, value in row.items() if name not in added)] += 1
+        if any(row.get(name) != value for name, value in added.items()):
+            yield f"{table}: {row} lacks the defaults {added}"
+            break
+    yield from _several(f"row missing in {table}", list((expected - found).elements()))
+    yield from _several(f"row too many in {table}", list((found - expected).elements()))

@@ -7,7 +7,8 @@ error is a find, and a traceback always is: it is a defect.
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from penstock.codes import Code
@@ -23,8 +24,8 @@ EXPLAINED: Final[dict[Code, str]] = {
     Code.DRAINER_NOT_NOTIFIED: "a Drainer is frozen, has just been killed or is cut off",
 }
 """Codes that may stand in a line of level error, each with the fault that explains it."""
-AFTER_A_RESTORE: Final = frozenset({Code.LOG_PUT_BACK})
-"""Codes that only a restored etcd explains: the disks are newer than it."""
+_OF_LOG: Final = re.compile(r"adopt-log (\S+)|the copy of pump (\S+) has")
+"""Of which log a Pump says that its list is older than a disk (PS-3312)."""
 _ONLY_WITH: Final = dict.fromkeys(
     (Code.LOG_WRITE_FAILED, Code.INDEX_AWAY), "No space left on device"
 )
@@ -34,21 +35,37 @@ _TRACEBACK = "Traceback (most recent call last)"
 _BY_NAME = {str(code): code for code in Code}
 
 
-def unexplained(lines: Iterable[str], also: Container[Code | None] = ()) -> Iterator[str]:
-    """Yield what a person would have to look at, one line for each; `also` are explained, too."""
+def unexplained(
+    lines: Iterable[bytes], put_back: Sequence[Mapping[str, range]] = ()
+) -> Iterator[str]:
+    """Yield what a person would have to look at, one line for each.
+
+    `put_back` are the bytes within which the list of a log may be said to have been put back, for
+    each restore of etcd by logs.
+    """
+    begin = end = 0
     for line in lines:
+        begin, end = end, end + len(line)
+        text = line.decode(errors="replace")
         try:
-            said = json.loads(line)
+            said = json.loads(text)
         except ValueError:
             said = None
         if not isinstance(said, dict):
-            if _TRACEBACK in line or " ERROR " in line:
-                yield line.rstrip("\n")
+            if _TRACEBACK in text or " ERROR " in text:
+                yield text.rstrip("\n")
         elif "traceback" in said:
             yield f"{said['message']}\n{said['traceback']}"
         elif said.get("level") in _LEVELS:
             code, message = _BY_NAME.get(said.get("code", "")), str(said["message"])
-            if code in also:
-                continue
-            if code not in EXPLAINED or _ONLY_WITH.get(code, "") not in message:
+            if code is Code.LOG_PUT_BACK:
+                logs = {name for names in _OF_LOG.findall(message) for name in names if name}
+                is_explained = logs and all(_is_put_back(put_back, log, begin) for log in logs)
+            else:
+                is_explained = code in EXPLAINED and _ONLY_WITH.get(code, "") in message
+            if not is_explained:
                 yield message
+
+
+def _is_put_back(put_back: Sequence[Mapping[str, range]], log: str, at: int) -> bool:
+    return any(at in windows[log] for windows in put_back if log in windows)

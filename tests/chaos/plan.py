@@ -22,6 +22,8 @@ ALL_WRITERS = "writers"
 """As the client of a link: what concerns one writer's connections concerns those of all."""
 CLUSTER = "cluster"
 """As a target: all but MariaDB."""
+BACKED_UP = f"{ETCD}+way to {ETCD}+{WRITERS[0]}"
+"""As a target: etcd, and the writer that runs DDL with its way there."""
 EVERYONE = "everyone"
 """As the client of a link: all callers of its server."""
 
@@ -86,6 +88,7 @@ class Kind(Enum):
     PUMPS_CUT = ("network between Pumps cut", _BETWEEN_PUMPS, (1, 45), True)
     PUMPS_SLOW = ("network between Pumps late", _BETWEEN_PUMPS, (5, 40), True)
     PUMP_UNREACHABLE = ("Pump that no one reaches", _TO_PUMPS, (1, 45), True)
+    ETCD_BACKED_UP = ("etcd backed up, and no DDL from then on", (BACKED_UP,), (0.1, 0.2), True)
     ETCD_RESTORED = ("etcd restored from a backup", (CLUSTER,), (5, 20), True)
 
 
@@ -153,8 +156,13 @@ def plan(seed: int, length_s: float, copies: int = 1) -> tuple[Fault, ...]:
 
 
 def _drawn(dice: random.Random, kinds: Sequence[Kind]) -> Iterator[Kind]:
+    """Yield kinds without end; a backup comes before its restore, by a few faults or by many."""
     while True:
-        yield from dice.sample(kinds, len(kinds))
+        drawn = dice.sample(kinds, len(kinds))
+        if Kind.ETCD_RESTORED in drawn:
+            taken, restored = sorted(map(drawn.index, (Kind.ETCD_BACKED_UP, Kind.ETCD_RESTORED)))
+            drawn[taken], drawn[restored] = Kind.ETCD_BACKED_UP, Kind.ETCD_RESTORED
+        yield from drawn
 
 
 def _possible_s(lasting: list[Fault], fault: Fault) -> float:

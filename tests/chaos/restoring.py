@@ -10,14 +10,18 @@ from __future__ import annotations
 import logging
 import re
 import subprocess
+import threading
 import time
 from collections.abc import Container, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from deploy.local.process import python_module
+from penstock.cluster.log_entry import LogEntry
 from penstock.codes import Code
-from penstock.errors import NeedsOperator
+from penstock.errors import NeedsOperator, Retryable
+from tests.chaos.backups import Backup, Restore, Sizes
 from tests.chaos.cluster import Cluster
 from tests.chaos.plan import DRAINERS, ETCD, PUMPS, WRITERS
 from tests.kit.crash import etcd_backup
@@ -26,6 +30,7 @@ log = logging.getLogger(__name__)
 
 SERVE_S_MAX: Final = 120.0
 """How long Pumps may compare their disks until each log is served, on an idle machine."""
+_LOOK_EVERY_S: Final = 2.0
 _PARTED: Final = f'"code": "{Code.LOG_PUT_BACK}"'
 _REFUSED: Final = f'"error": "{NeedsOperator.__name__}"'
 _DISK = re.compile(r"disk (\w+): (\d+) \(")
@@ -35,7 +40,7 @@ _COMMAND = re.compile(
 )
 
 
-def put_back(cluster: Cluster, backup: Path, patience: float, *, in_order: bool) -> None:
+def put_back(cluster: Cluster, backup: Backup, patience: float, *, in_order: bool) -> None:
     """Stop all programs, or kill them, restore the backup, start all Pumps, then the others."""
     for name in WRITERS:
         cluster.kill(name)
@@ -45,19 +50,48 @@ def put_back(cluster: Cluster, backup: Path, patience: float, *, in_order: bool)
             cluster.processes[name].stop()
         else:
             cluster.kill(name)
+    before = cluster.copies.entries()
     cluster.may_be_down.add(ETCD)
-    etcd_backup.put_back(cluster.etcd, backup)
+    with suppress(Retryable):  # It may start later than it should.
+        etcd_backup.put_back(cluster.etcd, backup.path)
+    after = _entries(cluster, SERVE_S_MAX * patience)
     cluster.may_be_down.discard(ETCD)
+    moved = frozenset(name for name in PUMPS if before[name] != after[name])
     # What etcd says of them is from before the restore.
-    unread = {name: cluster.logs[name].stat().st_size for name in PUMPS}
+    restore = Restore(time.monotonic() - backup.taken_s, moved, _sizes(cluster))
+    cluster.restores.append(restore)
     for name in PUMPS:
         cluster.start(name, may_end=True)
-    _until_served(cluster, unread, SERVE_S_MAX * patience)
+    _until_served(cluster, restore.begun, SERVE_S_MAX * patience)
     for name in (*PUMPS, *DRAINERS, *WRITERS):
         cluster.start_if_ended(name)
+    threading.Thread(target=_follow, args=(cluster, restore), daemon=True).start()
 
 
-def _until_served(cluster: Cluster, unread: dict[str, int], within_s: float) -> None:
+def _entries(cluster: Cluster, within_s: float) -> dict[str, LogEntry | None]:
+    """Return the list of each log as soon as etcd answers."""
+    deadline_s = time.monotonic() + within_s
+    while True:
+        try:
+            return cluster.copies.entries()
+        except Retryable:
+            if time.monotonic() > deadline_s:
+                raise
+
+
+def _sizes(cluster: Cluster) -> dict[str, int]:
+    return {name: cluster.logs[name].stat().st_size for name in PUMPS}
+
+
+def _follow(cluster: Cluster, restore: Restore) -> None:
+    """Note of each log that was put back when it is whole again."""
+    while not cluster.over.wait(_LOOK_EVERY_S) and restore.logs - restore.ended.keys():
+        with suppress(Retryable):
+            whole = restore.logs - restore.ended.keys() - cluster.copies.problems().keys()
+            restore.ended.update((log, _sizes(cluster)) for log in whole)
+
+
+def _until_served(cluster: Cluster, unread: Sizes, within_s: float) -> None:
     """Return once each log has a Pump that serves it, after an operator's decisions if need be."""
     deadline_s = time.monotonic() + within_s
     undecided = dict(unread)

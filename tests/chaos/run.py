@@ -1,14 +1,19 @@
-"""One run: founds the bank, lets the plan happen, waits until all is whole, and asks the judge."""
+"""One run: founds the bank, lets the plan happen, waits until all is whole, and asks the judge.
+
+A run that breaks off is mended as far as that goes: where all comes downstream yet, it is judged as
+any other, else up to the checkpoint of the Drainer.
+"""
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from traceback import extract_tb
 from typing import Final
 
 import psutil
@@ -18,60 +23,38 @@ from penstock.cluster import etcd
 from penstock.cluster.history import History as DdlHistory
 from penstock.errors import PenstockError, Retryable
 from penstock.ts import physical_ms
-from tests.chaos.cluster import TXN_TIMEOUT_S, Cluster
+from tests.chaos.cluster import Cluster
 from tests.chaos.faults import BODIES, LeftOut, patience
-from tests.chaos.history import CAPITAL, History, Outcome, ddl_key, history_of
-from tests.chaos.judge import judge, until
-from tests.chaos.logs import AFTER_A_RESTORE, unexplained
-from tests.chaos.plan import AT_ONCE_MAX, DRAINERS, WRITERS, Fault, Kind
+from tests.chaos.history import CAPITAL, History, ddl_key, history_of
+from tests.chaos.judge import judge, unsettled, until
+from tests.chaos.logs import unexplained
+from tests.chaos.plan import AT_ONCE_MAX, DRAINERS, WRITERS, Fault
 from tests.chaos.reader import Reader, final_tables
+from tests.chaos.result import NO_TIME, Happening, Result, left_out_too_often
 from tests.chaos.writer import FOUNDER
+
+log = logging.getLogger(__name__)
 
 WHOLE_S_MAX: Final = 300.0
 """How long after the last fault everything must be downstream: the time in which a Pump rolls back
 what a dead writer left open, a Drainer's start, and what has piled up meanwhile."""
 _BEGIN_S_MAX: Final = 600.0
 _VERDICT_S_MAX: Final = 120.0
-_LEFT_OUT: Final = "left out"
-_NOTHING_S: Final = 0.05
 _CALM_S: Final = 5.0
 """How long writers write after the last fault: all of them must be able to."""
 _PROGRESS_S: Final = 5.0
 
 
-_STARVED: Final = (OSError, psutil.Error, subprocess.SubprocessError, Retryable)
-"""What a fault's body raises on a machine that is too busy: the fault is not made, and that said.
-All else is a defect."""
+_STARVED: Final = (
+    *(TimeoutError, subprocess.TimeoutExpired, Retryable),
+    *(FileNotFoundError, ProcessLookupError, psutil.Error),
+)
+"""What a fault's body raises where a machine is too busy, or something ends just then: the fault is
+not made, which the table counts; too many of them are a find. All else is a defect."""
 
 
 class Broken(Exception):
     """The run cannot continue; what it says is the failure."""
-
-
-@dataclass(slots=True)
-class Happening:
-    """A fault as it came: times by `time.time`."""
-
-    fault: Fault
-    note: str
-    began_s: float
-    ended_s: float = 0.0
-
-
-@dataclass(slots=True)
-class Result:
-    """What a run comes to."""
-
-    problems: list[str] = field(default_factory=list)
-    happenings: list[Happening] = field(default_factory=list)
-    history: History = field(default_factory=History)
-    checks: int = 0
-    advances: list[tuple[float, int]] = field(default_factory=list)
-    whole_after_s: float = 0.0
-    decisions: int = 0
-    """How often an operator chose a history after etcd was restored."""
-    deposed: int = 0
-    """How often a Pump ended as another one had its log."""
 
 
 class _Journals:
@@ -126,7 +109,10 @@ class Run:
         self._cluster, self._faults, self._length_s = cluster, faults, length_s
         self._reader = Reader(cluster.mariadb)
         self._journals = _Journals(cluster)
+        self._calm = threading.Event()
+        """Set once what lasts is to end."""
         self._over = threading.Event()
+        self._threads: list[threading.Thread] = []
         # Mending may take longer than planned.
         occupied = frozenset[str]().union(*(fault.occupies for fault in faults))
         self._whole = {name: threading.Lock() for name in occupied}
@@ -138,27 +124,52 @@ class Run:
         """Return what it came to, with the problems that were found."""
         result = self.result
         try:
-            self._begin()
-            self._chaos()
-            self._until_whole()
-        except Broken as failure:
-            result.problems.append(str(failure))
+            is_whole = self._lived()
         finally:
+            self._calm.set()
             self._over.set()
             if self._reader.is_alive():
                 self._reader.stop()
+        cluster = self._cluster
         result.checks, result.advances = self._reader.checks, self._reader.advances
-        result.deposed = len(self._cluster.deposed)
-        result.decisions = len(self._cluster.decisions)
+        result.deposed, result.decisions = len(cluster.deposed), len(cluster.decisions)
+        result.restores = [str(restore) for restore in cluster.restores]
         result.history = self._journals.whole()
-        result.problems += self._verdict(is_whole=not result.problems)
-        was_restored = any(h.fault.kind is Kind.ETCD_RESTORED for h in result.happenings)
-        also = AFTER_A_RESTORE if was_restored else frozenset()
-        for name, path in self._cluster.logs.items():
-            with path.open(encoding="utf-8", errors="replace") as lines:
-                found = list(dict.fromkeys(unexplained(lines, also)))
+        result.problems += self._verdict(is_whole=is_whole)
+        result.problems += left_out_too_often(result.happenings)
+        for name, path in cluster.logs.items():
+            put_back = [restore.windows(name) for restore in cluster.restores]
+            with path.open("rb") as lines:
+                found = list(dict.fromkeys(unexplained(lines, put_back)))
             result.problems += [f"{name} logged: {line}" for line in found[:10]]
         return result
+
+    def _lived(self) -> bool:
+        """Let everything happen; return whether everything is downstream in the end."""
+        try:
+            self._begin()
+            self._chaos()
+        except Broken as failure:
+            self.result.problems.append(str(failure))
+            if not self._reader.snapshots:
+                return False
+            say(f"the run breaks off: {failure}")
+            self._mend()
+        try:
+            self._until_whole()
+        except Broken as failure:
+            self.result.problems.append(str(failure))
+            return False
+        return True
+
+    def _mend(self) -> None:
+        """End all faults, and let what was found stay as it is: it has been said."""
+        self._calm.set()
+        for thread in self._threads:
+            thread.join(WHOLE_S_MAX)
+        self._failures.clear()
+        self._cluster.may_be_down.update(self._cluster.dead())
+        self._reader.problem = ""
 
     def _begin(self) -> None:
         say("the cluster starts")
@@ -185,7 +196,7 @@ class Run:
     def _chaos(self) -> None:
         began_s = time.monotonic()
         waiting = list(self._faults)
-        threads: list[threading.Thread] = []
+        threads = self._threads
         while waiting or time.monotonic() - began_s < self._length_s:
             now_s = time.monotonic() - began_s
             # On a slow machine faults last longer than planned, and others come later.
@@ -194,7 +205,7 @@ class Run:
                 threads[-1].start()
             if now_s > self._length_s:
                 for fault in waiting:
-                    self._leave_out(Happening(fault, "", time.time()), "no time was left for it")
+                    self._leave_out(Happening(fault, "", time.time()), NO_TIME)
                 waiting.clear()
             self._watch(began_s)
         while any(thread.is_alive() for thread in threads):
@@ -206,7 +217,7 @@ class Run:
         return whole and lasting < AT_ONCE_MAX
 
     def _leave_out(self, happening: Happening, why: str) -> None:
-        happening.note, happening.ended_s = _LEFT_OUT, time.time()
+        happening.left_out, happening.ended_s = why, time.time()
         if happening not in self.result.happenings:
             self.result.happenings.append(happening)
         say(f"left out, {happening.fault}: {why}")
@@ -224,13 +235,16 @@ class Run:
         self.result.happenings.append(happening)
         try:
             with BODIES[fault.kind](self._cluster, fault):
-                self._over.wait(fault.lasts_s)
+                self._calm.wait(fault.lasts_s)
         except LeftOut as why:
             self._leave_out(happening, str(why))
         except _STARVED as error:
-            self._leave_out(happening, f"it could not be made or ended: {error!r}")
+            happening.is_starved = True
+            log.warning("%s could not be made or ended", fault, exc_info=error)
+            self._leave_out(happening, _what_failed(error))
             self._make_whole(fault)
         except Exception as error:
+            log.warning("%s could not be made", fault, exc_info=error)
             self._failures.append(f"{fault} could not be made: {error!r}")
         happening.ended_s = time.time()
 
@@ -252,6 +266,7 @@ class Run:
     def _until_whole(self) -> None:
         """Let writers write on a little, end them, and wait for the last of what they wrote."""
         say("no more faults")
+        self._cluster.allow_ddl()
         healed_s = time.monotonic()
         before = self._journals.acknowledged
         while time.monotonic() - healed_s < _CALM_S or self._journals.acknowledged == before:
@@ -277,7 +292,7 @@ class Run:
 
     def _missing(self) -> list[str]:
         try:
-            return self._cluster.copies.problems()
+            return list(self._cluster.copies.problems().values())
         except Retryable as error:
             return [str(error)]
 
@@ -345,12 +360,18 @@ class Run:
             if name in self._cluster.processes:
                 self._cluster.may_be_down.add(name)
                 self._cluster.processes[name].stop()
-        if (last := self._reader.read()) is None:
+        while (last := self._reader.read()) is not None:
+            final = final_tables(self._cluster.mariadb)
+            if self._reader.read() == last:
+                break
+        else:
             return ["the end was not judged: there is no checkpoint"]
-        final = final_tables(self._cluster.mariadb)
-        say(f"judged up to {last.commit_ts}, where the run broke off")
         self._time_ddl()
-        return until(self.result.history, [*self._reader.snapshots, last], final)
+        history = self.result.history
+        left = ", ".join(sorted(unsettled(history, last.commit_ts)))
+        say(f"judged up to {last.commit_ts}, where the run broke off; of tables with DDL after that"
+            f" only the own columns are compared: {left or 'none'}")  # fmt: skip
+        return until(history, [*self._reader.snapshots, last], final)
 
     def _judged(self) -> list[str]:
         """Return what the judge says of all."""
@@ -370,49 +391,15 @@ class Run:
             ddl.commit_ts = jobs.get(ddl_key(query), 0)
 
 
+def _what_failed(error: BaseException) -> str:
+    """Return what an error is counted as: its kind, and our function that met it."""
+    frames = [
+        frame.name for frame in extract_tb(error.__traceback__) if "/tests/" in frame.filename
+    ]
+    return f"{type(error).__name__} in {frames[-1]}" if frames else type(error).__name__
+
+
 def say(text: str) -> None:
     """Show one line."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
-
-
-def longest_stall(result: Result) -> tuple[float, list[str]]:
-    """Return how long the checkpoint stood still at most, and what was broken just then."""
-    longest_s, around = 0.0, (0.0, 0.0)
-    for (one_s, _), (next_s, _) in zip(result.advances, result.advances[1:], strict=False):
-        if next_s - one_s > longest_s:
-            longest_s, around = next_s - one_s, (one_s, next_s)
-    begin_s, end_s = around
-    return longest_s, [
-        f"{h.fault}{' ' + h.note if h.note else ''} for {h.ended_s - h.began_s:.0f} s"
-        for h in result.happenings
-        if h.began_s < end_s
-        and not (h.note == _LEFT_OUT and h.ended_s - h.began_s < _NOTHING_S)
-        and (h.ended_s or end_s) > begin_s - TXN_TIMEOUT_S
-        and (h.ended_s > begin_s or "writer" in h.fault.target)
-    ]
-
-
-def table(result: Result, seed: int, length_s: float) -> str:
-    """Return the table that ends a run."""
-    counted: dict[str, int] = {}
-    for happening in result.happenings:
-        kind = happening.fault.kind.title + (f" ({happening.note})" if happening.note else "")
-        counted[kind] = counted.get(kind, 0) + 1
-    history = result.history
-    stall_s, causes = longest_stall(result)
-    rows = [
-        ("seed", seed),
-        ("minutes", f"{length_s / 60:g}"),
-        *sorted(counted.items()),
-        ("faults", len(result.happenings)),
-        *((f"transactions {outcome}", history.count(outcome)) for outcome in Outcome),
-        ("DDL statements", len(history.ddl)),
-        ("Pumps that were deposed", result.deposed),
-        ("decisions after a restore", result.decisions),
-        ("snapshots checked", result.checks),
-        ("longest stall", f"{stall_s:.1f} s"),
-        *(("  meanwhile", cause) for cause in causes),
-        ("whole again after", f"{result.whole_after_s:.1f} s"),
-    ]
-    return "\n".join(f"{name:46} {value}" for name, value in rows)

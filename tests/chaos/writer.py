@@ -34,6 +34,8 @@ log = logging.getLogger("writer")
 
 FOUNDER = "founder"
 """The name under which it only creates the tables, and the account that has all the money."""
+NO_DDL = "no-ddl"
+"""While there is a file of this name beside the journal, no DDL is begun."""
 THREADS = 2
 UNKNOWN_S_MAX = 60.0
 """Longer than `COMMIT_TIMEOUT_S`: afterwards no one delivers a Commit any more."""
@@ -65,6 +67,7 @@ class Journal:
     """A file of lines, each there with one write, also after a kill."""
 
     def __init__(self, path: Path) -> None:
+        self.no_ddl = path.with_name(NO_DDL)
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def note(self, **said: Any) -> None:
@@ -180,8 +183,9 @@ class Writing:
         for number in itertools.count(1):
             unique = f"{self._name.replace('.', '_').replace('-', '_')}_{number}"
             names = {"table": dice.choice(ACCOUNTS), "column": f"c_{unique}", "value": number}
-            if self._ddl(history.ADD.format(**names)) and not stopping.wait(_DDL_EVERY_S):
-                self._ddl(history.DROP_COLUMN.format(**names))
+            added = self._ddl(history.ADD.format(**names), stopping)
+            if added and not stopping.wait(_DDL_EVERY_S):
+                self._ddl(history.DROP_COLUMN.format(**names), stopping)
             self._extra(f"shop.extra_{unique}", stopping)
             if stopping.wait(_DDL_EVERY_S):
                 return
@@ -195,17 +199,20 @@ class Writing:
             return owner.commit([Change(table, None, row) for row in new])
 
         steps: list[Callable[[], bool]] = [
-            lambda: self._ddl(history.CREATE.format(table=table)),
+            lambda: self._ddl(history.CREATE.format(table=table), stopping),
             fill,
-            lambda: self._ddl(history.TRUNCATE.format(table=table)),
+            lambda: self._ddl(history.TRUNCATE.format(table=table), stopping),
             fill,
-            lambda: self._ddl(history.DROP.format(table=table)),
+            lambda: self._ddl(history.DROP.format(table=table), stopping),
         ]
         for step in steps:
             if stopping.wait(_DDL_EVERY_S / 4) or not step():
                 return
 
-    def _ddl(self, query: str) -> bool:
+    def _ddl(self, query: str, stopping: threading.Event) -> bool:
+        while self._journal.no_ddl.exists():
+            if stopping.wait(_PAUSE_S):
+                return False
         self._journal.note(begin=query)
         outcome = outcome_of(lambda: self._client.execute_ddl(query))
         self._journal.note(end=query, outcome=outcome)

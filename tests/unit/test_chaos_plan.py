@@ -79,6 +79,20 @@ def test_no_one_is_cut_off_from_itself() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
+def test_before_each_restore_of_etcd_a_backup_is_taken_seconds_to_minutes_ahead(seed: int) -> None:
+    ages, taken_s = [], 0.0
+    for fault in plan(seed, 3600, copies=2):
+        if fault.kind is Kind.ETCD_BACKED_UP:
+            assert not taken_s
+            taken_s = fault.at_s
+        elif fault.kind is Kind.ETCD_RESTORED:
+            assert taken_s
+            ages.append(fault.until_s - taken_s)
+            taken_s = 0.0
+    assert min(ages) < 60 < 120 < max(ages)
+
+
+@pytest.mark.parametrize("seed", range(5))
 def test_nothing_but_mariadb_is_broken_while_etcd_is_restored(seed: int) -> None:
     faults = plan(seed, 3600, copies=2)
     restored = [fault for fault in faults if fault.kind is Kind.ETCD_RESTORED]

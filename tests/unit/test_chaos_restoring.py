@@ -12,7 +12,7 @@ from penstock.errors import NeedsOperator
 from pump.copies.claiming import refuse_other_history
 from pump.replicas.chain import Chain, Link
 from pump.replicas.histories import Seen
-from tests.chaos.faults import JUMPS_S, jump_s, patience_of
+from tests.chaos.faults import JUMPS_S, PATIENCE_MAX, jump_s, patience_of
 from tests.chaos.restoring import decision, decisions, unserved
 
 ONE, TWO = Copy("pump-1", "a1"), Copy("pump-2", "b2")
@@ -69,4 +69,5 @@ def test_clocks_jump_ahead_and_back_by_seconds_to_an_hour() -> None:
 
 def test_a_busy_machine_is_given_more_time_and_an_idle_one_no_less() -> None:
     assert patience_of(0.0, 2) == patience_of(2.0, 2) == 1.0
-    assert patience_of(9.0, 2) == 4.5
+    assert patience_of(5.0, 2) == 2.5
+    assert patience_of(25.0, 2) == PATIENCE_MAX  # What still stands then is stuck.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from tests.chaos import run as runs
 from tests.chaos.faults import BODIES
 from tests.chaos.machine import Machine
 from tests.chaos.plan import Fault, Kind
+from tests.chaos.result import NO_TIME, Happening, left_out_too_often
 from tests.chaos.run import Run
 from tests.kit.crash.disks import Volume
 from tests.kit.wait import eventually
@@ -77,20 +79,50 @@ def test_a_fault_that_a_busy_machine_cannot_make_is_left_out_and_its_target_star
     run = run_of(cluster)
     cluster.fails = 1  # It is started as often as that takes.
     run._happen(FAULT)
-    assert [(h.fault, h.note) for h in run.result.happenings] == [(FAULT, "left out")]
-    assert run.result.happenings[0].ended_s
+    (happening,) = run.result.happenings
+    assert happening.left_out == f"{type(error).__name__} in body"
+    assert (happening.fault, happening.is_starved, bool(happening.ended_s)) == (FAULT, True, True)
     assert cluster.started == ["pump-1"]
     assert run._failures == []
     assert len(said) == 1
     assert type(error).__name__ in said[0]
 
 
-def test_a_defect_of_a_body_is_a_find(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(BODIES, Kind.PUMP_KILLED, failing_with(AssertionError("a defect")))
+@pytest.mark.parametrize(
+    "error",
+    [
+        AssertionError("a defect"),
+        PermissionError("a defect"),
+        subprocess.CalledProcessError(1, "a defect"),
+    ],
+)
+def test_a_defect_of_a_body_is_a_find(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setitem(BODIES, Kind.PUMP_KILLED, failing_with(error))
     run = run_of(cluster)
     run._happen(FAULT)
     assert len(run._failures) == 1
     assert "a defect" in run._failures[0]
+
+
+def happenings(made: int, missed: int, *, starved: bool, why: str = "too busy") -> list[Happening]:
+    left_out = [Happening(FAULT, "", 1.0, 2.0, why, starved) for _ in range(missed)]
+    return [*(Happening(FAULT, "", 1.0, 2.0) for _ in range(made)), *left_out]
+
+
+def test_a_few_faults_may_be_left_out_and_no_more() -> None:
+    for fine in (happenings(1, 2, starved=True), happenings(90, 10, starved=True)):
+        assert list(left_out_too_often(fine)) == []
+    assert list(left_out_too_often(happenings(5, 5, starved=False))) == []
+    (found,) = left_out_too_often(happenings(88, 12, starved=True))
+    assert "12 of 100 faults could not be made: 12 × too busy" in found
+    (found,) = left_out_too_often(happenings(5, 6, starved=False))
+    assert "6 of 11 × Pump killed were left out: 6 × too busy" in found
+
+
+def test_faults_for_which_no_time_was_left_are_not_called_left_out_too_often() -> None:
+    assert list(left_out_too_often(happenings(1, 50, starved=False, why=NO_TIME))) == []
 
 
 def test_a_run_without_a_snapshot_says_that_nothing_was_judged(cluster: Cluster) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 from deploy.local.etcd import EtcdServer, program
 from penstock.cluster.etcd import connect
 
+_RESTORE_S = 120
+_DATA = "--data-dir="
 _MEMBER = ("--name", "--initial-cluster=", "--initial-advertise-peer")
 
 
@@ -22,14 +24,18 @@ def take(server: EtcdServer, to: Path) -> Path:
 
 
 def put_back(server: EtcdServer, backup: Path) -> None:
-    """Stop etcd, restore a backup in the place of its data, and start it."""
+    """Stop etcd, restore a backup in the place of its data, and start it.
+
+    If the restore fails, etcd is down with the data that it had.
+    """
     server.stop()
-    (flag,) = (each for each in server.command if each.startswith("--data-dir="))
-    data = Path(flag.partition("=")[2])
+    (data,) = (Path(each.partition("=")[2]) for each in server.command if each.startswith(_DATA))
+    restored = data.with_name("restored")
+    shutil.rmtree(restored, ignore_errors=True)
+    command = [str(Path(program()).with_name("etcdctl")), "snapshot", "restore", str(backup)]
+    command += [f"{_DATA}{restored}", *(e for e in server.command if e.startswith(_MEMBER))]
+    environment = {**os.environ, "ETCDCTL_API": "3"}
+    subprocess.run(command, check=True, capture_output=True, env=environment, timeout=_RESTORE_S)
     shutil.rmtree(data)
-    command = [str(Path(program()).with_name("etcdctl")), "snapshot", "restore", str(backup), flag]
-    command += [each for each in server.command if each.startswith(_MEMBER)]
-    subprocess.run(
-        command, check=True, capture_output=True, env={**os.environ, "ETCDCTL_API": "3"}, timeout=60
-    )
+    restored.rename(data)
     server.start()

@@ -1,7 +1,7 @@
 """Namespaces: another view of files for some processes, without privileges.
 
-A process that sleeps keeps the mounts; others enter them by `inside`, and are what they would be
-otherwise, their process ids too.
+A process keeps the mounts for as long as the one that has started it lives; others enter them by
+`inside`, and are what they would be otherwise, their process ids too.
 """
 
 from __future__ import annotations
@@ -13,22 +13,20 @@ from pathlib import Path
 
 
 @contextmanager
-def mounted(*mounts: str, lasts_s: int = 600) -> Iterator[int]:
+def mounted(*mounts: str) -> Iterator[int]:
     """Give the process that keeps mounts, each the arguments of `mount`.
 
-    After `lasts_s` they are gone, whatever became of the test.
+    It ends with this process, however that ends: then its input does.
     """
-    steps = [f"mount {each}" for each in mounts]
-    script = " && ".join([*steps, "echo up", f"exec sleep {lasts_s}"])
-    process = subprocess.Popen(["unshare", "-rm", "sh", "-c", script], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    try:
-        assert process.stdout.readline() == b"up\n", f"no namespace, or no {mounts} in it"
-        yield process.pid
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    script = " && ".join([*(f"mount {each}" for each in mounts), "echo up", "exec cat"])
+    command = ["unshare", "-rm", "sh", "-c", script]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == b"up\n", f"no namespace, or no {mounts} in it"
+            yield process.pid
+        finally:
+            process.kill()
 
 
 def inside(keeper: int) -> list[str]:
