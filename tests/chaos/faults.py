@@ -96,8 +96,8 @@ def _needed(cluster: Cluster, pump: str) -> str:
     """Return why a Pump's disk must stay; empty if it may go."""
     try:
         logs = cluster.copies.last_whole(pump)
-    except Retryable as error:
-        return str(error)
+    except Retryable:
+        return "etcd does not say which disks have all"
     return f"no other disk has all of {', '.join(logs)}" if logs else ""
 
 

@@ -43,6 +43,9 @@ _VERDICT_S_MAX: Final = 120.0
 _CALM_S: Final = 5.0
 """How long writers write after the last fault: all of them must be able to."""
 _PROGRESS_S: Final = 5.0
+_BREATH_S: Final = 30.0
+"""After so long without a transaction acknowledged, or twice that without one downstream, no fault
+comes before there is one: a cluster that is always down proves nothing."""
 
 
 _STARVED: Final = (
@@ -64,6 +67,8 @@ class _Journals:
         self._paths = [cluster.journal(name) for name in (FOUNDER, *WRITERS)]
         self._offsets = [0] * len(self._paths)
         self.acknowledged = 0
+        self.acknowledged_s = 0.0
+        """When the last one was seen, by `time.time`."""
         self.others = 0
         self.last_ts = 0
 
@@ -83,6 +88,7 @@ class _Journals:
     def _count(self, line: bytes) -> None:
         if b'"outcome": "acknowledged"' in line and b'"end": [' in line:
             self.acknowledged += 1
+            self.acknowledged_s = time.time()
         elif b'"outcome": ' in line and b'"end": [' in line:
             self.others += 1
         elif b'"decided": ' in line:
@@ -200,7 +206,12 @@ class Run:
         while waiting or time.monotonic() - began_s < self._length_s:
             now_s = time.monotonic() - began_s
             # On a slow machine faults last longer than planned, and others come later.
-            while waiting and waiting[0].at_s <= now_s and self._may_happen(threads, waiting[0]):
+            while (
+                waiting
+                and waiting[0].at_s <= now_s
+                and self._may_happen(threads, waiting[0])
+                and self._breathes(threads)
+            ):
                 threads.append(threading.Thread(target=self._happen, args=(waiting.pop(0),)))
                 threads[-1].start()
             if now_s > self._length_s:
@@ -215,6 +226,21 @@ class Run:
         lasting = sum(thread.is_alive() for thread in threads)
         whole = not any(self._whole[name].locked() for name in fault.occupies)
         return whole and lasting < AT_ONCE_MAX
+
+    def _breathes(self, threads: list[threading.Thread]) -> bool:
+        """Return whether there was progress of late; break off if none comes without a fault."""
+        now_s = time.time()
+        for what, last_s, within_s in (
+            ("acknowledged", self._journals.acknowledged_s, _BREATH_S),
+            ("downstream", self._reader.advances[-1][0], 2 * _BREATH_S),
+        ):
+            if now_s - last_s > within_s:
+                if not any(thread.is_alive() for thread in threads):
+                    ended_s = max((h.ended_s for h in self.result.happenings), default=0.0)
+                    since_s = time.monotonic() - (now_s - max(last_s, ended_s))
+                    self._limit(since_s, f"no transaction is {what}, and no fault lasts,")
+                return False
+        return True
 
     def _leave_out(self, happening: Happening, why: str) -> None:
         happening.left_out, happening.ended_s = why, time.time()

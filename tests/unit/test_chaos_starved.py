@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -160,3 +161,25 @@ def test_a_fault_comes_later_while_its_target_is_still_being_made_whole(
     assert not run._may_happen([*threads, alive], FAULT)
     with run._whole["pump-1"]:
         assert not run._may_happen(threads, FAULT)
+
+
+def test_no_fault_comes_before_something_is_acknowledged_and_downstream_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, alive = run_of(cluster), threading.Thread()
+    monkeypatch.setattr(alive, "is_alive", lambda: True)
+    now_s = time.time()
+    for acknowledged_s, advanced_s, is_alive in ((5, 50, True), (40, 5, False), (5, 70, False)):
+        run._journals.acknowledged_s = now_s - acknowledged_s
+        run._reader.advances = [(now_s - advanced_s, 1)]
+        assert run._breathes([alive]) is is_alive
+    ended = Happening(FAULT, "", now_s - 9000, now_s - 100)
+    run.result.happenings.append(ended)
+    run._reader.advances = [(now_s - 9000, 1)]
+    assert not run._breathes([])
+    ended.ended_s = now_s - 8000
+    assert not run._breathes([alive])
+    with pytest.raises(
+        runs.Broken, match="no transaction is downstream, and no fault lasts, within"
+    ):
+        run._breathes([])
