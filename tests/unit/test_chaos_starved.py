@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from penstock.codes import Code
 from penstock.errors import Retryable
 from tests.chaos import run as runs
 from tests.chaos.faults import BODIES
+from tests.chaos.judge import Snapshot
 from tests.chaos.machine import Machine
 from tests.chaos.plan import Fault, Kind
 from tests.chaos.result import NO_TIME, Happening, left_out_too_often
@@ -36,6 +38,10 @@ class Cluster:
         self.mariadb, self.processes, self._folder = None, {"pump-1": None}, folder
         self.started: list[str] = []
         self.fails = 0
+        self.may_be_down: set[str] = set()
+
+    def dead(self) -> dict[str, str]:
+        return {"pump-1": "its log"}
 
     def journal(self, name: str) -> Path:
         return self._folder / name
@@ -129,6 +135,27 @@ def test_faults_for_which_no_time_was_left_are_not_called_left_out_too_often() -
 def test_a_run_without_a_snapshot_says_that_nothing_was_judged(cluster: Cluster) -> None:
     (problem,) = run_of(cluster)._verdict(is_whole=False)
     assert "nothing was judged" in problem
+
+
+@pytest.mark.parametrize("comes_downstream", [True, False])
+def test_a_run_that_breaks_off_is_made_whole_as_far_as_that_goes(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, comes_downstream: bool
+) -> None:
+    run = run_of(cluster)
+    run._reader.snapshots = [Snapshot(1, 0, {})]
+    run._reader.problem = "a find"
+    monkeypatch.setattr(run, "_begin", lambda: None)
+    monkeypatch.setattr(run, "_chaos", partial(breaking_off, "first"))
+    until_whole = (lambda: None) if comes_downstream else partial(breaking_off, "second")
+    monkeypatch.setattr(run, "_until_whole", until_whole)
+    assert run._lived() is comes_downstream
+    assert run.result.problems == (["first"] if comes_downstream else ["first", "second"])
+    assert run._calm.is_set()
+    assert (run._reader.problem, cluster.may_be_down) == ("", {"pump-1"})  # It is said once.
+
+
+def breaking_off(why: str) -> None:
+    raise runs.Broken(why)
 
 
 def test_the_disk_of_a_pump_that_has_not_come_to_make_its_folder_can_be_lost(
