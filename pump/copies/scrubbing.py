@@ -194,7 +194,7 @@ class Scrubbing:
                         return
                     self._read(each, segment)
             self._kept_s = self._clock()
-            replace_file(self._schedule.folder / _DONE_FILE, f"{self._kept_s:.0f}\n".encode())
+            self._note(self._kept_s)
             when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self._kept_s))
             mended, left = self.repairs.mended_places - before, len(self.repairs.left())
             self._report = (
@@ -259,13 +259,18 @@ class Scrubbing:
         return every_s > 0 and self._clock() - self._kept_s >= every_s
 
     def _last_s(self) -> float:
-        path = self._schedule.folder / _DONE_FILE
         try:
-            return float(path.read_text(encoding="ascii"))
+            return float((self._schedule.folder / _DONE_FILE).read_text(encoding="ascii"))
         except (OSError, ValueError):
             now_s = self._clock()
-            replace_file(path, f"{now_s:.0f}\n".encode())
-            return now_s
+        try:
+            self._note(now_s)
+        except OSError as error:  # A Pump serves yet while its disk is full.
+            log.warning("the time of the first scrub is not set durably: %s", error)
+        return now_s
+
+    def _note(self, done_s: float) -> None:
+        replace_file(self._schedule.folder / _DONE_FILE, f"{done_s:.0f}\n".encode())
 
     async def _pause(self) -> None:
         try:

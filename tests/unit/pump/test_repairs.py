@@ -15,7 +15,7 @@ import pytest
 
 from penstock.codes import Code
 from penstock.errors import Corrupt, NeedsOperator, Retryable
-from penstock.log.files import OsFiles
+from penstock.log.files import DRAFT, OsFiles
 from penstock.log.mending import Donor
 from penstock.log.segment import BEGIN, segment_name
 from penstock.log.segments import Place, Segments
@@ -295,6 +295,16 @@ def test_a_scrub_without_copies_names_each_damaged_place_until_it_is_whole(
         flip(path, position.offset + 30)
     scrub.scrub()
     assert repairs.left() == {}
+
+
+def test_a_pump_starts_where_the_time_of_a_scrub_cannot_be_noted(
+    log: Segments, tmp_path: Path
+) -> None:
+    (tmp_path / f".scrubbed{DRAFT}").mkdir()  # As on a full disk, nothing can be written there.
+    scrub = scrubbing(log, tmp_path, Repairs())
+    assert not scrub.is_running
+    with pytest.raises(OSError, match="scrubbed"):
+        scrub.scrub()
 
 
 def test_a_scrub_reads_no_faster_than_it_may(log: Segments, tmp_path: Path) -> None:
