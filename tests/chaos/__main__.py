@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--copies", type=int, default=2, help="of each Pump's log; 1: no disk dies")
     asked = parser.parse_args(arguments)
     # Ended from outside, it ends all that it has started, too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGTERM, _end)
     seed = secrets.randbelow(1 << 31) if asked.seed is None else asked.seed
     home = Path(tempfile.mkdtemp(prefix="penstock-chaos-"))
     problems = chaos(home, seed, asked.minutes * 60, asked.copies)
@@ -51,6 +51,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shutil.rmtree(home)
     say("all is well")
     return 0
+
+
+def _end(number: int, _: object) -> None:
+    say(f"ended by signal {number}")
+    sys.exit(128 + number)
 
 
 if __name__ == "__main__":

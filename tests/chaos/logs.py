@@ -18,6 +18,7 @@ EXPLAINED: Final[dict[Code, str]] = {
     Code.DISK_FULL: "a Pump's disk is full",
     Code.LOG_WRITE_FAILED: "a Pump's disk is full",
     Code.INDEX_AWAY: "a Pump starts on a copy on a full disk, and will again",
+    Code.PATH_UNUSABLE: "the same, where it has written nothing yet",
     Code.ORACLE_AWAY: "a Pump starts while the one with the oracle is dead, frozen or cut off",
     Code.CHECKPOINT_TAKEN: "a Drainer was frozen or cut off, or began together with the other one",
     Code.LOG_DEPOSED: "a Pump was killed, frozen or cut off, and another one took its log over",
@@ -27,9 +28,11 @@ EXPLAINED: Final[dict[Code, str]] = {
 _OF_LOG: Final = re.compile(r"adopt-log (\S+)|the copy of pump (\S+) has")
 """Of which log a Pump says that its list is older than a disk (PS-3312)."""
 _ONLY_WITH: Final = dict.fromkeys(
-    (Code.LOG_WRITE_FAILED, Code.INDEX_AWAY), "No space left on device"
+    (Code.LOG_WRITE_FAILED, Code.INDEX_AWAY, Code.PATH_UNUSABLE), "No space left on device"
 )
 """What a line of such a code has to say; no fault explains another failure of a disk."""
+_CLOCK_AHEAD: Final = "this machine's clock is"
+"""What the leader of the oracle says, without a code, when its wall clock has jumped ahead."""
 _LEVELS = ("error", "critical")
 _TRACEBACK = "Traceback (most recent call last)"
 _BY_NAME = {str(code): code for code in Code}
@@ -61,6 +64,8 @@ def unexplained(
             if code is Code.LOG_PUT_BACK:
                 logs = {name for names in _OF_LOG.findall(message) for name in names if name}
                 is_explained = logs and all(_is_put_back(put_back, log, begin) for log in logs)
+            elif code is None:
+                is_explained = message.startswith(_CLOCK_AHEAD)
             else:
                 is_explained = code in EXPLAINED and _ONLY_WITH.get(code, "") in message
             if not is_explained:

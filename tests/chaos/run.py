@@ -266,12 +266,12 @@ class Run:
             self._leave_out(happening, str(why))
         except _STARVED as error:
             happening.is_starved = True
-            log.warning("%s could not be made or ended", fault, exc_info=error)
-            self._leave_out(happening, _what_failed(error))
+            log.warning("%s could not be made or ended: %r at %s", fault, error, _where(error))
+            self._leave_out(happening, f"{type(error).__name__} in {_where(error)[-1]}")
             self._make_whole(fault)
         except Exception as error:
-            log.warning("%s could not be made", fault, exc_info=error)
-            self._failures.append(f"{fault} could not be made: {error!r}")
+            where = " > ".join(_where(error))
+            self._failures.append(f"{fault} could not be made: {error!r} in {where}")
         happening.ended_s = time.time()
 
     def _make_whole(self, fault: Fault) -> None:
@@ -417,12 +417,10 @@ class Run:
             ddl.commit_ts = jobs.get(ddl_key(query), 0)
 
 
-def _what_failed(error: BaseException) -> str:
-    """Return what an error is counted as: its kind, and our function that met it."""
-    frames = [
-        frame.name for frame in extract_tb(error.__traceback__) if "/tests/" in frame.filename
-    ]
-    return f"{type(error).__name__} in {frames[-1]}" if frames else type(error).__name__
+def _where(error: BaseException) -> list[str]:
+    """Return through which functions of ours an error came."""
+    frames = extract_tb(error.__traceback__)
+    return [frame.name for frame in frames if "/tests/" in frame.filename]
 
 
 def say(text: str) -> None:

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from penstock.oracle.server import _say_ahead
 from tests.chaos.backups import Restore
 from tests.chaos.logs import EXPLAINED, unexplained
 
@@ -22,6 +23,14 @@ def test_what_is_said_in_passing_is_no_find() -> None:
 def test_an_error_that_a_fault_explains_is_none(code: str) -> None:
     said = "No space left on device"
     assert list(unexplained([line("error", said, code=code)])) == []
+
+
+def test_a_clock_that_has_jumped_ahead_is_said_and_explained(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    _say_ahead(90.0)
+    (message,) = caplog.messages
+    assert list(unexplained([line("error", message)])) == []
 
 
 @pytest.mark.parametrize(
