@@ -83,9 +83,9 @@ class DdlExecutor:
 
         Raises `NeedsOperator` for what cannot be planned, `Retryable` when it surely did not
         happen, `OutcomeUnknown` when no one could be asked. Of a statement that makes several jobs
-        (DROP TABLE a, b) a failure may leave the first ones done, as in MySQL. With an `origin` it
-        is a no-op when a DDL of that place or a later one is in the history: a job and its origin
-        are recorded together, and under the lock no one comes in between.
+        (CREATE OR REPLACE TABLE) a failure may leave the first one done. With an `origin` it is a
+        no-op when a DDL of that place or a later one is in the history: a job and its origin are
+        recorded together, and under the lock no one comes in between.
         """
         with self._one_at_a_time, self._history.lock(self._holder):
             self._lost.refuse()

@@ -46,6 +46,7 @@ from drainer.schema.tracker import OTHER_HISTORY, SchemaTracker, Tracked
 from drainer.sinks.checkpoint import Checkpoint
 from penstock.codes import Code
 from penstock.ddl import SchemaChange
+from penstock.ddl.dropping import drops_several, table_by_table, together
 from penstock.errors import NeedsOperator, Retryable, coded
 from penstock.schema.model import DdlJob
 
@@ -139,6 +140,10 @@ class DdlFollower:
             )  # fmt: skip
             counts[LeftOut(DDLS, IGNORED, subject)] = 1
             run = None
+        elif drops_several(change):
+            absent = [part for part in table_by_table(change) if part.dropped[0][1].id not in
+                      {table.id for _, table in run.dropped}]  # fmt: skip
+            counts.update(LeftOut(DDLS, OVERRIDE, subject_of(part)) for part in absent)
         elif not self._schemas.rules.is_fenced:
             if is_upstream_only(change.job):
                 counts[LeftOut(DDLS, UPSTREAM_ONLY, subject)] = 1
@@ -147,11 +152,14 @@ class DdlFollower:
                 run = to_run(run, self._schemas.catalog)
         if run is None:
             return FollowedDdl(change, None, counts)
-        routed = self._route(run)
-        if isinstance(routed, LeftOut):
-            counts[routed] += 1
-            routed = None
-        return FollowedDdl(change, routed, counts)
+        kept = []
+        for part in table_by_table(run):
+            routed = self._route(part)
+            if isinstance(routed, LeftOut):
+                counts[routed] += 1
+            elif routed is not None:
+                kept.append(routed)
+        return FollowedDdl(change, together(kept) if kept else None, counts)
 
     def _report(self, step: DdlStep, override: Override, tracked: Tracked) -> None:
         meaning = {

@@ -33,6 +33,7 @@ from drainer.task.row_changes import Collector, TableChanges
 from drainer.task.work_unit import Batch
 from penstock.codes import Code
 from penstock.ddl import Catalog, SchemaChange, plan_ddl
+from penstock.ddl.dropping import table_by_table, together
 from penstock.errors import NeedsOperator
 from penstock.filters import Rules
 from penstock.schema.ddl_context import DdlContext
@@ -241,12 +242,17 @@ class Restore:
         for number, change in enumerate(changes, 1):
             if not runs:
                 continue
-            if not self._rules.of_ddl(change):
-                self._made.left_out[LeftOut(DDLS, FILTER, change.job.schema_name)] += 1
+            parts = table_by_table(change)
+            kept = [part for part in parts if self._rules.of_ddl(part)]
+            if len(kept) < len(parts):
+                left_out = LeftOut(DDLS, FILTER, change.job.schema_name)
+                self._made.left_out[left_out] += len(parts) - len(kept)
+            if not kept:
                 continue
-            log.info("DDL at %d: %s", ts, change.job.query)
+            run = together(kept)
+            log.info("DDL at %d: %s", ts, run.job.query)
             is_last = number == len(changes)
-            self._writer.ddl(change, self._point(ts if is_last else ts - 1), maybe_done=maybe_done)
+            self._writer.ddl(run, self._point(ts if is_last else ts - 1), maybe_done=maybe_done)
             self._made.ddls += 1
         self._made.through_ts = max(self._made.through_ts, ts)
 

@@ -34,6 +34,7 @@ from drainer.differences.overrides import REPLACE, SKIP, TRACK, Override
 from drainer.schema.rules import FENCED, Moment, StreamRules
 from penstock.codes import Code
 from penstock.ddl import Catalog, SchemaChange
+from penstock.ddl.dropping import drops_several, of_dropped
 from penstock.errors import NeedsOperator
 from penstock.schema.model import JOB_SYNCED, DdlJob, DdlType, SchemaInfo, TableInfo
 
@@ -525,7 +526,7 @@ class SchemaTracker:
         left_out = [name for name, is_absent in parts if is_absent]
         if left_out and len(left_out) == len(parts) and not change.schemas_dropped:
             return None
-        if left_out and not change.schemas_dropped:
+        if left_out and not change.schemas_dropped and not drops_several(change):
             raise NeedsOperator(
                 f"{change.job.query!r} is also about {', '.join(left_out)}, which an override left"
                 " out downstream",
@@ -539,12 +540,15 @@ class SchemaTracker:
         def now(table: TableInfo) -> TableInfo:
             return self.deviation(table.id).stripped(table)
 
+        dropped = tuple(
+            (s, was(t)) for s, t in change.dropped if not before.get(t.id, NONE).absent_ts
+        )
+        if drops_several(change):
+            return of_dropped(change, dropped)
         return replace(
             change,
             created=tuple((s, now(t)) for s, t in change.created),
-            dropped=tuple(
-                (s, was(t)) for s, t in change.dropped if not before.get(t.id, NONE).absent_ts
-            ),
+            dropped=dropped,
             altered=tuple((s, was(old), now(new)) for s, old, new in change.altered),
             renamed=tuple((a, was(old), b, now(new)) for a, old, b, new in change.renamed),
         )

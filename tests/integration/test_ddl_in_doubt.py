@@ -85,7 +85,7 @@ IN_DOUBT = [
     "ALTER TABLE c ADD PARTITION PARTITIONS 2",
     "ALTER TABLE c CHANGE v w INT, CHANGE w v INT",
     "RENAME TABLE p TO tmp, c TO p, tmp TO c",
-    "DROP TABLE d",
+    "DROP TABLE d, p",
 ]
 
 
@@ -100,6 +100,31 @@ def test_a_ddl_whose_drainer_died_before_or_after_it_is_done_once(downstream: Do
         assert after != before, sql
         downstream.run(change, point)
         assert downstream.tables() == after, sql
+
+
+def test_a_drop_of_several_tables_that_came_halfway_is_finished(downstream: Downstream) -> None:
+    change, point = downstream.change("DROP TABLE c, d, p")
+    downstream.run(change, point, dies="before")
+    downstream.server.run("DROP TABLE s.d")
+    downstream.run(change, point)
+    assert downstream.tables() == {}
+
+
+def test_a_drop_that_failed_halfway_is_finished_and_one_that_did_nothing_fails_again(
+    downstream: Downstream,
+) -> None:
+    change, point = downstream.change("DROP TABLE c, d, p")
+    downstream.server.run("RENAME TABLE s.d TO s.e")
+    with pytest.raises(NeedsOperator):
+        downstream.run(change, point)  # MariaDB has dropped c and p, MySQL nothing.
+    if "c" in downstream.tables():
+        with pytest.raises(NeedsOperator):
+            downstream.run(change, point)
+        downstream.server.run("RENAME TABLE s.e TO s.d")
+    else:
+        downstream.server.run("DROP TABLE s.e")
+    downstream.run(change, point)
+    assert downstream.tables() == {}
 
 
 def test_a_swap_of_tables_that_are_alike_is_for_a_person_to_decide(downstream: Downstream) -> None:

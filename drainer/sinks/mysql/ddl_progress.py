@@ -7,6 +7,8 @@ them, with its intent. After a crash the definitions are compared with it:
     changed      it was done, if what only exists after it exists, and what only exists before it
                  does not: databases, tables, columns, indexes
 
+A DROP of several tables that came halfway, as one can on MariaDB, drops those that are left.
+
 An intent of an older version has no digest. Then only the second comparison is left, and what has
 nothing of the kind (a new comment, a column made wider, a TRUNCATE) is run again.
 
@@ -27,6 +29,7 @@ from pymysql.constants import ER
 
 from penstock.codes import Code
 from penstock.ddl import adopted
+from penstock.ddl.dropping import drops_several, of_dropped
 from penstock.ddl.syntax.lexer import quote_name, quote_path
 from penstock.errors import NeedsOperator
 from penstock.schema.model import PUBLIC, DdlType, TableInfo
@@ -82,23 +85,37 @@ def progress(connection: Any, change: SchemaChange) -> DdlProgress:
     return DdlProgress.NOT_DONE if there == changed & before else DdlProgress.MIXED
 
 
-def was_done(connection: Any, change: SchemaChange, before: str) -> bool:
-    """Return whether a DDL was done that may have been; `before` is its digest, "" for none.
+def left_to_do(connection: Any, change: SchemaChange, before: str) -> SchemaChange | None:
+    """Return what is left of a DDL that may have been done, None for nothing.
 
-    Raises `NeedsOperator` when no one can say, and a second run would do harm.
+    `before` is its digest, "" for none. Raises `NeedsOperator` when no one can say, and a second
+    run would do harm.
     """
     found = progress(connection, change)
+    now = definitions(connection, change) if before else None
+    is_as_before = now is not None and digest(now) == before
+    if found is DdlProgress.MIXED and drops_several(change) and not is_as_before:
+        return _still_there(connection, change)
     if not before:
         if found is not DdlProgress.DONE:
             ensure_repeatable(change)
-        return found is DdlProgress.DONE
-    now = definitions(connection, change)
-    if digest(now) == before:
+        return None if found is DdlProgress.DONE else change
+    if is_as_before:
         ensure_repeatable(change, now)
-        return False
+        return change
     if found is DdlProgress.MIXED:
         raise in_doubt(change)
-    return found is not DdlProgress.NOT_DONE
+    return change if found is DdlProgress.NOT_DONE else None
+
+
+def _still_there(connection: Any, change: SchemaChange) -> SchemaChange | None:
+    places = [("table", schema.lower(), table.name.lower()) for schema, table in change.dropped]
+    kept = [
+        each
+        for each, place in zip(change.dropped, places, strict=True)
+        if _exists(connection, place)
+    ]
+    return of_dropped(change, kept) if kept else None
 
 
 Definitions = Mapping[Thing, str]

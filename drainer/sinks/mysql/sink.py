@@ -36,8 +36,8 @@ from drainer.sinks.mysql.ddl_progress import (
     DdlProgress,
     definitions,
     digest,
+    left_to_do,
     progress,
-    was_done,
 )
 from drainer.sinks.mysql.ddl_session import as_upstream
 from drainer.sinks.mysql.engines import Engines, check_own, with_transactions
@@ -76,6 +76,7 @@ from drainer.sinks.protocol import (
 from drainer.task.loopback import MARK_SCHEMA, MARK_TABLE
 from drainer.task.sql.literals import MYSQL
 from penstock.codes import Code
+from penstock.ddl.dropping import drops_several
 from penstock.ddl.rewrite.foreign import spelled_for
 from penstock.ddl.syntax.lexer import quote_name
 from penstock.ddl.syntax.statements import Flavor
@@ -313,11 +314,12 @@ class MysqlSink:
             if self._session.is_tidb:
                 query = self._query_of(connection, change)
                 tidb.wait_for_ddl(connection, query, self._closing)
-            if was_done(connection, change, before):
+            rest = left_to_do(connection, change, before)
+            if rest is None:
                 log.info("DDL job %d was done before: %s", change.job.id, change.job.query)
                 return
             try:
-                self._execute_ddl(connection, change)
+                self._execute_ddl(connection, rest)
             except pymysql.err.MySQLError as error:
                 is_done = not before and code_of(error) in ALREADY_CODES
                 if not (is_done and progress(connection, change) in (_DONE, _UNKNOWN)):
@@ -328,7 +330,7 @@ class MysqlSink:
             self._session.retrying(attempt)
         except NeedsOperator:
             last = self._ledger.last
-            if attempts == 1 and not doubtful and last is not None:
+            if attempts == 1 and not (doubtful or drops_several(change)) and last is not None:
                 # It was refused and has changed nothing: a later run must not take what stood in
                 # its way for what it would have done.
                 self.save_checkpoint(replace(last, ddl_intent_ts=0, ddl_before=""))

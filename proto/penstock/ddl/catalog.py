@@ -7,7 +7,7 @@ and reads no SQL, so that a history written by a real TiDB is followed in the sa
     job                                     effect
     CREATE_SCHEMA, DROP, MODIFY CHARSET     by name; a dropped schema takes its tables along
     CREATE TABLE, VIEW, SEQUENCE, … (60)    adds; a view may take the place of a view
-    DROP TABLE, VIEW, SEQUENCE              removes by id
+    DROP TABLE, VIEW, SEQUENCE              removes by id; of several, all in `tables`
     CONVERT PARTITION, CONVERT TABLE        replaces by id, adds what is new, removes `table_id`
     TRUNCATE                                removes `table_id`, adds `table`
     EXCHANGE PARTITION                      a TiDB's: the table and the partition swap their ids
@@ -200,7 +200,8 @@ class Catalog:
         return SchemaChange(job=job, created=tuple(created), dropped=tuple(dropped))
 
     def _drop_table(self, job: DdlJob) -> SchemaChange:
-        return SchemaChange(job=job, dropped=(self._remove(job, job.table_id),))
+        ids = [table.id for _, table in job.tables] or [job.table_id]
+        return SchemaChange(job=job, dropped=tuple(self._remove(job, each) for each in ids))
 
     def _truncate(self, job: DdlJob) -> SchemaChange:
         if job.table is None:

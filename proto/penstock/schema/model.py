@@ -321,9 +321,9 @@ class DdlJob:
     """One finished DDL as history keeps it: what was asked, and the table as it was afterwards.
 
     `finished_ts` is the `commit_ts` of its binlog. `tables` holds (schema name, table) for jobs
-    that leave several tables changed; `table` is the one table of the usual job; for
-    TRUNCATE `table_id` is the old table and `table` the new one. `origin` is where a DDL was made
-    that is only passed on, and `context` the session that it ran in there.
+    that leave several tables changed, or drop several; `table` is the one table of the usual job;
+    for TRUNCATE `table_id` is the old table and `table` the new one. `origin` is where a DDL was
+    made that is only passed on, and `context` the session that it ran in there.
 
     A TiDB's job finishes after its binlog was committed, and `start_ts` is when it was asked for.
     Of its `tables` only the schemas' ids may be known: `schema_ids`, one for each. A job of several

@@ -18,7 +18,7 @@ from drainer.schema.rules import FENCED, TIDB, StreamRules
 from drainer.schema.tracker import SchemaTracker, Unknown
 from drainer.sinks.checkpoint import Checkpoint
 from penstock.codes import Code
-from penstock.ddl import SchemaChange
+from penstock.ddl import SchemaChange, route_change
 from penstock.errors import Malformed, NeedsOperator
 from penstock.schema.model import DdlJob
 from tests.unit.drainer.test_schema import columns, history
@@ -72,6 +72,47 @@ def test_a_ddl_that_a_filter_keeps_from_running_is_tracked_all_the_same() -> Non
     followed = stream.follow(JOBS[2])
     assert (followed.run, followed.left_out) == (None, {filtered: 1})
     assert columns(stream.tracker, TABLE_ID, 3) == ["a", "b", "c"]
+
+
+DROPS = history("CREATE TABLE t (a INT)", "CREATE TABLE u (a INT)", "CREATE TABLE v (a INT)",
+                "DROP TABLE t, u, v")  # fmt: skip
+
+
+def test_of_a_drop_a_filter_leaves_out_its_tables_and_the_rest_is_one_statement() -> None:
+    filtered = LeftOut(DDLS, "filter", "d.u")
+
+    def route(change: SchemaChange) -> SchemaChange | LeftOut | None:
+        ((_, table),) = change.dropped
+        return filtered if table.name == "u" else change
+
+    stream = Stream(DROPS, 4, route=route)
+    followed = stream.follow(DROPS[4])
+    assert followed.run is not None
+    assert followed.run.job.query == "DROP TABLE `t`, `v`"
+    assert [table.name for _, table in followed.run.dropped] == ["t", "v"]
+    assert followed.left_out == {filtered: 1}
+    assert stream.tracker.catalog.tables() == ()
+    assert Stream(DROPS, 4, route=lambda change: filtered).follow(DROPS[4]).run is None
+
+
+def test_of_a_drop_a_table_that_the_downstream_lacks_is_not_dropped_there() -> None:
+    skipped = overridden(DROPS[2], SKIP)
+    stream = Stream(DROPS, 2, overrides=skipped)
+    for job in DROPS[2:4]:
+        stream.follow(job)
+    followed = stream.follow(DROPS[4])
+    assert followed.run is not None
+    assert followed.run.job.query == "DROP TABLE `t`, `v`"
+    assert followed.left_out == {LeftOut(DDLS, OVERRIDE, "d.u"): 1}
+
+
+def test_tables_that_are_one_downstream_are_dropped_once_where_all_of_them_go() -> None:
+    def route(change: SchemaChange) -> SchemaChange:
+        return route_change(change, lambda schema, table: (schema, "all" if table else ""))
+
+    followed = Stream(DROPS, 4, route=route).follow(DROPS[4])
+    assert followed.run is not None
+    assert followed.run.job.query == "DROP TABLE `all`"
 
 
 def test_an_ignored_ddl_is_tracked_and_reported(caplog: pytest.LogCaptureFixture) -> None:

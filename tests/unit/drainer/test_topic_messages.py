@@ -30,6 +30,7 @@ from penstock.ddl import Catalog, SchemaChange, plan_ddl
 from penstock.errors import NeedsOperator
 from penstock.schema.model import TableInfo
 from tests.kit.workloads.forty_types import HIGHEST, LOWEST, NAMES, NOTHING, FortyTypes
+from tests.unit.penstock.ddl_session import DdlSession
 
 TS = 1_700_000_000_123 << 18 | 7
 MS = 1_700_000_000_123
@@ -152,6 +153,11 @@ def test_a_ddl_and_a_watermark_go_to_a_topic_of_their_own() -> None:
     read = json.loads(message.value or b"")
     assert (read["isDdl"], read["type"], read["sql"]) == (True, "CREATE", changes[-1].job.query)
     assert message.to == "p.ddl/0"
+    session = DdlSession("CREATE TABLE t (id INT)", "CREATE TABLE u (id INT)", "DROP TABLE t, u")
+    dropped = session.changes[-1]
+    for name, key in (("canal-json", "sql"), ("maxwell", "sql"), ("debezium", "ddl")):
+        found = [json.loads(m.value or b"") for m in encoder(f"format={name}").ddl(TS, dropped)]
+        assert [each[key] for each in found] == ["DROP TABLE `t`", "DROP TABLE `u`"]
     watermark = encoder().watermark(TS)
     assert json.loads(watermark.value or b"")["_tidb"] == {"watermarkTs": TS}
     for name in ("format=canal-json", "format=debezium"):

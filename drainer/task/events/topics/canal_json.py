@@ -21,7 +21,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from drainer.task.events.encoder import RowEvent, Values
 from drainer.task.events.messages import Headers, Message
 from drainer.task.events.per_table import PerTable
-from drainer.task.events.topics.destination import NO_LIMIT, Destination, Destinations, Limit
+from drainer.task.events.topics.destination import (
+    NO_LIMIT,
+    Destination,
+    Destinations,
+    Limit,
+    ddl_jobs,
+)
 from drainer.task.events.topics.json_row import (
     NUMBERS,
     JsonRow,
@@ -32,7 +38,7 @@ from drainer.task.events.topics.json_row import (
 )
 from drainer.task.events.topics.single_rows import Change, changes_of
 from penstock.datum.rows.fields import number_of
-from penstock.schema.model import ColumnInfo, DdlType, MysqlType, TableInfo
+from penstock.schema.model import ColumnInfo, DdlJob, DdlType, MysqlType, TableInfo
 from penstock.ts import physical_ms
 
 if TYPE_CHECKING:
@@ -119,8 +125,10 @@ class CanalJson:
     slice = transaction
 
     def ddl(self, commit_ts: int, change: SchemaChange) -> Iterable[Message]:
-        """Return one message."""
-        job = change.job
+        """Return one message, or one for each table of a DROP."""
+        return [self._ddl(commit_ts, job) for job in ddl_jobs(change)]
+
+    def _ddl(self, commit_ts: int, job: DdlJob) -> Message:
         value = _envelope(commit_ts) | {
             "database": job.schema_name,
             "table": job.table_name,
@@ -129,7 +137,7 @@ class CanalJson:
             "sql": job.query,
             "_tidb": {"commitTs": commit_ts},
         }
-        return (Message(json_text(value).encode(), to=self._destinations.ddl),)
+        return Message(json_text(value).encode(), to=self._destinations.ddl)
 
     def watermark(self, commit_ts: int) -> Message:
         """Return the message that nothing at or before `commit_ts` follows it."""

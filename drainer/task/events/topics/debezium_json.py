@@ -29,9 +29,15 @@ from drainer.task.events.encoder import RowEvent, Values
 from drainer.task.events.messages import Headers, Message
 from drainer.task.events.per_table import PerTable
 from drainer.task.events.topics.debezium_types import PRECISE, debezium_type
-from drainer.task.events.topics.destination import NO_LIMIT, Destination, Destinations, Limit
+from drainer.task.events.topics.destination import (
+    NO_LIMIT,
+    Destination,
+    Destinations,
+    Limit,
+    ddl_jobs,
+)
 from drainer.task.events.topics.json_row import JsonRow, json_text, quoted, written_columns
-from penstock.schema.model import TableInfo
+from penstock.schema.model import DdlJob, TableInfo
 from penstock.ts import physical_ms
 
 if TYPE_CHECKING:
@@ -136,8 +142,11 @@ class DebeziumJson:
                 yield from self._messages(table, change, commit_ts, _NULL)
 
     def ddl(self, commit_ts: int, change: SchemaChange) -> Iterable[Message]:
-        """Return one message, like those of Debezium's topic of schema changes."""
-        job, ms = change.job, physical_ms(commit_ts)
+        """Return messages like those of Debezium's schema changes: of a DROP one for each table."""
+        return [self._ddl(commit_ts, job) for job in ddl_jobs(change)]
+
+    def _ddl(self, commit_ts: int, job: DdlJob) -> Message:
+        ms = physical_ms(commit_ts)
         value = {
             "source": self._source(commit_ts, job.schema_name, job.table_name),
             "ts_ms": ms,
@@ -147,7 +156,7 @@ class DebeziumJson:
             "tableChanges": [],
         }
         key = json_text({"databaseName": job.schema_name}).encode()
-        return (Message(json_text(value).encode(), key, self._destinations.ddl),)
+        return Message(json_text(value).encode(), key, self._destinations.ddl)
 
     def watermark(self, commit_ts: int) -> Message:
         """Return the message that nothing at or before `commit_ts` follows it."""

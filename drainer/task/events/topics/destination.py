@@ -18,13 +18,16 @@ Apache Kafka, and the public-domain algorithm by Austin Appleby.
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from drainer.task.events.messages import WHOLE, Headers
 from drainer.task.sql.keys import apply_key, normal_value
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
-from penstock.schema.model import ColumnInfo, TableInfo
+from penstock.schema.model import ColumnInfo, DdlJob, TableInfo
+
+if TYPE_CHECKING:
+    from penstock.ddl import SchemaChange
 
 BY_TABLE, BY_KEY, BY_TS, ONE = "table", "key", "ts", "one"
 PARTITIONS = (BY_TABLE, BY_KEY, BY_TS, ONE)
@@ -32,6 +35,14 @@ PARTITIONS = (BY_TABLE, BY_KEY, BY_TS, ONE)
 TOPIC_BYTES_MAX = 249
 _UNFIT = re.compile(r"[^A-Za-z0-9._-]")
 _SEED, _M, _U32 = 0x9747B28C, 0x5BD1E995, 0xFFFFFFFF
+
+
+def ddl_jobs(change: SchemaChange) -> list[DdlJob]:
+    """Return the job of a DDL; of a DROP of several tables one for each, which names its table."""
+    # Imported here, because a Spark task has no DDL.
+    from penstock.ddl.dropping import table_by_table
+
+    return [part.job for part in table_by_table(change)]
 
 
 def murmur2(data: bytes) -> int:

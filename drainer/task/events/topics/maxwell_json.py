@@ -20,7 +20,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from drainer.task.events.encoder import RowEvent
 from drainer.task.events.messages import Headers, Message
 from drainer.task.events.per_table import PerTable
-from drainer.task.events.topics.destination import NO_LIMIT, Destination, Destinations, Limit
+from drainer.task.events.topics.destination import (
+    NO_LIMIT,
+    Destination,
+    Destinations,
+    Limit,
+    ddl_jobs,
+)
 from drainer.task.events.topics.json_row import (
     NUMBERS,
     JsonRow,
@@ -31,7 +37,7 @@ from drainer.task.events.topics.json_row import (
     shortest,
 )
 from drainer.task.events.topics.single_rows import Change, changes_of
-from penstock.schema.model import ColumnInfo, DdlType, MysqlType, TableInfo
+from penstock.schema.model import ColumnInfo, DdlJob, DdlType, MysqlType, TableInfo
 from penstock.ts import physical_ms
 
 if TYPE_CHECKING:
@@ -77,8 +83,10 @@ class MaxwellJson:
             yield self._message(table, change, commit_ts, "")
 
     def ddl(self, commit_ts: int, change: SchemaChange) -> Iterable[Message]:
-        """Return one message; it has the statement, and not the definitions around it."""
-        job = change.job
+        """Return one message, or one for each table of a DROP: statements without definitions."""
+        return [self._ddl(commit_ts, job) for job in ddl_jobs(change)]
+
+    def _ddl(self, commit_ts: int, job: DdlJob) -> Message:
         value = {
             "type": _DDL_TYPES.get(DdlType(job.type), _OTHER_DDL),
             "database": job.schema_name,
@@ -87,7 +95,7 @@ class MaxwellJson:
             "sql": job.query,
             "xid": commit_ts,
         }
-        return (Message(json_text(value).encode(), to=self._destinations.ddl),)
+        return Message(json_text(value).encode(), to=self._destinations.ddl)
 
     def watermark(self, commit_ts: int) -> Message:
         """Return the message that nothing at or before `commit_ts` follows it."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from penstock.codes import Code
 from penstock.ddl.catalog import Catalog
+from penstock.ddl.dropping import Dropped, drop_job
 from penstock.ddl.plan.new_names import check_file_name
 from penstock.ddl.syntax.lexer import Source, quote_name, quote_path
 from penstock.ddl.syntax.statements import Edit, Statement, TableRef, edited
@@ -35,7 +36,15 @@ class Jobs:
 
     def emit(self, type_: int, owner: SchemaInfo, query: str, **fields: object) -> None:
         """Add a job and take it into account; `owner` is the schema it runs in."""
-        job = DdlJob(
+        job = self._job(type_, owner, query)
+        self._add(replace(job, **fields))  # type: ignore[arg-type]
+
+    def emit_drop(self, dropped: Dropped) -> None:
+        """Add one job that drops all these tables."""
+        self._add(drop_job(self._job(0, self.schema(dropped[0][0]), ""), dropped))
+
+    def _job(self, type_: int, owner: SchemaInfo, query: str) -> DdlJob:
+        return DdlJob(
             id=self.next_id(),
             type=type_,
             schema_id=owner.id,
@@ -44,7 +53,8 @@ class Jobs:
             schema_version=self.catalog.version + 1,
             context=self.context,
         )
-        job = replace(job, **fields)  # type: ignore[arg-type]
+
+    def _add(self, job: DdlJob) -> None:
         self.catalog.apply(job)
         self.jobs.append(job)
 

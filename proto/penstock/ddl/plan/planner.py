@@ -7,7 +7,7 @@ for CREATE, DROP and ALTER DATABASE). It is the text as written, but for this:
     IF [NOT] EXISTS     gone, since it was decided here; CREATE DATABASE IF NOT EXISTS keeps it
     character sets      explicit wherever the servers' own defaults would decide
     OR REPLACE TABLE    becomes two jobs, since MySQL has no such thing: DROP TABLE and CREATE TABLE
-    several tables      DROP TABLE a, b becomes two jobs; RENAME TABLE stays one, being atomic
+    several tables      DROP TABLE a, b and RENAME TABLE stay one job: they are one step
     operations          those that came to nothing are left out
     constraints         with the names that MySQL would choose, where they have none
     clauses             that MySQL and MariaDB spell differently and that change no row: left out
@@ -226,12 +226,13 @@ class _Plan(Jobs):
 
     def _drop_tables(self, statement: DropTables) -> None:
         kind = statement.kind
+        dropped: dict[int, tuple[str, TableInfo]] = {}
         for ref in statement.refs:
             schema = self.catalog.schema(self.schema_name(ref.schema))
             found = schema and self.catalog.table(schema.name, ref.name)
             # MariaDB's DROP TABLE drops sequences, too.
             kinds = (kind, "SEQUENCE") if kind == "TABLE" else (kind,)
-            if not schema or not found or found.kind not in kinds:
+            if not schema or not found or found.kind not in kinds or found.id in dropped:
                 if statement.if_exists:
                     continue
                 raise NeedsOperator(
@@ -239,17 +240,15 @@ class _Plan(Jobs):
                     hint="check the name",
                     code=Code.DDL_NOT_FOUND,
                 )
-            self._drop(schema, found)
-
-    def _drop(self, schema: SchemaInfo, table: TableInfo) -> None:
-        query = f"DROP {table.kind} {quote_name(table.name)}"
-        self.emit(_DROPS[table.kind], schema, query, table_id=table.id, table_name=table.name)
+            dropped[found.id] = schema.name, found
+        if dropped:
+            self.emit_drop(tuple(dropped.values()))
 
     def _make_room(self, schema: SchemaInfo, name: str) -> None:
         """Drop the table that is to be replaced, if there is one."""
         found = self.catalog.table(schema.name, name)
         if found is not None and not found.is_view:
-            self._drop(schema, found)
+            self.emit_drop(((schema.name, found),))
 
     def _truncate(self, statement: TruncateTable) -> None:
         schema, before = self.base_table(statement.ref)
@@ -358,13 +357,6 @@ def _renamed(table: TableInfo, name: str) -> TableInfo:
     return replace(table.renamed(name), constraints=constraints)
 
 
-_DROPS = {
-    "TABLE": DdlType.DROP_TABLE,
-    "VIEW": DdlType.DROP_VIEW,
-    "SEQUENCE": DdlType.DROP_SEQUENCE,
-}
-
-
 def _charset_clause(schema: SchemaInfo) -> str:
     return f"{quote_name(schema.name)} CHARACTER SET {schema.charset} COLLATE {schema.collate}"
 
@@ -383,9 +375,7 @@ def _create(jobs: Jobs, statement: CreateSequence) -> None:
     if found is not None and statement.if_not_exists:
         return
     if found is not None and found.kind == "TABLE" and statement.or_replace:
-        drop = f"DROP TABLE {quote_name(found.name)}"
-        fields = {"table_id": found.id, "table_name": found.name}
-        jobs.emit(DdlType.DROP_TABLE, schema, drop, **fields)
+        jobs.emit_drop(((schema.name, found),))
         found = None
     if found is not None and not (found.is_sequence and statement.or_replace):
         jobs.check_free(schema, statement.ref.name)

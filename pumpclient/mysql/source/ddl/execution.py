@@ -47,6 +47,8 @@ from pumpclient.mysql.translate.statements.ddl_pieces import (
     Translator,
     Verb,
     origins_of,
+    table_by_table,
+    together,
 )
 from pumpclient.mysql.translate.statements.failed_statements import (
     left_by_failed,
@@ -258,7 +260,7 @@ class Statements:
     ) -> None:
         """Raise `Refused` when a DROP or RENAME of several tables cannot be executed to its end."""
         if len(pieces) == 1 or self._merges:
-            return
+            return  # Its job is planned as a whole, or each table has other sources.
         catalog = self._client.session.schemas.catalog().copy()
         ids = itertools.count(1 << 62)
         for piece, own in zip(pieces, origins_of(origin, len(pieces)), strict=True):
@@ -268,8 +270,8 @@ class Statements:
             if not all(isinstance(each, (DropTables, RenameTables)) for each in statements):
                 return
             try:
-                if all(self._means_itself(piece, each) for each in statements):
-                    for job in plan_ddl(piece.sql, None, catalog, lambda: next(ids)):
+                if (own_piece := self._meant(piece)) is not None:
+                    for job in plan_ddl(own_piece.sql, None, catalog, lambda: next(ids)):
                         catalog.apply(job)
             except NeedsOperator as error:
                 raise self._refused_piece(statement, piece, error) from error
@@ -287,9 +289,10 @@ class Statements:
     def _executed(self, piece: Piece, origin: Origin, statement: Statement) -> bool:
         if self._was_executed(origin):
             return False
-        statements = parse(piece.sql)[1]
-        if not all(self._means_itself(piece, each) for each in statements):
+        meant = self._meant(piece)
+        if meant is None:
             return False
+        piece, statements = meant, parse(meant.sql)[1]
         for each in statements:
             if isinstance(each, (CreateTable, CreateLike, CreateView)):
                 self._ensure_schema(each.ref.schema, piece)
@@ -302,18 +305,35 @@ class Statements:
             lambda: self._tables.server_defaults,
         )
         try:
-            changes = self._planned(piece, context)
-            if not all(self._rules.of_ddl(change, piece.tables) for change in changes):
+            planned = [(part, self._planned(part, context)) for part in table_by_table(piece)]
+            passed = [
+                (part, changes)
+                for part, changes in planned
+                if all(self._rules.of_ddl(change, part.tables) for change in changes)
+            ]
+            if len(passed) < len(planned):
                 log.info("event rules leave out %s", piece.sql)
+            if not passed:
                 return False
             if not piece.is_ruled:
-                self._check_session(piece, statements, changes, context, statement)
-            return bool(self._client.execute_ddl(piece.sql, origin=origin, context=context))
+                done = [change for _, changes in passed for change in changes]
+                self._check_session(piece, statements, done, context, statement)
+            sql = together([part for part, _ in passed]).sql
+            return bool(self._client.execute_ddl(sql, origin=origin, context=context))
         except NeedsOperator:
             # The source of another merged table may have been faster by a moment.
             if self._are_wanted(piece, statements):
                 raise
             return False
+
+    def _meant(self, piece: Piece) -> Piece | None:
+        """Return a piece without what it would drop that is spelled otherwise here."""
+        parts = [
+            part
+            for part in table_by_table(piece)
+            if all(self._means_itself(part, each) for each in parse(part.sql)[1])
+        ]
+        return together(parts) if parts else None
 
     def _means_itself(self, piece: Piece, statement: Parsed) -> bool:
         """Return whether a statement finds here what it is of, and not what is spelled otherwise.

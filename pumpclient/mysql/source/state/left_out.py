@@ -40,6 +40,8 @@ from pumpclient.mysql.translate.statements.ddl_pieces import (
     Piece,
     Translation,
     pair_by_pair,
+    table_by_table,
+    together,
 )
 
 NO_TABLE: Name = ("", "")
@@ -213,7 +215,8 @@ def judged(
             joined += _joined(names[0], reloads.get(target(names[0])), marks)
         if not any(marks.has(*name) for name in names):
             pieces.append(piece)
-            if len(names) == 2 and any(marks.of(name) is not None for name in names):
+            may_rename = len(names) == 2 and not isinstance(statement, DropTables)
+            if may_rename and any(marks.of(name) is not None for name in names):
                 renamed.append((names[0], names[1]))  # What is missing of a table goes with it.
                 marks.rename(*names)
         elif len(names) == 2 and isinstance(statement, (RenameTables, AlterTable)):
@@ -224,7 +227,12 @@ def judged(
             marks.rename(*names)
         elif isinstance(statement, DropTables):
             moved += names
-            pieces.append(piece if here.has(_target(piece, statement, 0)) else None)
+            kept = [
+                part
+                for n, part in enumerate(table_by_table(piece))
+                if not marks.has(*names[n]) or here.has(_target(piece, statement, n))
+            ]
+            pieces.append(together(kept) if kept else None)
         else:
             pieces.append(None)
             counted.append(names[0])

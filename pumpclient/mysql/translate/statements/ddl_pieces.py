@@ -2,11 +2,12 @@
 
     text ── skipped by its first words ──────────────────────────> nothing, with the reason
          ── changes rows (statement format) ─────────────────────> NeedsOperator
-         ── penstock.ddl reads it ── DROP: table by table ── filters ── online DDL ── routes
+         ── penstock.ddl reads it ── filters ── online DDL ── routes
 
-A RENAME of several tables is one piece, because a reader downstream must not see a swap half done.
-It is executed pair by pair where an online DDL's copies, merged tables or tables that are left out
-take part: then some pairs are not executed at all, or mean something else.
+A RENAME or a DROP of several tables is one piece: it is one step, and a reader downstream must not
+see a swap half done. Where an online DDL's copies or merged tables take part, some pairs or tables
+are not executed at all, or mean something else: then a RENAME is executed pair by pair, and these
+tables are dropped one by one. So is a RENAME of which a table is left out.
 
 What cannot be read stops the source; an operator's override of this place (skip it, run others
 instead, run others before it) goes first. Each piece comes to one job, so that its origin says
@@ -193,12 +194,20 @@ class Translator:
         )
 
     def _each(self, sql: str, statement: Statement, schema: str) -> Iterable[tuple[str, Statement]]:
-        """Return a statement, or the pairs of a RENAME: all in one where they may be."""
-        if not isinstance(statement, RenameTables) or len(statement.pairs) == 1:
+        """Return a statement, or the parts of a RENAME or a DROP: all in one where they may be."""
+        if not isinstance(statement, (DropTables, RenameTables)):
             return [(sql, statement)]
         names = _names(statement, schema)
         is_copy = self.online.is_copy if self.online is not None else lambda table: False
-        if any(is_copy(table) or self.is_merged(owner, table) for owner, table in names):
+        alone = {name for name in names if is_copy(name[1]) or self.is_merged(*name)}
+        if len(names) == 1 + isinstance(statement, RenameTables):
+            return [(sql, statement)]
+        if isinstance(statement, DropTables):
+            refs = list(zip(statement.refs, names, strict=True))
+            rest = [r for r, name in refs if name not in alone and self.is_replicated(*name)]
+            groups = [[ref] for ref, name in refs if name in alone] + [rest] * bool(rest)
+            return [read for group in groups for read in _read(_drop(statement, group))]
+        if alone:
             return _pairs(statement)
         kept = [
             pair
@@ -261,19 +270,14 @@ def origins_of(origin: Origin, count: int) -> list[Origin]:
 
 
 def _split(text: str) -> Iterator[tuple[str, Statement]]:
-    """Yield a statement's parts that concern one table each; a RENAME stays whole."""
+    """Yield the statements of a text; CREATE OR REPLACE TABLE is two."""
     if _OR_REPLACE.match(text):
         text = _OR_REPLACE.sub("CREATE TABLE", text, count=1)
         made = parse(_FROM_SELECT.sub("", text))[1][0]
         yield from _split(f"DROP TABLE IF EXISTS {_written(made.refs[0])}")
     source, statements = parse(_FROM_SELECT.sub("", text))
     for statement in statements:
-        if isinstance(statement, DropTables) and len(statement.refs) > 1:
-            exists = "IF EXISTS " if statement.if_exists else ""
-            for ref in statement.refs:
-                yield from _split(f"DROP {statement.kind} {exists}{_written(ref)}")
-        else:
-            yield source.text[statement.start : statement.end].strip(), statement
+        yield source.text[statement.start : statement.end].strip(), statement
 
 
 def pair_by_pair(piece: Piece) -> list[Piece]:
@@ -290,6 +294,38 @@ def pair_by_pair(piece: Piece) -> list[Piece]:
     ]
 
 
+def table_by_table(piece: Piece) -> list[Piece]:
+    """Return a DROP of several tables as a piece for each table, any other piece alone."""
+    if piece.is_ruled:
+        return [piece]
+    if not isinstance(made := parse(piece.sql)[1][0], DropTables) or len(made.refs) == 1:
+        return [piece]
+    source = parse(piece.source_sql)[1][0]
+    assert isinstance(source, DropTables), "only names differ"
+    return [
+        replace(piece, sql=_drop(made, [here]), source_sql=_drop(source, [there]), tables=(name,))
+        for here, there, name in zip(made.refs, source.refs, piece.tables, strict=True)
+    ]
+
+
+def together(pieces: Sequence[Piece]) -> Piece:
+    """Return one piece again of some that `table_by_table` returned, at least one."""
+    if len(pieces) == 1:
+        return pieces[0]
+    return replace(
+        pieces[0],
+        sql=_joined(each.sql for each in pieces),
+        source_sql=_joined(each.source_sql for each in pieces),
+        tables=tuple(name for each in pieces for name in each.tables),
+    )
+
+
+def _joined(drops: Iterable[str]) -> str:
+    statements = [parse(text)[1][0] for text in drops]
+    assert isinstance(statements[0], DropTables)
+    return _drop(statements[0], [each.refs[0] for each in statements])
+
+
 def _pairs(statement: RenameTables) -> Iterator[tuple[str, Statement]]:
     for pair in statement.pairs:
         yield from _read(_renames(statement, [pair]))
@@ -303,6 +339,11 @@ def _renames(statement: RenameTables, pairs: Iterable[tuple[TableRef, TableRef]]
     exists = "IF EXISTS " if statement.if_exists else ""
     clauses = ", ".join(f"{_written(old)} TO {_written(new)}" for old, new in pairs)
     return f"RENAME TABLE {exists}{clauses}"
+
+
+def _drop(statement: DropTables, refs: Iterable[TableRef]) -> str:
+    exists = "IF EXISTS " if statement.if_exists else ""
+    return f"DROP {statement.kind} {exists}{', '.join(map(_written, refs))}"
 
 
 def _written(ref: TableRef) -> str:

@@ -102,6 +102,9 @@ def test_what_the_cluster_never_had_is_neither_renamed_nor_dropped_there() -> No
     assert verdict("RENAME TABLE t TO u", left_out(T), here=()).pieces == (None,)
     assert verdict("DROP TABLE t", left_out(T), here=()).pieces == (None,)
     assert len(sql_of(verdict("DROP TABLE t", left_out(T)))) == 1
+    for here, sql in (((T, U), "`shop`.`t`, `shop`.`u`"), ((U,), "`shop`.`u`")):
+        found = verdict("DROP TABLE t, u", left_out(T), here=here)
+        assert (sql_of(found), found.moved) == ([f"DROP TABLE {sql}"], (T, U))
 
 
 def test_a_followed_table_that_takes_a_left_out_name_stays_followed() -> None:

@@ -13,7 +13,7 @@ from penstock.ddl import Catalog, plan_ddl
 from penstock.ddl.parse.parser import parse
 from penstock.errors import Corrupt, NeedsOperator
 from penstock.filters import FilterConfig, Rules
-from penstock.filters.settings import RouteRule
+from penstock.filters.settings import EventRule, RouteRule
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import Origin
 from penstock.wire.codec import decode_binlog
@@ -295,4 +295,16 @@ def test_of_a_drop_that_cannot_be_executed_to_its_end_nothing_is() -> None:
     assert done == []
     found = Translator().translate("DROP TABLE IF EXISTS a, missing", "shop", {})
     statements.execute(statement, found.pieces, origin)
-    assert done == ["DROP TABLE IF EXISTS `shop`.`a`", "DROP TABLE IF EXISTS `shop`.`missing`"]
+    assert done == ["DROP TABLE IF EXISTS `shop`.`a`, `shop`.`missing`"]
+    rule = EventRule(
+        schema_pattern="shop", table_pattern="a", events=("drop table",), action="Ignore"
+    )
+    picky = Statements(client, Rules(FilterConfig(events=(rule,))), None, outside, tables=tables)
+    picky.execute(statement, found.pieces, origin)
+    assert done[1:] == ["DROP TABLE IF EXISTS `shop`.`missing`"]
+    other: Any = SimpleNamespace(
+        namesake=lambda schema, table: "A" * (table == "a"), server_defaults=ServerDefaults()
+    )
+    cased = Statements(client, Rules(FilterConfig()), None, outside, tables=other)
+    cased.execute(statement, found.pieces, origin)
+    assert done[2:] == ["DROP TABLE IF EXISTS `shop`.`missing`"]

@@ -127,7 +127,8 @@ def test_what_belongs_to_a_server_is_skipped_with_a_reason(text: str) -> None:
     ("text", "pieces"),
     [
         ("DROP TABLE IF EXISTS a, x.b",
-         ["DROP TABLE IF EXISTS `d`.`a`", "DROP TABLE IF EXISTS `x`.`b`"]),
+         ["DROP TABLE IF EXISTS `d`.`a`, `x`.`b`"]),
+        ("DROP VIEW a, b RESTRICT", ["DROP VIEW `d`.`a`, `d`.`b`"]),
         ("RENAME TABLE a TO b, b TO c",
          ["RENAME TABLE `d`.`a` TO `d`.`b`, `d`.`b` TO `d`.`c`"]),
         ("RENAME TABLE IF EXISTS a WAIT 5 TO tmp, b NOWAIT TO a, tmp TO b",
@@ -152,6 +153,15 @@ def test_pieces_of_one_statement_come_to_one_job_each() -> None:
         assert len(session.run(sql)) == 1
 
 
+def test_of_a_drop_an_online_ddls_copies_and_merged_tables_are_dropped_one_by_one() -> None:
+    merging = Translator(is_merged=lambda schema, table: table.startswith("m"))
+    assert executed("DROP TABLE a, m1, _a_gho, b, m2", merging) == [
+        "DROP TABLE `d`.`m1`",
+        "DROP TABLE `d`.`m2`",
+        "DROP TABLE `d`.`a`, `d`.`b`",
+    ]
+
+
 def test_filters_and_routes_hold_for_ddl() -> None:
     def is_replicated(schema: str, table: str) -> bool:
         return schema == "d" and table != "private"
@@ -161,6 +171,8 @@ def test_filters_and_routes_hold_for_ddl() -> None:
 
     rules = Translator(is_replicated=is_replicated, target=target)
     assert executed("DROP TABLE t1, private, other.t", rules) == ["DROP TABLE `all`.`t`"]
+    assert executed("DROP TABLE t1, private, u", rules) == ["DROP TABLE `all`.`t`, `all`.`u`"]
+    assert executed("DROP TABLE private, other.t", rules) == []
     assert executed("CREATE DATABASE other", rules) == []
     with pytest.raises(NeedsOperator, match="filters leave out"):
         executed("RENAME TABLE t TO private", rules)
@@ -237,8 +249,7 @@ def test_what_is_unknown_stops_and_an_operator_decides() -> None:
     replaced = translator.translate("FROBNICATE", "d", {}, Override(Verb.REPLACE, statements))
     assert [piece.sql for piece in replaced.pieces] == [
         "ALTER TABLE d.t ADD a INT",
-        "DROP TABLE `d`.`u`",
-        "DROP TABLE `d`.`v`",
+        "DROP TABLE d.u, d.v",
     ]
     inject = Override(Verb.INJECT, ("TRUNCATE d.u",))
     injected = translator.translate("DROP TABLE t", "d", {}, inject)
