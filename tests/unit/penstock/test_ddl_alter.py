@@ -73,7 +73,7 @@ def test_keys_may_stand_among_the_columns_that_are_added() -> None:
     assert keys(session.table()) == {"u": ["a"], "ab": ["a", "b"], "kb": ["b"], "kz": ["z"],
                                      "y": ["y"]}  # fmt: skip
     (job,) = session.run("ALTER TABLE t ADD (x INT, KEY (x)), DROP z")
-    assert "ADD x INT, ADD KEY (x), DROP z" in job.query
+    assert "ADD x INT, ADD KEY `x` (x), DROP z" in job.query
 
 
 def test_a_prefix_goes_when_the_column_becomes_shorter_or_no_text() -> None:
@@ -289,7 +289,7 @@ def test_a_generated_column_is_over_its_columns_under_their_new_names() -> None:
         ("ADD KEY IF NOT EXISTS (a)", None),
         ("ADD UNIQUE IF NOT EXISTS (A, b)", None),
         ("ADD PRIMARY KEY IF NOT EXISTS (a)", None),
-        ("ADD KEY IF NOT EXISTS (b)", "ADD KEY  (b)"),
+        ("ADD KEY IF NOT EXISTS (b)", "ADD KEY  `b` (b)"),
         ("ADD KEY k (b), ADD KEY IF NOT EXISTS k (b)", "ADD KEY k (b)"),
         ("DROP KEY a, DROP KEY IF EXISTS a", "DROP KEY a"),
         ("DROP COLUMN b, DROP COLUMN IF EXISTS b", "DROP COLUMN b"),

@@ -239,8 +239,8 @@ def test_a_key_without_overlaps_is_one_over_both_ends() -> None:
     assert table.indexes[0].unique
     assert table.own_period == ("p", "s", "e")
     assert table_from_json(table_to_json(table)) == table
-    assert "UNIQUE (id, `e`, `s`)" in session.history[-1].query
-    assert "UNIQUE (id, `e`, `s`)" in spelled(Flavor.MYSQL, OVERLAPS)[0]
+    assert "UNIQUE `id` (id, `e`, `s`)" in session.history[-1].query
+    assert "UNIQUE `id` (id, `e`, `s`)" in spelled(Flavor.MYSQL, OVERLAPS)[0]
 
 
 def test_a_period_is_known_to_later_statements() -> None:

@@ -1,7 +1,11 @@
+import json
+from dataclasses import replace
+
 import pytest
 
 from penstock.errors import NeedsOperator
 from penstock.schema.model import DdlType
+from penstock.schema.tidb_json import job_from_json, job_to_json
 from tests.unit.penstock.ddl_session import DdlSession
 
 
@@ -52,7 +56,7 @@ def session() -> DdlSession:
         ),
         ("CREATE TABLE e.x LIKE t", ["CREATE TABLE `x` LIKE `d`.`t`"]),
         ("CREATE TABLE x (LIKE MIXED)", ["CREATE TABLE `x` LIKE `Mixed`"]),
-        ("DROP TABLE t, mixed", ["DROP TABLE `t`", "DROP TABLE `Mixed`"]),
+        ("DROP TABLE t, mixed", ["DROP TABLE `t`, `Mixed`"]),
         ("DROP TABLE IF EXISTS nope, t, e.nope, nope.nope", ["DROP TABLE `t`"]),
         ("DROP TABLE IF EXISTS v", []),
         ("DROP VIEW IF EXISTS v, t", ["DROP VIEW `v`"]),
@@ -188,8 +192,8 @@ def test_names_without_a_schema_need_a_current_database(session: DdlSession) -> 
 def test_jobs_have_ids_and_versions_of_their_own(session: DdlSession) -> None:
     version = session.catalog.version
     jobs = session.plan("DROP TABLE t, Mixed; CREATE TABLE x (a INT)")
-    assert [job.schema_version - version for job in jobs] == [1, 2, 3]
-    assert len({job.id for job in jobs}) == 3
+    assert [job.schema_version - version for job in jobs] == [1, 2]
+    assert len({job.id for job in jobs}) == 2
     assert session.catalog.version == version
 
 
@@ -207,6 +211,61 @@ def test_renames_may_swap_names_and_are_one_job(session: DdlSession) -> None:
     assert job.type == DdlType.RENAME_TABLES
     assert session.table("Mixed").id == t.id
     assert session.table("t").id == mixed.id
+
+
+def test_a_drop_of_several_tables_is_one_job_that_names_all_of_them(session: DdlSession) -> None:
+    ids = [session.table("t").id, session.table("Mixed").id]
+    (job,) = session.run("DROP TABLE t, Mixed")
+    assert (job.type, job.table_id, job.table_name) == (DdlType.DROP_TABLE, 0, "")
+    assert [table.id for _, table in job.tables] == ids
+    assert [table.id for _, table in session.changes[-1].dropped] == ids
+    assert job_from_json(json.loads(json.dumps(job_to_json(job)))) == job
+    session.run("CREATE TABLE a (x INT)", "CREATE TABLE e.b (x INT)", "CREATE SEQUENCE s")
+    (job,) = session.run("DROP TABLE e.b, a, s")
+    assert (job.schema_name, job.query) == ("e", "DROP TABLE `b`, `d`.`a`, `d`.`s`")
+    assert session.catalog.table("e", "b") is None
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("ADD KEY (b), ADD INDEX USING HASH (b)",
+         "ADD KEY `b` (b), ADD INDEX `b_2` USING HASH (b)"),
+        ("ADD UNIQUE(b), ADD CONSTRAINT UNIQUE (b)",
+         "ADD UNIQUE `b`(b), ADD CONSTRAINT UNIQUE `b_2` (b)"),
+        ("ADD CONSTRAINT c UNIQUE (b)", "ADD CONSTRAINT c UNIQUE (b)"),
+        ("ADD c INT UNIQUE KEY NOT NULL AFTER b, ADD d INT",
+         "ADD c INT NOT NULL AFTER b, ADD UNIQUE KEY `c` (`c`), ADD d INT"),
+        ("MODIFY b CHAR(3) CHARSET latin1 UNIQUE",
+         "MODIFY b CHAR(3) CHARSET latin1 COLLATE latin1_bin, ADD UNIQUE KEY `b` (`b`)"),
+        ("MODIFY a SERIAL", "MODIFY a BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,"
+         " ADD UNIQUE KEY `a` (`a`)"),
+        ("ADD KEY ((b + 1)), ADD FULLTEXT (b)",
+         "ADD KEY `functional_index` ((b + 1)), ADD FULLTEXT `b` (b)"),
+        ("ADD `primary` INT, ADD KEY (`primary`)",
+         "ADD `primary` INT, ADD KEY `primary_2` (`primary`)"),
+    ],
+)  # fmt: skip
+def test_a_key_without_a_name_has_the_one_that_the_server_chose(sql: str, expected: str) -> None:
+    session = DdlSession("CREATE TABLE k (a INT PRIMARY KEY, b VARCHAR(3))")
+    (job,) = session.run(f"ALTER TABLE k {sql}")
+    assert job.query == f"ALTER TABLE `k` {expected}"
+
+
+def test_the_keys_of_a_new_table_are_named_in_their_order() -> None:
+    session = DdlSession("CREATE TABLE k (a INT UNIQUE, b INT, KEY (b, a), KEY (b), c SERIAL)")
+    assert session.history[-1].query.startswith(
+        "CREATE TABLE `k` (a INT, UNIQUE KEY `a` (`a`), b INT, KEY `b` (b, a), KEY `b_2` (b),"
+        " c BIGINT UNSIGNED NOT NULL AUTO_INCREMENT, UNIQUE KEY `c` (`c`))"
+    )
+    again = DdlSession(session.history[-1].query)
+    assert again.table("k").indexes == session.table("k").indexes
+
+
+def test_a_peer_that_knows_one_table_a_job_refuses_a_drop_of_several(session: DdlSession) -> None:
+    (job,) = session.plan("DROP TABLE t, Mixed")
+    with pytest.raises(NeedsOperator, match="table id 0 does not exist"):
+        session.catalog.apply(replace(job, tables=()))
 
 
 def test_a_rename_in_two_steps_is_one_rename(session: DdlSession) -> None:

@@ -42,7 +42,7 @@ def shape(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(shape(v) for v in value)
     if is_dataclass(value) and not isinstance(value, type):
-        places = {"start", "end", "at", "edits", "refs", "select_start", "period_at"}
+        places = {"start", "end", "at", "name_at", "edits", "refs", "select_start", "period_at"}
         named = "Schema" in type(value).__name__
         skipped = places | ({"name"} if named else set())
         inside = [(f.name, shape(getattr(value, f.name))) for f in fields(value)

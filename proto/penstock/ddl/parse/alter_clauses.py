@@ -11,7 +11,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.ddl.parse import versioning
-from penstock.ddl.parse.column_clauses import read_column, read_option, read_place, take_charset
+from penstock.ddl.parse.column_clauses import (
+    read_column,
+    read_option,
+    read_place,
+    take_charset,
+    with_keys_at,
+)
 from penstock.ddl.parse.cursor import Cursor
 from penstock.ddl.parse.key_clauses import at_key, read_key
 from penstock.ddl.parse.partition_clauses import (
@@ -85,7 +91,17 @@ def _part(cur: Cursor) -> Part:
     if is_dropped:
         del cur.edits[edits:], cur.foreign[foreign:]
         cur.drop_text(start)
-    return Part(operation, start, cur.last_end)
+    return _placed(operation, start, cur.last_end)
+
+
+def _placed(operation: Operation, start: int, end: int) -> Part:
+    """Return a part, behind which the keys of its columns would be written."""
+    match operation:
+        case AddColumns(columns):
+            operation = AddColumns(tuple(with_keys_at(each, end) for each in columns))
+        case ChangeColumn(column=column):
+            operation = replace(operation, column=with_keys_at(column, end))
+    return Part(operation, start, end)
 
 
 def _grouped(cur: Cursor) -> list[Part]:
@@ -111,7 +127,7 @@ def _grouped(cur: Cursor) -> list[Part]:
             operation = AddColumns((replace(read_column(cur), if_not_exists=absent),))
         if versioning.is_of_period(cur, operation):
             cur.refuse("ADD (…) with ROW START or ROW END and keys", "add them one by one")
-        parts.append(Part(operation, start if parts else opened, cur.last_end))
+        parts.append(_placed(operation, start if parts else opened, cur.last_end))
     closed = cur.token.start
     cur.expect_sign(")")
     cur.edits.append(Edit(closed, cur.last_end, ""))

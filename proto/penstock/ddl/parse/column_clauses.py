@@ -211,11 +211,20 @@ def read_charset(cur: Cursor, given: CharsetClause) -> CharsetClause | None:
     return replace(given, collate=name, end=cur.last_end)
 
 
+def with_keys_at(column: ColumnDef, at: int) -> ColumnDef:
+    """Return a column that knows where its keys would be written behind it."""
+    return replace(column, keys=tuple(replace(key, at=at) for key in column.keys))
+
+
 def read_column(cur: Cursor, name: str | None = None) -> ColumnDef:
     """Read a column definition; `name` if it was read already."""
-    column = ColumnDef(name=name or cur.column_name(), type=read_type(cur))
+    name = name or cur.column_name()
+    start = cur.token.start
+    column = ColumnDef(name=name, type=read_type(cur))
     if column.type.name == "SERIAL":
-        serial = KeyDef(name=None, parts=(KeyPart(name=column.name),), unique=True)
+        written_out = Edit(start, cur.last_end, "BIGINT UNSIGNED NOT NULL AUTO_INCREMENT")
+        part = KeyPart(name=column.name)
+        serial = KeyDef(name=None, parts=(part,), unique=True, inline=written_out)
         column = replace(column, not_null=True, auto_increment=True, keys=(serial,))
     nulls: list[Edit] = []
     while True:
@@ -305,9 +314,12 @@ def _key_attribute(cur: Cursor, column: ColumnDef) -> ColumnDef | None:
     part = (KeyPart(name=column.name),)
     if cur.take("PRIMARY", "KEY") or cur.take("PRIMARY") or cur.take("KEY"):
         return replace(column, keys=(*column.keys, KeyDef(name=None, parts=part, primary=True)))
+    start = cur.last_end
     if cur.take("UNIQUE"):
         cur.take("KEY")
-        return replace(column, keys=(*column.keys, KeyDef(name=None, parts=part, unique=True)))
+        inline = Edit(start, cur.last_end, "")
+        key = KeyDef(name=None, parts=part, unique=True, inline=inline)
+        return replace(column, keys=(*column.keys, key))
     if cur.take("GENERATED", "ALWAYS", "AS") or cur.take("AS"):
         return replace(column, generated=cur.parenthesised())
     start = cur.token.start

@@ -74,6 +74,8 @@ def named_key(cur: Cursor, key: KeyDef) -> KeyDef:
     key = replace(key, if_not_exists=cur.if_not_exists())
     if cur.is_name() and not (cur.is_word("USING") or cur.is_word("TYPE")):
         key = replace(key, name=cur.name())
+    elif key.name is None:
+        key = replace(key, name_at=cur.last_end)
     return _key_body(cur, key)
 
 

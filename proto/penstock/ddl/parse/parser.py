@@ -22,7 +22,12 @@ from dataclasses import replace
 
 from penstock.codes import Code
 from penstock.ddl.parse import alter_clauses, versioning
-from penstock.ddl.parse.column_clauses import read_charset, read_column, read_option
+from penstock.ddl.parse.column_clauses import (
+    read_charset,
+    read_column,
+    read_option,
+    with_keys_at,
+)
 from penstock.ddl.parse.cursor import Cursor
 from penstock.ddl.parse.key_clauses import (
     at_key,
@@ -281,6 +286,7 @@ def _table_elements(
                 versioning.check_expressions(cur, first)
         else:
             column = read_column(cur)
+            column = with_keys_at(column, cur.last_end)
             stays = not column.is_bound
             columns += [column] if stays else []
             keys += column.keys if stays else ()

@@ -11,7 +11,7 @@ from penstock.ddl.plan.jobs import Jobs, named
 from penstock.ddl.rewrite.explicit_collations import (
     changed_option_edits,
     convert_edits,
-    implied_edits,
+    key_edits,
     own_column_edits,
     period_edits,
 )
@@ -99,9 +99,9 @@ def plan_alter(
             hint="rename it once",
             code=Code.DDL_DEFINITION,
         )
-    table, implied = altered(before, operations, schema, context)
+    table, unnamed = altered(before, operations, schema, context)
     edits = [edit for o in operations for edit in _edits(o, table)]
-    edits += implied_edits(implied, "ADD ")
+    edits += key_edits(unnamed, "ADD ")
     return AlterPlan(
         type=_job_type(operations),
         table=replace(partitioned(table, operations), period=period),

@@ -32,7 +32,7 @@ from penstock.ddl.plan.jobs import Jobs, named, qualified
 from penstock.ddl.plan.new_names import check_file_name, check_new_names
 from penstock.ddl.rewrite.constraint_names import constraint_edits, renamed, within
 from penstock.ddl.rewrite.explicit_collations import (
-    implied_edits,
+    key_edits,
     option_edits,
     own_column_edits,
     period_edits,
@@ -173,12 +173,13 @@ class _Plan(Jobs):
         if statement.or_replace:
             self._make_room(schema, statement.ref.name)
         self.check_free(schema, statement.ref.name)
-        table, implied = create_table(statement, self.next_id(), schema, self.context)
+        table, unnamed = create_table(statement, self.next_id(), schema, self.context)
         edits = [named(statement.ref, schema, table.name, schema)]
-        edits += [*option_edits(statement.options, table), *implied_edits(implied, "")]
+        edits += option_edits(statement.options, table)
         edits += period_edits(statement.keys, table)
         for column in statement.columns:
             edits += own_column_edits(column, table)
+        edits += key_edits(unnamed, "")
         tokens = within(self.source.tokens, statement.start, statement.end)
         names, constraints = constraint_edits(tokens, table.name, ())
         table = replace(table, constraints=constraints)

@@ -10,8 +10,9 @@
 What is explicit already stays as it is, so that writing it out twice does no harm. Of a TiDB's
 statements the server's choice is known from what they made: `as_made` writes that out.
 
-The planner writes one more thing out with these edits, the index of a foreign key: one that a
-server made by itself goes away by itself, too, when another serves; one that is written stays.
+The planner writes one more thing out with these edits, the names of keys. A server chooses a free
+one, which is another one downstream if an index was added there. The index of a foreign key is
+written as a key: one that a server made goes away with it when another serves.
 """
 
 from __future__ import annotations
@@ -104,12 +105,17 @@ def period_edits(keys: Iterable[KeyDef], table: TableInfo) -> list[Edit]:
     return [Edit(*part.period_at, columns) for part in parts]
 
 
-def implied_edits(implied: Sequence[tuple[KeyDef, str]], verb: str) -> list[Edit]:
-    """Return the clauses for keys that foreign keys imply; `verb` is "ADD " in ALTER TABLE."""
+def key_edits(unnamed: Sequence[tuple[KeyDef, str]], verb: str) -> list[Edit]:
+    """Return the names of keys that servers would choose; `verb` is "ADD " in ALTER TABLE."""
     out = []
-    for key, name in implied:
+    for key, name in unnamed:
+        if key.name_at >= 0:
+            out.append(Edit(key.name_at, key.name_at, f" {quote_name(name)}"))
+            continue
         columns = ", ".join(quote_name(part.name) for part in key.parts)
-        out.append(Edit(key.at, key.at, f", {verb}KEY {quote_name(name)} ({columns})"))
+        kind = "UNIQUE KEY" if key.unique else "KEY"
+        out.append(Edit(key.at, key.at, f", {verb}{kind} {quote_name(name)} ({columns})"))
+        out += [key.inline] if key.inline is not None else []
     return out
 
 

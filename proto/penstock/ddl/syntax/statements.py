@@ -173,8 +173,12 @@ class KeyDef:
     fulltext: bool = False
     spatial: bool = False
     implied: bool = False
+    name_at: int = -1
+    """Where a name would go that is not written, -1 where the key itself is not."""
     at: int = -1
-    """Where the text of an implied key would go."""
+    """Where the text of an implied key would go, or of one that is written with its column."""
+    inline: Edit | None = None
+    """What takes such a key out of its column."""
     if_not_exists: bool = False
     actions: tuple[str, ...] = ()
     """What a foreign key asks for, in capitals: `ON DELETE CASCADE`."""

@@ -47,7 +47,7 @@ def altered(
     schema: SchemaInfo,
     context: DdlContext | None = None,
 ) -> tuple[TableInfo, list[tuple[KeyDef, str]]]:
-    """Return the table after the operations, and keys implied by foreign ones.
+    """Return the table after the operations, and keys that have no written name.
 
     What MySQL would refuse raises NeedsOperator.
     """
@@ -66,7 +66,7 @@ def altered(
     builder.add_keys(actions.keys)
     defined = [*actions.changed.values(), *(each for _, each in actions.placed)]
     check_primary(builder, nullable_of(defined))
-    return builder.finish(), builder.implied
+    return builder.finish(), builder.unnamed
 
 
 def _apply_options(builder: TableBuilder, actions: Actions, schema: SchemaInfo) -> None:

@@ -107,8 +107,8 @@ class TableBuilder:
     keys: list[KeyBuilder] = field(default_factory=list)
     expressions: list[str] = field(default_factory=list)
     """Names of indexes over expressions."""
-    implied: list[tuple[KeyDef, str]] = field(default_factory=list)
-    """Keys that foreign keys asked for and got, with their names."""
+    unnamed: list[tuple[KeyDef, str]] = field(default_factory=list)
+    """Keys without a written name, also those that foreign keys asked for, with their names."""
 
     @classmethod
     def of(cls, table: TableInfo, context: DdlContext | None = None) -> TableBuilder:
@@ -173,7 +173,6 @@ class TableBuilder:
         for key in keys:
             if key.implied and not self._serves(key):
                 self._add_key(key)
-                self.implied.append((key, self.keys[-1].name))
 
     def _with_period(self, key: KeyDef) -> KeyDef:
         """Return a key with the columns of a period WITHOUT OVERLAPS, as MariaDB keeps it."""
@@ -199,6 +198,8 @@ class TableBuilder:
             raise self.refuse(what, "drop the first or choose another name")
         if name.upper() == "PRIMARY" and not key.primary:
             raise self.refuse("an index called PRIMARY", "choose another name")
+        if key.implied or (key.name is None and not key.primary):
+            self.unnamed.append((key, name))
         if key.is_over_expression:
             self.expressions.append(name)
             return
@@ -402,7 +403,7 @@ def create_table(
     schema: SchemaInfo,
     context: DdlContext | None = None,
 ) -> tuple[TableInfo, list[tuple[KeyDef, str]]]:
-    """Return the table that CREATE TABLE makes in this schema, and keys implied by foreign ones."""
+    """Return the table that CREATE TABLE makes in this schema, and its keys without a name."""
     charset, collate = resolve(statement.options.charset, (schema.charset, schema.collate))
     table = TableInfo(
         id=table_id,
@@ -420,7 +421,7 @@ def create_table(
     builder.add_keys(statement.keys)
     check_primary(builder, nullable_of(statement.columns))
     parts = PartitionBy(statement.partitions)
-    return partitioned(builder.finish(), (parts,)), builder.implied
+    return partitioned(builder.finish(), (parts,)), builder.unnamed
 
 
 def emptied(table: TableInfo) -> TableInfo:
