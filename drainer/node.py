@@ -5,7 +5,7 @@ pausing ─ pulls ended ─ steps under way committed ─ checkpoint `consistent
 
 All that must survive a crash is in the downstream's checkpoint: the next run reads it and
 continues after its `commit_ts`, with the schema as it was then. What it is made of is built by
-`drainer.build`; here is when each of it begins and ends.
+`drainer.build` and `drainer.components`; here is when each of it begins and ends.
 """
 
 from __future__ import annotations
@@ -21,18 +21,12 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
-from drainer.build import (
-    Active,
-    Components,
-    StoppedEarly,
-    build_active,
-    build_components,
-    insist,
-    with_new_sink,
-)
+from drainer.build import Active, build_active
 from drainer.cluster.presence import Presence
 from drainer.cluster.server import Front
+from drainer.components import Components, build_components, with_new_sink
 from drainer.ddl.follower import DdlRefused
+from drainer.outages import StoppedEarly, insist
 from drainer.pages import Pages
 from drainer.recovery import recover
 from drainer.settings.config import DrainerConfig

@@ -13,12 +13,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from drainer.batching.planner import DdlStep
-from drainer.build import Components, StoppedEarly, Stream, build_pipeline, insist
+from drainer.build import Stream, build_pipeline
+from drainer.components import Components
 from drainer.ddl.catch_up import CatchUp
 from drainer.ddl.follower import refuse_other
 from drainer.ddl.job_source import rules_of
 from drainer.ddl.starting_schema import StartingSchema
 from drainer.intake.merger import Merged
+from drainer.outages import StoppedEarly, insist
 from drainer.pipeline.pipeline import Pipeline
 from drainer.pipeline.progress import Progress
 from drainer.relay_log.log import RelayLog

@@ -22,10 +22,11 @@ from typing import Any
 import grpc
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
 
-from drainer.build import Components, StoppedEarly, unless_stopped
 from drainer.cluster.active_watch import ActiveWatch, Look, RunAnswer, Verdict
 from drainer.cluster.presence import Presence
 from drainer.cluster.server import Front
+from drainer.components import Components
+from drainer.outages import StoppedEarly, unless_stopped
 from drainer.sinks.checkpoint import Checkpoint
 from penstock.cluster import drainer_runs
 from penstock.cluster.drainer_runs import DrainerRun, Standby

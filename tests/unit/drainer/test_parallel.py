@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from drainer.build import Components, build_strategy
+from drainer.build import build_strategy
+from drainer.components import Components
 from drainer.settings.config import ApplyConfig, DrainerConfig
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.protocol import Partition, Partitions, cut_by_bytes

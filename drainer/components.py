@@ -1,0 +1,238 @@
+"""Components: what a Drainer's process opens once, whether it is on standby or active.
+
+lock ─ Spark begins to start ─ etcd, oracle ─ relay log ─ downstream
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from drainer.batching.filters import compiled, fetch_settings
+from drainer.data_dir import Home
+from drainer.outages import RETRY_S, insist, unless_stopped, within
+from drainer.relay_log.log import RelayLog
+from drainer.settings.config import ApplyConfig, DrainerConfig, RelayConfig
+from drainer.sinks.opening import open_sink
+from drainer.sinks.protocol import (
+    Sink,
+)
+from drainer.sinks.thread import SinkThread
+from drainer.spark.dispatcher import Dispatcher
+from drainer.spark.java import use_java
+from drainer.spark.job import SparkJob, SparkSettings
+from drainer.spark.task_watch import watch_tasks
+from drainer.task.row_fetch_unit import FetchSettings
+from drainer.task.version import Bundle
+from penstock.cluster.etcd import EtcdClient, connect, warn_of_version
+from penstock.codes import Code
+from penstock.errors import NeedsOperator
+from penstock.oracle.client import Oracle, open_oracle
+from penstock.oracle.cluster_id import find_cluster_id
+from penstock.security.tls import Security, Tls
+
+log = logging.getLogger(__name__)
+
+_SINK_CLOSE_S = 5.0
+_SPARK_WAITS_S = 2.0
+"""How long Spark waits for all to be checked; longer than that, something is away."""
+_CRYPTO = "spark.network.crypto.enabled=true"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Components:
+    """What a Drainer is made of, opened and ready."""
+
+    home: Home
+    dispatcher: Dispatcher
+    task_count: int
+    etcd: EtcdClient
+    oracle: Oracle
+    thread: SinkThread
+    sink: Sink
+    cluster_id: int
+    security: Security
+    executors_fetch: bool = False
+    """True when Spark's tasks get the rows from the Pumps."""
+    relay_log: RelayLog | None = None
+    is_upstream_gone: bool = False
+    """True when etcd could not be reached in time; then `cluster_id` is the relay log's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ends:
+    """Both ends of a Drainer: where its transactions come from, and where they go."""
+
+    etcd: EtcdClient
+    oracle: Oracle
+    thread: SinkThread
+    sink: Sink
+    cluster_id: int
+    relay_log: RelayLog | None
+    is_upstream_gone: bool
+
+
+async def build_components(
+    config: DrainerConfig, stack: AsyncExitStack, stop: asyncio.Event
+) -> Components:
+    """Open everything; the stack closes it, the last opened first.
+
+    Spark comes last, because what stops a Drainer is to be said before it takes its seconds; but
+    it does not wait for an etcd or a downstream that is away, and starts in the meantime.
+    """
+    compiled(config)  # A rule that cannot be is reported before anything is opened.
+    open_sink(config.downstream, cluster_id=0)  # Contacts nothing: its URL, options, password.
+    security = Security(config.security)
+    home = stack.enter_context(Home(config.data_dir))
+    java = asyncio.create_task(asyncio.to_thread(use_java, home.path / "java"))
+    fetch = fetch_settings(config)
+    os.environ["JAVA_HOME"] = str(await java)
+    opening = asyncio.create_task(_open_ends(config, security, stack, stop))
+    try:
+        await asyncio.wait((opening,), timeout=_SPARK_WAITS_S)
+        if opening.done():
+            opening.result()
+        dispatcher, task_count = await _start_spark(config, fetch, home, security.tls, stack)
+        ends = await opening
+    finally:
+        opening.cancel()
+        await asyncio.wait((opening,))
+    return Components(
+        home=home,
+        dispatcher=dispatcher,
+        task_count=task_count,
+        etcd=ends.etcd,
+        oracle=ends.oracle,
+        thread=ends.thread,
+        sink=ends.sink,
+        cluster_id=ends.cluster_id,
+        security=security,
+        executors_fetch=fetch is not None,
+        relay_log=ends.relay_log,
+        is_upstream_gone=ends.is_upstream_gone,
+    )
+
+
+async def _open_ends(
+    config: DrainerConfig, security: Security, stack: AsyncExitStack, stop: asyncio.Event
+) -> _Ends:
+    """Reach etcd and the downstream, through outages; raise what only an operator can mend."""
+    etcd = connect(config.etcd_urls, tls=security.etcd_tls)
+    stack.push_async_callback(asyncio.to_thread, etcd.close)
+    pd_address = config.pd_address or None
+    oracle = open_oracle(etcd, pd_address, security.tls, pd_tls=security.pd_tls)
+    stack.push_async_callback(asyncio.to_thread, oracle.close)
+    relay_log = await asyncio.to_thread(_open_relay_log, config.relay, stack)
+    ask = functools.partial(find_cluster_id, etcd, pd_address, security.pd_tls, within_s=RETRY_S)
+    found = None
+    if relay_log is not None and relay_log.cluster_id is not None:
+        found = await within(config.relay.upstream_timeout_s, insist(stop, "the cluster id", ask))
+        cluster_id = relay_log.cluster_id if found is None else found
+    else:
+        found = cluster_id = await insist(stop, "the cluster id", ask)
+    if found is not None:
+        await asyncio.to_thread(warn_of_version, etcd)
+    thread = SinkThread()
+    sink = open_sink(config.downstream, cluster_id=cluster_id)
+
+    async def close_sink() -> None:
+        sink.close()
+        if not await thread.close(_SINK_CLOSE_S):
+            log.warning("the downstream does not answer; its open transaction will roll back")
+
+    stack.push_async_callback(close_sink)
+    stored = await unless_stopped(thread.call(sink.load_checkpoint), stop)
+    if stored is not None and stored.is_torn:
+        refuse_torn(config.apply, stored.commit_ts)
+    return _Ends(
+        etcd=etcd,
+        oracle=oracle,
+        thread=thread,
+        sink=sink,
+        cluster_id=cluster_id,
+        relay_log=relay_log,
+        is_upstream_gone=found is None,
+    )
+
+
+async def with_new_sink(
+    config: DrainerConfig, components: Components, stack: AsyncExitStack
+) -> Components:
+    """Return the same with a sink that knows nothing of an earlier time as the writer."""
+    components.sink.close()
+    sink = open_sink(config.downstream, cluster_id=components.cluster_id)
+    stack.callback(sink.close)
+    return replace(components, sink=sink)
+
+
+def _open_relay_log(config: RelayConfig, stack: AsyncExitStack) -> RelayLog | None:
+    """Return the relay log, None when there is to be none; the stack closes it."""
+    if not config.log_dir:
+        return None
+    folder = Path(config.log_dir)
+    stack.enter_context(Home(folder))  # For its lock.
+    relay_log = RelayLog.open(folder, file_bytes_max=config.max_file_size)
+    stack.callback(relay_log.close)
+    return relay_log
+
+
+async def _start_spark(
+    config: DrainerConfig,
+    fetch: FetchSettings | None,
+    home: Home,
+    tls: Tls | None,
+    stack: AsyncExitStack,
+) -> tuple[Dispatcher, int]:
+    """Start the resident job in the background: it takes seconds."""
+    spark = config.spark
+    settings = SparkSettings(
+        work_dir=home.spark_dir,
+        output=home.path / "spark.log",
+        master=spark.master,
+        tasks=spark.tasks,
+        driver_memory=spark.driver_memory,
+        executor_memory=spark.executor_memory,
+        host=spark.host,
+        conf=spark.conf,
+    )
+    if tls is not None and not settings.is_local and _CRYPTO not in settings.conf:
+        log.warning(
+            "Spark passes the tasks' token to its executors in plain text: encrypt its own calls"
+            " (spark.conf: spark.authenticate=true, %s)", _CRYPTO,
+        )  # fmt: skip
+    bundle = await asyncio.to_thread(Bundle.of_this_code)
+    dispatcher = Dispatcher(spark.host, version=bundle.version, tls=tls)
+    await dispatcher.start()
+    address = (dispatcher.host, dispatcher.port)
+    job = SparkJob(settings, bundle, address, dispatcher.token, fetch, dispatcher.digest)
+    stack.push_async_callback(asyncio.to_thread, job.stop)
+    stack.push_async_callback(dispatcher.close)
+    job.start()
+    watching = asyncio.create_task(watch_tasks(dispatcher, job.replace_session))
+    stack.callback(watching.cancel)
+    return dispatcher, settings.task_count
+
+
+def refuse_torn(config: ApplyConfig, commit_ts: int) -> None:
+    """Raise `NeedsOperator` where rows of later transactions may be downstream, in parts.
+
+    Statements in their safe form replace what is there already.
+    """
+    problem = (
+        f"TiDB-Binlog's Drainer, whose checkpoint is at {commit_ts}, did not end in order: rows of"
+        " transactions after it may be in the downstream already"
+    )
+    if config.strategy == "statements" and config.safe_mode:
+        log.warning("%s; safe mode writes them again", problem)
+        return
+    raise NeedsOperator(
+        problem,
+        hint="start that Drainer again and let it end in order (binlogctl pause-drainer), which"
+        " makes the checkpoint consistent; then start this one",
+        code=Code.CHECKPOINT_INCONSISTENT,
+    )

@@ -1,0 +1,57 @@
+"""Outages: asks again until there is an answer, or until the Drainer is to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from penstock.errors import Retryable
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 2.0
+
+T = TypeVar("T")
+
+
+class StoppedEarly(Exception):
+    """Asked to stop before the Drainer was up."""
+
+
+async def unless_stopped(asking: Coroutine[Any, Any, T], stop: asyncio.Event) -> T:
+    """Return the answer; raise `StoppedEarly` when asked to stop before there is one."""
+    answering, stopping = asyncio.create_task(asking), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((answering, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not answering.done():
+            raise StoppedEarly
+        return answering.result()
+    finally:
+        answering.cancel()
+        stopping.cancel()
+
+
+async def within(timeout_s: float, asking: Coroutine[Any, Any, T]) -> T | None:
+    """Return the answer, None when there is none in time."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await asking
+    except TimeoutError:
+        return None
+
+
+async def insist(stop: asyncio.Event, what: str, ask: Callable[[], T]) -> T:
+    """Return the first answer, through outages; raise `StoppedEarly` when asked to stop before."""
+    while not stop.is_set():
+        try:
+            return await asyncio.to_thread(ask)
+        except Retryable as error:
+            log.error("cannot get %s, trying again: %s", what, error)
+        try:
+            async with asyncio.timeout(RETRY_S):
+                await stop.wait()
+        except TimeoutError:
+            continue
+    raise StoppedEarly
