@@ -66,10 +66,13 @@ unpack() {
   local at=$folder/$name packages
   say "unpacking Debian $SUITE's $package into $at (nothing is installed)"
   export APT_CONFIG=$apt/apt.conf
-  # etcd needs nothing but the C library, and runs with any of the last years.
-  # shellcheck disable=SC2086
-  [ "$name" = etcd ] && packages=$package || packages=$(apt-get install -s --no-install-recommends -t "$SUITE" $package libc6 \
-    | awk '/^Inst/ {print $2}' | grep -vE '^(perl|libperl)') || die "Debian $SUITE has no $package that can be installed"
+  if [ "$name" = etcd ]; then
+    packages=$package  # It needs only the C library, and runs with any of the last years.
+  else
+    packages=$(apt-get install -s --no-install-recommends -t "$SUITE" "$package" libc6 \
+      | awk '/^Inst/ {print $2}' | grep -vE '^(perl|libperl)') \
+      || die "Debian $SUITE has no $package that can be installed"
+  fi
   rm -rf "$at" "$at.new" "$apt/debs"; mkdir -p "$at.new" "$apt/debs"
   # shellcheck disable=SC2086
   (cd "$apt/debs" && retried apt-get download -qq -t "$SUITE" $packages >&2) || die "could not fetch $package; run it again"

@@ -63,9 +63,8 @@ def begin_run(registry: NodeRegistry, node_id: str, held: Held) -> None:
 def _not_the_last(node_id: str, held: Held, why: str) -> NeedsOperator:
     return NeedsOperator(
         f"the data folder {held.folder} is not the one that pump {node_id} wrote last: {why}",
-        hint="if another process runs as this Pump, give this one a --node-id of its own; otherwise"
-        " start it with the newest folder. If that is gone for good, give up what it held,"
-        f" which `penstock ctl lost-pump {node_id} --accept-loss-after 0` shows, and start a Pump"
-        " with another node id and an empty folder",
+        hint="start it with its newest folder, or with another --node-id if a second process runs"
+        f" as this Pump; if that folder is lost, `penstock ctl lost-pump {node_id}"
+        " --accept-loss-after 0` shows what it held",
         code=Code.LOG_OLDER,
     )

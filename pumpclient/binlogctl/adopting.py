@@ -19,7 +19,7 @@ from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.node.output import show
 from penstock.pb import penstock_pb2
 from pumpclient.binlogctl.lost import confirm
-from pumpclient.binlogctl.nodes import CALL_S, Cluster, add_node, call, tls_of
+from pumpclient.binlogctl.nodes import Cluster, add_node, call_pump
 
 
 def add_command(commands: Any, shared: argparse.ArgumentParser) -> None:
@@ -87,7 +87,7 @@ def _is_served(arguments: argparse.Namespace, status: NodeStatus) -> bool:
     """Return whether a Pump serves the log; one that waits or refuses it does not say its name."""
     request = penstock_pb2.StatusRequest()
     try:
-        reply = call(NodeKind.PUMP, status.host, "Status", request, CALL_S, tls_of(arguments))
+        reply = call_pump(arguments, status.host, "Status", request)
     except PenstockError:
         return False
     return bool(reply.node_id == status.node_id)

@@ -20,15 +20,7 @@ from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.node.output import TEXT
 from penstock.pb import penstock_pb2
-from pumpclient.binlogctl.nodes import (
-    CALL_S,
-    Cluster,
-    add_node,
-    call,
-    known_node,
-    show_change,
-    tls_of,
-)
+from pumpclient.binlogctl.nodes import Cluster, add_node, call_pump, known_node, show_change
 from pumpclient.binlogctl.steering import add_skipped, add_wait
 
 _TICK_S: Final = 0.25
@@ -62,7 +54,7 @@ def _move_log(arguments: argparse.Namespace) -> int:
         before = cluster.entry_of(name)
         request = penstock_pb2.MoveLogRequest(node_id=name, to=arguments.to)
         try:
-            to = call(NodeKind.PUMP, status.host, "MoveLog", request, CALL_S, tls_of(arguments)).to
+            to = call_pump(arguments, status.host, "MoveLog", request).to
         except Retryable as error:
             why = _why_not_moved(registry, status)
             raise Retryable(f"{error}; {why}", code=error.code) from error
@@ -134,7 +126,7 @@ def _drain(arguments: argparse.Namespace) -> int:
         request = penstock_pb2.CloseRequest(
             node_id=name, skip_drainers=arguments.skip_drainer, empty_disk=True
         )
-        call(NodeKind.PUMP, status.host, "Close", request, CALL_S, tls_of(arguments))
+        call_pump(arguments, status.host, "Close", request)
         state = NodeState.CLOSING
         text = (
             f"{name}: {state}; see `binlogctl status {name}` for how it goes, or add --wait; to"
@@ -195,9 +187,9 @@ class _Progress:
 
     def ask(self, detail: str) -> str:
         """Return a detail of the Pump's status; the last one while it does not answer."""
-        request, tls = penstock_pb2.StatusRequest(), tls_of(self._arguments)
+        request = penstock_pb2.StatusRequest()
         with contextlib.suppress(PenstockError):
-            reply = call(NodeKind.PUMP, self._status.host, "Status", request, CALL_S, tls)
+            reply = call_pump(self._arguments, self._status.host, "Status", request)
             if reply.node_id == self._status.node_id:
                 self.show(reply.details.get(detail, ""))
         return self._said

@@ -379,6 +379,11 @@ def call(
             raise (refusal_of(address, tls, error) or error_of(address, error)) from error
 
 
+def call_pump(arguments: argparse.Namespace, address: str, method: str, request: Any) -> Any:
+    """Return a Pump's answer to a command, as `call` does."""
+    return call(NodeKind.PUMP, address, method, request, CALL_S, tls_of(arguments))
+
+
 def error_of(address: str, error: Any) -> PenstockError:
     """Return what a call that failed means to its caller."""
     what = f"{address}: {error.code().name}: {error.details()}"

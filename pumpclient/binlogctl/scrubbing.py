@@ -11,15 +11,7 @@ from penstock.cluster.node_registry import NodeKind
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from penstock.pb import penstock_pb2
-from pumpclient.binlogctl.nodes import (
-    CALL_S,
-    Cluster,
-    add_node,
-    call,
-    known_node,
-    show_change,
-    tls_of,
-)
+from pumpclient.binlogctl.nodes import Cluster, add_node, call_pump, known_node, show_change
 from pumpclient.binlogctl.steering import add_wait
 
 _TICK_S: Final = 0.5
@@ -41,9 +33,9 @@ def add_command(commands: Any, shared: argparse.ArgumentParser) -> None:
 def _scrub(arguments: argparse.Namespace) -> int:
     with Cluster(arguments) as registry:
         status = known_node(registry, NodeKind.PUMP, arguments.node_id)
-    name, tls = status.node_id, tls_of(arguments)
+    name = status.node_id
     request = penstock_pb2.ScrubRequest(node_id=name)
-    message = call(NodeKind.PUMP, status.host, "Scrub", request, CALL_S, tls).message
+    message = call_pump(arguments, status.host, "Scrub", request).message
     facts: dict[str, Any] = {"node_id": name, "scrub": message}
     if not arguments.wait:
         show_change(
@@ -75,7 +67,7 @@ def _ended(arguments: argparse.Namespace, name: str) -> dict[str, str]:
             with Cluster(arguments) as registry:
                 host = known_node(registry, NodeKind.PUMP, name).host
             request = penstock_pb2.StatusRequest()
-            reply = call(NodeKind.PUMP, host, "Status", request, CALL_S, tls_of(arguments))
+            reply = call_pump(arguments, host, "Status", request)
         except Retryable as error:
             problem = str(error)
             continue

@@ -39,7 +39,7 @@ def entries(monkeypatch: pytest.MonkeyPatch) -> MemoryLogEntries:
     monkeypatch.setattr("penstock.cluster.etcd.connect", lambda urls, tls: Client())
     monkeypatch.setattr(nodes, "Registry", lambda client: registry)
     monkeypatch.setattr(nodes, "EtcdLogEntries", lambda client: made)
-    monkeypatch.setattr(adopting, "call", no_answer)
+    monkeypatch.setattr(adopting, "call_pump", no_answer)
     return made
 
 
@@ -85,7 +85,7 @@ def test_a_log_that_is_served_is_not_taken_from_its_pump(
     entries: MemoryLogEntries, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reply = penstock_pb2.StatusReply(node_id="pump-1")
-    monkeypatch.setattr(adopting, "call", lambda *asked: reply)
+    monkeypatch.setattr(adopting, "call_pump", lambda *asked: reply)
     assert main([*COMMAND, "--confirm", "pump-1"]) == 2
     assert "the log of pump-1 is served at h:1" in capsys.readouterr().err
     assert entry_of(entries) == ENTRY
