@@ -347,7 +347,7 @@ ALL_DDL = (
     "ALTER TABLE x DROP COLUMN w",
     "RENAME TABLE t TO y, u TO t, y TO u",
     "TRUNCATE TABLE x",
-    "DROP TABLE x",
+    "DROP TABLE x, u",
     "DROP DATABASE shop",
 )
 

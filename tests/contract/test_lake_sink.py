@@ -352,7 +352,7 @@ ALL_DDL = (
     "RENAME TABLE x TO x2",
     "RENAME TABLE t TO y, u TO t, y TO u",
     "CREATE TABLE x (id INT PRIMARY KEY)",
-    "DROP TABLE x",
+    "DROP TABLE x, u",
     "TRUNCATE TABLE x2",
     "DROP DATABASE shop",
 )

@@ -368,7 +368,8 @@ ALL_DDL = [
     "ALTER TABLE t DROP COLUMN w",
     "RENAME TABLE t TO t2",
     "CREATE TABLE t (id INT PRIMARY KEY)",
-    "DROP TABLE t",
+    "CREATE TABLE u (id INT PRIMARY KEY)",
+    "DROP TABLE t, u",
     "TRUNCATE TABLE t2",
     "DROP DATABASE shop",
 ]

@@ -261,3 +261,24 @@ def test_merged_tables_that_differ_are_not_loaded_again_and_nothing_is_dropped(
     ask(source, "reload", "shop_1.orders_2")
     eventually(lambda: is_whole(source), LONG_S)
     assert rig.downstream().rows("shop.orders") == [(1, 2)]
+
+
+def test_half_of_a_surrogate_pair_is_refused_and_followed_as_bytes_after_a_reload(
+    rig: SourceRig, fresh: AnyBinlogServer
+) -> None:
+    fresh.run("CREATE TABLE shop.half (id INT PRIMARY KEY, v VARCHAR(10) CHARACTER SET ucs2)")
+    source = rig.begin(fresh)
+    fresh.run("INSERT INTO shop.half VALUES (1, _ucs2 x'0041')")
+    source.catch_up(fresh)
+    fresh.run("INSERT INTO shop.half VALUES (2, _ucs2 x'0042D83D')")
+    status = source.fails()
+    assert "'v' (VARCHAR in ucs2) cannot be read: 0x0042d83d is not valid" in status["problem"]
+    assert "make the column VARBINARY there" in str(status)
+    fresh.run("ALTER TABLE shop.half MODIFY v VARBINARY(20)")
+    assert "loaded again" in ask(source, "reload", "shop.half")
+    eventually(lambda: is_whole(source), LONG_S)
+    fresh.run("INSERT INTO shop.half VALUES (3, x'DE00')")
+    fresh.run("UPDATE shop.half SET v = x'D83E' WHERE id = 1")
+    source.catch_up(fresh)
+    found = rig.check(fresh, "shop.half")
+    assert found.rows("shop.half") == [(1, b"\xd8\x3e"), (2, b"\0B\xd8\x3d"), (3, b"\xde\0")]
