@@ -7,7 +7,7 @@
     RENAME to another database  under names with their databases: the session's is not in the job
     RECOVER TABLE … BY JOB      refused: a job's number is another job's downstream
     anything else               as the binlog has it, where TiDB's own words are in comments, and
-                                with the collations that TiDB chose, where it was left to choose;
+                                with the collations and names of keys that TiDB chose;
                                 with names in the letter case of their tables
 
 A writer of ours records what is to run, so none of this is for its stream.
@@ -84,7 +84,7 @@ def _alone(change: SchemaChange) -> SchemaChange:
 
 
 def _with_collations(change: SchemaChange) -> SchemaChange:
-    """Return a change whose text leaves no collation to the server where it runs."""
+    """Return a change whose text leaves no collation or key's name to the server where it runs."""
     job = change.job
     made = job.schema if job.type in _OF_SCHEMAS else job.table
     if made is None or (isinstance(made, TableInfo) and made.kind != "TABLE"):

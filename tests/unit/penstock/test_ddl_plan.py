@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import pytest
 
+from penstock.ddl.rewrite.explicit_collations import as_made
 from penstock.errors import NeedsOperator
 from penstock.schema.model import DdlType
 from penstock.schema.tidb_json import job_from_json, job_to_json
@@ -272,3 +273,16 @@ def test_a_rename_in_two_steps_is_one_rename(session: DdlSession) -> None:
     (job,) = session.run("RENAME TABLE t TO x, x TO e.y")
     assert (job.type, job.schema_name) == (DdlType.RENAME_TABLE, "e")
     assert job.query == "RENAME TABLE `d`.`t` TO `d`.`x`, `d`.`x` TO `e`.`y`"
+
+
+def test_a_tidbs_statement_gets_the_names_of_the_keys_that_it_made() -> None:
+    session = DdlSession("CREATE TABLE k (a INT, b INT, KEY b (a), KEY (a))")
+    sql = "ALTER TABLE k ADD KEY(a), ADD UNIQUE (a), ADD INDEX (b) /*T! x */, ADD KEY own (b)"
+    session.run(sql.replace(" /*T! x */", ""))
+    assert as_made(sql, session.table("k")) == (
+        "ALTER TABLE k ADD KEY `a_2`(a), ADD UNIQUE `a_3` (a), ADD INDEX `b_2` (b) /*T! x */,"
+        " ADD KEY own (b)"
+    )
+    inline = "CREATE TABLE k2 (a INT UNIQUE, KEY (a)) CHARSET=latin1 COLLATE=latin1_bin"
+    session.run(inline)
+    assert as_made(inline, session.table("k2")) == inline.replace("KEY (a)", "KEY `a_2` (a)")

@@ -27,6 +27,7 @@ from penstock.ddl.parse.parser import parse
 from penstock.ddl.syntax.lexer import quote_name
 from penstock.ddl.syntax.statements import (
     AddColumns,
+    AddKey,
     AlterSchema,
     AlterTable,
     ChangeColumn,
@@ -159,7 +160,7 @@ def explicit(sql: str, session: SessionCollations, database: DatabaseOf = _as_ca
 
 
 def as_made(sql: str, made: TableInfo | SchemaInfo) -> str:
-    """Return a statement with the character set and collations of the table or schema it made.
+    """Return a statement with the character set, collations and key names of what it made.
 
     Its comments stay, in which a TiDB has its own words. Raises NeedsOperator for what cannot be
     read.
@@ -185,8 +186,9 @@ def _schema_as_made(statement: Statement, made: SchemaInfo) -> Iterator[Edit]:
 
 def _table_as_made(statement: Statement, made: TableInfo) -> Iterator[Edit]:
     columns: Sequence[ColumnDef] = ()
+    keys: Sequence[KeyDef] = ()
     if isinstance(statement, CreateTable):
-        columns, given = statement.columns, statement.options.charset
+        columns, keys, given = statement.columns, statement.keys, statement.options.charset
         if given.says_nothing:
             yield from option_edits(statement.options, made)
         else:
@@ -194,13 +196,38 @@ def _table_as_made(statement: Statement, made: TableInfo) -> Iterator[Edit]:
     elif isinstance(statement, AlterTable):
         operations = [part.operation for part in statement.parts]
         columns = [column for each in operations for column in _columns_of(each)]
+        keys = [each.key for each in operations if isinstance(each, AddKey)]
         for given in filter(None, map(_charset_of, operations)):
             yield from collate_edits(given, lambda _: made.collate)
+    yield from key_edits(_named_as_made(keys, made), "")
     known = {column.name.lower(): column.collate for column in made.columns}
     for definition in columns:
         collation = known.get(definition.name.lower())
         if collation is not None:
             yield from column_edits(definition, partial(_same, collation))
+
+
+def _named_as_made(keys: Sequence[KeyDef], made: TableInfo) -> list[tuple[KeyDef, str]]:
+    """Return keys without a name with those of the newest indexes like them.
+
+    One that is written with its column stays there, and so does one over an expression.
+    """
+    found = []
+    written = {key.name.lower() for key in keys if key.name is not None}
+    spare = sorted(
+        (index for index in made.indexes if index.name.lower() not in written),
+        key=lambda index: index.id,
+    )
+    for key in reversed([key for key in keys if key.name_at >= 0]):
+        wanted = [part.name.lower() for part in key.parts], key.unique
+        at = next(
+            (n for n in range(len(spare) - 1, -1, -1)
+             if ([c.name.lower() for c in spare[n].columns], spare[n].unique) == wanted),
+            None,
+        )  # fmt: skip
+        if at is not None:
+            found.append((key, spare.pop(at).name))
+    return found
 
 
 def _same(collation: str, charset: str) -> str:
