@@ -283,7 +283,8 @@ class Statements:
     def _refused_piece(self, statement: Statement, piece: Piece, error: NeedsOperator) -> Refused:
         problem = f"{piece.sql}: {error.problem}"
         broken = NeedsOperator(problem, hint=error.hint, code=error.code)
-        names = tuple(name for name in piece.tables[:1] if name[1])
+        drops = isinstance(parse(piece.sql)[1][0], DropTables)
+        names = tuple(name for name in piece.tables[: None if drops else 1] if name[1])
         return _refused(statement, broken, names)
 
     def _executed(self, piece: Piece, origin: Origin, statement: Statement) -> bool:
