@@ -1616,7 +1616,7 @@ class Code(Enum):
     )
     ROWS_EVENT = (
         8103,
-        "The rows of an event cannot be read.",
+        "The rows of an event, or of a table that is loaded, cannot be read.",
         _SOURCE_STOPS,
         "The error names table and place. ALTER TABLE … FORCE on the server renews old types.",
     )

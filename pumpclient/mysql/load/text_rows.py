@@ -5,7 +5,8 @@
              length: one byte up to FA, or FC + 2, FD + 3, FE + 8 bytes
     end      FE and less than 9 bytes; an error begins with FF
 
-The code that reads is generated per table: no values are made where text goes over as it is.
+The code that reads is generated per table: no values are made where text goes over as it is, which
+is ASCII. Other text is looked at, because servers send some that is not UTF-8.
 
 For an INSERT (`sql_rows`):
 
@@ -38,7 +39,7 @@ from penstock.datum.rows.reader import (
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.datum.times import Held
 from penstock.ddl.syntax.lexer import quote_name, quote_path
-from penstock.errors import Malformed
+from penstock.errors import Malformed, NeedsOperator
 from penstock.schema.model import PUBLIC, ColumnInfo, MysqlType, TableInfo
 from penstock.wire import protowire
 from pumpclient.changes import next_row_id
@@ -50,6 +51,7 @@ INTEGERS = frozenset(
 AS_NUMBER = frozenset({MysqlType.YEAR, MysqlType.BIT, MysqlType.ENUM, MysqlType.SET})
 _FLOATS = frozenset({MysqlType.FLOAT, MysqlType.DOUBLE})
 _SHORT = 251
+_SHOWN_BYTES = 32
 _QUICK = 1 << 27
 """Numbers below this are at most four bytes as a varint: two look-ups."""
 _INT_FLAG, _UINT_FLAG = bytes([values.VARINT_FLAG]), bytes([values.UVARINT_FLAG])
@@ -181,7 +183,9 @@ def _joined(
             made = _integer(f"v{n}", head, f"e{n}(v{n})", shift=shift, below=below)
         elif each.column.tp in STRING_TYPES:
             names[f"begin{n}"] = _begins(each.header)
-            made = f"(begin{n}[len(v{n})] + v{n} if len(v{n}) < {_SHORT} else e{n}(v{n}))"
+            is_plain = "" if each.column.is_binary else f" and v{n}.isascii()"
+            is_quick = f"len(v{n}) < {_SHORT}{is_plain}"
+            made = f"(begin{n}[len(v{n})] + v{n} if {is_quick} else e{n}(v{n}))"
         else:
             made = f"e{n}(v{n})"
         names[f"e{n}"] = encode
@@ -244,10 +248,28 @@ def _value_of(column: ColumnInfo) -> Callable[[bytes], object]:
     if column.tp in _FLOATS:
         return float
     if column.tp in STRING_TYPES:
-        return lambda text: text
+        return (lambda text: text) if column.is_binary else _text_of(column)
     if column.tp in TIME_TYPES:
         return lambda text: Held(text, "ascii")
     return lambda text: text.decode()
+
+
+def _text_of(column: ColumnInfo) -> Callable[[bytes], object]:
+    """Return what reads a text; a server sends half of a surrogate pair as three bytes."""
+
+    def value(text: bytes) -> str:
+        try:
+            return text.decode()
+        except UnicodeDecodeError as error:
+            raise NeedsOperator(
+                f"column {column.name!r} ({column.sql_type}): 0x{text[:_SHOWN_BYTES].hex()} is not"
+                f" valid UTF-8 (byte {error.start})",
+                hint="correct the value on the server, or make the column VARBINARY there, which"
+                " keeps its bytes; then load again",
+                code=Code.ROWS_EVENT,
+            ) from error
+
+    return value
 
 
 def _by_values(

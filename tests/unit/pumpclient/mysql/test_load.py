@@ -146,6 +146,21 @@ def test_text_becomes_the_bytes_that_the_codec_makes(key: str) -> None:
         reader.read(packet(b"7", *[None] * 10), 0, [])
 
 
+@pytest.mark.parametrize("text", [b"\xed\xa0\xbd", b"a" * 300 + b"\xed\xb8\x80", b"\xff"])
+@pytest.mark.parametrize("key", ["id", "v(9)"])
+def test_text_that_is_not_utf8_is_refused_by_a_load_and_not_left_to_a_drainer(
+    text: bytes, key: str
+) -> None:
+    columns = "id INT, v VARCHAR(400) CHARACTER SET ucs2, b VARBINARY(400)"
+    reader = text_rows(table(f"{columns}, PRIMARY KEY ({key})"))
+    with pytest.raises(NeedsOperator, match=r"'v'.* is not valid UTF-8") as refused:
+        reader.read(packet(b"1", text, b"x"), 0, [])
+    assert "VARBINARY" in refused.value.hint
+    out: list[bytes] = []
+    reader.read(packet(b"1", "é\ud7ff".encode(), text), 0, out)
+    assert len(out) == 1
+
+
 @pytest.mark.parametrize("key", ["id", "d", "v(2), t"])
 def test_a_date_that_no_calendar_has_is_loaded_as_the_server_holds_it(key: str) -> None:
     info = table(f"id INT, d DATE, t DATETIME(2), v VARCHAR(9), PRIMARY KEY ({key})")
