@@ -22,6 +22,7 @@ from dataclasses import replace
 from penstock.codes import Code
 from penstock.ddl import SchemaChange, rename_tables
 from penstock.ddl.catalog import WITHOUT_EFFECT, Catalog
+from penstock.ddl.dropping import DROPS
 from penstock.ddl.rewrite.explicit_collations import as_made
 from penstock.ddl.syntax.lexer import quote_path
 from penstock.errors import NeedsOperator
@@ -33,7 +34,6 @@ DELETE_ONLY = 1
 """The schema state in which only deletes still see a column: rows no longer bring its values."""
 
 _OF_SCHEMAS = (DdlType.CREATE_SCHEMA, DdlType.MODIFY_SCHEMA_CHARSET)
-_DROPS = (DdlType.DROP_TABLE, DdlType.DROP_VIEW, DdlType.DROP_SEQUENCE)
 _RENAMES = (DdlType.RENAME_TABLE, DdlType.RENAME_TABLES)
 _IF_EXISTS = re.compile(r"\bIF\s+EXISTS\b", re.IGNORECASE)
 _BY_JOB = re.compile(r"\bBY\s+JOB\b", re.IGNORECASE)
@@ -67,7 +67,7 @@ def _alone(change: SchemaChange) -> SchemaChange:
                 code=Code.TIDB_JOB,
             )
         return change
-    if job.type in _DROPS and len(change.dropped) == 1:
+    if job.type in DROPS.values() and len(change.dropped) == 1:
         ((schema, table),) = change.dropped
         absent = "IF EXISTS " if _IF_EXISTS.search(job.query) else ""
         return _with(change, f"DROP {table.kind} {absent}{quote_path(schema, table.name)}")

@@ -306,14 +306,7 @@ class Statements:
             lambda: self._tables.server_defaults,
         )
         try:
-            planned = [(part, self._planned(part, context)) for part in table_by_table(piece)]
-            passed = [
-                (part, changes)
-                for part, changes in planned
-                if all(self._rules.of_ddl(change, part.tables) for change in changes)
-            ]
-            if len(passed) < len(planned):
-                log.info("event rules leave out %s", piece.sql)
+            passed = self._passed(piece, context)
             if not passed:
                 return False
             if not piece.is_ruled:
@@ -377,6 +370,18 @@ class Statements:
         if not wanted:
             log.info("%s: nothing to do, several tables are merged here: %s", name, piece.sql)
         return wanted
+
+    def _passed(self, piece: Piece, context: DdlContext) -> list[tuple[Piece, list[SchemaChange]]]:
+        """Return the parts that event rules let pass, each with what it will do."""
+        planned = [(part, self._planned(part, context)) for part in table_by_table(piece)]
+        passed = [
+            (part, changes)
+            for part, changes in planned
+            if all(self._rules.of_ddl(change, part.tables) for change in changes)
+        ]
+        if len(passed) < len(planned):
+            log.info("event rules leave out %s", piece.sql)
+        return passed
 
     def _planned(self, piece: Piece, context: DdlContext) -> list[SchemaChange]:
         """Return what a piece will do."""
