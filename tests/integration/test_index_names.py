@@ -20,7 +20,7 @@ BOTH = (
     "ALTER TABLE t DROP INDEX c_2, ADD KEY (c), RENAME COLUMN f TO g, ADD KEY (g)",
     "ALTER TABLE t MODIFY e BIGINT UNIQUE, CHANGE g h INT UNIQUE FIRST",
     "ALTER TABLE p ADD q INT, ADD FOREIGN KEY (q) REFERENCES p (id), ADD KEY (`primary`)",
-    "ALTER TABLE p ADD CONSTRAINT UNIQUE (q), ADD CONSTRAINT own UNIQUE (q)",
+    "ALTER TABLE p ADD r INT, ADD CONSTRAINT UNIQUE (r), ADD CONSTRAINT own UNIQUE (r)",
 )
 ONLY = {
     "mariadb": ("ALTER TABLE t ADD INDEX IF NOT EXISTS (h), ADD KEY IF NOT EXISTS h_9 (h)",),
@@ -82,9 +82,9 @@ def test_an_index_that_was_added_downstream_is_met_and_not_evaded(
     request: pytest.FixtureRequest, kind: str
 ) -> None:
     sides = Sides(request.getfixturevalue(kind))
-    sides.run("CREATE TABLE t (a INT, b INT)")
-    sides.server.run("CREATE INDEX b ON down.t (a)")
-    for sql in ("ALTER TABLE t ADD KEY (b)", "ALTER TABLE t MODIFY b BIGINT UNIQUE"):
+    sides.run("CREATE TABLE t (a INT, b INT, c INT)")
+    sides.server.run("CREATE INDEX b ON down.t (a)", "CREATE INDEX c ON down.t (a)")
+    for sql in ("ALTER TABLE t ADD KEY (b)", "ALTER TABLE t MODIFY c BIGINT UNIQUE"):
         with pytest.raises(pymysql.err.OperationalError, match="1061"):
             sides.run(sql)
-    assert [key[1] for key in sides.keys("down")] == ["b"]
+    assert [key[1] for key in sides.keys("down")] == ["b", "c"]
