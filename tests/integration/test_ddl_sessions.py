@@ -203,6 +203,7 @@ def test_what_the_two_kinds_of_servers_compute_in_different_ways_is_refused(way:
     for n, part in enumerate((
         "ADD a DECIMAL(20,10) AS (i / 7) STORED", "ADD a DECIMAL(20,10) DEFAULT (1 / 7)",
         "MODIFY dt BIGINT", "MODIFY dt DATE", "MODIFY i DATE",
+        "ADD a DATE AS (dt + INTERVAL 1 MONTH) STORED",
     )):  # fmt: skip
         cursor.execute(f"CREATE TABLE {UP}.k{n} (i INT, dt DATETIME(3))")
         way.follow()

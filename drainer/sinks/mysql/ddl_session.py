@@ -36,7 +36,7 @@ from penstock.ddl.parse.parser import parse
 from penstock.ddl.rewrite.collation_substitutes import aliases
 from penstock.ddl.rewrite.explicit_timestamps import defined_columns, explicit_timestamps
 from penstock.ddl.syntax.lexer import Kind, read
-from penstock.ddl.syntax.statements import AlterTable, ValueKind
+from penstock.ddl.syntax.statements import AlterTable, ColumnDef, ValueKind
 from penstock.errors import NeedsOperator
 from penstock.schema.ddl_context import CUTS, ROUNDS, DdlContext
 from penstock.schema.model import MysqlType
@@ -165,14 +165,14 @@ class _Session:
         version = dict(context.variables).get("version")
         if version is None or _is_mariadb(version) == self._is_mariadb:
             return
-        rounds = ROUNDS in (context.sql_mode or ()) and self._is_mariadb
+        rounds = ROUNDS in (context.sql_mode or ())
         if what := _differs(self._change, self._query, rounds=rounds):
             raise NeedsOperator(
                 f"the statement ran on a {version} upstream, and the downstream,"
                 f" {self._connection.get_server_info()}, computes {what} in another way:"
                 f" {self._change.job.query}",
                 hint="run a statement downstream that gives upstream's values, such as one with"
-                " ROUND() around a quotient",
+                " ROUND() around a quotient; or do it by hand, then track the DDL",
                 code=Code.SINK_DDL_MOMENT,
             )
 
@@ -273,27 +273,44 @@ def _is_mariadb(version: str) -> bool:
 
 
 def _differs(change: SchemaChange, query: str, *, rounds: bool) -> str:
-    """Return what of a change MySQL and MariaDB compute in different ways, "" for nothing.
+    """Return what of an ALTER TABLE MySQL and MariaDB compute in different ways, "" for nothing.
 
-    `rounds` tells that upstream rounded fractions of seconds, in a way that the downstream cannot.
+    `rounds` tells that upstream rounded fractions of seconds: a MariaDB never does for a DATE.
     """
-    for old, new in _converted(change):
-        has_fraction = old.tp in _TEMPORAL and old.decimal > 0
-        if has_fraction and (new.tp in _WHOLE or (rounds and new.tp is MysqlType.DATE)):
-            return f"{new.name} from times with fractions of a second"
-        if old.tp in _NUMBERS and new.tp in (*_TEMPORAL, MysqlType.DATE):
-            return f"{new.name} from numbers"
     try:
         statements = parse(query)[1]
     except NeedsOperator:
         return ""  # Not of our grammar: an operator's own.
+    converted = {new.name.lower(): (old, new) for old, new in _converted(change)}
     for statement in statements:
         for column in defined_columns(statement) if isinstance(statement, AlterTable) else ():
-            is_default = column.default is not None and column.default.kind is ValueKind.EXPRESSION
-            text = column.generated if column.stored else ""
-            text += column.default.text if column.default is not None and is_default else ""
-            if any(t.kind is Kind.SIGN and t.text == "/" for t in read(text).tokens):
-                return f"quotients ({column.name})"
+            old, new = converted.get(column.name.lower(), (None, None))
+            if old is not None and new is not None:
+                is_cut = new.tp in _WHOLE or (rounds and new.tp is MysqlType.DATE)
+                if is_cut and old.tp in _TEMPORAL and old.decimal > 0:
+                    return f"{new.name} from times with fractions of a second"
+                if old.tp in _NUMBERS and new.tp in (*_TEMPORAL, MysqlType.DATE):
+                    return f"{new.name} from numbers"
+            if what := _computed_differently(change, column):
+                return what
+    return ""
+
+
+def _computed_differently(change: SchemaChange, column: ColumnDef) -> str:
+    """Return what of the expression of a column that is defined is another on each kind."""
+    is_default = column.default is not None and column.default.kind is ValueKind.EXPRESSION
+    text = column.generated if column.stored else ""
+    text += column.default.text if column.default is not None and is_default else ""
+    tokens = read(text).tokens
+    if any(token.kind is Kind.SIGN and token.text == "/" for token in tokens):
+        return f"quotients ({column.name})"
+    names = {token.text.lower() for token in tokens}
+    for _, _, after in change.altered:
+        made = after.column(column.name)
+        is_coarse = made is not None and made.tp in (*_WHOLE, MysqlType.DATE)
+        for each in after.columns if is_coarse else ():
+            if each.name.lower() in names and each.tp in _TEMPORAL and each.decimal > 0:
+                return f"{column.name} from times with fractions of a second"
     return ""
 
 
