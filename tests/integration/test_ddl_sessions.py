@@ -139,6 +139,56 @@ CASES = {
 }  # fmt: skip
 
 
+OF_MODES = {
+    "texts are not joined by ||": ("SET sql_mode = ''", "ADD a VARCHAR(20) AS (v || 'x') STORED"),
+    "a space before a parenthesis": (
+        "SET sql_mode = 'IGNORE_SPACE'",
+        "ADD a VARCHAR(20) AS (CONCAT (v, 'x')) STORED",
+    ),
+    "REAL is a FLOAT": ("SET sql_mode = 'REAL_AS_FLOAT'", "ADD a REAL, ADD b REAL(6,2)"),
+    "NOT binds first": (
+        "SET sql_mode = 'HIGH_NOT_PRECEDENCE'",
+        "ADD a INT AS (NOT n BETWEEN -10 AND 5) STORED",
+    ),
+    "a difference may be negative": (
+        "SET sql_mode = 'NO_UNSIGNED_SUBTRACTION'",
+        "ADD a BIGINT AS (CAST(k AS UNSIGNED) - 10) STORED",
+    ),
+    "fractions go the server's way": ("SET sql_mode = ''", "MODIFY dt DATETIME, MODIFY tm TIME"),
+    "new columns without a default": (
+        "SET sql_mode = 'STRICT_ALL_TABLES'",
+        "ADD a DATE NOT NULL, ADD b INT NOT NULL",
+    ),
+    "months and days have names": (
+        "SET lc_time_names = 'de_DE'",
+        "ADD a VARCHAR(30) DEFAULT (DATE_FORMAT('2020-01-05', '%M %W'))",
+    ),
+}  # fmt: skip
+REFUSED_OF_MODES = {
+    "SET sql_mode = 'PIPES_AS_CONCAT'": "ADD a VARCHAR(20) AS (v || 'x') STORED",
+    "SET sql_mode = 'ANSI'": "ADD a VARCHAR(20) AS (v || 'y') STORED",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pair", on(*_OF_ONE_KIND))
+def test_what_a_mode_changes_is_changed_downstream_or_refused(way: Way) -> None:
+    for name, (setting, parts) in OF_MODES.items():
+        start(way)
+        cursor = begin(way.upstream, [setting])
+        cursor.execute(f"ALTER TABLE {UP}.t {parts}")
+        cursor.connection.close()
+        assert way.follow(), name
+        check(way, name)
+    for setting, parts in REFUSED_OF_MODES.items():
+        start(way)
+        cursor = begin(way.upstream, [setting])
+        cursor.execute(f"ALTER TABLE {UP}.t {parts}")
+        cursor.connection.close()
+        with pytest.raises(NeedsOperator, match="another thing"):
+            way.follow()
+
+
 @pytest.mark.parametrize("pair", on(*_QUICK))
 def test_what_a_session_changes_is_changed_downstream(way: Way) -> None:
     for name, (settings, parts) in CASES.items():

@@ -169,7 +169,7 @@ class _Session:
         if what := _differs(self._change, self._query, rounds=rounds):
             raise NeedsOperator(
                 f"the statement ran on a {version} upstream, and the downstream,"
-                f" {self._connection.get_server_info()}, computes {what} in another way:"
+                f" {self._version}, computes {what} in another way:"
                 f" {self._change.job.query}",
                 hint="run a statement downstream that gives upstream's values, such as one with"
                 " ROUND() around a quotient; or do it by hand, then track the DDL",
@@ -177,8 +177,12 @@ class _Session:
             )
 
     @property
+    def _version(self) -> str:
+        return str(self._connection.get_server_info()).removeprefix("5.5.5-")
+
+    @property
     def _is_mariadb(self) -> bool:
-        return _is_mariadb(str(self._connection.get_server_info()))
+        return _is_mariadb(self._version)
 
     def set_modes(self, own: str) -> None:
         """Set sql_mode to upstream's, or to `own` where that is not known."""
