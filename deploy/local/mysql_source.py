@@ -83,8 +83,8 @@ class MysqlSource(ServerProcess):
         if str(done.file) != file or done.position > position:
             return False
         # The server notes a checkpoint behind a rotation, when it gets to it: no transaction.
-        # Statements come in the bytes that they were written in, so any byte has to be a character.
+        # Statements come in the bytes that they were written in, which no charset has to know.
         left = server.query(
-            f"SHOW BINLOG EVENTS IN '{file}' FROM {done.position}", charset="latin1"
+            f"SHOW BINLOG EVENTS IN '{file}' FROM {done.position}", use_unicode=False
         )
-        return all(event[2] == "Binlog_checkpoint" for event in left)
+        return all(event[2] == b"Binlog_checkpoint" for event in left)

@@ -59,6 +59,7 @@ from drainer.sinks.mysql.side_connections import (
     foreign_keys,
     run_rows,
 )
+from drainer.sinks.mysql.spelling import spelled
 from drainer.sinks.mysql.url import MysqlTarget, parse_url
 from drainer.sinks.protocol import (
     ForeignKey,
@@ -77,9 +78,7 @@ from drainer.task.loopback import MARK_SCHEMA, MARK_TABLE
 from drainer.task.sql.literals import MYSQL
 from penstock.codes import Code
 from penstock.ddl.dropping import drops_several
-from penstock.ddl.rewrite.foreign import spelled_for
 from penstock.ddl.syntax.lexer import quote_name
-from penstock.ddl.syntax.statements import Flavor
 from penstock.errors import NeedsOperator
 from penstock.schema.model import DdlType
 
@@ -458,8 +457,8 @@ class MysqlSink:
         """Return a job's statement as the downstream is to run it; empty when that is nothing."""
         if not change.job.query:
             return ""
-        spelled = _spelled(connection, change, is_tidb=self._session.is_tidb)
-        return self._collations.query_of(connection, change, spelled)
+        text = spelled(connection, change, is_tidb=self._session.is_tidb)
+        return self._collations.query_of(connection, change, text)
 
     def _check_sizes(self, statements: Sequence[str | bytes]) -> None:
         largest = max(map(len, statements), default=0)
@@ -470,19 +469,3 @@ class MysqlSink:
                 hint="raise max_allowed_packet on the downstream; a single row can be that large",
                 code=Code.SINK_PACKET,
             )
-
-
-def _spelled(connection: Connection, change: SchemaChange, *, is_tidb: bool) -> str:
-    """Return a job's statement as the server can read it; say what of it that leaves out."""
-    query = change.job.query
-    is_mariadb = "mariadb" in str(connection.get_server_info()).lower()
-    flavor = Flavor.TIDB if is_tidb else Flavor.MARIADB if is_mariadb else Flavor.MYSQL
-    before = [old for _, old, _ in change.altered] + [old for _, old, _, _ in change.renamed]
-    try:
-        spelled = spelled_for(flavor, query, [n for t in before for n in t.expression_indexes])
-    except NeedsOperator:
-        return query  # Not of our grammar: a TiDB's, or an operator's own.
-    if spelled.lacking:
-        lacking = ", ".join(spelled.lacking)
-        log.warning("the downstream, a %s, does not have %s: %s", flavor.value, lacking, query)
-    return spelled.sql

@@ -115,6 +115,63 @@ def test_a_mysql_gets_texts_for_types_that_only_a_mariadb_has() -> None:
     assert table_from_json(table_to_json(DdlSession(sql).table())) == DdlSession(sql).table()
 
 
+def test_a_mysql_gives_older_rows_of_a_new_column_the_zero_of_its_type() -> None:
+    session = DdlSession("CREATE TABLE t (id INT PRIMARY KEY)")
+    added = (
+        "ALTER TABLE t ADD u UUID NOT NULL, ADD COLUMN (i INET6 NOT NULL COMMENT 'x', f INET4),"
+        " ADD g INET4 NOT NULL AFTER id, ADD d UUID NOT NULL DEFAULT UUID()"
+    )
+    with pytest.raises(NeedsOperator):
+        session.run(added)  # Each row has another UUID.
+    (job,) = session.run(added.replace("UUID()", "'123e4567-e89b-12d3-a456-426655440000'"))
+    zero = "00000000-0000-0000-0000-000000000000"
+    ascii_ = "CHARACTER SET ascii COLLATE ascii_bin NOT NULL"
+    assert spelled_for(Flavor.MYSQL, job.query).sql == (
+        f"ALTER TABLE `t` ADD u CHAR(36) {ascii_} DEFAULT '{zero}',"
+        f" ADD COLUMN (i CHAR(39) {ascii_} COMMENT 'x' DEFAULT '::',"
+        " f CHAR(15) CHARACTER SET ascii COLLATE ascii_bin),"
+        f" ADD g CHAR(15) {ascii_} DEFAULT '0.0.0.0' AFTER id,"
+        f" ADD d CHAR(36) {ascii_} DEFAULT '123e4567-e89b-12d3-a456-426655440000'"
+    )
+    assert "DEFAULT '::'" not in spelled_for(Flavor.MARIADB, job.query).sql
+    origins = {column.name: column.origin_default for column in session.table().columns}
+    assert (origins["u"], origins["i"], origins["f"], origins["g"]) == (zero, "::", None, "0.0.0.0")
+
+
+@pytest.mark.parametrize(
+    ("sql", "made"),
+    [
+        ("DROP FOREIGN KEY IF EXISTS nope, ADD x INT", "ADD x INT"),
+        ("DROP CONSTRAINT IF EXISTS nope, ADD x INT", "ADD x INT"),
+        ("DROP FOREIGN KEY IF EXISTS F", "DROP FOREIGN KEY F"),
+        ("DROP CONSTRAINT IF EXISTS c", "DROP CONSTRAINT c"),
+        ("ADD CONSTRAINT IF NOT EXISTS C CHECK (a > 9), ADD x INT", "ADD x INT"),
+        ("ADD CONSTRAINT IF NOT EXISTS f FOREIGN KEY (b) REFERENCES t (a), ADD x INT",
+         "ADD x INT"),
+        ("ADD CONSTRAINT IF NOT EXISTS d CHECK (a > 9)", "ADD CONSTRAINT d CHECK (a > 9)"),
+    ],
+)  # fmt: skip
+def test_a_mysql_is_told_which_constraints_are_there(sql: str, made: str) -> None:
+    table = (
+        "CREATE TABLE t (a INT PRIMARY KEY, b INT, CONSTRAINT c CHECK (a > 0),"
+        " CONSTRAINT f FOREIGN KEY (b) REFERENCES t (a))"
+    )
+    assert spelled(Flavor.MYSQL, table, f"ALTER TABLE t {sql}") == [f"ALTER TABLE `t` {made}"]
+
+
+def test_a_mysql_does_not_rename_sequences() -> None:
+    names = [("d", "s")]
+    for sql, made in (
+        ("RENAME TABLE `s` TO `x`", ""),
+        ("RENAME TABLE `t` TO `x`, `s` TO `t`, `t` TO `y`, `x` TO `t`",
+         "RENAME TABLE `t` TO `x`, `x` TO `t`"),
+        ("RENAME TABLE d.s TO e.s, e.s TO f.s, e.t TO e.u", "RENAME TABLE `e`.`t` TO `e`.`u`"),
+    ):  # fmt: skip
+        found = spelled_for(Flavor.MYSQL, sql, sequences=names)
+        assert (found.sql, found.lacking) == (made, ("sequences",))
+        assert spelled_for(Flavor.MARIADB, sql, sequences=names).sql == sql
+
+
 def test_a_mysql_gets_no_sequences_and_no_defaults_of_them() -> None:
     sequence = "CREATE SEQUENCE s"
     table = "CREATE TABLE t (a INT DEFAULT NEXTVAL(s), b INT DEFAULT (NEXT VALUE FOR d.s + 1))"
@@ -139,9 +196,12 @@ def test_a_tidb_gets_its_own_words_and_sequences_but_not_what_only_a_mariadb_has
 def test_a_mysql_gets_no_options_that_only_a_mariadb_has() -> None:
     sql = "CREATE TABLE t (a TEXT COMPRESSED=zlib, y YEAR(2)) ENGINE=Aria TRANSACTIONAL=1"
     assert spelled(Flavor.MYSQL, sql) == [f"CREATE TABLE `t` (a TEXT , y YEAR) {TAIL}"]
+    bound = "CREATE TABLE t (a INT CHECK (a > 0), CONSTRAINT c CHECK (a > 1),"
+    bound += " CONSTRAINT f FOREIGN KEY (a) REFERENCES t (a))"
     drop = "ALTER TABLE t DROP CONSTRAINT IF EXISTS c, DROP FOREIGN KEY IF EXISTS f"
-    assert queries(sql, drop) == [drop.replace("TABLE t", "TABLE `t`")]
-    assert spelled(Flavor.MYSQL, sql, drop) == [
+    assert queries(sql, drop) == []
+    assert queries(bound, drop) == [drop.replace("TABLE t", "TABLE `t`")]
+    assert spelled(Flavor.MYSQL, bound, drop) == [
         "ALTER TABLE `t` DROP CONSTRAINT c, DROP FOREIGN KEY f"
     ]
 

@@ -53,6 +53,7 @@ from penstock.ddl.syntax.statements import (
     Untracked,
     Versioning,
 )
+from penstock.ddl.tables.default_values import NATIVE_ZEROS
 
 
 def alter_table(cur: Cursor) -> AlterTable:
@@ -168,7 +169,9 @@ def _added_key(cur: Cursor, start: int) -> Operation:
     if key.is_over_expression or key.is_remark:
         what = "CHECK … NOT ENFORCED" if key.is_remark else "indexes over expressions"
         cur.lacks(Flavor.MARIADB, start, what)
-    return Untracked() if key.is_check else AddKey(key)
+    if not key.is_check:
+        return AddKey(key)
+    return Untracked(present=(key.name or "") if key.if_not_exists else "")
 
 
 def _operation(cur: Cursor) -> Operation:
@@ -199,14 +202,23 @@ def _add(cur: Cursor) -> Operation:
     cur.take("COLUMN")
     absent = cur.if_not_exists()
     if not cur.is_sign("("):
-        column = read_place(cur, read_column(cur))
+        column = read_place(cur, _new_column(cur))
         return AddColumns((replace(column, if_not_exists=absent),))
     cur.expect_sign("(")
     columns: list[ColumnDef] = []
     while not columns or cur.take_sign(","):
-        columns.append(read_column(cur))
+        columns.append(_new_column(cur))
     cur.expect_sign(")")
     return AddColumns(tuple(columns))
+
+
+def _new_column(cur: Cursor) -> ColumnDef:
+    """Read a column that rows get which are there already; a MySQL gives them a text of its own."""
+    column = read_column(cur)
+    zero = NATIVE_ZEROS.get(column.type.name)
+    if zero and column.not_null and column.default is None and not column.generated:
+        cur.lacks(Flavor.MYSQL, cur.last_end, "", f" DEFAULT '{zero}'")
+    return column
 
 
 def _drop(cur: Cursor) -> Operation:
@@ -217,15 +229,15 @@ def _drop(cur: Cursor) -> Operation:
     if cur.take("PRIMARY", "KEY"):
         return DropPrimary()
     if cur.take("FOREIGN", "KEY"):
-        cur.kept_if("IF", "EXISTS")
-        cur.name()
-        return Untracked()
+        absent = cur.kept_if("IF", "EXISTS")
+        name = cur.name()
+        return Untracked(absent=name if absent else "")
     if cur.take("CHECK"):
         # MariaDB and MySQL agree on DROP CONSTRAINT only.
         cur.edits.append(Edit(start, cur.last_end, "CONSTRAINT"))
-        _constraint_if_exists(cur)
-        cur.name()
-        return Untracked()
+        absent = _constraint_if_exists(cur)
+        name = cur.name()
+        return Untracked(absent=name if absent else "")
     if cur.take("CONSTRAINT"):
         absent = _constraint_if_exists(cur)
         return DropKey(cur.name(), if_exists=absent, lenient=True)

@@ -23,21 +23,23 @@ def at_key(cur: Cursor) -> bool:
 
 def read_key(cur: Cursor) -> KeyDef:
     """Read a table-level key or constraint."""
-    constraint = None
+    constraint, absent = None, False
     if cur.take("CONSTRAINT"):
-        cur.kept_if("IF", "NOT", "EXISTS")
+        absent = cur.kept_if("IF", "NOT", "EXISTS")
         constraint = cur.name() if cur.is_name() else None
     if cur.take("CHECK"):
         cur.parenthesised()
         is_remark = enforcement(cur)
-        return KeyDef(name=constraint, parts=(), is_check=True, is_remark=is_remark)
+        found = KeyDef(name=constraint, parts=(), is_check=True, is_remark=is_remark)
+        return replace(found, if_not_exists=absent)
     if cur.take("PRIMARY", "KEY"):
         absent = cur.if_not_exists()
         if cur.is_name() and not cur.is_word("USING"):
             cur.name()
         return _key_body(cur, KeyDef(name=None, parts=(), primary=True, if_not_exists=absent))
     if cur.take("FOREIGN", "KEY"):
-        return _foreign_key(cur, constraint)
+        key = _foreign_key(cur, constraint)
+        return replace(key, if_not_exists=absent or key.if_not_exists)
     kind_start = cur.token.start
     kind = cur.take_any("UNIQUE", "FULLTEXT", "SPATIAL")
     kind_end = cur.last_end

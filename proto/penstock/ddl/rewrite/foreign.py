@@ -22,6 +22,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from penstock.ddl.parse.parser import parse
+from penstock.ddl.syntax.lexer import quote_name, quote_path
 from penstock.ddl.syntax.statements import (
     SEQUENCE_DEFAULTS,
     AlterSequence,
@@ -35,7 +36,9 @@ from penstock.ddl.syntax.statements import (
     IndexStatement,
     Part,
     RenameKey,
+    RenameTables,
     Statement,
+    TableRef,
     edited,
 )
 
@@ -48,8 +51,15 @@ class Spelled:
     lacking: tuple[str, ...]
 
 
-def spelled_for(flavor: Flavor, sql: str, expression_indexes: Iterable[str] = ()) -> Spelled:
+def spelled_for(
+    flavor: Flavor,
+    sql: str,
+    expression_indexes: Iterable[str] = (),
+    sequences: Iterable[tuple[str, str]] = (),
+) -> Spelled:
     """Return one statement for a flavor; `expression_indexes` are its table's, as far as known.
+
+    `sequences` are those that a RENAME TABLE renames, each with its schema.
 
     Raises NeedsOperator for what is no statement of ours.
     """
@@ -57,11 +67,16 @@ def spelled_for(flavor: Flavor, sql: str, expression_indexes: Iterable[str] = ()
     if flavor is Flavor.TIDB and not any(_own(each, flavor) for each in statements):
         return Spelled(sql, ())
     gone = {name.lower() for name in expression_indexes} if flavor is Flavor.MARIADB else set()
+    renamed = set(sequences)
     texts: list[str] = []
     lacking: dict[str, None] = {}
     for statement in statements:
         if flavor is Flavor.MYSQL and _is_about_sequences(statement):
             lacking["sequences"] = None
+            continue
+        if flavor is Flavor.MYSQL and isinstance(statement, RenameTables) and renamed:
+            lacking["sequences"] = None
+            texts += _without(statement, renamed)
             continue
         own = _own(statement, flavor)
         lacking |= dict.fromkeys(each.what for each in own if each.what)
@@ -81,6 +96,23 @@ def _is_about_sequences(statement: Statement) -> bool:
     if isinstance(statement, DropTables):
         return statement.kind == "SEQUENCE"
     return isinstance(statement, (CreateSequence, AlterSequence))
+
+
+def _without(statement: RenameTables, sequences: set[tuple[str, str]]) -> list[str]:
+    """Return a RENAME TABLE of the tables alone, nothing where it renames sequences only."""
+    kept = []
+    for old, new in statement.pairs:
+        found = {s for s in sequences if s[1] == old.name and old.schema in (None, s[0])}
+        if found:
+            schema = new.schema or next(iter(found))[0]
+            sequences = (sequences - found) | {(schema, new.name)}
+        else:
+            kept.append(f"{_quoted(old)} TO {_quoted(new)}")
+    return [f"RENAME TABLE {', '.join(kept)}"] if kept else []
+
+
+def _quoted(ref: TableRef) -> str:
+    return quote_name(ref.name) if ref.schema is None else quote_path(ref.schema, ref.name)
 
 
 def _spelled(

@@ -330,9 +330,14 @@ class Convert:
 
 @dataclass(frozen=True, slots=True)
 class Untracked:
-    """What changes neither rows nor the tracked schema; `tuning` says how to alter, not what."""
+    """What changes neither rows nor the tracked schema; `tuning` says how to alter, not what.
+
+    `absent` is a constraint that goes IF EXISTS, `present` one that comes IF NOT EXISTS.
+    """
 
     tuning: bool = False
+    absent: str = ""
+    present: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from penstock.ddl.syntax.statements import (
     RenameKey,
     SetDefault,
     SetOptions,
+    Untracked,
     Value,
 )
 from penstock.ddl.tables.table_builder import TableBuilder
@@ -198,9 +199,20 @@ def _skipped(table: TableInfo, operation: Operation) -> bool:
             return builder.key(name) is None and not builder.has_expression(name)
         case DropKey(name, if_exists=True):
             is_there = builder.key(name) is not None or builder.has_expression(name)
-            return not is_there and not operation.lenient
+            return not is_there and (not operation.lenient or _has(table, name) is False)
         case AddKey(key):
             name = key.wanted_name
             is_there = builder.key(name) is not None or builder.has_expression(name)
-            return key.if_not_exists and is_there
+            is_known = key.implied and bool(key.name) and _has(table, key.name or "") is True
+            return key.if_not_exists and (is_there or is_known)
+        case Untracked(absent=absent, present=present):
+            gone = bool(absent) and _has(table, absent) is False
+            return gone or (bool(present) and _has(table, present) is True)
     return False
+
+
+def _has(table: TableInfo, constraint: str) -> bool | None:
+    """Return whether a table has a CHECK or foreign key of that name, None if that is not known."""
+    if table.constraints is None:
+        return None
+    return constraint.lower() in (name.lower() for name in table.constraints)

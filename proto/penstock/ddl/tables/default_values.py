@@ -122,8 +122,18 @@ _NUMBERS = (
 )
 
 
+NATIVE_ZEROS = {
+    "UUID": "00000000-0000-0000-0000-000000000000",
+    "INET4": "0.0.0.0",
+    "INET6": "::",
+}
+"""Of MariaDB's types whose values are texts here."""
+
+
 def zero_text(column: ColumnInfo) -> str:
     """Return the zero value of a column's type, in the form that defaults have."""
+    if column.native:
+        return NATIVE_ZEROS[column.native]
     if column.tp in _NUMBERS:
         return "0"
     tail = "." + "0" * column.decimal if column.decimal > 0 else ""
