@@ -38,8 +38,8 @@ zone of the statement's session (`DdlContext`), UTC without one. Older rows of a
 added with an expression as default have the value that a MySQL or MariaDB downstream computes. A
 column added with DEFAULT CURRENT_TIMESTAMP reads, in older rows, as the moment of that session, or
 else of the job's `finished_ts`: a downstream has to run the statement at that time (`SET
-TIMESTAMP`). MariaDB keeps JSON as text and lets CONVERT TO change its character set; MySQL and the
-catalog do not.
+TIMESTAMP`). MariaDB keeps JSON as text, so a source of one makes a LONGTEXT of it
+(`as_mariadb_reads`); elsewhere JSON is MySQL's.
 """
 
 from penstock.ddl.catalog import Catalog, SchemaChange

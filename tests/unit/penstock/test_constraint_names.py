@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.ddl.rewrite.constraint_names import with_mariadb_names
+from penstock.ddl.rewrite.constraint_names import as_mariadb_reads
+from penstock.ddl.rewrite.foreign import spelled_for
+from penstock.ddl.syntax.statements import Flavor
+from penstock.schema.model import MysqlType
 from penstock.schema.tidb_json import table_from_json, table_to_json
 from tests.unit.penstock.ddl_session import DdlSession
 
@@ -59,4 +62,39 @@ def test_a_mariadb_numbers_the_checks_of_a_table(sql: str, named: str) -> None:
     def known(ref: object) -> tuple[str, ...] | None:
         return ("CONSTRAINT_1", "constraint_2") if getattr(ref, "name", "") == "t" else None
 
-    assert with_mariadb_names(sql, known) == named
+    assert as_mariadb_reads(sql, known) == named
+
+
+@pytest.mark.parametrize(
+    ("sql", "read"),
+    [
+        ("CREATE TABLE t (a JSON NOT NULL DEFAULT '{}' COMMENT 'x', b JSON CHECK (b <> ''))",
+         "CREATE TABLE t (a {text} NOT NULL DEFAULT '{}' COMMENT 'x' CHECK (json_valid(`a`)),"
+         " b {text} CHECK (b <> ''))"),
+        ("ALTER TABLE t ADD `j``j` JSON AFTER a, MODIFY COLUMN k JSON FIRST",
+         "ALTER TABLE t ADD `j``j` {text} CHECK (json_valid(`j``j`)) AFTER a,"
+         " MODIFY COLUMN k {text} CHECK (json_valid(`k`)) FIRST"),
+        ("ALTER TABLE t ADD (j JSON COLLATE utf8mb4_bin, g JSON AS (j) VIRTUAL)",
+         "ALTER TABLE t ADD (j LONGTEXT COLLATE utf8mb4_bin CHECK (json_valid(`j`)),"
+         " g {text} AS (j) VIRTUAL)"),
+    ],
+)  # fmt: skip
+def test_a_mariadbs_json_is_the_text_that_it_stores(sql: str, read: str) -> None:
+    text = "LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+    found = as_mariadb_reads(sql, lambda ref: ())
+    assert found == read.replace("{text}", text)
+
+
+def test_a_mysql_gets_that_text_without_the_check_and_with_its_default() -> None:
+    sql = as_mariadb_reads(
+        "CREATE TABLE t (j JSON DEFAULT '{}', n INT CHECK (n > 0))", lambda _: ()
+    )
+    session = DdlSession(sql)
+    query = session.history[-1].query
+    assert " ".join(spelled_for(Flavor.MYSQL, query).sql.split()).startswith(
+        "CREATE TABLE `t` (j LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin DEFAULT ('{}') ,"
+        " n INT CHECK (n > 0))"
+    )
+    assert spelled_for(Flavor.MARIADB, query).sql == query
+    column = session.table().columns[0]
+    assert (column.tp, column.default) == (MysqlType.LONG_BLOB, "{}")

@@ -13,7 +13,7 @@ from dataclasses import replace
 from penstock.ddl.parse import versioning
 from penstock.ddl.parse.cursor import TABLE_COMMENT_MAX, Cursor
 from penstock.ddl.parse.key_clauses import enforcement, reference
-from penstock.ddl.syntax.lexer import Kind
+from penstock.ddl.syntax.lexer import Kind, quote_name, read
 from penstock.ddl.syntax.statements import (
     SEQUENCE_DEFAULTS,
     CharsetClause,
@@ -48,6 +48,7 @@ _NATIONAL = ("NCHAR", "NVARCHAR")
 _NO_ENCODING = {"VECTOR", "XMLTYPE"}
 
 
+JSON_TEXT = "LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
 _ASCII = "CHARACTER SET ascii COLLATE ascii_bin"
 
 
@@ -219,7 +220,7 @@ def with_keys_at(column: ColumnDef, at: int) -> ColumnDef:
 def read_column(cur: Cursor, name: str | None = None) -> ColumnDef:
     """Read a column definition; `name` if it was read already."""
     name = name or cur.column_name()
-    start = cur.token.start
+    first, start = cur.at, cur.token.start
     column = ColumnDef(name=name, type=read_type(cur))
     if column.type.name == "SERIAL":
         written_out = Edit(start, cur.last_end, "BIGINT UNSIGNED NOT NULL AUTO_INCREMENT")
@@ -231,12 +232,25 @@ def read_column(cur: Cursor, name: str | None = None) -> ColumnDef:
         start, is_null = cur.token.start, cur.is_word("NULL")
         more = _column_attribute(cur, column)
         if more is None:
+            _note_json(cur, column, first)
             return column
         nulls += [Edit(start, cur.last_end, "")] if is_null and not column.generated else []
         if more.auto_increment and not column.auto_increment:
             # Old dumps have NULL before it: the column has no NULLs all the same.
             cur.edits += nulls
         column = more
+
+
+def _note_json(cur: Cursor, column: ColumnDef, first: int) -> None:
+    """Note how a JSON column reads where JSON is a text, as MariaDB's SHOW CREATE TABLE has it."""
+    if column.type.name != "JSON":
+        return
+    tokens = cur.source.tokens[first : cur.at]
+    text = JSON_TEXT if column.type.charset.says_nothing else "LONGTEXT"
+    cur.json.append(Edit(tokens[0].start, tokens[0].end, text))
+    if not column.generated and not any(token.upper == "CHECK" for token in tokens):
+        check = f" CHECK (json_valid({quote_name(column.name)}))"
+        cur.json.append(Edit(cur.last_end, cur.last_end, check))
 
 
 def _column_attribute(cur: Cursor, column: ColumnDef) -> ColumnDef | None:
@@ -277,6 +291,8 @@ def _column_attribute(cur: Cursor, column: ColumnDef) -> ColumnDef | None:
 
 
 _TIMES = ("DATETIME", "TIMESTAMP")
+_BARE = (ValueKind.NULL, ValueKind.EXPRESSION)
+"""What a MySQL takes as it is written for a TEXT or BLOB, too."""
 
 
 def _default(cur: Cursor, column: ColumnDef, start: int) -> Value:
@@ -285,6 +301,9 @@ def _default(cur: Cursor, column: ColumnDef, start: int) -> Value:
     value = cur.value()
     if len(cur.refs) > refs:
         cur.lacks(Flavor.MYSQL, start, SEQUENCE_DEFAULTS)
+    elif column.type.name.endswith(("TEXT", "BLOB")) and value.kind not in _BARE:
+        for at, sign in ((value_start, "("), (cur.last_end, ")")):
+            cur.foreign.append(ForeignEdit(Flavor.MYSQL, Edit(at, at, sign), ""))
     elif value.kind is ValueKind.NOW and column.type.name in _TIMES:
         return _decimals(cur, column, value, value_start)
     elif value.kind is ValueKind.NOW:
@@ -354,9 +373,11 @@ def _quiet_attribute(cur: Cursor, column: ColumnDef) -> ColumnDef | None:
             cur.name()
         unnamed = ForeignEdit(Flavor.MARIADB, Edit(start, cur.token.start, ""), "")
         cur.expect("CHECK")
-        cur.parenthesised()
+        expression = cur.parenthesised()
         if enforcement(cur):
             cur.lacks(Flavor.MARIADB, start, "CHECK … NOT ENFORCED")
+        elif _is_json_valid(expression, column.name):
+            cur.lacks(Flavor.MYSQL, start, "")
         else:  # MariaDB names none of those that a column has.
             cur.foreign.append(unnamed)
     elif cur.take("REFERENCES"):
@@ -366,6 +387,12 @@ def _quiet_attribute(cur: Cursor, column: ColumnDef) -> ColumnDef | None:
     elif not _compressed(cur) and not cur.take("INVISIBLE"):
         return None
     return column
+
+
+def _is_json_valid(expression: str, name: str) -> bool:
+    """Return whether a CHECK is the one of MariaDB's JSON, which outlives a MODIFY on a MySQL."""
+    texts = [token.text.lower() for token in read(expression).tokens]
+    return texts[:-1] == ["json_valid", "(", name.lower(), ")"]
 
 
 def read_place(cur: Cursor, column: ColumnDef) -> ColumnDef:

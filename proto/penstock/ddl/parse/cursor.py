@@ -35,6 +35,7 @@ class Cursor:
         self.at = 0
         self.edits: list[Edit] = []
         self.foreign: list[ForeignEdit] = []
+        self.json: list[Edit] = []
         self.refs: list[TableRef] = []
         self.statement_start = 0
         self.period: tuple[str, ...] = ()

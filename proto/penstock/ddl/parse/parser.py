@@ -101,6 +101,7 @@ def parse(sql: str) -> tuple[Source, list[Statement]]:
 
 def _statement(cur: Cursor) -> Statement:
     start, cur.edits, cur.foreign, cur.refs = cur.token.start, [], [], []
+    cur.json = []
     cur.statement_start, cur.period = start, ()
     verb = cur.next().upper
     reader = _READERS.get(verb)
@@ -119,6 +120,7 @@ def _statement(cur: Cursor) -> Statement:
         end=cur.last_end,
         edits=tuple(cur.edits),
         foreign=tuple(cur.foreign),
+        json=tuple(cur.json),
         refs=tuple(cur.refs),
     )
 

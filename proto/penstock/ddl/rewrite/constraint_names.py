@@ -76,8 +76,11 @@ def renamed(names: tuple[str, ...] | None, old: str, new: str) -> tuple[str, ...
     )
 
 
-def with_mariadb_names(sql: str, known: Callable[[TableRef], Collection[str] | None]) -> str:
-    """Return statements with the names that a MariaDB gives CHECKs; `known` is what a table has."""
+def as_mariadb_reads(sql: str, known: Callable[[TableRef], Collection[str] | None]) -> str:
+    """Return statements with the names that a MariaDB gives CHECKs, and JSON as the text it is.
+
+    `known` is what a table has.
+    """
     source, statements = parse(sql)
     out = []
     for statement in statements:
@@ -87,6 +90,7 @@ def with_mariadb_names(sql: str, known: Callable[[TableRef], Collection[str] | N
             if had is not None:
                 tokens = within(source.tokens, statement.start, statement.end)
                 edits = list(_mariadb(tokens, had))
+            edits += statement.json
         out.append(edited(source.text, statement.start, statement.end, edits))
     return "; ".join(out)
 

@@ -426,6 +426,8 @@ class Statement:
     edits: tuple[Edit, ...] = ()
     foreign: tuple[ForeignEdit, ...] = ()
     """How it reads on servers of one flavor only, see `rewrite/foreign.py`."""
+    json: tuple[Edit, ...] = ()
+    """How it reads where JSON is a text with a CHECK."""
     refs: tuple[TableRef, ...] = ()
 
 

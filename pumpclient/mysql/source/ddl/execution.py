@@ -12,7 +12,7 @@ from typing import Any
 from penstock.codes import Code
 from penstock.ddl import SchemaChange, plan_ddl
 from penstock.ddl.parse.parser import parse
-from penstock.ddl.rewrite.constraint_names import with_mariadb_names
+from penstock.ddl.rewrite.constraint_names import as_mariadb_reads
 from penstock.ddl.rewrite.explicit_collations import explicit
 from penstock.ddl.syntax.statements import (
     CreateLike,
@@ -215,7 +215,7 @@ class Statements:
         return may_mean_utf8mb4(dialect) and means_utf8mb4(self._tables.server_defaults.variables)
 
     def _named(self, sql: str, dialect: Dialect, schema: str) -> str:
-        """Return a statement with the names that its server gave to constraints."""
+        """Return a statement with all that its server read into it."""
         if dialect.flavor is not Flavor.MARIADB:
             return sql  # A plan has MySQL's.
 
@@ -224,7 +224,7 @@ class Statements:
             table = self._client.session.schemas.catalog().table(*target)
             return None if table is None else table.constraints
 
-        return with_mariadb_names(sql, known)
+        return as_mariadb_reads(sql, known)
 
     def _foreign_collation(self, schema: str, table: str) -> str | None:
         """Return what a new table's database takes on the server, None where the cluster knows.
