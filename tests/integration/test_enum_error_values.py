@@ -125,6 +125,22 @@ def test_what_a_lax_session_cut_in_a_generated_column_is_cut_here_too(
     assert len(server.query(found)) == 2
 
 
+def test_a_text_that_a_generated_column_reads_as_a_number_is_read_so_here_too(
+    server: SqlServer, sink: SqlSink
+) -> None:
+    server.run(
+        "CREATE TABLE shop.x (id INT PRIMARY KEY, v VARCHAR(9), d DATE, g INT AS (v + 0) STORED,"
+        " h INT AS (v * 2) VIRTUAL, KEY (h))"
+    )
+    head = b"INSERT INTO `shop`.`x` (`id`,`v`,`d`) VALUES "
+    sink.apply([head + b"(1,'12abc',NULL),(2,'7','2020-01-01')"], Checkpoint(9, 1))
+    found = "SELECT id, v, g, h FROM shop.x ORDER BY id"
+    assert server.query(found) == [(1, "12abc", 12, 24), (2, "7", 7, 14)]
+    with pytest.raises(NeedsOperator, match="refused"):
+        sink.apply([head + b"(3,'9z','no date')"], Checkpoint(10, 1))
+    assert len(server.query(found)) == 2
+
+
 def test_rows_that_a_check_refuses_are_taken_or_refused_with_a_way_to_take_them(
     server: SqlServer, sink: SqlSink
 ) -> None:

@@ -1,5 +1,7 @@
 """Names of constraints: CHECKs and foreign keys that a statement leaves unnamed get names. Pure.
 
+What a MariaDB reads into a statement beyond them is written out here, too: JSON as a text.
+
 A server that runs a statement twice, or another server than upstream's, would choose names of its
 own, and a later DROP CONSTRAINT would not find what it names. So they are written out:
 

@@ -2,6 +2,9 @@
 
     written                                    MySQL                     MariaDB
     UUID, INET4, INET6                         CHAR(n) in ascii
+    the same in ADD COLUMN … NOT NULL          with the type's zero as default
+    TEXT or BLOB DEFAULT 'x'                   DEFAULT ('x')
+    CHECK (json_valid(j)) of the column j      none
     sequences, DEFAULT NEXTVAL(s)              none, none
     COMPRESSED, IF EXISTS of a constraint      none
     YEAR(2)                                    YEAR

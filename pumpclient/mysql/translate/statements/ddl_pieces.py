@@ -26,8 +26,11 @@ from penstock.ddl.parse.parser import parse
 from penstock.ddl.rewrite.routing import rename_tables
 from penstock.ddl.syntax.lexer import quote_name
 from penstock.ddl.syntax.statements import (
+    AddKey,
     AlterSchema,
+    CreateSchema,
     DropTables,
+    IndexStatement,
     RenameTables,
     Statement,
     TableRef,
@@ -42,7 +45,10 @@ from pumpclient.mysql.translate.statements.server_objects import skip_reason
 _CHANGES_ROWS = re.compile(
     r"^(INSERT|UPDATE|DELETE|REPLACE|LOAD|WITH|CALL|DO|SELECT|ANALYZE)\b", re.IGNORECASE
 )
-_OR_REPLACE = re.compile(r"^CREATE\s+OR\s+REPLACE\s+TABLE\b", re.IGNORECASE)
+_OR_REPLACE = re.compile(
+    r"^CREATE\s+OR\s+REPLACE(?=\s+(TABLE|DATABASE|SCHEMA|((UNIQUE|FULLTEXT|SPATIAL)\s+)?INDEX)\b)",
+    re.IGNORECASE,
+)
 _ALTER_DATABASE = re.compile(r"^ALTER\s+(DATABASE|SCHEMA)\b", re.IGNORECASE)
 _FROM_SELECT = re.compile(r"\s+START\s+TRANSACTION$", re.IGNORECASE)
 _HINT = (
@@ -272,12 +278,21 @@ def origins_of(origin: Origin, count: int) -> list[Origin]:
 def _split(text: str) -> Iterator[tuple[str, Statement]]:
     """Yield the statements of a text; CREATE OR REPLACE TABLE is two."""
     if _OR_REPLACE.match(text):
-        text = _OR_REPLACE.sub("CREATE TABLE", text, count=1)
-        made = parse(_FROM_SELECT.sub("", text))[1][0]
-        yield from _split(f"DROP TABLE IF EXISTS {_written(made.refs[0])}")
+        text = _OR_REPLACE.sub("CREATE", text, count=1)
+        yield from _split(_drop_before(parse(_FROM_SELECT.sub("", text))[1][0]))
     source, statements = parse(_FROM_SELECT.sub("", text))
     for statement in statements:
         yield source.text[statement.start : statement.end].strip(), statement
+
+
+def _drop_before(made: Statement) -> str:
+    """Return what drops the thing that a CREATE OR REPLACE makes."""
+    if isinstance(made, CreateSchema):
+        return f"DROP DATABASE IF EXISTS {quote_name(made.name)}"
+    table = _written(made.refs[0])
+    if isinstance(made, IndexStatement) and isinstance(made.operation, AddKey):
+        return f"DROP INDEX IF EXISTS {quote_name(made.operation.key.name or '')} ON {table}"
+    return f"DROP TABLE IF EXISTS {table}"
 
 
 def pair_by_pair(piece: Piece) -> list[Piece]:

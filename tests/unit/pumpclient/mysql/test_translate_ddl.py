@@ -137,6 +137,12 @@ def test_what_belongs_to_a_server_is_skipped_with_a_reason(text: str) -> None:
          ["CREATE TABLE `d`.`t` (event INT, `trigger` INT)"]),
         ("CREATE OR REPLACE TABLE t (a INT)",
          ["DROP TABLE IF EXISTS `d`.`t`", "CREATE TABLE `d`.`t` (a INT)"]),
+        ("CREATE OR REPLACE SCHEMA e CHARACTER SET latin1",
+         ["DROP DATABASE IF EXISTS `e`", "CREATE SCHEMA `e` CHARACTER SET latin1"]),
+        ("CREATE OR REPLACE UNIQUE INDEX k ON t (a)",
+         ["DROP INDEX IF EXISTS `k` ON `d`.`t`", "CREATE UNIQUE INDEX k ON `d`.`t` (a)"]),
+        ("CREATE OR REPLACE INDEX k ON t (a) WAIT 5",
+         ["DROP INDEX IF EXISTS `k` ON `d`.`t`", "CREATE INDEX k ON `d`.`t` (a) WAIT 5"]),
         ("CREATE TABLE t (a INT) START TRANSACTION", ["CREATE TABLE `d`.`t` (a INT)"]),
         ("CREATE DATABASE e", ["CREATE DATABASE `e`"]),
         ("TRUNCATE t", ["TRUNCATE `d`.`t`"]),
@@ -148,9 +154,16 @@ def test_a_statement_is_split_and_names_its_tables(text: str, pieces: list[str])
 
 
 def test_pieces_of_one_statement_come_to_one_job_each() -> None:
-    session = DdlSession("CREATE TABLE a (x INT)", "CREATE TABLE b (x INT)")
-    for sql in executed("RENAME TABLE a TO c, b TO a") + executed("DROP TABLE a, c"):
-        assert len(session.run(sql)) == 1
+    session = DdlSession("CREATE TABLE a (x INT)", "CREATE TABLE b (x INT, KEY k (x))")
+    for text in (
+        "CREATE OR REPLACE INDEX k ON b (x)",
+        "CREATE OR REPLACE TABLE b (y INT)",
+        "RENAME TABLE a TO c, b TO a",
+        "DROP TABLE a, c",
+        "CREATE OR REPLACE DATABASE d",
+    ):
+        for sql in executed(text):
+            assert len(session.run(sql)) == 1
 
 
 def test_of_a_drop_an_online_ddls_copies_and_merged_tables_are_dropped_one_by_one() -> None:
