@@ -63,7 +63,9 @@ CODE = 1265
 """What a server says of an error value: data truncated."""
 _WITHIN = frozenset({1292, 1365, 1411, 1441})
 """What it says of a value within an expression: incorrect, division by 0, no such date or time."""
-CODES = frozenset({CODE, 1264, 1366, 1406}) | _WITHIN
+_NEGATIVE = 1690
+"""Out of range: an unsigned number that NO_UNSIGNED_SUBTRACTION lets be negative."""
+CODES = frozenset({CODE, 1264, 1366, 1406, _NEGATIVE}) | _WITHIN
 """What it says of a generated value, too: out of range, incorrect, too long."""
 _QUOTED = re.compile(r"'(?:[^']|'')*'")
 _UPDATE = re.compile(r"UPDATE (\S+) SET (.*?) WHERE ", re.DOTALL)
@@ -75,10 +77,11 @@ _WARNINGS_MAX = 65_535
 """What the servers list at most."""
 
 
-def written(connection: Any, statement: str | bytes) -> int | None:
+def written(connection: Any, statement: str | bytes, code: int) -> int | None:
     """Run a refused statement with its error values; None when it is refused rightly.
 
-    Returns how many rows it changed. After None the transaction must not be committed.
+    `code` is the error. Returns how many rows it changed. After None the transaction must not be
+    committed.
     """
     text = statement if isinstance(statement, str) else statement.decode(errors="replace")
     found = _zeros(text)
@@ -91,27 +94,32 @@ def written(connection: Any, statement: str | bytes) -> int | None:
         return None
     before = _row(connection, "SELECT @@sql_mode, @@max_error_count")
     lax = ",".join(mode for mode in str(before[0]).split(",") if not mode.startswith("STRICT_"))
+    if code == _NEGATIVE:
+        lax += ",NO_UNSIGNED_SUBTRACTION"
     _set(connection, lax, _WARNINGS_MAX)
-    changed = int(connection.query(statement))
-    with connection.cursor() as cursor:
-        cursor.execute("SHOW WARNINGS")
-        warnings = [(code, about) for _, code, about in cursor.fetchall() if code != _DEPRECATED]
-    _set(connection, *before)
+    try:
+        changed = int(connection.query(statement))
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW WARNINGS")
+            warnings = [(no, about) for _, no, about in cursor.fetchall() if no != _DEPRECATED]
+    finally:
+        # Of a connection that was lost this fails, too: the next one is strict.
+        _set(connection, *before)
     ours = {*generated, ""} if generated and inserted(text) is not None else generated
     others = [
-        (code, _warned(about))
-        for code, about in warnings
-        if _warned(about) not in (ours if code in _WITHIN else generated)
+        (no, _warned(about))
+        for no, about in warnings
+        if _warned(about) not in (ours if no in _WITHIN else generated)
     ]
-    is_ours = all(code == CODE and column in enums for code, column in others)
+    is_ours = all(no == CODE and column in enums for no, column in others)
     is_listed = len(warnings) < _WARNINGS_MAX
     return changed if is_ours and is_listed and len(others) <= count else None
 
 
-def written_alone(connection: Any, statement: str | bytes) -> bool:
+def written_alone(connection: Any, statement: str | bytes, code: int) -> bool:
     """Run and commit a refused statement as `written` does; False when nothing was changed."""
     connection.begin()
-    if written(connection, statement) is None:
+    if written(connection, statement, code) is None:
         connection.rollback()
         return False
     connection.commit()

@@ -281,8 +281,10 @@ def query(connection: Connection, statement: str | bytes) -> int:
     try:
         return int(connection.query(statement))
     except pymysql.err.MySQLError as error:
-        may_be = code_of(error) in refused_inserts.CODES
-        changed = refused_inserts.written(connection, statement) if may_be else None
+        code = code_of(error)
+        if code not in refused_inserts.CODES:
+            raise
+        changed = refused_inserts.written(connection, statement, code)
         if changed is None:
             raise
         return changed

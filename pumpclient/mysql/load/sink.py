@@ -158,8 +158,9 @@ class SinkSession:
             try:
                 connection.query(statement)
             except pymysql.err.MySQLError as error:
-                may_be = bool(error.args) and error.args[0] in refused_inserts.CODES
-                if not (may_be and refused_inserts.written_alone(connection, statement)):
+                code = error.args[0] if error.args else 0
+                may_be = code in refused_inserts.CODES
+                if not (may_be and refused_inserts.written_alone(connection, statement, code)):
                     raise
 
     def interrupt(self) -> None:
