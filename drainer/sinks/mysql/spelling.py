@@ -1,4 +1,4 @@
-"""A DDL in the words of the server that runs it; what that server cannot be told is refused."""
+"""A DDL in the words of the server that runs it; what that server cannot do is refused."""
 
 from __future__ import annotations
 

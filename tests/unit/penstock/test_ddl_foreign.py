@@ -151,7 +151,7 @@ def test_a_mysql_gives_older_rows_of_a_new_column_the_zero_of_its_type() -> None
         ("ADD CONSTRAINT IF NOT EXISTS d CHECK (a > 9)", "ADD CONSTRAINT d CHECK (a > 9)"),
     ],
 )  # fmt: skip
-def test_a_mysql_is_told_which_constraints_are_there(sql: str, made: str) -> None:
+def test_a_mysql_drops_and_adds_the_constraints_that_the_table_lacks_or_has(sql: str, made: str) -> None:
     table = (
         "CREATE TABLE t (a INT PRIMARY KEY, b INT, CONSTRAINT c CHECK (a > 0),"
         " CONSTRAINT f FOREIGN KEY (b) REFERENCES t (a))"
