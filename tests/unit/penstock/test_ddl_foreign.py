@@ -151,12 +151,28 @@ def test_a_mysql_gives_older_rows_of_a_new_column_the_zero_of_its_type() -> None
         ("ADD CONSTRAINT IF NOT EXISTS d CHECK (a > 9)", "ADD CONSTRAINT d CHECK (a > 9)"),
     ],
 )  # fmt: skip
-def test_a_mysql_drops_and_adds_the_constraints_that_the_table_lacks_or_has(sql: str, made: str) -> None:
+def test_a_mysql_drops_and_adds_the_constraints_that_the_table_lacks_or_has(
+    sql: str, made: str
+) -> None:
     table = (
         "CREATE TABLE t (a INT PRIMARY KEY, b INT, CONSTRAINT c CHECK (a > 0),"
         " CONSTRAINT f FOREIGN KEY (b) REFERENCES t (a))"
     )
     assert spelled(Flavor.MYSQL, table, f"ALTER TABLE t {sql}") == [f"ALTER TABLE `t` {made}"]
+
+
+def test_a_text_may_have_a_literal_as_default_which_a_mysql_gets_as_an_expression() -> None:
+    table = "CREATE TABLE t (a TEXT NOT NULL DEFAULT 'it''s', b BLOB DEFAULT (x'41'), c TEXT)"
+    (made,) = spelled(Flavor.MYSQL, table)
+    assert "DEFAULT ('it''s'), b BLOB DEFAULT ((x'41')), c TEXT" in made
+    assert spelled(Flavor.MARIADB, table) == queries(table)
+    for sql, written in (
+        ("ALTER TABLE t ALTER a SET DEFAULT 'x'", "ALTER TABLE `t` ALTER a SET DEFAULT ('x')"),
+        ("ALTER TABLE t CHANGE a z TEXT, ALTER c SET DEFAULT 7",
+         "ALTER TABLE `t` CHANGE a z TEXT, ALTER c SET DEFAULT (7)"),
+        ("ALTER TABLE t ALTER c SET DEFAULT NULL", "ALTER TABLE `t` ALTER c SET DEFAULT NULL"),
+    ):  # fmt: skip
+        assert spelled(Flavor.MYSQL, table, sql) == [written]
 
 
 def test_a_mysql_does_not_rename_sequences() -> None:

@@ -320,7 +320,9 @@ def _alter(cur: Cursor) -> Operation:
         cur.lacks(Flavor.MARIADB, start, "ALTER COLUMN … SET VISIBLE")
         return Untracked()
     cur.expect("DEFAULT")
-    return SetDefault(name, cur.value(), if_exists=absent)
+    start = cur.token.start
+    value = cur.value()
+    return SetDefault(name, value, if_exists=absent, at=(start, cur.last_end))
 
 
 def _convert(cur: Cursor) -> Operation:

@@ -35,10 +35,13 @@ from penstock.ddl.syntax.statements import (
     SetOptions,
     TableRef,
     Untracked,
+    Value,
+    ValueKind,
     edited,
 )
 from penstock.ddl.tables.actions import live_parts
 from penstock.ddl.tables.alter import altered
+from penstock.ddl.tables.column_types import LARGE_TYPES
 from penstock.ddl.tables.partitioning import partitioned, without
 from penstock.ddl.tables.table_builder import emptied
 from penstock.errors import NeedsOperator
@@ -135,6 +138,12 @@ def _edits(operation: Operation, table: TableInfo) -> list[Edit]:
                 clause = f" DEFAULT CHARSET={table.charset} COLLATE={table.collate}"
                 return [Edit(options.end, options.end, clause)]
             return changed_option_edits(options)
+        case SetDefault(name, Value(kind=kind), at=(start, end)):
+            types = {c.name.lower(): c.tp for c in table.columns}
+            is_literal = kind not in (ValueKind.NULL, ValueKind.EXPRESSION)
+            if is_literal and types.get(name.lower()) in LARGE_TYPES:
+                # A MySQL takes an expression only, a MariaDB both.
+                return [Edit(start, start, "("), Edit(end, end, ")")]
         case Convert():
             return convert_edits(operation, table)
         case AddKey(key):

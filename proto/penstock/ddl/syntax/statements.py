@@ -298,11 +298,12 @@ class RenameKey:
 
 @dataclass(frozen=True, slots=True)
 class SetDefault:
-    """ALTER COLUMN SET DEFAULT; None is DROP DEFAULT."""
+    """ALTER COLUMN SET DEFAULT; None is DROP DEFAULT. `at` is where the default stands."""
 
     name: str
     default: Value | None
     if_exists: bool = False
+    at: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
