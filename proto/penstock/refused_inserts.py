@@ -63,9 +63,7 @@ CODE = 1265
 """What a server says of an error value: data truncated."""
 _WITHIN = frozenset({1292, 1365, 1411, 1441})
 """What it says of a value within an expression: incorrect, division by 0, no such date or time."""
-_NEGATIVE = 1690
-"""Out of range: an unsigned number that NO_UNSIGNED_SUBTRACTION lets be negative."""
-CODES = frozenset({CODE, 1264, 1366, 1406, _NEGATIVE}) | _WITHIN
+CODES = frozenset({CODE, 1264, 1366, 1406}) | _WITHIN
 """What it says of a generated value, too: out of range, incorrect, too long."""
 _QUOTED = re.compile(r"'(?:[^']|'')*'")
 _UPDATE = re.compile(r"UPDATE (\S+) SET (.*?) WHERE ", re.DOTALL)
@@ -77,11 +75,10 @@ _WARNINGS_MAX = 65_535
 """What the servers list at most."""
 
 
-def written(connection: Any, statement: str | bytes, code: int) -> int | None:
+def written(connection: Any, statement: str | bytes) -> int | None:
     """Run a refused statement with its error values; None when it is refused rightly.
 
-    `code` is the error. Returns how many rows it changed. After None the transaction must not be
-    committed.
+    Returns how many rows it changed. After None the transaction must not be committed.
     """
     text = statement if isinstance(statement, str) else statement.decode(errors="replace")
     found = _zeros(text)
@@ -94,8 +91,6 @@ def written(connection: Any, statement: str | bytes, code: int) -> int | None:
         return None
     before = _row(connection, "SELECT @@sql_mode, @@max_error_count")
     lax = ",".join(mode for mode in str(before[0]).split(",") if not mode.startswith("STRICT_"))
-    if code == _NEGATIVE:
-        lax += ",NO_UNSIGNED_SUBTRACTION"
     _set(connection, lax, _WARNINGS_MAX)
     try:
         changed = int(connection.query(statement))
@@ -116,10 +111,10 @@ def written(connection: Any, statement: str | bytes, code: int) -> int | None:
     return changed if is_ours and is_listed and len(others) <= count else None
 
 
-def written_alone(connection: Any, statement: str | bytes, code: int) -> bool:
+def written_alone(connection: Any, statement: str | bytes) -> bool:
     """Run and commit a refused statement as `written` does; False when nothing was changed."""
     connection.begin()
-    if written(connection, statement, code) is None:
+    if written(connection, statement) is None:
         connection.rollback()
         return False
     connection.commit()

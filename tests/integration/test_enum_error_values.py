@@ -141,19 +141,6 @@ def test_a_text_that_a_generated_column_reads_as_a_number_is_read_so_here_too(
     assert len(server.query(found)) == 2
 
 
-def test_a_generated_column_may_subtract_as_its_session_did(
-    server: SqlServer, sink: SqlSink
-) -> None:
-    server.run("SET sql_mode = 'NO_UNSIGNED_SUBTRACTION'", "CREATE TABLE shop.u (id INT PRIMARY"
-               " KEY, a BIGINT UNSIGNED, g BIGINT AS (a - 5) STORED)")  # fmt: skip
-    head = b"INSERT INTO `shop`.`u` (`id`,`a`) VALUES "
-    sink.apply([head + b"(1,1),(2,7)"], Checkpoint(9, 1))
-    found = "SELECT id, a, g FROM shop.u ORDER BY id"
-    assert server.query(found) == [(1, 1, -4), (2, 7, 2)]
-    with pytest.raises(NeedsOperator, match="out of range"):
-        sink.apply([head + b"(3,18446744073709551615)"], Checkpoint(10, 1))
-
-
 def test_rows_that_a_check_refuses_are_taken_or_refused_with_a_way_to_take_them(
     server: SqlServer, sink: SqlSink
 ) -> None:

@@ -281,10 +281,8 @@ def query(connection: Connection, statement: str | bytes) -> int:
     try:
         return int(connection.query(statement))
     except pymysql.err.MySQLError as error:
-        code = code_of(error)
-        if code not in refused_inserts.CODES:
-            raise
-        changed = refused_inserts.written(connection, statement, code)
+        may_be = code_of(error) in refused_inserts.CODES
+        changed = refused_inserts.written(connection, statement) if may_be else None
         if changed is None:
             raise
         return changed

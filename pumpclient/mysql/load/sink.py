@@ -158,9 +158,8 @@ class SinkSession:
             try:
                 connection.query(statement)
             except pymysql.err.MySQLError as error:
-                code = error.args[0] if error.args else 0
-                may_be = code in refused_inserts.CODES
-                if not (may_be and refused_inserts.written_alone(connection, statement, code)):
+                may_be = bool(error.args) and error.args[0] in refused_inserts.CODES
+                if not (may_be and refused_inserts.written_alone(connection, statement)):
                     raise
 
     def interrupt(self) -> None:
