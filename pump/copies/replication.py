@@ -331,7 +331,7 @@ class Replication:
                     *(self._entries, self._node_id, self._own, chain, seen),
                     missing=self._unseen(seen),
                 )
-                if found is not None:
+                if (found := self._entries.read(self._node_id)) is not None:
                     refuse_older(self._node_id, self._own, chain, found[0], others)
         knows_ids = all(disk.knows_ids for disk in self._disks.values())
         wanted = self._wanted._replace(gives_ids=knows_ids)

@@ -87,7 +87,8 @@ def judge(
     what = "; ".join(_described(entry, each) for each in all_seen if each.links)
     what = f"etcd lists epoch {_named(entry.epoch, entry.id)} of this log, but disks have: {what}"
     firsts = [each.links[0].number for each in seen if each.links]
-    has_oldest = all(chain.first <= max(first, entry.needed) for first in firsts)
+    needed = _needed(entry, chain)
+    has_oldest = all(chain.first <= max(first, needed) for first in firsts)
     lacking = [each for each in seen if not _contains(entry, chain.links, each.links)]
     if any(_contains_all(entry, each, chain, lacking) for each in lacking):
         return Verdict(waits=f"{what}; another disk has more than this one", newest=newest)
@@ -147,6 +148,14 @@ def _has_end_of(mine: Seen, theirs: Seen) -> bool:
     return not held or any(own.is_same(held[-1]) and own.end >= held[-1].end for own in mine.links)
 
 
+def _needed(entry: LogEntry, chain: Chain) -> int:
+    """Return the first needed segment of this log; 0 if it has begun again since the entry.
+
+    Then its segments have other numbers than those that the entry counts.
+    """
+    return entry.needed if chain.links and chain.links[0].epoch <= entry.epoch else 0
+
+
 def _adopted(entry: LogEntry, own: Copy, chain: Chain, newest: int) -> LogEntry:
     """Return the entry of this disk alone, with an epoch after which each one is new."""
     last = chain.links[-1]
@@ -156,7 +165,7 @@ def _adopted(entry: LogEntry, own: Copy, chain: Chain, newest: int) -> LogEntry:
         primary=replace(own, first=0),
         replicas=(),
         eligible=(),
-        needed=max(entry.needed, chain.first),
+        needed=max(_needed(entry, chain), chain.first),
         ids=(last.epoch_id,) if last.epoch == newest and last.epoch_id else (),
         mark=None,
     )

@@ -83,6 +83,16 @@ def test_segments_that_no_drainer_lacks_may_be_gone_from_the_disk_that_has_all()
     assert judge(drained, OWN, Chain(AT_4[2:]), seen, []).refuses
 
 
+def test_a_log_that_has_begun_again_since_the_entry_counts_its_segments_from_0() -> None:
+    former = replace(ENTRY, needed=7)
+    again = (Link(0, 4, BEGIN, 14), Link(1, 5, 90, 15), Link(2, 6, 90, 16))
+    found = judge(former, OWN, Chain(again), [Seen(OTHER, again[:2])], []).adopted
+    assert found is not None
+    assert found.needed == 0
+    seen = [Seen(OTHER, again[:2])]
+    assert judge(former, OWN, Chain(again[1:]), seen, []).adopted is None
+
+
 def test_histories_are_not_called_parted_before_all_disks_were_seen() -> None:
     own = (*AT_2, Link(2, 3, 90, 23))
     found = judged(own, AT_4, missing="pump-3")
