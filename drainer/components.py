@@ -138,7 +138,7 @@ async def _open_ends(
     if found is not None:
         await asyncio.to_thread(warn_of_version, etcd)
     thread = SinkThread()
-    sink = open_sink(config.downstream, cluster_id=cluster_id)
+    sink = _opened_sink(config, cluster_id)
 
     async def close_sink() -> None:
         sink.close()
@@ -160,12 +160,17 @@ async def _open_ends(
     )
 
 
+def _opened_sink(config: DrainerConfig, cluster_id: int) -> Sink:
+    accepted_ts = config.initial_commit_ts
+    return open_sink(config.downstream, cluster_id=cluster_id, accepted_ts=accepted_ts)
+
+
 async def with_new_sink(
     config: DrainerConfig, components: Components, stack: AsyncExitStack
 ) -> Components:
     """Return the same with a sink that knows nothing of an earlier time as the writer."""
     components.sink.close()
-    sink = open_sink(config.downstream, cluster_id=components.cluster_id)
+    sink = _opened_sink(config, components.cluster_id)
     stack.callback(sink.close)
     return replace(components, sink=sink)
 

@@ -38,13 +38,18 @@ def output_of(url: str) -> str:
     return f"{parts.scheme} {parts.netloc.rpartition('@')[2]}{parts.path} {' '.join(names)}".strip()
 
 
-def open_sink(url: str, *, cluster_id: int, retry_s_max: float = RETRY_S_MAX) -> Sink:
+def open_sink(
+    url: str, *, cluster_id: int, retry_s_max: float = RETRY_S_MAX, accepted_ts: int = -1
+) -> Sink:
     """Return the sink for `url`, of tables, of events or of a lake.
 
-    Nothing is contacted yet. Raise `NeedsOperator` for a URL that names no known downstream.
+    Nothing is contacted yet. Raise `NeedsOperator` for a URL that names no known downstream. While
+    the checkpoint is at `accepted_ts`, an operator has accepted the downstream as it is.
     """
     if takes_events(url):
-        return open_event_sink(url, cluster_id=cluster_id, retry_s_max=retry_s_max)
+        return open_event_sink(
+            url, cluster_id=cluster_id, retry_s_max=retry_s_max, accepted_ts=accepted_ts
+        )
     if urlsplit(url).scheme == DELTA:
         return open_lake_sink(url, cluster_id=cluster_id, retry_s_max=retry_s_max)
     return open_table_sink(url, cluster_id=cluster_id, retry_s_max=retry_s_max)
@@ -76,7 +81,9 @@ def open_lake_sink(url: str, *, cluster_id: int, retry_s_max: float = RETRY_S_MA
     return DeltaSink(url, cluster_id=cluster_id, retry_s_max=retry_s_max)
 
 
-def open_event_sink(url: str, *, cluster_id: int, retry_s_max: float = RETRY_S_MAX) -> EventSink:
+def open_event_sink(
+    url: str, *, cluster_id: int, retry_s_max: float = RETRY_S_MAX, accepted_ts: int = -1
+) -> EventSink:
     """Return the sink that takes events for `url`.
 
     That is `file:///folder`, `kafka://host:9092/` or `delta:///folder?mode=changes`.
@@ -89,7 +96,9 @@ def open_event_sink(url: str, *, cluster_id: int, retry_s_max: float = RETRY_S_M
     if scheme == KAFKA:
         from drainer.sinks.kafka.sink import KafkaSink
 
-        return KafkaSink(url, cluster_id=cluster_id, retry_s_max=retry_s_max)
+        return KafkaSink(
+            url, cluster_id=cluster_id, retry_s_max=retry_s_max, accepted_ts=accepted_ts
+        )
     from drainer.sinks.files.sink import FileSink
 
     return FileSink(url, cluster_id=cluster_id, retry_s_max=retry_s_max)

@@ -1429,9 +1429,10 @@ class Code(Enum):
 
     KAFKA_TOPIC = (
         7401,
-        "A topic is missing, cannot be created, or cannot have its name.",
+        "A topic is missing, lost messages, cannot be created, or cannot have its name.",
         _DRAINER_STOPS,
-        "Create the topic, or let the Drainer do it (`create-topics`). The error says what is"
+        "Create the topic, or let the Drainer do it (`create-topics`). If a topic lost messages,"
+        " restore it or start with `initial-commit-ts` at the checkpoint. The error says what is"
         " refused.",
     )
     KAFKA_SIZE = (

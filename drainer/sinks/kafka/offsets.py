@@ -1,4 +1,4 @@
-"""Offsets: each partition continues behind the messages that this run has committed to it.
+"""Offsets: each partition continues behind the messages that were committed to it.
 
 A partition whose next message gets a smaller offset has lost messages that readers may not have
 read: its topic was deleted and created again, or a broker came back with an older log. Only the
@@ -7,10 +7,13 @@ first message of a transaction needs a delivery report, as those behind it follo
 
 from __future__ import annotations
 
-from penstock.codes import Code
+from collections.abc import Callable, Mapping
+
+from drainer.sinks.kafka.topic_record import TopicRecord, lost
 from penstock.errors import NeedsOperator
 
 Partition = tuple[str, int]
+_NEW = TopicRecord()
 
 
 class Offsets:
@@ -18,15 +21,39 @@ class Offsets:
 
     def __init__(self) -> None:
         """Know of no partition yet."""
-        self._ends: dict[Partition, int] = {}
+        self._known: dict[str, TopicRecord] = {}
+        self._decided: dict[str, TopicRecord | None] = {}
+        self._ids: dict[str, str] = {}
         self._sent: dict[Partition, int] = {}
         self._first: dict[Partition, int] = {}
         self._lost: NeedsOperator | None = None
+
+    @property
+    def known(self) -> Mapping[str, TopicRecord]:
+        """The topics that messages were committed to, as they must be."""
+        return self._known
+
+    def load(self, stored: Mapping[str, TopicRecord]) -> None:
+        """Take the records that are stored."""
+        self._known |= stored
+        self._decide()
+
+    def decide(self, topic: str, record: TopicRecord | None) -> None:
+        """Take a topic as it is from now on, None to forget it; the next commit stores that."""
+        self._decided[topic] = record
+        self._decide()
+
+    def _decide(self) -> None:
+        for topic, record in self._decided.items():
+            self._known.pop(topic, None)
+            if record is not None:
+                self._known[topic] = record
 
     def begin(self) -> None:
         """Forget what was sent and is not committed."""
         self._sent.clear()
         self._first.clear()
+        self._ids.clear()
 
     def send(self, partition: Partition) -> bool:
         """Count a message; return whether it is the first, whose offset is to be reported."""
@@ -39,25 +66,46 @@ class Offsets:
         if offset is None or offset < 0 or partition not in self._sent:
             return
         self._first[partition] = offset
-        end = self._ends.get(partition, 0)
+        topic, number = partition
+        end = self._known.get(topic, _NEW).ends.get(number, 0)
         if offset < end and self._lost is None:
-            topic, number = partition
-            self._lost = NeedsOperator(
-                f"topic {topic}, partition {number}: the next message got offset {offset}, and"
-                f" this run has committed messages up to offset {end - 1}; the topic was deleted"
-                " and created again, or a broker lost the end of its log",
-                hint="restore the messages that readers lack, for example by a new initial load;"
-                " then start the Drainer again, which continues at its checkpoint",
-                code=Code.KAFKA_TOPIC,
+            text = (
+                f"the next message got offset {offset}, and messages were committed up to"
+                f" offset {end - 1}"
             )
+            self._lost = lost(f"{topic}, partition {number}", text, None)
 
     def check(self) -> None:
         """Raise `NeedsOperator` once a partition has lost messages, from then on each time."""
         if self._lost is not None:
             raise self._lost
 
+    def changed(self, id_of: Callable[[str], str]) -> dict[str, TopicRecord | None]:
+        """Return the records to store with the messages that were sent; None removes one.
+
+        Raises `NeedsOperator` for a topic that is not the one that messages were committed to.
+        """
+        made = dict(self._decided)
+        for topic, ends in self._open_ends().items():
+            known = self._known.get(topic, _NEW)
+            self._ids[topic] = id_of(topic)
+            made[topic] = found = known.merged(self._ids[topic], ends)
+            if self._lost is None and (difference := known.difference(found)):
+                self._lost = lost(topic, difference, None)
+        self.check()
+        return made
+
     def committed(self) -> None:
         """Remember where the messages end that are committed now."""
-        for partition, offset in self._first.items():
-            self._ends[partition] = offset + self._sent[partition]
+        for topic, ends in self._open_ends().items():
+            known = self._known.get(topic, _NEW)
+            self._known[topic] = known.merged(self._ids.get(topic, ""), ends)
+        self._decided.clear()
         self.begin()
+
+    def _open_ends(self) -> dict[str, dict[int, int]]:
+        ends: dict[str, dict[int, int]] = {}
+        for partition, offset in self._first.items():
+            topic, number = partition
+            ends.setdefault(topic, {})[number] = offset + self._sent[partition]
+        return ends

@@ -1,7 +1,8 @@
 """Kafka sink: each batch and its checkpoint are one Kafka transaction (`drainer.sinks.kafka`).
 
     begin to write   init_transactions ─ read the checkpoint topic to its end ─ is it still ours?
-    a batch          begin ─ messages ─ checkpoint ─ flush ─ commit
+                     do the topics still have what was committed to them?
+    a batch          begin ─ messages ─ flush ─ records of topics ─ checkpoint ─ flush ─ commit
     any failure      the producer is dropped, and the next try begins to write again
 
 So each try knows what is there before it sends a message. A producer that works on is not asked
@@ -10,6 +11,7 @@ again: the brokers fence it as soon as another one begins to write.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -35,6 +37,7 @@ from drainer.sinks.kafka.offsets import Offsets
 from drainer.sinks.kafka.producing import Producing, RecordHeader, RecordHeaders
 from drainer.sinks.kafka.refusals import REPLACED, refusal
 from drainer.sinks.kafka.topic_owners import TopicOwners
+from drainer.sinks.kafka.topic_record import lost
 from drainer.sinks.kafka.topics import Topics
 from drainer.sinks.patience import PASSING_ERRNOS, Patience
 from drainer.sinks.protocol import (
@@ -57,9 +60,12 @@ if TYPE_CHECKING:
     from drainer.sinks.protocol import Slices
     from penstock.ddl import SchemaChange
 
+log = logging.getLogger(__name__)
+
 _TRY_S = 30.0
 """How long one try waits for the brokers."""
 _KEY_SHOWN = 200
+_NO_EXCEPTION = "without setting an exception"
 _COMMIT_TS, _START_TS, _ORIGIN = "penstock.commit_ts", "penstock.start_ts", "penstock.origin"
 _CLAIM_CHECK = "penstock.claim_check"
 
@@ -69,9 +75,13 @@ class KafkaSink:
 
     batch_bytes_max = 0
 
-    def __init__(self, url: str, *, cluster_id: int, retry_s_max: float) -> None:
+    def __init__(
+        self, url: str, *, cluster_id: int, retry_s_max: float, accepted_ts: int = -1
+    ) -> None:
+        """Contact nothing; at the checkpoint `accepted_ts` all topics are taken as they are."""
         self._target = parse_kafka_url(url).of_cluster(cluster_id)
         self._cluster_id = cluster_id
+        self._accepted_ts = accepted_ts
         self._ledger = Ledger()
         self._topics = Topics(self._target)
         self._offsets = Offsets()
@@ -147,6 +157,8 @@ class KafkaSink:
     def run_ddl(self, change: SchemaChange, checkpoint: Checkpoint, *, maybe_done: bool) -> None:
         """Send the message of a DDL and `checkpoint`; `maybe_done` changes nothing."""
         self._owners.change(change)
+        for topic in self._owners.unused(self._offsets.known):
+            self._offsets.decide(topic, None)
         made = encoder_of(self.encoding).ddl(checkpoint.commit_ts, change)
         messages = Messages.of((checkpoint.commit_ts, message) for message in made)
 
@@ -157,8 +169,12 @@ class KafkaSink:
         self._commit(work, checkpoint)
 
     def look_at(self, catalog: Catalog) -> None:
-        """Note whose topics there are; raise `NeedsOperator` for one that two tables would have."""
+        """Note whose topics there are; raise `NeedsOperator` for one that two tables would have.
+
+        Or for one that has lost messages since the checkpoint was stored.
+        """
         self._owners.look_at(catalog)
+        self._patience.retrying(lambda _: self._check_topics(self._begin_writing()))
 
     def stand_ins(self) -> Mapping[str, str]:
         """Return nothing: there are no collations that could be lacking."""
@@ -180,19 +196,22 @@ class KafkaSink:
         def attempt(is_retried: bool) -> None:
             producing = self._producing
             if producing is None or not self._target.is_transactional:
+                is_new = producing is None
                 producing = self._begin_writing()
                 retried = is_doubtful or is_retried
                 standing = self._ledger.standing(self._stored(), text, retried=retried)
                 if standing is Standing.ALREADY_WRITTEN:
                     return
+                if is_new:
+                    self._check_topics(producing)
             self._topics.ensure([self._target.checkpoint_topic], producing.admin)
             producing.begin()
             transaction_begun()
             work(producing)
             self._send_watermark(producing, checkpoint)
             rows_changed()
-            if not self._target.is_transactional:
-                producing.flush(_TRY_S)
+            producing.flush(_TRY_S)
+            self._send_records(producing)
             self._send_checkpoint(producing, text)
             checkpoint_stored()
             producing.flush(_TRY_S)
@@ -281,6 +300,13 @@ class KafkaSink:
             self._send(producing, Messages.of([(checkpoint.commit_ts, message)]))
             self._watermark_s = now_s
 
+    def _send_records(self, producing: Producing) -> None:
+        """Store of each topic that has messages now which one it is, and where it ends."""
+        for topic, record in self._offsets.changed(self._topics.id).items():
+            key = checkpoint_key(self._target.prefix, self._cluster_id, topic)
+            value = None if record is None else record.to_json().encode()
+            producing.produce(self._target.checkpoint_topic, value, key, 0)
+
     def _send_checkpoint(self, producing: Producing, text: str) -> None:
         key = checkpoint_key(self._target.prefix, self._cluster_id)
         producing.produce(self._target.checkpoint_topic, text.encode(), key, 0)
@@ -303,9 +329,31 @@ class KafkaSink:
         finally:
             if looking is not self._producing:
                 looking.abandon()
-        if self._cluster_id not in found and found:
-            raise of_another_cluster(self._cluster_id, list(found), "prefix")
-        return found.get(self._cluster_id)
+        checkpoints = found.checkpoints
+        if self._cluster_id not in checkpoints and checkpoints:
+            raise of_another_cluster(self._cluster_id, list(checkpoints), "prefix")
+        self._offsets.load(found.topics.get(self._cluster_id, {}))
+        return checkpoints.get(self._cluster_id)
+
+    def _check_topics(self, producing: Producing) -> None:
+        """Raise `NeedsOperator` for a topic without all messages that were committed to it."""
+        unused = self._owners.unused(self._offsets.known) | {self._target.checkpoint_topic}
+        known = {
+            topic: record for topic, record in self._offsets.known.items() if topic not in unused
+        }
+        if not known:
+            return
+        found = self._topics.found(known, producing.admin)
+        last = self._ledger.last
+        for topic, record in known.items():
+            difference = record.difference(found.get(topic))
+            if not difference:
+                continue
+            error = lost(topic, difference, None if last is None else last.commit_ts)
+            if last is None or last.commit_ts != self._accepted_ts:
+                raise error
+            log.warning("%s; initial-commit-ts accepts it as it is", error.problem)
+            self._offsets.decide(topic, found.get(topic))
 
     # --- outages ---------------------------------------------------------------------------
 
@@ -315,9 +363,10 @@ class KafkaSink:
             producing.abandon()
 
     def _passing(self, error: Exception) -> str:
-        # A delivery report that comes in the same call as a fatal error hides it.
-        if isinstance(error, SystemError) and isinstance(error.__cause__, KafkaException):
-            error = error.__cause__
+        # A delivery report that comes in the same call as a fatal error hides it, or leaves none.
+        if isinstance(error, SystemError) and _NO_EXCEPTION in str(error):
+            cause, unknown = error.__cause__, KafkaError(KafkaError._FAIL, str(error))
+            error = cause if isinstance(cause, KafkaException) else KafkaException(unknown)
         if isinstance(error, OSError) and self._claims is not None:
             if error.errno not in PASSING_ERRNOS:
                 raise self._claims.unusable(error) from error

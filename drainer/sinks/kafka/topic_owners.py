@@ -7,6 +7,7 @@ that a topic cannot have is `_` there, and `a.b`.`c` reads like `a`.`b.c`. A tem
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from drainer.sinks.kafka.kafka_url import KafkaTarget
@@ -27,25 +28,35 @@ class TopicOwners:
         options = dict(target.encoding.options)
         self._destinations: Destinations | None = None
         self._owners: dict[str, tuple[tuple[str, str], str]] = {}
+        self._tables: dict[tuple[str, str], str] = {}
+        self._own: tuple[str, ...] = ()
         if target.sends_transactions:
             return  # All tables share the one topic.
         found = Destinations(
             prefix=options["prefix"], topic=options["topic"], partition=options["partition"]
         )
         self._destinations = found
-        own = (topic_of(found.ddl), topic_of(found.transactions), target.checkpoint_topic)
-        self._owners = {topic: (("", topic), "the Drainer itself") for topic in own}
+        self._own = (topic_of(found.ddl), topic_of(found.transactions), target.checkpoint_topic)
+        self._owners = {topic: (("", topic), "the Drainer itself") for topic in self._own}
 
     def look_at(self, catalog: Catalog) -> None:
         """Take all tables of a catalog; raise `NeedsOperator` where two have one topic."""
         for schema, table in catalog.tables():
             self._add(schema, table)
 
+    def unused(self, topics: Iterable[str]) -> set[str]:
+        """Return those that are neither of the Drainer itself nor of a table that exists."""
+        if self._destinations is None:
+            return set()
+        return set(topics).difference(self._own, self._tables.values())
+
     def change(self, change: SchemaChange) -> None:
         """Take what a DDL makes and renames; raise `NeedsOperator` where two have one topic.
 
         A topic stays its table's when that is dropped: readers still have its messages there.
         """
+        for schema, table in (*change.dropped, *(each[:2] for each in change.renamed)):
+            self._tables.pop((schema, table.name), None)
         for schema, table in change.created:
             self._add(schema, table)
         for _, _, schema, table in change.renamed:
@@ -57,6 +68,7 @@ class TopicOwners:
         topic = self._destinations.topic(schema, table.name)
         owner = self._destinations.shared_by(schema, table.name)
         text = f"table {schema}.{table.name}"
+        self._tables[schema, table.name] = topic
         known, known_text = self._owners.setdefault(topic, (owner, text))
         if known != owner:
             raise NeedsOperator(

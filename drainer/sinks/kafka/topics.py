@@ -10,20 +10,29 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import (
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from drainer.sinks.kafka.kafka_url import KafkaTarget
 from drainer.sinks.kafka.refusals import refusal
+from drainer.sinks.kafka.topic_record import TopicRecord
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 
 log = logging.getLogger(__name__)
 
 TIMEOUT_S = 10.0
+_NO_TOPIC = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.UNKNOWN_TOPIC_ID)
 _COMPACTED = {
     "cleanup.policy": "compact",
     "segment.ms": "3600000",
@@ -39,10 +48,15 @@ class Topics:
         """Take what topics are made of."""
         self._target = target
         self._partitions: dict[str, int] = {}
+        self._ids: dict[str, str] = {}
 
     def forget(self) -> None:
         """Look again at all topics."""
         self._partitions.clear()
+
+    def id(self, topic: str) -> str:
+        """Return the id of a topic that is ensured, empty where the brokers have no ids."""
+        return self._ids.get(topic, "")
 
     def partition(self, topic: str, chosen: int) -> int:
         """Return the partition for a hash."""
@@ -69,7 +83,54 @@ class Topics:
         if unseen:
             raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
         self._check_limits(new, admin)
+        self._ids |= self.ids(new, admin)
         self._partitions |= {name: there[name] for name in new}
+
+    def ids(self, names: Iterable[str], admin: AdminClient) -> dict[str, str]:
+        """Return the ids of those topics that exist."""
+        return {name: topic_id for name, (topic_id, _) in self._described(names, admin).items()}
+
+    def found(self, known: Mapping[str, TopicRecord], admin: AdminClient) -> dict[str, TopicRecord]:
+        """Return those of the topics that exist, with the ends of the partitions that are known."""
+        described = self._described(known, admin)
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        asked = {
+            TopicPartition(name, partition): latest
+            for name, (_, count) in described.items()
+            for partition in known[name].ends
+            if partition < count
+        }
+        ends: dict[str, dict[int, int]] = {}
+        if asked:
+            # Also messages of open transactions count, and markers: none of them is taken back.
+            listed = admin.list_offsets(
+                asked,
+                isolation_level=IsolationLevel.READ_UNCOMMITTED,
+                request_timeout=TIMEOUT_S,
+            )
+            for each, future in listed.items():
+                ends.setdefault(each.topic, {})[each.partition] = future.result().offset
+        return {
+            name: TopicRecord(topic_id, ends.get(name, {}))
+            for name, (topic_id, _) in described.items()
+        }
+
+    def _described(self, names: Iterable[str], admin: AdminClient) -> dict[str, tuple[str, int]]:
+        """Return id and count of partitions of those topics that exist."""
+        found: dict[str, tuple[str, int]] = {}
+        collection = TopicCollection(sorted(names))
+        asked = admin.describe_topics(collection, request_timeout=TIMEOUT_S)
+        for name, future in asked.items():
+            try:
+                described = future.result()
+            except KafkaException as error:
+                if error.args[0].code() not in _NO_TOPIC:
+                    raise
+                continue
+            made = described.topic_id
+            has_id = made.get_most_significant_bits() or made.get_least_significant_bits()
+            found[name] = str(made) if has_id else "", len(described.partitions)
+        return found
 
     def _there(self, admin: AdminClient) -> Mapping[str, int]:
         found = admin.list_topics(timeout=TIMEOUT_S).topics
@@ -114,10 +175,13 @@ class Topics:
         wanted = self._target.message_bytes_max
         for resource, future in asked.items():
             try:
-                limit = int(future.result()["max.message.bytes"].value)
+                settings = future.result()
+                limit = int(settings["max.message.bytes"].value)
             except KafkaException as error:
                 log.warning("cannot see how much topic %s takes: %s", resource.name, error)
                 continue
+            if resource.name == self._target.checkpoint_topic:
+                _check_kept(resource.name, settings["cleanup.policy"].value)
             if limit < wanted:
                 raise NeedsOperator(
                     f"topic {resource.name} takes messages of up to {limit} bytes, and"
@@ -126,3 +190,14 @@ class Topics:
                     " sink's URL and choose by oversize what happens to rows above it",
                     code=Code.KAFKA_SIZE,
                 )
+
+
+def _check_kept(name: str, policy: str) -> None:
+    if policy != "compact":
+        raise NeedsOperator(
+            f"topic {name} has cleanup.policy={policy}, so Kafka deletes the checkpoint once its"
+            " retention time is over",
+            hint=f"set cleanup.policy=compact for it: kafka-configs.sh --alter --topic {name}"
+            " --add-config cleanup.policy=compact",
+            code=Code.KAFKA_TOPIC,
+        )

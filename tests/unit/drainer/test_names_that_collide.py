@@ -77,6 +77,26 @@ def test_a_table_that_is_made_again_keeps_its_topic_and_a_template_may_share_one
         owners("prefix=p&topic={prefix}.{table}").look_at(made(("a", "ddl")).catalog)
 
 
+def test_a_topic_is_in_use_while_one_of_its_tables_exists() -> None:
+    session, known = (
+        made(("a", "t"), ("b", "t"), ("b", "x")),
+        owners("prefix=p&topic={prefix}.{table}"),
+    )
+    asked = ["p.t", "p.x", "p.ddl", "_penstock_checkpoint", "p.other"]
+    assert known.unused(asked) == {"p.t", "p.x", "p.other"}
+    known.look_at(session.catalog)
+    assert known.unused(asked) == {"p.other"}
+    seen = len(session.changes)
+    session.run("DROP TABLE a.t", "TRUNCATE TABLE b.x", "RENAME TABLE b.x TO b.other")
+    for change in session.changes[seen:]:
+        known.change(change)
+    assert known.unused(asked) == {"p.x"}
+    session.run("DROP DATABASE b")
+    known.change(session.changes[-1])
+    assert known.unused(asked) == {"p.t", "p.x", "p.other"}
+    assert owners("prefix=p&format=tidb-binlog").unused(asked) == set()
+
+
 @given(NAMES, NAMES)
 def test_folders_of_a_lake_differ_where_names_do_and_fit_a_file_system(a: str, b: str) -> None:
     for name in (a[:64], (a * 64)[:64], b[:64]):
