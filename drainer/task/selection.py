@@ -63,6 +63,7 @@ class Selection:
         self._known: dict[int, Target] = {}
         if checks:
             rules.check(schemas.catalog.tables())
+            self._check_merged()
 
     def lookup(self, table_id: int, version: int) -> Target:
         """Return where rows go, `Screened` if not all of them, or of their values, do."""
@@ -161,6 +162,7 @@ class Selection:
         for schema, table in change.created:
             others = self._others(schema, table)
             if others:
+                self._check_merged()
                 check_newcomer(self._place(schema, table), table, others)
             self._placed(schema, table)
             # A table whose rows get columns that name their source goes into a table that is there.
@@ -217,6 +219,19 @@ class Selection:
             and self._rules.is_replicated(name, other.name)
             and self._place(name, other).lower() == wanted
         ]
+
+    def _check_merged(self) -> None:
+        """Raise `NeedsOperator` where tables become one downstream and no route means that."""
+        router = self._rules.router
+        places: dict[str, list[Names]] = {}
+        for schema, table in () if router.is_empty else self._schemas.catalog.tables():
+            is_absent = self._schemas.deviation(table.id).absent_ts
+            if self._rules.is_replicated(schema, table.name) and not is_absent:
+                names = places.setdefault(self._place(schema, table).lower(), [])
+                names.append((schema, table.name))
+        for names in places.values():
+            if len(names) > 1:
+                router.check_merged(names)
 
     def _constants(self, schema: str, table: TableInfo) -> Constants:
         is_table = table.kind == "TABLE"

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic, Producer
 
@@ -215,6 +215,8 @@ def test_a_checkpoint_topic_that_kafka_empties_is_refused(kafka: KafkaServer) ->
 
 
 def _compact(admin: AdminClient, topic: str) -> None:
-    asked: Any = ConfigResource(ResourceType.TOPIC, topic, set_config={"cleanup.policy": "compact"})
-    for future in admin.alter_configs([asked]).values():
+    change = AlterConfigOpType.SET
+    entry = ConfigEntry("cleanup.policy", "compact", incremental_operation=change)
+    asked: Any = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    for future in admin.incremental_alter_configs([asked]).values():
         future.result()

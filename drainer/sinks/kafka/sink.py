@@ -364,9 +364,11 @@ class KafkaSink:
 
     def _passing(self, error: Exception) -> str:
         # A delivery report that comes in the same call as a fatal error hides it, or leaves none.
-        if isinstance(error, SystemError) and _NO_EXCEPTION in str(error):
-            cause, unknown = error.__cause__, KafkaError(KafkaError._FAIL, str(error))
-            error = cause if isinstance(cause, KafkaException) else KafkaException(unknown)
+        if isinstance(error, SystemError):
+            if isinstance(error.__cause__, KafkaException):
+                error = error.__cause__
+            elif _NO_EXCEPTION in str(error):
+                error = KafkaException(KafkaError(KafkaError._FAIL, str(error)))
         if isinstance(error, OSError) and self._claims is not None:
             if error.errno not in PASSING_ERRNOS:
                 raise self._claims.unusable(error) from error

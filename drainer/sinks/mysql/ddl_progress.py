@@ -169,6 +169,20 @@ def ensure_repeatable(change: SchemaChange, same: Definitions | None = None) -> 
         raise in_doubt(change)
 
 
+def is_respelled(change: SchemaChange) -> bool:
+    """Return whether a DDL only renames tables, in letter case only."""
+    others = (change.created, change.dropped, change.altered, change.schemas_created)
+    return (
+        bool(change.renamed)
+        and not any((*others, change.schemas_dropped))
+        and all(
+            (old_schema.lower(), old.name.lower()) == (schema.lower(), new.name.lower())
+            and (old.columns, old.indexes) == (new.columns, new.indexes)
+            for old_schema, old, schema, new in change.renamed
+        )
+    )
+
+
 def in_doubt(change: SchemaChange) -> NeedsOperator:
     """Return the error about a DDL of which no one can say whether it was done."""
     return NeedsOperator(
@@ -180,9 +194,10 @@ def in_doubt(change: SchemaChange) -> NeedsOperator:
 
 def _is_undone_by_a_second(change: SchemaChange, same: Definitions | None) -> bool:
     places = {(s.lower(), t.name.lower()): (s, t.name) for s, t, _, _ in change.renamed}
-    for _, _, schema, table in change.renamed:
-        before = places.get((schema.lower(), table.name.lower()))
-        if before is not None and (same is None or _are_alike(change, same)):
+    for old_schema, old, schema, table in change.renamed:
+        before = places.get((schema.lower(), table.name.lower()), (old_schema, old.name))
+        swaps = before != (old_schema, old.name)
+        if swaps and (same is None or _are_alike(change, same)):
             return True
     for _, old, new in change.altered:
         ids = {c.name.lower(): c.id for c in adopted(change.job, old, new).columns}

@@ -36,12 +36,14 @@ from drainer.sinks.mysql.ddl_progress import (
     DdlProgress,
     definitions,
     digest,
+    is_respelled,
     left_to_do,
     progress,
 )
 from drainer.sinks.mysql.ddl_session import as_upstream
 from drainer.sinks.mysql.engines import Engines, check_own, with_transactions
 from drainer.sinks.mysql.grants import check_grants
+from drainer.sinks.mysql.missing_tables import report as report_missing
 from drainer.sinks.mysql.session import (
     OWN_ENGINE,
     Connection,
@@ -343,12 +345,16 @@ class MysqlSink:
         return next((each.problem for each in sessions if each.problem), "")
 
     def look_at(self, catalog: Catalog) -> None:
-        """Note what stands in for collations of these tables that the downstream lacks."""
-        tables = catalog.tables()
+        """Note what stands in for collations of these tables; report those that do not exist."""
+        tables, last = catalog.tables(), self._ledger.last
+        names = [(schema, table.name) for schema, table in tables]
+        is_settled = last is not None and last.commit_ts and not last.ddl_intent_ts
 
         def look(connection: Connection, retried: bool) -> None:
             self._collations.look_at(connection, [table for _, table in tables])
-            self._engines.look_at(connection, [(schema, table.name) for schema, table in tables])
+            self._engines.look_at(connection, names)
+            if is_settled:
+                report_missing(connection, [(s, t.name) for s, t in tables if t.kind == "TABLE"])
 
         self._session.retrying(look)
 
@@ -424,6 +430,9 @@ class MysqlSink:
     def _execute_ddl(self, connection: Connection, change: SchemaChange) -> None:
         job = change.job
         if not job.query:
+            return
+        if is_respelled(change) and one(connection, "SELECT @@lower_case_table_names")[0]:
+            log.info("names are in lower case downstream, so nothing is renamed: %s", job.query)
             return
         query = self._query_of(connection, change)
         if job.type == DdlType.CREATE_TABLE and job.schema is not None:

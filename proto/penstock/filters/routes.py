@@ -146,6 +146,36 @@ class Router:
         """Return whether a rule matches, even one that leads to the same name."""
         return self._matching(schema, table) is not None
 
+    def check_merged(self, names: Sequence[tuple[str, str]]) -> None:
+        """Raise `NeedsOperator` unless routes lead these tables into one on purpose.
+
+        That is one route for all of them, or routes that each name the table that they lead to.
+        """
+        places = {self.target(*name) for name in names}
+        one, other = (".".join(name) for name in (names[0], names[-1]))
+        if len(places) > 1:
+            raise NeedsOperator(
+                f"{one} and {other} become {' and '.join('.'.join(p) for p in sorted(places))},"
+                " which differ in letter case only",
+                hint="name the table that both lead to by target-table in their routes, or route"
+                " one of them to another name",
+                code=Code.LETTER_CASE,
+            )
+        routes = [self._matching(*name) for name in names]
+        if len(set(routes)) > 1 and not all(route and route.target_table for route in routes):
+            pairs = zip(names, routes, strict=True)
+            unnamed = " and ".join(
+                ".".join(name) for name, route in pairs if not (route and route.target_table)
+            )
+            raise NeedsOperator(
+                f"{one} and {other} both become {'.'.join(places.pop())}, and no route names that"
+                f" table for {unnamed}",
+                hint=f"to merge them, write a route with that target-schema and target-table for"
+                f" {unnamed}; otherwise route one of them to another name, or leave it out by a"
+                " filter",
+                code=Code.ROUTE_RULE,
+            )
+
     def extracted(self, schema: str, table: str) -> Constants:
         """Return the columns that every row of a table gets besides, with their text."""
         route = self._matching(schema, table)

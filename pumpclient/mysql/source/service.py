@@ -264,6 +264,7 @@ class SourceService:
             client, client.session.schemas, self._rules, self._address, self._online, merges=merges
         )
         tables.on_history = self.counters.history
+        tables.check_merged()
         checkpoint = self._checkpoint(store, tables, client, cascades)
         context = SyncContext(
             client=client,

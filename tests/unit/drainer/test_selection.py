@@ -12,6 +12,7 @@ from drainer.intake.merger import Merged
 from drainer.schema.tracker import SchemaTracker
 from drainer.task.row_changes import Collector, read_changes
 from drainer.task.selection import Selection
+from penstock.codes import Code
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.ddl import SchemaChange, plan_ddl
 from penstock.errors import NeedsOperator
@@ -316,3 +317,53 @@ def test_a_source_has_no_column_of_the_name_that_identifies_it() -> None:
         up.ddl("CREATE TABLE s_1.t3 (id INT PRIMARY KEY, C INT)")
     with pytest.raises(NeedsOperator, match="adds the column 'c' to rows of 't3'"):
         up.selection.lookup(up.table("s_1", "t3").id, up.tracker.version)
+
+
+def routes(*rules: tuple[str, str, str, str]) -> FilterConfig:
+    return FilterConfig(
+        routes=tuple(
+            RouteRule(schema_pattern=a, table_pattern=b, target_schema=c, target_table=d)
+            for a, b, c, d in rules
+        )
+    )
+
+
+UNMEANT = [
+    (("old", "", "shop", ""),),
+    (("old", "t", "shop", "t"),),
+    (("old", "", "all", ""), ("shop", "", "all", "")),
+    (("old", "t", "all", "t"), ("shop", "", "all", "")),
+]
+
+
+@pytest.mark.parametrize("rules", UNMEANT)
+def test_tables_that_become_one_without_a_route_that_means_it_are_refused(
+    rules: tuple[tuple[str, str, str, str], ...],
+) -> None:
+    up = Upstream(routes(*rules))
+    for schema in ("old", "shop"):
+        up.ddl(f"CREATE DATABASE {schema}")
+    up.ddl("CREATE TABLE shop.t (id INT PRIMARY KEY)")
+    up.ddl("CREATE TABLE old.other (id INT PRIMARY KEY)")
+    with pytest.raises(NeedsOperator, match=r"old\.t and shop\.t both become") as refused:
+        up.ddl("CREATE TABLE old.t (id INT PRIMARY KEY)")
+    assert refused.value.code is Code.ROUTE_RULE
+    with pytest.raises(NeedsOperator, match="both become"):
+        Selection(Rules(routes(*rules)), up.tracker)
+    for meant in (
+        routes(("old", "t", "all", "t"), ("shop", "t", "all", "t")),
+        routes(("*", "", "all", "")),
+        FilterConfig(routes=routes(*rules).routes, ignore_dbs=("shop",)),
+    ):
+        Selection(Rules(meant), up.tracker)
+
+
+def test_tables_that_become_two_names_in_other_letters_are_refused() -> None:
+    up = Upstream(routes(("s_*", "", "all", "")))
+    for schema in ("s_1", "s_2"):
+        up.ddl(f"CREATE DATABASE {schema}")
+    up.ddl("CREATE TABLE s_1.Item (id INT PRIMARY KEY)")
+    with pytest.raises(NeedsOperator, match=r"all\.Item and all\.item.* letter case") as refused:
+        up.ddl("CREATE TABLE s_2.item (id INT PRIMARY KEY)")
+    assert refused.value.code is Code.LETTER_CASE
+    Selection(Rules(routes(("s_*", "i*", "all", "item"))), up.tracker)

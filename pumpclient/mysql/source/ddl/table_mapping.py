@@ -85,6 +85,8 @@ class Tables:
         self.on_history: Callable[[int], None] = ignored
         """Gets numbers of rows that were left out, see `Transcoder`."""
         self._said_versioned: set[tuple[str, str]] = set()
+        self._sources: dict[str, set[tuple[str, str]]] = {}
+        """Which tables of the server became one here, by its name in lower case."""
 
     def reserve_numbers(self) -> None:
         """Let the cluster's sequences continue after the numbers that were given away."""
@@ -103,6 +105,10 @@ class Tables:
         target = self._rules.target(schema, name)
         if target == (schema, name) and (other := self.namesake(schema, name)):
             raise two_names(f"{schema}.{name}", other)
+        sources = self._sources.setdefault(".".join(target).lower(), set())
+        if sources - {(schema, name)}:
+            self.check_merged()
+        sources.add((schema, name))
         if self._schemas.catalog().table(*target) is None:
             self.define(schema, name)
         known = self._schemas.catalog().table(*target)
@@ -121,6 +127,24 @@ class Tables:
                 schema, name,
             )  # fmt: skip
         return made
+
+    def check_merged(self) -> None:
+        """Raise `NeedsOperator` where the server's tables become one here without a route for it.
+
+        Names without a route that differ in letter case only are refused with their first row.
+        """
+        router = self._rules.router
+        if router.is_empty:
+            return
+        with self._address.session() as connection:
+            found = server_tables(connection)
+        places: dict[str, list[tuple[str, str]]] = {}
+        for each in found:
+            if self._rules.is_replicated(*each) and not self._is_online_ddl(each[1]):
+                places.setdefault(".".join(self._rules.target(*each)).lower(), []).append(each)
+        for names in places.values():
+            if len(names) > 1 and any(router.is_routed(*each) for each in names):
+                router.check_merged(names)
 
     def namesake(self, schema: str, name: str) -> str:
         """Return what has a name here in other letters, and is another table on the server.
