@@ -86,6 +86,137 @@ def test_a_changed_sqlite_file_stops_the_drainer(change: str, tmp_path: Path) ->
         )
 
 
+def rows_of(downstream: Downstream, first: int, count: int) -> list[str]:
+    return [f'INSERT INTO "shop.t" VALUES ({each}, 0)' for each in range(first, first + count)]
+
+
+def copied(path: Path) -> None:
+    """Have SQLite copy the log into the file, as it does by itself behind some commits."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+
+def written_over(path: Path, copy: Path) -> None:
+    """As `cp` restores a backup: the file stays the same one."""
+    path.write_bytes(copy.read_bytes())
+
+
+IN_PLACE: dict[str, Callable[[Path, Path], object]] = {
+    "an older copy is written over it": written_over,
+    "it is emptied": lambda path, _: os.truncate(path, 0),
+    "it is cut in a page": lambda path, _: os.truncate(path, path.stat().st_size - 1000),
+    "it is cut by a page": lambda path, _: os.truncate(path, path.stat().st_size - 4096),
+}
+
+
+@pytest.mark.parametrize("is_copied", [True, False])
+@pytest.mark.parametrize("change", IN_PLACE)
+def test_a_sqlite_file_that_is_changed_in_place_loses_nothing_silently(
+    change: str, is_copied: bool, tmp_path: Path
+) -> None:
+    path, copy = tmp_path / "shop.db", tmp_path / "copy.db"
+    downstream = Downstream(f"sqlite:///{path}", "sqlite", path, None)
+    with closing(downstream.open(retry_s_max=0)) as sink:
+        sink.load_checkpoint()
+        downstream.ddl(sink, "CREATE DATABASE shop", "CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+        sink.apply(rows_of(downstream, 0, 2000), downstream.point())
+        copied(path)
+        shutil.copy(path, copy)
+        sink.apply(rows_of(downstream, 2000, 1000), downstream.point())
+        if is_copied:
+            copied(path)
+        IN_PLACE[change](path, copy)
+        point, refusals = downstream.point(), []
+        for _ in range(2):
+            try:
+                sink.apply(rows_of(downstream, 3000, 10), point)
+                break
+            except NeedsOperator as error:
+                refusals.append(error.code)
+    assert bool(refusals) or not is_copied
+    assert set(refusals) <= {Code.SQLITE_FILE, Code.CHECKPOINT_GONE}
+    if len(refusals) < 2:  # The log had all that the file lost.
+        with closing(sqlite3.connect(path)) as connection:
+            assert connection.execute("PRAGMA quick_check").fetchall() == [("ok",)]
+        assert downstream.query('SELECT COUNT(*) FROM "shop.t"') == [(3010,)]
+
+
+def test_an_older_sqlite_file_beside_a_newer_log_is_refused_until_the_log_is_gone(
+    tmp_path: Path,
+) -> None:
+    path, kept = tmp_path / "shop.db", tmp_path / "kept"
+    kept.mkdir()
+    downstream = Downstream(f"sqlite:///{path}", "sqlite", path, None)
+    with closing(downstream.open(retry_s_max=0)) as sink:
+        sink.load_checkpoint()
+        downstream.ddl(sink, "CREATE DATABASE shop", "CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+        sink.apply(rows_of(downstream, 0, 100), downstream.point())
+        copied(path)
+        older = shutil.copy(path, tmp_path / "older.db")
+        for number in range(3):
+            sink.apply(rows_of(downstream, 100 * (number + 1), 100), downstream.point())
+            copied(path)
+        last = downstream.point()
+        sink.apply(rows_of(downstream, 1000, 1), last)
+        for each in sqlite_files(path):  # As a process that is killed leaves them.
+            shutil.copy(each, kept)
+    deleted(path, path)
+    for each in kept.iterdir():
+        shutil.copy(each, tmp_path)
+    shutil.copy(older, path)
+    for _ in range(2):
+        with closing(downstream.open(retry_s_max=0)) as sink:
+            with pytest.raises(NeedsOperator, match="not the file that the log") as refused:
+                sink.load_checkpoint()
+            assert refused.value.code is Code.SQLITE_FILE
+    shutil.copy(kept / "shop.db", path)
+    with closing(downstream.open(retry_s_max=0)) as sink:
+        assert sink.load_checkpoint() == last
+    deleted(path, path)
+    shutil.copy(older, path)
+    with closing(downstream.open(retry_s_max=0)) as sink:
+        found = sink.load_checkpoint()
+        assert found is not None
+        assert found.commit_ts < last.commit_ts
+    assert downstream.query('SELECT COUNT(*) FROM "shop.t"') == [(100,)]
+
+
+def test_a_sqlite_file_that_was_cut_while_no_one_wrote_it_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    downstream = Downstream(f"sqlite:///{path}", "sqlite", path, None)
+    with closing(downstream.open(retry_s_max=0)) as sink:
+        sink.load_checkpoint()
+        downstream.ddl(sink, "CREATE DATABASE shop", "CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+        sink.apply(rows_of(downstream, 0, 2000), downstream.point())
+    os.truncate(path, path.stat().st_size - 1000)
+    with closing(downstream.open(retry_s_max=0)) as sink:
+        stops(sink.load_checkpoint, Code.SQLITE_FILE)
+
+
+def test_what_others_do_with_a_sqlite_file_meanwhile_stops_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    downstream = Downstream(f"sqlite:///{path}", "sqlite", path, None)
+    with closing(downstream.open(retry_s_max=0)) as sink:
+        sink.load_checkpoint()
+        downstream.ddl(sink, "CREATE DATABASE shop", "CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+        others = (
+            "VACUUM",
+            "PRAGMA wal_checkpoint(TRUNCATE)",
+            "PRAGMA wal_checkpoint(PASSIVE)",
+            'DELETE FROM "shop.t" WHERE id % 2',
+            'CREATE INDEX i ON "shop.t" (v)',
+        )
+        for number, sql in enumerate(others * 2):
+            sink.apply(rows_of(downstream, 1000 * number, 1000), downstream.point())
+            with closing(sqlite3.connect(path)) as connection, connection:
+                if "INDEX" in sql and number > len(others):
+                    sql = "DROP INDEX i"
+                connection.execute(sql)
+    with closing(downstream.open(retry_s_max=0)) as sink:
+        sink.load_checkpoint()
+        sink.apply(rows_of(downstream, 10**6, 1), downstream.point())
+
+
 def test_the_log_of_a_sqlite_file_that_is_deleted_loses_nothing_silently(tmp_path: Path) -> None:
     path = tmp_path / "shop.db"
     downstream = Downstream(f"sqlite:///{path}", "sqlite", path, None)

@@ -43,6 +43,7 @@ from drainer.sinks.protocol import (
     transaction_committed,
 )
 from drainer.sinks.sqlite.ddl import check_columns, plan
+from drainer.sinks.sqlite.main_file import MainFile, reader_of
 from drainer.task.sql.literals import SQLITE
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
@@ -110,6 +111,8 @@ class SqliteSink:
         self._cluster = str(cluster_id)  # Text, because SQLite's integers end at 2^63 - 1.
         self._ledger = Ledger()
         self._connection: sqlite3.Connection | None = None
+        self._reader: sqlite3.Connection | None = None
+        self._main = MainFile(self._path)
         self._inodes: Inodes | None = None
         """Of the file and its log, as the connection has them open."""
         self._patience = Patience(
@@ -251,17 +254,21 @@ class SqliteSink:
         text, _ = self._ledger.attempt(checkpoint)
 
         def attempt(connection: sqlite3.Connection) -> None:
+            self._check_kept(connection)
             connection.execute("BEGIN IMMEDIATE")
             standing = self._ledger.standing(self._stored(connection), text, retried=False)
             assert standing is Standing.OURS
             transaction_begun()
             work(connection)
             self._store(connection, text)
+            self._main.mark(connection)
             checkpoint_stored()
             connection.execute("COMMIT")
             transaction_committed()
+            self._main.committed()
             if not self._is_in_place():
                 raise self._replaced()
+            self._check_kept(connection)
 
         self._retrying(attempt)
         self._ledger.wrote(text)
@@ -307,6 +314,8 @@ class SqliteSink:
             self._disconnect()
         if self._connection is None:
             self._check_path()
+            if self._main.is_cut():
+                raise self._unusable("it was cut: it ends within a page")
             if self._inodes is not None:
                 file, wal = inodes_of(self._path)
                 if file != self._inodes[0] and wal is not None and wal == self._inodes[1]:
@@ -335,7 +344,23 @@ class SqliteSink:
                 f"CREATE TABLE IF NOT EXISTS {_TABLE} (clusterID TEXT PRIMARY KEY, checkPoint TEXT)"
             )
             self._inodes = inodes_of(self._path)
+            self._reader = reader_of(self._path)
+            if not self._main.open(connection):
+                self._abandon(connection)
+                raise self._mixed()
         return self._connection
+
+    def _check_kept(self, connection: sqlite3.Connection) -> None:
+        """Raise `NeedsOperator` where somebody else has written or cut the file or its log."""
+        if not self._main.is_kept(connection):
+            self._abandon(connection)
+            raise self._replaced()
+
+    def _abandon(self, connection: sqlite3.Connection) -> None:
+        """Close the connection without writing into a file that is another one now."""
+        self._connection = None
+        connection.close()
+        self._disconnect()
 
     def _is_in_place(self) -> bool:
         """Return whether the files under the path are those that the connection writes."""
@@ -347,6 +372,16 @@ class SqliteSink:
             " it: what it has written is not in that place",
             hint="put the file back as it was, with the -wal file beside it, and start the Drainer;"
             " or name another file and begin it with initial-commit-ts",
+            code=Code.SQLITE_FILE,
+        )
+
+    def _mixed(self) -> NeedsOperator:
+        return NeedsOperator(
+            f"{self._path} is not the file that the log beside it continues"
+            f" ({self._path.name}-wal): another state of it was put there",
+            hint="if the file was restored from a backup, remove the -wal and -shm files beside it"
+            " and start the Drainer, which continues at the backup's checkpoint; else put the file"
+            " back as it was",
             code=Code.SQLITE_FILE,
         )
 
@@ -375,6 +410,9 @@ class SqliteSink:
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
         if connection is not None:
             connection.close()  # An open transaction is rolled back.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,8 +24,9 @@ from pumpclient.mysql.events.statements import Query
 from pumpclient.mysql.gtid import MariadbGtid, MariadbGtidSet
 from pumpclient.mysql.journal import Journal, OpenGroup, settle
 from pumpclient.mysql.relay.layout import Location
-from pumpclient.mysql.source.ddl import merged
+from pumpclient.mysql.source.ddl import merged, table_mapping
 from pumpclient.mysql.source.ddl.execution import Statements
+from pumpclient.mysql.source.ddl.table_mapping import Tables
 from pumpclient.mysql.source.first_checkpoint import moment_s
 from pumpclient.mysql.source.state.checkpoint import Checkpoint
 from pumpclient.mysql.source.sync.known_transactions import KnownTransactions
@@ -308,3 +310,31 @@ def test_of_a_drop_that_cannot_be_executed_to_its_end_nothing_is() -> None:
     cased = Statements(client, Rules(FilterConfig()), None, outside, tables=other)
     cased.execute(statement, found.pieces, origin)
     assert done[2:] == ["DROP TABLE IF EXISTS `shop`.`missing`"]
+
+
+def tables_of(
+    server: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch, **route: str
+) -> Tables:
+    made = SimpleNamespace(session=nullcontext)
+    monkeypatch.setattr(table_mapping, "server_tables", lambda _: server)
+    rules = Rules(FilterConfig(routes=(RouteRule(**route),)))  # type: ignore[arg-type]
+    return Tables(Any, Any, rules, made, None)  # type: ignore[arg-type]
+
+
+def test_tables_that_a_route_makes_one_by_accident_or_in_other_letters_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    schemas = {"schema_pattern": "old*", "target_schema": "shop"}
+    for server, text in (
+        ([("old", "t"), ("shop", "T")], "become shop.T and shop.t, which differ in letter case"),
+        ([("old", "t"), ("shop", "t")], "both become shop.t, and no route names"),
+        ([("old", "t"), ("old", "T")], "differ in letter case"),
+    ):
+        with pytest.raises(NeedsOperator, match=text):
+            tables_of(server, monkeypatch, **schemas).check_merged()
+    for server in (
+        [("old", "t"), ("shop", "other")],
+        [("old_1", "t"), ("old_2", "t")],  # One route merges them.
+        [("other", "t"), ("other", "T")],  # Without a route, with the first row of the second.
+    ):
+        tables_of(server, monkeypatch, **schemas).check_merged()

@@ -1,0 +1,157 @@
+"""Main file: whether the file below SQLite's log is still the one that the log continues.
+
+In WAL mode a database is a file and a log (`-wal`). SQLite copies the log into the file from time
+to time and never looks whether somebody else has written the file meanwhile, as `cp` does when a
+backup is restored under its name. Pages of two states are mixed then, without an error. So each
+state of the file has an id of 15 random bits, in the header's `PRAGMA user_version`:
+
+    bits 30 to 16   the id of the file when the log was begun
+    bits 14 to 0    the id of the file once the log has been copied into it
+
+A transaction behind such a copy chooses the next id, so that the log has one that its file has not.
+The file's own id is then one of these two, or the file is another one. 0 is the id of a file of
+before there were ids.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+_ID_BITS = 16
+_ID_MASK = 0x7FFF
+_TRIES, _PAUSE_S = 5, 0.05
+"""Another process may copy the log into the file just now, as a shell's `wal_checkpoint` does."""
+
+
+class _Figures(NamedTuple):
+    changed_ns: int
+    size: int
+    log_size: int
+
+
+class MainFile:
+    """What one connection knows of the file that it writes."""
+
+    def __init__(self, path: Path) -> None:
+        """Look at nothing yet."""
+        self._path = path
+        self._log = path.with_name(f"{path.name}-wal")
+        self._id: int | None = 0
+        """That of the file; None where it cannot be read, or is cut."""
+        self._version = 0
+        """What the database has, its log included."""
+        self._next = 0
+        self._data_version = 0
+        self._seen = _Figures(0, 0, 0)
+
+    def is_cut(self) -> bool:
+        """Return whether the file ends within a page, and no log has the rest."""
+        return self._size(self._log) == 0 < self._size(self._path) and self._stored_id() is None
+
+    def open(self, connection: sqlite3.Connection) -> bool:
+        """Begin with a new connection; return whether file and log are of one state."""
+        self._read_version(connection)
+        self._seen, self._id = self._figures(), self._stored_id()
+        if self._id is not None and self._seen.size:
+            return self._id in self._ids()
+        # A process that died while it copied the log leaves a file that only the log completes.
+        return connection.execute("PRAGMA quick_check(1)").fetchall() == [("ok",)]
+
+    def is_kept(self, connection: sqlite3.Connection) -> bool:
+        """Return whether nobody else has written the file, or cut it or its log, since `open`.
+
+        No transaction is open. What another connection has committed is taken as it is.
+        """
+        for _ in range(_TRIES):
+            figures, seen = self._figures(), self._seen
+            if figures == seen._replace(log_size=max(figures.log_size, seen.log_size)):
+                self._seen = figures
+                return True
+            if self._data_version != self._now(connection, "data_version"):
+                self._read_version(connection)
+            if self._is_one_state(connection, is_log_cut=figures.log_size < seen.log_size):
+                self._seen = self._figures()
+                return True
+            time.sleep(_PAUSE_S)
+        return False
+
+    def _is_one_state(self, connection: sqlite3.Connection, *, is_log_cut: bool) -> bool:
+        own, before = self._ids()
+        found = self._stored_id()
+        if found == before != own and self._id == before and not is_log_cut:
+            # Where SQLite takes the whole log for copied, it begins the next one in its place.
+            busy, logged, copied = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            if busy or logged != copied:
+                return True
+            found = self._stored_id()
+        self._id = found if found == own else self._id
+        return found == own
+
+    def mark(self, connection: sqlite3.Connection) -> None:
+        """Choose the next id, within a transaction, where the file has the last one."""
+        self._next = self._version
+        own = self._ids()[0]
+        if self._id == own:
+            made = own
+            while made in (0, own):
+                made = secrets.randbits(_ID_BITS - 1)
+            self._next = own << _ID_BITS | made
+            connection.execute(f"PRAGMA user_version = {self._next}")
+
+    def committed(self) -> None:
+        """Take the id that was chosen."""
+        self._version = self._next
+
+    def _read_version(self, connection: sqlite3.Connection) -> None:
+        self._version = self._next = self._now(connection, "user_version")
+        self._data_version = self._now(connection, "data_version")
+
+    def _now(self, connection: sqlite3.Connection, name: str) -> int:
+        return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
+
+    def _ids(self) -> tuple[int, int]:
+        return self._version & _ID_MASK, self._version >> _ID_BITS & _ID_MASK
+
+    def _figures(self) -> _Figures:
+        try:
+            found = os.stat(self._path)
+        except FileNotFoundError:
+            return _Figures(0, 0, 0)
+        return _Figures(found.st_mtime_ns, found.st_size, self._size(self._log))
+
+    def _stored_id(self) -> int | None:
+        """Return the file's own id, without its log; None where it is cut, or no database.
+
+        By a connection of SQLite's: a file that this process closes itself loses all locks.
+        """
+        uri = f"{self._path.absolute().as_uri()}?immutable=1"
+        try:
+            with closing(sqlite3.connect(uri, uri=True)) as connection:
+                (version,) = connection.execute("PRAGMA user_version").fetchone()
+                (page_size,) = connection.execute("PRAGMA page_size").fetchone()
+        except sqlite3.Error:
+            return None
+        return None if self._size(self._path) % page_size else int(version) & _ID_MASK
+
+    def _size(self, path: Path) -> int:
+        try:
+            return path.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+
+def reader_of(path: Path) -> sqlite3.Connection:
+    """Return a connection that keeps SQLite from copying the log when the writing one is closed.
+
+    The last connection of a database copies the log, unless it may only read.
+    """
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    reader = sqlite3.connect(uri, uri=True, check_same_thread=False)
+    reader.execute("PRAGMA schema_version").fetchone()
+    return reader
