@@ -327,6 +327,11 @@ def other_table(lake: Lake, _: Path) -> None:
     entry.write_bytes(entry.read_bytes().replace(b'"timestamp":1', b'"timestamp":2'))
 
 
+def rows_deleted(lake: Lake, _: Path) -> None:
+    for each in (lake.folder / "shop/t").glob("*.parquet"):
+        each.unlink()
+
+
 LAKE: dict[str, Callable[[Lake, Path], object]] = {
     "all is deleted": lambda lake, _: shutil.rmtree(lake.folder),
     "all is renamed": lambda lake, _: lake.folder.rename(lake.folder.with_name("away")),
@@ -361,6 +366,29 @@ def test_a_changed_lake_stops_the_drainer(change: str, tmp_path: Path) -> None:
             lambda: lake.put(sink, t=inserts((3, "c"))),
             *(Code.DELTA_TABLE, Code.DELTA_UNUSABLE, Code.CHECKPOINT_GONE),
         )
+
+
+AT_A_START: dict[str, Callable[[Lake, Path], object]] = {
+    "a table is an older state": older_table,
+    "a table is deleted": LAKE["a table is deleted"],
+    "a table lost its last commit": LAKE["a table lost its last commit"],
+    "a table's last commit is emptied": lambda lake, _: last_entry(lake, "shop/t").write_bytes(b""),
+    "a table's last commit is cut": lambda lake, _: os.truncate(last_entry(lake, "shop/t"), 100),
+    "a table's rows are deleted": rows_deleted,
+}
+
+
+@pytest.mark.parametrize("change", AT_A_START)
+def test_a_lake_that_changed_before_a_start_stops_the_drainer(change: str, tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    with closing(lake.begun()) as sink:
+        lake.put(sink, t=inserts((1, "a")))
+        shutil.copytree(lake.folder, tmp_path / "copy")
+        lake.put(sink, t=inserts((2, "b")))
+    AT_A_START[change](lake, tmp_path / "copy")
+    with closing(lake.open()) as sink:
+        sink.load_checkpoint()
+        stops(lambda: lake.put(sink, t=inserts((3, "c"))), Code.DELTA_TABLE, Code.DELTA_UNUSABLE)
 
 
 def test_a_lake_that_was_moved_to_another_disk_with_all_of_it_is_continued(tmp_path: Path) -> None:

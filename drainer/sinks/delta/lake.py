@@ -203,7 +203,12 @@ class Lake:
         known, now = self.versions.get(place), table.version()
         if known is None:
             log.info("%s is taken over as it is, at version %d", self.path(place), now)
-        elif now < known or not is_same or not self._are_ours(table, now - known):
+        elif (
+            now < known
+            or not is_same
+            or is_emptied(self.path(place), now)
+            or not self._are_ours(table, now - known)
+        ):
             if (text_of(place), now) not in self._accepted:
                 raise self._changed(place, now, known)
             log.warning("%s is at version %d, which is accepted", self.path(place), now)
@@ -225,6 +230,12 @@ class Lake:
             each.get(_MARK) == self.app or each.get("operation") in _HARMLESS for each in entries
         ]
         return len(entries) == count and all(harmless)
+
+
+def is_emptied(path: Path, version: int) -> bool:
+    """Return whether the entry of a version has no actions, which no commit writes."""
+    entry = path / _LOG / f"{version:020}.json"
+    return entry.exists() and not entry.stat().st_size
 
 
 def is_delta(path: Path) -> bool:

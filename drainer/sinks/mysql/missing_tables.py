@@ -3,7 +3,7 @@
 Rows and checkpoint are tables of one server. A server that was restored as a whole has both as they
 were; a single database that was dropped or restored has not, and then its tables lack rows that the
 checkpoint says are there. No definition and no time of creation tells a table that was created
-again from one that an ALTER has built anew, so rows that are missing in a table that exists are
+again from one that an ALTER has built again, so rows that are missing in a table that exists are
 found by `penstock verify` alone. A table that does not exist is reported here: its own rows will
 stop the Drainer, and it says that the other tables of its database must be compared.
 """

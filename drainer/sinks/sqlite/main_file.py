@@ -64,7 +64,7 @@ class MainFile:
         return connection.execute("PRAGMA quick_check(1)").fetchall() == [("ok",)]
 
     def is_kept(self, connection: sqlite3.Connection) -> bool:
-        """Return whether nobody else has written the file, or cut it or its log, since `open`.
+        """Return whether no other program has written the file, or cut it or its log, since `open`.
 
         No transaction is open. What another connection has committed is taken as it is.
         """

@@ -264,7 +264,6 @@ class SourceService:
             client, client.session.schemas, self._rules, self._address, self._online, merges=merges
         )
         tables.on_history = self.counters.history
-        tables.check_merged()
         checkpoint = self._checkpoint(store, tables, client, cascades)
         context = SyncContext(
             client=client,
@@ -346,6 +345,7 @@ class SourceService:
     def _checkpoint(
         self, store: SourceStore, tables: Tables, client: PumpClient, cascades: Cascades
     ) -> Checkpoint:
+        tables.check_merged()
         root = self._config.relay.dir
         found = store.load()
         if found is None:
