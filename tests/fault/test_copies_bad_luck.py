@@ -70,7 +70,7 @@ def test_a_data_folder_from_a_backup_is_refused_and_the_log_served_from_its_copy
         lose_disk(pump)
         backup.rename(pump.data_dir)
         pump.spawn()
-        pump.wait_for("the data folder is older than its Pump's log: .*PS-3311", WAIT_S)
+        pump.wait_for("the data folder on disk .* is older than the log: .*PS-3311", WAIT_S)
         assert pump.wait() == NEEDS_OPERATOR
         trio.until_moved(pump)
         pump.spawn()  # What it has is no part of the log any more, and is set aside.

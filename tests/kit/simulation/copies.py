@@ -16,10 +16,21 @@ from typing import TYPE_CHECKING, Any, Protocol
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.log.copied_log import OlderSegment
+from penstock.log.segment import BEGIN, segment_name
 from penstock.pb import penstock_pb2 as pb
 from pump.replicas.followed_log import FollowedLog
 from pump.replicas.messages import Answer, Append, Ask, Prepend, Refusal
-from pump.replicas.wire import Followed, Name, SignOfLife, decode_request, encode_answer, link_of
+from pump.replicas.wire import (
+    READ_METHOD,
+    Followed,
+    Name,
+    SignOfLife,
+    decode_read,
+    decode_request,
+    encode_answer,
+    encode_bytes,
+    link_of,
+)
 from tests.kit.fakes.files import MemoryFiles
 from tests.kit.simulation.tasks import Process, SimpleQueue, Tasks, Threading
 
@@ -112,6 +123,23 @@ class Copies:
 
         self._tasks.spawn(draft, "draft", self._process)
 
+    def read(self, data: bytes) -> bytes:
+        """Return what another disk asks for of a log, as `pump.copies.followed_logs` does."""
+        name, wanted = decode_read(data)
+        if name.disk != self._disk:
+            raise NeedsOperator("another disk", hint="none", code=Code.COPY_OTHER_DISK)
+        folder = self._folder / name.node_id / "log"
+        if name.node_id == self._own and name.node_id not in self.copies:
+            folder = self._folder.parent / "own" / "log"
+        nodes = self._files.nodes
+        if wanted.edges:
+            names = sorted(n for n in self._files.names(folder) if n.endswith(".seg"))
+            return b"".join(nodes[folder / n].data[:BEGIN] for n in names[:1] + names[-1:])
+        node = nodes.get(folder / segment_name(wanted.segment))
+        if node is None:
+            raise Retryable("no such segment", code=Code.BYTES_NOT_HERE)
+        return bytes(node.data[wanted.offset : wanted.offset + wanted.length])
+
     def in_turn(self, copy: Copy, work: Callable[[], Any]) -> Any:
         """Do something after what waits, and return what comes of it."""
         over, found = Threading(self._tasks).Event(), []
@@ -171,15 +199,22 @@ class Network:
         self.chance = chance
         self.machines = machines
         self.loss = self.doubling = self.lateness = 0.0
+        self.generation = 0
+        """Nothing that was sent in an earlier one arrives once more."""
 
     def channel(self, address: str, tls: object) -> Channel:
         return Channel(self, address)
 
     def unary(self, channel: Channel, method: str, request: bytes, *, timeout_s: float) -> bytes:
         """Stand in for `penstock.http2.client.calls.unary`."""
+        if method == READ_METHOD:
+            return self._read(channel.address, request)
         if self.chance.random() < self.doubling:
             again_s = self.chance.uniform(0.0, 2.0)
-            self.tasks.later(again_s, lambda: self._arrive_again(channel.address, request))
+            generation = self.generation
+            self.tasks.later(
+                again_s, lambda: self._arrive_again(channel.address, request, generation)
+            )
         return self._called(
             channel.address, timeout_s, lambda copies, reply: copies.follow(request, reply)
         )
@@ -234,9 +269,19 @@ class Network:
         epoch = answer.epoch if answer is not None and not isinstance(answer, Refusal) else 0
         return encode_answer(epoch, answer)
 
-    def _arrive_again(self, address: str, request: bytes) -> None:
+    def _read(self, address: str, request: bytes) -> bytes:
+        self.delay()
         copies = self.machines.copies_at(address)
-        if copies is not None:
+        if copies is None or self.is_lost(address):
+            raise OSError("no answer in time")
+        try:
+            return encode_bytes(copies.read(request))
+        except PenstockError as error:
+            raise OSError(str(error)) from error
+
+    def _arrive_again(self, address: str, request: bytes, generation: int) -> None:
+        copies = self.machines.copies_at(address)
+        if copies is not None and generation == self.generation:
             with contextlib.suppress(PenstockError):
                 copies.follow(request, lambda answer: None)
 

@@ -30,12 +30,17 @@ class Drainer:
         """Up to where it has saved what it has of every Pump: what is older, in days, is purged."""
         self._standing: dict[str, int] = {}
         """Who took part at the checkpoint, and up to where each was received."""
+        self._left: dict[str, int] = {}
+        self._had_left: dict[str, int] = {}
+        """Up to where those were received that left; now, and at the checkpoint."""
         self.restarts = 0
+        self.is_stopped = False
         self._begin()
 
     def _begin(self) -> None:
         self.merger = Merger(self.checkpoint_ts)
         self._knows_all = bool(self._standing)
+        self._left = dict(self._had_left)
         for name, received_ts in self._standing.items():
             self.merger.add(name, received_ts)
 
@@ -44,6 +49,8 @@ class Drainer:
         world = self.world
         while True:
             world.tasks.sleep(PULL_EVERY_S)
+            if self.is_stopped:
+                continue
             self.notify()
             for name in self.merger.sources:
                 self._pull(name)
@@ -54,6 +61,7 @@ class Drainer:
                 self.checkpoint_ts = self.merger.emitted_ts
                 sources = self.merger.sources
                 self._standing = {name: self.merger.received_ts(name) for name in sources}
+                self._had_left = dict(self._left)
                 self.drained_ts = min([self.checkpoint_ts, *self._standing.values()])
             if not world.is_calm and world.chance.random() < world.drainer_deaths:
                 self.restart()
@@ -67,16 +75,21 @@ class Drainer:
 
     def notify(self) -> None:
         """List the Pumps, and have those in the merge that take part."""
+        if self.is_stopped:
+            return
         etcd = self.world.etcd
         for name, status in sorted(etcd.statuses.items()):
             is_in = name in self.merger.sources
             if status.state is not NodeState.OFFLINE:
                 if not is_in:
                     after_ts = etcd.entered.get(name) if self._knows_all else None
+                    if (left_ts := self._left.pop(name, None)) is not None:
+                        after_ts = max(left_ts, after_ts or 0)
                     self.merger.add(name, after_ts)
                     self.world.note("%s is in the merge from %d", name, self.merger.emitted_ts)
             elif is_in and self._may_part(name, status.max_commit_ts):
                 self.world.note("%s leaves the merge", name)
+                self._left[name] = self.merger.received_ts(name)
                 self.merger.finish(name)
         self._knows_all = self._knows_all or bool(self.merger.sources)
 

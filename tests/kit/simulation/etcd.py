@@ -32,6 +32,18 @@ class Status(NamedTuple):
     max_commit_ts: int
 
 
+class Snapshot(NamedTuple):
+    """A backup of everything in etcd."""
+
+    at_s: float
+    revision: int
+    logs: dict[str, Found]
+    history: dict[str, list[LogEntry]]
+    statuses: dict[str, Status]
+    last_words: dict[str, LastWord]
+    entered: dict[str, int]
+
+
 class Etcd:
     def __init__(self, tasks: Tasks, chance: random.Random) -> None:
         self._tasks = tasks
@@ -50,6 +62,31 @@ class Etcd:
         self.went_back = ""
         """Which status named the primary of an earlier epoch than the one before it."""
         self._watches: list[_Watch] = []
+        self.on_swap: Callable[[str, LogEntry], object] = lambda node_id, entry: None
+        """Hears of each entry of a log."""
+        self._generation = 0
+
+    def snapshot(self) -> Snapshot:
+        """Return a backup."""
+        history = {name: list(entries) for name, entries in self.history.items()}
+        found = (dict(self.statuses), dict(self.last_words), dict(self.entered))
+        return Snapshot(self._tasks.now_s, self._revision, dict(self.logs), history, *found)
+
+    def put_back(self, snapshot: Snapshot) -> None:
+        """Be again as a backup was; revisions are handed out once more, and no call comes late."""
+        self._generation += 1
+        self._revision = snapshot.revision
+        self.logs = dict(snapshot.logs)
+        self.history = {name: list(entries) for name, entries in snapshot.history.items()}
+        self.statuses, self.entered = dict(snapshot.statuses), dict(snapshot.entered)
+        self.last_words = dict(snapshot.last_words)
+        self.proposed.clear()
+        self._watches.clear()
+
+    def put(self, node_id: str, entry: LogEntry) -> None:
+        """Put an entry, as an operator does."""
+        found = self.logs.get(node_id)
+        self._swapped(node_id, 0 if found is None else found[1], entry)
 
     def call(self, work: Callable[[], T], *, may_be_late: bool = False) -> T:
         """Do something in etcd; raise `Retryable` when no answer comes."""
@@ -58,7 +95,11 @@ class Etcd:
         how = self._chance.random()
         if fails and how < 0.4:
             if how < 0.2 and may_be_late:
-                self._tasks.later(self._chance.uniform(0.0, LATE_S), work)
+                generation = self._generation
+                self._tasks.later(
+                    self._chance.uniform(0.0, LATE_S),
+                    lambda: work() if generation == self._generation else None,
+                )
             self._tasks.sleep(0.5)
             raise Retryable("etcd does not answer", code=Code.ETCD_AWAY)
         done = work()
@@ -89,6 +130,7 @@ class Etcd:
         self._revision += 1
         self.logs[node_id] = (entry, self._revision)
         self.history.setdefault(node_id, []).append(entry)
+        self.on_swap(node_id, entry)
         self.proposed = [each for each in self.proposed if each[0] != node_id]
         for watch in [each for each in self._watches if each.node_id == node_id]:
             if not watch.is_cancelled:

@@ -15,6 +15,7 @@ from penstock.cluster.log_entry import LogEntry
 from penstock.cluster.node_registry import NodeState
 from penstock.errors import Retryable
 from penstock.log.segment import segment_name
+from pump.replicas.histories import foreign
 from tests.kit.fakes.files import MemoryFiles
 from tests.kit.simulation.copies import Copies, Copy
 from tests.kit.simulation.pump import Pump
@@ -140,6 +141,13 @@ class Machine:
         self.world.tasks.later(0.05, self._bury)
         self._begin_disk()
 
+    def put_back(self, files: MemoryFiles, former_since: int | None) -> None:
+        """Crash, and come back with an older folder; its indexes are built again."""
+        self.crash()
+        self._put_in(files)
+        self.former_since = former_since
+        self._loses_indexes = True
+
     def _bury(self) -> None:
         for pump in self._dead:
             pump.bury()
@@ -195,7 +203,7 @@ class Machine:
         heard_s = began_s if copy.heard_s is None else copy.heard_s
         silence_s = world.tasks.now_s - heard_s
         is_primary = entry.primary.disk == self.disk
-        is_due = not is_primary and self._is_due(entry, silence_s)
+        is_due = not is_primary and self._is_due(entry, copy, silence_s)
         is_long_silent = silence_s > UNNEEDED_S
         if not (is_primary or is_due or is_long_silent):
             return False
@@ -211,13 +219,16 @@ class Machine:
             self._take_over(copies, name, copy)
         return False
 
-    def _is_due(self, entry: LogEntry, silence_s: float) -> bool:
-        if not entry.may_claim(self.disk):
+    def _is_due(self, entry: LogEntry, copy: Copy, silence_s: float) -> bool:
+        strange = foreign(entry, copy.log.links)
+        is_newer = strange is not None and strange.epoch > entry.epoch
+        if not (is_newer or entry.may_claim(self.disk)):
             return False
         if self.world.chance.random() < self.world.suspicion:
             return True
         disks = [copy.disk for copy in (*entry.replicas, *entry.eligible)]
-        return silence_s > TAKE_OVER_AFTER_S * (1 + TURN * disks.index(self.disk))
+        turn = disks.index(self.disk) if self.disk in disks else len(disks)
+        return silence_s > TAKE_OVER_AFTER_S * (1 + TURN * turn)
 
     def _take_over(self, copies: Copies, name: str, copy: Copy) -> None:
         copy.is_closed = True

@@ -20,13 +20,24 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.cluster.departed_pumps import LastWord
 from penstock.cluster.disks import Disk
-from penstock.cluster.log_entry import Copy
+from penstock.cluster.log_entry import Copy, LogEntry
 from penstock.cluster.node_registry import NodeState
 from penstock.codes import Code
 from penstock.errors import PenstockError, Retryable
 from penstock.log.segment import BEGIN
 from penstock.log.segments import Place, begin_log
-from pump.copies.claiming import Claimed, Displaced, Former, Wanted, begin_again, claim
+from pump.copies.claiming import (
+    Claimed,
+    Displaced,
+    Former,
+    Wanted,
+    begin_again,
+    claim,
+    is_out_of,
+    refuse_older,
+    refuse_other_history,
+)
+from pump.copies.other_disks import Around, OtherDisks
 from pump.copies.recruits import Recruits
 from pump.copies.replication import copies_by_disk
 from pump.copies.shipper import Lines
@@ -181,12 +192,32 @@ class Pump(Process):
         chain = Chain(Link(*link) for link in storage.log.links())
         is_told = world.rules.tells_folders_apart and not self.is_guest
         former = self.machine.former_since if is_told else None
+        found = world.etcd.read(self.log)
+        if found is None or not is_out_of(found[0], former):
+            self._refuse(chain, None if found is None else found[0])
         claimed = claim(
             *(world.etcd, self.log, self.own, chain, Wanted(*world.wanted)), former_since=former
         )
         assert claimed is not None
         self._takes_own(False)
         return claimed
+
+    def _refuse(self, chain: Chain, entry: LogEntry | None) -> None:
+        """Compare the entry and this disk with all other disks, as `Replication.claim` does."""
+        world = self.world
+        around = Around(CLUSTER, self.own.disk, None, entry=world.etcd.seen, disks=self._disks)
+        with OtherDisks(around).of(self.log) as others:
+            if world.rules.compares_histories:
+                seen = [each for other in others if (each := other.seen(chain)) is not None]
+                known = {self.own.pump, *(each.copy.pump for each in seen)}
+                statuses = world.etcd.statuses.items()
+                needed = {name for name, s in statuses if s.state is not NodeState.OFFLINE}
+                refuse_other_history(
+                    *(world.etcd, self.log, self.own, chain, seen),
+                    missing=sorted(needed - known),
+                )
+            if entry is not None and world.rules.refuses_older:
+                refuse_older(self.log, self.own, chain, entry, others)
 
     def _ship(self, claimed: Claimed, storage: Storage) -> Any:
         world = self.world

@@ -35,6 +35,9 @@ class Rules:
     purges_what_is_drained: bool = True
     prewrites_first: bool = True
     compares_for_status: bool = True
+    compares_histories: bool = True
+    refuses_older: bool = True
+    stops_drainers: bool = True
     settings: Mapping[str, int | float] = field(default_factory=dict)
     """What of the world is not left to chance, so that it is found out soon."""
 
@@ -159,5 +162,15 @@ RULES: dict[str, Rules] = {
         Rules("a Pump that closes takes no Prewrite", refuses_when_closing=False),
         Rules("a Prewrite comes before its commit_ts", prewrites_first=False),
         Rules("the address follows the entry", compares_for_status=False),
+        Rules(
+            "an entry older than a disk is refused",
+            compares_histories=False,
+            settings={"restores_etcd": 3.0},
+        ),
+        Rules(
+            "a disk older than its log is refused",
+            refuses_older=False,
+            settings={"restores_disks": 1.0},
+        ),
     )
 }

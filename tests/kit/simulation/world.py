@@ -33,7 +33,8 @@ from penstock.cluster.log_entry import LogEntry
 from penstock.errors import PenstockError, Retryable
 from penstock.log.segment import BEGIN, segment_name
 from penstock.log.segments import Place
-from pump.copies import shipper, shipping
+from pump.copies import other_disks, shipper, shipping
+from pump.replicas.chain import Chain
 from tests.kit.replicas.world import Stalled, Violation
 from tests.kit.simulation.copies import Copies, Network
 from tests.kit.simulation.drainer import Drainer
@@ -41,6 +42,7 @@ from tests.kit.simulation.etcd import Etcd
 from tests.kit.simulation.ledger import Ledger
 from tests.kit.simulation.machine import Machine
 from tests.kit.simulation.pump import Pump, Watched
+from tests.kit.simulation.restoring import Acknowledged, Restoring
 from tests.kit.simulation.rules import Rules
 from tests.kit.simulation.tasks import Clock, Process, Queues, Tasks, Threading
 from tests.kit.simulation.writers import Writer
@@ -78,6 +80,10 @@ class World:
         self.suspicion = chance.choice((0, 0.005, 0.02))
         self.purging = chance.choice((0, 0.1, 0.5))
         self.drainer_deaths = chance.choice((0, 0.002, 0.01))
+        self.restores_etcd = chance.choice((0.0, 0.0, 0.0, 1.0))
+        self.restores_disks = chance.choice((0.0, 0.3))
+        self.restoring = Restoring(self)
+        self.etcd.on_swap = self.restoring.note_lists
         for name, value in self.rules.settings.items():
             assert hasattr(self, name), name
             setattr(self, name, value)
@@ -148,7 +154,9 @@ class World:
     def failed(self, pump: Pump, error: BaseException) -> None:
         """Take note of why a process ends."""
         self.note("%s fails: %s", pump.name, error)
-        if isinstance(error, PenstockError) and not isinstance(error, Retryable):
+        if isinstance(error, Retryable) or not isinstance(error, PenstockError):
+            return
+        if not self.restoring.stopped(pump, error):
             self._failure = self._failure or Violation(f"stored: {pump.name}: {error}")
 
     def shipping(self, pump: Pump) -> Callable[..., Any]:
@@ -169,9 +177,12 @@ class World:
         key = (pump.log, entry.since)
         known = self._acknowledged.get(key, Place(0, 0))
         self._acknowledged[key] = max(known, place)
+        if place > known:
+            links = Chain(primary.chain.links)
+            self.restoring.acknowledged[pump.log] = Acknowledged(links, place)
         if self.etcd.logs[pump.log][0].epoch != entry.epoch:
             return  # Its copies may be another one's by now.
-        before = max(found.acknowledged, Place(entry.needed, BEGIN))
+        before = max(found.acknowledged, Place(self.restoring.needed(pump.log, entry), BEGIN))
         for link in primary.chain.links:
             if before.segment <= link.number <= place.segment:
                 end = place.offset if link.number == place.segment else link.end
@@ -188,7 +199,8 @@ class World:
         expected = pump.files.nodes[pump.folder / "log" / segment_name(number)].data[begin:end]
         holders = 0
         for copy in (entry.primary, *entry.replicas):
-            machine = self._disk_of(copy.disk)
+            is_older = (copy.disk, pump.log) in self.restoring.older
+            machine = None if is_older else self._disk_of(copy.disk)
             if machine is None or machine.durable(pump.log, number)[begin:end] == expected:
                 holders += 1
             elif copy.first <= number:
@@ -220,7 +232,7 @@ class World:
             names = [each.name for each in self.machines]
             self.cut_off = set(self.chance.sample(names, self.chance.choice((0, 1, 1))))
             self.note("cut off: %s", self.cut_off)
-        elif self._may_lose(machine):
+        elif self.may_lose(machine):
             self.lost_disks += 1
             machine.lose_disk()
 
@@ -233,20 +245,21 @@ class World:
                     disk = self.chance.choice(primary.entry.replicas).disk
                     self.tasks.spawn(partial(machine.own.shipping.silent, disk), "", machine.own)
 
-    def _may_lose(self, machine: Machine) -> bool:
+    def may_lose(self, machine: Machine) -> bool:
         """Return whether every log has another whole disk, whatever swaps may win yet."""
         for log in self.etcd.logs:
             entries = self.etcd.possible(log)
             for pump in self.pumps_of(log):
                 proposal = pump.shipping and pump.shipping._primary._proposal
                 entries += [proposal.entry] if proposal else []
-            if any(self._whole_disks(entry) == [machine.disk] for entry in entries):
+            if any(self._whole_disks(log, entry) == [machine.disk] for entry in entries):
                 return False
         return True
 
-    def _whole_disks(self, entry: LogEntry) -> list[str]:
-        copies = entry.copies_known
-        return [c.disk for c in copies if c.first <= entry.needed and self._disk_of(c.disk)]
+    def _whole_disks(self, log: str, entry: LogEntry) -> list[str]:
+        disks = [copy.disk for copy in entry.copies_known if copy.first <= entry.needed]
+        older = self.restoring.older
+        return [disk for disk in disks if self._disk_of(disk) and (disk, log) not in older]
 
     def supervise(self) -> None:
         """Start what is down, after a while."""
@@ -294,6 +307,7 @@ class World:
             mock.patch.multiple(shipping, **common),
             mock.patch.object(log_entry, "_new_id", itertools.count(1).__next__),
             mock.patch.multiple(shipper, **common, **calls),
+            mock.patch.multiple(other_disks, Channel=network.channel, unary=network.unary),
         ):
             yield
 
@@ -304,6 +318,9 @@ class World:
             "acknowledgements": self.acknowledged,
             "epochs": sum(found[0].epoch for found in self.etcd.logs.values()),
             "disks lost": self.lost_disks,
+            "etcds put back": self.restoring.etcds,
+            "older disks put back": self.restoring.disks,
+            "logs adopted by an operator": self.restoring.adopted,
             "restarts of the Drainer": self.drainer.restarts,
         }
 
@@ -316,14 +333,20 @@ class World:
             self.tasks.spawn(Writer(self).run, f"writer {n}", Process(f"writer {n}"))
         next_fault_s, pause_s = 3.0, self.chance.choice((0.5, 1.5, 4.0))
         while self.tasks.now_s < LASTS_S:
-            self._pass(0.1)
+            self.pass_by(0.1)
             self.supervise()
             self.silence()
+            self.restoring.back_up()
+            self.restoring.look_after()
             if self.tasks.now_s > next_fault_s:
                 self.fail()
+                if self.chance.random() < self.restores_disks:
+                    self.restoring.restore_disk()
+                if self.chance.random() < self.restores_etcd * pause_s / LASTS_S:
+                    self.restoring.restore_etcd()
                 next_fault_s = self.tasks.now_s + self.chance.uniform(0, 2 * pause_s)
 
-    def _pass(self, length_s: float) -> None:
+    def pass_by(self, length_s: float) -> None:
         self.tasks.sleep(length_s)
         failure = self._failure or self.tasks.failure
         if failure is not None:
@@ -341,8 +364,9 @@ class World:
         until_s = self.tasks.now_s + SETTLED_WITHIN_S
         last: list[Any] = []
         while self.tasks.now_s < until_s:
-            self._pass(0.5)
+            self.pass_by(0.5)
             self.supervise()
+            self.restoring.look_after()
             if not self._is_in_order():
                 last.clear()
             elif not last:
@@ -362,7 +386,7 @@ class World:
             if found is None or pump is None or pump is not machine.own:
                 return False
             entry = found[0]
-            whole = self._whole_disks(entry)
+            whole = self._whole_disks(machine.name, entry)
             if not pump.is_serving or not len(whole) == 1 + len(entry.replicas) == entry.copies:
                 return False
         return True

@@ -1,0 +1,261 @@
+"""Restoring: backups of etcd and of data folders, put back as `docs/restoring.md` says.
+
+    etcd      everything stops, etcd is put back, all Pumps start together, then the Drainer; where
+              no Pump continues a log, an operator names the disk that does (`adopt-log`)
+    a disk    one Pump stops, and starts with an older folder; if it is refused, with an empty one
+
+A folder is put back only where its age can be shown: for each log that lists the disk it lacks the
+mark, or has all that was acknowledged. It counts as lost for the logs of which it lacks something,
+until their lists do not have it any more.
+
+No machine fails while etcd is put back: else a disk with the newest state might be away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.cluster.log_entry import Copy, LogEntry
+from penstock.cluster.node_registry import NodeState
+from penstock.codes import Code
+from penstock.errors import PenstockError
+from penstock.log.copied_log import CopiedLog
+from penstock.log.segments import Place
+from pump.replicas.chain import Chain, Link
+from pump.replicas.histories import lacks
+from tests.kit.fakes.files import MemoryFiles
+from tests.kit.replicas.world import Stalled
+from tests.kit.simulation.etcd import Snapshot
+
+if TYPE_CHECKING:
+    from tests.kit.simulation.machine import Machine
+    from tests.kit.simulation.pump import Pump
+    from tests.kit.simulation.world import World
+
+STOPS = (Code.LOG_OLDER, Code.LOG_PUT_BACK, Code.LOG_ENTRY_GONE)
+"""With these a Pump stops for an operator after something was put back."""
+BACKUP_EVERY_S = 2.0
+SERVED_WITHIN_S = 120.0
+DECIDES_AFTER_S = 15.0
+
+
+class Backup(NamedTuple):
+    """The data folder of a machine."""
+
+    disk: str
+    files: MemoryFiles
+    former_since: int | None
+
+
+class Acknowledged(NamedTuple):
+    """How far a log was acknowledged, and its segments then."""
+
+    chain: Chain
+    place: Place
+
+
+class Restoring:
+    """What was put back in one run, and who must be helped since."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.etcds = self.disks = self.adopted = 0
+        self.older: set[tuple[str, str]] = set()
+        """Disks that lack what they had of a log."""
+        self.refused: set[str] = set()
+        """Disks whose Pump refuses them; an operator empties them as soon as no log needs them."""
+        self.acknowledged: dict[str, Acknowledged] = {}
+        self._needed: dict[tuple[str, int], int] = {}
+        self._snapshots: list[Snapshot] = []
+        self._backups: dict[str, list[Backup]] = {}
+        self._next_s = BACKUP_EVERY_S
+
+    def back_up(self) -> None:
+        """Take a backup of everything, now and then."""
+        world = self.world
+        if world.tasks.now_s < self._next_s or not (world.restores_etcd or world.restores_disks):
+            return
+        self._next_s += BACKUP_EVERY_S
+        self._snapshots.append(world.etcd.snapshot())
+        for machine in world.machines:
+            files = machine.files.after_crash(None)
+            found = Backup(machine.disk, files, machine.former_since)
+            self._backups.setdefault(machine.name, []).append(found)
+
+    def stopped(self, pump: Pump, error: PenstockError) -> bool:
+        """Return whether an operator expects this error, and note what to do."""
+        if not (self.etcds or self.disks) or error.code not in STOPS:
+            return False
+        if error.code is Code.LOG_OLDER and not pump.is_guest:
+            self.refused.add(pump.machine.disk)
+        return True
+
+    def look_after(self) -> None:
+        """Empty the folders that Pumps refuse."""
+        world = self.world
+        for machine in world.machines:
+            is_down = machine.own is None or machine.own.is_dead
+            if machine.disk in self.refused and is_down and world.may_lose(machine):
+                self.refused.discard(machine.disk)
+                machine.lose_disk()
+
+    def needed(self, log: str, entry: LogEntry) -> int:
+        """Return the first segment that is needed; an etcd that was put back lists earlier ones."""
+        key = (log, entry.since)
+        self._needed[key] = max(self._needed.get(key, 0), entry.needed)
+        return self._needed[key]
+
+    def note_lists(self, log: str, entry: LogEntry) -> None:
+        """Forget what a disk lacks of a log that does not list it any more."""
+        listed = {copy.disk for copy in entry.copies_known}
+        self.older = {each for each in self.older if each[1] != log or each[0] in listed}
+
+    # A disk.
+
+    def restore_disk(self) -> None:
+        """Put an older folder back on a machine, if its age can be shown."""
+        world = self.world
+        machine = world.chance.choice(world.machines)
+        backups = [b for b in self._backups.get(machine.name, []) if b.disk == machine.disk]
+        if not backups or not world.may_lose(machine) or self._is_counted(machine):
+            return
+        backup = world.chance.choice(backups)
+        lacking = self._lacking(machine, backup)
+        if not lacking:
+            return
+        world.note("%s gets an older folder back: it lacks a part of %s", machine.name, lacking)
+        self.disks += 1
+        self.older |= {(machine.disk, log) for log in lacking}
+        machine.put_back(backup.files.after_crash(None), backup.former_since)
+
+    def _lacking(self, machine: Machine, backup: Backup) -> list[str]:
+        """Return of which logs a backup lacks a part; none where that cannot be shown."""
+        found = []
+        for log, (entry, _) in self.world.etcd.logs.items():
+            if machine.disk not in {copy.disk for copy in entry.copies_known}:
+                continue
+            chain = self._chain(machine, log, backup.files, backup.former_since)
+            if lacks(chain, entry.mark):
+                found.append(log)
+            elif not self._has_all(chain, log):
+                return []
+        return found
+
+    def _is_counted(self, machine: Machine) -> bool:
+        """Return whether a primary counts what the disk has for a group that waits."""
+        pumps = [pump for log in self.world.etcd.logs for pump in self.world.pumps_of(log)]
+        primaries = [pump.shipping._primary for pump in pumps if pump.shipping]
+        known = [(primary, primary._follower(machine.disk)) for primary in primaries]
+        return any(each is not None and each.have > p.acknowledged for p, each in known)
+
+    def _chain(
+        self, machine: Machine, log: str, files: MemoryFiles, former_since: int | None
+    ) -> Chain:
+        """Return the log as it is in a folder of a machine."""
+        entry = self.world.etcd.logs[log][0]
+        folder = machine.folder(log)
+        if log == machine.name and (former_since is None or entry.since > former_since):
+            folder = machine.own_folder
+        files = files.after_crash(None)
+        if not files.names(folder / "log"):
+            return Chain()
+        try:
+            return Chain(
+                Link(*link) for link in CopiedLog.open(folder / "log", files=files).links()
+            )
+        except PenstockError:
+            return Chain()
+
+    def _has_all(self, chain: Chain, log: str) -> bool:
+        """Return whether a disk has all of a log that was acknowledged."""
+        known = self.acknowledged.get(log)
+        return known is None or chain.agreement(known.chain.links) == known.place
+
+    # Etcd.
+
+    def restore_etcd(self) -> None:
+        """Put etcd back, and wait until every log is served again."""
+        world = self.world
+        if self.older or self.refused or not self._snapshots:
+            return
+        self.etcds += 1
+        snapshot = world.chance.choice(self._snapshots[-6:])
+        with self._quiet():
+            world.drainer.is_stopped = world.rules.stops_drainers
+            for machine in world.machines:
+                machine.crash()
+            world.pass_by(0.5)
+            for log, (entry, _) in world.etcd.logs.items():
+                self.needed(log, entry)
+            world.network.generation += 1
+            world.etcd.put_back(snapshot)
+            self._snapshots = [each for each in self._snapshots if each.at_s <= snapshot.at_s]
+            world.note("etcd is put back: %s", {n: e.epoch for n, (e, _) in snapshot.logs.items()})
+            for machine in world.machines:
+                machine.start()
+            self._wait_until_served()
+        world.drainer.is_stopped = False
+        world.drainer.restart()
+
+    def _wait_until_served(self) -> None:
+        world, began_s = self.world, self.world.tasks.now_s
+        while not all(self._is_served(machine.name) for machine in world.machines):
+            world.pass_by(0.5)
+            world.supervise()
+            waited_s = world.tasks.now_s - began_s
+            if waited_s > SERVED_WITHIN_S:
+                raise Stalled(f"restored: {world._states()}")
+            if waited_s > DECIDES_AFTER_S:
+                for machine in world.machines:
+                    if not self._is_served(machine.name):
+                        self._adopt(machine.name)
+                began_s += DECIDES_AFTER_S / 2
+
+    def _is_served(self, log: str) -> bool:
+        status, pump = self.world.etcd.statuses.get(log), self.world.pump_of(log)
+        is_over = status is not None and status.state is NodeState.OFFLINE
+        return is_over or (pump is not None and pump.is_serving and pump.state is not None)
+
+    def _adopt(self, log: str) -> None:
+        """Let the disk that has all of a log continue it (`penstock ctl adopt-log`)."""
+        world = self.world
+        entry = world.etcd.logs[log][0] if log in world.etcd.logs else None
+        if entry is None:
+            return
+        chains = [(m, self._chain(m, log, m.files, m.former_since)) for m in world.machines]
+        whole = [each for each in chains if each[1].links and self._has_all(each[1], log)]
+        for machine, chain in sorted(whole, key=lambda each: each[1].first)[:1]:
+            adopted = replace(
+                entry,
+                epoch=max(entry.epoch, *(link.epoch for link in chain.links)),
+                primary=Copy(machine.name, machine.disk),
+                replicas=(),
+                eligible=(),
+                needed=chain.first,
+                ids=(),
+                mark=None,
+            )
+            self.adopted += 1
+            world.note("an operator lets %s continue %s: %s", machine.name, log, adopted)
+            world.etcd.put(log, adopted)
+
+    @contextmanager
+    def _quiet(self) -> Iterator[None]:
+        """Let nothing else fail meanwhile."""
+        world = self.world
+        places = [(world, n) for n in ("death", "failing_disks", "silences", "suspicion")]
+        places += [(world.network, n) for n in ("loss", "doubling", "lateness")]  # type: ignore
+        places.append((world.etcd, "failing"))  # type: ignore[arg-type]
+        before = [(place, name, getattr(place, name)) for place, name in places]
+        cut_off, world.cut_off = world.cut_off, set()
+        for place, name in places:
+            setattr(place, name, 0.0)
+        try:
+            yield
+        finally:
+            world.cut_off = cut_off
+            for place, name, value in before:
+                setattr(place, name, value)

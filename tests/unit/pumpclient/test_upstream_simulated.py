@@ -1,0 +1,29 @@
+"""An upstream that is reset, put back or replaced, at random: no wrong value without a stop."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kit.replicas.sweep import Counts, found_by, sweep_of
+from tests.kit.simulation.upstream import UPSTREAM_RULES, Upstream
+
+PROGRAM = "tests.kit.simulation.upstream"
+
+
+def test_no_second_history_of_an_upstream_leaves_a_wrong_value() -> None:
+    (counts,) = sweep_of(Upstream, 0, 40, counts=Counts(0, PROGRAM))
+    assert counts.violations == []
+    # A world in which nothing happens would prove nothing.
+    for what, least in (("servers put back", 40), ("resets", 20), ("failovers", 30), ("stops", 40)):
+        assert counts.counted[what] > least, counts.counted
+
+
+@pytest.mark.parametrize("name", UPSTREAM_RULES)
+def test_without_a_rule_about_histories_a_value_is_wrong(name: str) -> None:
+    assert found_by(lambda seed: Upstream(seed, UPSTREAM_RULES[name]), 200) is not None
+
+
+@pytest.mark.slow
+def test_thousands_of_upstreams_leave_no_wrong_value() -> None:
+    (counts,) = sweep_of(Upstream, 0, 5000, counts=Counts(0, PROGRAM), block=5000)
+    assert counts.violations == []
