@@ -201,18 +201,19 @@ class Restoring:
         world.drainer.restart()
 
     def _wait_until_served(self) -> None:
-        world, began_s = self.world, self.world.tasks.now_s
+        world = self.world
+        until_s = world.tasks.now_s + SERVED_WITHIN_S
+        decides_s = world.tasks.now_s + DECIDES_AFTER_S
         while not all(self._is_served(machine.name) for machine in world.machines):
             world.pass_by(0.5)
             world.supervise()
-            waited_s = world.tasks.now_s - began_s
-            if waited_s > SERVED_WITHIN_S:
+            if world.tasks.now_s > until_s:
                 raise Stalled(f"restored: {world._states()}")
-            if waited_s > DECIDES_AFTER_S:
+            if world.tasks.now_s > decides_s:
                 for machine in world.machines:
                     if not self._is_served(machine.name):
                         self._adopt(machine.name)
-                began_s += DECIDES_AFTER_S / 2
+                decides_s = world.tasks.now_s + DECIDES_AFTER_S / 2
 
     def _is_served(self, log: str) -> bool:
         status, pump = self.world.etcd.statuses.get(log), self.world.pump_of(log)
