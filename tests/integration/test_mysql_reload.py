@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from penstock.errors import NeedsOperator
 from pumpclient.mysql.source import command
 from tests.kit.servers.binlog_server import (
     MYSQL,
@@ -179,16 +180,67 @@ def test_a_reload_that_cannot_be_says_why_and_drops_nothing(
     rig.check(fresh, "shop.t", "shop.bad")
 
 
-def test_the_reload_of_a_table_that_the_server_lost_drops_it(
+def test_a_table_that_the_server_lost_without_a_drop_stays_and_its_reload_fails(
     rig: SourceRig, fresh: AnyBinlogServer
 ) -> None:
     source = rig.begin(fresh)
+    fresh.run("INSERT INTO shop.bad VALUES (1, 'kept')")
     source.catch_up(fresh)
+    with pytest.raises(NeedsOperator, match=r"does not have shop\.tpyo"):
+        ask(source, "reload", "shop.tpyo")
     ask(source, "skip-table", "shop.bad")
     fresh.run("SET SESSION sql_log_bin = 0", "DROP TABLE shop.bad")
-    ask(source, "reload", "shop.bad")
-    eventually(lambda: is_whole(source), LONG_S)
+    with pytest.raises(NeedsOperator, match=r"does not have shop\.bad, and its binlog has no DROP"):
+        ask(source, "reload", "shop.bad", "--wait")
     fresh.insert(1)
+    source.catch_up(fresh)
+    assert rig.check(fresh).rows("shop.bad") == [(1, "kept")]
+    fresh.run("DROP TABLE IF EXISTS shop.bad")
+    eventually(lambda: is_whole(source), LONG_S)
+    assert source.status()["reloaded"]["shop.bad"]["dropped"]
+    assert ("shop", "bad") not in rig.check(fresh).tables
+
+
+def test_a_reload_says_how_many_rows_it_loaded_also_of_an_empty_table_and_after_a_restart(
+    rig: SourceRig, fresh: AnyBinlogServer
+) -> None:
+    source = rig.begin(fresh)
+    fresh.run("INSERT INTO shop.bad VALUES (1, 'a'), (2, 'b')")
+    assert "shop.bad: 2 rows loaded, " in ask(source, "reload", "shop.bad", "--wait")
+    assert "shop.t: 0 rows loaded, " in ask(source, "reload", "shop.t", "--wait")
+    source.kill()
+    source.start()
+    eventually(lambda: source.status().get("state") == "syncing", LONG_S)
+    reports = source.status()["reloaded"]
+    assert {label: report["rows"] for label, report in reports.items()} == {
+        "shop.bad": 2,
+        "shop.t": 0,
+    }
+    assert all(report["started"] <= report["ended"] for report in reports.values())
+    fresh.run("DELETE FROM shop.bad")
+    assert "shop.bad: 0 rows loaded, " in ask(source, "reload", "shop.bad", "--wait")
+    source.catch_up(fresh)
+    rig.check(fresh, "shop.t", "shop.bad")
+
+
+@pytest.mark.slow
+def test_a_table_that_is_dropped_while_it_is_loaded_and_stays_away_ends_its_reload(
+    rig: SourceRig, fresh: AnyBinlogServer
+) -> None:
+    source = rig.begin(fresh, load_transaction_bytes=4096, load_rate_bytes_per_s=50_000)
+    bulk(fresh, 2000, 10, 100)
+    fresh.run("INSERT INTO shop.bad SELECT * FROM shop.t")
+    source.catch_up(fresh)
+    ask(source, "reload", "shop.bad")
+
+    def loads() -> bool:
+        reload = source.status()["left_out"]["shop.bad"]["reload"]
+        return bool(reload) and reload["state"] == "loads"
+
+    eventually(loads, LONG_S)
+    fresh.run("DROP TABLE shop.bad")
+    eventually(lambda: is_whole(source), LONG_S)
+    assert source.status()["reloaded"]["shop.bad"]["dropped"]
     source.catch_up(fresh)
     assert ("shop", "bad") not in rig.check(fresh).tables
 

@@ -35,6 +35,7 @@ class TableJob:
     is_planned: bool = False
     is_done: bool = False
     """All of it has been read and written."""
+    rows_written: int = 0
 
 
 @dataclass(frozen=True, slots=True)

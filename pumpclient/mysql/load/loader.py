@@ -28,7 +28,7 @@ from pumpclient.mysql.journal import Journal, settle
 from pumpclient.mysql.load.chunk_readers import Readers, RowGroup, TableJob
 from pumpclient.mysql.load.sessions import Snapshot, SnapshotSession, snapshot
 from pumpclient.mysql.load.sink import Sink, SinkOptions, sink_sessions
-from pumpclient.mysql.load.state import BinlogPlace, LoadState, StateFile
+from pumpclient.mysql.load.state import BinlogPlace, LoadState, StateFile, now_text
 from pumpclient.mysql.load.tables import SourceTable, base_tables, check_engines, views
 from pumpclient.mysql.load.targets import Targets
 from pumpclient.mysql.load.text_rows import sql_rows, text_rows
@@ -186,8 +186,9 @@ class LoadOptions:
     translator: Translator
     only: frozenset[Name] | None = None
     """The tables to load; without it all that are replicated."""
-    before_changes: Callable[[BinlogPlace], None] = lambda place: None
-    """Called with each snapshot's place, before anything of the cluster is changed."""
+    before_changes: Callable[[BinlogPlace, frozenset[Name]], None] = lambda place, missing: None
+    """Called with each snapshot's place, before anything of the cluster is changed, and with the
+    tables that were begun and that the server does not have."""
     policy: Callable[[str, TableInfo], RowPolicy] | None = None
     """Which rows, taken as inserts, pass; asked with the source's schema and the table."""
     readers: int = 4
@@ -310,7 +311,7 @@ class _Attempt:
         self._sink = sink
         self._planner: SnapshotSession = taken.sessions[0]
         self._sessions = taken.sessions[1:]
-        self._state = state.next_attempt(taken.place)
+        self._state = replace(state.next_attempt(taken.place), started=state.started or now_text())
         self._number = 0
         self._passing: dict[Name, Passing] = {}
         self._targets = Targets(
@@ -323,13 +324,21 @@ class _Attempt:
 
     def run(self) -> LoadState:
         """Load everything that is not done; return the state, which is complete."""
-        self._options.before_changes(self._place)
-        state = self._state
         tables = [t for t in base_tables(self._planner) if self._is_wanted(*t.full_name)]
+        self._forget_siblings(tables)
+        state = self._state
+        gone = state.begun - state.loaded.keys() - {t.full_name for t in tables}
+        self._options.before_changes(self._place, gone)
+        if self._options.only is None and state.attempt == 1 and gone:
+            # They were there when an operator asked for the load: no row of them is this load's.
+            for name in sorted(gone):
+                self._say(f"{'.'.join(name)} is not on the server any more: it stays here")
+            self._save(begun=state.begun - gone)
+            state = self._state
         for name in views(self._planner):
             if self._is_wanted(*name):
                 self._say(f"{name[0]}.{name[1]} is a view and is not created: do it by hand")
-        missing = [t for t in self._with_siblings(tables) if t.full_name not in state.loaded]
+        missing = [t for t in tables if t.full_name not in state.loaded]
         check_engines(missing)
         self._targets.check_definitions(missing)
         stale = state.begun - state.loaded.keys()
@@ -339,7 +348,7 @@ class _Attempt:
         self._targets.drop(stale, self._say)
         self._save(loaded={**self._state.loaded, **dict.fromkeys(stale - names, self._place)})
         self._read(self._created(missing))
-        self._save(is_complete=True)
+        self._save(is_complete=True, ended=now_text())
         return self._state
 
     def _is_wanted(self, schema: str, table: str) -> bool:
@@ -347,13 +356,12 @@ class _Attempt:
         is_replicated = self._options.translator.is_replicated(schema, table)
         return is_replicated and (only is None or (schema, table) in only)
 
-    def _with_siblings(self, tables: Iterable[SourceTable]) -> list[SourceTable]:
-        """Return the tables; forget what of a target is done that is not done as a whole."""
-        tables, target = list(tables), self._options.translator.target
+    def _forget_siblings(self, tables: Iterable[SourceTable]) -> None:
+        """Forget what of a target is done that is not done as a whole."""
+        target = self._options.translator.target
         open_ = {target(*t.full_name) for t in tables if t.full_name not in self._state.loaded}
         kept = {n: p for n, p in self._state.loaded.items() if not n[1] or target(*n) not in open_}
         self._state = replace(self._state, loaded=kept)
-        return tables
 
     def _check_targets(self, tables: Iterable[SourceTable], stale: frozenset[Name]) -> None:
         if not self._options.into_existing:
@@ -424,24 +432,30 @@ class _Attempt:
                 if group.rows:
                     size_bytes = sum(map(len, group.rows))
                     brake.take(size_bytes)
-                    self._write(writer, group)
+                    group.job.rows_written += self._write(writer, group)
                     progress.add(len(group.rows), size_bytes)
                 elif group.written_rows:
                     brake.take(group.written_bytes)
+                    group.job.rows_written += group.written_rows
                     progress.add(group.written_rows, group.written_bytes)
                 elif self._is_done(group):
                     writer.drain()
                     progress.tables_done += 1
-                    name = group.job.table.full_name
-                    self._save(loaded={**self._state.loaded, name: self._place})
+                    name, rows = group.job.table.full_name, group.job.rows_written
+                    self._save(
+                        loaded={**self._state.loaded, name: self._place},
+                        rows={**self._state.rows, name: rows},
+                    )
         if jobs:
             self._say(progress.line())
 
-    def _write(self, writer: RowWriter, group: RowGroup) -> None:
+    def _write(self, writer: RowWriter, group: RowGroup) -> int:
+        """Write what of a group passes; return how many rows."""
         passing = self._passing[group.job.table.full_name]
         rows = passing.rows(group.rows)
         if rows:
             writer.write(passing.table, rows, self._next_origin())
+        return len(rows)
 
     def _is_done(self, group: RowGroup) -> bool:
         """Return whether this group is the one with which its table is done."""

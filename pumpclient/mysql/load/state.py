@@ -3,18 +3,20 @@
     load.json   {"version": 1, "source": "db-1", "epoch": 1, "attempt": 2, "is_complete": false,
                  "start": {"file": "mysql-bin.000002", "position": 1234, "gtids": "0-1-7"},
                  "begun": [["shop", "t"]],
-                 "loaded": [["shop", "t", "mysql-bin.000002", 1234]]}
+                 "loaded": [["shop", "t", "mysql-bin.000002", 1234]], "rows": [["shop", "t", 5000]],
+                 "started": "2026-11-21T09:30:00Z", "ended": ""}
 
-All names are the source's. Epoch 0 is a load that is asked for and has not begun. Of `begun` the
-target may be there; `loaded` are done, with the place of their snapshot, which is their floor; a
-table "" is the database itself. The file is replaced as a whole, synced before and after, so it is
-always one that was written.
+All names are the source's. `rows`, `started` and `ended` are for people; older files lack them.
+Epoch 0 is a load that is asked for and has not begun. Of `begun` the target may be there; `loaded`
+are done, with the place of their snapshot, which is their floor; a table "" is the database itself.
+The file is replaced as a whole, synced before and after, so it is always one that was written.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -94,11 +96,26 @@ class LoadState:
     begun: frozenset[Name] = frozenset()
     loaded: dict[Name, BinlogPlace] = field(default_factory=dict)
     is_complete: bool = False
+    rows: dict[Name, int] = field(default_factory=dict)
+    """How many rows each table brought that is loaded."""
+    started: str = ""
+    ended: str = ""
 
     @property
     def floors(self) -> Floors:
         """What to leave out of the binlog that is read from `start` on."""
         return Floors({name: place.floor for name, place in self.loaded.items()}, self.epoch)
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """What the load did, for people."""
+        tables = {f"{schema}.{table}": count for (schema, table), count in self.rows.items()}
+        return {
+            "started": self.started,
+            "ended": self.ended,
+            "is_complete": self.is_complete,
+            "rows": tables,
+        }
 
     def origin(self, number: int) -> Origin:
         """Return the origin of this attempt's `number`-th transaction or DDL."""
@@ -153,6 +170,9 @@ class StateFile:
                                 "gtids": start.gtids},
             "begun": sorted(map(list, state.begun)),
             "loaded": sorted([*name, at.file, at.position] for name, at in state.loaded.items()),
+            "rows": sorted([*name, count] for name, count in state.rows.items()),
+            "started": state.started,
+            "ended": state.ended,
         }  # fmt: skip
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -175,4 +195,12 @@ def _state(fields: dict[str, Any]) -> LoadState:
         begun=frozenset((schema, table) for schema, table in fields["begun"]),
         loaded={(s, t): BinlogPlace(file, position) for s, t, file, position in fields["loaded"]},
         is_complete=fields["is_complete"],
+        rows={(schema, table): count for schema, table, count in fields.get("rows", ())},
+        started=fields.get("started", ""),
+        ended=fields.get("ended", ""),
     )
+
+
+def now_text() -> str:
+    """Return the wall clock's time for people."""
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

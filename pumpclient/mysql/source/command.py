@@ -56,10 +56,10 @@ from pumpclient.mysql.source.state.overrides import (
     revoked,
     table_name,
     table_skipped,
-    tables_reloaded,
 )
-from pumpclient.mysql.source.sync.reload import reload_group
 from pumpclient.mysql.source.sync.reload_all import reload_all
+from pumpclient.mysql.source.sync.reload_group import reloaded
+from pumpclient.mysql.source.sync.reload_wait import waited_for
 
 PROG, ENV_PREFIX = "mysql-source", "MYSQL_SOURCE"
 _TIMEOUT_S = 60
@@ -191,12 +191,15 @@ def ask(argv: Sequence[str]) -> str:
     try:
         if settings is not None:
             _check_identity(at, settings.source_id)
-        return "".join(_answer(at, *request) for request in _requests(asked))
+        answer = "".join(_answer(at, *request) for request in _requests(asked))
     except Retryable:
         edits = _edits(asked, settings) if settings is not None else []
         if settings is None or not edits:
             raise
-    return "".join(changed_while_stopped(settings, edit) for edit in edits)
+        return "".join(changed_while_stopped(settings, edit) for edit in edits)
+    if asked.command == "reload" and asked.wait:
+        answer += waited_for(asked.tables, lambda: json.loads(_answer(at, "GET", "/status")))
+    return answer
 
 
 def _check_identity(status_addr: str, source_id: str) -> None:
@@ -294,8 +297,7 @@ def _edits(asked: argparse.Namespace, settings: SourceConfig) -> list[Edit]:
         case "reload":
             names = [table_name(each) for each in asked.tables]
             gap = asked.accept_gap
-            groups = [reload_group(settings, rules, name, accepts_gap=gap) for name in names]
-            return [tables_reloaded(group) for group in groups]
+            return [reloaded(settings, rules, name, accepts_gap=gap) for name in names]
         case "revoke":
             return [revoked(asked.what, accepts_gap=asked.accept_gap)]
         case "continue":
@@ -396,6 +398,12 @@ def _about_tables(commands: Any, shared: argparse.ArgumentParser) -> None:
                 action="store_true",
                 help="all tables, at the next start of a stopped source, from the server's present"
                 " state: downstream they are dropped, created and filled",
+            )
+            command.add_argument(
+                "--wait",
+                action="store_true",
+                help="wait until the source follows the tables again, print how many rows were"
+                " loaded, and fail if one was not; not for a source that is stopped",
             )
             command.add_argument(
                 "--accept-gap",

@@ -66,10 +66,13 @@ def described(service: SourceService) -> dict[str, Any]:
                 "rows": each.rows,
                 "events": each.events,
                 "statements": each.statements,
+                "reload_number": each.reload,
                 "reload": None if each.name not in reloads else asdict(reloads[each.name]),
             }
             for each in counters.left_out
         },
+        "reloaded": checkpoint.reloaded if checkpoint else {},
+        "load": counters.load,
     }
 
 

@@ -54,12 +54,12 @@ from pumpclient.mysql.source.state.overrides import (
     history_accepted,
     override_at,
     table_skipped,
-    tables_reloaded,
 )
 from pumpclient.mysql.source.sync.loading import (
     begin_epoch,
     floors_of,
     is_load_asked,
+    load_report,
     load_tables,
 )
 from pumpclient.mysql.source.sync.reload import (
@@ -67,9 +67,10 @@ from pumpclient.mysql.source.sync.reload import (
     Reloads,
     StatementsOfSome,
     Surroundings,
-    reload_group,
 )
-from pumpclient.mysql.source.sync.syncer import SyncContext, Syncer, SyncOptions
+from pumpclient.mysql.source.sync.reload_group import reloaded
+from pumpclient.mysql.source.sync.sync_context import SyncContext, SyncOptions
+from pumpclient.mysql.source.sync.syncer import Syncer
 from pumpclient.mysql.translate.outputs import Refused, place_text
 from pumpclient.options import Options
 
@@ -157,10 +158,9 @@ class SourceService:
     def reload_table(self, name: Name, *, accepts_gap: bool = False) -> str:
         """Have a table loaded again while the others continue; return what was noted.
 
-        With it come all that are routed to where it is, see `reload_group`.
+        With it come all that are routed to where it is.
         """
-        group = reload_group(self._config, self._rules, name, accepts_gap=accepts_gap)
-        return self.change(tables_reloaded(group))
+        return self.change(reloaded(self._config, self._rules, name, accepts_gap=accepts_gap))
 
     def follow_history(self) -> str:
         """Follow the history that the server has now from its beginning; return what was noted."""
@@ -265,6 +265,7 @@ class SourceService:
         )
         tables.on_history = self.counters.history
         checkpoint = self._checkpoint(store, tables, client, cascades)
+        self.counters.load = load_report(config)
         context = SyncContext(
             client=client,
             store=store,

@@ -47,7 +47,7 @@ from pumpclient.mysql.source.ddl.cascades import Cascades
 from pumpclient.mysql.source.pages import Pages
 from pumpclient.mysql.source.service import SourceService
 from pumpclient.mysql.source.state.checkpoint import Begun, Checkpoint, SourceTaken
-from pumpclient.mysql.source.sync import reload
+from pumpclient.mysql.source.sync import follow_file, reload, reload_group
 from pumpclient.mysql.source.sync.reload import Pace
 from pumpclient.mysql.translate.statements.session_context import ServerDefaults
 from pumpclient.options import Options
@@ -344,7 +344,7 @@ class _Load:
             columns = [] if found is None else list(found.columns)
             sql = "" if found is None else found.definition(name)
         place = BinlogPlace(str(end.file), end.position)
-        self._options.before_changes(place)
+        self._options.before_changes(place, frozenset() if found else self._options.only)
         state = self._file.read()
         assert state is not None
         state = state.next_attempt(place)
@@ -375,6 +375,7 @@ class _Load:
             writer.close()
             journal.close()
         done = replace(state, loaded={(schema, name): place}, is_complete=True)
+        done = replace(done, rows={(schema, name): len(rows)} if found else {})
         self._file.write(done)
         return done
 
@@ -444,7 +445,7 @@ def _server_of(world: Outside, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(source_unit, "RelayLog", relay)
     patch.setattr(source_unit, "Cascades", SimpleNamespace(of=lambda config: cascades))
     patch.setattr(reload, "Load", _Load)
-    patch.setattr(reload, "server_tables", names)
+    patch.setattr(reload_group, "server_tables", names)
     patch.setattr(table_mapping, "define_table", define)
     patch.setattr(table_mapping, "database_collation", lambda *_: "utf8mb4_general_ci")
     defaults = ServerDefaults()
@@ -475,7 +476,7 @@ def twins(world: Outside) -> Iterator[None]:
         for module in (source_unit, reload):
             patch.setattr(module, "RelayReader", reader)
             patch.setattr(module, "Journal", _journal_of(world))
-        for module in (reload, load_state):
+        for module in (follow_file, load_state):
             patch.setattr(module, "replace_file", replaced)
         patch.setattr(source_unit, "PumpClient", client)
         patch.setattr(command, "_answer", _served(world))

@@ -74,6 +74,8 @@ class Checkpoint:
     """Digest of the FORMAT_DESCRIPTION of the binlog file of `done`, 0 where that is not known."""
     accepts: str = ""
     """The history of the server that an operator decided to follow from its beginning."""
+    reloaded: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What the last reloads did, by table: number, rows, when, and where its DROP was read."""
 
     @property
     def place(self) -> Location:

@@ -29,6 +29,8 @@ class SourceCounters:
     rulings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     left_out: tuple[LeftOutTable, ...] = ()
     """Tables that are left out, and how much of any, as far as the stream was read."""
+    load: Mapping[str, Any] = field(default_factory=dict)
+    """What the initial load, or a reload of all tables, brought; empty without one."""
     read_location: Location | None = None
     read_bytes: int = 0
     seen_location: Location | None = None

@@ -5,7 +5,8 @@
     RENAME t TO u    u is left out from there on, t is free again; downstream t becomes u. Figures
                      of single events that were skipped go along, too
     a RENAME of a table that is followed to a name that is left out: the name is followed again
-    DROP TABLE t     is done downstream too. A CREATE TABLE t is left out: t stays left out
+    DROP TABLE t     is done downstream too. A CREATE TABLE t is left out: t stays left out, and a
+                     reload of t begins again
     other statements on t are left out; CREATE TABLE u LIKE t is refused once there were any
     reload t         takes it back, with all that are routed to where it is; a CREATE TABLE of
                      another such table meanwhile is left out, and the reload begins again with it.
@@ -69,6 +70,8 @@ class LeftOutTable:
     is_partial: bool = False
     """A reload was ended before it was done: downstream are some of the rows, and no count says
     how many are missing. Only another reload takes the table back."""
+    dropped: str = ""
+    """Where the source read its DROP, "" while the stream says that the server has the table."""
 
     @property
     def name(self) -> Name:
@@ -125,6 +128,7 @@ class LeftOut:
                 before,
                 rows=before.rows + self._open_rows[name],
                 events=before.events + self._open_events[name],
+                dropped="",
             )
         self.drop_open()
         return bool(names)
@@ -138,12 +142,16 @@ class LeftOut:
         """Count a statement that was left out."""
         for name in names or (NO_TABLE,):
             before = self._known(name, place)
-            self._tables[name] = replace(before, statements=before.statements + 1)
+            self._tables[name] = replace(before, statements=before.statements + 1, dropped="")
+
+    def drop(self, name: Name, place: str) -> None:
+        """Note that the server dropped a table; a mark that stays, for a CREATE TABLE may come."""
+        self._tables[name] = replace(self._known(name, place), dropped=place)
 
     def begin(self, name: Name, place: str, reload: int) -> None:
         """Leave a table out from `place` on, as one of a reload."""
         self._tables[name] = replace(
-            self._known(name, place), is_whole=True, since=place, reload=reload
+            self._known(name, place), is_whole=True, since=place, reload=reload, dropped=""
         )
 
     def rename(self, old: Name, new: Name) -> None:
@@ -177,7 +185,9 @@ class Verdict:
     renamed: tuple[tuple[Name, Name], ...] = ()
     """In their order; also of tables that are followed, when anything is known of a name."""
     moved: tuple[Name, ...] = ()
-    """Tables that this renames or drops: a reload of one of them must begin again."""
+    """Tables that this renames or drops, or creates again: a reload of one must begin again."""
+    dropped: tuple[Name, ...] = ()
+    """Those of the left-out tables that this drops."""
     joined: tuple[tuple[Name, int], ...] = ()
     """Tables that this creates where those of a reload go, with its number: they are its, too."""
 
@@ -198,6 +208,7 @@ def judged(
     counted: list[Name] = []
     renamed: list[tuple[Name, Name]] = []
     moved: list[Name] = []
+    dropped: list[Name] = []
     joined: list[tuple[Name, int]] = []
     reloads = {target(each.name): each.reload for each in left_out.tables if each.reload}
     for piece in _followed(translation.pieces, marks):
@@ -209,10 +220,11 @@ def judged(
         if _is_swapped_in(piece, statement):
             moved += names
         if isinstance(statement, DropSchema):
-            moved += [each.name for each in marks.tables if each.schema == statement.name]
+            dropped += [each.name for each in marks.tables if each.schema == statement.name]
         _check_likened(piece, statement, marks)
         if isinstance(statement, (CreateTable, CreateLike)):
             joined += _joined(names[0], reloads.get(target(names[0])), marks)
+            moved += [name for name in names[:1] if _is_dropped(name, marks)]
         if not any(marks.has(*name) for name in names):
             pieces.append(piece)
             may_rename = len(names) == 2 and not isinstance(statement, DropTables)
@@ -226,7 +238,7 @@ def judged(
             renamed.append((names[0], names[1]))
             marks.rename(*names)
         elif isinstance(statement, DropTables):
-            moved += names
+            dropped += names
             kept = [
                 part
                 for n, part in enumerate(table_by_table(piece))
@@ -236,7 +248,19 @@ def judged(
         else:
             pieces.append(None)
             counted.append(names[0])
-    return Verdict(tuple(pieces), tuple(counted), tuple(renamed), tuple(moved), tuple(joined))
+    return Verdict(
+        tuple(pieces),
+        tuple(counted),
+        tuple(renamed),
+        (*moved, *dropped),
+        tuple(name for name in dropped if marks.has(*name)),
+        tuple(joined),
+    )
+
+
+def _is_dropped(name: Name, marks: LeftOut) -> bool:
+    found = marks.of(name)
+    return found is not None and bool(found.dropped)
 
 
 def _followed(pieces: Iterable[Piece], marks: LeftOut) -> Iterator[Piece]:

@@ -71,14 +71,23 @@ def table_skipped(name: Name, is_replicated: Callable[[str, str], bool]) -> Edit
     return edit
 
 
-def tables_reloaded(names: Sequence[Name]) -> Edit:
+def tables_reloaded(names: Sequence[Name], gone: Collection[Name] = ()) -> Edit:
     """Return the edit that has tables loaded again; until they are, nothing of them is followed.
 
-    Several are all those that are routed into one.
+    Several are all those that are routed into one. The server does not have those that are `gone`:
+    they must be left out already, so that the source has seen their DROP, or sees it.
     """
     label = ", ".join(".".join(name) for name in names)
 
     def edit(checkpoint: Checkpoint) -> tuple[Checkpoint, str]:
+        for name in gone:
+            if not _of(checkpoint, name).is_whole:
+                raise NeedsOperator(
+                    f"the server does not have {'.'.join(name)}, so it cannot be loaded",
+                    hint=f"check the name; if the table was dropped or renamed, mysql-source"
+                    f" skip-table {'.'.join(name)} lets the source pass its rows up to there",
+                    code=Code.OVERRIDE_UNKNOWN,
+                )
         number = checkpoint.reloads + 1
         changed = replace(checkpoint, reloads=number)
         for name in names:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
@@ -110,6 +111,12 @@ def floors_of(config: SourceConfig) -> Floors:
     """Return what the load of an earlier run has; nothing when there was none."""
     state = StateFile(state_path(config)).read()
     return Floors() if state is None else state.floors
+
+
+def load_report(config: SourceConfig) -> dict[str, Any]:
+    """Return what the load did, for people; nothing when there was none."""
+    state = StateFile(state_path(config)).read()
+    return {} if state is None else state.report
 
 
 class CatchUp:

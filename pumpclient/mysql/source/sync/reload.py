@@ -16,7 +16,9 @@ and Q comes in two parts.
 
 A statement that renames or drops t, and another server, make the reload begin again, under another
 number: the snapshot is then of what came of t. Nothing of the cluster is changed before the source
-is at P, so what is seen of such statements from then on is all there is.
+is at P, so what is seen of such statements from then on is all there is. If the snapshot lacks t
+although the source has read no DROP of it, the server lost t without logging that: the reload
+fails, and downstream t stays as it is. The report of a reload that ended is in the checkpoint.
 
 Of several tables that are routed into one, t is all of them: they are left out, loaded and followed
 again together. One that is created meanwhile joins them, and the reload begins again. What another
@@ -25,40 +27,40 @@ source has in that table is dropped with it, so this must be asked for outright.
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
-from penstock.cluster import etcd
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.filters import Rules
-from penstock.log.files import replace_file
-from penstock.security.tls import Security
 from pumpclient.client import PumpClient
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.journal import Journal, settle
 from pumpclient.mysql.load.loader import Load, LoadOptions
-from pumpclient.mysql.load.state import BinlogPlace, LoadState, StateFile
+from pumpclient.mysql.load.state import BinlogPlace, LoadState, StateFile, now_text
 from pumpclient.mysql.protocol.address import ServerAddress
 from pumpclient.mysql.relay.layout import FileName, Location
 from pumpclient.mysql.relay.reader import Growth, RelayReader
 from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.source.config import OPTIMISTIC, SourceConfig
 from pumpclient.mysql.source.ddl.execution import Statements
-from pumpclient.mysql.source.ddl.table_mapping import Tables, server_tables
-from pumpclient.mysql.source.state.checkpoint import Checkpoint, fresh_epoch, sources
+from pumpclient.mysql.source.ddl.table_mapping import Tables
+from pumpclient.mysql.source.state.checkpoint import Checkpoint, fresh_epoch
 from pumpclient.mysql.source.state.counters import SourceCounters
 from pumpclient.mysql.source.state.left_out import LeftOut, LeftOutTable
 from pumpclient.mysql.source.state.overrides import Edit
-from pumpclient.mysql.source.sync.syncer import SyncContext, Syncer, SyncOptions
+from pumpclient.mysql.source.sync.follow_file import FollowFile
+from pumpclient.mysql.source.sync.reload_group import siblings
+from pumpclient.mysql.source.sync.reload_wait import report_text
+from pumpclient.mysql.source.sync.sync_context import SyncContext, SyncOptions
+from pumpclient.mysql.source.sync.syncer import Syncer
 from pumpclient.mysql.translate.outputs import Statement
 from pumpclient.mysql.translate.statements.ddl_pieces import Translation, Translator
 from pumpclient.mysql.translate.statements.online import Kept
@@ -67,6 +69,7 @@ log = logging.getLogger(__name__)
 
 _NEAR_BYTES = 8 << 20
 """As near to the source the reload asks it to stop for the rest."""
+_REPORTS_MAX = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,52 +104,6 @@ class Surroundings:
     pace: Pace
 
 
-def siblings(config: SourceConfig, rules: Rules, names: Iterable[Name]) -> frozenset[Name]:
-    """Return all tables of the server that go where some of them go."""
-    targets, online = {rules.target(*name) for name in names}, config.online_ddl.rules()
-    with config.source.address().session() as connection:
-        return frozenset(
-            name
-            for name in server_tables(connection)
-            if rules.is_replicated(*name)
-            and rules.target(*name) in targets
-            and (online is None or not online.is_copy(name[1]))
-        )
-
-
-def reload_group(
-    config: SourceConfig, rules: Rules, name: Name, *, accepts_gap: bool = False
-) -> tuple[Name, ...]:
-    """Return the tables that are loaded again when one of them is: all that go where it goes.
-
-    Raises `NeedsOperator` for a table that the filters leave out, and, without `accepts_gap`, where
-    other sources may have brought rows into the same table, which a reload drops.
-    """
-    label = ".".join(name)
-    if not rules.is_replicated(*name):
-        raise NeedsOperator(
-            f"the filters leave {label} out", hint="change them first", code=Code.OVERRIDE_UNKNOWN
-        )
-    group = siblings(config, rules, [name]) | {name}
-    is_merged = len(group) > 1 or (
-        config.shard_mode == OPTIMISTIC and rules.router.is_routed(*name)
-    )
-    if is_merged and not accepts_gap:
-        tls = Security(config.security).etcd_tls
-        with closing(etcd.connect(config.etcd_urls, tls=tls)) as connection:
-            others = [each for each in sources(connection) if each != config.source_id]
-        if others:
-            target = ".".join(rules.target(*name))
-            raise NeedsOperator(
-                f"{target} may have rows of other sources too ({', '.join(others)}), and a reload"
-                " drops it with all its rows",
-                hint="with --accept-gap it does so, and loads what this source has; penstock verify"
-                " --repair with --source-config of each of the others then brings back its rows",
-                code=Code.GAP_NOT_ACCEPTED,
-            )
-    return (name, *sorted(group - {name}))
-
-
 @dataclass(slots=True)
 class ReloadStatus:
     """What the status page says of a reload."""
@@ -154,6 +111,7 @@ class ReloadStatus:
     state: str = "begins"
     problem: str = ""
     hint: str = ""
+    started: str = ""
 
 
 class StatementsOfSome(Statements):
@@ -174,36 +132,6 @@ class StatementsOfSome(Statements):
         return super().translate(statement, kept, rulings, left_out)
 
 
-class FollowFile:
-    """How far a reload has read the binlog, in a file: what a syncer stores its checkpoint in."""
-
-    def __init__(self, path: Path, may_commit: Callable[[], bool]) -> None:
-        self._path = path
-        self.is_ours = may_commit
-
-    def is_lost(self) -> bool:
-        """Return whether another process may have the source."""
-        return not self.is_ours()
-
-    def load(self) -> Checkpoint | None:
-        """Return what was stored, None before the first time."""
-        try:
-            return Checkpoint.parse(self._path.read_bytes(), str(self._path))
-        except FileNotFoundError:
-            return None
-
-    def save(self, checkpoint: Checkpoint) -> None:
-        """Store durably."""
-        try:
-            replace_file(self._path, json.dumps(asdict(checkpoint)).encode())
-        except OSError as error:
-            raise NeedsOperator(
-                f"{self._path} cannot be written: {error}",
-                hint="free the disk, or its rights",
-                code=Code.SOURCE_FILES,
-            ) from error
-
-
 class Reload:
     """Of one table, or all that go to one; begins at once, in a thread of its own."""
 
@@ -218,6 +146,8 @@ class Reload:
         """`server` and `suffix` name the sub-directory of the relay log that the source is in."""
         self.names, self.number = frozenset(each.name for each in tables), tables[0].reload
         self.status = ReloadStatus()
+        self._dropped = {each.name: each.dropped for each in tables if each.dropped}
+        self._missing: frozenset[Name] = frozenset()
         self._here = here
         self._label = tables[0].label
         self._server, self._suffix, self._growth = server, suffix, growth
@@ -264,7 +194,8 @@ class Reload:
                     self._stopped.wait(self._here.pace.reload_retry_s)
             except PenstockError as error:
                 problem = getattr(error, "problem", str(error))
-                self.status = ReloadStatus("failed", problem, getattr(error, "hint", ""))
+                hint, started = getattr(error, "hint", ""), self.status.started
+                self.status = ReloadStatus("failed", problem, hint, started)
                 log.error(
                     "reload of %s waits for an operator: %s; it stays left out until"
                     " mysql-source reload %s is asked for again",
@@ -274,16 +205,17 @@ class Reload:
                 return
 
     def _reload(self) -> None:
-        epoch, begin = self._loaded()
+        loaded = self._loaded()
         if self._follow.load() is None:
-            self._follow.save(Checkpoint(epoch=epoch, server=self._server, done=str(begin)))
-        self.status = ReloadStatus("follows")
+            begin = str(self._snapshot(loaded))
+            self._follow.save(Checkpoint(epoch=loaded.epoch, server=self._server, done=begin))
+        self.status = ReloadStatus("follows", started=loaded.started)
         while self._distance_bytes() > _NEAR_BYTES and not self._stopped.is_set():
             self._read_up_to(self._source_place())
-        self._join()
+        self._join(loaded)
 
-    def _loaded(self) -> tuple[int, Location]:
-        """Load the table unless it is loaded; return the load's epoch and its snapshot's place."""
+    def _loaded(self) -> LoadState:
+        """Load the table unless it is loaded; return the load's state."""
         here, file = self._here, StateFile(self._load_file)
         state = file.read()
         # In an etcd that was put back, a number comes twice; files of the first time do not count.
@@ -291,7 +223,9 @@ class Reload:
             self._remove_files()
             # What is there of it downstream is old: it goes.
             epoch = fresh_epoch(here.client, self._source)
-            state = LoadState(source=self._source, epoch=epoch, begun=self.names)
+            state = LoadState(
+                source=self._source, epoch=epoch, begun=self.names, started=now_text()
+            )
             file.write(state)
         if not state.is_complete:
             settings = here.config.load
@@ -308,13 +242,13 @@ class Reload:
                 rate_bytes_per_s=settings.rate_bytes_per_s or None,
                 may_commit=here.may_commit,
             )
-            self.status = ReloadStatus("loads")
+            self.status = ReloadStatus("loads", started=state.started)
             load = Load(
                 here.address, here.client, self._load_file, options,
                 is_stopped=self._stopped.is_set,
             )  # fmt: skip
             state = load.run(self._source, state.epoch)
-        return state.epoch, self._snapshot(state)
+        return state
 
     def _snapshot(self, state: LoadState) -> Location:
         """Return where the snapshot was from which all tables were loaded."""
@@ -323,8 +257,11 @@ class Reload:
     def _location(self, place: BinlogPlace) -> Location:
         return Location(self._suffix, FileName.parse(place.file), place.position)
 
-    def _wait_for_source(self, place: BinlogPlace) -> None:
-        """Return once the source has read all before a snapshot, and it is still this table's."""
+    def _wait_for_source(self, place: BinlogPlace, missing: frozenset[Name]) -> None:
+        """Return once the source has read all before a snapshot, and it is still this table's.
+
+        Raises `NeedsOperator` for tables that are `missing` on the server without a DROP.
+        """
         counters, at = self._here.counters, self._location(place)
         self.status.state = f"waits until the source is at {at}"
         while True:
@@ -333,8 +270,31 @@ class Reload:
                 break
             if self._stopped.wait(self._here.pace.reload_poll_s):
                 raise Retryable("stopped", code=Code.CLOSED)
+        self._check_lost(missing)
         self._check_whole()
         self.status.state = "loads"
+
+    def _check_lost(self, missing: frozenset[Name]) -> None:
+        """Raise `NeedsOperator` for tables that the server lost without a DROP in its binlog.
+
+        The list of tables is younger than the snapshot, so a DROP may come after what the source
+        has read. At the next snapshot the source has read it, and has ended this reload.
+        """
+        lost = missing - self._dropped.keys()
+        is_sure = lost <= self._missing
+        self._missing = missing
+        if not lost:
+            return
+        names = ", ".join(".".join(name) for name in sorted(lost))
+        if not is_sure:
+            raise Retryable(f"the server does not have {names}", code=Code.LOAD_DISTURBED)
+        raise NeedsOperator(
+            f"the server does not have {names}, and its binlog has no DROP of it: nothing was"
+            " dropped downstream",
+            hint="restore the table on the server and reload it again; or run DROP TABLE IF EXISTS"
+            f" {names} on the server, which the source follows",
+            code=Code.OVERRIDE_UNKNOWN,
+        )
 
     def _check_whole(self) -> None:
         """Raise `Retryable` while the server has another table that goes where these go.
@@ -405,9 +365,9 @@ class Reload:
         if self._stopped.is_set():
             raise Retryable("stopped", code=Code.CLOSED)
 
-    def _join(self) -> None:
+    def _join(self, loaded: LoadState) -> None:
         """Let the source follow the table, from a place on up to which this has brought it in."""
-        done = self._here.change(self._joined)
+        done = self._here.change(partial(self._joined, loaded))
         while True:
             try:
                 log.warning("%s", done.result(self._here.pace.reload_poll_s).strip())
@@ -417,7 +377,7 @@ class Reload:
                     return
         self._remove_files()
 
-    def _joined(self, checkpoint: Checkpoint) -> tuple[Checkpoint, str]:
+    def _joined(self, loaded: LoadState, checkpoint: Checkpoint) -> tuple[Checkpoint, str]:
         """Bring in the rest, with the source stopped at `checkpoint`; the table is followed."""
         left_out = LeftOut(checkpoint.left_out)
         tables = [each for each in left_out.tables if each.reload == self.number]
@@ -426,14 +386,39 @@ class Reload:
                 f"{self._label} is reloaded by another number by now", code=Code.SOURCE_TAKEN
             )
         self._read_up_to(checkpoint.place)
+        self._check_there()
+        reports, parts, ended = dict(checkpoint.reloaded), [], now_text()
         for each in tables:
             left_out.remove(each.name)
-        label = ", ".join(each.label for each in tables)
+            reports.pop(each.label, None)
+            reports[each.label] = {
+                "reload": self.number,
+                "rows": loaded.rows.get(each.name, 0),
+                "started": loaded.started,
+                "ended": ended,
+                "dropped": each.dropped,
+            }
+            parts.append(report_text(each.label, reports[each.label]))
         rows, statements = sum(t.rows for t in tables), sum(t.statements for t in tables)
-        return replace(checkpoint, left_out=left_out.tables), (
-            f"{label} loaded again and followed from {checkpoint.done} on: {rows} rows and"
-            f" {statements} statements that had been left out are in it\n"
+        left_out_text = f"{rows} rows and {statements} statements that had been left out are in it"
+        kept = dict(list(reports.items())[-_REPORTS_MAX:])
+        return replace(checkpoint, left_out=left_out.tables, reloaded=kept), (
+            f"reload {self.number} is done, and followed from {checkpoint.done} on; {left_out_text}"
+            f"\n{''.join(parts)}"
         )
+
+    def _check_there(self) -> None:
+        """Raise `NeedsOperator` where the cluster does not have a table that is loaded."""
+        rules, catalog = self._here.rules, self._here.client.session.schemas.catalog()
+        for name in sorted(self.names - self._dropped.keys()):
+            target = rules.target(*name)
+            if catalog.table(*target) is None:
+                raise NeedsOperator(
+                    f"{'.'.join(name)} was loaded again, but {'.'.join(target)} is gone: another"
+                    " writer dropped it",
+                    hint="find that writer, then reload the table again",
+                    code=Code.LOAD_DISTURBED,
+                )
 
     def _remove_files(self) -> None:
         folder, stem = self._files

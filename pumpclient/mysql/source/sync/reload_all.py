@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from contextlib import closing
 
 from penstock.cluster import etcd
@@ -23,6 +24,8 @@ from pumpclient.mysql.source.config import SourceConfig
 from pumpclient.mysql.source.ddl.table_mapping import server_tables
 from pumpclient.mysql.source.state.checkpoint import SourceStore, sources
 from pumpclient.mysql.source.sync.loading import state_path
+
+_NAMED_MAX = 20
 
 
 def reload_all(config: SourceConfig, *, accepts_gap: bool = False) -> str:
@@ -51,15 +54,23 @@ def reload_all(config: SourceConfig, *, accepts_gap: bool = False) -> str:
             file = StateFile(state_path(config))
             before = file.read()
             known = before.begun | before.loaded.keys() if before is not None else set()
-            begun = names | {name for name in known if name[1]}
-            file.write(LoadState(source=config.source_id, epoch=ASKED, begun=frozenset(begun)))
+            gone = sorted(name for name in known - names if name[1])
+            file.write(LoadState(source=config.source_id, epoch=ASKED, begun=frozenset(names)))
         finally:
             store.close()
     return (
         f"source {config.source_id} loads {len(names)} tables when it starts, from the server as it"
         " is then: downstream they are dropped, created and filled; tables that the server does not"
-        f" have any more stay there{aside}\n"
+        f" have any more stay there{_names(gone)}{aside}\n"
     )
+
+
+def _names(gone: Sequence[Name]) -> str:
+    """Return the tables of an earlier load that the server does not have, for people."""
+    if not gone:
+        return ""
+    more = f" and {len(gone) - _NAMED_MAX} more" if len(gone) > _NAMED_MAX else ""
+    return f" ({', '.join('.'.join(name) for name in gone[:_NAMED_MAX])}{more})"
 
 
 def _replicated(config: SourceConfig) -> set[Name]:

@@ -9,15 +9,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from zlib import crc32
 
 from penstock import failpoints
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
-from pumpclient.client import PumpClient
 from pumpclient.delivery.group_commit import GroupWriter
 from pumpclient.mysql.events.files import FormatDescription, description_digest
 from pumpclient.mysql.events.frame import (
@@ -27,20 +26,17 @@ from pumpclient.mysql.events.frame import (
     EventType,
     checksum_holds,
 )
-from pumpclient.mysql.gtid import Flavor
-from pumpclient.mysql.journal import Journal
-from pumpclient.mysql.load.state import Floors
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.relay.reader import Chunk, RelayReader
 from pumpclient.mysql.rows.table_map import Name, TableMap
-from pumpclient.mysql.source.ddl.execution import Statements, place_of
-from pumpclient.mysql.source.ddl.table_mapping import Routed, Tables
-from pumpclient.mysql.source.state.checkpoint import Checkpoint, CheckpointStore
-from pumpclient.mysql.source.state.counters import SourceCounters
+from pumpclient.mysql.source.ddl.execution import place_of
+from pumpclient.mysql.source.ddl.table_mapping import Routed
+from pumpclient.mysql.source.state.checkpoint import Checkpoint
 from pumpclient.mysql.source.state.left_out import LeftOut, Verdict
 from pumpclient.mysql.source.sync.grouping import Gatherer
 from pumpclient.mysql.source.sync.known_transactions import LISTS, KnownTransactions, SeenGtids
 from pumpclient.mysql.source.sync.loading import CatchUp
+from pumpclient.mysql.source.sync.sync_context import SyncContext, SyncOptions
 from pumpclient.mysql.translate.assembler import Assembler
 from pumpclient.mysql.translate.outputs import (
     Finished,
@@ -54,33 +50,6 @@ from pumpclient.mysql.translate.outputs import (
 )
 from pumpclient.mysql.translate.statements.ddl_pieces import Translation, Verb
 from pumpclient.mysql.translate.transcoding.sequences import SequenceRows
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncOptions:
-    """Bounds of groups, and how often the checkpoint is noted."""
-
-    group_count_max: int = 512
-    group_bytes_max: int = 4 << 20
-    checkpoint_interval_s: float = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncContext:
-    """What a run works with; all of it outlives the run."""
-
-    client: PumpClient
-    store: CheckpointStore
-    journal: Journal
-    tables: Tables
-    statements: Statements
-    counters: SourceCounters
-    source_id: str
-    flavor: Flavor
-    floors: Floors = field(default_factory=Floors)
-    cancel_reload: Callable[[Sequence[Name]], None] = lambda names: None
-    """Ends the reload of one of these tables: a statement moves it."""
-
 
 log = logging.getLogger(__name__)
 
@@ -373,6 +342,11 @@ class Syncer:
             text = statement.query.statement[:_LOGGED_BYTES].decode(errors="replace")
             log.warning("%s: a statement is left out: %r", place_of(statement), text)
             self._left_out.add_statement(names, place)
+        for name in verdict.dropped:
+            log.warning(
+                "%s: %s, which is left out, is dropped", place_of(statement), ".".join(name)
+            )
+            self._left_out.drop(name, place)
         for old, new in verdict.renamed:
             says = "is left out as" if self._left_out.has(*old) else "is followed as"
             log.warning("%s: %s %s %s", place_of(statement), ".".join(old), says, ".".join(new))

@@ -107,6 +107,24 @@ def test_what_the_cluster_never_had_is_neither_renamed_nor_dropped_there() -> No
         assert (sql_of(found), found.moved) == ([f"DROP TABLE {sql}"], (T, U))
 
 
+@pytest.mark.parametrize("sql", ["DROP TABLE t", "DROP TABLE IF EXISTS u, t", "DROP DATABASE shop"])
+@pytest.mark.parametrize("here", [(T, U), ()])
+def test_the_drop_of_a_left_out_table_is_noted_until_the_table_is_there_again(
+    sql: str, here: tuple[tuple[str, str], ...]
+) -> None:
+    tables = left_out(T, reload=1)
+    found = verdict(sql, tables, here)
+    assert (found.dropped, T in found.moved) == ((T,), True)
+    tables.drop(T, "a|000001.000001:9")
+    again = verdict("CREATE TABLE t (id INT)", tables)
+    assert (again.counted, again.moved) == ((T,), (T,))
+    tables.add_statement([T], "a|000001.000001:19")
+    assert tables.of(T) == LeftOutTable(
+        schema="shop", table="t", since="a|000001.000001:4", is_whole=True, reload=1, statements=1
+    )
+    assert verdict("CREATE TABLE IF NOT EXISTS t (id INT)", tables).moved == ()
+
+
 def test_a_followed_table_that_takes_a_left_out_name_stays_followed() -> None:
     tables = left_out(T)
     found = verdict("RENAME TABLE u TO t", tables)

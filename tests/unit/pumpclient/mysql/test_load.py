@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -14,7 +16,8 @@ from penstock.datum.rows.row_codec import RowCodec
 from penstock.ddl import Catalog, plan_ddl
 from penstock.errors import Corrupt, Malformed, NeedsOperator
 from penstock.schema.model import TableInfo
-from pumpclient.mysql.load.loader import Brake, LoadProgress
+from pumpclient.mysql.load import loader
+from pumpclient.mysql.load.loader import Brake, LoadOptions, LoadProgress, _Attempt
 from pumpclient.mysql.load.state import BinlogPlace, Floors, LoadState, StateFile
 from pumpclient.mysql.load.tables import (
     Key,
@@ -224,7 +227,8 @@ def test_a_state_is_read_as_it_was_written_and_damage_is_reported(tmp_path: Path
     again = state.next_attempt(BinlogPlace("bin.000010", 4))
     assert again.start == state.start
     assert state.origin(1 << 39).place < again.origin(1).place < (3, 1, 0)
-    for each in (state, again, LoadState(source="a", epoch=3)):
+    ended = replace(again, rows={("shop", "t"): 5}, started="2026", ended="2027", is_complete=True)
+    for each in (state, again, LoadState(source="a", epoch=3), ended):
         file.write(each)
         assert file.read() == each
     for text, error in (("{", Corrupt), ('{"version": 2}', NeedsOperator),
@@ -266,3 +270,58 @@ def test_progress_says_share_rate_and_rest_and_the_brake_keeps_a_rate() -> None:
     assert now_s[0] == pytest.approx(12.0)
     Brake(None, sleep=sleep).take(10**9)
     assert now_s[0] == pytest.approx(12.0)
+
+
+def _attempt(state: LoadState, here: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Run an attempt of a load into one table, with `here` on the server; return what it did."""
+    found: dict[str, Any] = {"said": []}
+    tables = [SimpleNamespace(full_name=("shop", name)) for name in here]
+    monkeypatch.setattr(loader, "base_tables", lambda planner: tables)
+    monkeypatch.setattr(loader, "views", lambda planner: [])
+    monkeypatch.setattr(loader, "check_engines", lambda tables: None)
+    translator = SimpleNamespace(
+        is_replicated=lambda *name: True, target=lambda *name: ("shop", "all")
+    )
+    attempt = _Attempt.__new__(_Attempt)
+    attempt._options = LoadOptions(translator=cast("Any", translator), into_existing=False)
+    attempt._state, attempt._place = state, BinlogPlace("bin.000001", 900)
+    attempt._planner = cast("Any", None)
+    attempt._file = cast("Any", SimpleNamespace(write=lambda state: None))
+    attempt._say = found["said"].append
+    attempt._targets = cast("Any", SimpleNamespace(
+        check_definitions=lambda tables: None,
+        check_free=lambda tables, stale: None,
+        drop=lambda stale, say: found.update(dropped=set(stale)),
+    ))  # fmt: skip
+    monkeypatch.setattr(attempt, "_created", lambda tables: tables)
+    monkeypatch.setattr(
+        attempt, "_read", lambda jobs: found.update(read={job.full_name for job in jobs})
+    )
+    found["state"] = attempt.run()
+    return found
+
+
+def test_tables_that_go_into_one_are_loaded_again_all_of_them_when_one_was_not_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one, two = ("shop", "one"), ("shop", "two")
+    at = BinlogPlace("bin.000001", 4)
+    state = LoadState(
+        source="a", epoch=1, attempt=2, start=at, begun=frozenset({one, two}), loaded={one: at}
+    )
+    found = _attempt(state, ["one", "two"], monkeypatch)
+    assert found["dropped"] == found["read"] == {one, two}
+
+
+def test_a_table_that_is_gone_when_all_are_loaded_again_stays_downstream_and_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one, two = ("shop", "one"), ("shop", "two")
+    asked = LoadState(source="a", epoch=1, begun=frozenset({one, two}))
+    first = asked.next_attempt(BinlogPlace("bin.000001", 4))
+    found = _attempt(first, ["one"], monkeypatch)
+    assert (found["dropped"], found["read"]) == ({one}, {one})
+    assert found["said"] == ["shop.two is not on the server any more: it stays here"]
+    assert two not in found["state"].loaded
+    later = first.next_attempt(BinlogPlace("bin.000001", 9))
+    assert _attempt(later, ["one"], monkeypatch)["dropped"] == {one, two}

@@ -1,0 +1,62 @@
+"""Reload group: the tables of a server that are loaded again when one of them is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import closing
+
+from penstock.cluster import etcd
+from penstock.codes import Code
+from penstock.errors import NeedsOperator
+from penstock.filters import Rules
+from penstock.security.tls import Security
+from pumpclient.mysql.rows.table_map import Name
+from pumpclient.mysql.source.config import OPTIMISTIC, SourceConfig
+from pumpclient.mysql.source.ddl.table_mapping import server_tables
+from pumpclient.mysql.source.state.checkpoint import sources
+from pumpclient.mysql.source.state.overrides import Edit, tables_reloaded
+
+
+def siblings(config: SourceConfig, rules: Rules, names: Iterable[Name]) -> frozenset[Name]:
+    """Return all tables of the server that go where some of them go."""
+    targets, online = {rules.target(*name) for name in names}, config.online_ddl.rules()
+    with config.source.address().session() as connection:
+        return frozenset(
+            name
+            for name in server_tables(connection)
+            if rules.is_replicated(*name)
+            and rules.target(*name) in targets
+            and (online is None or not online.is_copy(name[1]))
+        )
+
+
+def reloaded(config: SourceConfig, rules: Rules, name: Name, *, accepts_gap: bool = False) -> Edit:
+    """Return the edit that has a table loaded again, with all that go where it goes.
+
+    Raises `NeedsOperator` for a table that the filters leave out, and, without `accepts_gap`, where
+    other sources may have brought rows into the same table, which a reload drops.
+    """
+    label = ".".join(name)
+    if not rules.is_replicated(*name):
+        raise NeedsOperator(
+            f"the filters leave {label} out", hint="change them first", code=Code.OVERRIDE_UNKNOWN
+        )
+    found = siblings(config, rules, [name])
+    group = found | {name}
+    is_merged = len(group) > 1 or (
+        config.shard_mode == OPTIMISTIC and rules.router.is_routed(*name)
+    )
+    if is_merged and not accepts_gap:
+        tls = Security(config.security).etcd_tls
+        with closing(etcd.connect(config.etcd_urls, tls=tls)) as connection:
+            others = [each for each in sources(connection) if each != config.source_id]
+        if others:
+            target = ".".join(rules.target(*name))
+            raise NeedsOperator(
+                f"{target} may have rows of other sources too ({', '.join(others)}), and a reload"
+                " drops it with all its rows",
+                hint="with --accept-gap it does so, and loads what this source has; penstock verify"
+                " --repair with --source-config of each of the others then brings back its rows",
+                code=Code.GAP_NOT_ACCEPTED,
+            )
+    return tables_reloaded((name, *sorted(group - {name})), gone=group - found)
