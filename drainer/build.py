@@ -233,6 +233,7 @@ def build_pipeline(
         ignored_ts=config.ignored_ts,
         whole_ts=checkpoint.applying_ts if config.strategy in ("merge", "events") else 0,
         origins=checkpoint.origins,
+        accepted_gap_ts=config.accepted_gap_ts,
         ahead=None if stream.catch_up is None else stream.catch_up.ahead,
     )
     way_out = functools.partial(with_way_out, flags=config.as_flags)

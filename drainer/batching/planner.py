@@ -19,7 +19,10 @@ A batch that an earlier run may have left in parts is cut as that one cut it: at
 
 A source that was killed begins again at what it remembers, which may be before what it brought
 in. Since it commits in the order of its places, whatever is not after the last one seen is there
-already.
+already. A transaction may name the one before it (`previous`). It was committed before this one
+with a smaller `commit_ts` (`pumpclient.mysql.source.sync.syncer` says why), and whatever is in the
+stream after the last one seen came here. So a predecessor that is beyond the last one seen is
+missing: the stream has a gap, and the planner stops before it.
 """
 
 from __future__ import annotations
@@ -45,6 +48,8 @@ from drainer.task.row_changes import (
 )
 from drainer.task.row_fetch_unit import RemoteTransactions
 from drainer.task.work_unit import Beginning, TableRows
+from penstock.codes import Code
+from penstock.errors import NeedsOperator
 from penstock.wire.binlog import BinlogType, Origin, Place
 from penstock.wire.codec import origin_of
 
@@ -132,16 +137,18 @@ class Planner:
         ignored_ts: Set[int] = frozenset(),
         whole_ts: int = 0,
         origins: Mapping[str, Place] | None = None,
+        accepted_gap_ts: Set[int] = frozenset(),
         ahead: Callable[[bytes], AheadRow | None] | None = None,
     ) -> None:
         """Start empty; `lookup` resolves table ids and is asked again after each DDL.
 
         Rows whose commit_ts is among `ignored_ts` are left out, with a line in the log. All up to
         `whole_ts` is one batch, if it can be. Transactions that are not beyond `origins`, the last
-        ones seen of each source, are left out. `ahead` is asked of each transaction whether its
-        rows may need a DDL that is still to come.
+        ones seen of each source, are left out. Transactions of a source may be missing before
+        those at `accepted_gap_ts`, and in what an earlier run applied. `ahead` is asked of each
+        transaction whether its rows may need a DDL that is still to come.
         """
-        self._origins = Origins(origins or {})
+        self._origins = Origins(origins or {}, accepted_gap_ts)
         self._whole_ts = whole_ts
         self._ahead = ahead
         self._rows_max = rows_max
@@ -224,16 +231,13 @@ class Planner:
             self._through_ts = ts
             return None
         if binlog.ddl_job_id > 0:
-            before = self._cut()
-            if before is not None:
-                return before
-            self._waiting.popleft()
-            self._targets.clear()
-            return ddl_step(ts, binlog, self._origins)
+            return self._cut() or self._advance_ddl(ts, binlog)
         origin = origin_in(binlog)
         if self._origins.is_repeated(ts, origin):
             self._pass_over(ts)
             return None
+        if (before := self._check_gap(ts, origin)) is not None:
+            return before
         if self._is_ignored(ts):
             self._origins.note(origin)
             self._left_out += ignored_counts(binlog.prewrite_value, self._targets.of)
@@ -257,6 +261,12 @@ class Planner:
         full = self._collector.rows >= self._rows_max or self._collector.bytes >= self._bytes_max
         return self._cut() if full and limited else None
 
+    def _advance_ddl(self, ts: int, binlog: Any) -> DdlStep:
+        self._check_gap(ts, origin_in(binlog))
+        self._waiting.popleft()
+        self._targets.clear()
+        return ddl_step(ts, binlog, self._origins)
+
     def _due_before(self, ts: int, prewrite_value: bytes) -> Step | AheadStep | None:
         """Return what must be done before the rows of a transaction are looked at."""
         if self._remote.commit_ts:
@@ -275,6 +285,8 @@ class Planner:
         if self._origins.is_repeated(ts, origin):
             self._pass_over(ts)
             return None
+        if (before := self._check_gap(ts, origin)) is not None:
+            return before
         remote, size, limited = self._remote, payload.size, ts > self._whole_ts
         over = bool(remote.commit_ts) and remote.bytes + size > self._bytes_max
         if self._collector.rows or (limited and over):
@@ -297,9 +309,20 @@ class Planner:
             payload.release()
             self._through_ts = ts
             return None
+        self._check_gap(ts, origin)
         self._origins.note(origin)
         places, is_ignored = self._origins.now(), self._is_ignored(ts)
         return LargeStep(ts, payload, self._targets.of, self._limits, places, is_ignored)
+
+    def _check_gap(self, ts: int, origin: Origin | None) -> RowsStep | None:
+        """Return the open batch when transactions are missing before this one; then raise."""
+        gap = self._origins.gap(ts, origin) if ts > self._whole_ts else None
+        if gap is None:
+            return None
+        before = self._cut()
+        if before is None:
+            raise gap
+        return before
 
     def _pass_over(self, ts: int) -> None:
         self._waiting.popleft()
@@ -339,8 +362,9 @@ def ddl_step(ts: int, binlog: Any, origins: Origins) -> DdlStep:
 class Origins:
     """What was seen of each source so far, in the order of the merged stream."""
 
-    def __init__(self, seen: Mapping[str, Place]) -> None:
+    def __init__(self, seen: Mapping[str, Place], accepted_gap_ts: Set[int] = frozenset()) -> None:
         """Continue from a checkpoint's places."""
+        self._accepted_gap_ts = accepted_gap_ts
         self._seen: Mapping[str, Place] = dict(seen)
         self._is_shared = False
         self._in_older_epochs: set[str] = set()
@@ -370,6 +394,29 @@ class Origins:
                 origin.source, origin.epoch, last[0],
             )  # fmt: skip
         return True
+
+    def gap(self, ts: int, origin: Origin | None) -> NeedsOperator | None:
+        """Return an error when transactions are missing before one that was not here before."""
+        if origin is None or origin.previous is None:
+            return None
+        last = self._seen.get(origin.source)
+        previous = (origin.epoch, *origin.previous)
+        if last is None or previous <= last:
+            return None
+        text = (
+            f"transaction {ts} is from {origin.source}, {origin.place}, and comes after"
+            f" {previous}, which is not in the stream: the last one is {last}"
+        )
+        if ts in self._accepted_gap_ts:
+            log.warning("%s; accept-gap-commit-ts names it, so it is applied", text)
+            return None
+        return NeedsOperator(
+            text,
+            hint="what lies between is missing downstream. Find out what was lost, then start with"
+            f" accept-gap-commit-ts = [{ts}] and repair the tables: penstock verify --repair, or"
+            " mysql-source reload",
+            code=Code.ORIGIN_GAP,
+        )
 
     def note(self, origin: Origin | None) -> None:
         """Take a transaction that was not here before as seen."""

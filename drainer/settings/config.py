@@ -191,6 +191,11 @@ class DrainerConfig:
         (),
         "commit_ts of transactions that are not applied; a DDL among them is still tracked",
     )
+    accept_gap_commit_ts: tuple[str, ...] = setting(
+        (),
+        "commit_ts of transactions that are applied although earlier ones of their source are "
+        "missing in the stream (PS-6015)",
+    )
     batch_rows_max: int = setting(50_000, "a batch is cut at this many rows")
     batch_bytes_max: int = setting(8 << 20, "a batch is cut at this many bytes")
     buffer_bytes: int = setting(16 << 20, "how much of all Pumps may wait for the merge")
@@ -246,6 +251,11 @@ class DrainerConfig:
         """The commit_ts whose transactions are not applied."""
         return frozenset(map(int, self.ignore_txn_commit_ts))
 
+    @property
+    def accepted_gap_ts(self) -> frozenset[int]:
+        """The commit_ts before which transactions of a source may be missing."""
+        return frozenset(map(int, self.accept_gap_commit_ts))
+
     def __post_init__(self) -> None:
         """Raise `NeedsOperator` for a value out of range."""
         for name in ("addr", "advertise_addr", "pd_address"):
@@ -255,9 +265,10 @@ class DrainerConfig:
         for name, value in vars(self).items():
             if name.endswith(("_s", "_bytes", "_max")) and value <= 0:
                 raise out_of_range(name, value, "it must be above zero")
-        for text in self.ignore_txn_commit_ts:
-            if not text.isdecimal():
-                raise out_of_range("ignore_txn_commit_ts", text, "give commit_ts, comma-separated")
+        for name in ("ignore_txn_commit_ts", "accept_gap_commit_ts"):
+            wrong = [text for text in getattr(self, name) if not text.isdecimal()]
+            if wrong:
+                raise out_of_range(name, wrong[0], "give commit_ts, comma-separated")
         for name, least, hint in (
             ("initial_commit_ts", -1, "use -1, 0 or a commit_ts"),
             ("synced_check_time", 0, "use 0 for at once"),

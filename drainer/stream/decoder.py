@@ -66,6 +66,7 @@ class Decoder:
         lookup: Lookup,
         follow: Callable[[DdlStep], Awaitable[FollowedDdl]],
         ignored_ts: Set[int] = frozenset(),
+        accepted_gap_ts: Set[int] = frozenset(),
         catch_up: CatchUp | None = None,
     ) -> None:
         """Begin where `schemas` is; `lookup`, `follow`, `catch_up` are those of a Drainer."""
@@ -74,7 +75,7 @@ class Decoder:
         self._schemas = schemas
         self._follow = follow
         self._ignored_ts = ignored_ts
-        self._origins = Origins(start.checkpoint.origins)
+        self._origins = Origins(start.checkpoint.origins, accepted_gap_ts)
         self._targets = Targets(lookup)
         self._forms = RowForms()
         self._pumps: Mapping[str, int] = {}
@@ -112,11 +113,13 @@ class Decoder:
         if moves_only_time(binlog):
             return None
         if binlog.ddl_job_id > 0:
+            self._check_gap(ts, origin_in(binlog))
             step = ddl_step(ts, binlog, self._origins)
             return await self._ddl(step, binlog.start_ts, origin_in(binlog))
         origin = origin_in(binlog)
         if self._origins.is_repeated(ts, origin):
             return None
+        self._check_gap(ts, origin)
         self._origins.note(origin)
         if ts in self._ignored_ts:
             self._count(ignored_counts(binlog.prewrite_value, self._targets.of))
@@ -128,6 +131,11 @@ class Decoder:
         return self._transaction(
             ts, payload, origin, _names(changes), Changes(lambda: (changes,), self._forms)
         )
+
+    def _check_gap(self, ts: int, origin: Origin | None) -> None:
+        gap = self._origins.gap(ts, origin)
+        if gap is not None:
+            raise gap
 
     def _transaction(
         self,
@@ -153,6 +161,7 @@ class Decoder:
         origin, tables = payload.outline.origin, tuple[str, ...]()
         is_repeated = self._origins.is_repeated(ts, origin)
         if not is_repeated:
+            self._check_gap(ts, origin)
             self._origins.note(origin)
         is_ignored = ts in self._ignored_ts
         changes = Changes(tuple, self._forms)

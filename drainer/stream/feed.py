@@ -85,6 +85,8 @@ class ReaderOptions:
     source_id: str = ""
     # commit_ts of transactions that are left out; a DDL among them is still followed.
     ignored_ts: frozenset[int] = frozenset()
+    # commit_ts of transactions before which some of their source may be missing (PS-6015).
+    accepted_gap_ts: frozenset[int] = frozenset()
     # How much of all Pumps may wait for the merge.
     buffer_bytes: int = 16 << 20
     # Larger transactions go through a file, one for each Pump at a time.
@@ -237,6 +239,7 @@ class ReaderFeed:
             lookup=selection.lookup,
             follow=follower.follow,
             ignored_ts=options.ignored_ts,
+            accepted_gap_ts=options.accepted_gap_ts,
             catch_up=catch_up,
         )
         self._listed_ts, self._looked_s = checkpoint.commit_ts, float("-inf")

@@ -1171,6 +1171,15 @@ class Code(Enum):
         "Let a Drainer create the table: see [Filters and other"
         " names](drainer/guide/filters_and_routes.md).",
     )
+    ORIGIN_GAP = (
+        6015,
+        "Transactions of a source are missing: a later one names one that never came.",
+        _DRAINER_STOPS,
+        "Find out what was lost: a Pump's disk or folder from a backup, or a source that was paused"
+        " for longer than the Pumps' `txn-timeout-s`. Then name the `commit_ts` in"
+        " `accept-gap-commit-ts`, and repair the tables by `penstock verify --repair` or"
+        " `mysql-source reload`.",
+    )
 
     # Spark.
 

@@ -16,7 +16,10 @@ there twice is known by its origin.
 Where this process is stopped for longer than the Pumps' `txn-timeout-s`, the Pump may roll back
 the first transactions of a group, and take the Commits of the others when it continues. That is not
 silent: the Pump says which it refused, and the source stops with that (`_check_verdicts`), or at
-its next start, which sends the Commits again (`pumpclient.mysql.journal`).
+its next start, which sends the Commits again (`pumpclient.mysql.journal`). When the source continues
+it brings in again what was rolled back, and a Drainer drops that as repeated, for it has seen a
+later place. No row is lost in silence: the first later transaction that the Pump took names the one
+that was rolled back as its predecessor, and the Drainer stops before it (PS-6015).
 
 Without a commit_ts in the journal no Commit was sent, and a group is rolled back. Should
 the journal be lost with its machine, the Pump's resolver decides; its log has the Commits in order.
@@ -295,7 +298,8 @@ class GroupWriter:
         if any(failure is None for failure in failures[lost[0] :]):
             raise NeedsOperator(
                 f"{text}, and a later transaction of the source is committed",
-                hint="compare the tables; is the Pumps' txn-timeout-s below 600?",
+                hint="Drainers stop before the later one with PS-6015, which says how to go on; is"
+                " the Pumps' txn-timeout-s below 600?",
                 code=Code.COMMIT_ORDER_BROKEN,
             )
         raise Retryable(text, code=Code.PREWRITE_NOT_TAKEN)

@@ -175,8 +175,8 @@ def _commit(session: Session, pump: Pump, group: OpenGroup) -> None:
         raise NeedsOperator(
             f"pump {pump.node_id} has rolled back {len(refused)} of {len(failures)} transactions"
             f" from {group.start_ts[0]} on, the others are committed",
-            hint="the source was down for longer than the Pump's txn-timeout-s: compare the tables,"
-            " then remove the journal",
+            hint="the source was down for longer than the Pump's txn-timeout-s. Remove the journal;"
+            " Drainers stop before the later ones with PS-6015, which says how to go on",
             code=Code.COMMIT_ORDER_BROKEN,
         )
     options = session.options

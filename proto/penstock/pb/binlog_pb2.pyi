@@ -60,18 +60,22 @@ class PrewriteValue(_message.Message):
     def __init__(self, schema_version: _Optional[int] = ..., mutations: _Optional[_Iterable[_Union[TableMutation, _Mapping]]] = ...) -> None: ...
 
 class Origin(_message.Message):
-    __slots__ = ("source", "epoch", "file", "position", "gtid")
+    __slots__ = ("source", "epoch", "file", "position", "gtid", "previous_file", "previous_position")
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     FILE_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     GTID_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_FILE_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_POSITION_FIELD_NUMBER: _ClassVar[int]
     source: str
     epoch: int
     file: int
     position: int
     gtid: str
-    def __init__(self, source: _Optional[str] = ..., epoch: _Optional[int] = ..., file: _Optional[int] = ..., position: _Optional[int] = ..., gtid: _Optional[str] = ...) -> None: ...
+    previous_file: int
+    previous_position: int
+    def __init__(self, source: _Optional[str] = ..., epoch: _Optional[int] = ..., file: _Optional[int] = ..., position: _Optional[int] = ..., gtid: _Optional[str] = ..., previous_file: _Optional[int] = ..., previous_position: _Optional[int] = ...) -> None: ...
 
 class Binlog(_message.Message):
     __slots__ = ("tp", "start_ts", "commit_ts", "prewrite_key", "prewrite_value", "ddl_query", "ddl_job_id", "ddl_schema_state", "origin")

@@ -82,8 +82,8 @@ def strings(values: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def origin_to_json(origin: Origin) -> dict[str, Any]:
-    """Return where something was made."""
-    return asdict(origin)
+    """Return where something was made; what was before it is for the stream only."""
+    return {name: each for name, each in asdict(origin).items() if name != "previous"}
 
 
 def origin_from_json(fields: Mapping[str, Any]) -> Origin:

@@ -36,7 +36,9 @@ class Origin:
     """Where a transaction was made, if not by the writer that passes it on.
 
     `epoch` counts the histories of the source, `file` is the number in the binlog file's name,
-    `position` where the transaction ends in it. `gtid` is for people.
+    `position` where the transaction ends in it. `gtid` is for people. `previous` is file and
+    position, in the same epoch, of the last transaction with rows that was committed before this
+    one; None where the source does not know it.
     """
 
     source: str
@@ -44,6 +46,7 @@ class Origin:
     file: int
     position: int
     gtid: str = ""
+    previous: tuple[int, int] | None = None
 
     @property
     def place(self) -> Place:

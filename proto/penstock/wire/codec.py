@@ -91,16 +91,22 @@ def origin_of(message: pb.Origin) -> Origin:
         file=message.file,
         position=message.position,
         gtid=message.gtid,
+        previous=(message.previous_file, message.previous_position)
+        if message.HasField("previous_position")
+        else None,
     )
 
 
 def _origin_message(origin: Origin) -> pb.Origin:
+    file, position = origin.previous or (None, None)
     return pb.Origin(
         source=origin.source,
         epoch=origin.epoch,
         file=origin.file,
         position=origin.position,
         gtid=origin.gtid or None,
+        previous_file=file,
+        previous_position=position,
     )
 
 

@@ -204,6 +204,7 @@ class _Downstream:
         for commit_ts, what in sorted(world.committed, key=lambda each: each[0]):
             if seen.is_repeated(commit_ts, what.origin):
                 continue
+            assert seen.gap(commit_ts, what.origin) is None, "a source makes no gap"
             seen.note(what.origin)
             if isinstance(what, DdlJob):
                 self._ddl(what)

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.batching.planner import AheadStep, DdlStep, LargeStep, Planner, RowsStep, Step
+from drainer.batching.planner import (
+    AheadStep,
+    DdlStep,
+    LargeStep,
+    Origins,
+    Planner,
+    RowsStep,
+    Step,
+)
 from drainer.intake.merger import Merged
 from drainer.intake.payload import Spooled
 from drainer.intake.transaction_slices import outline
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.task.work_unit import Beginning
-from penstock.errors import Malformed
+from penstock.errors import Malformed, NeedsOperator
 from penstock.log.chunks import before_rows
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import (
@@ -226,3 +236,96 @@ def test_a_checkpoint_keeps_the_places_in_the_file(tmp_path: Path) -> None:
 def test_damaged_places_are_refused(found: str) -> None:
     with pytest.raises(Malformed, match="damaged"):
         Checkpoint.from_json('{"commitTS": 5, "origins": ' + found + "}")
+
+
+def after(position: int, previous: int | None, epoch: int = 1) -> Origin:
+    return replace(
+        origin(position, epoch=epoch), previous=None if previous is None else (1, previous)
+    )
+
+
+def gaps(*found: Origin, seen: Mapping[str, Place] | None = None) -> list[int]:
+    """Return the positions of those before which transactions are missing."""
+    origins, missing = Origins(seen or {}), []
+    for ts, each in enumerate(found, 1):
+        if not origins.is_repeated(ts, each):
+            missing += [each.position] * (origins.gap(ts, each) is not None)
+            origins.note(each)
+    return missing
+
+
+def test_a_transaction_whose_predecessor_never_came_stops_the_planner_after_all_before_it() -> None:
+    payloads = {
+        10: transaction(10, after(100, None), b"first"),
+        20: transaction(20, after(300, 200), b"third"),
+    }
+    planner = Planner(lookup, rows_max=9, bytes_max=1 << 20)
+    planner.offer(Merged([10, 20], list(payloads.values()), 100))
+    step = planner.next_step()
+    assert isinstance(step, RowsStep)
+    assert found_rows([step]) == [b"first"]
+    with pytest.raises(NeedsOperator, match=r"\(1, 1, 200\), which is not .* one is \(1, 1, 100\)"):
+        planner.next_step()
+
+
+def test_a_ddl_and_a_large_transaction_show_a_gap_as_rows_do() -> None:
+    seen = {"a": (1, 1, 100)}
+    for payload in (ddl(10, after(300, 200)), transaction(10, after(300, 200))):
+        with pytest.raises(NeedsOperator, match="accept-gap-commit-ts = "):
+            planned({10: payload}, seen)
+    assert len(planned({10: ddl(10, after(300, 100))}, seen)) == 1
+
+
+def test_a_gap_that_an_operator_accepts_and_one_that_an_earlier_run_passed_are_applied() -> None:
+    payload = transaction(10, after(300, 200), b"third")
+    for settings in ({"accepted_gap_ts": frozenset({10})}, {"whole_ts": 10}):
+        planner = Planner(
+            lookup, rows_max=9, bytes_max=1 << 20, origins={"a": (1, 1, 100)}, **settings
+        )
+        planner.offer(Merged([10], [payload], 100))
+        assert planner.next_step() is None
+        assert (step := planner.cut()) is not None
+        assert (found_rows([step]), step.origins) == ([b"third"], {"a": (1, 1, 300)})
+
+
+def test_what_is_no_gap() -> None:
+    assert gaps(after(100, None), after(200, 100), after(300, 200)) == []
+    assert gaps(after(100, 50), after(200, 100)) == []  # A new downstream begins anywhere.
+    assert gaps(after(100, None), after(5, None, epoch=2)) == []  # Another epoch.
+    assert gaps(origin(100), origin(300), after(400, 300)) == []  # A source of before.
+    assert gaps(after(200, 100), after(100, 50), after(300, 100)) == []  # Less was written again.
+    assert gaps(after(100, None), after(300, 200)) == [300]
+    assert gaps(after(100, None), after(5, 4, epoch=2)) == [5]  # The first one of an epoch.
+
+
+@given(st.integers(0, 1 << 30))
+def test_kills_and_repeats_make_no_gap_and_a_lost_transaction_always_does(
+    seed: int,
+) -> None:
+    """A model of a source: runs from a checkpoint that is acknowledged, groups whole or a prefix.
+
+    `tests.fault.test_operator_source` holds the real source to the same.
+    """
+    draw = random.Random(seed)
+    rows_at = set(draw.sample(range(1, 21), draw.randint(3, 20)))
+    stream: list[Origin] = []
+    stored: tuple[int, int | None] = (0, None)
+    """The checkpoint: what is done, and the last place with rows in it."""
+    while stored[0] < 20:
+        done, written = stored
+        for _ in range(draw.randint(1, 4)):  # Groups of this run.
+            end = min(20, done + draw.randint(1, 6))
+            group = []
+            for place in sorted(each for each in rows_at if done < each <= end):
+                group.append(after(place, written))
+                written = place
+            is_killed = draw.random() < 0.25
+            stream += group[: draw.randint(0, len(group))] if is_killed else group
+            if is_killed:
+                break
+            done = end
+            if draw.random() < 0.5 or done == 20:
+                stored = done, written
+    assert gaps(*stream) == []
+    lost = draw.choice(sorted(rows_at)[1:-1])
+    assert gaps(*[each for each in stream if each.position != lost])

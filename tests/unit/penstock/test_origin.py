@@ -16,7 +16,7 @@ from penstock.wire.codec import decode_binlog, decode_origin, encode_binlog
 NUMBER = st.integers(0, (1 << 64) - 1)
 ORIGIN = st.builds(
     Origin, source=st.text(max_size=40), epoch=NUMBER, file=NUMBER, position=NUMBER,
-    gtid=st.text(max_size=60),
+    gtid=st.text(max_size=60), previous=st.none() | st.tuples(NUMBER, NUMBER),
 )  # fmt: skip
 HERE = Origin(source="db-1", epoch=3, file=999_999, position=5 << 30, gtid="0-1-77")
 

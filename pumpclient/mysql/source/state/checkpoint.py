@@ -74,6 +74,8 @@ class Checkpoint:
     """Digest of the FORMAT_DESCRIPTION of the binlog file of `done`, 0 where that is not known."""
     accepts: str = ""
     """The history of the server that an operator decided to follow from its beginning."""
+    written: str = ""
+    """Where the last transaction with rows at or before `done` ends, "" for none of this epoch."""
     reloaded: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """What the last reloads did, by table: number, rows, when, and where its DROP was read."""
 
@@ -86,8 +88,16 @@ class Checkpoint:
         """Return the epoch of a place in the relay log."""
         return self.epoch + location.suffix - self.place.suffix
 
-    def origin(self, source_id: str, end: Location, gtid: str) -> Origin:
-        """Return the origin of what ends at a place."""
+    @property
+    def written_place(self) -> Location | None:
+        """What `written` says."""
+        return _place(self.written) if self.written else None
+
+    def origin(
+        self, source_id: str, end: Location, gtid: str, written: Location | None = None
+    ) -> Origin:
+        """Return the origin of what ends at a place; `written` as in the field, before it."""
+        assert written is None or written.suffix == end.suffix, "an epoch begins with none"
         epoch = self.epoch_of(end)
         return Origin(
             source=source_id,
@@ -95,6 +105,7 @@ class Checkpoint:
             file=end.file.number,
             position=end.position,
             gtid=gtid,
+            previous=None if written is None else (written.file.number, written.position),
         )
 
     @classmethod
@@ -105,7 +116,7 @@ class Checkpoint:
             left_out = tuple(LeftOutTable(**each) for each in fields.pop("left_out", ()))
             known = {name: value for name, value in fields.items() if name in _FIELDS}
             found = cls(**known, left_out=left_out)
-            _ = found.place
+            _ = found.place, found.written_place
         except (ValueError, TypeError, AttributeError) as error:
             raise Malformed(
                 f"{key} in etcd cannot be read: {error}", hint=_HINT, code=Code.ETCD_VALUE

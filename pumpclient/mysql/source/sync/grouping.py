@@ -97,13 +97,14 @@ class Gatherer:
         self.left_out += len(rows) - len(passing)
         return passing
 
-    def finish(self, origin: Origin) -> None:
-        """End the open transaction; one without rows is none."""
+    def finish(self, origin: Origin) -> bool:
+        """End the open transaction; return False for one without rows, which is none."""
         changes, self._open = self._open, None
         if changes is not None:
             self._group.append(PendingTransaction(changes, origin))
             self._group_bytes += self._open_bytes
         self._open_bytes = self._in_memory_bytes = 0
+        return changes is not None
 
     def take(self) -> list[PendingTransaction]:
         """Return the group and begin another."""

@@ -2,6 +2,24 @@
 
 All of it is in the caller's thread but the ends of groups. Whatever fails ends the run; the next
 one begins at the checkpoint, and what comes again is known downstream by its origin.
+
+Each origin names its predecessor: the last transaction with rows of this epoch that this run
+submitted before, or else the checkpoint's `written`. A Drainer takes a predecessor that never came
+for a gap (`drainer.batching.planner`). Why a predecessor P always comes before its successor T:
+
+* P was submitted before T by one thread, to one `GroupWriter`. That takes the commit_ts of a group
+  only once all Commits of the group before were acknowledged, and those of one group in order. A
+  group that fails ends the writer, and with it everything that was submitted later. So P has the
+  smaller commit_ts, and once a Commit of T is sent P is committed, or its Commit is on its way.
+* `written` is stored with `done`, after all up to there was acknowledged.
+* A process that lost the source took the commit_ts of its last group before it lost its lease
+  (`may_commit` is asked after that), so before the next process read the checkpoint.
+* What a run skips (filters, left-out tables, a load's part) is no predecessor. A run with other
+  filters may skip what an earlier run wrote: it then names an earlier place, which is no gap.
+
+The one exception is a Pump that rolls P back and takes T, because its Commit came after
+`txn-timeout-s` (`pumpclient.delivery.group_commit`). Then P is lost, and the gap says so.
+A DDL names a predecessor, and is none: a DDL that is missing is seen by the schema versions.
 """
 
 from __future__ import annotations
@@ -17,6 +35,7 @@ from zlib import crc32
 from penstock import failpoints
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.wire.binlog import Origin
 from pumpclient.delivery.group_commit import GroupWriter
 from pumpclient.mysql.events.files import FormatDescription, description_digest
 from pumpclient.mysql.events.frame import (
@@ -87,6 +106,7 @@ class Syncer:
         self._stopped = threading.Event()
         self._gtids = SeenGtids(checkpoint.gtids, context.flavor)
         self._end = checkpoint.place
+        self._written = checkpoint.written_place
         self._restart: Location | None = None  # As of `_end`, once that is beyond the checkpoint.
         self._suffix = self._end.suffix
         self._described = self._end_described = checkpoint.described
@@ -264,9 +284,10 @@ class Syncer:
             self._assembler.forget_tables()
         if self._gatherer.is_large:
             self._submit()  # What is before a large transaction goes first, for it goes alone.
-        origin = self._checkpoint.origin(self._context.source_id, finished.end, finished.gtid)
+        origin = self._origin(finished.end, finished.gtid)
         is_large = self._gatherer.is_large
-        self._gatherer.finish(origin)
+        if self._gatherer.finish(origin):
+            self._written = finished.end
         if self._catch_up.is_active and self._catch_up.passed():
             self._assembler.forget_tables()
         if self._left_out.finish(str(finished.end)):
@@ -287,7 +308,7 @@ class Syncer:
         self._reload_again((*verdict.moved, *(name for name, _ in verdict.joined)))
         if pieces:
             self._barrier()
-            origin = self._checkpoint.origin(self._context.source_id, statement.end, statement.gtid)
+            origin = self._origin(statement.end, statement.gtid)
             _before_ddl()
             self._context.statements.execute(statement, verdict.pieces, origin)
             _after_ddl()
@@ -353,6 +374,9 @@ class Syncer:
             self._left_out.rename(old, new)
         self._context.counters.left_out = self._left_out.tables
 
+    def _origin(self, end: Location, gtid: str) -> Origin:
+        return self._checkpoint.origin(self._context.source_id, end, gtid, self._written)
+
     def _advance(self, end: Location, gtid: str) -> None:
         """Note, for the group that is being made, where it ends."""
         if gtid:
@@ -389,6 +413,7 @@ class Syncer:
                 restart="" if restart is None or restart >= end else str(restart),
                 left_out=self._left_out.tables,
                 described=self._end_described,
+                written="" if self._written is None else str(self._written),
             )
         if self._checkpoint.done == self._committed.done:
             return self._checkpoint
@@ -444,6 +469,7 @@ class Syncer:
         epoch = self._checkpoint.epoch_of(begin)
         log.info("on in %s of %s, epoch %d", begin, server, epoch)
         self._suffix, self._end, self._restart = begin.suffix, begin, None
+        self._written = None
         self._checkpoint = replace(
             self._checkpoint,
             epoch=epoch,
@@ -454,6 +480,7 @@ class Syncer:
             since_s=0,
             skips_known=not is_accepted,
             described=0,
+            written="",
             accepts="",
         )
         self._described = self._end_described = 0
