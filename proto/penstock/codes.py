@@ -949,8 +949,8 @@ class Code(Enum):
         4114,
         "A transaction of a source was rolled back, and a later one is committed.",
         "The source stops. What is committed stays.",
-        "Compare the tables by `penstock verify`, and repair what differs. The source was away for"
-        " longer than the Pumps' `txn-timeout-s`.",
+        "Let the source continue: each Drainer stops before the later one (PS-6015), which says how"
+        " to go on. The source was away for longer than the Pumps' `txn-timeout-s`.",
     )
 
     # The outbox of an application's own database.

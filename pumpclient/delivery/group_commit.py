@@ -16,10 +16,10 @@ there twice is known by its origin.
 Where this process is stopped for longer than the Pumps' `txn-timeout-s`, the Pump may roll back
 the first transactions of a group, and take the Commits of the others when it continues. That is not
 silent: the Pump says which it refused, and the source stops with that (`_check_verdicts`), or at
-its next start, which sends the Commits again (`pumpclient.mysql.journal`). When the source continues
-it brings in again what was rolled back, and a Drainer drops that as repeated, for it has seen a
-later place. No row is lost in silence: the first later transaction that the Pump took names the one
-that was rolled back as its predecessor, and the Drainer stops before it (PS-6015).
+its next start, which sends the Commits again (`pumpclient.mysql.journal`). When the source is
+started again, it brings in again what was rolled back, and a Drainer drops that as repeated, for it
+has seen a later place. No row is lost in silence: the first later transaction that the Pump took
+names the one that was rolled back as its predecessor, and the Drainer stops before it (PS-6015).
 
 Without a commit_ts in the journal no Commit was sent, and a group is rolled back. Should
 the journal be lost with its machine, the Pump's resolver decides; its log has the Commits in order.
@@ -136,8 +136,10 @@ class GroupWriter:
 
     @property
     def is_busy(self) -> bool:
-        """Return whether anything is under way."""
-        return self._flights.unfinished_tasks > 0
+        """Return whether anything is under way; raise as `submit` does."""
+        is_busy = self._flights.unfinished_tasks > 0
+        self._check()  # Afterwards: a group that has failed says so before it is done.
+        return is_busy
 
     def drain(self) -> None:
         """Wait until all that was submitted is committed; raise as `submit` does."""

@@ -21,6 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from drainer.batching.planner import Origins
 from pumpclient.mysql.translate.outputs import place_text
 from tests.kit.operated.memory_server import SCHEMA, Change, Logged, MemoryTable
 from tests.kit.operated.source import World
@@ -382,3 +383,76 @@ def test_a_decision_that_does_not_help_is_offered_to_be_taken_back(tmp_path: Pat
         world.finish()
         world.judge()
         assert not world.saved[-1].left_out
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_a_transaction_that_a_pump_rolled_back_before_later_ones_of_its_group_is_a_gap(
+    tmp_path: Path, lost: int
+) -> None:
+    """As a source that was paused for txn-timeout-s does it: resumed, it brings the row again."""
+    with following(tmp_path) as world:
+        aim = Aim(world, "a", 0, itertools.count(1))
+        _insert(aim)
+        world.settle()
+        world.stop()
+        for _ in range(4):
+            _insert(aim)
+        world.pump.refuses = lost
+        world.start()
+        world.until(lambda: world.state == "failed")
+        world.stop()
+        (world.config.data_dir / "db-1.journal").unlink()
+        world.start()
+        world.settle()
+        world.stop()
+        seen, found, dropped = Origins({}), [], []
+        for commit_ts, what in sorted(world.committed, key=lambda each: each[0]):
+            assert what.origin is not None
+            if seen.is_repeated(commit_ts, what.origin):
+                dropped.append(what.origin.place)
+                continue
+            if seen.gap(commit_ts, what.origin) is not None:
+                found.append(what.origin)
+            seen.note(what.origin)
+        ((epoch, previous),) = [(each.epoch, each.previous) for each in found]
+        assert previous is not None
+        assert (epoch, *previous) in dropped
+
+
+def test_a_group_that_failed_is_not_noted_as_committed_while_the_server_is_silent(
+    tmp_path: Path,
+) -> None:
+    with following(tmp_path) as world:
+        aim = Aim(world, "a", 0, itertools.count(1))
+        world.pump.refuses = 0
+        _insert(aim)
+        world.until(lambda: world.saved[-1].place == world.server.log[-1].end)
+        assert world.pump.refuses is None
+        world.stop()
+        world.judge()
+
+
+def test_a_reload_says_what_it_loaded_and_fails_for_a_table_that_the_server_lost(
+    tmp_path: Path,
+) -> None:
+    with following(tmp_path) as world:
+        a, b = (Aim(world, name, 0, itertools.count(1)) for name in "ab")
+        _insert(a)
+        _insert(a)
+        world.settle()
+        assert "2 rows loaded" in world.ask("reload", a.label, "--wait")
+        assert "0 rows loaded" in world.ask("reload", b.label, "--wait")
+        assert "does not have shop.z" in world.ask("reload", "shop.z")
+        world.ask("skip-table", a.label)
+        lost = world.server.tables.pop("a")
+        said = world.ask("reload", a.label, "--wait")
+        assert "does not have shop.a, and its binlog has no DROP of it" in said
+        assert world.saved[-1].reloaded["shop.a"]["rows"] == 2
+        world.server.statement("DROP TABLE IF EXISTS shop.a")
+        world.settle()
+        report = world.saved[-1].reloaded["shop.a"]
+        assert (report["rows"], bool(report["dropped"])) == (0, True)
+        assert not world.saved[-1].left_out
+        assert lost.rows
+        world.stop()
+        world.judge()

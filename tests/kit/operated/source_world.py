@@ -131,6 +131,8 @@ class _Pump:
         self._prewrites: dict[int, Any] = {}
         self._ended: dict[int, int] = {}
         """commit_ts by start_ts, 0 for what was rolled back."""
+        self.refuses: int | None = None
+        """The Commit after so many others finds its transaction rolled back."""
 
     def submit(self, pending: Any, timeout_s: float) -> None:
         try:
@@ -157,12 +159,21 @@ class _Pump:
                 if ended:
                     return Failure(Reason.INVALID, "is committed", maybe_stored=False)
                 self._ended[start_ts] = 0
+            elif ended is None and self._is_too_late():
+                self._ended[start_ts] = 0
+                return Failure(Reason.INVALID, "was rolled back", maybe_stored=False)
             elif ended == 0 or start_ts not in self._prewrites:
                 return Failure(Reason.INVALID, "was rolled back", maybe_stored=False)
             elif ended is None:
                 self._ended[start_ts] = binlog.commit_ts
                 self._world.commit(binlog.commit_ts, self._prewrites[start_ts])
         return None
+
+    def _is_too_late(self) -> bool:
+        if self.refuses is None:
+            return False
+        self.refuses = self.refuses - 1 if self.refuses else None
+        return self.refuses is None
 
     def roll_back(self, start_ts: int) -> None:
         self._ended.setdefault(start_ts, 0)

@@ -239,12 +239,7 @@ def judged(
             marks.rename(*names)
         elif isinstance(statement, DropTables):
             dropped += names
-            kept = [
-                part
-                for n, part in enumerate(table_by_table(piece))
-                if not marks.has(*names[n]) or here.has(_target(piece, statement, n))
-            ]
-            pieces.append(together(kept) if kept else None)
+            pieces.append(_dropping(piece, statement, names, marks, here))
         else:
             pieces.append(None)
             counted.append(names[0])
@@ -256,6 +251,18 @@ def judged(
         tuple(name for name in dropped if marks.has(*name)),
         tuple(joined),
     )
+
+
+def _dropping(
+    piece: Piece, statement: Parsed, names: Sequence[Name], marks: LeftOut, here: _Here
+) -> Piece | None:
+    """Return what a DROP comes to here: of tables that are left out, those that the cluster has."""
+    kept = [
+        part
+        for n, part in enumerate(table_by_table(piece))
+        if not marks.has(*names[n]) or here.has(_target(piece, statement, n))
+    ]
+    return together(kept) if kept else None
 
 
 def _is_dropped(name: Name, marks: LeftOut) -> bool:
