@@ -265,7 +265,6 @@ class SourceService:
         )
         tables.on_history = self.counters.history
         checkpoint = self._checkpoint(store, tables, client, cascades)
-        self.counters.load = load_report(config)
         context = SyncContext(
             client=client,
             store=store,
@@ -367,6 +366,7 @@ class SourceService:
                 save_with_retries(store, self._stopped, moved)
                 found = moved
         self._take(found)
+        self.counters.load = load_report(self._config)
         log.info("source %s continues after %s", self._config.source_id, found.done)
         return found
 
