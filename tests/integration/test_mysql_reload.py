@@ -206,6 +206,7 @@ def test_a_reload_says_how_many_rows_it_loaded_also_of_an_empty_table_and_after_
 ) -> None:
     source = rig.begin(fresh)
     fresh.run("INSERT INTO shop.bad VALUES (1, 'a'), (2, 'b')")
+    source.catch_up(fresh)
     assert "shop.bad: 2 rows loaded, " in ask(source, "reload", "shop.bad", "--wait")
     assert "shop.t: 0 rows loaded, " in ask(source, "reload", "shop.t", "--wait")
     source.kill()
