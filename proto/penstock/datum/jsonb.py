@@ -1,4 +1,4 @@
-"""JSON values: the binary form that MySQL and TiDB store, read and written.
+"""JSON values: the binary form of TiDB, read and written.
 
     type (1) | value, all numbers little-endian
 
@@ -12,6 +12,11 @@
     key entry    offset u32 | length u16
     value entry  type u8 | offset u32, or the literal itself in its first byte
 
+A decimal, which TiDB's JSON does not have, is an opaque of MySQL type 246 with a decimal datum as
+its bytes. Inside an object or array it is the nearest double instead, and between that double and
+the next value stand the byte f6 and the decimal datum: a reader that does not know them, such as
+an older Drainer, reads the double.
+
 Offsets and the size count from the start of `count`. Keys are sorted as bytes. A writer puts keys
 and values down in the order of their entries, and the reader insists on it: parts that overlap or
 point backwards are how a few bytes could unfold into gigabytes or into a loop.
@@ -23,9 +28,11 @@ import base64
 import json
 import math
 import struct
+from collections.abc import Iterator
 from decimal import Decimal
+from typing import NamedTuple
 
-from penstock.datum import times
+from penstock.datum import decimals, times
 from penstock.datum.values import INT64_MAX, INT64_MIN, UINT64_MAX, damaged, read_uvarint, take
 from penstock.wire.protowire import encode_uvarint
 
@@ -33,6 +40,10 @@ OBJECT, ARRAY, LITERAL, INT64, UINT64, DOUBLE, STRING = 0x01, 0x03, 0x04, 0x09, 
 OPAQUE, DATE, DATETIME, TIMESTAMP, DURATION = 0x0D, 0x0E, 0x0F, 0x10, 0x11
 DEPTH_MAX = 100
 """MySQL's limit."""
+DECIMAL = 0xF6
+"""The type of an opaque that is a decimal, and the byte in front of a decimal in a gap."""
+_DIGITS_MAX, _SCALE_MAX = 65, 30
+"""What a decimal of MySQL has at most."""
 
 _HEAD = struct.Struct("<II")
 _KEY = struct.Struct("<IH")
@@ -41,15 +52,43 @@ _U32 = struct.Struct("<I")
 _I64 = struct.Struct("<q")
 _U64 = struct.Struct("<Q")
 _F64 = struct.Struct("<d")
+_COLUMN_TYPES = {DATE: 10, DATETIME: 12, TIMESTAMP: 7, DURATION: 11}
 _LITERALS: tuple[bool | None, ...] = (None, True, False)
 _LITERAL_TEXTS = ("null", "true", "false")
 FIXED_SIZES = {INT64: 8, UINT64: 8, DOUBLE: 8, DATE: 8, DATETIME: 8, TIMESTAMP: 8, DURATION: 12}
 
 
+class Scalar(NamedTuple):
+    """A scalar that JSON text has no form for: its type and the bytes of its value."""
+
+    tp: int
+    body: bytes
+
+
+class TypedJson(str):
+    """The text of a document with scalars that text does not tell apart; `binary` has them all."""
+
+    __slots__ = ("binary",)
+
+    binary: bytes
+
+    @classmethod
+    def of(cls, text: str, binary: bytes) -> TypedJson:
+        """Return a document as text, and in the form of this module."""
+        made = cls(text)
+        made.binary = binary
+        return made
+
+
 def encode_text(text: str) -> bytes:
-    """Return the binary form of a JSON text; text that is not JSON is malformed."""
+    """Return the binary form of a JSON text; text that is not JSON is malformed.
+
+    A number with more digits than a double keeps, or other ones than a double prints, is a decimal.
+    """
+    if isinstance(text, TypedJson):
+        return text.binary
     try:
-        value = json.loads(text, parse_constant=_refuse)
+        value = json.loads(text, parse_constant=_refuse, parse_float=_number)
     except (ValueError, RecursionError) as problem:
         raise damaged(f"this is not JSON: {problem}") from None
     return encode(value)
@@ -59,9 +98,20 @@ def _refuse(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
 
 
+def _number(text: str) -> float | Decimal:
+    number = float(text)
+    if text == repr(number) or "e" in text or "E" in text or not math.isfinite(number):
+        return number
+    plain = format(Decimal(repr(number)), "f")
+    return number if text in (plain, plain + ".0") else Decimal(text)
+
+
 def encode(value: object) -> bytes:
-    """Return type and value of a dict, list, tuple, str, int, float, Decimal, bool or None."""
+    """Return type and value of a dict, list, str, int, float, Decimal, bool, None or `Scalar`."""
     tp, body = _encode(value, 1)
+    if tp == DOUBLE and len(body) > _F64.size:
+        raw = body[_F64.size + 1 :]
+        tp, body = OPAQUE, bytes((DECIMAL,)) + encode_uvarint(len(raw)) + raw
     return bytes((tp,)) + body
 
 
@@ -77,6 +127,8 @@ def _encode(value: object, depth: int) -> tuple[int, bytes]:
         return _encode_number(value)
     if isinstance(value, dict):
         return OBJECT, _encode_object(value, depth)
+    if isinstance(value, Scalar):
+        return value
     if isinstance(value, (list, tuple)):
         return ARRAY, _encode_parts([], [_encode(item, depth + 1) for item in value])
     raise damaged(f"JSON has no {type(value).__name__}")
@@ -94,7 +146,17 @@ def _encode_number(value: int | float | Decimal) -> tuple[int, bytes]:
         double = math.inf
     if not math.isfinite(double):
         raise damaged("JSON has no such number")
-    return DOUBLE, _F64.pack(double)
+    return DOUBLE, _F64.pack(double) + (b"" if isinstance(value, float) else _digits(value))
+
+
+def _digits(value: int | Decimal) -> bytes:
+    """Return what follows the double of a decimal; nothing when it has more digits than MySQL's."""
+    exact = Decimal(value)
+    exponent = exact.as_tuple().exponent
+    assert isinstance(exponent, int), "it is finite"
+    if exponent < -_SCALE_MAX or decimals.natural_precision(exact)[0] > _DIGITS_MAX:
+        return b""
+    return bytes((DECIMAL,)) + decimals.encode_decimal(exact)
 
 
 def _utf8(text: str) -> bytes:
@@ -163,59 +225,133 @@ def _body_length(data: bytes, tp: int, at: int) -> int:
 
 
 def read_text(data: bytes, at: int) -> tuple[str, int]:
-    """Read the JSON at `at` as text: `{"k": v}`, `[a, b]`, doubles always recognisable as such."""
+    """Read the JSON at `at` as text: `{"k": v}`, `[a, b]`, doubles always recognisable as such.
+
+    It is a `TypedJson` where a scalar is neither text, number, truth nor null.
+    """
     end = at + length(data, at)
-    out: list[str] = []
+    out = _Out()
     _write(data[at + 1 : end], data[at], 0, out, 1)
-    return "".join(out), end
+    text = "".join(out)
+    return TypedJson.of(text, data[at:end]) if out.is_typed else text, end
 
 
-def _write(data: bytes, tp: int, at: int, out: list[str], depth: int) -> int:
+class _Out(list[str]):
+    """The pieces of a text."""
+
+    is_typed = False
+
+
+def _write(data: bytes, tp: int, at: int, out: _Out, depth: int) -> int:
     """Append the text of the value at `at`; return where it ends."""
     if depth > DEPTH_MAX:
         raise damaged(f"JSON is nested deeper than {DEPTH_MAX}")
     end = at + _body_length(data, tp, at)
     if tp in (OBJECT, ARRAY):
         _write_parts(data[at:end], tp, out, depth)
-    else:
-        out.append(_scalar(tp, data[at:end]))
+        return end
+    if tp >= OPAQUE:
+        out.is_typed = True
+    out.append(_scalar(tp, data[at:end]))
     return end
 
 
-def _write_parts(data: bytes, tp: int, out: list[str], depth: int) -> None:
+def _write_parts(data: bytes, tp: int, out: _Out, depth: int) -> None:
     """Append an object or array that fills `data`."""
-    if len(data) < _HEAD.size:
-        raise damaged(f"a JSON object of {len(data)} bytes is too short")
-    count, _ = _HEAD.unpack_from(data)
-    values_at = _HEAD.size + (count * _KEY.size if tp == OBJECT else 0)
-    floor = values_at + count * _VALUE.size
-    if floor > len(data):
-        raise damaged(f"{count} JSON entries do not fit {len(data)} bytes")
-    keys: list[str] = []
-    if tp == OBJECT:
-        keys, floor = _read_keys(data, count, floor)
+    values_at, keys, floor = _head(data, tp)
     out.append("{" if tp == OBJECT else "[")
-    for i in range(count):
-        out.append((", " if i else "") + (keys[i] if keys else ""))
-        item, offset = _VALUE.unpack_from(data, values_at + i * _VALUE.size)
+    double_at = 0
+    for i, at in enumerate(range(values_at, values_at + _count(data) * _VALUE.size, _VALUE.size)):
+        item, offset = _VALUE.unpack_from(data, at)
+        out.append((", " if i else "") + (_quoted(keys[i]) + ": " if keys else ""))
         if item == LITERAL:
             out.append(_literal(offset & 0xFF))
             continue
         if offset < floor:
             raise damaged("JSON values overlap or point backwards")
+        if double_at and offset > floor:
+            _put_decimal(data[floor:offset], out, double_at)
         floor = _write(data, item, offset, out, depth + 1)
+        double_at = len(out) - 1 if item == DOUBLE else 0
+    if double_at and len(data) > floor:
+        _put_decimal(data[floor:], out, double_at)
     out.append("}" if tp == OBJECT else "]")
 
 
-def _read_keys(data: bytes, count: int, floor: int) -> tuple[list[str], int]:
-    """Return the keys, quoted and with their colon, and where the last one ends."""
-    keys: list[str] = []
+def _count(data: bytes) -> int:
+    count: int = _U32.unpack_from(data)[0]
+    return count
+
+
+def _head(data: bytes, tp: int) -> tuple[int, list[bytes], int]:
+    """Return where the value entries begin, the keys, and where the first value may begin."""
+    if len(data) < _HEAD.size:
+        raise damaged(f"a JSON object of {len(data)} bytes is too short")
+    count = _count(data)
+    values_at = _HEAD.size + (count * _KEY.size if tp == OBJECT else 0)
+    floor = values_at + count * _VALUE.size
+    if floor > len(data):
+        raise damaged(f"{count} JSON entries do not fit {len(data)} bytes")
+    if tp != OBJECT:
+        return values_at, [], floor
+    keys, floor = _read_keys(data, count, floor)
+    return values_at, keys, floor
+
+
+def _put_decimal(gap: bytes, out: _Out, at: int) -> None:
+    """Replace a double's text by that of the decimal that stands behind it, if there is one."""
+    if gap[0] == DECIMAL:
+        out[at] = decimals.read_decimal_text(gap, 1)[0]
+        out.is_typed = True
+
+
+class Typed(NamedTuple):
+    """A scalar of MySQL that JSON text has no form for.
+
+    The path has an object's keys as text and an array's indexes; `type` is a column's type, and the
+    value text for a decimal, a date or a time, else bytes.
+    """
+
+    path: tuple[str | int, ...]
+    type: int
+    value: str | bytes
+
+
+def typed_scalars(binary: bytes) -> Iterator[Typed]:
+    """Yield the scalars that make a document a `TypedJson`, in its order."""
+    return _typed(binary[1:], binary[0], ())
+
+
+def _typed(data: bytes, tp: int, path: tuple[str | int, ...]) -> Iterator[Typed]:
+    if tp in _COLUMN_TYPES:
+        yield Typed(path, _COLUMN_TYPES[tp], _scalar(tp, data)[1:-1])
+    elif tp == OPAQUE:
+        raw = data[read_uvarint(data, 1)[1] :]
+        is_decimal = data[0] == DECIMAL
+        yield Typed(path, data[0], decimals.read_decimal_text(raw, 0)[0] if is_decimal else raw)
+    elif tp == DOUBLE and data[_F64.size : _F64.size + 1] == bytes((DECIMAL,)):
+        yield Typed(path, DECIMAL, decimals.read_decimal_text(data, _F64.size + 1)[0])
+    if tp not in (OBJECT, ARRAY):
+        return
+    values_at, keys, _ = _head(data, tp)
+    entries = [
+        (i, *_VALUE.unpack_from(data, values_at + i * _VALUE.size)) for i in range(_count(data))
+    ]
+    entries = [entry for entry in entries if entry[1] != LITERAL]
+    ends = [offset for _, _, offset in entries[1:]] + [len(data)]
+    for (i, item, offset), end in zip(entries, ends, strict=False):
+        yield from _typed(data[offset:end], item, (*path, keys[i].decode() if keys else i))
+
+
+def _read_keys(data: bytes, count: int, floor: int) -> tuple[list[bytes], int]:
+    """Return the keys, and where the last one ends."""
+    keys: list[bytes] = []
     for i in range(count):
         start, size = _KEY.unpack_from(data, _HEAD.size + i * _KEY.size)
         if start < floor:
             raise damaged("JSON keys overlap or point backwards")
         raw, floor = take(data, start, size)
-        keys.append(_quoted(raw) + ": ")
+        keys.append(raw)
     return keys, floor
 
 
@@ -232,6 +368,8 @@ def _scalar(tp: int, body: bytes) -> str:
         return json_double(_F64.unpack(body)[0])
     if tp == OPAQUE:
         raw = body[read_uvarint(body, 1)[1] :]
+        if body[0] == DECIMAL:
+            return decimals.read_decimal_text(raw, 0)[0]
         return f'"base64:type{body[0]}:{base64.b64encode(raw).decode()}"'
     if tp == DURATION:
         return f'"{times.duration_text(_I64.unpack_from(body)[0], 6)}"'

@@ -71,6 +71,13 @@ def unpack_core(core: int) -> Fields:
     return fields
 
 
+def pack_core(fields: Fields, low: int) -> int:
+    """Return the core time of fields; `low` are its four low bits."""
+    year, month, day, hour, minute, second, micro = fields
+    date = year << 50 | month << 46 | day << 41
+    return date | hour << 36 | minute << 30 | second << 24 | micro << 4 | low
+
+
 def _is_time(fields: Fields) -> bool:
     year, _, _, hour, minute, second, micro = fields
     return year <= 9999 and hour < 24 and minute < 60 and second < 60 and micro < MICROS

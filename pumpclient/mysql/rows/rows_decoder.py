@@ -32,7 +32,7 @@ from pumpclient.mysql.rows.values.json_binary import (
     apply_changes,
     read_changes,
     read_json,
-    text_of,
+    typed_text,
 )
 from pumpclient.mysql.rows.values.reading import Reading
 
@@ -113,7 +113,7 @@ class ImageReader:
             raw, base = new[n], old[n]
             if raw is None or base is None or not event.after >> n & 1:
                 raise body.malformed(f"changes of column {n}, which has no value")
-            row[n] = text_of(apply_changes(read_json(base), read_changes(raw)))
+            row[n] = typed_text(apply_changes(read_json(base), read_changes(raw)))
         return tuple(row)
 
     def _slices(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import decimal
 import json
 import struct
 from contextlib import suppress
+from decimal import Decimal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.datum import jsonb
+from penstock.datum.values import read_uvarint
 from penstock.errors import Malformed
-from tests.unit.penstock.datum_tables import JSON_VALUES, UNHURRIED
+from tests.unit.penstock.datum_tables import JSON_VALUES, TEXT, UNHURRIED
 
 VECTOR = "01020000002a0000001e00000001001f000000010009200000000c280000006162" + (
     "01000000000000000178"
@@ -67,7 +70,8 @@ def test_control_characters_are_escaped() -> None:
 def test_integers_take_the_first_type_that_holds_them() -> None:
     assert jsonb.encode(1 << 63)[0] == jsonb.UINT64
     assert jsonb.encode(-(1 << 63))[0] == jsonb.INT64
-    assert jsonb.encode(1 << 64)[0] == jsonb.DOUBLE
+    assert jsonb.encode(1 << 64)[:2] == bytes((jsonb.OPAQUE, jsonb.DECIMAL))
+    assert jsonb.encode(10**65)[0] == jsonb.DOUBLE
 
 
 @pytest.mark.parametrize(
@@ -127,3 +131,96 @@ def test_entries_that_share_one_value_are_malformed_before_they_multiply() -> No
         body = head + struct.pack("<BI", jsonb.ARRAY, 18) * 2 + body
     with pytest.raises(Malformed, match="overlap"):
         jsonb.read_text(bytes((jsonb.ARRAY,)) + body, 0)
+
+
+@st.composite
+def decimal_values(draw: st.DrawFn) -> Decimal:
+    """Return a decimal as MySQL can hold it: up to 65 digits, up to 30 of them a fraction."""
+    digits = draw(st.integers(1, 65))
+    scale = draw(st.integers(0, min(digits, 30)))
+    return Decimal(draw(st.integers(1 - 10**digits, 10**digits - 1))).scaleb(
+        -scale, decimal.Context(prec=65)
+    )
+
+
+DOCUMENTS = st.recursive(
+    decimal_values() | st.floats(allow_nan=False, allow_infinity=False) | st.none() | TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    max_leaves=10,
+)
+
+
+def plain(value: object) -> object:
+    """Return a document as a reader has it that knows no decimals."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    return float(value) if isinstance(value, Decimal) else value
+
+
+def digits_of(value: object, path: tuple[str | int, ...] = ()) -> set[jsonb.Typed]:
+    """Return the decimals of a document."""
+    if isinstance(value, Decimal):
+        return {jsonb.Typed(path, jsonb.DECIMAL, format(value if value else abs(value), "f"))}
+    if not isinstance(value, (dict, list)):
+        return set()
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    return {typed for key, item in items for typed in digits_of(item, (*path, key))}
+
+
+def read_by_tidb(tp: int, data: bytes) -> object:
+    """Read a document by its offsets, as TiDB and older Drainers do."""
+    if tp in (jsonb.OBJECT, jsonb.ARRAY):
+        (count,) = struct.unpack_from("<I", data)
+        at = 8 + 6 * count * (tp == jsonb.OBJECT)
+        entries = [struct.unpack_from("<BI", data, at + 5 * i) for i in range(count)]
+        items = [
+            None if item == jsonb.LITERAL else read_by_tidb(item, data[offset:])
+            for item, offset in entries
+        ]
+        if tp == jsonb.ARRAY:
+            return items
+        spans = [struct.unpack_from("<IH", data, 8 + 6 * i) for i in range(count)]
+        return dict(zip([data[a : a + n].decode() for a, n in spans], items, strict=True))
+    if tp == jsonb.DOUBLE:
+        return struct.unpack_from("<d", data)[0]
+    if tp == jsonb.STRING:
+        length, at = read_uvarint(data, 0)
+        return data[at : at + length].decode()
+    return None
+
+
+@UNHURRIED
+@given(DOCUMENTS)
+def test_decimals_keep_their_digits_and_older_readers_see_doubles(value: object) -> None:
+    binary = jsonb.encode(value)
+    text = text_of(binary)
+    wanted = digits_of(value)
+    assert set(jsonb.typed_scalars(binary)) == wanted
+    assert isinstance(text, jsonb.TypedJson) == bool(wanted)
+    assert jsonb.encode_text(text) == binary
+    read = json.loads(text, parse_float=str, parse_int=str)
+    for path, _, digits in wanted:
+        found = read
+        for leg in path:
+            found = found[leg]
+        assert found == digits
+    if not isinstance(value, Decimal):
+        assert read_by_tidb(binary[0], binary[1:]) == plain(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_typed"),
+    [
+        ('{"a": 1.10}', True), ("[1.1, 2.0, 1e20]", False), ("[0.1234567890123456789, 1]", True),
+        ("1.10", True), ("[18446744073709551616]", True), ("[100000000000000000000.0]", False),
+        ("[0.00000015]", False), ("[-0.0]", False), (f"[0.{'1' * 31}]", False),
+    ],
+)  # fmt: skip
+def test_numbers_in_text_keep_digits_that_a_double_does_not_print(
+    text: str, is_typed: bool
+) -> None:
+    made = jsonb.read_text(jsonb.encode_text(text), 0)[0]
+    assert isinstance(made, jsonb.TypedJson) == is_typed
+    assert (made == text) == (is_typed or text in ("[-0.0]", "[100000000000000000000.0]"))

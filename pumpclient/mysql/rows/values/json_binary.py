@@ -37,18 +37,23 @@ import math
 import re
 import struct
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import IntEnum
 from typing import NamedTuple
 
 from penstock.codes import Code
+from penstock.datum import jsonb, times
 from penstock.datum.decimals import read_decimal_text
+from penstock.datum.jsonb import TypedJson
 from penstock.errors import Malformed
+from penstock.wire.protowire import encode_uvarint
 from pumpclient.mysql.events.field_reader import BodyReader
 from pumpclient.mysql.rows.table_map import WireType
 from pumpclient.mysql.rows.values.numbers import double_text
 
 SMALL_OBJECT, LARGE_OBJECT, SMALL_ARRAY, LARGE_ARRAY, LITERAL = range(5)
 DOUBLE, STRING, OPAQUE = 0x0B, 0x0C, 0x0F
+_OPAQUE_BYTE = bytes([OPAQUE])
 DEPTH_MAX = 100
 """The server's own limit."""
 INTEGERS = {0x05: "<h", 0x06: "<H", 0x07: "<i", 0x08: "<I", 0x09: "<q", 0x0A: "<Q"}
@@ -91,8 +96,32 @@ def read_json(data: bytes) -> object:
 
 
 def json_text(data: bytes) -> str:
-    """Return the text that the server prints for a value."""
-    return text_of(read_json(data))
+    """Return the text that the server prints for a value, a `TypedJson` where that is not all."""
+    value = read_json(data)
+    return typed_text(value) if _OPAQUE_BYTE in data else text_of(value)
+
+
+def typed_text(value: object) -> str:
+    """Return the text of a value, a `TypedJson` where it has opaque values."""
+    text = text_of(value)
+    return TypedJson.of(text, jsonb.encode(_typed(value))) if _has_opaque(value) else text
+
+
+def _has_opaque(value: object) -> bool:
+    if isinstance(value, Opaque):
+        return True
+    if isinstance(value, dict):
+        return any(map(_has_opaque, value.values()))
+    return isinstance(value, list) and any(map(_has_opaque, value))
+
+
+def _typed(value: object) -> object:
+    """Return a value with decimals and `Scalar`s as its opaque values."""
+    if isinstance(value, Opaque):
+        return _typed_scalar(value)
+    if isinstance(value, dict):
+        return {key: _typed(item) for key, item in value.items()}
+    return [_typed(item) for item in value] if isinstance(value, list) else value
 
 
 class _Reader:
@@ -202,6 +231,51 @@ def _opaque_text(value: Opaque) -> str:
         whole, micros = divmod(abs(packed), 1 << _FRACTION_BITS)
         return f'"{"-" if packed < 0 else ""}{_clock(whole)}.{micros:06d}"'
     return f'"base64:type{type_}:{base64.b64encode(data).decode()}"'
+
+
+_CORE_TIMES: dict[int, tuple[int, int]] = {
+    WireType.DATE: (jsonb.DATE, 0b1110),
+    WireType.NEWDATE: (jsonb.DATE, 0b1110),
+    WireType.DATETIME: (jsonb.DATETIME, 6 << 1),
+    WireType.TIMESTAMP: (jsonb.TIMESTAMP, 6 << 1 | 1),
+}
+"""TiDB's type, and the low bits of a core time: its type, and six digits of a fraction."""
+_FRACTION_DIGITS = struct.pack("<I", 6)
+_WORD = (1 << 64) - 1
+
+
+def _typed_scalar(value: Opaque) -> Decimal | jsonb.Scalar | str:
+    """Return an opaque value as TiDB's JSON has it; as text where it has no such value."""
+    text = _opaque_text(value)
+    if value.type == WireType.NEWDECIMAL:
+        return Decimal(text)
+    made = _scalar(value)
+    try:
+        is_same = jsonb.read_text(bytes([made.tp]) + made.body, 0)[0] == text
+    except Malformed:
+        is_same = False
+    return made if is_same else text[1:-1]
+
+
+def _scalar(value: Opaque) -> jsonb.Scalar:
+    type_, data = value
+    if (core := _CORE_TIMES.get(type_)) is not None:
+        whole, micros = divmod(_packed_time(data), 1 << _FRACTION_BITS)
+        year, month = divmod(whole >> 22, 13)
+        clock = (whole >> 12 & 31, whole >> 6 & 63, whole & 63, micros)
+        if core[0] == jsonb.DATE:
+            clock = (0, 0, 0, 0)
+        packed = times.pack_core((year, month, whole >> 17 & 31, *clock), core[1])
+        return jsonb.Scalar(core[0], struct.pack("<Q", packed & _WORD))
+    if type_ == WireType.TIME:
+        packed = _packed_time(data)
+        whole, micros = divmod(abs(packed), 1 << _FRACTION_BITS)
+        seconds = (whole >> 12 & 0x3FF) * 3600 + (whole >> 6 & 63) * 60 + (whole & 63)
+        nanos = (seconds * times.MICROS + micros) * times.NANOS_PER_MICRO
+        body = struct.pack("<q", -nanos if packed < 0 else nanos) + _FRACTION_DIGITS
+        return jsonb.Scalar(jsonb.DURATION, body)
+    body = bytes([type_]) + encode_uvarint(len(data)) + data
+    return jsonb.Scalar(jsonb.OPAQUE, body)
 
 
 def _clock(packed: int) -> str:

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from penstock.datum import jsonb
+from penstock.datum.decimals import encode_unscaled
 from penstock.ddl.charsets import charset_named
 from penstock.errors import Malformed, NeedsOperator
 from pumpclient.mysql.rows.column_types import reading_of
@@ -286,6 +288,94 @@ def test_json_prints_keys_in_stored_order_and_opaque_values_as_their_own_type() 
         ' "f": [1.0, 1e20, 18446744073709551615, "é\\n\\u0001"],'
         ' "bb": -1.50, "dd": "2024-02-29", "ccc": "-01:00:00.000000"}'
     )
+
+
+def packed_time(year: int, month: int, day: int, clock: str, micro: int = 0) -> bytes:
+    hour, minute, second = map(int, clock.split(":"))
+    date = (year * 13 + month) << 22 | day << 17
+    return ((date | hour << 12 | minute << 6 | second) << 24 | micro).to_bytes(8, "little")
+
+
+def opaque_values() -> st.SearchStrategy[Opaque]:
+    """Return values of columns' types inside JSON, as a MySQL writes them."""
+    decimals = st.integers(1 - 10**65, 10**65 - 1).flatmap(
+        lambda number: st.integers(0, 30).map(
+            lambda scale: Opaque(WireType.NEWDECIMAL, encode_unscaled(number, 65, scale))
+        )
+    )
+    clocks = st.times().map(lambda t: (f"{t:%H:%M:%S}", t.microsecond))
+    moments = st.tuples(
+        st.sampled_from((WireType.DATETIME, WireType.TIMESTAMP)),
+        st.integers(0, 9999), st.integers(0, 12), st.integers(0, 31), clocks,
+    ).map(lambda v: Opaque(v[0], packed_time(*v[1:4], *v[4])))  # fmt: skip
+    dates = st.tuples(st.integers(0, 9999), st.integers(0, 12), st.integers(0, 31)).map(
+        lambda v: Opaque(WireType.DATE, packed_time(*v, "0:0:0"))
+    )
+    durations = st.tuples(
+        st.integers(0, 838), st.integers(0, 59), st.integers(0, 58), st.integers(0, 999_999),
+        st.sampled_from((1, -1)),
+    ).map(
+        lambda v: Opaque(
+            WireType.TIME,
+            (v[4] * ((v[0] << 12 | v[1] << 6 | v[2]) << 24 | v[3])).to_bytes(
+                8, "little", signed=True
+            ),
+        )
+    )  # fmt: skip
+    blobs = st.tuples(st.sampled_from((15, 16, 249, 252, 254)), st.binary(max_size=300)).map(
+        lambda v: Opaque(*v)
+    )
+    return decimals | moments | dates | durations | blobs
+
+
+typed_json = st.recursive(
+    opaque_values() | st.integers(-(1 << 63), (1 << 64) - 1) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=4)
+    ),
+    max_leaves=8,
+)
+
+
+def opaques_of(
+    value: object, path: tuple[str | int, ...] = ()
+) -> dict[tuple[str | int, ...], Opaque]:
+    if isinstance(value, Opaque):
+        return {path: value}
+    if not isinstance(value, (dict, list)):
+        return {}
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    return {p: v for key, item in items for p, v in opaques_of(item, (*path, key)).items()}
+
+
+@given(typed_json)
+def test_scalars_of_columns_types_reach_a_drainer_with_type_and_text(value: object) -> None:
+    text = json_text(write_json(value))
+    opaques = opaques_of(value)
+    assert isinstance(text, jsonb.TypedJson) == bool(opaques)
+    read = jsonb.read_text(jsonb.encode_text(text), 0)[0]
+    assert json.loads(read, parse_float=str) == json.loads(text, parse_float=str)
+    if isinstance(text, jsonb.TypedJson):
+        assert text.binary == jsonb.encode_text(read)
+        found = {typed.path: typed for typed in jsonb.typed_scalars(text.binary)}
+        assert {path: typed.type for path, typed in found.items()} == {
+            path: opaque.type for path, opaque in opaques.items()
+        }
+        for path, opaque in opaques.items():
+            shown = json_text(write_json(opaque))
+            exact = found[path].value
+            wanted = exact if isinstance(exact, bytes) else exact.join(('"', '"'))
+            if opaque.type == WireType.NEWDECIMAL:
+                assert exact == shown
+            else:
+                assert wanted == (opaque.data if isinstance(exact, bytes) else shown)
+
+
+def test_a_time_that_no_clock_shows_stays_text() -> None:
+    for data in (packed_time(2020, 1, 2, "31:00:00"), b"\xff" * 8):
+        text = json_text(write_json([Opaque(WireType.DATETIME, data)]))
+        assert jsonb.read_text(jsonb.encode_text(text), 0)[0] == text
+        assert list(jsonb.typed_scalars(jsonb.encode_text(text))) == []
 
 
 def test_changes_of_json_are_applied_in_order() -> None:
