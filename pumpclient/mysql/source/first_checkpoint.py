@@ -195,21 +195,30 @@ def without_relay(
         if why := _not_continued(checkpoint, address, options, identity, gtids):
             problem = f"the source is at {checkpoint.done} of {checkpoint.server}, and {why}"
             raise other_history(address, problem, history_of(address, options))
-        restart = Location.parse(checkpoint.restart) if checkpoint.restart else None
         return replace(
             checkpoint,
-            done=str(checkpoint.place._replace(suffix=1)),
-            restart=str(restart._replace(suffix=1)) if restart else "",
+            done=_in_first(checkpoint.done),
+            restart=_in_first(checkpoint.restart),
+            written=_in_first(checkpoint.written),
         )
     seen = f"{checkpoint.done} of {checkpoint.server}"
     file = continued_in(address, options, identity, seen, gtids)
     return _elsewhere(checkpoint, file, identity, is_known=True)
 
 
+def _in_first(place: str) -> str:
+    """Return a place in the first sub-directory of a new relay log, "" for none."""
+    return str(Location.parse(place)._replace(suffix=1)) if place else ""
+
+
 def _elsewhere(
     checkpoint: Checkpoint, file: str, identity: ServerIdentity, *, is_known: bool
 ) -> Checkpoint:
-    """Return the checkpoint at the beginning of a file of another history, in the next epoch."""
+    """Return the checkpoint at the beginning of a file of another history, in the next epoch.
+
+    The next one, and no fresh one: a checkpoint that etcd has once more after it was restored leads
+    to the same epoch as before, in which a Drainer knows what it has.
+    """
     return replace(
         checkpoint,
         epoch=checkpoint.epoch + 1,
@@ -221,6 +230,7 @@ def _elsewhere(
         skips_known=is_known,
         described=0,
         accepts="",
+        written="",
     )
 
 
