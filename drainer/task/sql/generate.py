@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from drainer.task.sql.images import Kinds, after_columns, before_columns
 from drainer.task.sql.lake_rows import lake_rows
-from drainer.task.sql.literals import ARROW
+from drainer.task.sql.literals import ARROW, MYSQL
 from drainer.task.sql.row_statements import row_statements
 from drainer.task.sql.rowwise import generate_rows
 from drainer.task.sql.table_sql import TableSql, table_sql
@@ -111,7 +111,9 @@ def _key_texts(sql: TableSql, kinds: Kinds, rows: Any) -> Any:
 
 
 def _row_texts(sql: TableSql, kinds: Kinds, rows: Any) -> Any:
-    return sql.rows_column(after_columns(sql.table, kinds, rows, sql.written))
+    marks_json = sql.dialect == MYSQL
+    columns = after_columns(sql.table, kinds, rows, sql.written, marks_json=marks_json)
+    return sql.rows_column(columns)
 
 
 def answer(payload: bytes) -> bytes:

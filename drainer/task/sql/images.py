@@ -34,12 +34,17 @@ def before_columns(
 
 
 def after_columns(
-    table: TableInfo, kinds: Kinds, rows: pa.Array, positions: Sequence[int]
+    table: TableInfo,
+    kinds: Kinds,
+    rows: pa.Array,
+    positions: Sequence[int],
+    *,
+    marks_json: bool = False,
 ) -> Columns:
-    """Return the columns at `positions` of every row's after image."""
+    """Return the columns at `positions` of every row's after image; see `decode_columns`."""
 
     def decode(kind: MutationType, some: pa.Array) -> Columns:
-        images = decode_columns(table, kind, some, positions, Side.AFTER)
+        images = decode_columns(table, kind, some, positions, Side.AFTER, marks_json=marks_json)
         assert images.after is not None, "a delete has no after image"
         return images.after
 

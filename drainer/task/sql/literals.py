@@ -12,6 +12,7 @@ quote inside a string is doubled and nothing else is special. What differs:
     text with NUL   quoted                   CAST(x'..' AS TEXT): NUL ends its statements
     binary          x'..', BINARY(n) padded  the same
     geometry        x'..', SRID and WKB      the same
+    JSON            see `json_sql`           text
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.codes import Code
+from penstock.datum.json_sql import json_literal
+from penstock.datum.jsonb import unmarked
 from penstock.datum.rows.fields import number_of
 from penstock.errors import Malformed
 from penstock.schema.model import ColumnInfo, MysqlType
@@ -170,6 +173,7 @@ def literal(dialect: str, column: ColumnInfo) -> Callable[[Any], str]:
         Family.BIT: str,
         Family.FLOAT: _mysql_float,
         Family.DECIMAL: _plain_decimal,
+        Family.JSON: json_literal,
     }
     return mysql.get(kind, _quoted)
 
@@ -291,6 +295,9 @@ def literal_column(dialect: str, column: ColumnInfo, array: pa.Array) -> Column:
         return Column(array.cast(_TEXT), quote, quote)
     if kind is Family.TEMPORAL:
         return Column(array.cast(_TEXT), "'", "'")
+    if kind is Family.JSON and dialect == MYSQL and _holds(array, b"\0"):
+        texts = [None if v is None else json_literal(unmarked(v)) for v in array.to_pylist()]
+        return Column(pa.array(texts, _TEXT))
     if kind in (Family.TEXT, Family.JSON):
         return _text_column(dialect, array)
     return _int_column(dialect, array)

@@ -42,6 +42,7 @@ DEPTH_MAX = 100
 """MySQL's limit."""
 DECIMAL = 0xF6
 """The type of an opaque that is a decimal, and the byte in front of a decimal in a gap."""
+MARK = "\0"
 _DIGITS_MAX, _SCALE_MAX = 65, 30
 """What a decimal of MySQL has at most."""
 
@@ -66,7 +67,10 @@ class Scalar(NamedTuple):
 
 
 class TypedJson(str):
-    """The text of a document with scalars that text does not tell apart; `binary` has them all."""
+    """The text of a document with scalars that text does not tell apart; `binary` has them all.
+
+    Where only text goes, as in Arrow, `marked` stands for it.
+    """
 
     __slots__ = ("binary",)
 
@@ -79,6 +83,11 @@ class TypedJson(str):
         made.binary = binary
         return made
 
+    @property
+    def marked(self) -> str:
+        """The document as a text that no JSON is: `MARK`, and `binary` in hexadecimal."""
+        return MARK + self.binary.hex()
+
 
 def encode_text(text: str) -> bytes:
     """Return the binary form of a JSON text; text that is not JSON is malformed.
@@ -88,7 +97,7 @@ def encode_text(text: str) -> bytes:
     if isinstance(text, TypedJson):
         return text.binary
     try:
-        value = json.loads(text, parse_constant=_refuse, parse_float=_number)
+        value = json.loads(text, parse_constant=_refuse, parse_float=json_number)
     except (ValueError, RecursionError) as problem:
         raise damaged(f"this is not JSON: {problem}") from None
     return encode(value)
@@ -98,7 +107,8 @@ def _refuse(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _number(text: str) -> float | Decimal:
+def json_number(text: str) -> float | Decimal:
+    """Return a number with a point or an exponent: a decimal where a double prints otherwise."""
     number = float(text)
     if text == repr(number) or "e" in text or "E" in text or not math.isfinite(number):
         return number
@@ -234,6 +244,11 @@ def read_text(data: bytes, at: int) -> tuple[str, int]:
     _write(data[at + 1 : end], data[at], 0, out, 1)
     text = "".join(out)
     return TypedJson.of(text, data[at:end]) if out.is_typed else text, end
+
+
+def unmarked(text: str) -> str:
+    """Return the document that a text stands for, which may be `TypedJson.marked`."""
+    return read_text(bytes.fromhex(text[1:]), 0)[0] if text[:1] == MARK else text
 
 
 class _Out(list[str]):

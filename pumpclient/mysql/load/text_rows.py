@@ -13,7 +13,8 @@ For an INSERT (`sql_rows`):
     NULL              NULL
     integers          as they are, and so are DECIMAL, BIT, ENUM and SET, which are numbers here
     float, double     quoted: a bare -0 is an integer, which has no sign
-    text, times, JSON quoted, with quotes doubled: for sessions with NO_BACKSLASH_ESCAPES
+    text, times, JSON quoted, with quotes doubled: for sessions with NO_BACKSLASH_ESCAPES; JSON
+                      with decimals that no double prints as `json_sql` has it
     bytes             the same after _binary, or they would be checked as text
 
 Generated columns are neither read nor written.
@@ -28,6 +29,7 @@ from functools import lru_cache
 
 from penstock.codes import Code
 from penstock.datum import values
+from penstock.datum.json_sql import literal_of_text
 from penstock.datum.rows.fields import STRING_TYPES, TIME_TYPES, integer_range
 from penstock.datum.rows.reader import (
     EMPTY_ROW,
@@ -310,7 +312,7 @@ def sql_rows(table: TableInfo, target: Name) -> SqlRows:
     """Return the INSERTs of a table's rows into the table `target` of another server."""
     columns = [c for c in table.columns if c.state == PUBLIC and not c.is_generated]
     texts = ", ".join(_expression(f"v{n}", column) for n, column in enumerate(columns))
-    names = {"join": b",".join, "null": b"NULL"}
+    names = {"join": b",".join, "null": b"NULL", "json": _json}
     expression = f"b'(' + join(({texts}{',' * (len(columns) == 1)})) + b')'"
     read, row = compiled(table.name, len(columns), expression, names)
     listed = ",".join(quote_name(column.name) for column in columns)
@@ -320,9 +322,15 @@ def sql_rows(table: TableInfo, target: Name) -> SqlRows:
     return SqlRows(reader, head, table.primary_key is not None)
 
 
+def _json(text: bytes) -> bytes:
+    return literal_of_text(text.decode()).encode()
+
+
 def _expression(text: str, column: ColumnInfo) -> str:
     if column.tp in _BARE:
         return f"null if {text} is None else {text}"
+    if column.tp is MysqlType.JSON:
+        return f"null if {text} is None else json({text})"
     opened = "_binary'" if column.tp in STRING_TYPES and column.is_binary else "'"
     doubled = f"""{text}.replace(b"'", b"''")"""
     return f"""null if {text} is None else b"{opened}" + {doubled} + b"'\""""

@@ -5,7 +5,7 @@
     FLOAT, DOUBLE          float; a FLOAT as exact as it is kept, minus zero is zero
     DECIMAL                Decimal
     CHAR                   text without trailing spaces
-    JSON                   text with sorted keys and one spelling
+    JSON                   text with sorted keys and one spelling, decimals with all digits
     TIMESTAMP              text, UTC
     others                 text or bytes as they are
 
@@ -20,6 +20,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
+
+from penstock.datum import jsonb
 
 INTEGERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "year", "bit"})
 FLOATS = frozenset({"float", "double"})
@@ -79,12 +81,18 @@ def normal(value: Any, type_: str) -> object:
         return value.encode() if isinstance(value, str) else bytes(value)
     text = value.decode(errors="surrogateescape") if isinstance(value, bytes) else str(value)
     if type_ == "json":
-        return json.dumps(json.loads(text), sort_keys=True, ensure_ascii=False)
+        read = json.loads(text, parse_float=_json_number)
+        return json.dumps(read, sort_keys=True, ensure_ascii=False)
     if type_ == "char":
         return text.rstrip(" ")
     if type_ in TIMES and "." in text:
         return text.rstrip("0").rstrip(".")
     return text
+
+
+def _json_number(text: str) -> object:
+    number = jsonb.json_number(text)
+    return number if isinstance(number, float) else ["decimal", text]
 
 
 @dataclass(slots=True)

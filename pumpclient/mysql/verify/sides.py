@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from penstock.codes import Code
+from penstock.datum.json_sql import literal_of_text
 from penstock.ddl.syntax.lexer import quote_name, quote_path
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.gtid import Flavor
@@ -202,20 +203,24 @@ class MysqlSide:
         """Delete and write in one transaction."""
         kept = [n for n, c in enumerate(columns) if not c.is_generated]
         names = ", ".join(parameter_safe(quote_name(columns[n].name)) for n in kept)
-        marks = ", ".join(["%s"] * len(kept))
         condition = " AND ".join(f"{name} = %s" for name in quoted_key(table))
         with server_errors(self._address), self.session.connection.cursor() as cursor:
             cursor.execute("SET SESSION foreign_key_checks = 0")
-            cursor.execute("SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO'")
+            cursor.execute(
+                "SET SESSION sql_mode ="
+                " 'STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,NO_BACKSLASH_ESCAPES'"
+            )
             if self.session.is_tidb:
                 cursor.execute("SET SESSION allow_auto_random_explicit_insert = 1")
             cursor.execute("START TRANSACTION READ WRITE")
             for key in deleted:
                 cursor.execute(f"DELETE FROM {table.quoted} WHERE {condition}", key)  # noqa: S608
             for row in written:
+                written_values = [_written(row[n], columns[n].type) for n in kept]
+                marks = ", ".join(mark for mark, _ in written_values)
                 cursor.execute(
                     f"REPLACE INTO {table.quoted} ({names}) VALUES ({marks})",  # noqa: S608
-                    [_given(row[n], columns[n].type) for n in kept],
+                    [value for _, parameters in written_values for value in parameters],
                 )
             cursor.execute("COMMIT")
 
@@ -314,11 +319,13 @@ def _sqlite_name(table: SourceTable) -> str:
     return quote_name(f"{table.schema}.{table.name}")
 
 
-def _given(value: object, type_: str) -> object:
-    """Return what a statement takes for a value that was read as text."""
-    if value is None or type_ not in INTEGERS:
-        return value
-    return int(value)  # type: ignore[call-overload]
+def _written(value: object, type_: str) -> tuple[str, list[object]]:
+    """Return what a statement has for a value that was read as text, and its parameters."""
+    if value is not None and type_ == "json":
+        text = value.decode() if isinstance(value, bytes) else str(value)
+        return parameter_safe(literal_of_text(text)), []
+    is_number = value is not None and type_ in INTEGERS
+    return "%s", [int(value) if is_number else value]  # type: ignore[call-overload]
 
 
 def _position(found: Sequence[Sequence[Any]]) -> Position:

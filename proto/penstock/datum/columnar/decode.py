@@ -40,6 +40,7 @@ from penstock.datum.columnar.walk import (
     Walk,
     same_columns,
 )
+from penstock.datum.jsonb import TypedJson
 from penstock.datum.rows.fields import Decode, Field
 from penstock.datum.rows.reader import (
     ROW_ID,
@@ -135,15 +136,20 @@ def decode_columns(
     rows: pa.Array,
     positions: Sequence[int] | None = None,
     side: Side = Side.BOTH,
+    *,
+    marks_json: bool = False,
 ) -> Images:
     """Decode columns of rows of one kind; `positions` index `table.columns`, None means all.
+
+    With `marks_json` a document with types that text does not have comes as `TypedJson.marked`.
 
     Equal to decoding row by row; raises `Malformed` if any row is. Columns and images that were
     not asked for are stepped over, their values unchecked, and are None.
     """
     if positions is None:
         positions = range(len(table.columns))
-    return _Batch(plan_of(table), kind, rows, positions, side=side).decode()
+    plan = plan_of(table)
+    return _Batch(plan, kind, rows, positions, side=side, marks_json=marks_json).decode()
 
 
 def decode_keys(
@@ -178,7 +184,9 @@ class _Batch:
         *,
         side: Side = Side.BOTH,
         keys_only: bool = False,
+        marks_json: bool = False,
     ) -> None:
+        self._marks_json = marks_json
         self._plan = plan
         self._kind = kind
         self._rows = _checked(rows)
@@ -309,7 +317,7 @@ class _Batch:
                 arrays.append(pa.nulls(self._count, arrow_type(column)))
                 continue
             cells.state[self._odd] = NULL
-            rendered = render(column, cells, self._data)
+            rendered = render(column, cells, self._data, marks_json=self._marks_json)
             array = rendered.array
             if rendered.bad is not None:
                 self._odd |= rendered.bad
@@ -336,7 +344,10 @@ class _Batch:
             if arrays is None:
                 continue
             for k, position in enumerate(self._positions):
-                column = pa.array([images[i][position] for images in odd], arrays[k].type)
+                found = [images[i][position] for images in odd]
+                if self._marks_json:
+                    found = [v.marked if isinstance(v, TypedJson) else v for v in found]
+                column = pa.array(found, arrays[k].type)
                 arrays[k] = pc.replace_with_mask(arrays[k], mask, column)
 
     def _row_reader(self) -> Callable[[bytes], tuple[Row, ...]]:

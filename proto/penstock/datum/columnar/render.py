@@ -18,6 +18,7 @@ import pyarrow as pa
 from penstock.datum import decimals, jsonb, times, values
 from penstock.datum.columnar.reads import Bytes, Ints, Mask, RowBytes, Words
 from penstock.datum.columnar.walk import VALUE, Cells
+from penstock.datum.jsonb import TypedJson
 from penstock.datum.rows import fields
 from penstock.errors import Malformed
 from penstock.schema.model import ColumnInfo, MysqlType
@@ -216,7 +217,9 @@ def handle_flag(column: ColumnInfo) -> int:
     return values.DURATION_FLAG if column.tp is MysqlType.DURATION else row_flag(column)
 
 
-def render(column: ColumnInfo, cells: Cells, data: RowBytes) -> Rendered:
+def render(
+    column: ColumnInfo, cells: Cells, data: RowBytes, *, marks_json: bool = False
+) -> Rendered:
     """Return a column's cells as an array; every check of the row-wise reader is made here too."""
     tp = column.tp
     if tp in fields.INTEGER_BITS or tp in _UNSIGNED_TYPES | {MysqlType.YEAR}:
@@ -230,7 +233,7 @@ def render(column: ColumnInfo, cells: Cells, data: RowBytes) -> Rendered:
     if tp is MysqlType.DURATION:
         return _render_durations(column, cells)
     if tp is MysqlType.JSON:
-        return _render_json(cells, data)
+        return _render_json(cells, data, marks_json)
     return _render_strings(column, cells, data)
 
 
@@ -366,7 +369,7 @@ def _slices(data: Matrix, start: Ints, end: Ints, valid: Mask, tp: pa.DataType) 
     return pa.Array.from_buffers(tp, count, [validity, *kept.buffers()[1:]])
 
 
-def _render_json(cells: Cells, data: RowBytes) -> Rendered:
+def _render_json(cells: Cells, data: RowBytes, marks_json: bool) -> Rendered:
     valid = cells.state == VALUE
     bad: Mask = np.zeros(len(valid), np.bool_)
     texts: list[str | None] = [None] * len(valid)
@@ -375,7 +378,9 @@ def _render_json(cells: Cells, data: RowBytes) -> Rendered:
         start = int(starts[row])
         raw = data.bytes[start : start + int(cells.size[row])].tobytes()
         try:
-            texts[row] = jsonb.read_text(raw, 0)[0]
+            text = jsonb.read_text(raw, 0)[0]
         except Malformed:
             bad[row] = True
+            continue
+        texts[row] = text.marked if marks_json and isinstance(text, TypedJson) else text
     return Rendered(pa.array(texts, pa.string()), bad)

@@ -34,6 +34,7 @@ def side(rows: dict[int, str]) -> ComparedRows:
         ("decimal", "1.50", "1.5"), ("char", "a  ", "a"), ("time", "10:00:00.500", "10:00:00.5"),
         ("datetime", "2026-11-21 08:00:00.000", "2026-11-21 08:00:00"),
         ("json", '{"b":1,"a":[1, 2]}', '{"a": [1,2], "b": 1}'), ("varbinary", b"a\0", b"a\0"),
+        ("json", "[1e20, 1.50]", "[100000000000000000000.0, 1.50]"), ("json", "[1.5e0]", "[1.5]"),
         ("varchar", "é", "é".encode()), ("text", None, None),
         ("point", b"\0\0\0\0\1\xff", memoryview(b"\0\0\0\0\1\xff")),
     ],
@@ -49,6 +50,8 @@ def test_one_value_in_two_spellings_is_equal(type_: str, one: Any, other: Any) -
         ("varbinary", b"a\0", b"a"),
         ("int", "0", None),
         ("varchar", "", None),
+        ("json", "[1.10]", "[1.1]"),
+        ("json", "[0.12345678901234567891]", "[0.12345678901234567892]"),
     ],
 )
 def test_different_values_stay_different(type_: str, one: Any, other: Any) -> None:

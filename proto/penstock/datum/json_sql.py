@@ -1,0 +1,73 @@
+"""SQL of JSON documents: literals from which a MySQL makes each scalar with its type.
+
+A document of which text says everything is its text as a literal. Others are
+
+    /*!50708 JSON_SET(CAST(*/'{"a": 1.10}'/*!50708 AS JSON),'$."a"',CAST('1.10' AS DECIMAL(3,2)))*/
+
+A MariaDB, whose JSON is text, skips comments for versions between 5.7 and its own, up to the first
+end of a comment: inside them, a path has its asterisks and quotes escaped.
+
+    scalar                         in a MySQL
+    DECIMAL, DATE, TIME, DATETIME  the same
+    TIMESTAMP                      DATETIME: no expression has the type TIMESTAMP
+    bytes of VARBINARY (type 15)   the same
+    bytes of BLOB, BIT and others  their text as a string: no expression has these types
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from binascii import hexlify
+
+from penstock.datum.jsonb import (
+    DECIMAL,
+    Typed,
+    TypedJson,
+    encode_text,
+    read_text,
+    typed_scalars,
+)
+
+_TIMES = {7: "DATETIME(6)", 10: "DATE", 11: "TIME(6)", 12: "DATETIME(6)"}
+_VARBINARY = 15
+_MAYBE_DECIMAL = re.compile(r"\.\d+0(?!\d)|[\d.]{17}")
+"""Is in every text with a number that no double prints."""
+
+
+def json_literal(text: str) -> str:
+    """Return a document as a literal for sessions with NO_BACKSLASH_ESCAPES."""
+    quoted = "'" + text.replace("'", "''") + "'"
+    if not isinstance(text, TypedJson):
+        return quoted
+    sets = "".join(map(_set, typed_scalars(text.binary)))
+    return f"/*!50708 JSON_SET(CAST(*/{quoted}/*!50708 AS JSON){sets})*/" if sets else quoted
+
+
+def literal_of_text(text: str) -> str:
+    """Return the literal of a document that a server printed: its numbers keep their digits."""
+    if _MAYBE_DECIMAL.search(text):
+        read = read_text(encode_text(text), 0)[0]
+        text = read if isinstance(read, TypedJson) else text
+    return json_literal(text)
+
+
+def _set(scalar: Typed) -> str:
+    made = _expression(scalar.type, scalar.value)
+    return f",'{_path(scalar.path)}',{made}" if made else ""
+
+
+def _expression(type_: int, value: str | bytes) -> str:
+    """Return the expression of a scalar's type; nothing where there is none."""
+    if isinstance(value, bytes):
+        return f"x'{hexlify(value).decode()}'" if type_ == _VARBINARY else ""
+    if type_ != DECIMAL:
+        return f"CAST('{value}' AS {_TIMES[type_]})"
+    whole, _, fraction = value.lstrip("-").partition(".")
+    digits = max(len(whole.lstrip("0")) + len(fraction), 1)
+    return f"CAST('{value}' AS DECIMAL({digits},{len(fraction)}))"
+
+
+def _path(path: tuple[str | int, ...]) -> str:
+    legs = [f"[{leg}]" if isinstance(leg, int) else f".{json.dumps(leg)}" for leg in path]
+    return "$" + "".join(legs).replace("*", "\\u002a").replace("'", "\\u0027")
