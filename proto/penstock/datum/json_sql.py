@@ -9,9 +9,11 @@ end of a comment: inside them, a path has its asterisks and quotes escaped.
 
     scalar                         in a MySQL
     DECIMAL, DATE, TIME, DATETIME  the same
-    TIMESTAMP                      DATETIME: no expression has the type TIMESTAMP
     bytes of VARBINARY (type 15)   the same
-    bytes of BLOB, BIT and others  their text as a string: no expression has these types
+    TIMESTAMP                      DATETIME
+    bytes of BLOB, BIT and others  their text as a string
+
+Only a subquery over JSON_TABLE makes the last two types, which a TiDB does not have.
 """
 
 from __future__ import annotations
