@@ -52,7 +52,13 @@ class MainFile:
 
     def is_cut(self) -> bool:
         """Return whether the file ends within a page, and no log has the rest."""
-        return self._size(self._log) == 0 < self._size(self._path) and self._stored_id() is None
+        if self._size(self._log) or not self._size(self._path):
+            return False
+        try:
+            _, page_size = self._header()
+        except sqlite3.Error as error:  # What is no database says so when it is opened.
+            return error.sqlite_errorcode != sqlite3.SQLITE_NOTADB
+        return self._size(self._path) % page_size != 0
 
     def open(self, connection: sqlite3.Connection) -> bool:
         """Begin with a new connection; return whether file and log are of one state."""
@@ -126,18 +132,23 @@ class MainFile:
         return _Figures(found.st_mtime_ns, found.st_size, self._size(self._log))
 
     def _stored_id(self) -> int | None:
-        """Return the file's own id, without its log; None where it is cut, or no database.
+        """Return the file's own id, without its log; None where it is cut, or no database."""
+        try:
+            version, page_size = self._header()
+        except sqlite3.Error:
+            return None
+        return None if self._size(self._path) % page_size else version & _ID_MASK
+
+    def _header(self) -> tuple[int, int]:
+        """Return the version and the bytes of a page that the file has, without its log.
 
         By a connection of SQLite's: a file that this process closes itself loses all locks.
         """
         uri = f"{self._path.absolute().as_uri()}?immutable=1"
-        try:
-            with closing(sqlite3.connect(uri, uri=True)) as connection:
-                (version,) = connection.execute("PRAGMA user_version").fetchone()
-                (page_size,) = connection.execute("PRAGMA page_size").fetchone()
-        except sqlite3.Error:
-            return None
-        return None if self._size(self._path) % page_size else int(version) & _ID_MASK
+        with closing(sqlite3.connect(uri, uri=True)) as connection:
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            (page_size,) = connection.execute("PRAGMA page_size").fetchone()
+        return int(version), int(page_size)
 
     def _size(self, path: Path) -> int:
         try:
