@@ -158,7 +158,7 @@ def test_a_second_pump_on_the_same_data_or_name_says_so(
         ({"node_id": "twin", "data_dir": first.data_dir}, "lock|open"),
         (
             {"node_id": first.node_id, "data_dir": first.data_dir.with_name("other")},
-            "--node-id of its own",
+            "another --node-id if a second process",
         ),
     ]:
         with pytest.raises(pytest.fail.Exception, match=message):
