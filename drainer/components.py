@@ -19,9 +19,7 @@ from drainer.outages import RETRY_S, insist, unless_stopped, within
 from drainer.relay_log.log import RelayLog
 from drainer.settings.config import ApplyConfig, DrainerConfig, RelayConfig
 from drainer.sinks.opening import open_sink
-from drainer.sinks.protocol import (
-    Sink,
-)
+from drainer.sinks.protocol import Sink
 from drainer.sinks.thread import SinkThread
 from drainer.spark.dispatcher import Dispatcher
 from drainer.spark.java import use_java

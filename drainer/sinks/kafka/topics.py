@@ -83,12 +83,9 @@ class Topics:
         if unseen:
             raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
         self._check_limits(new, admin)
-        self._ids |= self.ids(new, admin)
+        described = self._described(new, admin)
+        self._ids |= {name: topic_id for name, (topic_id, _) in described.items()}
         self._partitions |= {name: there[name] for name in new}
-
-    def ids(self, names: Iterable[str], admin: AdminClient) -> dict[str, str]:
-        """Return the ids of those topics that exist."""
-        return {name: topic_id for name, (topic_id, _) in self._described(names, admin).items()}
 
     def found(self, known: Mapping[str, TopicRecord], admin: AdminClient) -> dict[str, TopicRecord]:
         """Return those of the topics that exist, with the ends of the partitions that are known."""

@@ -28,8 +28,18 @@ from typing import TYPE_CHECKING
 import pymysql
 
 from drainer.sinks.ddl_moment import moment_of
-from drainer.sinks.mysql.session import Connection, code_of, ddl_sql_mode, many, one, passes
+from drainer.sinks.mysql.session import (
+    Connection,
+    code_of,
+    ddl_sql_mode,
+    is_mariadb,
+    many,
+    one,
+    passes,
+    version_of,
+)
 from penstock.codes import Code
+from penstock.datum.rows.fields import INTEGER_BITS
 from penstock.ddl import adopted
 from penstock.ddl.charsets import charset_of_collation
 from penstock.ddl.parse.parser import parse
@@ -79,8 +89,7 @@ _CONCERNS = {
 _EXPLICIT = "explicit_defaults_for_timestamp"
 _ENGLISH = ("lc_time_names", "0", "en_US")
 _TEMPORAL = (MysqlType.DATETIME, MysqlType.TIMESTAMP, MysqlType.DURATION)
-_WHOLE = (MysqlType.TINY, MysqlType.SHORT, MysqlType.INT24, MysqlType.LONG, MysqlType.LONGLONG,
-          MysqlType.YEAR)  # fmt: skip
+_WHOLE = (*INTEGER_BITS, MysqlType.YEAR)
 _NUMBERS = (*_WHOLE, MysqlType.FLOAT, MysqlType.DOUBLE, MysqlType.NEWDECIMAL)
 _UNKNOWN_ZONE = 1298
 _ZERO_DATE_CAST = "ZERO_DATE_TIME_CAST"
@@ -162,27 +171,19 @@ class _Session:
     def check_kind(self) -> None:
         """Raise `NeedsOperator` for what servers of the two kinds compute in different ways."""
         context = self._change.job.context or DdlContext()
-        version = dict(context.variables).get("version")
-        if version is None or _is_mariadb(version) == self._is_mariadb:
+        version, there = dict(context.variables).get("version"), version_of(self._connection)
+        if version is None or is_mariadb(version) == is_mariadb(there):
             return
         rounds = ROUNDS in (context.sql_mode or ())
         if what := _differs(self._change, self._query, rounds=rounds):
             raise NeedsOperator(
                 f"the statement ran on a {version} upstream, and the downstream,"
-                f" {self._version}, computes {what} in another way:"
+                f" {there}, computes {what} in another way:"
                 f" {self._change.job.query}",
                 hint="run a statement downstream that gives upstream's values, such as one with"
                 " ROUND() around a quotient; or do it by hand, then track the DDL",
                 code=Code.SINK_DDL_MOMENT,
             )
-
-    @property
-    def _version(self) -> str:
-        return str(self._connection.get_server_info()).removeprefix("5.5.5-")
-
-    @property
-    def _is_mariadb(self) -> bool:
-        return _is_mariadb(self._version)
 
     def set_modes(self, own: str) -> None:
         """Set sql_mode to upstream's, or to `own` where that is not known."""
@@ -192,7 +193,7 @@ class _Session:
                 raise error
             return
         wanted = context.sql_mode - _OF_TEXTS
-        if not self._is_mariadb:
+        if not is_mariadb(version_of(self._connection)):
             wanted = wanted - {ROUNDS} if ROUNDS in wanted else wanted | {CUTS}
         if self._tried("sql_mode", ",".join(sorted(wanted))) is None:
             return
@@ -270,10 +271,6 @@ class _Session:
             hint="run a statement downstream that gives the same values without it",
             code=Code.SINK_DDL_MOMENT,
         )
-
-
-def _is_mariadb(version: str) -> bool:
-    return "mariadb" in version.lower()
 
 
 def _differs(change: SchemaChange, query: str, *, rounds: bool) -> str:

@@ -140,7 +140,7 @@ class MysqlSession:
                 client_flag=CLIENT.FOUND_ROWS,
             )
             _keep_alive(connection)
-            self.is_tidb |= tidb.is_tidb(_version_of(connection))
+            self.is_tidb |= tidb.is_tidb(version_of(connection))
             for name, value in tidb.VARIABLES if self.is_tidb else ():
                 _set_if_known(connection, name, value)
             for name, value in self._target.params:
@@ -188,9 +188,14 @@ def set_variable(connection: Connection, name: str, value: str) -> None:
     connection.query(f"SET SESSION `{name}` = {literal}")
 
 
-def _version_of(connection: Connection) -> str:
+def version_of(connection: Connection) -> str:
     """Return what the server said of its version as the session began."""
-    return str(connection.server_version)
+    return str(connection.get_server_info()).removeprefix("5.5.5-")
+
+
+def is_mariadb(version: str) -> bool:
+    """Return whether a version is that of a MariaDB, and not of a MySQL or TiDB."""
+    return "mariadb" in version.lower()
 
 
 def _set_if_known(connection: Connection, name: str, value: str) -> None:

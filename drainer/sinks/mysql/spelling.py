@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from drainer.sinks.mysql.session import is_mariadb, version_of
 from penstock.codes import Code
 from penstock.ddl.parse.parser import parse
 from penstock.ddl.rewrite.foreign import spelled_for
@@ -23,8 +24,8 @@ log = logging.getLogger(__name__)
 def spelled(connection: Connection, change: SchemaChange, *, is_tidb: bool) -> str:
     """Return a job's statement as the server can read it; say what of it that leaves out."""
     query = change.job.query
-    is_mariadb = "mariadb" in str(connection.get_server_info()).lower()
-    flavor = Flavor.TIDB if is_tidb else Flavor.MARIADB if is_mariadb else Flavor.MYSQL
+    own = Flavor.MARIADB if is_mariadb(version_of(connection)) else Flavor.MYSQL
+    flavor = Flavor.TIDB if is_tidb else own
     before = [old for _, old, _ in change.altered] + [old for _, old, _, _ in change.renamed]
     indexes = [name for table in before for name in table.expression_indexes]
     sequences = [(schema, t.name) for schema, t, _, _ in change.renamed if t.is_sequence]

@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from penstock.codes import Code
@@ -303,7 +304,7 @@ class Statements:
             statement.query.variables(),
             statement.dialect,
             statement.timestamp_s,
-            lambda: self._tables.server_defaults,
+            cache(lambda: self._tables.server_defaults),
         )
         try:
             passed = self._passed(piece, context)

@@ -106,9 +106,10 @@ class Tables:
         if target == (schema, name) and (other := self.namesake(schema, name)):
             raise two_names(f"{schema}.{name}", other)
         sources = self._sources.setdefault(".".join(target).lower(), set())
-        if sources - {(schema, name)}:
-            self.check_merged()
-        sources.add((schema, name))
+        if (schema, name) not in sources:
+            if sources:
+                self.check_merged()
+            sources.add((schema, name))
         if self._schemas.catalog().table(*target) is None:
             self.define(schema, name)
         known = self._schemas.catalog().table(*target)

@@ -21,9 +21,9 @@ from penstock.security.tls import Security
 from pumpclient.mysql.load.state import ASKED, LoadState, StateFile
 from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.source.config import SourceConfig
-from pumpclient.mysql.source.ddl.table_mapping import server_tables
 from pumpclient.mysql.source.state.checkpoint import SourceStore, sources
 from pumpclient.mysql.source.sync.loading import state_path
+from pumpclient.mysql.source.sync.reload_group import replicated_tables
 
 _NAMED_MAX = 20
 
@@ -34,7 +34,8 @@ def reload_all(config: SourceConfig, *, accepts_gap: bool = False) -> str:
     Raises `Retryable` while a process has the source, and `NeedsOperator` where tables may have
     rows of other sources, which a load drops, without `accepts_gap`.
     """
-    names, security = _replicated(config), Security(config.security)
+    names = replicated_tables(config, Rules(config.filter))
+    security = Security(config.security)
     with closing(etcd.connect(config.etcd_urls, tls=security.etcd_tls)) as connection:
         others = [each for each in sources(connection) if each != config.source_id]
         routed = [name for name in sorted(names) if Rules(config.filter).router.is_routed(*name)]
@@ -55,7 +56,7 @@ def reload_all(config: SourceConfig, *, accepts_gap: bool = False) -> str:
             before = file.read()
             known = before.begun | before.loaded.keys() if before is not None else set()
             gone = sorted(name for name in known - names if name[1])
-            file.write(LoadState(source=config.source_id, epoch=ASKED, begun=frozenset(names)))
+            file.write(LoadState(source=config.source_id, epoch=ASKED, begun=names))
         finally:
             store.close()
     return (
@@ -71,17 +72,6 @@ def _names(gone: Sequence[Name]) -> str:
         return ""
     more = f" and {len(gone) - _NAMED_MAX} more" if len(gone) > _NAMED_MAX else ""
     return f" ({', '.join('.'.join(name) for name in gone[:_NAMED_MAX])}{more})"
-
-
-def _replicated(config: SourceConfig) -> set[Name]:
-    rules, online = Rules(config.filter), config.online_ddl.rules()
-    with config.source.address().session() as connection:
-        found = server_tables(connection)
-    return {
-        name
-        for name in found
-        if rules.is_replicated(*name) and (online is None or not online.is_copy(name[1]))
-    }
 
 
 def _put_aside(config: SourceConfig) -> str:

@@ -19,14 +19,20 @@ from pumpclient.mysql.source.state.overrides import Edit, tables_reloaded
 
 def siblings(config: SourceConfig, rules: Rules, names: Iterable[Name]) -> frozenset[Name]:
     """Return all tables of the server that go where some of them go."""
-    targets, online = {rules.target(*name) for name in names}, config.online_ddl.rules()
+    targets = {rules.target(*name) for name in names}
+    return frozenset(
+        name for name in replicated_tables(config, rules) if rules.target(*name) in targets
+    )
+
+
+def replicated_tables(config: SourceConfig, rules: Rules) -> frozenset[Name]:
+    """Return the tables of the server that the filters take, without an online DDL's copies."""
+    online = config.online_ddl.rules()
     with config.source.address().session() as connection:
         return frozenset(
             name
             for name in server_tables(connection)
-            if rules.is_replicated(*name)
-            and rules.target(*name) in targets
-            and (online is None or not online.is_copy(name[1]))
+            if rules.is_replicated(*name) and (online is None or not online.is_copy(name[1]))
         )
 
 

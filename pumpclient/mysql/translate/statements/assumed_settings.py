@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from penstock.datum.rows.fields import INTEGER_BITS
 from penstock.ddl.syntax.lexer import Kind, Token, quote_name, read
 from penstock.ddl.syntax.statements import (
     AddColumns,
@@ -31,8 +32,7 @@ from penstock.schema.model import ColumnInfo, MysqlType, TableInfo
 
 DIV, OLD, WEEK = "div_precision_increment", "old_mode", "default_week_format"
 _ZERO_DATE_CAST = "ZERO_DATE_TIME_CAST"
-_WHOLE = frozenset({MysqlType.TINY, MysqlType.SHORT, MysqlType.INT24, MysqlType.LONG,
-                    MysqlType.LONGLONG, MysqlType.YEAR})  # fmt: skip
+_WHOLE = frozenset({*INTEGER_BITS, MysqlType.YEAR})
 _TEXTS = frozenset({MysqlType.VARCHAR, MysqlType.VAR_STRING, MysqlType.STRING, MysqlType.BLOB,
                     MysqlType.TINY_BLOB, MysqlType.MEDIUM_BLOB, MysqlType.LONG_BLOB})  # fmt: skip
 _DATED = frozenset({MysqlType.DATETIME, MysqlType.TIMESTAMP})
