@@ -296,8 +296,9 @@ def test_a_peer_that_reads_no_answer_of_the_fast_path_is_no_longer_read(
         front.assert_serves()
 
 
+@pytest.mark.parametrize("all_in_one_turn", [False, True])
 def test_what_no_peer_takes_is_bounded_on_the_whole_server(
-    front_factory: Callable[..., FrontProcess],
+    front_factory: Callable[..., FrontProcess], all_in_one_turn: bool
 ) -> None:
     front = front_factory(waiting_bytes_max=8 << 20)
     wanted = MESSAGES["StreamingOutputCallRequest"]()
@@ -305,12 +306,16 @@ def test_what_no_peer_takes_is_bounded_on_the_whole_server(
     takes_nothing = {frames.INITIAL_WINDOW_SIZE: 0}
     with harmless(front, connections=4), contextlib.ExitStack() as stack:
         peers = [stack.enter_context(front.peer(settings=takes_nothing)) for _ in range(4)]
+        if all_in_one_turn:
+            front.freeze()
         for peer in peers:
             for _ in range(100):
                 peer.send_message(peer.open(OUTPUT), wanted.SerializeToString())
+        front.thaw()
         for peer in peers:
             peer.ping()
-        eventually(lambda: front.held().calls <= 8, within_s=60)
+        eventually(lambda: front.held().calls <= 8)
+        assert front.held().connections == 4  # Or their end would have freed it all.
         front.assert_serves()
         with front.peer() as other:
             assert len(other.call(OUTPUT, wanted.SerializeToString()).data) > 1 << 20

@@ -282,24 +282,25 @@ class ServerCall:
         if len(message) < _YIELD_BYTES:
             await self._send(MESSAGE_HEAD.pack(0, len(message)) + message)
         else:
-            await self._send(MESSAGE_HEAD.pack(0, len(message)))
+            await self._send(MESSAGE_HEAD.pack(0, len(message)), behind_bytes=len(message))
             await self._send(message)
 
     async def send_block(self, block: MessageBlock) -> None:
         """Send messages that were put together before; waits while the peer takes no more."""
         await self._send(block.data)
 
-    async def _send(self, data: bytes | bytearray | memoryview) -> None:
+    async def _send(self, data: bytes | bytearray | memoryview, *, behind_bytes: int = 0) -> None:
+        """Send; `behind_bytes` of the same message are held until this has left."""
         view, out, stream = memoryview(data), self.connection.out, self.stream
         sent = out.push(stream, view)
         if sent < len(view):
-            await self._send_rest(view[sent:])
+            await self._send_rest(view[sent:], behind_bytes)
         self._pushed += len(data)
         if self._pushed >= _YIELD_BYTES:  # Others may have something to do, too.
             self._pushed = 0
             await asyncio.sleep(0)
 
-    async def _send_rest(self, view: memoryview) -> None:
+    async def _send_rest(self, view: memoryview, behind_bytes: int) -> None:
         """Send what the peer does not take at once; it counts against the server's budget."""
         load, out = self.connection.load, self.connection.out
         try:
@@ -309,7 +310,7 @@ class ServerCall:
                     view = view[sent:]
                     load.proceed(self)
                 else:
-                    load.wait(self, len(view))
+                    load.wait(self, len(view) + behind_bytes)
                     await self._wait_for_room()
         finally:
             load.proceed(self)

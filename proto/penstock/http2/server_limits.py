@@ -89,29 +89,52 @@ class Counted(Protocol):
 class Load:
     """What all connections of a server hold together; in the event loop's thread only."""
 
-    __slots__ = ("_waiting", "calls", "limits", "partial_bytes", "waiting_bytes")
+    __slots__ = (
+        "_given_up",
+        "_waiting",
+        "calls",
+        "ending_bytes",
+        "limits",
+        "partial_bytes",
+        "waiting_bytes",
+    )
 
     def __init__(self, limits: ServerLimits) -> None:
         self.limits = limits
         self.calls = 0
         self.partial_bytes = 0
         self.waiting_bytes = 0
+        self.ending_bytes = 0
+        """Of calls that were given up and whose tasks have not run since."""
         self._waiting: dict[Waiting, int] = {}
+        self._given_up: dict[Waiting, int] = {}
 
     def wait(self, call: Waiting, size: int) -> None:
-        """Count what a call cannot send now, until `proceed`; may end it, or others before it."""
+        """Count what a call cannot send now, until `proceed`; may end it, or others before it.
+
+        A call that is ended lets go of its bytes in the next turn of the loop. Where a turn brings
+        more than twice the budget, the call that brings it is ended, which frees it in this turn.
+        """
         if call in self._waiting:
+            return
+        most = self.limits.waiting_bytes_max
+        held = self.waiting_bytes + self.ending_bytes
+        if held and held + size > 2 * most:
+            call.give_up()
             return
         self._waiting[call] = size
         self.waiting_bytes += size
-        while self.waiting_bytes > self.limits.waiting_bytes_max and len(self._waiting) > 1:
+        while self.waiting_bytes > most and len(self._waiting) > 1:
             first = next(iter(self._waiting))
-            self.proceed(first)
+            size = self._given_up[first] = self._waiting.pop(first)
+            self.waiting_bytes -= size
+            self.ending_bytes += size
             first.give_up()
 
     def proceed(self, call: Waiting) -> None:
         """Count a call's bytes no more: it could send some, or has ended."""
         self.waiting_bytes -= self._waiting.pop(call, 0)
+        self.ending_bytes -= self._given_up.pop(call, 0)
 
     def count(self, stream: Counted) -> bool:
         """Count what a stream keeps now; return whether it may have grown so."""
