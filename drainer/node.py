@@ -26,7 +26,7 @@ from drainer.cluster.presence import Presence
 from drainer.cluster.server import Front
 from drainer.components import Components, build_components, with_new_sink
 from drainer.ddl.follower import DdlRefused
-from drainer.outages import StoppedEarly, insist
+from drainer.outages import StoppedEarly, insist, unless_stopped
 from drainer.pages import Pages
 from drainer.recovery import recover
 from drainer.settings.config import DrainerConfig
@@ -50,6 +50,9 @@ from penstock.node.recent_problems import RECENT
 from penstock.pb import penstock_pb2
 
 log = logging.getLogger(__name__)
+
+_WRITER_LOOKS = 20
+_WRITER_LOOK_S = 0.5
 
 
 async def run(config: DrainerConfig, stop: asyncio.Event) -> None:
@@ -128,13 +131,27 @@ async def _be_active(
             )
             return End.OVERRIDDEN
         except TakenOver as error:
-            # The writer of now is waited for if it can be seen; else there is something to mend.
-            stored = await components.thread.call(components.sink.load_checkpoint)
-            find = functools.partial(run_named, components.etcd, stored.writer if stored else "")
-            if await insist(stop, "who writes the downstream now", find) is None:
+            # A standby needs a run to watch; without one an operator must look.
+            if await _present_writer(components, stop) is None:
                 raise
             log.error("this Drainer writes no more: %s [%s]", error.problem, error.code)
             return End.REPLACED
+
+
+async def _present_writer(components: Components, stop: asyncio.Event) -> DrainerRun | None:
+    """Return the run that writes the downstream now, None if etcd does not list it.
+
+    A run is listed before it writes. An outage of etcd ends its lease, and it is listed again
+    shortly after etcd answers, so one answer does not prove that it is gone.
+    """
+    stored = await components.thread.call(components.sink.load_checkpoint)
+    find = functools.partial(run_named, components.etcd, stored.writer if stored else "")
+    for _ in range(_WRITER_LOOKS):
+        if (run := await insist(stop, "who writes the downstream now", find)) is not None:
+            return run
+        log.info("etcd does not list the Drainer that writes the downstream now, looking again")
+        await unless_stopped(asyncio.sleep(_WRITER_LOOK_S), stop)
+    return None
 
 
 class _Node:

@@ -15,7 +15,8 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from drainer.__main__ import main as drainer_main
-from penstock.cluster.drainer_runs import standbys
+from penstock.cluster.drainer_runs import RUNS, standbys
+from penstock.cluster.etcd import read_prefix
 from penstock.cluster.node_registry import NodeKind, Registry
 from pumpclient import PumpClient
 from pumpclient.binlogctl import main as binlogctl
@@ -130,6 +131,28 @@ def test_a_frozen_drainer_is_replaced_and_stands_by_when_it_wakes(
     one.wait_for("this Drainer writes no more(.|\n)*this Drainer stands by", 60)
     two.wait_until(writer.transact(10))
     assert one.is_running
+    replication.check()
+
+
+@pytest.mark.slow
+def test_a_replaced_drainer_waits_for_a_writer_that_etcd_does_not_list_for_a_moment(
+    replication: Replication,
+) -> None:
+    one = replication.start(spark_tasks=1)
+    two = replication.add_drainer(spark_tasks=1, started=False)
+    writer = replication.begin(seed=37)
+    one.wait_until(writer.transact(10))
+    two.spawn()
+    _stands_by(two)
+    one.freeze()
+    _continues(replication.etcd, two, writer.transact(10))
+    two.freeze()
+    eventually(lambda: not read_prefix(replication.etcd, RUNS)[0], _BUSY_S)
+    one.thaw()
+    one.wait_for("etcd does not list the Drainer that writes the downstream now", _BUSY_S)
+    two.thaw()
+    one.wait_for("this Drainer writes no more(.|\n)*this Drainer stands by", 60)
+    two.wait_until(writer.transact(10))
     replication.check()
 
 
