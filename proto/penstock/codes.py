@@ -818,7 +818,8 @@ class Code(Enum):
         "Was etcd restored from a backup? Start all Pumps of the cluster. If the histories have"
         " parted, the error names them, and for each one the `penstock ctl adopt-log` that"
         " continues it; what only the other one has is lost then, so back up its folder before."
-        " See [Restoring from backups](restoring.md#etcd).",
+        " If no disk has the log, it names the one that begins a new log. See [Restoring from"
+        " backups](restoring.md#etcd).",
     )
 
     # Binlogs and rows.

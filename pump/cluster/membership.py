@@ -200,10 +200,15 @@ class Membership:
     async def _enter_cluster(self, now_ts: int) -> None:
         """Say since when this Pump may hold what Drainers lack, unless it has been there before.
 
-        A Drainer that meets it for the first time only later can see what it has missed.
+        A Drainer that meets it for the first time only later can see what it has missed. If the
+        last word in etcd lacks transactions that are here, a backup of etcd was restored: then it
+        is since that word.
         """
         if self._node_id not in await asyncio.to_thread(self._registry.entered):
-            await asyncio.to_thread(self._registry.put_entered, self._node_id, now_ts)
+            word = (await asyncio.to_thread(self._registry.last_words)).get(self._node_id)
+            held_ts = await asyncio.to_thread(self._storage.holds_up_to_ts)
+            since_ts = word.up_to_ts if word is not None and word.up_to_ts < held_ts else now_ts
+            await asyncio.to_thread(self._registry.put_entered, self._node_id, since_ts)
 
     async def _insist(self) -> None:
         """Publish the last state there will be: Drainers would wait for this Pump indefinitely."""

@@ -152,6 +152,21 @@ def begin_again(
     return again
 
 
+def no_disk_has(node_id: str, own: Copy, entry: LogEntry) -> NeedsOperator:
+    """Return the error of a Pump that was displaced from a log that no disk has any more.
+
+    It would wait for that log indefinitely.
+    """
+    listed = ", ".join(f"{copy.pump}, disk {copy.disk}" for copy in entry.copies_known)
+    return NeedsOperator(
+        f"etcd lists epoch {entry.epoch} of the log of {node_id} on {listed}, but no disk has it",
+        hint="was etcd restored from a backup? Copies are deleted once every Drainer has the log."
+        f" If every Drainer had it, begin a new log: {_adopt_command(node_id, own, entry.epoch)}"
+        " --empty. What a Drainer lacks of the old one is lost then",
+        code=Code.LOG_PUT_BACK,
+    )
+
+
 def is_out_of(entry: LogEntry, former_since: int | None) -> bool:
     """Return whether a folder is no part of a log: it was noted as out of the one that began then.
 
@@ -240,10 +255,11 @@ def _raise_put_back(
 
 
 def _adopt(node_id: str, copy: Copy, chain: Chain, epoch: int) -> str:
-    return (
-        f"penstock ctl adopt-log {node_id} --pump {copy.pump} --disk {copy.disk} --epoch {epoch}"
-        f" --from {chain.first}"
-    )
+    return f"{_adopt_command(node_id, copy, epoch)} --from {chain.first}"
+
+
+def _adopt_command(node_id: str, copy: Copy, epoch: int) -> str:
+    return f"penstock ctl adopt-log {node_id} --pump {copy.pump} --disk {copy.disk} --epoch {epoch}"
 
 
 def _shown_by(entry: LogEntry, chain: Chain) -> str | None:

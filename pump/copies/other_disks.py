@@ -87,6 +87,7 @@ class OtherDisk:
 
     def __init__(self, disk: Disk, around: Around, name: Name) -> None:
         self._disk = disk
+        self.pump = disk.pump
         self._around = around
         self._name = name
         self._channel: Channel | None = None
@@ -128,10 +129,21 @@ class OtherDisk:
         finally:
             self._answer_s = _ANSWER_S
 
+    def has_log(self) -> bool | None:
+        """Return whether the disk has a segment of the log; None without an answer."""
+        try:
+            return self._edges()[0] is not None
+        except (CallFailed, DecodeError, OSError, PenstockError):
+            return None
+
+    def _edges(self) -> tuple[Head | None, Head | None]:
+        """Return the headers of the first and the last segment."""
+        edges = self._read(Stretch(0, 0, 2 * BEGIN, edges=True))
+        return Head.received(edges[:BEGIN]), Head.received(edges[BEGIN:])
+
     def _seen(self, chain: Chain) -> Seen:
         copy = Copy(self._disk.pump, self._disk.id)
-        edges = self._read(Stretch(0, 0, 2 * BEGIN, edges=True))
-        first, last = Head.received(edges[:BEGIN]), Head.received(edges[BEGIN:])
+        first, last = self._edges()
         if first is None or last is None:
             return Seen(copy, ())
         own = chain.find(last.number)

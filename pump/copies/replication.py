@@ -17,7 +17,8 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -52,6 +53,7 @@ from pump.copies.claiming import (
     begin_again,
     claim,
     is_out_of,
+    no_disk_has,
     refuse_older,
     refuse_other_history,
 )
@@ -65,7 +67,6 @@ from pump.copies.shipper import Lines
 from pump.copies.shipping import Shipping
 from pump.copies.takeover import StandIn, Surroundings, TakeOvers, arguments_for
 from pump.replicas.chain import Chain, Link
-from pump.replicas.histories import Seen
 from pump.store.recovery import lock_folder
 from pump.store.space import Reserve
 from pump.store.storage import Storage
@@ -327,10 +328,14 @@ class Replication:
         if found is None or not is_out_of(found[0], former):
             with self._others.of(self._node_id) as others:
                 seen = [each for other in others if (each := other.seen(chain)) is not None]
-                refuse_other_history(
-                    *(self._entries, self._node_id, self._own, chain, seen),
-                    missing=self._unseen(seen),
-                )
+                try:
+                    refuse_other_history(
+                        *(self._entries, self._node_id, self._own, chain, seen),
+                        missing=self._unseen(each.copy.pump for each in seen),
+                    )
+                except PenstockError:
+                    self._withdraw_offline()
+                    raise
                 if (found := self._entries.read(self._node_id)) is not None:
                     refuse_older(self._node_id, self._own, chain, found[0], others)
         knows_ids = all(disk.knows_ids for disk in self._disks.values())
@@ -344,6 +349,20 @@ class Replication:
             self._forget_former()
         return claimed
 
+    def _withdraw_offline(self) -> None:
+        """Let Drainers wait for this Pump, whose log is newer than etcd.
+
+        A state or last word that was put back with the entry would let them continue without it.
+        """
+        registry, name = self._registry, self._node_id
+        status, word = registry.get(NodeKind.PUMP, name), registry.last_words().get(name)
+        if status is None or status.state is not NodeState.OFFLINE:
+            return
+        if word is not None and name not in registry.entered():
+            registry.put_entered(name, word.up_to_ts)
+        registry.put(NodeKind.PUMP, replace(status, state=NodeState.PAUSED))
+        registry.forget_last_word(name)
+
     def _forget_former(self) -> None:
         try:
             forget_former(self._config.data_dir)
@@ -352,9 +371,9 @@ class Replication:
                 f"{self._config.data_dir}: {error}", code=Code.LOG_WRITE_FAILED
             ) from error
 
-    def _unseen(self, seen: Sequence[Seen]) -> list[str]:
+    def _unseen(self, seen: Iterable[str]) -> list[str]:
         """Return the Pumps of the cluster whose disks were not looked at."""
-        known = {self._pump, *(each.copy.pump for each in seen)}
+        known = {self._pump, *seen}
         pumps = self._registry.list(NodeKind.PUMP)
         needed = {pump.node_id for pump in pumps if pump.state is not NodeState.OFFLINE}
         return sorted(needed - known)
@@ -402,7 +421,8 @@ class Replication:
 
         None before the log that was taken over is with every Drainer: the one that had it is
         offline then, under the name of this Pump. One that is paused may be taken over from now on.
-        Meanwhile this disk takes a copy of that log, as of any other.
+        Meanwhile this disk takes a copy of that log, as of any other. `NeedsOperator` if no disk
+        has that log.
         """
         if isinstance(displaced, Former):
             return displaced.found[0]
@@ -414,8 +434,20 @@ class Replication:
             self._registry.forget_last_word(self._node_id)
         is_drained = status is not None and status.state is NodeState.OFFLINE
         if not (is_drained or (status is None and self._was_never_seen())):
+            self._refuse_if_gone(displaced.found[0])
             return None
         return begin_again(self._entries, self._node_id, self._own, displaced.found, self._wanted)
+
+    def _refuse_if_gone(self, entry: LogEntry) -> None:
+        """Raise `NeedsOperator` if no disk has the log that another one is to serve."""
+        assert self.followed is not None
+        if self._node_id in self.followed.names():
+            return
+        with self._others.of(self._node_id) as others:
+            without = [other.pump for other in others if other.has_log() is False]
+        listed = {copy.pump for copy in entry.copies_known} - {self._pump}
+        if not self._unseen(without) and listed <= set(without):
+            raise no_disk_has(self._node_id, self._own, entry)
 
     def _take_own(self, entry: LogEntry) -> None:
         """Take a copy of the log that this Pump was displaced from, once no list has this disk.

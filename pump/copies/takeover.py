@@ -203,7 +203,10 @@ class TakeOvers:
         if self._around.entry(node_id) != entry:
             return
         is_primary, is_due, is_long_silent = self._reasons(node_id, entry)
-        if state is NodeState.OFFLINE:
+        if is_due and self._is_newer(node_id, entry):
+            # A state that was put back with the entry is of before this copy.
+            await self._start(node_id, entry, "its list was put back, and this copy is newer")
+        elif state is NodeState.OFFLINE:
             if is_long_silent and not self._is_foreign(node_id, entry):
                 log.info("the copy of pump %s goes: every Drainer has all of it", node_id)
                 await self._copies.drop(node_id)
@@ -235,10 +238,7 @@ class TakeOvers:
         """Return whether the primary was silent for so long that it is this copy's turn."""
         if not self._after_s or self._silence_s(node_id) <= self._after_s:
             return False
-        is_newer = self._is_foreign(node_id, entry) and (
-            self._copies.standing(node_id).epoch > entry.epoch
-        )
-        if not (is_newer or entry.may_claim(self._around.disk)):
+        if not (self._is_newer(node_id, entry) or entry.may_claim(self._around.disk)):
             return False
         leaving = self._around.leaving()
         disks = [copy.disk for copy in (*entry.replicas, *entry.eligible)]
@@ -249,6 +249,12 @@ class TakeOvers:
         turn = disks.index(self._around.disk) if self._around.disk in disks else len(disks)
         wait_s = self._after_s * (1 + _TURN * turn)
         return self._silence_s(node_id) > wait_s
+
+    def _is_newer(self, node_id: str, entry: LogEntry) -> bool:
+        """Return whether a copy is of a later epoch than an entry that was put back."""
+        return self._is_foreign(node_id, entry) and (
+            self._copies.standing(node_id).epoch > entry.epoch
+        )
 
     def _silence_s(self, node_id: str) -> float:
         """Return since when the primary was not heard of, or could not have been."""

@@ -4,6 +4,8 @@ A Pump refuses a log whose entry in etcd is older than a disk (PS-3312), and its
 command for each disk that was found. The entry gets the newest epoch that was found anywhere, so
 that each epoch after it is a new one, and this disk alone as the place of the log. What only
 another disk has is given up by that.
+
+With `--empty` a new log begins on the disk, where no disk has the log that etcd lists.
 """
 
 from __future__ import annotations
@@ -34,10 +36,14 @@ def add_command(commands: Any, shared: argparse.ArgumentParser) -> None:
         "--pump": {"metavar": "NODE-ID", "help": "the Pump whose disk continues the log"},
         "--disk": {"metavar": "ID", "help": "the id of that disk"},
         "--epoch": {"metavar": "N", "type": int, "help": "the newest epoch found on any disk"},
-        "--from": {"metavar": "N", "type": int, "dest": "first", "help": "its first segment"},
     }
     for option, how in options.items():
         command.add_argument(option, required=True, **how)
+    begin = command.add_mutually_exclusive_group(required=True)
+    begin.add_argument("--from", metavar="N", type=int, dest="first", help="its first segment")
+    begin.add_argument(
+        "--empty", action="store_true", help="begin a new log: no disk has the one in etcd"
+    )
     command.add_argument(
         "--confirm", metavar="NODE-ID", default="", help="the node id once more, for scripts"
     )
@@ -66,21 +72,28 @@ def _adopt_log(arguments: argparse.Namespace) -> int:
                 code=Code.NODE_ALIVE,
             )
         confirm(arguments, name, "let only this disk continue the log")
-        adopted = replace(
-            entry,
-            epoch=arguments.epoch,
-            primary=own,
-            replicas=(),
-            eligible=(),
-            needed=arguments.first,
-            ids=(),
-            mark=None,
-        )
+        adopted = _adopted(arguments, entry, own)
         if entries.swap(name, revision, adopted) is None:
             raise Retryable(f"{LOGS}{name} has changed", code=Code.LOG_PUT_BACK)
     facts = {"node_id": name, "to": own.pump, "disk": own.disk, "epoch": adopted.epoch}
-    show(arguments, facts, f"the log of {name} continues on disk {own.disk} of {own.pump}")
+    how = "begins again" if arguments.empty else "continues"
+    show(arguments, facts, f"the log of {name} {how} on disk {own.disk} of {own.pump}")
     return 0
+
+
+def _adopted(arguments: argparse.Namespace, entry: LogEntry, own: Copy) -> LogEntry:
+    if arguments.empty:
+        return entry.begun_again(own, entry.copies, entry.copies_min)
+    return replace(
+        entry,
+        epoch=arguments.epoch,
+        primary=own,
+        replicas=(),
+        eligible=(),
+        needed=arguments.first,
+        ids=(),
+        mark=None,
+    )
 
 
 def _is_served(arguments: argparse.Namespace, status: NodeStatus) -> bool:

@@ -25,14 +25,12 @@ class Backup:
     """What etcd had at a moment, by `time.monotonic`."""
 
     path: Path
-    handed_over: frozenset[str]
-    """The Pumps whose logs were with every Drainer just before."""
     taken_s: float
 
     @classmethod
-    def taken(cls, etcd: EtcdServer, to: Path, handed_over: frozenset[str]) -> Self:
+    def taken(cls, etcd: EtcdServer, to: Path) -> Self:
         """Take one."""
-        return cls(etcd_backup.take(etcd, to), handed_over, time.monotonic())
+        return cls(etcd_backup.take(etcd, to), time.monotonic())
 
 
 @dataclass(slots=True)

@@ -47,13 +47,6 @@ class LogCopies:
             found = {name: entries.read(name) for name in self._machines}
         return {name: each and each[0] for name, each in found.items()}
 
-    def handed_over(self) -> frozenset[str]:
-        """Return the Pumps whose logs are with every Drainer: perhaps no disk has them any more."""
-        with self._connected() as (_, registry):
-            found = [(name, registry.get(NodeKind.PUMP, name)) for name in self._machines]
-        offline = [name for name, status in found if status and status.state is NodeState.OFFLINE]
-        return frozenset(offline)
-
     def problems(self) -> dict[str, str]:
         """Return what each log lacks until it is as it was: own disk, enough copies, online."""
         disks = self._disks()

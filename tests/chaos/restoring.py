@@ -36,7 +36,7 @@ _REFUSED: Final = f'"error": "{NeedsOperator.__name__}"'
 _DISK = re.compile(r"disk (\w+): (\d+) \(")
 _ONLINE = re.compile(rb"\bpump (\S+) is online at ")
 _COMMAND = re.compile(
-    r"penstock ctl (adopt-log (\S+) --pump \S+ --disk (\w+) --epoch \d+ --from \d+)"
+    r"penstock ctl (adopt-log (\S+) --pump \S+ --disk (\w+) --epoch \d+ (?:--from \d+|--empty))"
 )
 
 
@@ -144,11 +144,14 @@ def decisions(lines: Iterable[str], missing: Container[str]) -> list[list[str]]:
 
 
 def decision(text: str) -> list[str]:
-    """Return the arguments of the `adopt-log` that continues the history with the higher epoch."""
+    """Return the arguments of the `adopt-log` that continues the history with the higher epoch.
+
+    If no disk has the log, every Drainer has it, and the only command begins a new one.
+    """
     epochs = {disk: int(epoch) for disk, epoch in _DISK.findall(text)}
     commands = {disk: [*all_.split(), "--confirm", node] for all_, node, disk in
                 _COMMAND.findall(text)}  # fmt: skip
-    return commands[max(commands, key=lambda disk: epochs[disk])]
+    return commands[max(commands, key=lambda disk: epochs.get(disk, 0))]
 
 
 def _adopt(cluster: Cluster, command: list[str]) -> None:

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,7 @@ def commits(client: Any, address: str, pump: PumpProcess) -> list[int]:
 def adopt(server: EtcdServer, refusal: str, disk: str) -> None:
     """Run the command by which an error lets one disk continue."""
     found = re.search(
-        rf"penstock ctl (adopt-log (\S+) \S+ \S+ --disk {disk} .*?--from \d+)", refusal
+        rf"penstock ctl (adopt-log (\S+) \S+ \S+ --disk {disk} .*?(?:--from \d+|--empty))", refusal
     )
     assert found is not None, refusal
     command = [*found[1].split(), "--etcd-urls", server.url, "--confirm", found[2]]
@@ -211,4 +212,72 @@ def test_a_log_that_has_begun_again_continues_after_a_restore_to_before_that(
         first.spawn()
     trio.until_whole()
     assert commit.commit_ts in commits(client, first.addr, first)
+    client.close()
+
+
+@pytest.mark.slow
+def test_a_log_that_no_disk_has_any_more_begins_again_after_a_decision(
+    pump_factory: MakePump, fresh_etcd: EtcdServer, client: Any, tmp_path: Path
+) -> None:
+    trio = Trio(pump_factory, fresh_etcd.url, client)
+    first, *others = trio.pumps
+    moved_with_a_commit(trio, client)
+    disk = kept_disk_id(first.data_dir)
+    eventually(lambda: all(copy.disk != disk for copy in trio.entry(first).copies_known), WAIT_S)
+    backup = Backup(fresh_etcd, client, tmp_path)
+    registry = Registry(client)
+    waiting = registry.get(NodeKind.DRAINER, "drainer-1")
+    assert waiting is not None
+    registry.put(NodeKind.DRAINER, replace(waiting, state=NodeState.OFFLINE))
+    for pump in others:
+        pump.wait_for(rf"the copy of pump {first.node_id} goes", WAIT_S)
+        pump.kill_all()
+    backup.put_back()
+    first.spawn()
+    others[0].spawn()
+    first.wait_for("PS-3306", WAIT_S)  # The third Pump may have the log.
+    assert first.is_running
+    others[1].spawn()
+    text = ended(first)
+    assert "no disk has it" in text
+    adopt(fresh_etcd, text, kept_disk_id(first.data_dir))
+    first.spawn()
+    trio.until_whole()
+    commit = session(client, first, lambda at: at.transaction())
+    assert commits(client, first.addr, first) == [commit.commit_ts]
+
+
+@pytest.mark.slow
+def test_an_older_etcd_does_not_let_drainers_continue_without_a_pump_that_was_offline_then(
+    pump_factory: MakePump, fresh_etcd: EtcdServer, tmp_path: Path
+) -> None:
+    client = connect(fresh_etcd.url)  # Without a Drainer nobody lacks what a Pump has.
+    registry = Registry(client)
+    trio = Trio(pump_factory, fresh_etcd.url, client)
+    first, *others = trio.pumps
+
+    def state() -> NodeState | None:
+        status = registry.get(NodeKind.PUMP, first.node_id)
+        return None if status is None else status.state
+
+    moved_with_a_commit(trio, client)
+    eventually(lambda: state() is NodeState.OFFLINE, WAIT_S)
+    word = registry.last_words()[first.node_id]
+    backup = Backup(fresh_etcd, client, tmp_path)
+    first.spawn()
+    first.wait_for("begins again", WAIT_S)
+    trio.until_whole()
+    commit = session(client, first, lambda at: at.transaction())
+    for pump in trio.pumps:
+        pump.kill_all()
+    backup.put_back()
+    assert state() is NodeState.OFFLINE
+    first.spawn()
+    eventually(lambda: state() is NodeState.PAUSED, WAIT_S)
+    eventually(lambda: first.node_id not in registry.last_words(), WAIT_S)
+    for pump in others:
+        pump.spawn()
+    trio.until_whole()
+    assert commit.commit_ts in commits(client, first.addr, first)
+    assert registry.entered()[first.node_id] == word.up_to_ts
     client.close()

@@ -130,6 +130,16 @@ def test_a_pump_that_stopped_in_order_is_waited_for(tmp_path: Path) -> None:
     run(tmp_path, left_alone, state=NodeState.PAUSED)
 
 
+@pytest.mark.parametrize("state", [NodeState.PAUSED, NodeState.OFFLINE])
+def test_a_copy_that_is_newer_than_a_restored_etcd_is_taken_over_whatever_the_state_there(
+    tmp_path: Path, state: NodeState
+) -> None:
+    async def body(rig: Rig) -> None:
+        await until(lambda: rig.takeovers.running == ["pump-1"])
+
+    run(tmp_path, body, entry=LogEntry(epoch=3, primary=DEAD), state=state)
+
+
 def test_a_copy_that_is_not_listed_or_not_whole_takes_nothing_over(tmp_path: Path) -> None:
     run(tmp_path / "other", left_alone, entry=LogEntry(epoch=4, primary=DEAD))
     half = Copy(OWN.pump, OWN.disk, first=2)

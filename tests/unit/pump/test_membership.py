@@ -41,6 +41,10 @@ class Parts:
     """What a Membership asks storage and clock for."""
 
     max_commit_ts = 5
+    held_ts = 4
+
+    def holds_up_to_ts(self) -> int:
+        return self.held_ts
 
     def now_ts(self) -> int:
         return 7
@@ -94,6 +98,17 @@ def test_a_pump_withdraws_its_last_word_before_it_takes_anything() -> None:
     registry.put_last_word(WORD)
     asyncio.run(joined(registry).join())
     assert seen == [(NodeState.PAUSED, False), (NodeState.ONLINE, False)]
+
+
+@pytest.mark.parametrize(("held_ts", "entered_ts"), [(4, 7), (6, 4)])
+def test_a_pump_enters_from_a_last_word_that_lacks_some_of_its_transactions(
+    monkeypatch: pytest.MonkeyPatch, held_ts: int, entered_ts: int
+) -> None:
+    monkeypatch.setattr(Parts, "held_ts", held_ts)
+    registry = MemoryRegistry()
+    registry.put_last_word(WORD)
+    asyncio.run(joined(registry).join())
+    assert registry.entered() == {"p": entered_ts}
 
 
 GIB = 1 << 30
