@@ -109,7 +109,7 @@ def row_by_row(server: MariadbServer, schema: str, changes: Any, table: Any) -> 
 
     threads = [threading.Thread(target=work, args=(which,)) for which in range(CONNECTIONS)]
     for connection in connections:
-        connection.query("SET sql_mode = 'NO_BACKSLASH_ESCAPES'")
+        connection.query("SET sql_mode = ''")
     start = time.perf_counter()
     for thread in threads:
         thread.start()
@@ -128,7 +128,7 @@ def fill(server: MariadbServer, schema: str, codec: RowCodec, rows: int) -> None
     changes = [(MutationType.INSERT, codec.encode_insert(row(i, 0))) for i in range(rows)]
     units = plan_units(batch_of(codec.table, changes, schema=schema), 1, MYSQL)
     connection = server.connect()
-    connection.query("SET sql_mode = 'NO_BACKSLASH_ESCAPES'")
+    connection.query("SET sql_mode = ''")
     for statement in in_order(generate(unit) for unit in units):
         connection.query(statement)
     connection.close()

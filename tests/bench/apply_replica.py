@@ -81,7 +81,7 @@ def run(primary: MariadbServer, tables: Tables, history: Sequence[Transaction]) 
     """Run the history on the primary, each transaction in one message."""
     writers = [RowWriter("replica", table) for table in tables.infos]
     with primary.connect(client_flag=CLIENT.MULTI_STATEMENTS) as connection:
-        connection.query("SET sql_mode = 'NO_BACKSLASH_ESCAPES', binlog_row_image = 'FULL'")
+        connection.query("SET sql_mode = '', binlog_row_image = 'FULL'")
         connection.query("SET GLOBAL innodb_flush_log_at_trx_commit = 0")
         for transaction in history:
             statements = [writers[change.table].statement(change) for change in transaction]

@@ -141,7 +141,7 @@ def classic(
     writers = [RowWriter(schema, table) for table in tables.infos]
     connections = [server.connect() for _ in queues]
     for connection in connections:
-        connection.query("SET sql_mode = 'NO_BACKSLASH_ESCAPES'")
+        connection.query("SET sql_mode = ''")
         connection.query("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
     failures: list[BaseException] = []
 

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deploy.local.programs import program
+from deploy.local.sql_server import SqlServer
 from drainer.sinks.checkpoint import Checkpoint, TakenOver
 from drainer.sinks.mysql.sink import MysqlSink
 from drainer.sinks.opening import open_table_sink
@@ -92,7 +93,7 @@ def test_the_operators_sql_mode_holds_for_rows_and_for_ddl(mariadb: MariadbServe
             if catalog.apply(job)]  # fmt: skip
     catalog = Catalog()
     changes = [catalog.apply(job) for job in jobs]
-    too_large = [rb"INSERT INTO shop.t (id, v, w) VALUES (0, 1000, 'c\d')"]
+    too_large = [rb"INSERT INTO shop.t (id, v, w) VALUES (0, 1000, 'c\\d')"]
     with closing(opened(mariadb)) as sink:
         for ts, change in enumerate(changes, 10):
             sink.run_ddl(change, Checkpoint(ts, 1), maybe_done=False)
@@ -101,7 +102,7 @@ def test_the_operators_sql_mode_holds_for_rows_and_for_ddl(mariadb: MariadbServe
     url = f"{mariadb.url}?sql-mode=NO_ENGINE_SUBSTITUTION&params=lock_wait_timeout%3D77"
     with closing(open_table_sink(url, cluster_id=1)) as sink:
         sink.load_checkpoint()
-        # Without strict the value is cut; zero and a backslash are still what they are.
+        # Without strict the value is cut; zero is still what it is.
         sink.apply(too_large, Checkpoint(21, 1))
     assert mariadb.query("SELECT * FROM shop.t") == [(0, 127, "c\\d")]
     assert mariadb.query("SELECT DEFAULT(w) FROM shop.t") == [("a\tb",)]
@@ -110,6 +111,42 @@ def test_the_operators_sql_mode_holds_for_rows_and_for_ddl(mariadb: MariadbServe
         pytest.raises(NeedsOperator, match="sql_mode"),
     ):
         sink.load_checkpoint()
+
+
+@pytest.mark.parametrize(
+    "server_name",
+    [
+        pytest.param("mariadb", marks=pytest.mark.mariadb),
+        pytest.param("mysql", marks=pytest.mark.mysql),
+    ],
+)
+def test_expressions_of_a_table_mean_what_they_did_when_it_was_created(
+    request: pytest.FixtureRequest, server_name: str
+) -> None:
+    # A MySQL reads them from the text that it stored, in the mode of the session that opens it.
+    server: SqlServer = request.getfixturevalue(server_name)
+    columns = "id INT PRIMARY KEY, a VARCHAR(9)"
+    codec = Upstream(table := table_of(f"CREATE TABLE t ({columns})")).codec
+    server.run(
+        "CREATE DATABASE expressions",
+        rf"CREATE TABLE expressions.t ({columns}, CHECK (a <> 'x\\'),"
+        r" g VARCHAR(9) AS (CONCAT(a, '!\\''')) STORED,"
+        r" h VARCHAR(9) DEFAULT (CONCAT('it', '''s\\')))",
+    )
+    rows = [(1, "p"), (2, "q\\'r")]
+    changes = [(MutationType.INSERT, codec.encode_insert(row, rowid=row[0])) for row in rows]
+    operators = "?sql-mode=STRICT_ALL_TABLES%2Cno_backslash_escapes"
+    for ts, options in enumerate(("", operators), 20):
+        server.query("FLUSH TABLES")
+        server.query("DELETE FROM expressions.t")
+        with closing(open_table_sink(server.url + options, cluster_id=1)) as sink:
+            sink.load_checkpoint()
+            statements = sql_of(batch_of(table, changes, schema="expressions"), "mysql")
+            sink.apply(statements, Checkpoint(ts, 1))
+        assert server.query("SELECT * FROM expressions.t ORDER BY id") == [
+            (1, "p", "p!\\'", "it's\\"),
+            (2, "q\\'r", "q\\'r!\\'", "it's\\"),
+        ]
 
 
 ZONES = ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe"]

@@ -1,11 +1,12 @@
 """Session: one connection to a MySQL downstream, opened when needed and again when lost.
 
 The session's sql_mode is part of the literals' format (`drainer.task.sql.literals`):
-NO_BACKSLASH_ESCAPES so that only quotes are special, STRICT_ALL_TABLES so that a value that does
-not fit is an error and not another value, NO_AUTO_VALUE_ON_ZERO and ALLOW_INVALID_DATES so that 0
-and '2021-02-31' arrive as they are. FOUND_ROWS makes an UPDATE count the rows that it found.
-An operator's own sql_mode takes the place of all but NO_BACKSLASH_ESCAPES and
-NO_AUTO_VALUE_ON_ZERO, without which rows would say something else.
+STRICT_ALL_TABLES so that a value that does not fit is an error and not another value,
+NO_AUTO_VALUE_ON_ZERO and ALLOW_INVALID_DATES so that 0 and '2021-02-31' arrive as they are.
+NO_BACKSLASH_ESCAPES must not be set: a MySQL reads the stored expressions of a table (defaults,
+generated columns, CHECKs) in the mode of the session that opens it, and a backslash in one would be
+two. FOUND_ROWS makes an UPDATE count the rows that it found. An operator's own sql_mode takes the
+place of the rest.
 
 With loop-back control every transaction begins with a change of the session's row in the table of
 marks, whichever call begins it: whatever goes through a session is marked.
@@ -37,13 +38,9 @@ from penstock import refused_inserts
 from penstock.codes import Code
 from penstock.security.databases import CERTIFICATE_HINT, MISMATCH, MISMATCH_HINT
 
-ROWS_SQL_MODE = (
-    "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION,"
-    "NO_BACKSLASH_ESCAPES"
-)
-
-DDL_SQL_MODE = ROWS_SQL_MODE.removesuffix(",NO_BACKSLASH_ESCAPES")
-_NEEDED_MODES = "NO_AUTO_VALUE_ON_ZERO,NO_BACKSLASH_ESCAPES"
+ROWS_SQL_MODE = "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION"
+_NEEDED_MODE = "NO_AUTO_VALUE_ON_ZERO"
+_EXCLUDED_MODE = "NO_BACKSLASH_ESCAPES"
 
 # Errors that pass: the server goes, comes, is full, is read-only for a fail-over, or chose us in a
 # deadlock.
@@ -174,12 +171,15 @@ class MysqlSession:
 
 def rows_sql_mode(target: MysqlTarget) -> str:
     """Return the mode that rows are written under."""
-    return f"{target.sql_mode},{_NEEDED_MODES}" if target.sql_mode else ROWS_SQL_MODE
+    if not target.sql_mode:
+        return ROWS_SQL_MODE
+    modes = [mode for mode in target.sql_mode.split(",") if mode.strip().upper() != _EXCLUDED_MODE]
+    return ",".join([*modes, _NEEDED_MODE])
 
 
 def ddl_sql_mode(target: MysqlTarget) -> str:
     """Return the mode that DDL is run under."""
-    return target.sql_mode or DDL_SQL_MODE
+    return target.sql_mode or ROWS_SQL_MODE
 
 
 def set_variable(connection: Connection, name: str, value: str) -> None:

@@ -4,8 +4,6 @@ A batch is one transaction: lock the checkpoint row, compare it with what this r
 the statements, store the new checkpoint, commit. When the connection breaks, no one can say
 whether the commit happened; the next attempt reads the row, under a lock that waits for the end
 of whatever the server still does, and so finds out. That makes every retry safe.
-
-DDL text comes from elsewhere and keeps backslash escapes, which rows have not (`session`).
 """
 
 from __future__ import annotations
@@ -419,7 +417,7 @@ class MysqlSink:
             raise
 
     def _store(self, connection: Connection, text: str, *, is_first: bool) -> None:
-        value = "'" + text.replace("'", "''") + "'"
+        value = connection.escape(text)
         if is_first:
             sql = f"INSERT INTO {self._table} VALUES ({self._cluster_id}, {value})"  # noqa: S608
         else:

@@ -1,9 +1,9 @@
 """Literals: writes column values as SQL, one at a time or whole Arrow columns at once.
 
-The MySQL session runs with NO_BACKSLASH_ESCAPES (`drainer.sinks.mysql.sink`), so in both dialects a
-quote inside a string is doubled and nothing else is special. What differs:
+A quote inside a string is doubled in both dialects. What differs:
 
     family          MySQL                    SQLite
+    backslash       doubled                  as it is
     decimal         bare, exact              text, exact: NUMERIC affinity would round it
     float           bare, shortest repr      the same in the range that SQLite parses exactly,
                                              else exact_double(x'<8 bytes>'), which the sink adds
@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.codes import Code
-from penstock.datum.json_sql import json_literal
+from penstock.datum.json_sql import json_literal, text_literal
 from penstock.datum.jsonb import unmarked
 from penstock.datum.rows.fields import number_of
 from penstock.errors import Malformed
@@ -110,6 +110,10 @@ def _quoted(value: Any) -> str:
     return "'" + str(value).replace("'", "''") + "'"
 
 
+def _mysql_text(value: Any) -> str:
+    return text_literal(str(value))
+
+
 def _sqlite_text(value: Any) -> str:
     text = str(value)
     if "\0" in text:
@@ -175,7 +179,7 @@ def literal(dialect: str, column: ColumnInfo) -> Callable[[Any], str]:
         Family.DECIMAL: _plain_decimal,
         Family.JSON: json_literal,
     }
-    return mysql.get(kind, _quoted)
+    return mysql.get(kind, _mysql_text)
 
 
 # --- whole columns -------------------------------------------------------------------------
@@ -201,6 +205,8 @@ def _text_column(dialect: str, array: pa.Array) -> Column:
     if dialect == SQLITE and _holds(array, b"\0"):
         texts = [None if v is None else _sqlite_text(v) for v in array.to_pylist()]
         return Column(pa.array(texts, _TEXT))
+    if dialect == MYSQL and _holds(array, b"\\"):
+        array = pc.replace_substring(array, "\\", "\\\\")
     if _holds(array, b"'"):
         array = pc.replace_substring(array, "'", "''")
     return Column(array, "'", "'")

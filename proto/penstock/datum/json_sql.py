@@ -37,9 +37,14 @@ _MAYBE_DECIMAL = re.compile(r"\.\d+0(?!\d)|[\d.]{17}")
 """Is in every text with a number that no double prints."""
 
 
+def text_literal(text: str) -> str:
+    """Return a text as a literal for sessions without NO_BACKSLASH_ESCAPES."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
+
+
 def json_literal(text: str) -> str:
-    """Return a document as a literal for sessions with NO_BACKSLASH_ESCAPES."""
-    quoted = "'" + text.replace("'", "''") + "'"
+    """Return a document as a literal for sessions without NO_BACKSLASH_ESCAPES."""
+    quoted = text_literal(text)
     if not isinstance(text, TypedJson):
         return quoted
     sets = "".join(map(_set, typed_scalars(text.binary)))
@@ -56,7 +61,7 @@ def literal_of_text(text: str) -> str:
 
 def _set(scalar: Typed) -> str:
     made = _expression(scalar.type, scalar.value)
-    return f",'{_path(scalar.path)}',{made}" if made else ""
+    return f",{text_literal(_path(scalar.path))},{made}" if made else ""
 
 
 def _expression(type_: int, value: str | bytes) -> str:

@@ -13,8 +13,8 @@ For an INSERT (`sql_rows`):
     NULL              NULL
     integers          as they are, and so are DECIMAL, BIT, ENUM and SET, which are numbers here
     float, double     quoted: a bare -0 is an integer, which has no sign
-    text, times, JSON quoted, with quotes doubled: for sessions with NO_BACKSLASH_ESCAPES; JSON
-                      with decimals that no double prints as `json_sql` has it
+    text, times, JSON quoted, with quotes and backslashes doubled; JSON with decimals that no double
+                      prints as `json_sql` has it
     bytes             the same after _binary, or they would be checked as text
 
 Generated columns are neither read nor written.
@@ -332,5 +332,5 @@ def _expression(text: str, column: ColumnInfo) -> str:
     if column.tp is MysqlType.JSON:
         return f"null if {text} is None else json({text})"
     opened = "_binary'" if column.tp in STRING_TYPES and column.is_binary else "'"
-    doubled = f"""{text}.replace(b"'", b"''")"""
+    doubled = rf"""{text}.replace(b"\\", b"\\\\").replace(b"'", b"''")"""
     return f"""null if {text} is None else b"{opened}" + {doubled} + b"'\""""

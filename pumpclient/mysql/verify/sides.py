@@ -206,10 +206,7 @@ class MysqlSide:
         condition = " AND ".join(f"{name} = %s" for name in quoted_key(table))
         with server_errors(self._address), self.session.connection.cursor() as cursor:
             cursor.execute("SET SESSION foreign_key_checks = 0")
-            cursor.execute(
-                "SET SESSION sql_mode ="
-                " 'STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,NO_BACKSLASH_ESCAPES'"
-            )
+            cursor.execute("SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO'")
             if self.session.is_tidb:
                 cursor.execute("SET SESSION allow_auto_random_explicit_insert = 1")
             cursor.execute("START TRANSACTION READ WRITE")

@@ -14,7 +14,7 @@ from drainer.task.sql.images import after_columns
 from drainer.task.sql.literals import MYSQL, SQLITE, literal, literal_column
 from drainer.task.sql.rowwise import row_codec
 from penstock.datum import jsonb
-from penstock.datum.json_sql import json_literal, literal_of_text
+from penstock.datum.json_sql import json_literal, literal_of_text, text_literal
 from penstock.wire.binlog import MutationType
 from tests.kit.workloads.changes import table_of
 
@@ -32,7 +32,7 @@ DOCUMENTS = st.recursive(
 @given(DOCUMENTS)
 def test_comments_end_where_a_mariadb_ends_them_and_hide_all_but_the_text(value: object) -> None:
     text = jsonb.read_text(jsonb.encode(value), 0)[0]
-    quoted = "'" + text.replace("'", "''") + "'"
+    quoted = text_literal(text)
     made = json_literal(text)
     if not isinstance(text, jsonb.TypedJson):
         assert made == quoted
@@ -49,7 +49,7 @@ def test_a_literal_has_paths_types_and_sizes() -> None:
     value = {"a": Decimal("-0.05"), "b'*": [1, DATE], "c": Decimal("120"), "d": BYTES}
     assert json_literal(jsonb.read_text(jsonb.encode(value), 0)[0]).partition("AS JSON)")[2] == (
         ",'$.\"a\"',CAST('-0.05' AS DECIMAL(2,2)),"
-        "'$.\"b\\u0027\\u002a\"[1]',CAST('2020-02-29' AS DATE),"
+        "'$.\"b\\\\u0027\\\\u002a\"[1]',CAST('2020-02-29' AS DATE),"
         "'$.\"c\"',CAST('120' AS DECIMAL(3,0)),'$.\"d\"',x'27ff')*/"
     )
 

@@ -90,7 +90,7 @@ def test_a_column_is_written_like_its_values_one_by_one(name: str, cut: int) -> 
         ("d", 1e-300, "1e-300"),
         ("n", Decimal("-1.50"), "-1.50"),
         ("n", Decimal("0E-2"), "0.00"),
-        ("s", "it's \\", "'it''s \\'"),
+        ("s", "it's \\", "'it''s \\\\'"),
         ("b", b"\0'", "x'0027'"),
         ("z", b"ab", "x'61620000'"),
         ("e", "it's", "2"),

@@ -207,7 +207,7 @@ def test_text_becomes_rows_of_an_insert_with_quotes_doubled_and_bytes_marked() -
     way.reader.read(packet(*texts) + packet(b"8", *[None] * 9, b"0", None), 0, out)
     whole, nulls = out
     assert whole == (
-        b"(7,-5,1,'it''s \\',_binary'\0''',-1.50,'2026-11-21 08:00:00.125','-0',2,'-01:02:03',3,'"
+        b"(7,-5,1,'it''s \\\\',_binary'\0''',-1.50,'2026-11-21 08:00:00.125','-0',2,'-01:02:03',3,'"
         + b"x" * 300
         + b"')"
     )
