@@ -1649,8 +1649,8 @@ class Code(Enum):
         8106,
         "The server's binlog has a change of rows as a statement.",
         _SOURCE_STOPS,
-        "Set `binlog_format = ROW` on the server and let its clients connect again. Do by hand what"
-        " this statement did before you skip it.",
+        "Set `binlog_format = ROW` on the server and let its clients connect again. `skip` the"
+        " statement, then `reload` the replicated tables that it changed.",
     )
     BINLOG_INCIDENT = (
         8107,

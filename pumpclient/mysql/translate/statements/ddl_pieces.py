@@ -194,8 +194,8 @@ class Translator:
                 return Translation((), kept, f"{tables}: not replicated")
         raise NeedsOperator(
             f"the binlog has changes of rows as a statement ({why}): {text[:200]!r}",
-            hint="set the server's binlog_format to ROW and reconnect its clients; do by hand what"
-            " this statement did to replicated tables, then skip it",
+            hint="set the server's binlog_format to ROW and reconnect its clients; skip this"
+            " statement, then reload the replicated tables that it changed",
             code=Code.BINLOG_STATEMENT_FORMAT,
         )
 
