@@ -146,10 +146,11 @@ async def _present_writer(components: Components, stop: asyncio.Event) -> Draine
     """
     stored = await components.thread.call(components.sink.load_checkpoint)
     find = functools.partial(run_named, components.etcd, stored.writer if stored else "")
-    for _ in range(_WRITER_LOOKS):
+    for look in range(_WRITER_LOOKS):
         if (run := await insist(stop, "who writes the downstream now", find)) is not None:
             return run
-        log.info("etcd does not list the Drainer that writes the downstream now, looking again")
+        if look == 0:
+            log.info("etcd does not list the Drainer that writes the downstream, looking again")
         await unless_stopped(asyncio.sleep(_WRITER_LOOK_S), stop)
     return None
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from deploy.local.sql_server import SqlServer
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.sinks.mysql.session import ROWS_SQL_MODE
+from drainer.sinks.mysql.session import SQL_MODE
 from drainer.sinks.mysql.sink import MysqlSink
 from drainer.sinks.opening import open_table_sink
 from drainer.sinks.protocol import TableSink
@@ -86,7 +86,7 @@ def content(connection: Any, schema: str) -> list[Any]:
 
 def plain(connection: Any) -> None:
     with connection.cursor() as cursor:
-        cursor.execute(f"SET SESSION sql_mode = '{ROWS_SQL_MODE}', time_zone = '+00:00'")
+        cursor.execute(f"SET SESSION sql_mode = '{SQL_MODE}', time_zone = '+00:00'")
 
 
 def of_each(*ways: int) -> pytest.MarkDecorator:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from drainer.sinks.mysql.session import ROWS_SQL_MODE
+from drainer.sinks.mysql.session import SQL_MODE
 from drainer.task.sql.literals import MYSQL
 from tests.kit.fakes.sliced import sliced, sql_of
 from tests.kit.servers.fix_mariadb import MariadbServer
@@ -25,7 +25,7 @@ def test_slices_leave_what_the_whole_transaction_leaves(mariadb: MariadbServer, 
             cursor.execute(f"USE {schema}")
             cursor.execute("SET sql_mode = ''")
             cursor.execute(case.sql)
-        cursor.execute(f"SET SESSION sql_mode = '{ROWS_SQL_MODE}', time_zone = '+00:00'")
+        cursor.execute(f"SET SESSION sql_mode = '{SQL_MODE}', time_zone = '+00:00'")
 
         def content(schema: str) -> list[Any]:
             cursor.execute(f"SELECT * FROM {schema}.t")

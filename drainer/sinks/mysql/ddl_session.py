@@ -9,7 +9,7 @@
                                   means what it says (`_ALWAYS`)
 
 A job without a context is a writer's of ours, or of an older source: its session is in UTC, and has
-the mode that the operator chose for this downstream, or `ROWS_SQL_MODE`.
+the mode that the operator chose for this downstream, or `SQL_MODE`.
 
 What the downstream has no variable for, or refuses to set, is refused before the statement runs, if
 the statement could depend on it. So is what MySQL and MariaDB compute in different ways in any

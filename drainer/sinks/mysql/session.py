@@ -6,7 +6,7 @@ NO_AUTO_VALUE_ON_ZERO and ALLOW_INVALID_DATES so that 0 and '2021-02-31' arrive 
 NO_BACKSLASH_ESCAPES must not be set: a MySQL reads the stored expressions of a table (defaults,
 generated columns, CHECKs) in the mode of the session that opens it, and a backslash in one would be
 two. FOUND_ROWS makes an UPDATE count the rows that it found. An operator's own sql_mode takes the
-place of the rest.
+place of all but NO_AUTO_VALUE_ON_ZERO, without which a 0 would become another number.
 
 With loop-back control every transaction begins with a change of the session's row in the table of
 marks, whichever call begins it: whatever goes through a session is marked.
@@ -38,7 +38,7 @@ from penstock import refused_inserts
 from penstock.codes import Code
 from penstock.security.databases import CERTIFICATE_HINT, MISMATCH, MISMATCH_HINT
 
-ROWS_SQL_MODE = "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION"
+SQL_MODE = "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION"
 _NEEDED_MODE = "NO_AUTO_VALUE_ON_ZERO"
 _EXCLUDED_MODE = "NO_BACKSLASH_ESCAPES"
 
@@ -172,14 +172,14 @@ class MysqlSession:
 def rows_sql_mode(target: MysqlTarget) -> str:
     """Return the mode that rows are written under."""
     if not target.sql_mode:
-        return ROWS_SQL_MODE
+        return SQL_MODE
     modes = [mode for mode in target.sql_mode.split(",") if mode.strip().upper() != _EXCLUDED_MODE]
     return ",".join([*modes, _NEEDED_MODE])
 
 
 def ddl_sql_mode(target: MysqlTarget) -> str:
     """Return the mode that DDL is run under."""
-    return target.sql_mode or ROWS_SQL_MODE
+    return target.sql_mode or SQL_MODE
 
 
 def set_variable(connection: Connection, name: str, value: str) -> None:

@@ -194,20 +194,21 @@ class Column:
     close: str = ""
 
 
-def _holds(array: pa.Array, byte: bytes) -> bool:
-    """Return whether any value may hold the byte; a neighbour in the same buffer counts too."""
+def _content(array: pa.Array) -> bytes:
+    """Return the bytes of all values, and of their neighbours in the same buffer."""
     data = array.buffers()[2]
-    return data is not None and byte in data.to_pybytes()
+    return b"" if data is None else data.to_pybytes()
 
 
 def _text_column(dialect: str, array: pa.Array) -> Column:
     array = array.cast(_TEXT)
-    if dialect == SQLITE and _holds(array, b"\0"):
+    content = _content(array)
+    if dialect == SQLITE and b"\0" in content:
         texts = [None if v is None else _sqlite_text(v) for v in array.to_pylist()]
         return Column(pa.array(texts, _TEXT))
-    if dialect == MYSQL and _holds(array, b"\\"):
+    if dialect == MYSQL and b"\\" in content:
         array = pc.replace_substring(array, "\\", "\\\\")
-    if _holds(array, b"'"):
+    if b"'" in content:
         array = pc.replace_substring(array, "'", "''")
     return Column(array, "'", "'")
 
@@ -301,7 +302,7 @@ def literal_column(dialect: str, column: ColumnInfo, array: pa.Array) -> Column:
         return Column(array.cast(_TEXT), quote, quote)
     if kind is Family.TEMPORAL:
         return Column(array.cast(_TEXT), "'", "'")
-    if kind is Family.JSON and dialect == MYSQL and _holds(array, b"\0"):
+    if kind is Family.JSON and dialect == MYSQL and b"\0" in _content(array):
         texts = [None if v is None else json_literal(unmarked(v)) for v in array.to_pylist()]
         return Column(pa.array(texts, _TEXT))
     if kind in (Family.TEXT, Family.JSON):

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import NoReturn
 
 from penstock.codes import Code
+from penstock.datum.json_sql import text_literal
 from penstock.ddl.charsets import charset_named, literal_in
-from penstock.ddl.syntax.lexer import RESERVED, Kind, Source, Token, quote_text
+from penstock.ddl.syntax.lexer import RESERVED, Kind, Source, Token
 from penstock.ddl.syntax.statements import Edit, Flavor, ForeignEdit, TableRef, Value, ValueKind
 from penstock.errors import NeedsOperator
 
@@ -197,7 +198,7 @@ class Cursor:
         text = self.string()
         if len(text) > longest:
             text = text[:longest]
-            self.edits.append(Edit(start, self.last_end, quote_text(text)))
+            self.edits.append(Edit(start, self.last_end, text_literal(text)))
         return text
 
     def names(self) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from penstock.codes import Code
+from penstock.datum.json_sql import text_literal
 from penstock.ddl.parse.versioning import versioned
 from penstock.ddl.plan.jobs import Jobs, named
 from penstock.ddl.rewrite.explicit_collations import (
@@ -15,7 +16,6 @@ from penstock.ddl.rewrite.explicit_collations import (
     own_column_edits,
     period_edits,
 )
-from penstock.ddl.syntax.lexer import quote_text
 from penstock.ddl.syntax.statements import (
     AddColumns,
     AddKey,
@@ -81,7 +81,7 @@ class AlterPlan:
                 partition = piece.upper().startswith(("PARTITION", "REMOVE"))
                 text += (" " if partition else ", ") * bool(text) + piece
         # A server has to run something: this changes nothing there.
-        return text or f"COMMENT = {quote_text(self.table.comment)}"
+        return text or f"COMMENT = {text_literal(self.table.comment)}"
 
 
 def plan_alter(

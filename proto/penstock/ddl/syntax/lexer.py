@@ -166,11 +166,6 @@ def quote_path(*names: str) -> str:
     return ".".join(map(quote_name, names))
 
 
-def quote_text(text: str) -> str:
-    """Return a string literal."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
-
-
 _RESERVED = """
     ADD ALL ALTER ANALYZE AND AS ASC BEFORE BETWEEN BIGINT BINARY BLOB BOTH BY CALL CASCADE CASE
     CHANGE CHAR CHARACTER CHECK COLLATE COLUMN CONDITION CONSTRAINT CONTINUE CONVERT CREATE CROSS
