@@ -24,7 +24,7 @@ from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.fix_replication import Replication
 from tests.kit.wait import eventually
-from tests.kit.workloads.random_writer import in_sqlite
+from tests.kit.workloads.random_writer import RandomWriter, in_sqlite
 
 pytestmark = pytest.mark.fault
 
@@ -109,19 +109,27 @@ def test_a_hand_over_changes_who_writes_and_back_again(
     assert f"is a standby of {one.node_id}" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("etcd_is_away", [False, True])
-def test_a_frozen_drainer_is_replaced_and_stands_by_when_it_wakes(
-    replication: Replication, etcd_server: EtcdServer, etcd_is_away: bool
-) -> None:
+def _replaced_while_frozen(
+    replication: Replication, seed: int
+) -> tuple[DrainerProcess, DrainerProcess, RandomWriter]:
+    """Return a Drainer that is frozen, the one that took its place, and a writer."""
     one = replication.start(spark_tasks=1)
     two = replication.add_drainer(spark_tasks=1, started=False)
-    writer = replication.begin(seed=33)
+    writer = replication.begin(seed=seed)
     one.wait_until(writer.transact(10))
     two.spawn()
     _stands_by(two)
     one.freeze()
     _continues(replication.etcd, two, writer.transact(10))
+    return one, two, writer
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("etcd_is_away", [False, True])
+def test_a_frozen_drainer_is_replaced_and_stands_by_when_it_wakes(
+    replication: Replication, etcd_server: EtcdServer, etcd_is_away: bool
+) -> None:
+    one, two, writer = _replaced_while_frozen(replication, seed=33)
     if etcd_is_away:
         etcd_server.freeze()
     one.thaw()
@@ -138,21 +146,15 @@ def test_a_frozen_drainer_is_replaced_and_stands_by_when_it_wakes(
 def test_a_replaced_drainer_waits_for_a_writer_that_etcd_does_not_list_for_a_moment(
     replication: Replication,
 ) -> None:
-    one = replication.start(spark_tasks=1)
-    two = replication.add_drainer(spark_tasks=1, started=False)
-    writer = replication.begin(seed=37)
-    one.wait_until(writer.transact(10))
-    two.spawn()
-    _stands_by(two)
-    one.freeze()
-    _continues(replication.etcd, two, writer.transact(10))
+    one, two, writer = _replaced_while_frozen(replication, seed=37)
     two.freeze()
     eventually(lambda: not read_prefix(replication.etcd, RUNS)[0], _BUSY_S)
     one.thaw()
-    one.wait_for("etcd does not list the Drainer that writes the downstream now", _BUSY_S)
+    one.wait_for("etcd does not list the Drainer that writes the downstream", _BUSY_S)
     two.thaw()
     one.wait_for("this Drainer writes no more(.|\n)*this Drainer stands by", 60)
     two.wait_until(writer.transact(10))
+    assert one.is_running
     replication.check()
 
 

@@ -103,6 +103,19 @@ def written(at: PumpSession, binlog: Binlog) -> Binlog:
     return binlog
 
 
+def begun_again_and_put_back(trio: Trio, client: Any, backup: Backup) -> Binlog:
+    """Let pump-1 begin its log again; return what it took then, with the backup put back."""
+    first = trio.pumps[0]
+    first.spawn()
+    first.wait_for("begins again", WAIT_S)
+    trio.until_whole()
+    commit = session(client, first, lambda at: at.transaction())
+    for pump in trio.pumps:
+        pump.kill_all()
+    backup.put_back()
+    return commit
+
+
 def commits(client: Any, address: str, pump: PumpProcess) -> list[int]:
     """Return the commit_ts of all that a Pump streams up to now."""
     there = PumpProcess(pump.data_dir, pump.node_id, {})
@@ -196,13 +209,7 @@ def test_a_log_that_has_begun_again_continues_after_a_restore_to_before_that(
     trio.until_moved(first)
     eventually(lambda: bool(trio.entry(first).replicas), WAIT_S)
     backup = Backup(fresh_etcd, client, tmp_path)
-    first.spawn()
-    first.wait_for("begins again", WAIT_S)
-    trio.until_whole()
-    commit = session(client, first, lambda at: at.transaction())
-    for pump in trio.pumps:
-        pump.kill_all()
-    backup.put_back()
+    commit = begun_again_and_put_back(trio, client, backup)
     for pump in trio.pumps:
         pump.spawn()
     eventually(lambda: not first.is_running or "is online at" in first.log_text(), WAIT_S)
@@ -264,13 +271,7 @@ def test_an_older_etcd_does_not_let_drainers_continue_without_a_pump_that_was_of
     eventually(lambda: state() is NodeState.OFFLINE, WAIT_S)
     word = registry.last_words()[first.node_id]
     backup = Backup(fresh_etcd, client, tmp_path)
-    first.spawn()
-    first.wait_for("begins again", WAIT_S)
-    trio.until_whole()
-    commit = session(client, first, lambda at: at.transaction())
-    for pump in trio.pumps:
-        pump.kill_all()
-    backup.put_back()
+    commit = begun_again_and_put_back(trio, client, backup)
     assert state() is NodeState.OFFLINE
     first.spawn()
     eventually(lambda: state() is NodeState.PAUSED, WAIT_S)
