@@ -8,7 +8,7 @@ COPIES ?= 2
 SEED ?=
 BIN := .venv/bin
 
-.PHONY: help setup proto proto-check fmt check test test-slow test-tidb demo chaos bench dist docs fresh clean
+.PHONY: help setup proto proto-check fmt check test test-all test-slow test-tidb demo chaos bench dist docs fresh clean
 
 help:  ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,6 +19,7 @@ JARS := kafka connect flink delta-spark
 NEEDS_demo := $(if $(filter mysql,$(SINK)),mariadb) $(filter kafka,$(SINK)) $(if $(filter mysql tidb,$(SOURCE)),sysbench) $(filter tidb,$(SOURCE))
 NEEDS_test := mariadb clients tests servers
 NEEDS_chaos := mariadb chaos
+NEEDS_test-all := $(NEEDS_test)
 NEEDS_test-slow := $(NEEDS_test) suite sysbench conformance helm obinlog $(JARS)
 NEEDS_test-tidb := mariadb sysbench tidb
 NEEDS_bench := mariadb clients sysbench $(if $(filter outputs%,$(or $(ONLY),outputs)),kafka)
@@ -32,10 +33,13 @@ setup:  ## Virtual environment, packages, etcd, a JRE if there is no Java 17+
 demo: setup  ## The whole main job on real data; SINK=mysql: into a MariaDB, SINK=files: into files and back, SINK=kafka: into topics, SINK=delta: into a lake, SOURCE=mysql: from one too, SOURCE=tidb: from a TiDB
 	@$(BIN)/python -m deploy.demo --source $(SOURCE) --sink $(SINK)
 
-test: check  ## All checks and all tests, against real etcd, Spark, MariaDB and MySQL
+test: check  ## All checks, and the tests of every main path on real etcd, Spark, MariaDB and MySQL
 	$(BIN)/python -m tests
 
-test-slow: setup  ## The long sweeps that `make test` leaves out
+test-all: check  ## All checks and all tests but the long sweeps
+	$(BIN)/python -m tests --all
+
+test-slow: setup  ## The long sweeps that `make test-all` leaves out
 	$(BIN)/python -m tests --slow
 
 test-tidb: setup  ## The tests against a real TiDB, which is built the first time
