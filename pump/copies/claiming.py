@@ -263,7 +263,13 @@ def _adopt_command(node_id: str, copy: Copy, epoch: int) -> str:
 
 
 def _shown_by(entry: LogEntry, chain: Chain) -> str | None:
-    """Return what in etcd proves that a log was longer."""
+    """Return what in etcd proves that a log was longer.
+
+    An entry that was put back proves nothing: the log may have begun again since, from segment 0.
+    All disks are compared then, see `refuse_other_history`.
+    """
+    if foreign(entry, chain.links) is not None:
+        return None
     last = chain.links[-1]
     if entry.needed > last.number:
         return f"etcd lists segment {entry.needed} as needed"

@@ -22,6 +22,7 @@ from pump.copies.claiming import (
     claim,
     is_out_of,
     refuse_older,
+    refuse_unmarked,
 )
 from pump.replicas.chain import Chain, Link
 from tests.kit.fakes.log_entries import MemoryLogEntries
@@ -154,6 +155,14 @@ def test_a_folder_without_what_etcd_calls_needed_is_refused_without_asking() -> 
     with pytest.raises(NeedsOperator, match="etcd lists segment 3 as needed") as raised:
         refuse_older("pump-1", OWN, chain(4, 5, 6), entry, [])
     assert raised.value.code is Code.LOG_OLDER
+
+
+def test_a_log_that_began_again_is_not_held_against_an_entry_that_was_put_back() -> None:
+    entry = LogEntry(epoch=6, primary=OTHER, replicas=(OWN,), needed=3, mark=Mark(3, 6, 99))
+    with pytest.raises(NeedsOperator, match="segment 3"):
+        refuse_unmarked("pump-1", OWN, chain(5, 6), entry)
+    refuse_unmarked("pump-1", OWN, chain(7, 8), entry)
+    refuse_older("pump-1", OWN, chain(7, 8), entry, [OtherDisk(0, 7, 8, 8)])
 
 
 def test_a_disk_that_died_before_it_began_its_epoch_is_not_refused() -> None:
