@@ -46,6 +46,7 @@ from pumpclient.mysql.relay.reader import file_in
 from pumpclient.mysql.relay.resume import continued_in, has_file, lacks, other_history
 from pumpclient.mysql.source.ddl.table_mapping import Tables
 from pumpclient.mysql.source.state.checkpoint import Checkpoint
+from pumpclient.mysql.source.state.overrides import forget_rulings
 
 log = logging.getLogger(__name__)
 
@@ -219,11 +220,12 @@ def _elsewhere(
     The next one, and no fresh one: a checkpoint that etcd has once more after it was restored leads
     to the same epoch as before, in which a Drainer knows what it has.
     """
+    begin = Location(1, FileName.parse(file), FIRST_POSITION)
     return replace(
         checkpoint,
         epoch=checkpoint.epoch + 1,
         server=identity.uuid,
-        done=str(Location(1, FileName.parse(file), FIRST_POSITION)),
+        done=str(begin),
         restart="",
         since_s=0,
         gtids=checkpoint.gtids if is_known else "",
@@ -231,6 +233,7 @@ def _elsewhere(
         described=0,
         accepts="",
         written="",
+        rulings=forget_rulings(checkpoint.rulings, begin),
     )
 
 

@@ -6,24 +6,29 @@
     continue                         about a server whose history is another one than before
     revoke FILE:POSITION | DB.TABLE  takes one of these back, while nothing was left out by it
 
-All of them are in the checkpoint, so they belong to the source and outlive its process. They are
-made between two of its runs, or with the process stopped: what is before the checkpoint's place is
-committed, so a table is left out from the beginning of a transaction on.
+All of them are in the checkpoint, so they belong to the source and outlive its process. Those of a
+place end with the server's history, since another one has the same places. They are made between
+two of its runs, or with the process stopped: what is before the checkpoint's place is committed, so
+a table is left out from the beginning of a transaction on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator
-from pumpclient.mysql.relay.layout import FileName
+from pumpclient.mysql.relay.layout import FileName, Location
 from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.source.state.checkpoint import Checkpoint
 from pumpclient.mysql.source.state.left_out import LeftOutTable
 from pumpclient.mysql.translate.outputs import Refused, place_text
 from pumpclient.schema import split_name
+
+log = logging.getLogger(__name__)
 
 Edit = Callable[[Checkpoint], tuple[Checkpoint, str]]
 """Makes another checkpoint of one, and says what it did; raises `NeedsOperator`."""
@@ -169,6 +174,20 @@ def _without_decision(checkpoint: Checkpoint, place: str) -> tuple[Checkpoint, s
         )
     left = {at: each for at, each in checkpoint.rulings.items() if at != place}
     return replace(checkpoint, rulings=left), f"{place} is not overridden any more\n"
+
+
+def forget_rulings(rulings: Mapping[str, object], begin: Location) -> dict[str, Any]:
+    """Return no overrides, and log those that are lost where another history begins.
+
+    A place is a file and a position, which another history has for another event.
+    """
+    if rulings:
+        log.warning(
+            "another history of the server begins at %s: the overrides of %s were of the one before"
+            " and are removed",
+            begin, ", ".join(rulings),
+        )  # fmt: skip
+    return {}
 
 
 def is_passed(checkpoint: Checkpoint, place: str) -> bool:

@@ -52,6 +52,7 @@ from pumpclient.mysql.source.ddl.execution import place_of
 from pumpclient.mysql.source.ddl.table_mapping import Routed
 from pumpclient.mysql.source.state.checkpoint import Checkpoint
 from pumpclient.mysql.source.state.left_out import LeftOut, Verdict
+from pumpclient.mysql.source.state.overrides import forget_rulings
 from pumpclient.mysql.source.sync.grouping import Gatherer
 from pumpclient.mysql.source.sync.known_transactions import LISTS, KnownTransactions, SeenGtids
 from pumpclient.mysql.source.sync.loading import CatchUp
@@ -470,6 +471,7 @@ class Syncer:
         log.info("on in %s of %s, epoch %d", begin, server, epoch)
         self._suffix, self._end, self._restart = begin.suffix, begin, None
         self._written = None
+        self._context.counters.rulings = forget_rulings(self._context.counters.rulings, begin)
         self._checkpoint = replace(
             self._checkpoint,
             epoch=epoch,
