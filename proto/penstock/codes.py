@@ -123,7 +123,8 @@ class Code(Enum):
     PATH_UNUSABLE = (
         1010,
         "The operating system refuses the use of a file or folder.",
-        "The program ends with exit code 2. What it had acknowledged before is on disk.",
+        "The program ends with exit code 2, or 1 if a disk is full: a supervisor starts it again"
+        " then. All data acknowledged before is on disk.",
         "The line names the path and the reason: mostly rights, a full disk, or a path that is not"
         " there.",
     )

@@ -86,7 +86,9 @@ _HINTS: Final[Mapping[int, str]] = {
     errno.EMFILE: "raise the limit of open files (ulimit -n, LimitNOFILE)",
 }
 _FILES_MAX: Final = 1 << 20
-_WITHOUT_NAME: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE})
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""A supervisor starts the program again: room may be made while no one watches it."""
+_WITHOUT_NAME: Final = _FULL | {errno.EMFILE}
 """What an operator can act on even where the system does not name the file."""
 
 
@@ -133,7 +135,8 @@ def _of_system(error: OSError) -> Ending | None:
     if hint is None or (error.filename is None and error.errno not in _WITHOUT_NAME):
         return None
     where = f"cannot use {os.fsdecode(error.filename)}: " if error.filename else ""
-    return Ending(NEEDS_OPERATOR, f"{where}{error.strerror} ({hint}) [{Code.PATH_UNUSABLE}]")
+    code = FAILED if error.errno in _FULL else NEEDS_OPERATOR
+    return Ending(code, f"{where}{error.strerror} ({hint}) [{Code.PATH_UNUSABLE}]")
 
 
 def _of_import(error: ImportError, extra: str) -> Ending | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import re
@@ -107,20 +108,21 @@ def test_a_log_line_as_json_has_the_code_as_a_field() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "code"),
+    ("error", "exit_code", "code"),
     [
-        (ERROR, "PS-1001"),
-        (Malformed("x", hint="y", code=Code.ETCD_VALUE), "PS-2003"),
-        (Retryable("x", code=Code.ETCD_AWAY), "PS-2001"),
-        (FileNotFoundError(2, "No such file", "/nowhere"), "PS-1010"),
-        (ModuleNotFoundError("no plyvel", name="plyvel"), "PS-1009"),
+        (ERROR, 2, "PS-1001"),
+        (Malformed("x", hint="y", code=Code.ETCD_VALUE), 1, "PS-2003"),
+        (Retryable("x", code=Code.ETCD_AWAY), 1, "PS-2001"),
+        (FileNotFoundError(2, "No such file", "/nowhere"), 2, "PS-1010"),
+        (OSError(errno.ENOSPC, "No space left on device"), 1, "PS-1010"),
+        (ModuleNotFoundError("no plyvel", name="plyvel"), 2, "PS-1009"),
     ],
 )
-def test_a_command_that_fails_says_the_code(
-    error: Exception, code: str, capsys: pytest.CaptureFixture[str]
+def test_a_command_that_fails_says_the_code_and_whether_a_restart_may_help(
+    error: Exception, exit_code: int, code: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def body() -> int:
         raise error
 
-    assert command.run("some", body) in (1, 2)
+    assert command.run("some", body) == exit_code
     assert capsys.readouterr().err.endswith(f" [{code}]\n")
