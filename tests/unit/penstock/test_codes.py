@@ -111,7 +111,7 @@ def test_a_log_line_as_json_has_the_code_as_a_field() -> None:
     ("error", "exit_code", "code"),
     [
         (ERROR, 2, "PS-1001"),
-        (Malformed("x", hint="y", code=Code.ETCD_VALUE), 1, "PS-2003"),
+        (Malformed("x", hint="y", code=Code.ETCD_VALUE), 2, "PS-2003"),
         (Retryable("x", code=Code.ETCD_AWAY), 1, "PS-2001"),
         (FileNotFoundError(2, "No such file", "/nowhere"), 2, "PS-1010"),
         (OSError(errno.ENOSPC, "No space left on device"), 1, "PS-1010"),
