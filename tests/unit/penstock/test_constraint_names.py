@@ -46,6 +46,15 @@ def test_checks_of_columns_get_names_only_beside_others() -> None:
     assert "a INT CONSTRAINT `u_chk_1` CHECK (a > 0), CONSTRAINT `u_chk_2` CHECK" in job.query
 
 
+def test_a_word_before_a_check_is_no_name_of_it() -> None:
+    session = DdlSession()
+    (job,) = session.run("CREATE TABLE t (a INT NOT NULL CHECK (a > 0), CHECK (a > 1))")
+    assert "NOT NULL CONSTRAINT `t_chk_1` CHECK (a > 0), CONSTRAINT `t_chk_2` CHECK" in job.query
+    assert session.table().constraints == ("t_chk_1", "t_chk_2")
+    session.run("ALTER TABLE t ADD CONSTRAINT IF NOT EXISTS c CHECK (a > 2)")
+    assert session.table().constraints == ("t_chk_1", "t_chk_2", "c")
+
+
 @pytest.mark.parametrize(
     ("sql", "named"),
     [

@@ -25,7 +25,8 @@ from penstock.ddl.syntax.lexer import Kind, Token, quote_name
 from penstock.ddl.syntax.statements import AlterTable, CreateTable, Edit, TableRef, edited
 
 _NO_NAMES = ("CHECK", "FOREIGN", "PRIMARY", "UNIQUE")
-_BEFORE_NAME = ("CONSTRAINT", "IF", "NOT", "EXISTS")
+_ABSENT = ["IF", "NOT", "EXISTS"]
+_BEFORE_NAME = ("CONSTRAINT", *_ABSENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +123,11 @@ def _constraints(tokens: Sequence[Token]) -> Iterator[_Found]:
         is_foreign = token.upper == "FOREIGN" and follows.upper == "KEY"
         if not (is_check or is_foreign):
             continue
-        before = at - 1
-        name, has_word = "", False
-        if tokens[before].upper == "CONSTRAINT":
-            has_word = True
-        elif tokens[before - 1].upper in _BEFORE_NAME and _is_name(tokens[before]):
-            name = tokens[before].text
-        while tokens[before].upper in _BEFORE_NAME or (name and tokens[before].text == name):
-            before -= 1
+        word = _constraint_word(tokens, at)
+        name, has_word = "", word == at - 1
+        if word >= 0 and not has_word:
+            name = tokens[at - 1].text
+        before = (word if word >= 0 else at) - 1
         if tokens[before].upper == "DROP":
             continue
         if is_foreign and not name:
@@ -137,6 +135,22 @@ def _constraints(tokens: Sequence[Token]) -> Iterator[_Found]:
         is_of_column = tokens[before].text not in ("(", ",") and tokens[before].upper != "ADD"
         kind = "chk" if is_check else "ibfk"
         yield _Found(kind, name, token.start, is_of_column and is_check, has_word)
+
+
+def _constraint_word(tokens: Sequence[Token], at: int) -> int:
+    """Return where CONSTRAINT [IF NOT EXISTS] [name] begins that ends before `at`, -1 if nowhere.
+
+    IF NOT EXISTS is for a name only.
+    """
+    before = at - 1
+    if tokens[before].upper == "CONSTRAINT":
+        return before
+    if not _is_name(tokens[before]):
+        return -1
+    before -= 1
+    if [token.upper for token in tokens[max(0, before - 2) : before + 1]] == _ABSENT:
+        before -= len(_ABSENT)
+    return before if tokens[before].upper == "CONSTRAINT" else -1
 
 
 def _index_name(tokens: Sequence[Token]) -> str:
