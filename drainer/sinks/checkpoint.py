@@ -211,9 +211,19 @@ OverrideChange = Callable[[Checkpoint], Mapping[int, Override]]
 
 
 def overridden(stored: str | None, change: OverrideChange) -> str:
-    """Return the row with other overrides; it keeps the name of its writer."""
+    """Return the row with other overrides; it keeps the name of its writer.
+
+    What is known of the tables before a DDL in doubt says nothing about another statement.
+    """
     last = Checkpoint(0, 0) if stored is None else Checkpoint.from_json(stored)
-    changed = replace(last, overrides=change(last), has_all_overrides=True)
+    made, had = change(last), last.overrides or {}
+    is_other = any(made.get(ts) != had.get(ts) for ts in {*made, *had} if ts > last.commit_ts)
+    changed = replace(
+        last,
+        overrides=made,
+        has_all_overrides=True,
+        ddl_before="" if is_other else last.ddl_before,
+    )
     return changed.to_json(last.writer)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -10,10 +11,13 @@ from typing import Any
 import pytest
 
 from deploy.local.sql_server import SqlServer
-from drainer.sinks.checkpoint import Checkpoint
+from drainer.differences.overrides import REPLACE, Override
+from drainer.sinks.checkpoint import Checkpoint, TakenOver
+from drainer.sinks.mysql import running_ddl
 from drainer.sinks.mysql.sink import MysqlSink
 from penstock.ddl import Catalog, SchemaChange, plan_ddl
 from penstock.errors import NeedsOperator
+from tests.kit.wait import eventually
 
 
 class _Killed(BaseException):
@@ -110,21 +114,82 @@ def test_a_drop_of_several_tables_that_came_halfway_is_finished(downstream: Down
     assert downstream.tables() == {}
 
 
-def test_a_drop_that_failed_halfway_is_finished_and_one_that_did_nothing_fails_again(
-    downstream: Downstream,
-) -> None:
+def test_a_drop_of_tables_of_which_one_is_not_there_drops_none(downstream: Downstream) -> None:
     change, point = downstream.change("DROP TABLE c, d, p")
     downstream.server.run("RENAME TABLE s.d TO s.e")
-    with pytest.raises(NeedsOperator):
-        downstream.run(change, point)  # MariaDB has dropped c and p, MySQL nothing.
-    if "c" in downstream.tables():
-        with pytest.raises(NeedsOperator):
-            downstream.run(change, point)
-        downstream.server.run("RENAME TABLE s.e TO s.d")
-    else:
-        downstream.server.run("DROP TABLE s.e")
+    before = downstream.tables()
+    with pytest.raises(NeedsOperator, match=r"does not have `s`\.`d`, and has dropped nothing"):
+        downstream.run(change, point)
+    assert downstream.tables() == before
+    downstream.server.run("RENAME TABLE s.e TO s.d")
     downstream.run(change, point)
     assert downstream.tables() == {}
+
+
+def test_what_a_person_does_about_a_refused_ddl_is_not_taken_for_it(downstream: Downstream) -> None:
+    change, point = downstream.change("ALTER TABLE d ADD CONSTRAINT low CHECK (v > 0)")
+    downstream.run(change, point, dies="before")
+    downstream.server.run("ALTER TABLE s.d ADD CONSTRAINT low CHECK (v > 1)")
+    downstream.run(*downstream.change("CREATE TABLE other (id INT PRIMARY KEY)"), dies="before")
+    downstream.run(change, point, dies="before")  # In doubt, with the other `low` there.
+    with pytest.raises(NeedsOperator, match="low"):
+        downstream.run(change, point)
+    downstream.server.run("ALTER TABLE s.d DROP CONSTRAINT low")
+    downstream.run(change, point)
+    assert "`v` > 0" in downstream.tables()["d"]
+
+
+def test_an_operators_statement_runs_in_the_place_of_a_ddl_in_doubt(downstream: Downstream) -> None:
+    change, point = downstream.change("RENAME TABLE d TO e")
+    downstream.run(change, point, dies="before")
+    instead = Override(commit_ts=point.commit_ts, verb=REPLACE, sql="ALTER TABLE d COMMENT 'x'")
+    with closing(MysqlSink(downstream.server.url, cluster_id=1, retry_s_max=60)) as sink:
+        sink.load_checkpoint()
+        sink.change_overrides(lambda _: {point.commit_ts: instead})
+    job = replace(change.job, query="ALTER TABLE `d` COMMENT 'x'")
+    (_, table, _, _) = change.renamed[0]
+    made = SchemaChange(job=job, altered=(("s", table, replace(table, comment="x")),))
+    downstream.run(made, point)
+    assert "COMMENT='x'" in downstream.tables()["d"]
+
+
+def test_a_ddl_that_a_killed_drainer_left_running_is_waited_for(
+    downstream: Downstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A statement waits for a reader of its table; a server notices a lost client at its end."""
+    monkeypatch.setattr(running_ddl, "_POLL_S", 0.05)
+    change, point = downstream.change(
+        "ALTER TABLE d CHANGE pid v INT, CHANGE v pid INT, ADD z TIME"
+    )
+    downstream.run(change, point, dies="before")
+    texts: list[str] = []
+
+    def taken_over() -> None:
+        with pytest.raises(TakenOver):
+            downstream.run(change, point)
+
+    with closing(downstream.server.connect(autocommit=False)) as reader:
+        reader.query("SELECT * FROM s.d")
+        first = threading.Thread(target=taken_over)
+        first.start()
+        running = "SELECT info FROM information_schema.processlist WHERE info LIKE 'ALTER TABLE%'"
+        eventually(lambda: bool(texts.extend(downstream.server.query(running)) or texts), 20)
+        asked = threading.Event()
+        is_running = running_ddl._is_running
+
+        def looked(*args: Any) -> bool:
+            found = is_running(*args)
+            if found:
+                asked.set()
+            return found
+
+        monkeypatch.setattr(running_ddl, "_is_running", looked)
+        second = threading.Thread(target=downstream.run, args=(change, point))
+        second.start()
+        assert asked.wait(60)
+    first.join(60)
+    second.join(60)
+    assert downstream.server.query("SELECT pid, v FROM s.d") == [(5, 1)]
 
 
 def test_a_swap_of_tables_that_are_alike_is_for_a_person_to_decide(downstream: Downstream) -> None:

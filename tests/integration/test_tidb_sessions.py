@@ -16,7 +16,8 @@ import pytest
 from drainer.build import _batch_bytes_max
 from drainer.settings.config import DrainerConfig
 from drainer.sinks.checkpoint import Checkpoint, TakenOver
-from drainer.sinks.mysql import tidb
+from drainer.sinks.mysql import running_ddl, tidb
+from drainer.sinks.mysql.running_ddl import wait_for_ddl
 from drainer.sinks.mysql.sink import MysqlSink
 from drainer.sinks.opening import open_sink
 from drainer.sinks.protocol import Refused, RowStatement, Split
@@ -142,7 +143,7 @@ def jobs(count: int) -> Rows:
 
 
 def test_a_ddl_that_still_runs_there_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tidb, "_POLL_S", 0.01)
+    monkeypatch.setattr(running_ddl, "_POLL_S", 0.01)
     with ScriptedMysql(rows=answers(ddl_jobs=jobs(1)), version=VERSION) as server:
         asked: list[int] = []
 
@@ -152,27 +153,33 @@ def test_a_ddl_that_still_runs_there_is_waited_for(monkeypatch: pytest.MonkeyPat
                 server.rows["ddl_jobs"] = jobs(0)
             return 0
 
+        never = threading.Event()
+
+        def waits(sink: MysqlSink) -> None:
+            sink._session.retrying(
+                lambda c, _: wait_for_ddl(c, ("ALTER TABLE t",), never, is_tidb=True)
+            )
+
         with closing(opened(server)) as sink:
-            ask = tidb._is_under_way
+            ask = running_ddl._is_under_way
 
-            def counted(connection: Any, query: str) -> bool:
+            def counted(connection: Any, texts: Any, *, is_tidb: bool) -> bool:
                 asks(connection)
-                return ask(connection, query)
+                return ask(connection, texts, is_tidb=is_tidb)
 
-            monkeypatch.setattr(tidb, "_is_under_way", counted)
-            never = threading.Event()
-            sink._session.retrying(lambda c, _: tidb.wait_for_ddl(c, "ALTER TABLE t", never))
+            monkeypatch.setattr(running_ddl, "_is_under_way", counted)
+            waits(sink)
             assert len(asked) == 3
             server.rows["ddl_jobs"] = jobs(1)
             asked[:] = [1] * 9
             never.set()
             with pytest.raises(Retryable, match="was closed while the downstream ran a DDL"):
-                sink._session.retrying(lambda c, _: tidb.wait_for_ddl(c, "ALTER TABLE t", never))
+                waits(sink)
             # A TiDB from before there was such a table has none to wait for.
             server.rows["ddl_jobs"] = error(1146, "Table 'information_schema.ddl_jobs'", "42S02")
             never.clear()
-            sink._session.retrying(lambda c, _: tidb.wait_for_ddl(c, "ALTER TABLE t", never))
-    assert any("query = 'ALTER TABLE t'" in query for query in server.queries)
+            waits(sink)
+    assert any("query IN ('ALTER TABLE t')" in query for query in server.queries)
 
 
 def test_a_comparison_takes_its_time_from_the_cluster_and_a_snapshot_in_its_grammar() -> None:

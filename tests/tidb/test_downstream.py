@@ -15,6 +15,7 @@ import pytest
 from deploy.local.tidb import TidbServer
 from drainer.sinks.checkpoint import Checkpoint, TakenOver
 from drainer.sinks.mysql import tidb as tidb_limits
+from drainer.sinks.mysql.running_ddl import wait_for_ddl
 from drainer.sinks.mysql.sink import MysqlSink
 from drainer.sinks.opening import open_sink
 from drainer.sinks.protocol import Refused, RowStatement, Split
@@ -199,7 +200,7 @@ def test_a_ddl_that_a_killed_drainer_left_running_is_waited_for(shop: Shop) -> N
     jobs = "SELECT COUNT(*) FROM information_schema.ddl_jobs WHERE query LIKE '%left_behind%'"
     eventually(lambda: shop.server.query(jobs) != [(0,)], 20)
     with closing(shop.server.connect()) as connection:
-        tidb_limits.wait_for_ddl(connection, statement, threading.Event())
+        wait_for_ddl(connection, (statement,), threading.Event(), is_tidb=True)
     assert shop.server.query(f"{jobs} AND state = 'synced'") == [(1,)]
     other.join()
 

@@ -109,13 +109,27 @@ def left_to_do(connection: Any, change: SchemaChange, before: str) -> SchemaChan
 
 
 def _still_there(connection: Any, change: SchemaChange) -> SchemaChange | None:
-    places = [("table", schema.lower(), table.name.lower()) for schema, table in change.dropped]
-    kept = [
-        each
-        for each, place in zip(change.dropped, places, strict=True)
-        if _exists(connection, place)
-    ]
+    kept = [each for each in change.dropped if _is_there(connection, *each)]
     return of_dropped(change, kept) if kept else None
+
+
+def ensure_all_there(connection: Any, change: SchemaChange) -> None:
+    """Raise `NeedsOperator` for a DROP of tables of which one is not there.
+
+    A MariaDB would drop the others, and then refuse the statement.
+    """
+    absent = [each for each in change.dropped if not _is_there(connection, *each)]
+    if absent:
+        names = ", ".join(quote_path(schema, table.name) for schema, table in absent)
+        raise NeedsOperator(
+            f"the downstream does not have {names}, and has dropped nothing: {change.job.query}",
+            hint="the downstream's schema is not the upstream's at the checkpoint; make it so",
+            code=Code.SINK_REFUSES,
+        )
+
+
+def _is_there(connection: Any, schema: str, table: TableInfo) -> bool:
+    return _exists(connection, ("table", schema.lower(), table.name.lower()))
 
 
 Definitions = Mapping[Thing, str]

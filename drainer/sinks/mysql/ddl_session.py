@@ -112,12 +112,13 @@ def as_upstream(
     for name, value in (_USUAL | dict(context.variables) | _ALWAYS).items():
         session.set(name, value)
     connection.query(f"SET TIMESTAMP = {moment_s:.6f}")
-    yield query if session.is_explicit else _written_out(query)
+    yield query if session.is_explicit else written_out(query)
     connection.query("SET TIMESTAMP = DEFAULT")
     session.put_back()
 
 
-def _written_out(query: str) -> str:
+def written_out(query: str) -> str:
+    """Return a statement as it runs where a TIMESTAMP column is not what its definition says."""
     try:
         return explicit_timestamps(query)
     except NeedsOperator:

@@ -34,14 +34,16 @@ from drainer.sinks.mysql.ddl_progress import (
     DdlProgress,
     definitions,
     digest,
+    ensure_all_there,
     is_respelled,
     left_to_do,
     progress,
 )
-from drainer.sinks.mysql.ddl_session import as_upstream
+from drainer.sinks.mysql.ddl_session import as_upstream, written_out
 from drainer.sinks.mysql.engines import Engines, check_own, with_transactions
 from drainer.sinks.mysql.grants import check_grants
 from drainer.sinks.mysql.missing_tables import report as report_missing
+from drainer.sinks.mysql.running_ddl import wait_for_ddl
 from drainer.sinks.mysql.session import (
     OWN_ENGINE,
     Connection,
@@ -302,21 +304,20 @@ class MysqlSink:
         self.save_checkpoint(self._ledger.intent(checkpoint, before))
         ddl_intended()
 
-        attempts = 0
+        tried = False
 
         def attempt(connection: Connection, retried: bool) -> None:
-            nonlocal attempts
-            attempts += 1
-            if not (doubtful or retried):
+            nonlocal tried
+            tried = not (doubtful or retried)
+            if tried:
                 self._execute_ddl(connection, change)
                 return
-            if self._session.is_tidb:
-                query = self._query_of(connection, change)
-                tidb.wait_for_ddl(connection, query, self._closing)
+            self._wait_for_ddl(connection, change)
             rest = left_to_do(connection, change, before)
             if rest is None:
                 log.info("DDL job %d was done before: %s", change.job.id, change.job.query)
                 return
+            tried = True
             try:
                 self._execute_ddl(connection, rest)
             except pymysql.err.MySQLError as error:
@@ -328,14 +329,21 @@ class MysqlSink:
         try:
             self._session.retrying(attempt)
         except NeedsOperator:
-            last = self._ledger.last
-            if attempts == 1 and not (doubtful or drops_several(change)) and last is not None:
-                # It was refused and has changed nothing: a later run must not take what stood in
-                # its way for what it would have done.
-                self.save_checkpoint(replace(last, ddl_intent_ts=0, ddl_before=""))
+            if tried and before:
+                self._forget_intent(change, before)
             raise
         ddl_run()
         self.save_checkpoint(checkpoint)
+
+    def _forget_intent(self, change: SchemaChange, before: str) -> None:
+        """Forget a DDL that was refused, if it has changed nothing.
+
+        What a person does about it changes definitions, and is not the DDL.
+        """
+        now = self._session.retrying(lambda c, _: digest(definitions(c, change)))
+        last = self._ledger.last
+        if now == before and last is not None:
+            self.save_checkpoint(replace(last, ddl_intent_ts=0, ddl_before=""))
 
     def waits_for(self) -> str:
         """Return what keeps the downstream from taking changes; empty when nothing does."""
@@ -432,6 +440,8 @@ class MysqlSink:
         if is_respelled(change) and one(connection, "SELECT @@lower_case_table_names")[0]:
             log.info("names are in lower case downstream, so nothing is renamed: %s", job.query)
             return
+        if drops_several(change):
+            ensure_all_there(connection, change)
         query = self._query_of(connection, change)
         if job.type == DdlType.CREATE_TABLE and job.schema is not None:
             home = job.schema
@@ -445,6 +455,15 @@ class MysqlSink:
             session = as_upstream(connection, change, query, self._target)
             with session as text, unhurried(connection):
                 self._run_definition(connection, change, text)
+
+    def _wait_for_ddl(self, connection: Connection, change: SchemaChange) -> None:
+        """Wait until the server runs a job's statement no more, whichever session began it."""
+        query = self._query_of(connection, change)
+        if query:
+            forms = (query, written_out(query))
+            texts = dict.fromkeys(t for form in forms for t in (form, with_transactions(form)))
+            is_tidb = self._session.is_tidb
+            wait_for_ddl(connection, tuple(texts), self._closing, is_tidb=is_tidb)
 
     def _run_definition(self, connection: Connection, change: SchemaChange, query: str) -> None:
         """Run a DDL, with transactions for its tables where the server can give them."""

@@ -1,4 +1,4 @@
-"""TiDB: what a session to one sets, which limits a batch meets, and whether a DDL still runs.
+"""TiDB: what a session to one sets, and which limits a batch meets.
 
 A TiDB is what calls itself one in its version, or what the operator calls `tidb` (`server-version`
 in tidb.toml can hide it). It speaks MySQL's protocol, and differs here:
@@ -7,6 +7,7 @@ in tidb.toml can hide it). It speaks MySQL's protocol, and differs here:
     a transaction  is bounded in bytes (`too_large`)
     shared locks   there are none: each worker queue locks a row of its own (`side_connections`)
     DDL            is a job of the cluster's: it continues when the session that began it is gone
+                   (`running_ddl`)
 
 Transactions are pessimistic, where TiDB-Binlog has optimistic ones: the checkpoint's row is locked
 at their beginning, as in MySQL, so that a Drainer which was replaced finds that out before it has
@@ -18,18 +19,10 @@ written a batch and not as a conflict at its end. No transaction is ever run aga
 from __future__ import annotations
 
 import json
-import logging
 import re
-import threading
 from typing import Any
 
-from pymysql.constants import ER
 from pymysql.err import MySQLError
-
-from penstock.codes import Code
-from penstock.errors import Retryable
-
-log = logging.getLogger(__name__)
 
 VARIABLES = (
     ("allow_auto_random_explicit_insert", "1"),
@@ -48,15 +41,10 @@ PASSING = frozenset({
 _TXN_TOO_LARGE, _ENTRY_TOO_LARGE, _MEMORY = 8004, 8025, 8175
 _OUT_OF_MEMORY = re.compile(r"out of memory quota|memory quota for a|memory limit", re.IGNORECASE)
 _UNKNOWN = 1105
-_UNDER_WAY = (
-    "SELECT COUNT(*) FROM information_schema.ddl_jobs WHERE query = %s"
-    " AND LOWER(state) NOT IN ('synced', 'cancelled', 'rollback done')"
-)
 _SIZE_LIMIT = "performance", "txn-total-size-limit"
 _TXN_BYTES_DEFAULT = 100 << 20
 _BYTES_PER_BYTE = 8
 """What a byte of a row may become in a transaction: the row, its indexes, and their old entries."""
-_POLL_S = 0.5
 
 
 def is_tidb(version: object) -> bool:
@@ -98,28 +86,3 @@ def batch_bytes_max(connection: Any) -> int:
     except (MySQLError, KeyError, TypeError, ValueError):
         pass  # Hidden from this account, or of another form: then the default is the best guess.
     return max(1, limit // _BYTES_PER_BYTE)
-
-
-def wait_for_ddl(connection: Any, query: str, closing: threading.Event) -> None:
-    """Return when no job with this very statement is queued or at work in the downstream.
-
-    An account that may not read the jobs finds none. Raises `Retryable` when `closing` is set.
-    """
-    is_logged = False
-    while _is_under_way(connection, query):
-        if not is_logged:
-            is_logged = True
-            log.info("waiting for a DDL that the downstream still runs: %s", query)
-        if closing.wait(_POLL_S):
-            raise Retryable("the sink was closed while the downstream ran a DDL", code=Code.CLOSED)
-
-
-def _is_under_way(connection: Any, query: str) -> bool:
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute(_UNDER_WAY, (query,))
-            return int(cursor.fetchone()[0]) > 0
-    except MySQLError as error:
-        if error.args[0] in (ER.UNKNOWN_TABLE, ER.NO_SUCH_TABLE, ER.BAD_FIELD_ERROR):
-            return False  # A TiDB from before the table.
-        raise
