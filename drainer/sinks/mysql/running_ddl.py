@@ -4,7 +4,7 @@
                       the statement in SHOW PROCESSLIST, with `?` for characters beyond its own
     TiDB              a DDL is a job of the cluster's, listed in information_schema.ddl_jobs
 
-Whoever runs it again meanwhile runs it twice. So the end of the first one is waited for, and then
+A Drainer that runs it again meanwhile runs it twice. So the end of the first one is waited for, and then
 the definitions of its tables show what it did.
 """
 
