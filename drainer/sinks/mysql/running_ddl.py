@@ -4,8 +4,8 @@
                       the statement in SHOW PROCESSLIST, with `?` for characters beyond its own
     TiDB              a DDL is a job of the cluster's, listed in information_schema.ddl_jobs
 
-A Drainer that runs it again meanwhile runs it twice. So the end of the first one is waited for, and then
-the definitions of its tables show what it did.
+A Drainer that runs it again meanwhile runs it twice. So the sink waits for the end of the first
+one; then the definitions of its tables show what it did.
 """
 
 from __future__ import annotations
