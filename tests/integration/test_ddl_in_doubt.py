@@ -13,7 +13,7 @@ import pytest
 from deploy.local.sql_server import SqlServer
 from drainer.differences.overrides import REPLACE, Override
 from drainer.sinks.checkpoint import Checkpoint, TakenOver
-from drainer.sinks.mysql import running_ddl
+from drainer.sinks.mysql import ddl_progress
 from drainer.sinks.mysql.sink import MysqlSink
 from penstock.ddl import Catalog, SchemaChange, plan_ddl
 from penstock.errors import NeedsOperator
@@ -157,7 +157,7 @@ def test_a_ddl_that_a_killed_drainer_left_running_is_waited_for(
     downstream: Downstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A statement waits for a reader of its table; a server notices a lost client at its end."""
-    monkeypatch.setattr(running_ddl, "_POLL_S", 0.05)
+    monkeypatch.setattr(ddl_progress, "_POLL_S", 0.05)
     change, point = downstream.change(
         "ALTER TABLE d CHANGE pid v INT, CHANGE v pid INT, ADD z TIME"
     )
@@ -174,7 +174,7 @@ def test_a_ddl_that_a_killed_drainer_left_running_is_waited_for(
         running = "SELECT info FROM information_schema.processlist WHERE info LIKE 'ALTER TABLE%'"
         eventually(lambda: bool(downstream.server.query(running)), 20)
         asked = threading.Event()
-        is_running = running_ddl._is_running
+        is_running = ddl_progress._is_running
 
         def looked(*args: Any) -> bool:
             found = is_running(*args)
@@ -182,7 +182,7 @@ def test_a_ddl_that_a_killed_drainer_left_running_is_waited_for(
                 asked.set()
             return found
 
-        monkeypatch.setattr(running_ddl, "_is_running", looked)
+        monkeypatch.setattr(ddl_progress, "_is_running", looked)
         second = threading.Thread(target=downstream.run, args=(change, point))
         second.start()
         assert asked.wait(60)

@@ -16,8 +16,8 @@ import pytest
 from drainer.build import _batch_bytes_max
 from drainer.settings.config import DrainerConfig
 from drainer.sinks.checkpoint import Checkpoint, TakenOver
-from drainer.sinks.mysql import running_ddl, tidb
-from drainer.sinks.mysql.running_ddl import wait_for_ddl
+from drainer.sinks.mysql import ddl_progress, tidb
+from drainer.sinks.mysql.ddl_progress import wait_for_ddl
 from drainer.sinks.mysql.sink import MysqlSink
 from drainer.sinks.opening import open_sink
 from drainer.sinks.protocol import Refused, RowStatement, Split
@@ -143,7 +143,7 @@ def jobs(count: int) -> Rows:
 
 
 def test_a_ddl_that_still_runs_there_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running_ddl, "_POLL_S", 0.01)
+    monkeypatch.setattr(ddl_progress, "_POLL_S", 0.01)
     with ScriptedMysql(rows=answers(ddl_jobs=jobs(1)), version=VERSION) as server:
         asked: list[int] = []
 
@@ -161,13 +161,13 @@ def test_a_ddl_that_still_runs_there_is_waited_for(monkeypatch: pytest.MonkeyPat
             )
 
         with closing(opened(server)) as sink:
-            ask = running_ddl._is_under_way
+            ask = ddl_progress._is_under_way
 
             def counted(connection: Any, texts: Any, *, is_tidb: bool) -> bool:
                 asks(connection)
                 return ask(connection, texts, is_tidb=is_tidb)
 
-            monkeypatch.setattr(running_ddl, "_is_under_way", counted)
+            monkeypatch.setattr(ddl_progress, "_is_under_way", counted)
             waits(sink)
             assert len(asked) == 3
             server.rows["ddl_jobs"] = jobs(1)

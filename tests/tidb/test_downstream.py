@@ -15,7 +15,7 @@ import pytest
 from deploy.local.tidb import TidbServer
 from drainer.sinks.checkpoint import Checkpoint, TakenOver
 from drainer.sinks.mysql import tidb as tidb_limits
-from drainer.sinks.mysql.running_ddl import wait_for_ddl
+from drainer.sinks.mysql.ddl_progress import wait_for_ddl
 from drainer.sinks.mysql.sink import MysqlSink
 from drainer.sinks.opening import open_sink
 from drainer.sinks.protocol import Refused, RowStatement, Split

@@ -12,6 +12,10 @@ A DROP of several tables that came halfway, as one can on MariaDB, drops those t
 An intent of an older version has no digest. Then only the second comparison is left, and what has
 nothing of the kind (a new comment, a column made wider, a TRUNCATE) is run again.
 
+A server notices at the end of a statement that its client has gone, and a TiDB's DDL is a job of
+the cluster's. So the sink first waits until the server runs the DDL no more (`wait_for_ddl`): else
+it would run a second time.
+
 What a second run would undo, and no definition shows, only a person can decide: EXCHANGE PARTITION,
 and a swap of tables or columns that are defined alike.
 """
@@ -19,8 +23,10 @@ and a swap of tables or columns that are defined alike.
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
-from collections.abc import Mapping
+import threading
+from collections.abc import Collection, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -31,12 +37,20 @@ from penstock.codes import Code
 from penstock.ddl import adopted
 from penstock.ddl.dropping import drops_several, of_dropped
 from penstock.ddl.syntax.lexer import quote_name, quote_path
-from penstock.errors import NeedsOperator
+from penstock.errors import NeedsOperator, Retryable
 from penstock.schema.model import PUBLIC, DdlType, TableInfo
 
 if TYPE_CHECKING:
     from penstock.ddl import SchemaChange
 
+
+log = logging.getLogger(__name__)
+
+_JOBS = (
+    "SELECT COUNT(*) FROM information_schema.ddl_jobs WHERE query IN %s"
+    " AND LOWER(state) NOT IN ('synced', 'cancelled', 'rollback done')"
+)
+_POLL_S = 0.5
 
 Thing = tuple[str, ...]  # ("schema", s), ("table", s, t), ("column", s, t, c), ("index", s, t, i)
 
@@ -292,3 +306,47 @@ def _exists(connection: Any, thing: Thing) -> bool:
         cursor.execute(_QUERIES[kind], names)
         (count,) = cursor.fetchone()
     return bool(count)
+
+
+def wait_for_ddl(
+    connection: Any, texts: Collection[str], closing: threading.Event, *, is_tidb: bool
+) -> None:
+    """Return when the downstream runs none of these statements, or has none of them queued.
+
+    An account that may not see them finds none. Raises `Retryable` when `closing` is set.
+    """
+    is_logged = False
+    while _is_under_way(connection, texts, is_tidb=is_tidb):
+        if not is_logged:
+            is_logged = True
+            log.info("waiting for a DDL that the downstream still runs: %s", next(iter(texts)))
+        if closing.wait(_POLL_S):
+            raise Retryable("the sink was closed while the downstream ran a DDL", code=Code.CLOSED)
+
+
+def _is_under_way(connection: Any, texts: Collection[str], *, is_tidb: bool) -> bool:
+    return _is_queued(connection, texts) if is_tidb else _is_running(connection, texts)
+
+
+def _is_queued(connection: Any, texts: Collection[str]) -> bool:
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(_JOBS, (tuple(texts),))
+            return int(cursor.fetchone()[0]) > 0
+    except pymysql.err.MySQLError as error:
+        if error.args[0] in (ER.UNKNOWN_TABLE, ER.NO_SUCH_TABLE, ER.BAD_FIELD_ERROR):
+            return False  # A TiDB from before the table.
+        raise
+
+
+def _is_running(connection: Any, texts: Collection[str]) -> bool:
+    wanted = {_shown(text) for text in texts}
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW FULL PROCESSLIST")
+        found = [row[7] for row in cursor.fetchall()]
+    return any(_shown(str(info)) in wanted for info in found if info)
+
+
+def _shown(statement: str) -> str:
+    """Return what of a statement each server shows as it is."""
+    return "".join(c for c in statement if c.isascii() and c != "?")

@@ -38,12 +38,12 @@ from drainer.sinks.mysql.ddl_progress import (
     is_respelled,
     left_to_do,
     progress,
+    wait_for_ddl,
 )
 from drainer.sinks.mysql.ddl_session import as_upstream, written_out
 from drainer.sinks.mysql.engines import Engines, check_own, with_transactions
 from drainer.sinks.mysql.grants import check_grants
 from drainer.sinks.mysql.missing_tables import report as report_missing
-from drainer.sinks.mysql.running_ddl import wait_for_ddl
 from drainer.sinks.mysql.session import (
     OWN_ENGINE,
     Connection,

@@ -7,7 +7,7 @@ in tidb.toml can hide it). It speaks MySQL's protocol, and differs here:
     a transaction  is bounded in bytes (`too_large`)
     shared locks   there are none: each worker queue locks a row of its own (`side_connections`)
     DDL            is a job of the cluster's: it continues when the session that began it is gone
-                   (`running_ddl`)
+                   (`ddl_progress`)
 
 Transactions are pessimistic, where TiDB-Binlog has optimistic ones: the checkpoint's row is locked
 at their beginning, as in MySQL, so that a Drainer which was replaced finds that out before it has
