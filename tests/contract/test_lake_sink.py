@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections import Counter
 from collections.abc import Generator, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -505,6 +506,37 @@ def test_a_table_that_went_back_stops_the_drainer(lake: Lake) -> None:
     following.load_checkpoint()
     with pytest.raises(NeedsOperator, match=rf"at version {version - 1}, .* is {version}"):
         lake.put(following, t=inserts((2, "b")))
+
+
+@pytest.mark.parametrize("is_crash", [False, True])
+def test_a_table_without_a_key_that_is_ahead_of_the_checkpoint_gets_no_row_twice(
+    lake: Lake, is_crash: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint was restored without the tables, or a crash left a batch of other settings."""
+    sink = lake.begun()
+    at = lake.put(sink, t=inserts((1, "a")), heap=inserts((1, "h")))
+    known = lake.table("heap").version()
+    backup = shutil.copytree(lake.folder / "_penstock", lake.folder.parent / "backup")
+    with monkeypatch.context() as patched, suppress(Crash):
+        crash_at(patched, "rows_changed", 1 if is_crash else 2)
+        lake.put(sink, t=inserts((2, "b")), heap=inserts((2, "h")))
+    if not is_crash:
+        shutil.rmtree(lake.folder / "_penstock")
+        backup.rename(lake.folder / "_penstock")
+    following, more = lake.open(), inserts((2, "h"), (3, "i"))
+    found = following.load_checkpoint()
+    assert found is not None
+    assert found.commit_ts == at.commit_ts
+    with pytest.raises(NeedsOperator, match=f"has changes up to {at.commit_ts + 1}, .*twice"):
+        lake.put(following, t=inserts((2, "b"), (3, "c")), heap=more)
+    lake.table("heap").restore(known)
+    version = lake.table("heap").version()
+    accepting = lake.open(f"accept=shop.heap@{version}")
+    accepting.load_checkpoint()
+    lake.put(accepting, t=inserts((2, "b"), (3, "c")), heap=more)
+    lake.put(accepting, heap=inserts((4, "j")))
+    assert lake.rows() == [(1, "a"), (2, "b"), (3, "c")]
+    assert lake.rows("heap") == [(1, "h"), (2, "h"), (3, "i"), (4, "j")]
 
 
 def test_while_another_program_holds_the_folder_the_sink_waits_and_says_so(lake: Lake) -> None:

@@ -132,6 +132,25 @@ class Lake:
         """Return whether a table has what ends at `commit_ts`."""
         return self.through(place) >= commit_ts
 
+    def check_behind(self, place: Place, after_ts: int, commit_ts: int) -> None:
+        """Raise `NeedsOperator` where a table has a part of a batch that begins after `after_ts`.
+
+        Then its rows are newer than the checkpoint, or an earlier run cut the batch elsewhere. A
+        table with all of the batch, up to `commit_ts`, is right.
+        """
+        through, version = self.through(place), self.opened(place).version()
+        if after_ts < through != commit_ts and (text_of(place), version) not in self._accepted:
+            raise NeedsOperator(
+                f"the Delta table {self.path(place)} is at version {version} and has changes up to"
+                f" {through}, and the lake's checkpoint is at {after_ts}: a table without a key"
+                " would get rows twice",
+                hint=f"if {OWN} was restored from a backup, restore the whole folder; if settings"
+                " of the Drainer changed, put them back. Or bring its rows back by RESTORE to the"
+                f" version that {OWN}/versions has for the checkpoint, and add"
+                f" accept={text_of(place)}@<its version> to the sink's URL",
+                code=Code.DELTA_TABLE,
+            )
+
     def commit(self, place: Place, commit_ts: int | None, work: Work) -> None:
         """Let `work` make one commit of a table, unless the table has it.
 

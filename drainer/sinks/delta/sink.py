@@ -301,6 +301,9 @@ class DeltaSink(LakeSink):
                 earlier.add(changes)  # What is only counted can be committed once, and at the end.
 
     def _merge(self, changes: LakeChanges, commit_ts: int | None) -> None:
+        last = self._ledger.last
+        if not changes.key and commit_ts is not None and last is not None and last.commit_ts:
+            self._lake.check_behind(changes.place, last.commit_ts, commit_ts)
         self._lake.commit(
             changes.place, commit_ts, lambda table, properties: merge(table, changes, properties)
         )
