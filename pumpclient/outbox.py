@@ -54,6 +54,7 @@ class Outbox:
         outbox.new_key(name)  # Raises for a name that cannot be.
         self._name = name
         self._table = table
+        self._is_checked = False
         # Rows that no one needs any more; they go along with later transactions.
         self._acknowledged: deque[bytes] = deque(maxlen=_ACKNOWLEDGED_MAX)
 
@@ -107,6 +108,9 @@ class Outbox:
 
     def _write(self, connection: Any, key: bytes, start_ts: int, commit_ts: int) -> list[bytes]:
         """Put the row, remove some that are done with, and return the keys of those."""
+        if not self._is_checked:
+            outbox.check_engine(connection, self._table)
+            self._is_checked = True
         outbox.put(connection, self._table, key, start_ts, commit_ts)
         done: list[bytes] = []
         try:

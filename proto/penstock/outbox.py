@@ -130,6 +130,32 @@ def is_mysql(connection: Connection) -> bool:
     )
 
 
+def check_engine(connection: Connection, table: str) -> None:
+    """Raise `NeedsOperator` for a table whose engine has no transactions, such as MyISAM.
+
+    A row there is no proof: it stays where the transaction that it is of is rolled back.
+    """
+    if not is_mysql(connection):
+        return
+    *schema, name = table.split(".")
+    home = "%s" if schema else "DATABASE()"
+    with closing(connection.cursor()) as cursor:
+        cursor.execute(
+            "SELECT t.engine AS engine FROM information_schema.tables t"
+            " JOIN information_schema.engines e ON e.engine = t.engine"
+            f" WHERE t.table_schema = {home} AND t.table_name = %s AND e.transactions <> 'YES'",
+            (*schema, name),
+        )
+        row = cursor.fetchone()
+    if row is not None:
+        (engine,) = row.values() if isinstance(row, dict) else row
+        raise NeedsOperator(
+            f"the outbox {table} has the engine {engine}, which has no transactions",
+            hint=f"ALTER TABLE {table} ENGINE=InnoDB",
+            code=Code.ENGINE_WITHOUT_TRANSACTIONS,
+        )
+
+
 def in_transaction(connection: Connection) -> bool:
     """True while the connection has something to commit or roll back."""
     if is_mysql(connection):

@@ -107,7 +107,13 @@ class Database:
         try:
             return self._idle.get_nowait()
         except queue.Empty:
-            return self._connect()
+            connection = self._connect()
+        try:
+            outbox.check_engine(connection, self._table)
+        except BaseException:
+            _close(connection)
+            raise
+        return connection
 
     def _failed(self, error: Exception) -> Retryable:
         """Return what to raise for a driver's error, and keep others from meeting the same."""

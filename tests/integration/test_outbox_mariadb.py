@@ -68,6 +68,20 @@ def test_the_primary_key_decides_which_of_two_is_first(connect: Any, database: D
     writer.rollback()
 
 
+@pytest.mark.parametrize("table", [TABLE, f"shop.{TABLE}"])
+def test_an_outbox_without_transactions_is_refused_by_pump_and_writer(
+    connect: Any, database: Database, table: str
+) -> None:
+    writer, key = connect(), outbox.new_key("shop")
+    writer.query(f"ALTER TABLE {TABLE} ENGINE=MyISAM")
+    with pytest.raises(NeedsOperator, match="engine MyISAM"):
+        Database("", table, connect).settle(key, START_TS, fence=True)
+    with pytest.raises(NeedsOperator, match="engine MyISAM"):
+        Outbox(table=table)._write(writer, key, START_TS, COMMIT_TS)
+    writer.query(f"ALTER TABLE {TABLE} ENGINE=InnoDB")
+    assert database.settle(key, START_TS, fence=True) == 0
+
+
 @pytest.mark.parametrize("ending", ["commit", "rollback", "killed"])
 def test_a_fence_waits_for_a_row_that_is_about_to_be_committed(
     connect: Any, database: Database, mariadb: MariadbServer, ending: str
