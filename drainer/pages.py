@@ -63,35 +63,33 @@ _EVENTS = {
 }
 
 _LEFT_OUT = {
-    ROWS: ("Row changes that did not go downstream.", "cause", "table"),
-    VALUES: ("Row changes without a column's value.", "cause", "table", "column"),
-    CONVERTED: ("Row changes into another definition.", "cause", "table", "column"),
-    DDLS: ("DDL that did not run downstream as it is.", "cause", "table"),
-    TRANSACTIONS: ("Transactions that ended here whole.", "cause"),
+    ROWS: ("Row changes that were not applied downstream.", "cause", "table"),
+    VALUES: ("Row changes applied without the value of a column.", "cause", "table", "column"),
+    CONVERTED: ("Row changes into a different column definition.", "cause", "table", "column"),
+    DDLS: ("DDL that was not run downstream, or not unchanged.", "cause", "table"),
+    TRANSACTIONS: ("Transactions that were skipped completely.", "cause"),
 }
 
 
 def pump_metrics(pumps: Pumps) -> Iterator[Metric]:
     """Yield who is late, who holds the merge, since when, and who is lost."""
     views, held = pumps.views(), pumps.held()
-    yield _gauge(
-        "low_water", "What every Pump was received up to, ms.", physical_ms(held.low_water)
-    )
-    yield _gauge("low_water_held_seconds", "How long it has stood there.", held.for_s)
+    yield _gauge("low_water", "Watermark of the merge, in ms.", physical_ms(held.low_water))
+    yield _gauge("low_water_held_seconds", "Time since the watermark last advanced.", held.for_s)
     yield _gauge(
         "late_transactions_left_out",
-        "Transactions in ignore-txn-commit-ts that came too late for the merge.",
+        "Transactions of ignore-txn-commit-ts that arrived too late for the merge.",
         pumps.late,
     )
     condition = GaugeMetricFamily(
-        f"{OWN}_pump_condition", "1 for what a stream is.", labels=["nodeID", "condition"]
+        f"{OWN}_pump_condition", "1 for a stream's condition.", labels=["nodeID", "condition"]
     )
     by_pump = {
         name: GaugeMetricFamily(f"{OWN}_pump_{name}", about, labels=["nodeID"])
         for name, about in (
-            ("lag_seconds", "How far a Pump's stream is behind the present."),
-            ("holds_low_water", "1: everybody waits for this Pump."),
-            ("received_ts", "Up to where a Pump was received, ms; for lost ones, at their end."),
+            ("lag_seconds", "Lag of a Pump's stream behind the present."),
+            ("holds_low_water", "1 if this Pump blocks the merge."),
+            ("received_ts", "Up to where a Pump's stream arrived, in ms; a lost Pump's end."),
         )
     }
     for view in views:
@@ -118,26 +116,26 @@ def left_out_metrics(totals: Totals) -> Iterator[Metric]:
 def original_metrics(pumps: Pumps, progress: Progress) -> Iterator[Metric]:
     """Yield TiDB-Binlog's counts and distributions, under its names."""
     counters = pumps.counters
-    yield _counts("ddl_jobs_total", "DDL that were run or tracked.", {(): counters.ddl})
+    yield _counts("ddl_jobs_total", "DDL jobs that were run or tracked.", {(): counters.ddl})
     yield _counts("error_count", "Streams of Pumps that broke.", _labelled(counters.errors), "type")
     events = {name: progress.kinds[kind] for kind, name in _EVENTS.items()}
     events |= {"DDL": counters.ddl, "savepoint": counters.savepoints}
-    about = "Row changes, DDL, saved checkpoints."
+    about = "Row changes, DDL and saved checkpoints."
     yield _counts("event", about, _labelled(events), "type")
-    about = "How far the checkpoint was behind the present when it was saved."
+    about = "Lag of the checkpoint behind the present when it was saved."
     yield histogram(
         f"{ORIGINAL}_checkpoint_delay_seconds", about, {(): counters.checkpoint_delay_s}
     )
-    about = "What a batch or a DDL took downstream, with its commit."
+    about = "Time of a batch or a DDL downstream, including the commit."
     yield histogram(f"{ORIGINAL}_execute_duration_time", about, {(): counters.execute_s})
-    about = "From the commit_ts to the arrival here."
+    about = "Time from the commit_ts to the arrival at the Drainer."
     reach: dict[Labels, Distribution] = {(pump,): each for pump, each in counters.reach_s.items()}
     yield histogram(f"{ORIGINAL}_binlog_reach_duration_time", about, reach, "nodeID")
     sizes: dict[Labels, Distribution] = {
         (pump,): each for pump, each in counters.binlog_bytes.items()
     }
-    yield histogram(f"{ORIGINAL}_read_binlog_size", "Bytes of a binlog.", sizes, "nodeID")
-    about = "Binlogs that wait for the merge."
+    yield histogram(f"{ORIGINAL}_read_binlog_size", "Size of a binlog in bytes.", sizes, "nodeID")
+    about = "Binlogs that are queued for the merge."
     queue = GaugeMetricFamily(f"{ORIGINAL}_queue_size", about, labels=["name"])
     queue.add_metric(["syncer_input"], float(pumps.binlogs_waiting))
     yield queue
@@ -146,28 +144,28 @@ def original_metrics(pumps: Pumps, progress: Progress) -> Iterator[Metric]:
 def unlogged_metrics(unlogged: Unlogged | None) -> Iterator[Metric]:
     """Yield what a TiDB changes without a binlog; 0 for other writers."""
     servers, tables = (len(unlogged.servers), len(unlogged.expiring)) if unlogged else (0, 0)
-    yield _gauge("tidb_servers_without_binlog", "TiDB servers that write no binlog.", servers)
-    about = "Tables whose expired rows a TiDB deletes without a binlog."
+    yield _gauge("tidb_servers_without_binlog", "TiDB servers that do not write binlogs.", servers)
+    about = "Tables whose expired rows TiDB deletes without a binlog."
     yield _gauge("tidb_tables_with_ttl", about, tables)
 
 
 def file_metrics(counts: FileCounts) -> Iterator[Metric]:
     """Yield what became of the files of a lake or a folder; 0 for other outputs."""
     for name, about, count in (
-        ("commits", "Commits of changes to a lake's tables, or to files.", counts.commits),
-        ("rows", "Rows written into a lake, with those that a merge wrote again.", counts.rows),
-        ("files_added", "Files begun, or added to a lake's tables.", counts.files_added),
-        ("bytes_added", "Bytes appended to files, or added to a lake.", counts.bytes_added),
-        ("files_removed", "Files expired, or taken from a lake's tables.", counts.files_removed),
+        ("commits", "Commits of changes to Delta tables or to files.", counts.commits),
+        ("rows", "Rows written to Delta tables, including rewrites by a merge.", counts.rows),
+        ("files_added", "Files created, or added to Delta tables.", counts.files_added),
+        ("bytes_added", "Bytes appended to files, or added to Delta tables.", counts.bytes_added),
+        ("files_removed", "Files expired, or removed from Delta tables.", counts.files_removed),
         (
             "bytes_removed",
-            "Bytes of files expired or taken from a lake's tables, and what packing saved.",
+            "Bytes of expired or removed files, and bytes saved by compression.",
             counts.bytes_removed,
         ),
-        ("compactions", "Tables whose small files became one, files packed.", counts.compactions),
+        ("compactions", "Compacted Delta tables, and compressed files.", counts.compactions),
     ):
         yield _counter(f"output_{name}", about, count)
-    about = "When the last commit of changes to a lake or to files was, Unix time; 0: none yet."
+    about = "Unix time of the last commit of changes to Delta tables or files; 0 before it."
     yield _gauge("output_last_commit_timestamp_seconds", about, counts.last_commit_s)
 
 
@@ -274,14 +272,14 @@ class _Metrics(Collector):
         yield build_info()
         progress, own = self._pages.progress(), self._pages.status()
         checkpoint_ms = float(physical_ms(progress.checkpoint.commit_ts))
-        about = "The checkpoint, in milliseconds."
+        about = "The checkpoint in ms."
         yield GaugeMetricFamily("binlog_drainer_checkpoint_tso", about, value=checkpoint_ms)
-        about = "Up to where each Pump's stream was received, in milliseconds."
+        about = "Timestamp up to which each Pump's stream arrived, in ms."
         positions = GaugeMetricFamily("binlog_drainer_pump_position", about, labels=["nodeID"])
         for node_id, ts in sorted(self._pages.pumps.positions().items()):
             positions.add_metric([node_id], float(physical_ms(ts)))
         yield positions
-        state = GaugeMetricFamily(f"{OWN}_state", "1 for the state it is in.", labels=["state"])
+        state = GaugeMetricFamily(f"{OWN}_state", "1 for the current state.", labels=["state"])
         for each in NodeState:
             state.add_metric([each.value], float(own.state == each))
         yield state
@@ -291,26 +289,30 @@ class _Metrics(Collector):
         yield from file_metrics(progress.file_counts)
         yield from unlogged_metrics(self._pages.unlogged)
         lag_s = self._pages.lag_s()
-        about = "How far the downstream is behind the present."
+        about = "Lag of the downstream behind the present."
         yield GaugeMetricFamily(f"{OWN}_lag_seconds", about, value=lag_s)
         for name, about, count in (
             ("steps", "Batches and DDL committed downstream.", progress.steps),
             ("transactions", "Transactions committed downstream.", progress.transactions),
             ("rows", "Rows committed downstream.", progress.rows),
-            ("missed_rows", "Updated or deleted rows not found there.", progress.missed_rows),
+            ("missed_rows", "Updated or deleted rows not found downstream.", progress.missed_rows),
             (
                 "messages",
-                "Messages made for files or topics; for a change log, blocks of changes.",
+                "Messages generated for files or topics; for a change log, blocks of changes.",
                 progress.messages,
             ),
-            ("message_bytes", "What is in these messages.", progress.message_bytes),
-            ("repeated", "Transactions passed on again, left out.", progress.repeated),
+            ("message_bytes", "Size of these messages in bytes.", progress.message_bytes),
+            (
+                "repeated",
+                "Transactions passed on again by a source, and skipped.",
+                progress.repeated,
+            ),
         ):
             yield _counter(name, about, count)
         for name, took_s in (("generate", progress.generate_s), ("commit", progress.commit_s)):
-            about = f"What the last batch took to {name}."
+            about = f"Time that the last batch took to {name}."
             yield GaugeMetricFamily(f"{OWN}_last_batch_{name}_seconds", about, value=took_s)
-        about = "What each partition of the last batch took to commit, in mode parallel."
+        about = "Time that each partition of the last batch took to commit, in mode parallel."
         name = f"{OWN}_last_batch_partition_seconds"
         partitions = GaugeMetricFamily(name, about, labels=["partition"])
         for part, took_s in enumerate(progress.partitions_s):

@@ -81,11 +81,11 @@ def test_every_plot_has_data_of_a_cluster_that_is_well_and_every_alert_can_fire(
 def reference(served: dict[str, str]) -> str:
     """Return the page of all metrics, as nodes serve them."""
     parts = [
-        "# Every metric\n\nWhat each node serves at `/metrics` of its `status-addr`, as real nodes"
-        " do in a test. Names that\nbegin with `binlog_` are those of TiDB-Binlog. A Pump and a"
-        " Drainer have those of their process\n(`process_…`, `python_…`) besides.\n"
+        "# Every metric\n\nEach node serves its metrics at `/metrics` of its `status-addr`. Names"
+        " that start with `binlog_`\nare those of TiDB-Binlog. A Pump and a Drainer also serve the"
+        " metrics of their process\n(`process_…`, `python_…`).\n"
     ]
-    for title, node in (("A Pump", "pump_1"), ("A Drainer", "drainer_1"), ("A source", "source_1")):
+    for title, node in (("Pump", "pump_1"), ("Drainer", "drainer_1"), ("Source", "source_1")):
         kinds = dict(re.findall(r"^# TYPE (\S+) (\w+)$", served[node], re.MULTILINE))
         abouts = re.findall(r"^# HELP ((?:penstock|binlog)_\S+) (.*)$", served[node], re.MULTILINE)
         rows = [f"| `{name}` | {kinds[name]} | {about} |" for name, about in sorted(abouts)]

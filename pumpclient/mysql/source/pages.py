@@ -203,34 +203,35 @@ def metrics_text(service: SourceService, source_id: str) -> str:
     counters = service.counters
     checkpoint, read = counters.checkpoint, counters.read_location
     end = service.relay.status().end if service.relay else None
+    place = checkpoint.place if checkpoint else None
     metrics = [
-        ("behind_seconds", "gauge", status["seconds_behind"], "behind the server"),
-        ("is_syncing", "gauge", int(status["state"] == "syncing"), "1 while it is"),
-        ("transactions_total", "counter", status["transactions"], "committed"),
-        ("groups_total", "counter", status["groups"], "groups of them"),
-        ("ddl_total", "counter", status["ddl"], "statements executed"),
-        ("lives_total", "counter", status["lives"], "beginnings from the checkpoint"),
+        ("behind_seconds", "gauge", status["seconds_behind"], "Lag behind the server."),
+        ("is_syncing", "gauge", int(status["state"] == "syncing"), "1 while the source syncs."),
+        ("transactions_total", "counter", status["transactions"], "Committed transactions."),
+        ("groups_total", "counter", status["groups"], "Groups in which these were committed."),
+        ("ddl_total", "counter", status["ddl"], "DDL statements executed."),
+        ("lives_total", "counter", status["lives"], "Starts from the checkpoint."),
         (
             "history_rows_total",
             "counter",
             status["history_rows"],
-            "rows of history of system-versioned tables, left out",
+            "Skipped history rows of system-versioned tables.",
         ),
-        ("read_bytes_total", "counter", counters.read_bytes, "read from the relay log"),
-        ("relay_bytes_total", "counter", status["relay"]["bytes"], "written to the relay log"),
-        ("relay_reconnects_total", "counter", status["relay"]["reconnects"], "to the server"),
+        ("read_bytes_total", "counter", counters.read_bytes, "Bytes read from the relay log."),
+        ("relay_bytes_total", "counter", status["relay"]["bytes"], "Bytes added to the relay log."),
+        ("relay_reconnects_total", "counter", status["relay"]["reconnects"], "Reconnections."),
         (
             "relay_purged_files_total",
             "counter",
             service.purger.purged if service.purger else 0,
-            "purged",
+            "Purged files of the relay log.",
         ),
-        ("relay_file", "gauge", end.file.number if end else 0, "number of the newest file"),
-        ("relay_position", "gauge", end.position if end else 0, "its end"),
-        ("read_file", "gauge", read.file.number if read else 0, "number of the file that is read"),
-        ("read_position", "gauge", read.position if read else 0, "up to where"),
-        ("committed_file", "gauge", checkpoint.place.file.number if checkpoint else 0, "committed"),
-        ("committed_position", "gauge", checkpoint.place.position if checkpoint else 0, "up to"),
+        ("relay_file", "gauge", end.file.number if end else 0, "Number of the newest file."),
+        ("relay_position", "gauge", end.position if end else 0, "Position of this file's end."),
+        ("read_file", "gauge", read.file.number if read else 0, "Number of the file that is read."),
+        ("read_position", "gauge", read.position if read else 0, "Last position read in it."),
+        ("committed_file", "gauge", place.file.number if place else 0, "File of the last commit."),
+        ("committed_position", "gauge", place.position if place else 0, "Position in that file."),
     ]
     label = json.dumps(source_id)
     build = ",".join(f"{name}={json.dumps(value)}" for name, value in build_info.LABELS.items())
@@ -250,14 +251,14 @@ def metrics_text(service: SourceService, source_id: str) -> str:
 def _left_out_lines(source: str, tables: Sequence[LeftOutTable]) -> list[str]:
     """Return how much is left out of each table, and which tables are left out as a whole."""
     kinds: list[tuple[str, str, str, Callable[[LeftOutTable], int]]] = [
-        ("table_left_out", "gauge", "1 while nothing of a table is followed",
+        ("table_left_out", "gauge", "1 while no changes of a table are followed.",
          lambda each: int(each.is_whole)),
-        ("table_partial", "gauge", "1 once a reload of a table was ended, until another is done",
+        ("table_partial", "gauge", "1 after an ended reload of a table, until another is complete.",
          lambda each: int(each.is_partial)),
-        ("left_out_rows_total", "counter", "rows that were left out", lambda each: each.rows),
-        ("left_out_events_total", "counter", "events left out whose rows no one can count",
+        ("left_out_rows_total", "counter", "Skipped rows.", lambda each: each.rows),
+        ("left_out_events_total", "counter", "Skipped events whose rows cannot be counted.",
          lambda each: each.events),
-        ("left_out_statements_total", "counter", "statements that were left out",
+        ("left_out_statements_total", "counter", "Skipped statements.",
          lambda each: each.statements),
     ]  # fmt: skip
     lines = []
