@@ -301,7 +301,7 @@ class _Metrics(Collector):
                 "Messages generated for files or topics; for a change log, blocks of changes.",
                 progress.messages,
             ),
-            ("message_bytes", "Size of these messages in bytes.", progress.message_bytes),
+            ("message_bytes", "Size of generated messages in bytes.", progress.message_bytes),
             (
                 "repeated",
                 "Transactions passed on again by a source, and skipped.",

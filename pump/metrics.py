@@ -95,7 +95,7 @@ class PumpMetrics(Collector):
         yield engine
         if (front := self._components.front) is not None:
             yield _gauge("connections", "Open connections to the port.", front.connections)
-            yield _gauge("calls", "Active calls on these connections.", front.calls)
+            yield _gauge("calls", "Active calls.", front.calls)
         yield _gauge(
             "etcd_reachable", "0 while etcd cannot be reached.", not membership.etcd_is_away
         )

@@ -208,7 +208,7 @@ def metrics_text(service: SourceService, source_id: str) -> str:
         ("behind_seconds", "gauge", status["seconds_behind"], "Lag behind the server."),
         ("is_syncing", "gauge", int(status["state"] == "syncing"), "1 while the source syncs."),
         ("transactions_total", "counter", status["transactions"], "Committed transactions."),
-        ("groups_total", "counter", status["groups"], "Groups in which these were committed."),
+        ("groups_total", "counter", status["groups"], "Groups of committed transactions."),
         ("ddl_total", "counter", status["ddl"], "DDL statements executed."),
         ("lives_total", "counter", status["lives"], "Starts from the checkpoint."),
         (
@@ -230,8 +230,8 @@ def metrics_text(service: SourceService, source_id: str) -> str:
         ("relay_position", "gauge", end.position if end else 0, "Position of this file's end."),
         ("read_file", "gauge", read.file.number if read else 0, "Number of the file that is read."),
         ("read_position", "gauge", read.position if read else 0, "Last position read in it."),
-        ("committed_file", "gauge", place.file.number if place else 0, "File of the last commit."),
-        ("committed_position", "gauge", place.position if place else 0, "Position in that file."),
+        ("committed_file", "gauge", place.file.number if place else 0, "Last commit: file number."),
+        ("committed_position", "gauge", place.position if place else 0, "Last commit: position."),
     ]
     label = json.dumps(source_id)
     build = ",".join(f"{name}={json.dumps(value)}" for name, value in build_info.LABELS.items())
