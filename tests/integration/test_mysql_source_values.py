@@ -95,3 +95,39 @@ def test_timestamps_have_the_defaults_that_a_server_gives_them_unasked(
         assert here is not None
         assert wanted is not None
         assert facts(here) == facts(wanted)
+
+
+def test_ddl_of_a_temporary_table_leaves_the_table_alone_that_it_hides(
+    server: BinlogServer, rig: SourceRig
+) -> None:
+    cleared(server)
+    server.run(
+        "CREATE TABLE shop.hidden (id INT PRIMARY KEY, b INT)",
+        "CREATE TABLE shop.u (id INT PRIMARY KEY)",
+        "CREATE TABLE shop.v (id INT PRIMARY KEY)",
+        "INSERT INTO shop.hidden VALUES (1, 2)",
+        "INSERT INTO shop.u VALUES (1)",
+        "INSERT INTO shop.v VALUES (1)",
+    )
+    rig.begin(server)
+    rig.source.catch_up(server)
+    server.run(
+        "SET binlog_format = MIXED",
+        "CREATE TEMPORARY TABLE shop.hidden (id INT, b INT)",
+        "ALTER TABLE shop.hidden DROP COLUMN b",
+        "CREATE INDEX x ON shop.hidden (id)",
+        "DROP INDEX x ON shop.hidden",
+        "TRUNCATE TABLE shop.hidden",
+        "ALTER TABLE shop.u ADD COLUMN b INT",
+        "CREATE INDEX x ON shop.u (b)",
+        "TRUNCATE TABLE shop.v",
+        "DROP TEMPORARY TABLE shop.hidden",
+        "SET binlog_format = ROW",
+        "INSERT INTO shop.hidden VALUES (2, 3)",
+    )
+    rig.source.catch_up(server)
+    assert rig.source.stop() == 0
+    downstream = rig.downstream()
+    assert downstream.rows("shop.hidden") == [(1, 2), (2, 3)]
+    assert downstream.rows("shop.u") == [(1, None)]
+    assert downstream.rows("shop.v") == []

@@ -29,7 +29,9 @@ from pumpclient.mysql.events.frame import (
     CHECKSUM_SIZE,
     HEADER_SIZE,
     Checksum,
+    EventFlag,
     EventType,
+    Header,
     read_header,
 )
 from pumpclient.mysql.events.statements import Query
@@ -152,6 +154,7 @@ _TYPE_AT = 4
 _TABLE_MAP, _XID = int(EventType.TABLE_MAP), int(EventType.XID)
 _MARIADB_GTID, _ANNOTATE_ROWS = int(EventType.MARIADB_GTID), int(EventType.ANNOTATE_ROWS)
 _XID_SIZE = 8
+_OF_SESSION = int(EventFlag.THREAD_SPECIFIC)
 
 
 def _nothing_skipped(place: Location) -> bool:
@@ -269,7 +272,7 @@ class Assembler:
         header = read_header(event)
         decoded = decode_event(event, self._checksum, header)
         if isinstance(decoded, Query):
-            yield from self._query(decoded, begin, end, header.timestamp_s)
+            yield from self._query(decoded, begin, end, header)
         elif isinstance(decoded, Gtid):
             self._open = _Open(begin, str(decoded.gtid or ""))
         elif isinstance(decoded, TransactionPayload):
@@ -366,8 +369,9 @@ class Assembler:
             yield Finished(ended.begin, end, ended.gtid, timestamp_s)
 
     def _query(
-        self, query: Query, begin: Location, end: Location, timestamp_s: int
+        self, query: Query, begin: Location, end: Location, header: Header
     ) -> Iterator[Output]:
+        timestamp_s = header.timestamp_s
         if self._open is None:
             self._open = _Open(begin)
         words = query.statement[:_WORD_BYTES].upper().split()
@@ -390,10 +394,10 @@ class Assembler:
             if b"TO" not in words[1:3]:
                 yield from self._ended(begin, end, timestamp_s)
         elif first != b"SAVEPOINT":
-            yield from self._statement(query, begin, end, timestamp_s)
+            yield from self._statement(query, begin, end, header)
 
     def _statement(
-        self, query: Query, begin: Location, end: Location, timestamp_s: int
+        self, query: Query, begin: Location, end: Location, header: Header
     ) -> Iterator[Output]:
         """Pass a statement on: the whole transaction, unless BEGIN or a GTID said otherwise."""
         assert self._open is not None, "the caller opened one"
@@ -402,7 +406,15 @@ class Assembler:
             self._open.has_begun = True
         opened = self._open
         if self._done is None or end > self._done:
-            yield Statement(query, self._dialect, opened.begin, end, opened.gtid, timestamp_s)
+            yield Statement(
+                query,
+                self._dialect,
+                opened.begin,
+                end,
+                opened.gtid,
+                header.timestamp_s,
+                bool(header.flags & _OF_SESSION),
+            )
         if not opened.has_begun:
             self._open = None
             self._tables.statement_is_over()

@@ -75,6 +75,8 @@ class Statement(NamedTuple):
     end: Location
     gtid: str
     timestamp_s: int
+    is_of_session: bool = False
+    """It used a temporary table, or something else that only its session has."""
 
 
 Output = TableChanges | RowsLeftOut | Undone | Finished | Statement

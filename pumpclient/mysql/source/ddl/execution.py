@@ -56,7 +56,11 @@ from pumpclient.mysql.translate.statements.failed_statements import (
     may_have_failed,
 )
 from pumpclient.mysql.translate.statements.online import Kept, OnlineDdl
-from pumpclient.mysql.translate.statements.server_objects import is_routine, skip_reason
+from pumpclient.mysql.translate.statements.server_objects import (
+    is_routine,
+    skip_reason,
+    temporary_reason,
+)
 from pumpclient.mysql.translate.statements.session_context import (
     context_of,
     may_mean_utf8mb4,
@@ -125,12 +129,15 @@ class Statements:
         """
         override = _override_of(rulings.get(place_of(statement)))
         schema = statement.query.schema.decode()
-        if override is None and (why := phase_to_skip(statement.query.variables())):
-            return Translation((), kept, why)
+        if override is None and (phase := phase_to_skip(statement.query.variables())):
+            return Translation((), kept, phase)
         text = ""
         try:
             if override is None or override.verb is Verb.INJECT:
                 text = self._text(statement, schema)
+            of_session = override is None and statement.is_of_session
+            if of_session and (why := temporary_reason(text)) is not None:
+                return Translation((), kept, why)
             collations = session_collations(statement.query.variables(), statement.dialect)
 
             def database(table: TableRef) -> str | None:

@@ -17,6 +17,9 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
+from penstock.codes import Code
+from penstock.errors import NeedsOperator
+
 _TOKEN = re.compile(
     r"""
     (?P<skipped>\s+|/\*M?!\d*|\*/|/\*.*?\*/|(?:--(?=[\s\x00-\x1f]|$)|\#)[^\n]*)
@@ -50,6 +53,11 @@ _VERBS = {
     **dict.fromkeys(("GRANT", "REVOKE"), _ACCOUNT),
     **dict.fromkeys(("INSTALL", "UNINSTALL"), "plug-ins belong to one server"),
 }
+TEMPORARY = "temporary tables live in a session"
+_ON_TEMPORARY = {("ALTER", "TABLE"), ("CREATE", "INDEX"), ("DROP", "INDEX")}
+_COPY_TOKENS = 12
+"""CREATE OR REPLACE TABLE IF NOT EXISTS a.b ( LIKE"""
+_OF_CONNECTION = "CONNECTION_ID"
 _HEAD_TOKENS = 64
 """More than stand before the kind of a routine; its body need not be read."""
 
@@ -109,10 +117,34 @@ def skip_reason(text: str) -> str | None:
     return _VERBS.get(verb)
 
 
+def temporary_reason(text: str) -> str | None:
+    """Return why a statement that used something of its session is not replicated, or None.
+
+    In binlog_format STATEMENT, and a MariaDB's MIXED, servers log what changes a temporary table.
+    It may hide a table of its name, which the statement did not change. Of a table that is copied
+    from a temporary one, nothing in the binlog tells the columns: that raises `NeedsOperator`.
+    """
+    tokens = list(_tokens(text))
+    words = [word for _, word in tokens]
+    if not tokens or _OF_CONNECTION in words:
+        return None
+    kind = _kind(tokens)[0]
+    if words[0] == "TRUNCATE" or (words[0], kind) in _ON_TEMPORARY:
+        return TEMPORARY
+    if words[0] == "CREATE" and kind == "TABLE" and ("word", "LIKE") in tokens[:_COPY_TOKENS]:
+        raise NeedsOperator(
+            f"the statement copies a temporary table, which the binlog does not describe: {text}",
+            hint="set the server's binlog_format to ROW and reconnect its clients; replace this"
+            " statement by a CREATE TABLE as SHOW CREATE TABLE prints it",
+            code=Code.BINLOG_STATEMENT_FORMAT,
+        )
+    return None
+
+
 def _object_reason(verb: str, head: Tokens) -> str | None:
     kind, words = _kind(head)
     if kind == "TEMPORARY" and verb != "ALTER":
-        return "temporary tables live in a session"
+        return TEMPORARY
     if kind in _ACCOUNTS:
         return _ACCOUNT
     if kind in _ROUTINES | _STORED:
