@@ -23,6 +23,10 @@ already. A transaction may name the one before it (`previous`). It was committed
 with a smaller `commit_ts` (`pumpclient.mysql.source.sync.syncer` says why), and whatever is in the
 stream after the last one seen came here. So a predecessor that is beyond the last one seen is
 missing: the stream has a gap, and the planner stops before it.
+
+A source leaves an epoch for good. So the places where the last epochs ended are kept, too. What
+comes of such an epoch again is a repetition up to there. Beyond it, the source continues what it
+has left, as after a restore of etcd, and the planner stops.
 """
 
 from __future__ import annotations
@@ -365,7 +369,7 @@ class Origins:
     def __init__(self, seen: Mapping[str, Place], accepted_gap_ts: Set[int] = frozenset()) -> None:
         """Continue from a checkpoint's places."""
         self._accepted_gap_ts = accepted_gap_ts
-        self._seen: Mapping[str, Place] = dict(seen)
+        self._seen = dict(seen)
         self._is_shared = False
         self._in_older_epochs: set[str] = set()
         self.repeated = 0
@@ -378,6 +382,16 @@ class Origins:
         last = self._seen.get(origin.source)
         if last is None or origin.place > last:
             return False
+        end = self._end_of(origin)
+        if end is not None and origin.place > end:
+            if ts not in self._accepted_gap_ts:
+                return False
+            log.warning(
+                "what %s writes in epoch %d is left out from transaction %d on, as"
+                " accept-gap-commit-ts says",
+                origin.source, origin.epoch, ts,
+            )  # fmt: skip
+            self._put(_end_key(origin.source, origin.epoch), (origin.epoch, _NEVER, 0))
         self.repeated += 1
         if self.repeated & (self.repeated - 1) == 0:  # The 1st, 2nd, 4th, 8th … of them.
             log.warning(
@@ -385,7 +399,7 @@ class Origins:
                 " it is left out, the %d. of this kind",
                 ts, origin.source, origin.place, last, self.repeated,
             )  # fmt: skip
-        if origin.epoch < last[0] and origin.source not in self._in_older_epochs:
+        if origin.epoch < last[0] and end is None and origin.source not in self._in_older_epochs:
             self._in_older_epochs.add(origin.source)
             log.error(
                 "source %s writes in epoch %d, but it has begun epoch %d: what it writes now is"
@@ -395,11 +409,19 @@ class Origins:
             )  # fmt: skip
         return True
 
+    def _end_of(self, origin: Origin) -> Place | None:
+        """Return where the epoch of an origin ended; None for the last one, or one not known."""
+        return self._seen.get(_end_key(origin.source, origin.epoch))
+
     def gap(self, ts: int, origin: Origin | None) -> NeedsOperator | None:
         """Return an error when transactions are missing before one that was not here before."""
-        if origin is None or origin.previous is None:
+        if origin is None:
             return None
-        last = self._seen.get(origin.source)
+        last, end = self._seen.get(origin.source), self._end_of(origin)
+        if last is not None and end is not None and origin.place > end:
+            return None if ts in self._accepted_gap_ts else _continued(ts, origin, end, last)
+        if origin.previous is None:
+            return None
         previous = (origin.epoch, *origin.previous)
         if last is None or previous <= last:
             return None
@@ -422,12 +444,40 @@ class Origins:
         """Take a transaction that was not here before as seen."""
         if origin is None:
             return
+        last = self._seen.get(origin.source)
+        if last is not None and last[0] < origin.epoch:
+            self._put(_end_key(origin.source, last[0]), last)
+            ends = sorted(p for n, p in self._seen.items() if n.startswith(_end_key(origin.source)))
+            for epoch, *_ in ends[:-_ENDS_MAX]:
+                del self._seen[_end_key(origin.source, epoch)]
+        self._put(origin.source, origin.place)
+
+    def _put(self, name: str, place: Place) -> None:
         if self._is_shared:
             self._seen, self._is_shared = dict(self._seen), False
-        assert isinstance(self._seen, dict)
-        self._seen[origin.source] = origin.place
+        self._seen[name] = place
 
     def now(self) -> Mapping[str, Place]:
         """Return the last place of each source, as it is now; it does not change."""
         self._is_shared = True
         return self._seen
+
+
+_ENDS_MAX = 4
+_NEVER = (1 << 63) - 1
+
+
+def _end_key(source: str, epoch: int | str = "") -> str:
+    """Return under which name the end of an epoch is kept; no source has a / in its name."""
+    return f"{source}/epoch-{epoch}"
+
+
+def _continued(ts: int, origin: Origin, end: Place, last: Place) -> NeedsOperator:
+    return NeedsOperator(
+        f"transaction {ts} is from {origin.source}, {origin.place}, in an epoch that ended at"
+        f" {end}: the source has begun epoch {last[0]} since, where it is at {last}",
+        hint="etcd was restored from before that epoch. Stop the source, run mysql-source reload"
+        " --all, and start it. Then start this Drainer with accept-gap-commit-ts ="
+        f" [{ts}], which leaves out what the source writes in epoch {origin.epoch}",
+        code=Code.ORIGIN_GAP,
+    )

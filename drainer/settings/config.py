@@ -194,7 +194,7 @@ class DrainerConfig:
     accept_gap_commit_ts: tuple[str, ...] = setting(
         (),
         "commit_ts of transactions that are applied although earlier ones of their source are "
-        "missing in the stream (PS-6015)",
+        "missing in the stream, or from which on a former epoch is left out (PS-6015)",
     )
     batch_rows_max: int = setting(50_000, "a batch is cut at this many rows")
     batch_bytes_max: int = setting(8 << 20, "a batch is cut at this many bytes")

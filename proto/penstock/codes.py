@@ -1175,12 +1175,13 @@ class Code(Enum):
     )
     ORIGIN_GAP = (
         6015,
-        "Transactions of a source are missing: a later one names one that never came.",
+        "Transactions of a source are missing: a later one names one that never came, or the"
+        " source continues an epoch that it had left.",
         _DRAINER_STOPS,
-        "Find out what was lost: a Pump's disk or folder from a backup, or a source that was paused"
-        " for longer than the Pumps' `txn-timeout-s`. Then name the `commit_ts` in"
-        " `accept-gap-commit-ts`, and repair the tables by `penstock verify --repair` or"
-        " `mysql-source reload`.",
+        "Find out what was lost: a Pump's disk or folder from a backup, a source that was paused"
+        " for longer than the Pumps' `txn-timeout-s`, or an etcd from before the source's last"
+        " load. Then do what the hint says: name the `commit_ts` in `accept-gap-commit-ts`, and"
+        " repair the tables by `penstock verify --repair` or `mysql-source reload`.",
     )
 
     # Spark.

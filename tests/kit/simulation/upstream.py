@@ -406,6 +406,12 @@ class Upstream:
             # Said as an error; the operator loads again.
             self.needs_reload |= SOURCE in self.origins._in_older_epochs
             return
+        if self.rules.leaves_out_repeated and self.origins.gap(self.applied, origin) is not None:
+            self.counts["epochs continued"] += 1
+            self.origins = Origins(self.origins.now(), {self.applied})  # As the error says.
+            assert self.origins.is_repeated(self.applied, origin)
+            self.needs_reload = True
+            return
         self.origins.note(origin)
         if isinstance(what, Change):
             self.downstream[what.key] += what.adds

@@ -122,7 +122,7 @@ def test_sources_do_not_know_each_other_and_a_new_epoch_starts_over() -> None:
         10: transaction(10, origin(100, "a"), b"a"),
         20: transaction(20, origin(5, "b"), b"b"),
         30: transaction(30, origin(4, "a", epoch=2), b"switched"),
-        40: transaction(40, origin(900, "a", epoch=1), b"late"),
+        40: transaction(40, origin(90, "a", epoch=1), b"late"),
     }
     assert found_rows(planned(payloads, {})) == [b"a", b"b", b"switched"]
 
@@ -130,11 +130,44 @@ def test_sources_do_not_know_each_other_and_a_new_epoch_starts_over() -> None:
 def test_a_source_that_continues_an_epoch_before_its_last_one_is_named_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    epochs = {10: 1, 20: 7, 30: 1, 40: 1}
+    epochs = {30: 1, 40: 1}  # An older version did not keep where epoch 1 ended.
     payloads = {ts: transaction(ts, origin(ts, epoch=epoch)) for ts, epoch in epochs.items()}
-    assert len(found_rows(planned(payloads, {}))) == 2
+    assert found_rows(planned(payloads, {"a": (7, 1, 20)})) == []
     (found,) = [each.message for each in caplog.records if each.levelname == "ERROR"]
     assert "source a writes in epoch 1, but it has begun epoch 7" in found
+
+
+def test_a_source_that_goes_on_with_an_epoch_it_has_left_stops_the_drainer() -> None:
+    epochs = {10: 5, 20: 5, 30: 7, 40: 5, 50: 5}
+    places = {10: 10, 20: 20, 30: 5, 40: 20, 50: 30}
+    payloads = {
+        ts: transaction(ts, origin(places[ts], epoch=epoch), b"%d" % ts)
+        for ts, epoch in epochs.items()
+    }
+    more = {60: ddl(60, origin(60, epoch=5)), 70: transaction(70, origin(6, epoch=7), b"70")}
+    with pytest.raises(NeedsOperator, match=r"ended at \(5, 1, 20\): .* begun epoch 7") as stopped:
+        planned(payloads, {})
+    assert "accept-gap-commit-ts = [50]" in stopped.value.hint
+    before = planned({ts: payloads[ts] for ts in (10, 20, 30, 40)}, {})
+    assert found_rows(before) == [b"10", b"20", b"30"]
+    seen, after = before[-1].origins, {50: payloads[50], **more}
+    for accepted, left in ({50}, b"70"), ({60}, b"70"):
+        planner = Planner(lookup, rows_max=9, bytes_max=99, origins=seen, accepted_gap_ts=accepted)
+        wanted = {ts: each for ts, each in after.items() if ts >= min(accepted)}
+        planner.offer(Merged(list(wanted), list(wanted.values()), 100))
+        steps = [planner.next_step() for _ in range(len(wanted))]
+        found = [step for step in [*steps, planner.cut()] if step is not None]
+        assert [step.is_repeated for step in found if isinstance(step, DdlStep)] == [True]
+        assert found_rows(each for each in found if isinstance(each, RowsStep)) == [left]
+    later = found[-1].origins
+    assert found_rows(planned({80: transaction(80, origin(99, epoch=5))}, later)) == []
+
+
+def test_only_the_ends_of_the_last_epochs_are_kept() -> None:
+    found = Origins({})
+    for epoch in range(1, 9):
+        found.note(origin(epoch, epoch=epoch))
+    assert found.now() == {"a": (8, 1, 8)} | {f"a/epoch-{n}": (n, 1, n) for n in range(4, 8)}
 
 
 def test_a_step_holds_how_each_of_its_transactions_began() -> None:
