@@ -60,11 +60,12 @@ dist: setup  ## Build the wheel and the sdist into dist/, and try them outside o
 fresh:  ## The README's commands on bare Debian machines; RELEASE=trixie, ONLY='demo$$' (a pattern) pick. Needs root
 	@deploy/fresh.sh $(RELEASE:%=-r %) $(if $(ONLY),-o '$(ONLY)')
 
-check: setup proto-check  ## Style, types and import rules
+check: setup proto-check  ## Style, types, import rules and commit subjects
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m deploy.commit_subjects
 
 fmt: setup  ## Format, and fix what can be fixed
 	$(BIN)/ruff format .

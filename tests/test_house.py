@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit import census
+
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ("proto/penstock", "pump", "drainer", "pumpclient", "deploy")
 FUNCTION_LINES_MAX = 60
@@ -87,24 +89,6 @@ def test_no_module_and_no_document_uses_a_word_that_the_house_has_replaced() -> 
         assert found is None, f"{named(path)}: {found and found[0]}"
 
 
-SHARED_NAMES = {"sink", "command"}
-"""A downstream's sink and a program's command are the same in each folder that has one."""
-
-
-@pytest.mark.parametrize("folder", ["proto", "pump", "drainer", "pumpclient"])
-def test_no_two_modules_or_classes_of_a_folder_have_one_name(folder: str) -> None:
-    found: Counter[str] = Counter()
-    for path in modules():
-        if path.relative_to(ROOT).parts[0] != folder:
-            continue
-        if not path.stem.startswith("__"):
-            found[path.stem] += 1
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        found.update(node.name for node in tree.body if isinstance(node, ast.ClassDef))
-    assert found
-    assert {name for name, count in found.items() if count > 1} <= SHARED_NAMES
-
-
 def test_no_folder_holds_more_modules_than_one_look_takes_in() -> None:
     folders = Counter(path.parent for path in modules() if not path.stem.startswith("__"))
     assert {named(folder): count for folder, count in folders.items() if count > 13} == {}
@@ -137,3 +121,41 @@ def test_the_kit_imports_no_test() -> None:
             if isinstance(node, ast.ImportFrom):
                 of_tests = (node.module or "").startswith("tests.")
                 assert not of_tests or (node.module or "").startswith("tests.kit"), name
+
+
+SIZES_MAX = {
+    "lines": 0,
+    "lines of code": 0,
+    "modules": 0,
+    "classes": 0,
+    "settings": 0,
+    "codes": 0,
+}
+"""Bounds fall with the tree. A bound that rises needs a comment here: the capability it pays for."""
+PROSE_MAX = {
+    "documents": {},
+    "docstrings": {},
+}
+"""Patterns per 10,000 words, see `tests.kit.census`; these bounds fall, too."""
+
+
+def test_the_project_is_no_larger_than_its_bounds() -> None:
+    found = census.sizes(modules(), sorted((ROOT / "deploy/conf").glob("*.toml")))
+    print(found)  # noqa: T201
+    assert found.keys() == SIZES_MAX.keys()
+    above = {name: size for name, size in found.items() if size > SIZES_MAX[name]}
+    assert not above, f"larger than the bound: {above}; remove as much elsewhere"
+
+
+@pytest.mark.parametrize("kind", PROSE_MAX)
+def test_prose_has_no_more_stilted_patterns_than_its_bounds(kind: str) -> None:
+    if kind == "documents":
+        pages = (*ROOT.glob("*.md"), *ROOT.glob("[a-z]*/**/*.md"))
+        kept = [p for p in pages if p.name != "CHANGELOG.md" and "tests" not in p.parts]
+        texts = [page.read_text(encoding="utf-8") for page in kept]
+    else:
+        texts = [text for path in modules() for text in census.docstrings(path.read_text("utf-8"))]
+    found = census.patterns(texts)
+    print(found)  # noqa: T201
+    above = {name: rate for name, rate in found.items() if rate > PROSE_MAX[kind][name]}
+    assert not above, f"more than the bound: {above}"
