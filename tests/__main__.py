@@ -28,6 +28,8 @@ WORKERS_MAX = 4
 """Each has up to six servers."""
 REPEATED_MAX = 10
 REPEATED_TIERS = {"integration", "fault", "tidb"}
+SLOWEST = 40
+"""How many files are named with the time that their tests took."""
 FLAKY_FILE = Path("flaky-tests.txt")
 _OK, _FAILED, _INTERRUPTED, _NOTHING_RUN = 0, 1, 2, 5
 _MARKS = {
@@ -87,6 +89,15 @@ def times(seconds: Mapping[str, float]) -> list[str]:
     return [f"{name:12} {len(of):6} tests {sum(of):8.1f} s" for name, of in of_tier.items()]
 
 
+def slowest(seconds: Mapping[str, float]) -> list[str]:
+    """Return the files whose tests took longest, and for how long."""
+    of_file: defaultdict[str, float] = defaultdict(float)
+    for test, took_s in seconds.items():
+        of_file[test.partition("::")[0]] += took_s
+    found = sorted(of_file.items(), key=lambda each: -each[1])[:SLOWEST]
+    return [f"{took_s:8.1f} s {name}" for name, took_s in found]
+
+
 def exit_code(codes: list[int]) -> int:
     """Return the first that is a failure; a part without tests is none when another has some."""
     failures = [code for code in codes if code not in (_OK, _NOTHING_RUN)]
@@ -135,7 +146,8 @@ def main(arguments: list[str]) -> int:
     if problems:
         code, again = repeated(problems)
         report = without_flaky(report, again)
-    lines = ["", *times(report.seconds), *(f"FAILED {test}" for test in report.problems)]
+    lines = ["", *slowest(report.seconds), "", *times(report.seconds)]
+    lines += [f"FAILED {test}" for test in report.problems]
     lines.append(closing_line(report.counts, time.monotonic() - begun_s))
     sys.stdout.write("\n".join([*lines, ""]))
     return code

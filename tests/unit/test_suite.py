@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from tests import __main__ as suite
-from tests.__main__ import closing_line, exit_code, run, selected, times, to_repeat, without_flaky
+from tests.__main__ import (
+    closing_line,
+    exit_code,
+    run,
+    selected,
+    slowest,
+    times,
+    to_repeat,
+    without_flaky,
+)
 from tests.kit.report import Report
 
 KILL = "tests/fault/test_pump_kill.py::test_a"
@@ -58,6 +67,14 @@ def test_the_time_of_each_tier_is_the_sum_over_its_tests() -> None:
         ["fault", "2", "tests", "3.5", "s"],
         ["unit", "1", "tests", "0.2", "s"],
         ["house", "1", "tests", "0.0", "s"],
+    ]
+
+
+def test_the_slowest_files_come_first() -> None:
+    seconds = {KILL: 2.0, f"{KILL}[2]": 1.5, CODEC: 4.25}
+    assert [line.split() for line in slowest(seconds)] == [
+        ["4.2", "s", CODEC.partition("::")[0]],
+        ["3.5", "s", KILL.partition("::")[0]],
     ]
 
 
