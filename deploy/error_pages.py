@@ -43,12 +43,10 @@ supervisor should do about each.
 
 
 def page_of(subject: int) -> str:
-    """Return the page of a subject, as a path in the site."""
     return f"reference/errors/{subject}xxx.md"
 
 
 def index() -> str:
-    """Return the page that lists every exit code and every code."""
     parts = [_INTRODUCTION]
     parts += [f"| {code} | {meaning} |\n" for code, meaning in exit_codes()]
     for subject, title in SUBJECTS.items():
@@ -60,7 +58,7 @@ def index() -> str:
 
 
 def pages() -> Iterator[tuple[str, str]]:
-    """Yield the path and the text of each subject's page; links are as from the root folder."""
+    """Yield path and text of each subject's page; links are relative to the root folder."""
     messages = messages_of_sites()
     for subject, title in SUBJECTS.items():
         parts = [f"# {title}\n"]
@@ -91,7 +89,6 @@ def exit_codes() -> Iterator[tuple[str, str]]:
 
 
 def messages_of_sites() -> dict[str, list[str]]:
-    """Return the messages of all raise sites by the name of their code, each once."""
     found: dict[str, set[str]] = defaultdict(set)
     for folder in _FOLDERS:
         for path in sorted((_ROOT / folder).rglob("*.py")):
@@ -114,7 +111,6 @@ def _anchor(code: Code) -> str:
 
 
 def _code_name(call: ast.Call) -> str:
-    """Return the name of the code that a call gives to an error, if it does."""
     for keyword in call.keywords:
         if keyword.arg == "code":
             of, _, name = ast.unparse(keyword.value).rpartition(".")
@@ -123,7 +119,6 @@ def _code_name(call: ast.Call) -> str:
 
 
 def _constants(tree: ast.Module) -> dict[str, str]:
-    """Return the texts that a module has under a name, such as hints."""
     return {
         target.id: text
         for node in tree.body
@@ -150,7 +145,6 @@ def _message(call: ast.Call, constants: Mapping[str, str]) -> Iterator[str]:
 
 
 def _template(value: ast.expr, constants: Mapping[str, str]) -> str:
-    """Return a text with a placeholder for each value in it; nothing for what is no text."""
     if isinstance(value, ast.Name):
         return constants.get(value.id, "")
     if isinstance(value, ast.Constant) and isinstance(value.value, str):

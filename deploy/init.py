@@ -46,7 +46,6 @@ class Sample(NamedTuple):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the folder; return the exit code as `penstock.node.command` defines."""
     return command.run("penstock init", lambda: _run(argv))
 
 
@@ -75,7 +74,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def _samples() -> Iterator[Sample]:
-    """Yield each file; units start what runs this."""
+    """Yield each file; systemd units start the program of this Python environment."""
     for source, target in _FOLDERS.items():
         for path in sorted((_SAMPLES / source).iterdir()):
             if path.suffix in _NOT_SAMPLES:

@@ -35,14 +35,12 @@ _COLUMNS: Final = "92"
 
 
 def pages() -> Iterator[tuple[str, str]]:
-    """Yield the path and the text of each page."""
     yield "reference/settings.md", settings()
     yield "reference/options.md", options()
     yield "reference/commands.md", commands()
 
 
 def settings() -> str:
-    """Return a page with every setting of every program, as their samples have them."""
     parts = [
         "# Every setting\n",
         "As keys of the file that `--config` names. Each is also a flag and a variable: `data-dir`"
@@ -58,7 +56,6 @@ def settings() -> str:
 
 
 def options() -> str:
-    """Return a page with every option of a program that embeds `pumpclient`."""
     parts = [
         "# Every option of a writer\n",
         "Fields of `pumpclient.Options`, for a program that writes:"
@@ -71,7 +68,6 @@ def options() -> str:
 
 
 def options_of_a_writer() -> Iterator[tuple[str, str, str, str]]:
-    """Yield each option's name, type, default and explanation."""
     text = (_ROOT / "pumpclient/options.py").read_text(encoding="utf-8")
     lines = text.splitlines()
     defined = next(node for node in ast.parse(text).body if isinstance(node, ast.ClassDef))
@@ -89,7 +85,6 @@ def options_of_a_writer() -> Iterator[tuple[str, str, str, str]]:
 
 
 def commands() -> str:
-    """Return a page with every command, as its help says it."""
     parts = [
         "# Every command\n\n"
         "As `--help` prints it. `penstock ctl` is also `binlogctl`, `penstock source` is also"
@@ -102,7 +97,6 @@ def commands() -> str:
 
 
 def helps() -> Iterator[tuple[str, str]]:
-    """Yield the name and the help of each command."""
     with _neutral():
         yield "penstock", _printed(penstock.main)
         for prefix, parser in (
@@ -125,7 +119,6 @@ def _commands_of(parser: argparse.ArgumentParser) -> dict[str, argparse.Argument
 
 
 def _printed(main: Callable[[Sequence[str]], int]) -> str:
-    """Return what a program prints when it is asked for help."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
         main(["--help"])
@@ -134,7 +127,6 @@ def _printed(main: Callable[[Sequence[str]], int]) -> str:
 
 @contextlib.contextmanager
 def _neutral() -> Iterator[None]:
-    """Let a help text depend neither on who reads it nor on where."""
     before = dict(os.environ)
     os.environ["COLUMNS"] = _COLUMNS
     for name in [each for each in os.environ if each.startswith("PENSTOCK_")]:

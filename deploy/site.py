@@ -36,7 +36,6 @@ _LINK = re.compile(r"\[([^\]]*)\]\(([^)#\s]*)(#[^)\s]*)?\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages to those of the folder docs/."""
     for source, page in PAGES.items():
         text = (_ROOT / source).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=linked(text, source, page)))
@@ -48,8 +47,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def linked(text: str, source: str, page: str) -> str:
-    """Return the text of a file with its links as they are from its page."""
-
     def link(found: re.Match[str]) -> str:
         shown, target, anchor = found[1], found[2], found[3] or ""
         if not target or "://" in target:

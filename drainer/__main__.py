@@ -38,7 +38,7 @@ third of the Drainer's CPU in a backlog was the kernel's for fresh pages; this t
 
 
 def _give_memory_back() -> None:
-    """Make freed batches leave the process: glibc would keep them, cut up by what is small."""
+    """Make freed memory leave the process: glibc would keep it, fragmented by small blocks."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         for setting, value in _MALLOC_SETTINGS:

@@ -152,7 +152,6 @@ def _count(
     step: Step,
     commit_s: float,
 ) -> None:
-    """Count a step that is downstream now."""
     note()
     is_ddl = isinstance(step, DdlStep)
     has_changes = not isinstance(step, RowsStep) or step.rows > 0
@@ -188,7 +187,6 @@ async def _starting_schema(
 async def _relay_stage(
     components: Components, checkpoint: Checkpoint, jobs: Sequence[DdlJob], stack: AsyncExitStack
 ) -> Relay:
-    """Return the relay log's stage, continuing after the checkpoint, if there is to be one."""
     relay_log = components.relay_log
     if relay_log is None:
         return NoRelay()
@@ -221,7 +219,7 @@ def build_pipeline(
     schema: StartingSchema,
     progress: Progress,
 ) -> Pipeline:
-    """Build what takes a stream to the downstream, from the checkpoint in `progress` on."""
+    """Build the pipeline from the stream to the downstream, from `progress`'s checkpoint on."""
     checkpoint, schemas = progress.checkpoint, schema.tracker
     selection = selection_of(config, schemas)
     sink = components.sink
@@ -274,7 +272,7 @@ def build_pipeline(
 
 
 def _batch_bytes_max(config: DrainerConfig, sink: Sink) -> int:
-    """Return at how many bytes a batch is cut: where the settings say, or the downstream before."""
+    """Return the batch limit in bytes: the setting, or the downstream's limit if lower."""
     asked, bound = config.batch_bytes_max, sink.batch_bytes_max
     if not 0 < bound < asked:
         return asked

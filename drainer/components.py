@@ -119,7 +119,7 @@ async def build_components(
 async def _open_ends(
     config: DrainerConfig, security: Security, stack: AsyncExitStack, stop: asyncio.Event
 ) -> _Ends:
-    """Reach etcd and the downstream, through outages; raise what only an operator can mend."""
+    """Reach etcd and the downstream, through outages; raise errors that need an operator."""
     etcd = connect(config.etcd_urls, tls=security.etcd_tls)
     stack.push_async_callback(asyncio.to_thread, etcd.close)
     pd_address = config.pd_address or None
@@ -166,7 +166,7 @@ def _opened_sink(config: DrainerConfig, cluster_id: int) -> Sink:
 async def with_new_sink(
     config: DrainerConfig, components: Components, stack: AsyncExitStack
 ) -> Components:
-    """Return the same with a sink that knows nothing of an earlier time as the writer."""
+    """Return the components with a new sink that has no state from earlier writing."""
     components.sink.close()
     sink = _opened_sink(config, components.cluster_id)
     stack.callback(sink.close)
@@ -174,7 +174,6 @@ async def with_new_sink(
 
 
 def _open_relay_log(config: RelayConfig, stack: AsyncExitStack) -> RelayLog | None:
-    """Return the relay log, None when there is to be none; the stack closes it."""
     if not config.log_dir:
         return None
     folder = Path(config.log_dir)
@@ -191,7 +190,7 @@ async def _start_spark(
     tls: Tls | None,
     stack: AsyncExitStack,
 ) -> tuple[Dispatcher, int]:
-    """Start the resident job in the background: it takes seconds."""
+    """Start the resident job in the background, as that takes seconds."""
     spark = config.spark
     settings = SparkSettings(
         work_dir=home.spark_dir,

@@ -35,18 +35,15 @@ class Counters:
         self.savepoints = 0
 
     def arrived(self, pump: str, count: int, size_bytes: int, delay_s: float) -> None:
-        """Note a message of a Pump with `count` binlogs."""
         self.reach_s[pump].note(delay_s)
         self.binlog_bytes[pump].note(size_bytes / count, count)
 
     def broke(self) -> None:
-        """Count a Pump's stream that was lost, or could not be had."""
         self.errors["pull"] += 1
 
     def committed(
         self, commit_s: float, delay_s: float, *, is_ddl: bool, has_changes: bool
     ) -> None:
-        """Note a step that is downstream now, and how old its checkpoint was then."""
         self.checkpoint_delay_s.note(delay_s)
         self.savepoints += 1
         if is_ddl:

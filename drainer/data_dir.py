@@ -26,7 +26,7 @@ class Home:
     """The data directory, locked; use as a context manager."""
 
     def __init__(self, path: Path) -> None:
-        """Create the directory when it is missing; lock nothing yet."""
+        """Create the directory if it is missing; do not lock it yet."""
         path.mkdir(parents=True, mode=0o700, exist_ok=True)
         # Executors' and the JVM's settings name this path, and they run elsewhere.
         self.path = path.resolve()
@@ -54,17 +54,15 @@ class Home:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Let go of the lock."""
         if self._lock is not None:
             os.close(self._lock)
 
     def known_node_id(self, configured: str, address: str) -> str:
-        """Return the name this directory bears already, or would get; change nothing."""
         path = self.path / ".node"
         return path.read_text(encoding="utf-8").strip() if path.exists() else configured or address
 
     def node_id(self, configured: str, address: str) -> str:
-        """Return the name this directory bears already, or the configured one, or the address."""
+        """Return this directory's stored name, else the configured name, else the address."""
         path = self.path / ".node"
         if path.exists():
             name = path.read_text(encoding="utf-8").strip()
@@ -80,12 +78,11 @@ class Home:
         return name
 
     def downstream(self) -> str:
-        """Return the downstream that was written last from here; empty when none was."""
+        """Return the downstream last written from here; empty if none was."""
         path = self.path / ".downstream"
         return path.read_text(encoding="utf-8").strip() if path.exists() else ""
 
     def note_downstream(self, label: str) -> None:
-        """Note which downstream is written from here."""
         if self._noted != label and self.downstream() != label:
             replace_file(self.path / ".downstream", f"{label}\n".encode(), mode=0o600)
         self._noted = label

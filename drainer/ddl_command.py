@@ -77,7 +77,7 @@ each takes -o json, too
 
 
 def main(argv: Sequence[str]) -> int:
-    """Carry out one command and return the exit code; raise what `penstock.node.command` sorts."""
+    """Run one command and return the exit code; raise errors for `penstock.node.command`."""
     form, arguments = take_output(argv)
     verb, *rest = arguments or ("",)
     if verb in ("--help", "-h", "help"):
@@ -89,7 +89,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(verb: str, rest: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
-    """Carry out one command; return what it says, as lines and for programs."""
+    """Run one command; return its output as lines, and as data for programs."""
     if verb not in _ARGUMENTS or len(rest) < _ARGUMENTS[verb]:
         raise NeedsOperator(
             f"unknown command: drainer ddl {' '.join((verb, *rest))}",
@@ -127,7 +127,7 @@ def _run(verb: str, rest: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
 def _decided(
     read: Callable[[], _DownstreamState], sink: Sink, verb: str, commit_ts: int, sql: str | None
 ) -> list[str]:
-    """Change the overrides; wait a while for what may be over in a moment."""
+    """Change the overrides, waiting a while for a condition that may end soon."""
     until_s, pause_s = time.monotonic() + _BUSY_S_MAX, _BUSY_PAUSE_S
     while True:
         state = read()
@@ -177,14 +177,13 @@ class _DownstreamState:
 
     @property
     def coming(self) -> list[DdlJob]:
-        """The DDLs that are still to come, in their order."""
         moment = Moment(self.after_ts, self.checkpoint.schema_version)
         to_come = (job for job in self.jobs if not self.rules.has_passed(job, moment))
         ahead = self.checkpoint.ahead
         return [job for job in to_come if not job.has_failed and job.id not in ahead]
 
     def has_passed(self, commit_ts: int, now: Checkpoint) -> bool:
-        """Return whether a downstream at that checkpoint has had the DDL of a commit_ts."""
+        """Return whether a downstream at checkpoint `now` has passed the DDL at `commit_ts`."""
         job, moment = self.job(commit_ts), Moment(now.commit_ts, now.schema_version)
         is_past = commit_ts <= max(self.after_ts, now.commit_ts)
         return is_past or (
@@ -208,14 +207,13 @@ class _DownstreamState:
         return made
 
     def job(self, commit_ts: int) -> DdlJob | None:
-        """Return the DDL at a commit_ts, None when history has none."""
         return next((job for job in self.jobs if job.finished_ts == commit_ts), None)
 
 
 def _read(
     config: DrainerConfig, etcd: EtcdClient, source: JobSource, sink: Sink
 ) -> _DownstreamState:
-    """Return all of it; at most an empty checkpoint table is made downstream."""
+    """Return the state; at most an empty checkpoint table is created downstream."""
     checkpoint = sink.load_checkpoint() or Checkpoint(0, 0)
     run = run_named(etcd, checkpoint.writer) if checkpoint.writer else None
     writer = "" if run is None else run.node_id
@@ -242,7 +240,7 @@ _Decided = tuple[OverrideChange, list[str]]
 
 
 def _changed(state: _DownstreamState, commit_ts: int, override: Override | None) -> OverrideChange:
-    """Return the change that makes `override` hold for a DDL to come; None takes one back."""
+    """Return the change that sets `override` for a future DDL; None removes the override."""
 
     def change(now: Checkpoint) -> Mapping[int, Override]:
         if state.has_passed(commit_ts, now):
@@ -259,12 +257,12 @@ def _changed(state: _DownstreamState, commit_ts: int, override: Override | None)
 
 
 def _all(state: _DownstreamState, now: Checkpoint) -> Mapping[int, Override]:
-    """Return all overrides: as they are now, or what they were in an older version's places."""
+    """Return all overrides, from the checkpoint or from an older version's storage."""
     return (now.overrides or {}) if now.has_all_overrides else state.overrides
 
 
 def _check_idle(state: _DownstreamState, now: Checkpoint) -> None:
-    """Raise `_Busy` while the Drainer that writes runs a DDL, which it might have to run again."""
+    """Raise `_Busy` while the active Drainer runs a DDL that it might have to run again."""
     if state.writer and now.ddl_intent_ts > now.commit_ts:
         raise _Busy(
             f"drainer {state.writer} is running the DDL at {now.ddl_intent_ts} just now",
@@ -307,7 +305,7 @@ def _by_whom(state: _DownstreamState) -> str:
 
 
 def _tried(state: _DownstreamState, job: DdlJob, override: Override) -> Tracked | None:
-    """Track a DDL under an override; raise what would stop the Drainer again."""
+    """Track a DDL under an override; raise errors that would stop the Drainer again."""
     tracker = state.tracker(job.finished_ts)
     tracked = tracker.track(job, override)
     return None if tracker.blind_ts == override.commit_ts else tracked
@@ -322,7 +320,7 @@ def _meaning(verb: str, tracked: Tracked | None) -> str:
 
 
 def _take_back(state: _DownstreamState, commit_ts: int, verb: str) -> _Decided:
-    """End what was left out for a DDL that the checkpoint has passed, from the checkpoint on."""
+    """From the checkpoint on, stop skipping data because of a DDL that it has passed."""
     known = state.overrides.get(commit_ts)
     if known is None or known.verb == TRACK or known.ended_ts or verb != TRACK:
         raise NeedsOperator(
@@ -359,7 +357,6 @@ def _take_back(state: _DownstreamState, commit_ts: int, verb: str) -> _Decided:
 
 
 def _wanted(state: _DownstreamState, schema: str, table: TableInfo) -> list[str]:
-    """Say what a table needs downstream that is taken back, and what is missing there."""
     name = f"{schema}.{table.name}"
     columns = ", ".join(c.name for c in table.columns)
     missing = {
@@ -426,7 +423,6 @@ def _list(state: _DownstreamState) -> list[str]:
 
 
 def _facts(state: _DownstreamState) -> dict[str, Any]:
-    """Return the list for programs: all of it, where the text is cut."""
     tracker, begun_ts = state.tracker(), state.checkpoint.ddl_intent_ts
     return {
         "drainer": state.writer or None,
@@ -462,7 +458,7 @@ def _line(job: DdlJob) -> str:
 
 
 def _ways(tracker: SchemaTracker, job: DdlJob) -> list[str]:
-    """Return what can be done about the next DDL, which is where a stopped Drainer stands."""
+    """Return the remediations for the next DDL, at which a stopped Drainer stands."""
     ts, change = job.finished_ts, None
     try:
         change = tracker.copy().track(job, Override(commit_ts=ts, verb=TRACK)).change
@@ -489,7 +485,7 @@ def _passed(state: _DownstreamState, tracker: SchemaTracker) -> list[str]:
 
 
 def _left_out_by(tracker: SchemaTracker, override_ts: int) -> Iterator[tuple[str, str]]:
-    """Yield each table that differs because of an override, and how."""
+    """Yield each table that differs because of an override, and the difference."""
     for schema, table in tracker.catalog.tables():
         deviation = tracker.deviation(table.id)
         if override_ts not in deviation.overrides:

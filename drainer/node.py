@@ -56,7 +56,7 @@ _WRITER_LOOK_S = 0.5
 
 
 async def run(config: DrainerConfig, stop: asyncio.Event) -> None:
-    """Run until `stop` or an operator's verb; raise what no retry can cure."""
+    """Run until `stop` or an operator's command; raise errors that no retry can cure."""
     try:
         async with AsyncExitStack() as stack:
             components = await build_components(config, stack, stop)
@@ -84,7 +84,7 @@ async def run(config: DrainerConfig, stop: asyncio.Event) -> None:
 
 
 async def _leave_word(components: Components, front: Front, error: NeedsOperator) -> None:
-    """Say in etcd why this Drainer ends and what can be decided; an etcd that is away lacks it."""
+    """Record in etcd why this Drainer ends and the remediations, if etcd is available."""
     said = DrainerStop(
         node_id=front.node_id,
         made=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -111,7 +111,7 @@ class End(Enum):
 async def _be_active(
     config: DrainerConfig, components: Components, front: Front, stop: asyncio.Event, former: str
 ) -> End:
-    """Be the active Drainer, in the place of the one whose node id is `former`, if any."""
+    """Run as the active Drainer, in the place of the Drainer `former`, if any."""
     this = DrainerRun(node_id=front.node_id, host=front.address)
     async with AsyncExitStack() as stack:
         presence = Presence(components.etcd, components.sink.writer, lambda: this)
@@ -174,19 +174,15 @@ class _Node:
         self._began_s = time.monotonic()
 
     async def refresh(self) -> None:
-        """Make one pass over the list of Pumps."""
         await self._pumps.refresh()
 
     def pause(self, asked: str) -> None:
-        """Begin to end, keeping its place."""
         self._end(asked, NodeState.PAUSED)
 
     def close(self, asked: str) -> None:
-        """Begin to leave."""
         self._end(asked, NodeState.OFFLINE)
 
     async def hand_over(self, asked: str) -> Sequence[str]:
-        """Begin to make room for a standby; return those that wait for this Drainer."""
         waiting = await asyncio.to_thread(standbys, self._components.etcd)
         found = [each.node_id for each in waiting if each.writer == self._components.sink.writer]
         if not found:
@@ -200,7 +196,6 @@ class _Node:
         return found
 
     def add_pages(self, pages: HttpStatus) -> None:
-        """Add the pages of an active Drainer."""
         Pages(
             status=self.status,
             progress=lambda: self._pipeline.progress,
@@ -272,7 +267,7 @@ class _Node:
             log.warning("the downstream did not take the note that it is consistent")
 
     def _end(self, asked: str, final: NodeState) -> None:
-        """Begin to end in the state `final`; refuse a verb that was meant for someone else."""
+        """Start to end in the state `final`; refuse a command meant for another node."""
         if asked != self._membership.node_id:
             raise NeedsOperator(
                 f"this is drainer {self._membership.node_id}, not {asked}",
@@ -287,7 +282,6 @@ class _Node:
         self._ended.set()
 
     def status(self) -> penstock_pb2.StatusReply:
-        """Return state, checkpoint and one line per thing worth knowing."""
         progress = self._pipeline.progress
         details = {
             "uptime_s": f"{time.monotonic() - self._began_s:.0f}",

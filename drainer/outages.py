@@ -21,7 +21,7 @@ class StoppedEarly(Exception):
 
 
 async def unless_stopped(asking: Coroutine[Any, Any, T], stop: asyncio.Event) -> T:
-    """Return the answer; raise `StoppedEarly` when asked to stop before there is one."""
+    """Return the answer; raise `StoppedEarly` if asked to stop before it arrives."""
     answering, stopping = asyncio.create_task(asking), asyncio.create_task(stop.wait())
     try:
         await asyncio.wait((answering, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -34,7 +34,6 @@ async def unless_stopped(asking: Coroutine[Any, Any, T], stop: asyncio.Event) ->
 
 
 async def within(timeout_s: float, asking: Coroutine[Any, Any, T]) -> T | None:
-    """Return the answer, None when there is none in time."""
     try:
         async with asyncio.timeout(timeout_s):
             return await asking
@@ -43,7 +42,7 @@ async def within(timeout_s: float, asking: Coroutine[Any, Any, T]) -> T | None:
 
 
 async def insist(stop: asyncio.Event, what: str, ask: Callable[[], T]) -> T:
-    """Return the first answer, through outages; raise `StoppedEarly` when asked to stop before."""
+    """Return the first answer, through outages; raise `StoppedEarly` if stopped before."""
     while not stop.is_set():
         try:
             return await asyncio.to_thread(ask)

@@ -72,7 +72,6 @@ _LEFT_OUT = {
 
 
 def pump_metrics(pumps: Pumps) -> Iterator[Metric]:
-    """Yield who is late, who holds the merge, since when, and who is lost."""
     views, held = pumps.views(), pumps.held()
     yield _gauge("low_water", "Watermark of the merge, in ms.", physical_ms(held.low_water))
     yield _gauge("low_water_held_seconds", "Time since the watermark last advanced.", held.for_s)
@@ -103,7 +102,7 @@ def pump_metrics(pumps: Pumps) -> Iterator[Metric]:
 
 
 def left_out_metrics(totals: Totals) -> Iterator[Metric]:
-    """Yield what did not go downstream, by cause and table, since the downstream began."""
+    """Yield skipped changes by cause and table, since the downstream began."""
     for kind, (about, *labels) in _LEFT_OUT.items():
         name = f"{OWN}_{kind}{'' if kind == CONVERTED else '_left_out'}"
         family = CounterMetricFamily(name, about, labels=labels)
@@ -142,7 +141,6 @@ def original_metrics(pumps: Pumps, progress: Progress) -> Iterator[Metric]:
 
 
 def unlogged_metrics(unlogged: Unlogged | None) -> Iterator[Metric]:
-    """Yield what a TiDB changes without a binlog; 0 for other writers."""
     servers, tables = (len(unlogged.servers), len(unlogged.expiring)) if unlogged else (0, 0)
     yield _gauge("tidb_servers_without_binlog", "TiDB servers that do not write binlogs.", servers)
     about = "Tables whose expired rows TiDB deletes without a binlog."
@@ -150,7 +148,6 @@ def unlogged_metrics(unlogged: Unlogged | None) -> Iterator[Metric]:
 
 
 def file_metrics(counts: FileCounts) -> Iterator[Metric]:
-    """Yield what became of the files of a lake or a folder; 0 for other outputs."""
     for name, about, count in (
         ("commits", "Commits of changes to Delta tables or to files.", counts.commits),
         ("rows", "Rows written to Delta tables, including rewrites by a merge.", counts.rows),
@@ -182,7 +179,7 @@ def _counter(name: str, about: str, count: int) -> Metric:
 
 
 def _counts(name: str, about: str, values: Mapping[Labels, float], *labels: str) -> Metric:
-    """Return a counter of TiDB-Binlog, without the ending that the library would add."""
+    """Return a TiDB-Binlog counter, without the suffix that the library would add."""
     family = UnknownMetricFamily(f"{ORIGINAL}_{name}", about, labels=labels)
     for labelled, value in values.items():
         family.add_metric(labelled, float(value))
@@ -207,7 +204,6 @@ class Pages:
     unlogged: Unlogged | None = None
 
     def add_to(self, server: HttpStatus) -> None:
-        """Add all pages to a server."""
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Metrics(self))
         for process in (ProcessCollector, PlatformCollector):
@@ -223,7 +219,6 @@ class Pages:
         server.add("PUT", "/state/{node_id}/{action}", self.change_state, about)
 
     async def status_page(self, names: Mapping[str, str]) -> Answer:
-        """Answer with how far the downstream is, and every Pump's stream."""
         own = self.status()
         page = {
             "PumpPos": dict(self.pumps.positions()),
@@ -239,16 +234,14 @@ class Pages:
         return _json(page)
 
     def _is_synced(self) -> bool:
-        """Return whether the downstream has everything, and has had nothing to do for a while."""
+        """Return whether the downstream has everything and has been idle for a while."""
         quiet_s = time.monotonic() - self.progress().changed_s
         return quiet_s >= self.synced_check_s and self.lag_s() < _SYNCED_BELOW_S
 
     async def commit_ts(self, names: Mapping[str, str]) -> Answer:
-        """Answer with the checkpoint alone."""
         return _message("get commit_ts success!", _OK, {"ts": self.progress().checkpoint.commit_ts})
 
     async def change_state(self, names: Mapping[str, str]) -> Answer:
-        """Begin to end."""
         action, asked = names["action"], names["node_id"]
         goal = {"pause": NodeState.PAUSED, "close": NodeState.OFFLINE}.get(action)
         if goal is None:
@@ -268,7 +261,6 @@ class _Metrics(Collector):
         self._pages = pages
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every metric of the Drainer itself."""
         yield build_info()
         progress, own = self._pages.progress(), self._pages.status()
         checkpoint_ms = float(physical_ms(progress.checkpoint.commit_ts))

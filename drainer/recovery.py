@@ -51,7 +51,6 @@ class Replay:
     def __init__(
         self, stored: RelayLog, checkpoint: Checkpoint, spool: ChunkSpool, rules: StreamRules
     ) -> None:
-        """Prepare to give out what was merged after the checkpoint."""
         self.arrived = asyncio.Event()
         self.is_out = False
         """True once everything was given out."""
@@ -71,14 +70,11 @@ class Replay:
         self.last_ts = run.commit_ts[-1]
         return Merged(run.commit_ts, run.payloads, sum(map(len, run.payloads)))
 
-    def hurry(self) -> None:
-        """Do nothing: all of it is here."""
+    def hurry(self) -> None: ...
 
-    def taken(self) -> None:
-        """Do nothing: there is no one to notify that there is room."""
+    def taken(self) -> None: ...
 
     def standing(self) -> Mapping[str, int]:
-        """Return who took part at the checkpoint."""
         return self._pumps
 
     async def fetch_job(self, step: DdlStep) -> DdlJob:
@@ -103,23 +99,21 @@ class _Logged:
         self._jobs = stored.jobs()
 
     def jobs_of(self, table_id: int, after_version: int) -> list[DdlJob]:
-        """Return the jobs of later schema versions that made a table what it is."""
         of_table = (job for job in self._jobs if job.table and job.table.id == table_id)
         return [job for job in of_table if job.schema_version > after_version]
 
     def table_now(self, table_id: int) -> tuple[int, TableInfo | None]:
-        """Return that there is nothing newer than what the log has."""
         return ALWAYS.commit_ts, None
 
 
 def _ends(waits_for: str) -> None:
-    """Raise `EndsAtDdl` in the place of waiting."""
+    """Raise `EndsAtDdl` instead of waiting."""
     if waits_for:
         raise EndsAtDdl(f"the relay log has no job that {waits_for}", code=Code.DRAINER_LOG_ENDS)
 
 
 async def replay(pipeline: Pipeline, source: Replay, stop: asyncio.Event) -> bool:
-    """Run the pipeline to the end of the log; False when asked to stop before."""
+    """Run the pipeline to the end of the log; False if asked to stop before."""
 
     def is_done() -> bool:
         return source.is_out and pipeline.progress.checkpoint.commit_ts >= source.last_ts

@@ -62,7 +62,6 @@ class StandbyRole:
     def __init__(
         self, front: Front, components: Components, active: DrainerRun, writer: str
     ) -> None:
-        """Stand by for `active`, whose run is `writer`."""
         self._front = front
         self._components = components
         self._began_s = time.monotonic()
@@ -75,7 +74,6 @@ class StandbyRole:
         self.ended = asyncio.Event()
 
     def entry(self) -> Standby:
-        """Return what etcd lists."""
         return Standby(
             node_id=self._front.node_id,
             host=self._front.address,
@@ -87,7 +85,6 @@ class StandbyRole:
         )
 
     def status(self) -> penstock_pb2.StatusReply:
-        """Return that it stands by, for whom, and whether its Spark is warm."""
         details = {
             "uptime_s": f"{time.monotonic() - self._began_s:.0f}",
             "status_pages": self._front.pages.url or "none",
@@ -114,11 +111,11 @@ class StandbyRole:
         self.ended.set()
 
     def close(self, asked: str) -> None:
-        """End the process: a standby holds nothing that it would have to give back."""
+        """End the process: a standby holds nothing that it must give back."""
         self.pause(asked)
 
     async def hand_over(self, asked: str) -> Sequence[str]:
-        """Refuse: there is nothing to hand over."""
+        """Raise `NeedsOperator`: a standby has nothing to hand over."""
         self._check(asked)
         raise NeedsOperator(
             f"drainer {asked} is a standby of {self.active.node_id}",
@@ -135,8 +132,6 @@ class StandbyRole:
             )
 
     def add_pages(self, pages: HttpStatus) -> None:
-        """Add a status and the metrics that set a standby apart from an active Drainer."""
-
         async def status(names: Any) -> Page:
             own = self.status()
             shown = {"nodeId": own.node_id, "state": own.state, **dict(sorted(own.details.items()))}
@@ -207,7 +202,7 @@ class _Waiting:
         self.watch = ActiveWatch()
 
     async def is_free(self) -> bool:
-        """Return True when the run has ended, False when yet another one writes the downstream."""
+        """Return True if the run has ended, False if another run writes the downstream."""
         role, tls = self._role, self._components.security.tls
         log.warning(
             "drainer %s at %s writes this downstream: this Drainer stands by to take its place",
@@ -273,7 +268,7 @@ class _Waiting:
             return 0, None
 
     def _retire(self, own: NodeStatus, active: NodeStatus) -> None:
-        """Let Pumps go: what this Drainer's former run would need, the active one holds for it."""
+        """Release the Pumps: the active Drainer retains the binlogs that the former run needs."""
         if own.state is not NodeState.OFFLINE and active.state is NodeState.ONLINE:
             self._registry.put(NodeKind.DRAINER, replace(own, state=NodeState.OFFLINE))
             log.info("the entry that this Drainer had as the active one is offline now")
@@ -286,7 +281,7 @@ async def _stored(components: Components, stop: asyncio.Event) -> Checkpoint | N
 async def _active(
     components: Components, front: Front, stored: Checkpoint | None
 ) -> DrainerRun | None:
-    """Return who writes the downstream now; None when no one else does, as far as one can see."""
+    """Return the other run that writes the downstream, or None if none can be found."""
     if stored is None or not stored.writer:
         return None
     try:
@@ -317,7 +312,6 @@ async def _active(
 
 
 async def ask(address: str, writer: str, tls: Tls | None) -> RunAnswer:
-    """Ask the process at an address whether it is the run of this name."""
     async with open_aio_channel(address, tls) as channel:
         stub: Any = penstock_pb2_grpc.DrainerStub(channel)  # type: ignore[no-untyped-call]
         try:
@@ -329,7 +323,6 @@ async def ask(address: str, writer: str, tls: Tls | None) -> RunAnswer:
 
 
 async def _pause(stop: asyncio.Event, *others: asyncio.Event) -> None:
-    """Wait for the next look; raise `StoppedEarly` when asked to stop."""
     waits = [asyncio.create_task(event.wait()) for event in (stop, *others)]
     await asyncio.wait(waits, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
     for each in waits:

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 async def starting_point(
     config: DrainerConfig, components: Components, source: JobSource, stop: asyncio.Event
 ) -> Checkpoint:
-    """Return where to continue; on a fresh downstream, where the settings say to start."""
+    """Return the checkpoint to resume from; on a fresh downstream, the configured start."""
     load = components.thread.call(components.sink.load_checkpoint)
     found = await unless_stopped(load, stop)
     await check_not_behind(config, components, found, stop)

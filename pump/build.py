@@ -75,7 +75,6 @@ class Foundation(NamedTuple):
 def build(
     config: PumpConfig, entrance: Entrance, foundation: Foundation, counters: Counters
 ) -> tuple[Components, Operator]:
-    """Construct everything and let the callers in; return what is to run, and who may end it."""
     storage, etcd, cluster_id, identity, copies, kept, _, _ = foundation
     registry = Registry(etcd, guard=lambda: None if copies is None else copies.guard())
     oracle = None
@@ -134,7 +133,6 @@ def build(
 
 
 def identity_of(config: PumpConfig, port: int) -> Identity:
-    """Return name and address, the latter with the port that was really bound."""
     host, _, wanted = (config.advertise_addr or config.addr).rpartition(":")
     address = f"{host}:{port if int(wanted) == 0 else wanted}"
     node_id = kept_node_id(config.data_dir, config.node_id, address)
@@ -149,7 +147,6 @@ def _clock(config: PumpConfig, etcd: EtcdClient, security: Security) -> ClusterC
 def _resolver(
     config: PumpConfig, clock: ClusterClock, history: History, security: Security
 ) -> Resolver:
-    """Return who knows about writers of ours, and before it, with a PD, about TiDB."""
     timeout = TimeoutResolver(txn_timeout_s=config.txn_timeout_s)
     ours = DdlResolver(history, open_resolver(config.resolver, timeout))
     if not config.pd_address:
@@ -261,7 +258,6 @@ class Entrance:
         self._state: Callable[[], NodeState] = lambda: NodeState.PAUSED
 
     async def start(self) -> None:
-        """Serve what can be served by now."""
         self.server.add_generic_rpc_handlers((_Doorkeeper(self),))
         add_health(self.server, lambda: self._state(), ("binlog.Pump", "penstock.Pump"))
         self.pages.add("GET", "/status", self._status, "what this Pump waits for")
@@ -270,23 +266,22 @@ class Entrance:
         await self.pages.start(self._status_addr, self.port, self.security, self._advertised)
 
     def let_through(self, service: str) -> None:
-        """Serve this service, which was added, also before `open`."""
+        """Serve this already added service even before `open`."""
         self.let_in.add(f"/{service}/")
 
     def open(self, title: str, state: Callable[[], NodeState]) -> None:
-        """Let all calls through to the services that were added, and make room for their pages."""
         self._state = state
         self._is_open = True
         self.pages.begin_anew(title)
 
     async def close(self) -> None:
-        """Let go of port and pages; they may be closed already."""
+        """Release the port and the pages; the pages may already be closed."""
         await self.server.stop(SERVER_GRACE_S)
         await self.pages.close()
 
     @property
     def problem(self) -> str:
-        """What stands between this Pump and its callers; empty: nothing."""
+        """The reason why callers cannot reach this Pump; empty if they can."""
         return "" if self._is_open else f"this Pump is starting: {self.waits_for}"
 
     async def _status(self, names: Mapping[str, str]) -> Answer:
@@ -312,7 +307,7 @@ class _Doorkeeper(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._entrance = entrance
 
     def service(self, details: Any) -> Any:
-        """Return a handler that refuses; None lets the call through."""
+        """Return a handler that refuses the call, or None to let it through."""
         service, slash, _ = details.method.rpartition("/")
         if not self._entrance.problem or service + slash in self._entrance.let_in:
             return None

@@ -58,13 +58,12 @@ class Components:
     began_s: float = field(default_factory=time.monotonic)
 
     def now_ts(self) -> int:
-        """Return about the cluster's time; this machine's while the oracle has not answered yet."""
+        """Estimate the cluster's time; use this machine's until the oracle has answered."""
         if self.clock.is_set:
             return self.clock.now_ts()
         return compose(int(time.time() * 1000), 0)
 
     def details(self) -> dict[str, str]:
-        """Return what an operator wants to read about the parts, one line each."""
         open_pulls = self.pulls.open.values()
         waiting = self.resolving.waiting()
         return {
@@ -92,7 +91,6 @@ class Components:
 
 
 def _described(waiting: Iterable[Waiting]) -> dict[str, str]:
-    """Return which transactions wait for which key, since when and why."""
     facts: dict[str, str] = {}
     for each in waiting:
         name = f"transaction {each.start_ts}"

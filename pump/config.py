@@ -64,7 +64,6 @@ class ResolverConfig:
     )
 
     def __post_init__(self) -> None:
-        """Raise `NeedsOperator` for a value out of range."""
         if self.kind not in ("", "none", "sql", "tikv"):
             raise out_of_range("resolver.kind", self.kind, "one of none, sql and tikv")
         if (self.kind == "sql") != bool(self.url):
@@ -162,7 +161,6 @@ class PumpConfig:
     security: SecurityConfig = field(default_factory=SecurityConfig)
 
     def __post_init__(self) -> None:
-        """Raise `NeedsOperator` for a value out of range."""
         for name in ("addr", "advertise_addr", "pd_address"):
             check_address(name, getattr(self, name))
         if self.status_addr != OFF:
@@ -199,7 +197,7 @@ class PumpConfig:
 
     @property
     def copies_needed(self) -> int:
-        """With how few copies nothing is acknowledged."""
+        """The number of copies below which nothing is acknowledged."""
         return self.copies_min or self.copies
 
     def _check_copies(self) -> None:
@@ -220,7 +218,6 @@ class PumpConfig:
 
 
 def _days(value: Any) -> float:
-    """Return the days that a number of them, or a duration such as "8h", stands for."""
     text = str(value)
     return float(text) if text.isdecimal() else duration_s(text) / _DAY_S
 

@@ -48,11 +48,9 @@ class Counters:
         self.failed_indexing = 0
 
     def refuse(self, error: BaseException) -> None:
-        """Count a binlog that was not taken."""
         self.refused[reason_of(error)] += 1
 
     def refused_text(self) -> str:
-        """Return the refusals by reason on one line."""
         by_reason = sorted(list(self.refused.items()))
         return ", ".join(f"{count} {reason}" for reason, count in by_reason) or "0"
 
@@ -67,7 +65,6 @@ _REASONS: tuple[tuple[type[BaseException], str], ...] = (
 
 
 def reason_of(error: BaseException) -> str:
-    """Return one word for why a binlog was not taken."""
     refusal = getattr(error, "refusal", None)
     if isinstance(refusal, int):
         return penstock_pb2.Refusal.Code.Name(refusal).lower()
@@ -90,7 +87,6 @@ class MeteredFile:
 
     @property
     def path(self) -> Path:
-        """Where the file is."""
         return self._file.path
 
     @path.setter
@@ -98,14 +94,12 @@ class MeteredFile:
         self._file.path = path
 
     def write(self, buffers: Sequence[bytes], offset: int) -> None:
-        """Write as the file does, and note how much and how long."""
         begin_s = time.perf_counter()
         self._file.write(buffers, offset)
         self._counters.write_s.note(time.perf_counter() - begin_s)
         self._counters.write_bytes.note(sum(map(len, buffers)))
 
     def sync(self) -> None:
-        """Sync as the file does, and note how long it took, also if it failed."""
         begin_s = time.perf_counter()
         try:
             self._file.sync()
@@ -126,25 +120,23 @@ class MeteredFiles:
         self.space = files.space
 
     def sync_folder(self, path: Path) -> None:
-        """Make names durable; after `create` this ends the making of a segment."""
+        """Make names durable; after `create` this completes the creation of a segment."""
         self._files.sync_folder(path)
         created_s, self._created_s = self._created_s, None
         if created_s is not None:
             self._counters.rotate_s.note(time.perf_counter() - created_s)
 
     def create(self, path: Path) -> File:
-        """Open `path` for reading and writing, empty."""
         self._created_s = time.perf_counter()
         return MeteredFile(self._files.create(path), self._counters)
 
     def open(self, path: Path, *, writable: bool = False) -> File:
-        """Open an existing file."""
         file = self._files.open(path, writable=writable)
         return MeteredFile(file, self._counters) if writable else file
 
 
 def timed(methods: Mapping[str, Any], counters: Counters) -> dict[str, Any]:
-    """Return gRPC handlers that note how long each call took; streams are left as they are."""
+    """Return gRPC handlers that record each call's duration; streams are unchanged."""
     return {name: _timed(name, handler, counters) for name, handler in methods.items()}
 
 

@@ -72,7 +72,6 @@ class PumpMetrics(Collector):
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every metric of the Pump itself."""
         yield build_info()
         yield from self._state()
         yield from self._writing()
@@ -277,7 +276,7 @@ def _tidb(
     *labels: str,
     gauge: bool = False,
 ) -> Metric:
-    """Return a metric of TiDB-Binlog; its counters lack the ending that the library would add."""
+    """Return a TiDB-Binlog metric; its counters lack the suffix that the library would add."""
     kind = GaugeMetricFamily if gauge else UnknownMetricFamily
     family = kind(f"{TIDB}_{name}", about, labels=labels)
     for label_values, value in values.items():

@@ -52,7 +52,7 @@ _GRACE_TICK_S = 0.05
 
 
 async def run(config: PumpConfig, stop: asyncio.Event) -> None:
-    """Run until `stop` is set or an operator's verb ends it; raise what no retry can cure."""
+    """Run until `stop` is set or a command ends the Pump; raise errors no retry can cure."""
     security = Security(config.security)
     _refuse_foreign(config)
     async with AsyncExitStack() as stack:
@@ -112,7 +112,6 @@ async def _begin_run(
     found: tuple[Storage, Shipping | None],
     stop: asyncio.Event,
 ) -> None:
-    """Note the start on a folder that has the only copy of a log, or refuse the folder."""
     storage, shipping = found
     if shipping is not None:
         return
@@ -121,14 +120,13 @@ async def _begin_run(
 
 
 def _refuse_foreign(config: PumpConfig) -> None:
-    """Raise `NeedsOperator` for a data folder that is not that of this Pump."""
+    """Raise `NeedsOperator` for a data folder that does not belong to this Pump."""
     refuse_original(config.data_dir)
     if not config.taken_over_by:
         refuse_copy(config.data_dir)
 
 
 async def _opened(config: PumpConfig, counters: Counters, stack: AsyncExitStack) -> Storage:
-    """Open the data folder, and have it closed at the end."""
     files = MeteredFiles(OsFiles(), counters)
     storage = await asyncio.to_thread(Storage.open, config.data_dir, config.storage, files=files)
     stack.push_async_callback(asyncio.to_thread, storage.close)
@@ -138,7 +136,7 @@ async def _opened(config: PumpConfig, counters: Counters, stack: AsyncExitStack)
 async def _opened_or_damaged(
     config: PumpConfig, counters: Counters, stack: AsyncExitStack
 ) -> Storage | Corrupt:
-    """Open the data folder, or return the damage of a log that other disks may have, too."""
+    """Open the data folder, or return the damage of a log that other disks may also have."""
     try:
         return await _opened(config, counters, stack)
     except Corrupt as damage:
@@ -202,7 +200,6 @@ async def _first_answer(ask: Callable[[], T], config: PumpConfig, stop: asyncio.
 
 
 def _sources(config: PumpConfig) -> str:
-    """Return from where the cluster id comes."""
     etcd = f"etcd at {config.etcd_urls}"
     return f"{etcd} or PD at {config.pd_address}" if config.pd_address else etcd
 
@@ -256,7 +253,6 @@ class _Node:
             await self._end()
 
     async def _duties(self) -> None:
-        """Do everything that a Pump does by itself; ends only by failing or being cancelled."""
         if self._oracle is not None:
             await _until_answered(self._oracle.start, "the oracle cannot start")
         await _until_answered(self._components.clock.next_ts, "no oracle answers")
@@ -283,7 +279,6 @@ class _Node:
         )
 
     async def _pause(self) -> None:
-        """Leave `online`, and give open transactions a moment for their Commits."""
         await self._operator.stop()
         if self._deposed.is_set():
             return
@@ -298,7 +293,7 @@ class _Node:
                 await asyncio.sleep(_GRACE_TICK_S)
 
     async def _end(self) -> None:
-        """Close everything in an order in which nothing acknowledged can be lost."""
+        """Close everything in an order that cannot lose acknowledged data."""
         if self._oracle is not None:
             await self._oracle.stop()
         await self._components.resolver.close()
@@ -319,7 +314,6 @@ class _Node:
             await self._membership.leave(state, word)
 
     async def _end_groups(self) -> None:
-        """Write what waits; a group that waits for other disks has its time, and then fails."""
         copies = self._components.copies
         if copies is not None:
             try:

@@ -44,7 +44,6 @@ class Pages:
         self._metrics = PumpMetrics(components)
 
     def add_to(self, server: HttpStatus) -> None:
-        """Add all pages to a server."""
         add = server.add
         add("GET", "/status", self.status, "all Pumps as etcd knows them, and this one in detail")
         add("GET", "/drainers", self.drainers, "all Drainers as etcd knows them")
@@ -56,7 +55,7 @@ class Pages:
         add("PUT", "/state/{node_id}/{action}", self.change_state, about)
 
     async def status(self, names: Mapping[str, str]) -> Answer:
-        """Answer with all Pumps; without etcd, say so, and describe at least this one."""
+        """Answer with all Pumps; without etcd, report that and describe at least this Pump."""
         problem, pumps = "", []
         try:
             pumps = await asyncio.to_thread(self._registry.list, NodeKind.PUMP)
@@ -72,21 +71,17 @@ class Pages:
         return _json(page)
 
     def _listed(self, node: NodeStatus) -> Any:
-        """Return a node as etcd knows it, and whether it was heard of just now."""
         alive = seems_live(node, self._components.now_ts())
         return json.loads(replace(node, is_alive=alive).to_json())
 
     async def drainers(self, names: Mapping[str, str]) -> Answer:
-        """Answer with all Drainers, those that have left too."""
         drainers = await asyncio.to_thread(self._registry.list, NodeKind.DRAINER)
         return _json([self._listed(drainer) for drainer in drainers])
 
     async def metrics(self, names: Mapping[str, str]) -> Answer:
-        """Answer a scrape."""
         return Answer(await asyncio.to_thread(self._metrics.text), CONTENT_TYPE_LATEST)
 
     async def binlog(self, names: Mapping[str, str]) -> Answer:
-        """Answer with a stored binlog as text."""
         if not names["ts"].isdecimal() or len(names["ts"]) > 19 or int(names["ts"]) >> 63:
             raise BadRequest(HTTPStatus.BAD_REQUEST, f"{names['ts']!r} is not a timestamp")
         ts, storage = int(names["ts"]), self._components.storage
@@ -110,13 +105,12 @@ class Pages:
         return Answer("\n".join(parts))
 
     async def trigger_gc(self, names: Mapping[str, str]) -> Answer:
-        """Purge, and answer as TiDB-Binlog does, then with a sentence about what happened."""
+        """Purge and answer as TiDB-Binlog does, followed by a sentence about the result."""
         message = await self._operator.trigger_gc()
         word = "gc is working" if "under way" in message else "trigger gc success"
         return Answer(f"{word}\n{message}\n")
 
     async def change_state(self, names: Mapping[str, str]) -> Answer:
-        """Pause or close this Pump."""
         action, asked = names["action"], names["node_id"]
         verbs = {"pause": self._operator.pause, "close": self._operator.close}
         if action not in verbs:

@@ -31,7 +31,7 @@ _ETCD_WITHIN_S = 2.0
 
 
 def main() -> int:
-    """Wait for what becomes of the parent, or for the arguments of a Pump; return the exit code."""
+    """Wait until the parent ends or sends a Pump's arguments; return the exit code."""
     led: dict[str, Any] = {}
     for line in iter(sys.stdin.readline, ""):
         said = json.loads(line)
@@ -44,7 +44,6 @@ def main() -> int:
 
 
 def _has_died(parent: int) -> bool:
-    """Return whether the parent is gone, and has not just closed the pipe."""
     until_s = time.monotonic() + _DIES_WITHIN_S
     while os.getppid() == parent:  # Of a process that dies, files are closed before it is gone.
         if time.monotonic() > until_s:

@@ -56,21 +56,19 @@ class AsyncPumpClient:
         return cls(client, pool)
 
     def begin(self, schema: str | None = None, *, origin: Origin | None = None) -> AsyncTransaction:
-        """Begin a transaction, as `PumpClient.begin` does."""
         return AsyncTransaction(self._client.begin(schema, origin=origin), self._threads)
 
     async def execute_ddl(
         self, sql: str, schema: str | None = None, *, origin: Origin | None = None
     ) -> list[int]:
-        """Execute a DDL statement, as `PumpClient.execute_ddl` does."""
         return await _on(self._threads, self._client.execute_ddl, sql, schema, origin=origin)
 
     async def table(self, name: str, schema: str | None = None) -> TableInfo:
-        """Return the current version of a table; raise `NeedsOperator` when there is none."""
+        """Return a table's current version; raise `NeedsOperator` if it does not exist."""
         return await _on(self._threads, self._client.table, name, schema)
 
     async def close(self) -> None:
-        """Deliver what is under way, for some seconds at most, and end all threads."""
+        """Deliver pending writes, for some seconds at most, and end all threads."""
         with contextlib.suppress(NeedsOperator):  # It is closed already.
             await _on(self._threads, self._client.close)
         self._threads.shutdown(wait=False)
@@ -102,31 +100,25 @@ class AsyncTransaction:
 
     @property
     def commit_ts(self) -> int | None:
-        """When it was committed; 0 for an empty one, None before."""
+        """The commit timestamp; 0 for an empty transaction, None before the commit."""
         return self._transaction.commit_ts
 
     async def insert(self, table: str, row: Row) -> None:
-        """Add a row, as `Transaction.insert` does."""
         await _on(self._threads, self._transaction.insert, table, row)
 
     async def insert_many(self, table: str, rows: Iterable[Row]) -> int:
-        """Add rows and return how many, as `Transaction.insert_many` does."""
         return await _on(self._threads, self._transaction.insert_many, table, rows)
 
     async def update(self, table: str, before: Row, after: Row) -> None:
-        """Change a row, as `Transaction.update` does."""
         await _on(self._threads, self._transaction.update, table, before, after)
 
     async def delete(self, table: str, before: Row) -> None:
-        """Remove a row, as `Transaction.delete` does."""
         await _on(self._threads, self._transaction.delete, table, before)
 
     async def commit(self) -> int:
-        """Write everything and return the `commit_ts`, with the errors of `Transaction.commit`."""
         return await _on(self._threads, self._transaction.commit)
 
     async def rollback(self) -> None:
-        """Forget all changes."""
         await _on(self._threads, self._transaction.rollback)
 
     def __repr__(self) -> str:

@@ -50,7 +50,6 @@ class Changes:
 
     @classmethod
     def of(cls, table: Table, mutation: TableMutation) -> Changes:
-        """Return changes as they were written."""
         return cls(
             table,
             list(mutation.inserted_rows),
@@ -60,7 +59,6 @@ class Changes:
         )
 
     def note(self, kind: MutationType, data: bytes) -> None:
-        """Add one more change."""
         if kind is MutationType.INSERT:
             self.inserted.append(data)
         elif kind is MutationType.UPDATE:
@@ -70,7 +68,6 @@ class Changes:
         self.sequence.append(kind)
 
     def carry_over(self, now: Table) -> None:
-        """Encode everything again for another version of the table."""
         then = self.table.codec
         inserted = [now.carried(self.table, then.decode_insert(data)) for data in self.inserted]
         updated = [then.decode_update(data) for data in self.updated]
@@ -84,7 +81,6 @@ class Changes:
         self.table = now
 
     def mutation(self) -> TableMutation:
-        """Return the changes in the form that binlogs have."""
         return TableMutation(
             table_id=self.table.info.id,
             inserted_rows=tuple(self.inserted),
@@ -137,11 +133,10 @@ class SpoolFile:
             self._file = tempfile.TemporaryFile(buffering=0, dir=folder)  # noqa: SIM115
 
     def add(self, mutation: TableMutation) -> None:
-        """Write one mutation after the others."""
         self._append(mutation.table_id, encode_mutation_field(mutation))
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return bytes of the file, fewer only at its end."""
+        """Return bytes of the file; fewer than `length` only at its end."""
         with _named("read"):
             return os.pread(self._file.fileno(), length, offset)
 
@@ -150,7 +145,7 @@ class SpoolFile:
         table_ids: Collection[int],
         change: Callable[[TableMutation], Iterable[TableMutation]],
     ) -> None:
-        """Replace each mutation of those tables by what `change` makes of it; one at a time."""
+        """Replace each mutation of these tables with the results of `change`, one at a time."""
         if not any(found.table_id in table_ids for found in self._fields):
             return
         fresh = SpoolFile(self._folder)
@@ -170,7 +165,6 @@ class SpoolFile:
         self._file, self._fields, self.size_bytes = fresh._file, fresh._fields, fresh.size_bytes
 
     def close(self) -> None:
-        """Remove the file."""
         self._file.close()
 
     def _append(self, table_id: int, data: bytes) -> None:
@@ -217,11 +211,10 @@ class ChangeSet:
 
     @property
     def is_empty(self) -> bool:
-        """True while there is no change."""
         return self.spool_file is None and not any(c.sequence for c in self.tables.values())
 
     def note(self, changes: Changes, kind: MutationType, data: bytes) -> None:
-        """Add one more change; raise `NeedsOperator` when the file cannot be written."""
+        """Add a change; raise `NeedsOperator` if the file cannot be written."""
         changes.note(kind, data)
         self.size_bytes += len(data)
         self._in_memory_bytes += len(data)
@@ -230,7 +223,6 @@ class ChangeSet:
             self.spool_all()
 
     def spool_all(self) -> SpoolFile:
-        """Write what is in memory to the file and return that."""
         if self.spool_file is None:
             self.spool_file = SpoolFile(self._spill_dir)
         for changes in self.tables.values():
@@ -240,7 +232,6 @@ class ChangeSet:
         return self.spool_file
 
     def carry_over(self, now: Mapping[int, Table]) -> None:
-        """Encode the changes of some tables, by id, again for another version of theirs."""
         then = {table_id: self.tables[table_id].table for table_id in now}
 
         def carried(mutation: TableMutation) -> Iterator[TableMutation]:
@@ -254,7 +245,7 @@ class ChangeSet:
             self.tables[table_id].carry_over(table)
 
     def value(self, schema_version: int) -> bytes:
-        """Return all changes as a serialized `PrewriteValue`; nothing may be in the spool file."""
+        """Return all changes as a serialized `PrewriteValue`; the spool file must be empty."""
         assert self.spool_file is None, "what is in a file stays there"
         value = PrewriteValue(
             schema_version=schema_version,
@@ -263,7 +254,6 @@ class ChangeSet:
         return encode_prewrite_value(value)
 
     def close(self) -> None:
-        """Forget everything, the file too."""
         self.tables.clear()
         if self.spool_file is not None:
             self.spool_file.close()

@@ -120,7 +120,7 @@ class PumpClient:
 
     @property
     def session(self) -> Session:
-        """The parts that this client is made of, for those who commit in a way of their own."""
+        """The components of this client, for callers that commit in their own way."""
         return self._session
 
     def begin(
@@ -166,16 +166,15 @@ class PumpClient:
         return self._ddl.execute(sql, schema, origin, context)
 
     def last_ddl_origin(self, source: str) -> Origin | None:
-        """Return the origin of the last DDL that `source` passed on, None before the first."""
+        """Return the origin of the last DDL passed on by `source`, or None before the first."""
         self._check_open()
         return self._ddl.last_origin(source)
 
     def table(self, name: str, schema: str | None = None) -> TableInfo:
-        """Return the current version of a table; raise `NeedsOperator` when there is none."""
+        """Return a table's current version; raise `NeedsOperator` if it does not exist."""
         return self.compiled(name, schema).info
 
     def compiled(self, name: str, schema: str | None = None) -> Table:
-        """Return the same, ready to encode rows."""
         self._check_open()
         return self._session.schemas.table(*split_name(name, schema))
 
@@ -206,7 +205,7 @@ class PumpClient:
         self._session.commit(home, binlog, start_s=start_s, wait=True)
 
     def close(self) -> None:
-        """Deliver what is under way, for some seconds at most, and end all threads."""
+        """Deliver pending writes, for some seconds at most, and end all threads."""
         self._is_closed = True
         self._resources.close()
 

@@ -164,7 +164,7 @@ class DdlExecutor:
         return commit_ts
 
     def _decide(self, job: DdlJob, guard: Guard) -> bool:
-        """Append the job; raise when it surely is not there, False when etcd does not answer."""
+        """Append the job; raise if it is surely absent, return False if etcd does not answer."""
         deadline_s = time.monotonic() + ASK_S_MAX
         while True:
             try:

@@ -46,7 +46,6 @@ class NoPump(NeedsOperator):
 
 
 def closed() -> NeedsOperator:
-    """Return the error for a client that is used after its end."""
     return NeedsOperator("the client is closed", hint="connect again", code=Code.CLOSED)
 
 
@@ -66,5 +65,5 @@ class OutcomeUnknown(PenstockError):
         self._wait = wait
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the background delivery; True once the transaction surely is committed."""
+        """Wait for the background delivery; True once the transaction is surely committed."""
         return self._wait(timeout_s)

@@ -44,12 +44,12 @@ class LostDdl:
         self._is_checked = False
 
     def refuse_at_first(self) -> None:
-        """Check unless it was checked before; raise as `refuse` does."""
+        """Check, unless this was done before; raise as `refuse` does."""
         if not self._is_checked:
             self.refuse()
 
     def refuse(self) -> None:
-        """Raise `NeedsOperator` when the history lacks the newest DDL; `Retryable` without etcd."""
+        """Raise `NeedsOperator` if the history lacks the newest DDL; `Retryable` without etcd."""
         newest = [
             (ddl.commit_ts, pump, ddl)
             for pump, ddl in self._newest().items()
@@ -63,7 +63,6 @@ class LostDdl:
         self._is_checked = True
 
     def _newest(self) -> dict[str, penstock_pb2.NewestDdl]:
-        """Return the newest DDL of each Pump that names it; log each other Pump once."""
         found, unchecked = {}, {}
         for pump, answer in self._statuses().items():
             if isinstance(answer, str):

@@ -77,7 +77,6 @@ class Options:
     pd_tls: Tls | None = None
 
     def __post_init__(self) -> None:
-        """Refuse bounds that would stop everything."""
         for name in ("batch_count_max", "batch_bytes_max", "batches_in_flight_max"):
             if getattr(self, name) < 1:
                 raise NeedsOperator(

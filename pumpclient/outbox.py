@@ -50,7 +50,7 @@ class Outbox:
     """The outbox of one database; safe to share between threads, each with its own connection."""
 
     def __init__(self, name: str = "main", *, table: str = TABLE) -> None:
-        """Name it as the Pumps do in `resolver.url`, where `name=URL` leads to its database."""
+        """`name` is the name in the Pumps' `resolver.url`: `name=URL` leads to the database."""
         outbox.new_key(name)  # Raises for a name that cannot be.
         self._name = name
         self._table = table
@@ -62,7 +62,7 @@ class Outbox:
         return f"<Outbox {self._name}, table {self._table}>"
 
     def create_table(self, connection: Any) -> None:
-        """Create the outbox table unless it is there, and commit."""
+        """Create the outbox table unless it exists, and commit."""
         outbox.create_table(_driver_connection(connection), self._table)
 
     def transaction(
@@ -107,7 +107,6 @@ class Outbox:
         )
 
     def _write(self, connection: Any, key: bytes, start_ts: int, commit_ts: int) -> list[bytes]:
-        """Put the row, remove some that are done with, and return the keys of those."""
         if not self._is_checked:
             outbox.check_engine(connection, self._table)
             self._is_checked = True
@@ -139,7 +138,6 @@ class OutboxTransaction:
 
     @property
     def start_ts(self) -> int:
-        """The transaction's own timestamp."""
         return self._txn.start_ts
 
     @property
@@ -148,19 +146,15 @@ class OutboxTransaction:
         return self._txn.commit_ts
 
     def insert(self, table: str, row: Row) -> None:
-        """Add a row, as `Transaction.insert` does."""
         self._txn.insert(table, row)
 
     def insert_many(self, table: str, rows: Iterable[Row]) -> int:
-        """Add rows and return how many, as `Transaction.insert_many` does."""
         return self._txn.insert_many(table, rows)
 
     def update(self, table: str, before: Row, after: Row) -> None:
-        """Change a row, as `Transaction.update` does."""
         self._txn.update(table, before, after)
 
     def delete(self, table: str, before: Row) -> None:
-        """Remove a row, as `Transaction.delete` does."""
         self._txn.delete(table, before)
 
     def __repr__(self) -> str:
@@ -220,7 +214,7 @@ class OutboxTransaction:
             raise self._interrupt
 
     def _decide(self, commit_ts: int) -> None:
-        """Commit in the database: what happens here is what happened."""
+        """Commit in the database, which decides the transaction's outcome."""
         connection = _driver_connection(self._connection)
         if not outbox.in_transaction(connection):
             raise NeedsOperator(
@@ -243,7 +237,7 @@ class OutboxTransaction:
         self._is_decided = True
 
     def _was_committed(self, error: BaseException) -> bool:
-        """Find out what a failed COMMIT has done, or raise `OutcomeUnknown`."""
+        """Determine the outcome of a failed COMMIT, or raise `OutcomeUnknown`."""
         try:
             if _is_session(self._connection):
                 self._connection.rollback()  # It asks on a connection that works.
@@ -259,7 +253,7 @@ class OutboxTransaction:
             ) from error
 
     def _undo(self) -> None:
-        """Make sure that what is open on the connection can never be committed."""
+        """Ensure that the connection's open transaction can never be committed."""
         try:
             self._connection.rollback()
         except Exception as error:
@@ -273,7 +267,6 @@ def _is_session(connection: Any) -> bool:
 
 
 def _driver_connection(connection: Any) -> Any:
-    """Return the driver's connection of a session's transaction; any other as it is."""
     if not _is_session(connection):
         return connection
     return connection.connection().connection.driver_connection

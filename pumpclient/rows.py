@@ -46,7 +46,7 @@ class Table:
         self._defaults: dict[int, Callable[[], object]] = {}
 
     def inserted(self, row: Row) -> Image:
-        """Return a new row with every column; raise `Malformed` for one that cannot be."""
+        """Return a new row with every column; raise `Malformed` if the row is invalid."""
         image = self._exact(row)
         if image is not None:
             return image
@@ -54,7 +54,7 @@ class Table:
         return tuple(given[c.id] if c.id in given else self._default(c) for c in self.info.columns)
 
     def before(self, row: Row) -> Image:
-        """Return an image of a row that was there; raise `Malformed` if it is not whole."""
+        """Return the image of an existing row; raise `Malformed` if it is incomplete."""
         image = self._exact(row)
         if image is not None:
             return image
@@ -71,7 +71,6 @@ class Table:
         return tuple(given.get(c.id) for c in self.info.columns)
 
     def after(self, before: Image, row: Row) -> Image:
-        """Return the image of a row after a change of `before`."""
         image = self._exact(row)
         if image is not None:
             return image
@@ -86,12 +85,10 @@ class Table:
         )
 
     def carried(self, earlier: Table, image: Image) -> Image:
-        """Return an image of an earlier version of this table as one of this version."""
         given = {c.id: v for c, v in zip(earlier.info.columns, image, strict=True)}
         return tuple(given[c.id] if c.id in given else self._default(c) for c in self.info.columns)
 
     def _exact(self, row: Row) -> Image | None:
-        """Return the image of a row that is complete already, the usual and quick case."""
         if isinstance(row, Mapping):
             if len(row) != len(self._names) or not self._all_public:
                 return None
@@ -173,7 +170,7 @@ class Table:
 
 
 def _now(column: ColumnInfo) -> str:
-    """Return the time, which is UTC everywhere in Penstock, as precise as the column."""
+    """Return the time in UTC, as everywhere in Penstock, at the column's precision."""
     now = datetime.now(UTC)
     if column.tp is MysqlType.DATE:
         return now.strftime("%Y-%m-%d")

@@ -52,7 +52,6 @@ class Schemas:
 
     @property
     def version(self) -> int:
-        """The schema version of the catalog."""
         return self._catalog.version
 
     def catch_up(self, version: int | None = None) -> None:
@@ -80,7 +79,7 @@ class Schemas:
             self._catalog, self._last = catalog, jobs[-1]
 
     def confirm(self, version: int) -> None:
-        """Do so for a fence that opens, when other writers may have changed the history."""
+        """Catch up for an opening fence, after other writers may have changed the history."""
         self._refuse_lost()
         with self._lock:
             self._refuse_other_history()
@@ -101,12 +100,12 @@ class Schemas:
         )
 
     def catalog(self) -> Catalog:
-        """Return the newest catalog, read now; it is not to be changed."""
+        """Read and return the newest catalog; the caller must not modify it."""
         self.catch_up()
         return self._catalog
 
     def table(self, schema: str, name: str) -> Table:
-        """Return a table ready to take rows; raise `NeedsOperator` naming the nearest one."""
+        """Return a table ready for rows; raise `NeedsOperator` with the nearest name."""
         found = self._by_name.get((schema, name))
         if found is not None:
             return found

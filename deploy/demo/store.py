@@ -40,11 +40,10 @@ class Ledger:
     )
 
     def committed(self, commit_ts: int, changes: list[Change]) -> None:
-        """Note a transaction; appending to a list is atomic."""
+        """Record a transaction; appending to a list is atomic."""
         self._entries.append((commit_ts, changes))
 
     def altered(self, commit_ts: int, effect: Callable[[Tables], None]) -> None:
-        """Note a DDL as what it does to the rows."""
         self._entries.append((commit_ts, effect))
 
     @property
@@ -65,7 +64,7 @@ class Ledger:
 
 
 def apply(tables: Tables, change: Change) -> None:
-    """Apply one row change; a change that does not fit the rows is a mistake of the demo."""
+    """Apply one row change; a change that does not fit the rows is a bug in the demo."""
     rows = tables[change.table]
     if change.before is not None:
         assert rows.pop(change.key_before) == change.before, change
@@ -87,7 +86,7 @@ class Store:
 
     @contextmanager
     def transaction(self, locks: Iterable[tuple[str, Key]]) -> Iterator[None]:
-        """Hold the rows' locks, all in one order, and keep schema changes out."""
+        """Hold the rows' locks, taken in one fixed order, and block schema changes."""
         with self._gate:
             self._gate.wait_for(lambda: not self._altering)
             self._running += 1
@@ -103,7 +102,7 @@ class Store:
 
     @contextmanager
     def schema_change(self) -> Iterator[None]:
-        """Wait for running transactions, and hold new ones off until done."""
+        """Wait for running transactions, and block new transactions until done."""
         with self._gate:
             self._altering = True
             self._gate.wait_for(lambda: self._running == 0)
@@ -115,12 +114,10 @@ class Store:
                 self._gate.notify_all()
 
     def commit(self, commit_ts: int, changes: list[Change]) -> None:
-        """Make the changes visible to the other writers and note them in the ledger."""
         for change in changes:
             apply(self.tables, change)
         self.ledger.committed(commit_ts, changes)
 
     def alter(self, commit_ts: int, effect: Callable[[Tables], None]) -> None:
-        """Apply a DDL's effect to the rows and note it."""
         effect(self.tables)
         self.ledger.altered(commit_ts, effect)

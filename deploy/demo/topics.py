@@ -34,7 +34,7 @@ Row = dict[str, str | None]
 
 
 def folded(kafka: KafkaServer, prefix: str, schema: str, home: Path) -> str:
-    """Return the URL of a SQLite that has what the topics under a prefix make of a schema."""
+    """Build an SQLite database of a schema from its topics; return its URL."""
     lines = home / "topics.jsonl"
     print_topics(kafka, prefix, lines)
     path = home / "folded.db"
@@ -68,7 +68,7 @@ def print_topics(kafka: KafkaServer, prefix: str, lines: Path) -> None:
 
 
 def in_order(lines: Path) -> Iterator[Any]:
-    """Yield the messages by commit_ts, and as they were printed where they have the same."""
+    """Yield the messages by commit_ts; equal commit_ts keep their printed order."""
     places: list[tuple[int, int]] = []
     with lines.open("rb") as printed:
         at = 0
@@ -83,7 +83,6 @@ def in_order(lines: Path) -> Iterator[Any]:
 
 
 def apply(database: sqlite3.Connection, message: Any) -> None:
-    """Do what one message says."""
     if message["isDdl"]:
         _run(database, message["sql"])
         return
@@ -111,7 +110,7 @@ def _insert(database: sqlite3.Connection, table: str, row: Row) -> None:
 
 
 def _delete(database: sqlite3.Connection, table: str, row: Row) -> None:
-    """Delete one row, for a table without a key may have others that are the same."""
+    """Delete a single row: a table without a key may have duplicates."""
     same = " AND ".join(f'"{name}" IS ?' for name in row)
     found = f'SELECT rowid FROM "{table}" WHERE {same} LIMIT 1'  # noqa: S608
     sql = f'DELETE FROM "{table}" WHERE rowid = ({found})'  # noqa: S608

@@ -32,17 +32,14 @@ class Watch:
         self._drainer = penstock_pb2_grpc.DrainerStub(self._channel)  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
-        """Hang up on the Drainer."""
         self._channel.close()
 
     def note_memory(self) -> None:
-        """Note what each process takes now."""
         for name, node in self._nodes().items():
             if node.is_running:
                 self._rss_max[name] = max(self._rss_max.get(name, 0), node.rss_bytes())
 
     def memory_line(self) -> str:
-        """Return the most that each process took."""
         memory = ", ".join(f"{name} {rss >> 20} MiB" for name, rss in sorted(self._rss_max.items()))
         return f"largest resident memory: {memory}"
 
@@ -53,13 +50,12 @@ class Watch:
         return reply
 
     def applied_ts(self) -> int:
-        """Return the Drainer's checkpoint; the last known one while it does not answer."""
+        """Return the Drainer's checkpoint, the last known value while it does not answer."""
         with contextlib.suppress(grpc.RpcError):
             self._applied_ts = self.status().max_commit_ts
         return self._applied_ts
 
     def downstream_line(self, oracle: Oracle) -> str:
-        """Return for the display how far the downstream is behind the present of an oracle."""
         with contextlib.suppress(PenstockError):
             now_ts, applied_ts = oracle.get_ts(), self.applied_ts()
             behind_s = lag_s(now_ts, applied_ts)
@@ -67,7 +63,7 @@ class Watch:
         return "no time to be had"
 
     def until(self, what: str, within_s: float, is_done: Callable[[], bool]) -> None:
-        """Wait; raise `Retryable` with the logs' ends when a process ended, or for too long."""
+        """Wait; raise `Retryable` with log tails if a process exited, or after `within_s`."""
         deadline_s = time.monotonic() + within_s
         while not is_done():
             self.check()
@@ -80,7 +76,7 @@ class Watch:
             time.sleep(0.1)
 
     def check(self) -> None:
-        """Raise `Retryable` with its log's end when a process has ended that no one killed."""
+        """Raise `Retryable` with the log tail of a process that exited but was not killed."""
         for name, node in self._nodes().items():
             if not node.is_running and name not in self.killed:
                 raise Retryable(f"{name} ended:\n{node.log_tail()}", code=Code.CHILD_FAILED)

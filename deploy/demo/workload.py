@@ -46,20 +46,17 @@ class Workload:
         self._flights = self._reports = 0
 
     def create_tables(self) -> None:
-        """Create the schema, the tables of the data set, and one table without a key."""
         self.client.execute_ddl(f"CREATE DATABASE {dataset.SCHEMA}")
         for table in dataset.TABLES:
             self.alter(table.ddl, _adds(table.name))
         self.alter(DELAYS_DDL, _adds("delays"))
 
     def alter(self, sql: str, effect: Callable[[Tables], None]) -> None:
-        """Run a DDL between transactions and note its effect on the rows."""
         with self.store.schema_change():
             commit_ts = self.client.execute_ddl(sql, schema=dataset.SCHEMA)[-1]
             self.store.alter(commit_ts, effect)
 
     def load(self) -> None:
-        """Insert the data set, several transactions at a time; of each table `rows_max` rows."""
         batches = (
             (table.name, batch)
             for table in dataset.TABLES
@@ -79,7 +76,6 @@ class Workload:
         self._in_threads([worker] * self.threads)
 
     def churn(self, transactions: int) -> None:
-        """Run mixed updates, deletes, key changes and multi-table transactions."""
         self._flights = len(self.store.tables["flights"])
         self._reports = len(self.store.tables["weather"])
         share = transactions // self.threads
@@ -101,7 +97,6 @@ class Workload:
         return dice.randrange(1, self._flights + 1)
 
     def _delay(self, dice: random.Random) -> None:
-        """Update one flight in place."""
         key = self._flight(dice)
         with self.store.transaction([("flights", key)]):
             row = self.store.tables["flights"].get(key)
@@ -109,7 +104,6 @@ class Workload:
                 self._commit([_update("flights", row, _with(row, 6, dice.randrange(-20, 900)))])
 
     def _cancel(self, dice: random.Random) -> None:
-        """Delete a few flights in one transaction."""
         keys = {self._flight(dice) for _ in range(dice.randrange(1, 4))}
         with self.store.transaction([("flights", key) for key in keys]):
             rows = [self.store.tables["flights"].get(key) for key in keys]
@@ -118,7 +112,6 @@ class Workload:
                 self._commit(changes)
 
     def _renumber(self, dice: random.Random) -> None:
-        """Change a flight's primary key."""
         key, new = self._flight(dice), next(self._new_ids)
         with self.store.transaction([("flights", key), ("flights", new)]):
             row = self.store.tables["flights"].get(key)
@@ -126,7 +119,6 @@ class Workload:
                 self._commit([_update("flights", row, _with(row, 0, new))])
 
     def _note(self, dice: random.Random) -> None:
-        """Change a flight, its plane, and the table without a key, all or nothing."""
         key = self._flight(dice)
         tail = (self.store.tables["flights"].get(key) or (None,) * 14)[12]
         with self.store.transaction([("flights", key), ("planes", tail)]):
@@ -147,7 +139,6 @@ class Workload:
             self._commit(changes)
 
     def _add(self, dice: random.Random) -> None:
-        """Insert a flight and a weather report."""
         key, report = next(self._new_ids), next(self._new_ids)
         with self.store.transaction([("flights", key), ("weather", report)]):
             flights, weather = (self.store.tables[name] for name in ("flights", "weather"))

@@ -29,20 +29,18 @@ IDLE_S = 5.0
 
 
 def open_database(path: Path) -> sqlite3.Connection:
-    """Open the audit's database, with its tables."""
     connection = sqlite3.connect(path)
     connection.executescript(SCHEMA)
     return connection
 
 
 def stored_checkpoint(connection: sqlite3.Connection) -> str | int:
-    """Return where to continue; a new audit begins with all history there is."""
+    """Return where to continue; a new audit starts with the entire history."""
     found = connection.execute("SELECT text FROM checkpoint").fetchone()
     return BEGINNING if found is None else str(found[0])
 
 
 def record(connection: sqlite3.Connection, each: Transaction | Ddl) -> None:
-    """Note all changes of a transaction, or a DDL."""
     if isinstance(each, Ddl):
         put(connection, each.commit_ts, 0, each.schema, "ddl", None, each.query)
         return
@@ -52,18 +50,18 @@ def record(connection: sqlite3.Connection, each: Transaction | Ddl) -> None:
 
 
 def put(connection: sqlite3.Connection, commit_ts: int, number: int, *values: object) -> None:
-    """Insert one row; a row that is there already would be an error."""
+    """Insert one row; a row that already exists is an error."""
     texts = (json.dumps(v, default=str) if isinstance(v, dict) else v for v in values)
     connection.execute("INSERT INTO change VALUES (?, ?, ?, ?, ?, ?)", (commit_ts, number, *texts))
 
 
 def store(connection: sqlite3.Connection, checkpoint: str) -> None:
-    """Put the checkpoint, in the transaction that is open."""
+    """Store the checkpoint in the open transaction."""
     connection.execute("INSERT OR REPLACE INTO checkpoint VALUES (1, ?)", (checkpoint,))
 
 
 def follow(reader: Reader, connection: sqlite3.Connection) -> None:
-    """Record whatever is committed, until the reader is closed or the program ends."""
+    """Record every commit until the reader is closed or the program ends."""
     while True:
         each = reader.get(timeout_s=IDLE_S)
         with connection:
@@ -76,7 +74,6 @@ def follow(reader: Reader, connection: sqlite3.Connection) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Continue after the checkpoint in the database."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--database", type=Path, default=Path("audit.db"))
     parser.add_argument("--etcd-urls", default="127.0.0.1:2379")

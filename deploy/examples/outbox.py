@@ -22,7 +22,6 @@ OUTBOX = Outbox("shop")
 
 
 def open_database(path: Path) -> sqlite3.Connection:
-    """Open the shop's database, with its tables and the outbox."""
     connection = sqlite3.connect(path)
     # The Pumps rely on what this database has acknowledged, so it must be durable.
     connection.execute("PRAGMA synchronous = EXTRA")
@@ -33,7 +32,6 @@ def open_database(path: Path) -> sqlite3.Connection:
 
 
 def create_tables(client: PumpClient) -> None:
-    """Create in Penstock what the downstream is to have."""
     for sql in (
         "CREATE DATABASE IF NOT EXISTS shop",
         "CREATE TABLE IF NOT EXISTS shop.item (id BIGINT PRIMARY KEY, stock BIGINT)",
@@ -43,14 +41,13 @@ def create_tables(client: PumpClient) -> None:
 
 
 def stock_up(client: PumpClient, connection: sqlite3.Connection, item: int, stock: int) -> None:
-    """Put a new item on the shelf."""
     with OUTBOX.transaction(client, connection, "shop") as txn:
         connection.execute("INSERT INTO item VALUES (?, ?)", (item, stock))
         txn.insert("item", {"id": item, "stock": stock})
 
 
 def order(client: PumpClient, connection: sqlite3.Connection, number: int, item: int) -> None:
-    """Take one off the shelf and note the order; raise `ValueError` when there is none left."""
+    """Sell one item and record the order; raise `ValueError` if it is sold out."""
     with OUTBOX.transaction(client, connection, "shop") as txn:
         # The change first: it takes the lock under which the value before is read.
         connection.execute("UPDATE item SET stock = stock - 1 WHERE id = ?", (item,))
@@ -63,7 +60,6 @@ def order(client: PumpClient, connection: sqlite3.Connection, number: int, item:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Stock an item if the database is new, and sell some."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--database", type=Path, default=Path("shop.db"))
     parser.add_argument("--etcd-urls", default="127.0.0.1:2379")

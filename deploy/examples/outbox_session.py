@@ -43,14 +43,13 @@ class Order(Tables):
 
 
 def stock_up(client: PumpClient, session: Session, number: int, stock: int) -> None:
-    """Put a new item on the shelf."""
     with OUTBOX.transaction(client, session, "shop") as txn:
         session.add(Item(id=number, stock=stock))
         txn.insert("item", {"id": number, "stock": stock})
 
 
 def order(client: PumpClient, session: Session, number: int, item_id: int) -> None:
-    """Take one off the shelf and note the order; raise `ValueError` when there is none left."""
+    """Sell one item and record the order; raise `ValueError` if it is sold out."""
     with OUTBOX.transaction(client, session, "shop") as txn:
         # The lock under which the value before is read; where there is none, as in SQLite, the
         # block has the database for itself.
@@ -64,7 +63,6 @@ def order(client: PumpClient, session: Session, number: int, item_id: int) -> No
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Stock an item if the database is new, and sell some."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--database", default="sqlite:///shop.db")
     parser.add_argument("--etcd-urls", default="127.0.0.1:2379")

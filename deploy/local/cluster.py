@@ -70,7 +70,7 @@ class Cluster:
         return ServerProcess(command, log=self.home / f"{name}.log")
 
     def another_drainer(self, name: str) -> ServerProcess:
-        """Return one more for the same downstream, not started, and the caller's to stop."""
+        """Return another Drainer for the same downstream, not started; the caller stops it."""
         return self._drainer(name, f"127.0.0.1:{free_port()}")
 
     def _drainer(self, name: str, addr: str) -> ServerProcess:
@@ -81,11 +81,9 @@ class Cluster:
 
     @property
     def nodes(self) -> dict[str, ServerProcess]:
-        """All Penstock processes by name."""
         return {**self.pumps, **({"drainer-1": self.drainer} if self._with_drainer else {})}
 
     def __enter__(self) -> Cluster:
-        """Start everything and wait until every node is online."""
         try:
             self.etcd.start()
             for server in self._downstream:
@@ -100,7 +98,6 @@ class Cluster:
         return self
 
     def start_drainer(self) -> None:
-        """Start the Drainer of a cluster that began without, and wait until it is online."""
         self._with_drainer = True
         self.drainer.start()
         self.wait_online()
@@ -111,16 +108,14 @@ class Cluster:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop everything, whatever happened."""
         self.stop()
 
     def stop(self) -> None:
-        """Stop the Drainer, the Pumps, the downstream and etcd, and wait for each."""
         for node in (self.drainer, *self.pumps.values(), *self._downstream, self.etcd):
             node.stop()
 
     def wait_online(self) -> None:
-        """Return once all nodes say they are online; raise with a node's log when it ended."""
+        """Return once all nodes report online; raise with the log of a node that exited."""
         client = etcd.connect(self.etcd.url)
         try:
             registry = Registry(client)
@@ -142,12 +137,10 @@ class Cluster:
             client.close()
 
     def _disk(self, pump: str) -> str:
-        """Return the id of a Pump's disk; empty while it has none."""
         file = self.home / pump / ".disk"
         return file.read_text().strip() if file.exists() else ""
 
     def _without_copies(self, client: etcd.EtcdClient) -> set[str]:
-        """Return the Pumps whose log has fewer copies than it is to have, or is elsewhere."""
         if self._copies == 1:
             return set()
         entries = EtcdLogEntries(client)

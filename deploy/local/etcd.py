@@ -99,16 +99,15 @@ class EtcdServer(ServerProcess):
         return self.spawn().until_healthy()
 
     def spawn(self) -> Self:
-        """Start it and wait for nothing: one of several answers once others are there."""
+        """Start without waiting: one member answers only once the others run."""
         super().start()
         return self
 
     def until_healthy(self) -> Self:
-        """Return once it answers."""
         return self.until_answers(f"{self._health_url}/health", START_S_MAX)
 
     def leads(self) -> bool:
-        """Return whether it leads its cluster, as far as it knows; False without an answer."""
+        """Return whether it considers itself the leader; False without an answer."""
         try:
             with open_local(f"{self._health_url}/metrics", timeout_s=1) as answer:
                 return b"\netcd_server_is_leader 1\n" in answer.read()
@@ -133,7 +132,6 @@ class EtcdCluster:
         self.url = ",".join(member.url for member in self.members)
 
     def start(self) -> Self:
-        """Start all members and return once each answers."""
         for member in self.members:
             member.log.parent.mkdir(parents=True, exist_ok=True)
             member.spawn()
@@ -142,7 +140,7 @@ class EtcdCluster:
         return self
 
     def leader(self, *, but: EtcdServer | None = None) -> EtcdServer:
-        """Return the member that leads, other than `but`; wait until there is one."""
+        """Wait for a leader other than `but`, and return it."""
         deadline = time.monotonic() + START_S_MAX
         while time.monotonic() < deadline:
             for member in self.members:
@@ -152,7 +150,7 @@ class EtcdCluster:
         raise Retryable("no member of this etcd leads", code=Code.ETCD_AWAY)
 
     def stop(self) -> None:
-        """Kill all members; a stopped majority could not end in order anyway."""
+        """Kill all members; without a majority they cannot shut down cleanly anyway."""
         for member in self.members:
             member.kill()
 

@@ -33,7 +33,7 @@ rootLogger.appenderRef.c.ref=C
 
 
 def jars_of(name: str) -> Path:
-    """Return the folder with the jars of a list of `deploy/jars.sh`; raise `NeedsOperator`."""
+    """Return the folder of a `deploy/jars.sh` list; raise `NeedsOperator` if missing."""
     folder = UNPACKED / name
     if not folder.is_dir():
         raise NeedsOperator(
@@ -92,7 +92,6 @@ class KafkaServer(ServerProcess):
         return [str(java), *options, "-cp", path, program, *arguments]
 
     def install(self) -> None:
-        """Write its settings, and create its data folder."""
         made = self.home / "server.properties"
         made.write_text("".join(f"{name}={value}\n" for name, value in self._properties().items()))
         made.chmod(0o600)  # It may have passwords.
@@ -130,7 +129,7 @@ class KafkaServer(ServerProcess):
         }
 
     def _secured(self) -> dict[str, object]:
-        """Return what makes the clients' listener a secured one; the broker is one of them."""
+        """Return the settings of a secured client listener; the broker is also a client."""
         security = self._security
         assert security is not None
         keys = self.home / "broker.pem"

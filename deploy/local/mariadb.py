@@ -44,7 +44,7 @@ class MariadbServer(SqlServer):
         options: tuple[str, ...] = (),
         unpacked: Unpacked | None = None,
     ) -> None:
-        """`options` come last on its command line, so they overrule; see `binlog_options`."""
+        """`options` come last on the command line and override; see `binlog_options`."""
         self._unpacked = unpacked
         super().__init__(
             home,
@@ -71,7 +71,6 @@ class MariadbServer(SqlServer):
         ]
 
     def install(self) -> None:
-        """Create the data folder and the one user."""
         self.write_users()
         if self._unpacked is not None:
             self._bootstrap(self._unpacked.root / "share" / "mariadb")
@@ -91,7 +90,6 @@ class MariadbServer(SqlServer):
             )
 
     def _bootstrap(self, scripts: Path) -> None:
-        """Create the system tables from the SQL files that a release brings."""
         (self.home / "data" / "mysql").mkdir(parents=True, exist_ok=True)
         sql = "USE mysql;\n" + "".join((scripts / name).read_text() for name in _SYSTEM_TABLES)
         command = [*self._program(), *self.as_root, "--bootstrap", "--skip-log-bin", LOG_SIZE]

@@ -17,7 +17,7 @@ class MysqlServer(SqlServer):
     def __init__(
         self, home: Path, *, buffer_pool_mib: int = 128, options: tuple[str, ...] = ()
     ) -> None:
-        """`options` come last on its command line, so they overrule; see `binlog_options`."""
+        """`options` come last on the command line and override; see `binlog_options`."""
         unpacked = Unpacked("mysql")
         root = unpacked.root
         self._program = [
@@ -35,7 +35,6 @@ class MysqlServer(SqlServer):
         )
 
     def install(self) -> None:
-        """Create the data folder and the one user."""
         self.write_users()
         command = [*self._program, *self.as_root, "--initialize-insecure"]
         command += [f"--datadir={self.home / 'data'}", f"--tmpdir={self.home}"]

@@ -22,7 +22,7 @@ class MysqlSource(ServerProcess):
     def __init__(
         self, folder: Path, etcd_url: str, server: SqlServer, config: str = "", **settings: Any
     ) -> None:
-        """`config` is its TOML; `settings` are flags and overrule it: `mode="all"`."""
+        """`config` is TOML; `settings` are flags and override it, such as `mode="all"`."""
         self.address = f"127.0.0.1:{free_port()}"
         settings = {
             "source_id": "mysql-1",
@@ -50,14 +50,13 @@ class MysqlSource(ServerProcess):
         )
 
     def status(self) -> dict[str, Any]:
-        """Return its page, empty while there is none."""
+        """Return the status page, empty while it is unavailable."""
         try:
             return dict(json.loads(self.page("status")))
         except (OSError, http.client.HTTPException):
             return {}
 
     def page(self, name: str) -> str:
-        """Return a page's text."""
         url = f"http://{self.address}/{name}"
         with open_local(url, timeout_s=ANSWER_S_MAX) as answer:
             return str(answer.read().decode())

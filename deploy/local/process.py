@@ -48,12 +48,10 @@ def free_port() -> int:
 
 
 def python_module(name: str, *arguments: str) -> list[str]:
-    """Return the command that runs a module of ours under this very interpreter."""
     return [sys.executable, "-m", name, *arguments]
 
 
 def flags(settings: dict[str, Any]) -> list[str]:
-    """Return settings as the flags of a node's command line."""
     arguments = []
     for name, value in settings.items():
         flag = name.replace("_", "-")
@@ -68,7 +66,7 @@ _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def open_local(url: str, *, timeout_s: float) -> Any:
-    """Open a page of a server on this machine, past any proxy in the environment; an `OSError`."""
+    """Open a page of a local server, bypassing any proxy; raises `OSError`."""
     return _direct.open(url, timeout=timeout_s)
 
 
@@ -88,11 +86,10 @@ class ServerProcess:
 
     @property
     def is_running(self) -> bool:
-        """True while the process runs."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> Self:
-        """Start the process; its output goes to the log file. Starting it twice is a mistake."""
+        """Start the process; its output goes to the log file. It must not run already."""
         assert not self.is_running, f"{self.command[0]} runs already"
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
@@ -102,7 +99,7 @@ class ServerProcess:
         return self
 
     def until_answers(self, url: str, within_s: float) -> Self:
-        """Return once a page of it answers; raise `Retryable` with its log when none does."""
+        """Return once the page at `url` answers; raise `Retryable` with the log otherwise."""
         deadline_s = time.monotonic() + within_s
         while time.monotonic() < deadline_s and self.is_running:
             try:
@@ -115,21 +112,18 @@ class ServerProcess:
         )
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal, and nothing else."""
         if self.is_running:
             os.kill(self.pid, number)
 
     def stop(self, timeout_s: float = STOP_S_MAX) -> int | None:
-        """End the process in order and return its exit code; kill it when it takes too long."""
+        """Shut the process down cleanly and return its exit code; kill it after `timeout_s`."""
         return self._end(signal.SIGTERM, timeout_s)
 
     def wait(self, timeout_s: float = STOP_S_MAX) -> int:
-        """Return the exit code once the process has ended by itself."""
         assert self._process is not None, f"{self.command[0]} was never started"
         return self._process.wait(timeout_s)
 
     def kill(self) -> None:
-        """Kill the process where it stands, as kill -9 does."""
         self._end(signal.SIGKILL, STOP_S_MAX)
 
     def restart(self) -> Self:
@@ -138,14 +132,13 @@ class ServerProcess:
         return self.start()
 
     def freeze(self) -> None:
-        """Keep the process from running, its connections staying open; return once it stands."""
+        """Freeze the process with its connections open; return once it is stopped."""
         self.send(signal.SIGSTOP)
         with contextlib.suppress(psutil.NoSuchProcess):
             while self.is_running and psutil.Process(self.pid).status() != psutil.STATUS_STOPPED:
                 time.sleep(0.001)
 
     def thaw(self) -> None:
-        """Let a frozen process run on."""
         self.send(signal.SIGCONT)
 
     def _end(self, number: signal.Signals, timeout_s: float) -> int | None:
@@ -160,7 +153,7 @@ class ServerProcess:
             return self._process.wait()
 
     def rss_bytes(self) -> int:
-        """Return the resident memory of the process itself, its children apart; 0 when gone."""
+        """Return the process's resident memory without its children; 0 if it is gone."""
         try:
             rss: int = psutil.Process(self.pid).memory_info().rss
         except psutil.Error:
@@ -168,7 +161,6 @@ class ServerProcess:
         return rss
 
     def log_tail(self, lines: int = 20) -> str:
-        """Return the last lines of the log, for an error message."""
         if not self.log.exists():
             return ""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])

@@ -26,7 +26,6 @@ class Needed(NamedTuple):
 
 
 def needed() -> Iterator[Needed]:
-    """Read the table."""
     for line in TABLE.read_text().splitlines():
         if line and not line.startswith("#"):
             program, package, wanted_for = line.split()
@@ -52,7 +51,7 @@ class Unpacked:
     """A server of another release, run by the loader and the libraries that came with it."""
 
     def __init__(self, name: str) -> None:
-        """Find it; raise `NeedsOperator` when it is not there."""
+        """Locate the directory; raise `NeedsOperator` if it is missing."""
         self.root = UNPACKED / name / "usr"
         if not self.root.is_dir():
             raise NeedsOperator(
@@ -62,14 +61,13 @@ class Unpacked:
             )
 
     def command(self, program: str) -> list[str]:
-        """Return how a program of it is run; `program` is a path such as `sbin/mysqld`."""
         libraries = next(self.root.glob("lib/*-linux-gnu"))
         loader = next(self.root.glob("lib*/ld-linux-*.so.*"))
         return [str(loader), "--library-path", str(libraries), str(self.root / program)]
 
 
 def built(name: str, program: str) -> str:
-    """Return the path of a program that `deploy/go.sh` has built; raise `NeedsOperator`."""
+    """Return the path of a program from `deploy/go.sh`; raise `NeedsOperator` if missing."""
     path = UNPACKED / name / program
     if not path.exists():
         raise NeedsOperator(

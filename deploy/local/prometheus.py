@@ -17,7 +17,6 @@ MONITORING = Path(__file__).parents[1] / "monitoring"
 
 
 def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run Prometheus' own tool in the folder of the rules."""
     return subprocess.run(
         [*Unpacked("prometheus").command("bin/promtool"), *arguments],
         cwd=MONITORING,
@@ -64,7 +63,6 @@ class Prometheus(ServerProcess):
         return super().start().until_answers(f"http://{self._address}/-/ready", START_S_MAX)
 
     def query(self, expr: str) -> list[dict[str, Any]]:
-        """Return the series that an expression has now."""
         asked = urllib.parse.urlencode({"query": expr})
         url = f"http://{self._address}/api/v1/query?{asked}"
         with open_local(url, timeout_s=ANSWER_S_MAX) as answer:
@@ -72,6 +70,5 @@ class Prometheus(ServerProcess):
         return result
 
     def firing(self) -> set[str]:
-        """Return the alerts that fire now."""
         found = self.query('ALERTS{alertstate="firing"}')
         return {each["metric"]["alertname"] for each in found}

@@ -29,7 +29,7 @@ class SqlProcess(ServerProcess):
 
     @property
     def url(self) -> str:
-        """The server as a sink's URL, password included: not for logs."""
+        """The server as a sink URL, password included; it must not be logged."""
         return f"mysql://{self.user}:{quote(self.password, safe='')}@{self.host}:{self.port}/"
 
     def start(self) -> Self:
@@ -47,14 +47,13 @@ class SqlProcess(ServerProcess):
         )
 
     def connect(self, **options: Any) -> pymysql.connections.Connection[Any]:
-        """Open a connection that commits each statement by itself, unless asked otherwise."""
+        """Open a connection, with autocommit unless `options` say otherwise."""
         options = {"autocommit": True, "charset": "utf8mb4", **options}
         return pymysql.connect(
             host=self.host, port=self.port, user=self.user, password=self.password, **options
         )
 
     def query(self, sql: str, **options: Any) -> list[tuple[Any, ...]]:
-        """Run one statement on a connection of its own, opened with options; return its rows."""
         connection = self.connect(**options)
         try:
             with connection.cursor() as cursor:
@@ -64,7 +63,6 @@ class SqlProcess(ServerProcess):
             connection.close()
 
     def run(self, *statements: str) -> None:
-        """Run statements on one connection."""
         connection = self.connect()
         try:
             with connection.cursor() as cursor:
@@ -78,7 +76,7 @@ class SqlServer(SqlProcess):
     """One server whose port, password and data stay the same over restarts."""
 
     def __init__(self, home: Path, program: list[str], options: list[str]) -> None:
-        """`program` starts it and its own options; `options` come last, so they overrule."""
+        """`program` is the command with its own options; `options` come last and override."""
         self.home = home
         self.port = free_port()
         # Awkward on purpose: it must survive a URL.
@@ -108,7 +106,6 @@ class SqlServer(SqlProcess):
         )
 
     def write_users(self) -> None:
-        """Write the file that makes the one user at each start."""
         self.home.mkdir(parents=True, exist_ok=True)
         who = f"'{self.user}'@'%'"
         (self.home / "init.sql").write_text(
@@ -117,6 +114,6 @@ class SqlServer(SqlProcess):
         )
 
     def end(self) -> tuple[str, int]:
-        """Return the newest binlog file and its size; only of a server that writes one."""
+        """Return the newest binlog file and its size; the server must write a binlog."""
         file, position, *_ = self.query("SHOW BINARY LOGS")[-1]
         return str(file), int(position)

@@ -51,7 +51,6 @@ class Sysbench:
         ]  # fmt: skip
 
     def prepare(self, threads: int = 1) -> None:
-        """Create the schema and the tables, with all rows and the index on `k`."""
         self.server.run(f"CREATE DATABASE IF NOT EXISTS `{self.schema}`")
         command = self.command("prepare", f"--threads={threads}")
         done = subprocess.run(
@@ -65,7 +64,7 @@ class Sysbench:
             )
 
     def running(self, log: Path, *options: str) -> SysbenchRun:
-        """Return a run that is still to be started: `--threads=4`, `--time=30`, `--rate=500`."""
+        """Return a run, not started; options such as `--threads=4`, `--time=30`, `--rate=500`."""
         return SysbenchRun(self.command("run", *options), log=log)
 
 
@@ -73,7 +72,6 @@ class SysbenchRun(ServerProcess):
     """One run; it ends by itself after its time or its events. Its report is its log."""
 
     def rate_line(self) -> str:
-        """Return for a display what it does now, as far as `--report-interval` has it reported."""
         rates = _RATE.findall(self.log_tail(3)) if self.is_running else []
         return f"sysbench {float(rates[-1]):.0f} transactions/s" if rates else "sysbench idle"
 

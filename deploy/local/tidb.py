@@ -66,7 +66,7 @@ class TidbServer(SqlProcess):
         is_upstream: bool = True,
         settings: str = "",
     ) -> None:
-        """`settings` are lines of TOML that come first in its file, outside of any section."""
+        """`settings` are TOML lines that come first in the file, outside any section."""
         self.home = home
         self.port, self.status_port = free_port(), free_port()
         self._settings = settings + _settings(home, pd, is_upstream=is_upstream)
@@ -86,7 +86,6 @@ class TidbServer(SqlProcess):
         )
 
     def start(self) -> Self:
-        """Start it and wait until it answers; raise `Retryable` with its log when it does not."""
         self.home.mkdir(parents=True, exist_ok=True)
         (self.home / "tidb.toml").write_text(self._settings)
         super().start()
@@ -96,7 +95,7 @@ class TidbServer(SqlProcess):
 
 
 def _settings(home: Path, pd: PdAndTikv | None, *, is_upstream: bool) -> str:
-    """Return its file: nothing below /tmp that another TiDB has too, and no word to the world."""
+    """Return the file: no path below /tmp that another TiDB shares, and no telemetry."""
     store, path = ("unistore", str(home / "data")) if pd is None else ("tikv", pd.url)
     lines = [
         f'store = "{store}"',

@@ -25,7 +25,6 @@ _HEAD = "# Made by `python -m deploy.monitoring` from alerts.py.\n"
 
 
 def files() -> dict[str, str]:
-    """Return the text of each file by its name."""
     return {
         "penstock.rules.yml": _yaml({"groups": [{"name": "penstock", "rules": _rules()}]}),
         "penstock.rules.test.yml": _yaml(
@@ -107,7 +106,6 @@ def _page(alert: Alert) -> str:
 
 
 def main() -> int:
-    """Write all files."""
     for name, text in files().items():
         (FOLDER / name).write_text(text, encoding="utf-8")
     return 0

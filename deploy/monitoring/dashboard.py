@@ -317,12 +317,10 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
 
 
 def expressions() -> list[str]:
-    """Return every query of the dashboard."""
     return [expr for _, panels in ROWS for panel in panels for expr, _ in panel.lines]
 
 
 def grafana() -> dict[str, Any]:
-    """Return the dashboard as Grafana imports it."""
     panels: list[dict[str, Any]] = []
     top = 0
     for title, row in ROWS:

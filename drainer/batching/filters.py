@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 def protected_schemas(config: DrainerConfig) -> set[str]:
-    """Return the schemas that are the Drainers' own, downstream and, if it loops, upstream."""
+    """Return the Drainers' own schemas: downstream and, with loopback control, upstream."""
     sink_url = config.downstream
     own = set(OWN_SCHEMAS) if config.syncer.loopback_control else set()
     if urlsplit(sink_url).scheme in MYSQL_TYPES:
@@ -28,7 +28,7 @@ def protected_schemas(config: DrainerConfig) -> set[str]:
 
 
 def compiled(config: DrainerConfig) -> Rules:
-    """Return the compiled filters and routes; raise `NeedsOperator` for those that cannot be."""
+    """Compile filters and routes; raise `NeedsOperator` for an invalid rule."""
     return Rules(
         config.syncer.added_to(config.filter),
         lists=[config.syncer.lists()],
@@ -38,7 +38,6 @@ def compiled(config: DrainerConfig) -> Rules:
 
 
 def selection_of(config: DrainerConfig, schemas: SchemaTracker) -> Selection:
-    """Return the selection that a Drainer's settings ask for."""
     syncer = config.syncer
     return Selection(
         compiled(config),

@@ -172,20 +172,18 @@ class Planner:
 
     @property
     def rows(self) -> int:
-        """How many rows the open batch holds, or transactions whose rows are to be fetched."""
+        """Number of rows in the open batch, or of transactions whose rows must be fetched."""
         return self._collector.rows or len(self._remote.commit_ts)
 
     @property
     def repeated(self) -> int:
-        """How many transactions came again and were left out."""
         return self._origins.repeated
 
     def offer(self, merged: Merged) -> None:
-        """Take the next run of the merged stream."""
         self._waiting.extend(zip(merged.commit_ts, merged.payloads, strict=True))
 
     def cut_before_ddl(self) -> RowsStep | None:
-        """End the open batch, if any, before a DDL that no binlog names, which changes tables."""
+        """End the open batch, if any, before a table-changing DDL that no binlog names."""
         self._targets.clear()
         return self._cut()
 
@@ -203,7 +201,7 @@ class Planner:
         return None
 
     def cut(self) -> RowsStep | None:
-        """End the open batch here; None when nothing came since the last step, or it must grow."""
+        """End the open batch; None if nothing came since the last step, or it must grow."""
         return None if self._through_ts < self._whole_ts else self._cut()
 
     def _cut(self) -> RowsStep | None:
@@ -226,7 +224,6 @@ class Planner:
         return step
 
     def _advance(self, ts: int, payload: Payload) -> Step | AheadStep | None:
-        """Take one binlog off the waiting ones, unless a batch must end before it."""
         if not isinstance(payload, bytes):
             return self._advance_handle(ts, payload)
         binlog = parse_merged(ts, payload)
@@ -272,7 +269,6 @@ class Planner:
         return ddl_step(ts, binlog, self._origins)
 
     def _due_before(self, ts: int, prewrite_value: bytes) -> Step | AheadStep | None:
-        """Return what must be done before the rows of a transaction are looked at."""
         if self._remote.commit_ts:
             return self._cut()
         row = None if self._ahead is None else self._ahead(prewrite_value)
@@ -284,7 +280,6 @@ class Planner:
         return self._advance_remote(ts, payload)
 
     def _advance_remote(self, ts: int, payload: Remote) -> Step | None:
-        """Take a transaction into the batch without its rows, which a task is going to fetch."""
         origin = origin_in(parse_merged(ts, payload.head)) if payload.head else None
         if self._origins.is_repeated(ts, origin):
             self._pass_over(ts)
@@ -319,7 +314,7 @@ class Planner:
         return LargeStep(ts, payload, self._targets.of, self._limits, places, is_ignored)
 
     def _check_gap(self, ts: int, origin: Origin | None) -> RowsStep | None:
-        """Return the open batch when transactions are missing before this one; then raise."""
+        """If transactions are missing before this one, return the open batch, then raise."""
         gap = self._origins.gap(ts, origin) if ts > self._whole_ts else None
         if gap is None:
             return None
@@ -333,7 +328,6 @@ class Planner:
         self._through_ts = ts
 
     def _is_ignored(self, ts: int) -> bool:
-        """Return whether an operator leaves a transaction out."""
         if ts not in self._ignored_ts:
             return False
         log.warning("transaction %d is in ignore-txn-commit-ts: it is left out", ts)
@@ -341,19 +335,18 @@ class Planner:
 
 
 def moves_only_time(binlog: Any) -> bool:
-    """Return whether a merged binlog is neither row changes nor a DDL that has an effect."""
+    """Return whether a merged binlog has neither row changes nor an effective DDL."""
     # TiDB sends a sequence's value; values travel within rows, so none is replicated.
     is_setval: bool = binlog.ddl_query[:13].lower() == b"select setval"
     return is_setval or bool(binlog.tp == BinlogType.ROLLBACK)
 
 
 def origin_in(binlog: Any) -> Origin | None:
-    """Return where a merged binlog's transaction was made, None for the writer's own."""
+    """Return the origin of a merged binlog's transaction, None for the writer's own."""
     return origin_of(binlog.origin) if binlog.HasField("origin") else None
 
 
 def ddl_step(ts: int, binlog: Any, origins: Origins) -> DdlStep:
-    """Return the step of a DDL's merged binlog, and note its origin."""
     origin = origin_in(binlog)
     is_repeated = origins.is_repeated(ts, origin)
     if not is_repeated:
@@ -367,7 +360,6 @@ class Origins:
     """What was seen of each source so far, in the order of the merged stream."""
 
     def __init__(self, seen: Mapping[str, Place], accepted_gap_ts: Set[int] = frozenset()) -> None:
-        """Continue from a checkpoint's places."""
         self._accepted_gap_ts = accepted_gap_ts
         self._seen = dict(seen)
         self._is_shared = False
@@ -376,7 +368,7 @@ class Origins:
         """How many transactions were here before."""
 
     def is_repeated(self, ts: int, origin: Origin | None) -> bool:
-        """Return whether a transaction was here before; it is then counted, now and then logged."""
+        """Return whether a transaction is repeated; if so, count it and sometimes log it."""
         if origin is None:
             return False
         last = self._seen.get(origin.source)
@@ -414,7 +406,7 @@ class Origins:
         return self._seen.get(_end_key(origin.source, origin.epoch))
 
     def gap(self, ts: int, origin: Origin | None) -> NeedsOperator | None:
-        """Return an error when transactions are missing before one that was not here before."""
+        """Return an error if transactions are missing before a transaction not seen before."""
         if origin is None:
             return None
         last, end = self._seen.get(origin.source), self._end_of(origin)
@@ -441,7 +433,6 @@ class Origins:
         )
 
     def note(self, origin: Origin | None) -> None:
-        """Take a transaction that was not here before as seen."""
         if origin is None:
             return
         last = self._seen.get(origin.source)
@@ -458,7 +449,7 @@ class Origins:
         self._seen[name] = place
 
     def now(self) -> Mapping[str, Place]:
-        """Return the last place of each source, as it is now; it does not change."""
+        """Return a fixed snapshot of each source's last place."""
         self._is_shared = True
         return self._seen
 

@@ -40,13 +40,13 @@ class SpooledRows:
             yield from slices(source, begin, end, version=self.version, limits=self._limits)
 
     def changes(self) -> Generator[list[TableChanges]]:
-        """Yield the changes of slice after slice; some may only count what is left out."""
+        """Yield the changes slice by slice; some may only count skipped changes."""
         with closing(self.values()) as values:
             for value in values:
                 yield read_changes(value, self.target)
 
     def target(self, table_id: int, version: int) -> Target:
-        """Return where a table's rows go; `Malformed` for one that the survey did not find."""
+        """Return the target of a table's rows; `Malformed` if the survey did not find it."""
         # A mutation that names a second table after its rows is none that a survey reads.
         assert version == self.version
         if table_id not in self.targets:

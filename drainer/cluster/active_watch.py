@@ -68,7 +68,6 @@ class ActiveWatch:
     _behind: list[float] = field(default_factory=list)
 
     def saw(self, look: Look) -> Verdict:
-        """Take in a look, and say what it means together with those before."""
         if self._first_ts is None:
             self._first_ts = look.stored_ts
         if look.stored_ts > self._first_ts:

@@ -67,7 +67,6 @@ class Membership:
         """Of the Drainer whose place this one has taken."""
 
     def now_ts(self) -> int:
-        """Return about the present time of the cluster, without asking anyone."""
         if self._known is None:
             return compose(int(time.time() * 1000), 0)
         ts, at_s = self._known
@@ -92,15 +91,13 @@ class Membership:
                 await asyncio.sleep(_TIME_EVERY_S)
 
     async def publish_and_list(self) -> Statuses:
-        """Publish this Drainer's status, then return all Pumps, in this order. May be Retryable."""
         return await asyncio.to_thread(self._publish_and_list, self._status())
 
     async def list_again(self, pump: NodeStatus) -> None:
-        """List a Pump that etcd does not know any more. May be Retryable."""
         await asyncio.to_thread(self._registry.put, NodeKind.PUMP, pump)
 
     async def publish(self, state: NodeState) -> None:
-        """Take a state and publish it; etcd being away is logged and nothing more."""
+        """Enter a state and publish it; if etcd is unavailable, that is only logged."""
         self.state = state
         self._is_listed = True
         try:
@@ -134,7 +131,7 @@ class Membership:
             log.info("drainer %s has begun nothing and is listed no longer", self.node_id)
 
     async def refuse_duplicate(self) -> None:
-        """Raise `NeedsOperator` when a running Drainer at another address bears our node id."""
+        """Raise `NeedsOperator` if a running Drainer at another address has this node id."""
         try:
             other = await asyncio.to_thread(self._registry.get, NodeKind.DRAINER, self.node_id)
         except Retryable:
@@ -202,7 +199,7 @@ class Membership:
             await asyncio.sleep(self.retire_every_s)
 
     def _retired(self, former: str) -> bool:
-        """Return whether nothing is left to do; this Drainer's own entry must hold Pumps first."""
+        """Return whether `former` is retired; this Drainer's own entry must hold Pumps first."""
         try:
             own = self._registry.get(NodeKind.DRAINER, self.node_id)
             other = self._registry.get(NodeKind.DRAINER, former)
@@ -221,13 +218,11 @@ class Membership:
         return True
 
     def clock_is_from(self) -> str:
-        """Return in words whose clock lag is measured by."""
         if self._known is None:
             return "this machine: the oracle has not answered yet"
         return f"the oracle, {time.monotonic() - self._known[1]:.1f} s ago"
 
     def lag_s(self) -> float:
-        """Return how far the checkpoint is behind the present."""
         return max(0.0, seconds_between(self._checkpoint_ts(), self.now_ts()))
 
     def _publish_and_list(self, status: NodeStatus) -> Statuses:

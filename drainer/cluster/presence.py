@@ -23,7 +23,7 @@ class Presence:
     def __init__(
         self, etcd: EtcdClient, writer: str, current: Callable[[], DrainerRun | Standby]
     ) -> None:
-        """Prepare; `current` returns what is to be listed now."""
+        """`current` returns the entry to be listed now."""
         self._etcd = etcd
         self._writer = writer
         self._current = current
@@ -33,7 +33,7 @@ class Presence:
         self._task: asyncio.Task[None] | None = None
 
     async def begin(self, stop: asyncio.Event) -> None:
-        """List it, waiting for an etcd that is away unless asked to stop; then keep it listed."""
+        """List the entry, waiting for etcd unless asked to stop, then keep it listed."""
         listed = asyncio.Event()
         self._task = asyncio.create_task(self._keep(listed), name="presence")
         waits = [asyncio.create_task(event.wait()) for event in (listed, stop)]
@@ -42,7 +42,6 @@ class Presence:
             each.cancel()
 
     async def end(self) -> None:
-        """Take it back at once."""
         self._ending.set()
         if self._task is not None:
             await asyncio.wait((self._task,))  # A call under way may be about to list it.

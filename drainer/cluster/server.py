@@ -30,30 +30,28 @@ _CALLS_MAX = 1_000
 class Role(Protocol):
     """What a Drainer does now, as active one or as standby; each verb takes a node id to check."""
 
-    def status(self) -> penstock_pb2.StatusReply:
-        """Return state, checkpoint and one line per thing worth knowing."""
+    def status(self) -> penstock_pb2.StatusReply: ...
 
     async def refresh(self) -> None:
         """Make one pass over the list of Pumps; return once all of them take part."""
 
     def pause(self, asked: str) -> None:
-        """Begin to end, keeping its place."""
+        """Start to shut down; the Drainer keeps its place."""
 
     def close(self, asked: str) -> None:
-        """Begin to leave: Pumps no longer keep binlogs for it."""
+        """Start to decommission: Pumps no longer keep binlogs for this Drainer."""
 
     async def hand_over(self, asked: str) -> Sequence[str]:
-        """Begin to make room for a standby; return those that may take over."""
+        """Start to make room for a standby; return the standbys that may take over."""
 
-    def add_pages(self, pages: HttpStatus) -> None:
-        """Add the pages to a server that has none."""
+    def add_pages(self, pages: HttpStatus) -> None: ...
 
 
 class Services:
     """The methods, answered by whatever role the Drainer has."""
 
     def __init__(self) -> None:
-        """Prepare; `role` is to be set before the server starts."""
+        """`role` must be set before the server starts."""
         self.role: Role | None = None
 
     @property
@@ -62,7 +60,6 @@ class Services:
         return self.role
 
     def add_to(self, server: Any) -> None:
-        """Register all methods with a `grpc.aio` server."""
         pb, cistern = penstock_pb2, cistern_pb2
         dump = grpc.unary_stream_rpc_method_handler(
             _parsed_stream(self.dump_binlog, cistern.DumpBinlogReq),
@@ -108,11 +105,10 @@ class Services:
         return cistern_pb2.DumpDDLJobsResp()
 
     async def status(self, request: Any, context: Any) -> penstock_pb2.StatusReply:
-        """Return state, checkpoint and one line per thing worth knowing."""
         return self._role.status()
 
     async def pause(self, request: Any, context: Any) -> penstock_pb2.PauseReply:
-        """Begin to pause; the process ends once what is under way is committed."""
+        """Start to pause; the process ends once work in progress is committed."""
         try:
             self._role.pause(request.node_id)
         except PenstockError as error:
@@ -120,7 +116,6 @@ class Services:
         return penstock_pb2.PauseReply()
 
     async def close(self, request: Any, context: Any) -> penstock_pb2.CloseReply:
-        """Begin to go offline; Pumps no longer keep binlogs for this Drainer."""
         try:
             self._role.close(request.node_id)
         except PenstockError as error:
@@ -128,7 +123,7 @@ class Services:
         return penstock_pb2.CloseReply()
 
     async def hand_over(self, request: Any, context: Any) -> penstock_pb2.HandOverReply:
-        """Begin to become a standby; another one takes over once this one has stopped writing."""
+        """Start to become a standby; another Drainer takes over once this one stops writing."""
         found: Sequence[str] = ()
         try:
             found = await self._role.hand_over(request.node_id)
@@ -191,7 +186,7 @@ async def _abort(context: Any, error: PenstockError) -> None:
 
 
 def reached_at(config: DrainerConfig, port: int) -> str:
-    """Return the address that others reach this Drainer at, with the port that was really bound."""
+    """Return the address where others reach this Drainer, with the port actually bound."""
     host, _, wanted = (config.advertise_addr or config.addr).rpartition(":")
     return f"{host}:{port if int(wanted) == 0 else wanted}"
 
@@ -205,7 +200,7 @@ class Front:
     """One Drainer's port and pages."""
 
     def __init__(self, config: DrainerConfig, security: Security, home: Home) -> None:
-        """Bind the port; serve nothing yet. `NeedsOperator` for a port or a name that cannot be."""
+        """Bind the port, but serve nothing; `NeedsOperator` for an unusable port or name."""
         self._config = config
         self._security = security
         self._server: Any = build_server(security)
@@ -222,7 +217,7 @@ class Front:
         return f"Drainer {self.node_id} at {self.address}"
 
     async def serve(self, role: Role) -> None:
-        """Let `role` answer from now on; the first call opens the doors."""
+        """Let `role` answer from now on; the first call starts the server."""
         self._services.role = role
         self.pages.begin_anew(self._title)
         role.add_pages(self.pages)
@@ -233,6 +228,5 @@ class Front:
             await self.pages.start(config.status_addr, self._port, self._security, self.address)
 
     async def close(self) -> None:
-        """Answer no more."""
         await self._server.stop(_SERVER_GRACE_S)
         await self.pages.close()

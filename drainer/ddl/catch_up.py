@@ -41,7 +41,7 @@ class Upstream(Protocol):
     """What is asked of a TiDB: a part of `TidbJobs`. Blocking, each method may be Retryable."""
 
     def jobs_of(self, table_id: int, after_version: int) -> Iterable[DdlJob]:
-        """Return the finished jobs of later schema versions that made a table what it is."""
+        """Return the finished jobs of later schema versions that shaped a table."""
 
     def table_now(self, table_id: int) -> tuple[int, TableInfo | None]:
         """Return a table with the columns that are not public yet, and a version it is not before.
@@ -50,8 +50,7 @@ class Upstream(Protocol):
         """
 
 
-def _unreported(waits_for: str) -> None:
-    """Do nothing."""
+def _unreported(waits_for: str) -> None: ...
 
 
 class CatchUp:
@@ -65,7 +64,7 @@ class CatchUp:
         is_beginning: bool = False,
         report: Callable[[str], None] = _unreported,
     ) -> None:
-        """Serve one run; `is_beginning` says that no schema version is known of the checkpoint."""
+        """Serve one run; `is_beginning`: the checkpoint's schema version is unknown."""
         self._schemas = schemas
         self._upstream = upstream
         self._is_beginning = is_beginning
@@ -76,7 +75,7 @@ class CatchUp:
         """The job that brings the unknown columns, by table id, once the history has it."""
 
     def ahead(self, prewrite_value: bytes) -> AheadRow | None:
-        """Return a row of a transaction about which something must be asked or done first."""
+        """Return a row of a transaction that first requires a question or an action."""
         value: Any = pb.PrewriteValue.FromString(prewrite_value)
         return next(filter(self._is_open, rows_ahead(self._schemas, value)), None)
 
@@ -96,7 +95,7 @@ class CatchUp:
         return is_past(row, job)
 
     async def steps(self, step: AheadStep) -> list[DdlStep]:
-        """Return the DDL that must run before a row, once it is known; none if none must."""
+        """Return the DDL that must run before a row, once known; empty if there is none."""
         row = step.row
         await self._decide(row, step.commit_ts)
         if not self._is_open(row):
@@ -137,7 +136,6 @@ class CatchUp:
             return next(filter(None, map(self.ahead, values)), None)
 
     async def _decide(self, row: AheadRow, after_ts: int) -> None:
-        """Wait until it is known whether a row is of a later table, and note it."""
         what = (
             f"rows after {after_ts} have columns of {row.table.name} (id {row.table.id}) that only"
             " a DDL under way can have made: they wait for its end"
@@ -163,7 +161,7 @@ class CatchUp:
             pause_s = min(pause_s * 2, _RETRY_S_MAX)
 
     def _find(self, row: AheadRow) -> bool:
-        """Ask once; False when the TiDB is still at the DDL that a row needs."""
+        """Ask once; False if the TiDB is still at the DDL that a row needs."""
         if self._find_job(row):
             return True
         if row.is_certain:
@@ -183,7 +181,7 @@ class CatchUp:
         return found is not None
 
     def _jobs(self, row: AheadRow) -> list[DdlJob]:
-        """Return the jobs that changed a row's table after what is tracked, in their order."""
+        """Return the jobs, in order, that changed a row's table after the tracked version."""
         found = self._upstream.jobs_of(row.table.id, row.since)
         return sorted(
             (job for job in found if not job.has_failed), key=lambda job: job.schema_version

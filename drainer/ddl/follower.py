@@ -69,7 +69,6 @@ class FollowedDdl(NamedTuple):
 
 
 def straight(change: SchemaChange) -> SchemaChange:
-    """Run every DDL as it is."""
     return change
 
 
@@ -242,8 +241,7 @@ class JobHistory(Protocol):
         """Return a job, None when there is none of that id. May be Retryable."""
 
 
-def _unreported(waits_for: str) -> None:
-    """Do nothing."""
+def _unreported(waits_for: str) -> None: ...
 
 
 async def fetch_job(
@@ -321,21 +319,18 @@ class NotedJobs:
         self._waits_for = ""
 
     def waits_for(self) -> str:
-        """Return which DDL waits for its job, empty when none does."""
         return self._waits_for
 
     def _wait_for(self, what: str) -> None:
         self._waits_for = what
 
     def catch_up(self, upstream: Upstream, checkpoint: Checkpoint) -> CatchUp:
-        """Return what runs a DDL before its binlog, where rows need it."""
         is_beginning = not checkpoint.schema_version
         return CatchUp(
             self._schema.tracker, upstream, is_beginning=is_beginning, report=self._wait_for
         )
 
     async def fetch(self, step: DdlStep) -> DdlJob:
-        """Return the job of a DDL that is about to be followed, as `fetch_job` does."""
         job = await fetch_job(self._history, step, report=self._wait_for)
         if self._schema.file is not None and not step.is_ahead:
             await self._schema.file.before(self._schema.tracker, job)

@@ -35,13 +35,13 @@ class JobSource(Protocol):
         """Return a job, None when there is none of that id, or none yet."""
 
     def jobs(self, after_mark: int = 0) -> Sequence[DdlJob]:
-        """Return the jobs after a mark, of all history after 0, in order of schema version."""
+        """Return the jobs after a mark, or all jobs after 0, in order of schema version."""
 
     def mark_of(self, job: DdlJob) -> int:
-        """Return the mark that all jobs up to this one have passed, 0 when it is not there."""
+        """Return the mark that all jobs up to this one have passed, 0 if the job is missing."""
 
     def check_settled(self) -> None:
-        """Raise Retryable while a DDL may have taken effect whose job is not here yet."""
+        """Raise Retryable while a DDL may have taken effect whose job is not available yet."""
 
 
 class EtcdJobs:
@@ -54,24 +54,21 @@ class EtcdJobs:
         self._history = history
 
     def get(self, job_id: int) -> DdlJob | None:
-        """Return a job, None when there is none of that id."""
         return self._history.get(job_id)
 
     def jobs(self, after_mark: int = 0) -> list[DdlJob]:
-        """Return the jobs that were recorded after a mark."""
         found = [job for job, _ in self._history.recorded(after_mark)]
         return sorted(found, key=lambda job: job.schema_version)
 
     def mark_of(self, job: DdlJob) -> int:
-        """Return etcd's revision of a job's recording."""
+        """Return the etcd revision at which a job was recorded."""
         return self._history.revision_of(job.id)
 
     def check_settled(self) -> None:
-        """Return: a job is here before its DDL takes effect."""
+        """Do nothing: a job is recorded before its DDL takes effect."""
 
 
 def rules_of(config: DrainerConfig) -> StreamRules:
-    """Return the rules of the stream that the settings name."""
     return TIDB if config.pd_address else FENCED
 
 

@@ -50,8 +50,7 @@ STEPS_BEHIND = 4
 class Marks(Protocol):
     """What is asked of the DDL history: a part of `JobSource`."""
 
-    def mark_of(self, job: DdlJob) -> int:
-        """Return the mark that all jobs up to this one have passed, 0 when it is not there."""
+    def mark_of(self, job: DdlJob) -> int: ...
 
 
 class SnapshotFile:
@@ -117,7 +116,6 @@ class SnapshotFile:
         }
 
     async def before(self, tracker: SchemaTracker, job: DdlJob) -> None:
-        """Take note of a DDL about to be followed; write the state of a few DDLs ago, if due."""
         last, self._last_job = self._last_job, job
         self._jobs_since += 1
         if self._waiting is None:
@@ -129,7 +127,7 @@ class SnapshotFile:
             await asyncio.to_thread(self.write, settled, last, last.finished_ts)
 
     def write(self, tracker: SchemaTracker, last_job: DdlJob, commit_ts: int) -> None:
-        """Write the schema as of `commit_ts`, after `last_job`; a failure is logged only."""
+        """Write the schema as of `commit_ts`, after `last_job`; a failure is only logged."""
         self._jobs_since = 0
         try:
             origin = SnapshotOrigin(
@@ -231,7 +229,7 @@ def schema_from(
 
 
 def schema_from_history(source: JobSource, checkpoint: Checkpoint) -> StartingSchema:
-    """Return the schema at the checkpoint where neither a snapshot nor an override is kept."""
+    """Return the schema at the checkpoint if neither a snapshot nor an override is kept."""
     jobs = source.jobs()
     tracker = SchemaTracker.from_history(
         jobs, checkpoint.commit_ts, rules=source.rules, version=checkpoint.schema_version,

@@ -54,7 +54,7 @@ class StatusPorts:
     """All servers of a cluster; blocking, safe to share between threads."""
 
     def __init__(self, etcd: EtcdClient, tls: Tls | None, *, timeout_s: float = _TIMEOUT_S) -> None:
-        """Ask with `tls`, the cluster's certificates; without it over plain HTTP."""
+        """Use `tls`, the cluster's certificates, or plain HTTP without it."""
         self._etcd = etcd
         self._tls = tls
         self._timeout_s = timeout_s
@@ -62,14 +62,14 @@ class StatusPorts:
         self._failed: set[TidbServer] = set()
 
     def servers(self) -> list[TidbServer]:
-        """Return the servers that are listed: what answered last first, what failed last last."""
+        """Return the listed servers, the last to answer first and the last to fail last."""
         items, _ = read_prefix(self._etcd, SERVERS)
         found = {server for key, value in items.items() if (server := _server(key, value))}
         self._failed &= found
         return sorted(found, key=lambda each: (each != self._last, each in self._failed, each))
 
     def schema_version(self) -> int:
-        """Return the cluster's newest schema version, 0 where it says none. May be Retryable."""
+        """Return the cluster's newest schema version, 0 if it reports none. May be Retryable."""
         value = read(self._etcd, GLOBAL_VERSION) or b"0"
         return int(value) if value.isdigit() else 0
 
@@ -82,7 +82,7 @@ class StatusPorts:
         return self._asked(path, read_array)
 
     def value(self, path: str) -> Any:
-        """Return the JSON at a path, from the first server that has it; raises as `elements`."""
+        """Return the JSON at a path from the first server that has it; raises as `elements`."""
         (found,) = self._asked(path, _read_value)
         return found
 
@@ -146,12 +146,11 @@ def _server(key: str, value: bytes) -> TidbServer | None:
 class Readable(Protocol):
     """Bytes that come piece by piece."""
 
-    def read(self, size: int) -> bytes:
-        """Return at most so many of the next bytes, none at the end."""
+    def read(self, size: int) -> bytes: ...
 
 
 def _read_value(source: Readable, where: str) -> Iterator[Any]:
-    """Yield the one JSON value that a source has; Retryable when it ends too early."""
+    """Yield the one JSON value of a source; Retryable if it ends too early."""
     try:
         yield json.loads(b"".join(iter(lambda: source.read(_PIECE_BYTES), b"")))
     except ValueError as error:
@@ -184,7 +183,7 @@ class _Array:
         self._wanted_chars = 0
 
     def fed(self, text: str, *, is_over: bool) -> Iterator[Any]:
-        """Yield the elements that are whole now; after `is_over` nothing more is coming."""
+        """Yield the elements that are complete now; `is_over` means that no text follows."""
         self._text += text
         if not self._is_open:
             self._open(is_over=is_over)
@@ -222,7 +221,7 @@ class _Array:
 
 
 def _decoded(data: bytes, where: str, *, is_over: bool) -> tuple[str, bytes]:
-    """Return the text of whole characters, and the bytes of one that was cut."""
+    """Return the text of complete characters, and the bytes of a character that was cut."""
     for cut in range(4):
         try:
             return data[: len(data) - cut].decode(), data[len(data) - cut :]

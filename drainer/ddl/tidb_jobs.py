@@ -44,7 +44,7 @@ class Status(Protocol):
     """Who has history and tables: `StatusPorts`."""
 
     def schema_version(self) -> int:
-        """Return the newest schema version, of jobs under way too, 0 where it is not known."""
+        """Return the newest schema version, including that of running jobs; 0 if unknown."""
 
     def elements(self, path: str) -> Iterator[Any]:
         """Yield the elements of the JSON array at a path. May be Retryable."""
@@ -71,7 +71,6 @@ class TidbJobs:
         self._listed_after_s = listed_after_s
 
     def get(self, job_id: int) -> DdlJob | None:
-        """Return a job, None when it is not in the history, or not yet."""
         for limit in _LIMITS:
             page = list(self._elements(_page(limit, job_id + 1)))
             found = next((each for each in page if each["id"] == job_id), None)
@@ -85,7 +84,7 @@ class TidbJobs:
         return None if found is None else job_from_json(found)
 
     def jobs(self, after_mark: int = 0) -> PackedJobs:
-        """Return the jobs of later schema versions; a failed one may have left a version too."""
+        """Return the jobs of later schema versions; a failed job may also have left a version."""
         began_s, count, packed = time.monotonic(), 0, []
         for fields in self._all():
             count += 1
@@ -135,7 +134,7 @@ class TidbJobs:
             return version, None
 
     def check_settled(self) -> None:
-        """Raise Retryable while a job is under way: it may have taken effect without being here."""
+        """Raise Retryable while a job is running: it may have taken effect but be missing here."""
         time.sleep(self._listed_after_s)
         wanted = self._ports.schema_version()
         newest = max(map(_version, self._elements(_page(self._page_jobs))), default=0)
@@ -151,7 +150,7 @@ class TidbJobs:
             )
 
     def _all(self) -> Iterator[Any]:
-        """Yield each job of the history once, whichever way the server gives them out."""
+        """Yield each job of the history once, however the server returns the history."""
         limit = self._page_jobs
         page = list(self._elements(_page(limit)))
         yield from page
@@ -190,7 +189,7 @@ def _page(limit: int, start_job_id: int = 0) -> str:
 
 
 def _version(fields: Any) -> int:
-    """Return the schema version that a job left, also one that failed, 0 for one without."""
+    """Return the schema version that a job, even a failed job, left; 0 without a version."""
     version = (fields.get("binlog") or {}).get("SchemaVersion", 0)
     return version if isinstance(version, int) else 0
 
@@ -209,7 +208,6 @@ class PackedJobs(Sequence[DdlJob]):
     @overload
     def __getitem__(self, at: slice) -> PackedJobs: ...
     def __getitem__(self, at: int | slice) -> DdlJob | PackedJobs:
-        """Return one job, or some that stay packed."""
         if isinstance(at, slice):
             return PackedJobs(self._packed[at])
         return job_from_json(json.loads(zlib.decompress(self._packed[at])))

@@ -52,7 +52,6 @@ class Unlogged:
         self.expiring: set[str] = set()
 
     async def watch(self) -> None:
-        """Look again and again until cancelled."""
         while True:
             try:
                 items, _ = await asyncio.to_thread(read_prefix, self._etcd, SERVERS)
@@ -63,7 +62,6 @@ class Unlogged:
             await asyncio.sleep(_TICK_S)
 
     def note(self, servers: dict[str, str]) -> None:
-        """Take the servers without a binlog, and the tables of now; report the new ones."""
         for address, status in servers.items():
             if self.servers.get(address) != status:
                 log.error(
@@ -83,7 +81,6 @@ class Unlogged:
         self.expiring = expiring
 
     def describe(self) -> dict[str, str]:
-        """Return a line for each kind, as the status shows them."""
         servers = ", ".join(f"{at} ({status})" for at, status in sorted(self.servers.items()))
         return {
             "tidb_servers_without_binlog": servers or "none",

@@ -40,12 +40,11 @@ _BY_JOB = re.compile(r"\bBY\s+JOB\b", re.IGNORECASE)
 
 
 def is_upstream_only(job: DdlJob) -> bool:
-    """Return whether a job is about nothing that a downstream has."""
+    """Return whether a job concerns nothing that a downstream has."""
     return job.type in WITHOUT_EFFECT
 
 
 def as_sent(job: DdlJob, query: str) -> DdlJob:
-    """Return a job with the text of its binlog."""
     return replace(job, query=query)
 
 
@@ -84,7 +83,7 @@ def _alone(change: SchemaChange) -> SchemaChange:
 
 
 def _with_collations(change: SchemaChange) -> SchemaChange:
-    """Return a change whose text leaves no collation or key's name to the server where it runs."""
+    """Return a change whose text leaves no collation or key name to the server's choice."""
     job = change.job
     made = job.schema if job.type in _OF_SCHEMAS else job.table
     if made is None or (isinstance(made, TableInfo) and made.kind != "TABLE"):

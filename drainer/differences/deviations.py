@@ -52,21 +52,20 @@ class Deviation:
 
     @property
     def overrides(self) -> set[int]:
-        """The commit_ts of all overrides that this comes from."""
         single = {self.absent_ts, self.key_ts} - {0}
         listed = (*self.columns.values(), *self.forms.values(), *self.indexes.values())
         return single.union(listed, (each.since_ts for each in self.kept))
 
     def lacking(self, table: TableInfo) -> list[str]:
-        """Return the names of the columns whose values are left out."""
+        """Return the names of the columns whose values are skipped."""
         return [c.name for c in table.columns if c.id in self.columns]
 
     def converted(self, table: TableInfo) -> list[str]:
-        """Return the names of the columns whose values go into one of another definition."""
+        """Return the names of the columns whose values are converted to another definition."""
         return [c.name for c in table.columns if c.id in self.forms and c.id not in self.columns]
 
     def without(self, override_ts: int) -> Deviation:
-        """Return what is left when an override no longer holds."""
+        """Return the drift that remains when an override no longer holds."""
 
         def left(ids: Mapping[int, int]) -> dict[int, int]:
             return {each: ts for each, ts in ids.items() if ts != override_ts}
@@ -81,7 +80,7 @@ class Deviation:
         )
 
     def carried(self, job: DdlJob, before: TableInfo, after: TableInfo) -> Deviation:
-        """Return the deviation after a DDL that the downstream has followed, as far as it can."""
+        """Return the drift after a DDL that the downstream has followed as far as it can."""
         ids = successors(job, before, after)
         columns = {c.id for c in after.columns}
         keys = {i.id for i in after.indexes}
@@ -107,7 +106,7 @@ class Deviation:
         )
 
     def masked(self, table: TableInfo) -> TableInfo:
-        """Return the table that rows are read and written with: what it lacks is passed over."""
+        """Return the table for reading and writing rows, with its missing columns skipped."""
         if self is NONE:
             return table
         columns = tuple(
@@ -162,7 +161,6 @@ class Deviation:
                 yield IndexInfo(id=each.id, name=each.name, columns=parts, unique=True)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON's values."""
         ids = {
             name: sorted(getattr(self, name).items()) for name in ("columns", "forms", "indexes")
         }
@@ -171,7 +169,6 @@ class Deviation:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Deviation:
-        """Return what `to_json` wrote."""
         return cls(
             absent_ts=fields["absent"],
             key_ts=fields["key"],
@@ -189,7 +186,6 @@ NONE = Deviation()
 
 
 def absent(override_ts: int) -> Deviation:
-    """Return the deviation of a table that is not there."""
     return Deviation(absent_ts=override_ts)
 
 
@@ -256,7 +252,6 @@ def _body(index: IndexInfo) -> tuple[object, ...]:
 
 
 def _definition(column: ColumnInfo) -> tuple[object, ...]:
-    """Return what decides which values a column takes, and what it makes of them."""
     return (
         column.tp, column.flen, column.decimal, column.is_unsigned, column.charset, column.elems,
         column.generated_expr,

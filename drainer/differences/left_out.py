@@ -62,7 +62,6 @@ class LeftOut(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The table, or the column with its table."""
         return f"{self.table}.{self.column}" if self.column else self.table
 
 
@@ -74,17 +73,15 @@ class LeftOutTotals:
     """The totals up to the checkpoint."""
 
     def __init__(self, totals: Totals) -> None:
-        """Continue from a checkpoint's totals."""
         self._totals: Totals = dict(totals)
         self._said: set[LeftOut] = set()
 
     @property
     def totals(self) -> Totals:
-        """All counts as of the checkpoint."""
         return self._totals
 
     def after(self, counts: Counts) -> Totals:
-        """Return the totals after a step with these counts; say once what is new."""
+        """Return the totals after a step with these counts; log each new entry once."""
         if not counts:
             return self._totals
         made = dict(self._totals)
@@ -99,15 +96,13 @@ class LeftOutTotals:
         return made
 
     def reached(self, totals: Totals) -> None:
-        """Take what `after` returned: the step is downstream."""
+        """Adopt the totals that `after` returned: the step is downstream."""
         self._totals = totals
 
     def total(self, kind: str, *causes: str) -> int:
-        """Return how many there are of a kind, of these causes or of all."""
         return total(self._totals, kind, *causes)
 
     def describe(self) -> dict[str, str]:
-        """Return what an operator wants to read."""
         return {
             "rows_left_out": str(self.total(ROWS)),
             "values_left_out": str(self.total(VALUES)),
@@ -125,7 +120,7 @@ class LeftOutTotals:
 
 
 def total(totals: Totals, kind: str, *causes: str) -> int:
-    """Return how many there are of a kind, of these causes or of all."""
+    """Return the total of a kind, of these causes or of all causes."""
     wanted = (n for each, n in totals.items() if each.kind == kind)
     if causes:
         wanted = (n for e, n in totals.items() if e.kind == kind and e.cause in causes)
@@ -133,7 +128,7 @@ def total(totals: Totals, kind: str, *causes: str) -> int:
 
 
 def lines(totals: Totals) -> list[str]:
-    """Return one line for each count, in a settled order."""
+    """Return one line for each count, in a fixed order."""
     ordered = sorted(totals.items(), key=lambda item: (KINDS.index(item[0].kind), item[0]))
     return [
         f"{each.cause}: {count} {each.kind}{' of ' + each.name if each.name else ''}"
@@ -142,12 +137,11 @@ def lines(totals: Totals) -> list[str]:
 
 
 def to_lists(totals: Totals) -> list[list[str | int]]:
-    """Return the totals as JSON's values."""
     return [[*each, count] for each, count in sorted(totals.items())]
 
 
 def from_lists(lists: Iterable[Iterable[object]]) -> dict[LeftOut, int]:
-    """Return what `to_lists` returned; raise ValueError for anything else."""
+    """Parse the lists of `to_lists`; raise ValueError for anything else."""
     found: dict[LeftOut, int] = {}
     for entry in lists:
         *names, count = entry

@@ -69,19 +69,17 @@ class Override:
         )
 
     def describe(self) -> str:
-        """Return the override in words."""
         words = {TRACK: "tracked and not run", SKIP: "skipped", REPLACE: f"replaced by: {self.sql}"}
         ended = f", taken back at {self.ended_ts}" if self.ended_ts else ""
         return words[self.verb] + ended
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON's values."""
         fields: dict[str, Any] = {"verb": self.verb, "replace": self.sql, "made": self.made}
         return fields | ({"ended": self.ended_ts} if self.ended_ts else {})
 
     @classmethod
     def from_json(cls, commit_ts: int, fields: Mapping[str, Any]) -> Override:
-        """Return what `to_json` wrote; KeyError, TypeError or ValueError for anything else."""
+        """Parse the fields of `to_json`; KeyError, TypeError or ValueError for anything else."""
         sql = fields["replace"]
         verb = fields.get("verb", SKIP if sql is None else REPLACE)
         if verb not in VERBS or (verb == REPLACE) != isinstance(sql, str):
@@ -96,7 +94,7 @@ class Override:
 
 
 def _with_ids(table: TableInfo, original: TableInfo) -> TableInfo:
-    """Return `table` with the ids that rows will carry, as far as the original has its columns."""
+    """Return `table` with the ids that rows will carry, for columns that the original has."""
     if table.name.lower() != original.name.lower():
         return table
     known = {c.name.lower(): c.id for c in original.columns}
@@ -141,7 +139,7 @@ _UNKNOWN = "what it does is not known, so rows of tables that it made are left o
 
 
 def subject_of(change: SchemaChange) -> str:
-    """Return the name of the table that a DDL is about, or of the database; one of several."""
+    """Return the name of the table or database that a DDL concerns; one of several."""
     for schema, table in (*change.created, *change.dropped):
         if not change.schemas_dropped:
             return f"{schema}.{table.name}"
@@ -154,7 +152,6 @@ def subject_of(change: SchemaChange) -> str:
 
 
 def track_means() -> str:
-    """Return what tracking a DDL without running it asks for."""
     return (
         "nothing is left out: the downstream has what the statement does already, or you do it"
         " there by hand before the next start"
@@ -162,7 +159,6 @@ def track_means() -> str:
 
 
 def replace_means() -> str:
-    """Return what running another statement in a DDL's place means."""
     return (
         "your statement runs instead; what upstream has and it does not bring is left out and"
         " counted"
@@ -170,7 +166,7 @@ def replace_means() -> str:
 
 
 def skip_means(change: SchemaChange | None) -> str:
-    """Return what skipping a DDL would leave out, None for one that cannot be tracked."""
+    """Describe the effect of skipping a DDL; `change` is None if it cannot be tracked."""
     return "; ".join(_skipped(change)) if change is not None else _UNKNOWN
 
 

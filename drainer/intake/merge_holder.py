@@ -64,7 +64,7 @@ class PumpView:
 
     @property
     def remedy(self) -> str:
-        """What ends the waiting for it, the harmless way first; empty where time will do."""
+        """The remediation for the wait, the harmless way first; empty where time will do."""
         if self.condition is Condition.STOPPED:
             return (
                 f"start {self.name} again and it hands over what it holds; to do without it from"
@@ -81,7 +81,6 @@ class PumpView:
         return ""
 
     def describe(self) -> str:
-        """Return it on one line."""
         about = f"{self.condition}, {self.why}" if self.why else str(self.condition)
         if self.condition is Condition.LOST:
             return about
@@ -102,7 +101,7 @@ class Held:
     """Seconds since the epoch, by the local clock."""
 
     def describe(self, views: Sequence[PumpView]) -> dict[str, str]:
-        """Return the low water, and who holds it if it has stood too long."""
+        """Return the watermark, and the Pumps that hold it back if it has stood too long."""
         details = {"low_water": str(self.low_water), "low_water_held_s": f"{self.for_s:.1f}"}
         if self.for_s >= HELD_S:
             since = datetime.fromtimestamp(self.since_s, UTC).isoformat(timespec="seconds")
@@ -126,7 +125,7 @@ class LowWaterWatch:
         self._next_warning_s = now_s + warn_s
 
     def held_s(self, low_water: int, now_s: float) -> float:
-        """Return for how long the low water has been what it is now."""
+        """Return for how long the watermark has been unchanged."""
         if low_water != self.low_water:
             self.low_water = low_water
             self._since_s = now_s
@@ -134,7 +133,7 @@ class LowWaterWatch:
         return now_s - self._since_s
 
     def is_due(self, now_s: float) -> bool:
-        """Return whether the stall is to be said now; then not again for a while."""
+        """Return whether to report the stall now; then False for a while."""
         if now_s < self._next_warning_s:
             return False
         self._next_warning_s = now_s + self._repeat_s
@@ -142,7 +141,6 @@ class LowWaterWatch:
 
 
 def view_of(stream: PumpStream, *, most_ts: int, now_ts: int, holds: bool) -> PumpView:
-    """Return what an operator sees of a Pump that takes part."""
     condition, why = judge(stream, most_ts=most_ts, now_ts=now_ts)
     return PumpView(
         name=stream.status.node_id,
@@ -156,7 +154,6 @@ def view_of(stream: PumpStream, *, most_ts: int, now_ts: int, holds: bool) -> Pu
 
 
 def view_of_lost(lost: LostPump, received_ts: int) -> PumpView:
-    """Return what an operator sees of a lost Pump that was received up to `received_ts`."""
     missing = f"({received_ts}, {lost.up_to_ts}]"
     return PumpView(
         name=lost.pump,
@@ -170,7 +167,7 @@ def view_of_lost(lost: LostPump, received_ts: int) -> PumpView:
 
 
 def judge(stream: PumpStream, *, most_ts: int, now_ts: int) -> tuple[Condition, str]:
-    """Return a stream's condition and why; `most_ts` is what the Pump furthest ahead has sent."""
+    """Return a stream's condition and reason; `most_ts` is of the Pump furthest ahead."""
     if stream.problem:
         if stream.status.state in (NodeState.PAUSED, NodeState.OFFLINE):
             return Condition.STOPPED, stream.problem
@@ -188,7 +185,7 @@ def judge(stream: PumpStream, *, most_ts: int, now_ts: int) -> tuple[Condition, 
 
 
 def lag_s(ts: int, now_ts: int) -> float:
-    """Return how far a timestamp is behind the present; never negative, never since the epoch."""
+    """Return how far a timestamp is behind the present; never negative, 0 if either is unset."""
     if physical_ms(ts) == 0 or now_ts == 0:
         return 0.0
     return max(0.0, seconds_between(ts, now_ts))

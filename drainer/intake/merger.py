@@ -95,7 +95,7 @@ class Merger:
         return after_ts
 
     def finish(self, source: str) -> None:
-        """Let a Pump leave: what it sent is still emitted, but it no longer holds the merge."""
+        """Let a Pump leave: its binlogs are still emitted, but it no longer blocks the merge."""
         self._sources[source].finished = True
         self._forget_finished()
 
@@ -183,7 +183,7 @@ class Merger:
     def _drop(
         self, places: list[int], order: list[int], commit_ts: list[int], payloads: list[Payload]
     ) -> None:
-        """Let go of what repeats the binlog before it in `order`, which it must be equal to."""
+        """Drop each binlog that repeats its predecessor in `order`, which it must equal."""
         for place in places:
             one, other = order[place], order[place + 1]
             _assert_same(commit_ts[one], payloads[other], payloads[one])
@@ -197,7 +197,7 @@ class Merger:
 
     @property
     def low_water(self) -> int:
-        """The timestamp at or below which every Pump has sent all it has."""
+        """The watermark: every Pump has sent all it has at or below this timestamp."""
         received = [s.received_ts for s in self._sources.values() if not s.finished]
         if received:
             return min(received)
@@ -206,33 +206,29 @@ class Merger:
 
     @property
     def holders(self) -> list[str]:
-        """The Pumps that keep the low water from rising: those that have sent the least far."""
+        """The Pumps that hold back the watermark: their streams have advanced least."""
         low = self.low_water
         return [n for n, s in self._sources.items() if not s.finished and s.received_ts == low]
 
     @property
     def sources(self) -> list[str]:
-        """The Pumps that take part and have not left."""
         return [name for name, state in self._sources.items() if not state.finished]
 
     def received_ts(self, source: str) -> int:
-        """Return the largest `commit_ts` that a Pump has sent."""
         return self._sources[source].received_ts
 
     def bytes_of(self, source: str) -> int:
-        """Return the weight of what a Pump has sent and the merge has not emitted."""
+        """Return the weight of a Pump's binlogs that the merge has not emitted."""
         state = self._sources.get(source)
         return state.bytes if state else 0
 
     @property
     def binlogs(self) -> int:
-        """Return how many binlogs wait here."""
         messages = (message for state in self._sources.values() for message in state.messages)
         return sum(len(message.commit_ts) - message.start for message in messages)
 
     @property
     def bytes(self) -> int:
-        """Return the weight of everything that waits here."""
         return sum(state.bytes for state in self._sources.values())
 
 
@@ -241,7 +237,6 @@ def _rises(commit_ts: Sequence[int]) -> bool:
 
 
 def _disorder(source: str, last_ts: int, commit_ts: Sequence[int]) -> NeedsOperator:
-    """Return what stops the merge, naming the first binlog that is not above the one before."""
     before = [last_ts, *commit_ts]
     last, ts = next((a, b) for a, b in zip(before, commit_ts, strict=False) if a >= b)
     return NeedsOperator(
@@ -265,7 +260,7 @@ def _too_late(source: str, left_ts: int, ts: int, emitted_ts: int) -> NeedsOpera
 
 
 def _reach(state: _PumpQueue, share: int, horizon: int) -> int:
-    """Return the end of the message that fills the `share`; `horizon` if none does before it."""
+    """Return the end of the message that fills the `share`, or `horizon` if that is first."""
     weight = 0
     for message in state.messages:
         weight += message.bytes
@@ -276,7 +271,6 @@ def _reach(state: _PumpQueue, share: int, horizon: int) -> int:
 
 
 def _cut(state: _PumpQueue, horizon: int) -> Iterator[Merged]:
-    """Take what a source's messages hold at or below the horizon."""
     while state.messages and state.messages[0].commit_ts[state.messages[0].start] <= horizon:
         message = state.messages[0]
         start, end = message.start, bisect_right(message.commit_ts, horizon, message.start)
@@ -293,7 +287,7 @@ def _cut(state: _PumpQueue, horizon: int) -> Iterator[Merged]:
 
 
 def _assert_same(ts: int, one: Payload, other: Payload) -> None:
-    """Two Pumps hold the same commit when a writer changed Pumps midway; anything else is wrong."""
+    """Assert equality: two Pumps hold a commit only if its writer changed Pumps midway."""
     if one == other:
         return
     if start_ts_of(one) != start_ts_of(other):

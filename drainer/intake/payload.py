@@ -34,11 +34,10 @@ class Spooled:
     on_release: Callable[[], None] = field(default=lambda: None)
 
     def __len__(self) -> int:
-        """Return what the handle weighs in memory; `size` is what lies on disk."""
+        """Return the handle's weight in memory; `size` is the size on disk."""
         return _HANDLE_BYTES
 
     def __eq__(self, other: object) -> bool:
-        """Compare the contents."""
         if not isinstance(other, Spooled):
             return NotImplemented
         return (self.size, self.digest) == (other.size, other.digest)
@@ -64,7 +63,7 @@ class Remote:
     head: bytes = b""
 
     def __len__(self) -> int:
-        """Return what the handle weighs in memory; `size` is that of the binlog."""
+        """Return the handle's weight in memory; `size` is the binlog's size."""
         return _REMOTE_BYTES + len(self.head)
 
 
@@ -99,18 +98,17 @@ def opened(path: Path) -> Iterator[Source]:
 
 
 def start_ts_of(payload: Payload) -> int:
-    """Return the `start_ts` of a merged binlog; raise `Malformed` for bytes that are none."""
+    """Return the `start_ts` of a merged binlog; raise `Malformed` for invalid bytes."""
     if isinstance(payload, Spooled):
         return payload.outline.start_ts
     return payload.start_ts if isinstance(payload, Remote) else decode_binlog(payload).start_ts
 
 
 def is_fake(payload: Payload) -> bool:
-    """Return whether it moves nothing but time; raise `Malformed` for bytes that are no binlog."""
+    """Return whether a binlog only advances time; raise `Malformed` for invalid bytes."""
     return isinstance(payload, bytes) and decode_binlog(payload).is_fake
 
 
 def release(payload: Payload) -> None:
-    """Let go of a binlog that no one will read any more."""
     if isinstance(payload, Spooled):
         payload.release()

@@ -90,7 +90,6 @@ class Puller:
     """The stream from one Pump; `address` may change while it runs."""
 
     def __init__(self, pump: str, address: str, who: Who, receiver: Receiver) -> None:
-        """Prepare to pull from the Pump `pump`, which listens at `address`."""
         self.pump = pump
         self._address = address
         self._moved = asyncio.Event()
@@ -106,7 +105,7 @@ class Puller:
         """Called when a stream is lost, or one could not be had."""
 
     async def run(self) -> None:
-        """Pull until cancelled; raise `NeedsOperator` when trying again cannot help."""
+        """Pull until cancelled; raise `NeedsOperator` if a retry cannot help."""
         pause_s = self._who.retry_s_min
         while True:
             got = 0
@@ -137,7 +136,7 @@ class Puller:
 
     @property
     def address(self) -> str:
-        """Where the Pump is reached now; one that is elsewhere is connected to without a pause."""
+        """The Pump's current address; after a change the puller reconnects without a pause."""
         return self._address
 
     @address.setter
@@ -168,7 +167,7 @@ class Puller:
 
     @property
     def is_original(self) -> bool:
-        """True for a Pump that turned out to know only TiDB-Binlog's methods."""
+        """True for a Pump found to know only TiDB-Binlog's methods."""
         return not self._batched
 
     def _found(self) -> None:
@@ -216,8 +215,7 @@ class Puller:
                             yield part
 
 
-def _nothing() -> None:
-    """Do nothing."""
+def _nothing() -> None: ...
 
 
 async def _pull_batches(
@@ -249,7 +247,7 @@ async def _pull_batches(
 
 
 def _payloads(pump: str, batch: Any) -> list[Payload]:
-    """Return a message's payloads; those without their rows as what stands for them."""
+    """Return a message's payloads, with a handle for each payload sent without its rows."""
     if not batch.sizes:  # A Pump that knows no metadata sends everything, and so it is taken.
         return list(batch.payloads)
     entries = zip(batch.payloads, batch.sizes, batch.start_ts, strict=True)

@@ -91,10 +91,9 @@ class Neighbours(Protocol):
     """Since when each Pump may hold what a Drainer lacks, as the last pass found it."""
 
     async def list_again(self, pump: NodeStatus) -> None:
-        """List a Pump that etcd does not know any more. May be Retryable."""
+        """List a Pump again that etcd no longer knows. May be Retryable."""
 
-    def now_ts(self) -> int:
-        """Return about the present time of the cluster; 0 if it is not known."""
+    def now_ts(self) -> int: ...
 
 
 class Pumps:
@@ -167,7 +166,7 @@ class Pumps:
             self._passed = asyncio.Event()
 
     async def run(self, interval_s: float) -> None:
-        """Make passes indefinitely; an outage of etcd is logged and waited out."""
+        """Make passes indefinitely; an etcd outage is logged and waited out."""
         failures = 0
         while True:
             if self._failure.done():
@@ -183,7 +182,7 @@ class Pumps:
             await asyncio.wait((self._failure,), timeout=interval_s)
 
     async def close(self) -> None:
-        """Stop pulling from everyone, for good; passes continue, and no Pump enters the merge."""
+        """Stop pulling from all Pumps for good; passes continue, but no Pump enters the merge."""
         self._is_closed = True
         tasks = [task for _, task in self._pullers.values()]
         for task in tasks:
@@ -193,7 +192,6 @@ class Pumps:
         self._pullers.clear()
 
     def received_ts(self, pump: str) -> int:
-        """Return the largest `commit_ts` received from a Pump."""
         return self._merger.received_ts(pump)
 
     async def receive(
@@ -220,7 +218,7 @@ class Pumps:
             self._heard_s[pump] = self._now_s()
 
     def hurry(self) -> None:
-        """Have the Pumps asked to move on that hold back a transaction: someone waits for it."""
+        """Ask the Pumps that hold back an awaited transaction to advance."""
         if self._asking is None and self._last_ts > self._merger.low_water:
             self._asking = asyncio.get_running_loop().call_later(ASK_AFTER_S, self._ask)
 
@@ -231,20 +229,19 @@ class Pumps:
                 puller.ask(self._last_ts)
 
     def taken(self) -> None:
-        """Note that the merge was taken from: there may be room again."""
+        """Note that the merge was read from: there may be room again."""
         self._freed.set()
 
     @property
     def ids(self) -> tuple[int, str]:
-        """The cluster's id and the Drainer's, as the Pumps get them."""
+        """Return the cluster's id and the Drainer's id, as sent to the Pumps."""
         return self._who.cluster_id, self._who.drainer_id
 
     def addresses(self) -> dict[str, str]:
-        """Return where each Pump is that was ever listed, as far as is known."""
         return {name: status.host for name, status in self._statuses.items()}
 
     def positions(self) -> dict[str, int]:
-        """Return up to which commit_ts each Pump's stream was received."""
+        """Return the commit_ts up to which each Pump's stream was received."""
         return {name: self._merger.received_ts(name) for name in self._pullers}
 
     def standing(self) -> dict[str, int]:
@@ -267,7 +264,6 @@ class Pumps:
         return stands | dict.fromkeys(self._expected, 0)
 
     def views(self) -> list[PumpView]:
-        """Return every Pump as an operator sees it, lost ones too."""
         now_ts, now_s, views = self._around.now_ts(), self._now_s(), []
         holders = self._merger.holders
         most_ts = max(self.positions().values(), default=0)
@@ -283,22 +279,18 @@ class Pumps:
         return views + [view_of_lost(*each) for each in self._lost.values()]
 
     def held(self) -> Held:
-        """Return the low water and for how long it has stood there."""
         for_s = self.watch.held_s(self._merger.low_water, self._now_s())
         return Held(low_water=self.watch.low_water, for_s=for_s, since_s=time.time() - for_s)
 
     @property
     def late(self) -> int:
-        """How many transactions came too late for the merge and were left out, as was said."""
         return self._merger.late
 
     @property
     def binlogs_waiting(self) -> int:
-        """How many binlogs wait for the merge."""
         return self._merger.binlogs
 
     def describe(self) -> dict[str, str]:
-        """Return what an operator wants to read: who holds the merge, and a line for each Pump."""
         views = self.views()
         lines = self.held().describe(views)
         lines["late_transactions_left_out"] = str(self.late)
@@ -345,7 +337,7 @@ class Pumps:
             self._join(status)
 
     def _may_part(self, status: NodeStatus) -> bool:
-        """Return whether an offline Pump is to be let go; `NeedsOperator` when some is missing."""
+        """Return whether an offline Pump may leave; `NeedsOperator` if binlogs are missing."""
         name, known = status.node_id, self._pullers.get(status.node_id)
         word = self._around.last_words.get(name)
         if known is None:
@@ -421,7 +413,6 @@ class Pumps:
             self._follow(status)
 
     def _leave(self, status: NodeStatus, task: asyncio.Task[None]) -> None:
-        """Let a Pump go that is drained."""
         name = status.node_id
         received_ts = self._merger.received_ts(name)
         log.info("Pump %s is offline and leaves the merge, drained at %d", name, received_ts)
@@ -430,7 +421,7 @@ class Pumps:
         self._part(name, task)
 
     def _leave_out(self, lost: LostPump) -> None:
-        """Leave a Pump out that is lost; `NeedsOperator` when more is lost to us than accepted."""
+        """Skip a lost Pump; `NeedsOperator` if this Drainer loses more than was accepted."""
         name = lost.pump
         self._expected.discard(name)
         if name in self._lost:
@@ -466,7 +457,6 @@ class Pumps:
             self._failure.set_exception(error)
 
     def _watch_holders(self) -> None:
-        """Name the Pumps that have kept the low water where it is for too long."""
         held = self.held()
         if not self.watch.is_due(self._now_s()):
             return

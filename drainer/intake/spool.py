@@ -106,7 +106,7 @@ class Spool:
             yield commit_ts[start:], payloads[start:]
 
     async def next_path(self, pump: str) -> Path:
-        """Return a path for a Pump's next file, once its last one is gone."""
+        """Wait until a Pump's previous file is gone; return the path of its next file."""
         free = self._free.get(pump)
         if free is not None:
             await free.wait()
@@ -114,12 +114,11 @@ class Spool:
         return self._folder / f"{next(self._numbers):08d}"
 
     def released(self, pump: str) -> None:
-        """Note that a Pump's file is gone."""
         self._free[pump].set()
 
 
 def chunk_of(batch: Any) -> Any:
-    """Return the chunk in a `PullBatch`, None without one; `Malformed` when there is more in it."""
+    """Return the chunk in a `PullBatch`, None if absent; `Malformed` if more is in it."""
     if not batch.HasField("piece"):
         return None
     if batch.payloads or batch.commit_ts:
@@ -169,7 +168,6 @@ class _Writing:
 
     @property
     def is_complete(self) -> bool:
-        """True when all bytes are there."""
         return self.size == self._total
 
     async def add(self, chunk: Any) -> None:
@@ -187,7 +185,6 @@ class _Writing:
         await self.write(chunk.data)
 
     async def write(self, data: bytes) -> None:
-        """Append bytes."""
         # A write that is waited for no longer must be over before its file is closed.
         writing = asyncio.ensure_future(asyncio.to_thread(self._write, data))
         try:
@@ -206,7 +203,7 @@ class _Writing:
         _chunk_written()
 
     async def finish(self) -> Payload:
-        """Return the handle; or, for a DDL, its bytes."""
+        """Return the handle or, for a DDL, its bytes."""
         assert self.is_complete
         spooled = Spooled(
             self._path,
@@ -247,7 +244,7 @@ def _outline(path: Path, size: int) -> Outline:
 
 @contextmanager
 def _disk(path: Path) -> Iterator[None]:
-    """Describe a full or broken disk in words that help."""
+    """Translate errors of a full or broken disk into `NeedsOperator`."""
     try:
         yield
     except OSError as error:

@@ -86,7 +86,7 @@ def outline(source: Source, size: int) -> Outline:
 
 
 def survey(source: Source, start: int, end: int) -> tuple[int, set[int]]:
-    """Return the schema version of the `PrewriteValue` in [start, end) and its tables' ids."""
+    """Return schema version and table ids of the `PrewriteValue` in [start, end)."""
     version = 0
     tables: set[int] = set()
     for found, _, content, stop in fields(source, start, end):
@@ -159,7 +159,6 @@ def _table_id(source: Source, start: int, end: int) -> int:
 
 
 def _index(source: Source, start: int, end: int) -> _Lists:
-    """Walk one mutation and return where its lists are."""
     lists = _Lists(of={t: _List() for t in (*_LISTS.values(), _SEQUENCE, _PACKED_SEQUENCE)})
     for found, at, content, stop in fields(source, start, end):
         known = lists.of.get(found)
@@ -178,7 +177,7 @@ def _index(source: Source, start: int, end: int) -> _Lists:
 
 
 def _kinds(source: Source, lists: _Lists) -> Iterator[bytes]:
-    """Yield the sequence, some at a time, one byte for each change."""
+    """Yield the sequence in pieces, one byte for each change."""
     packed = lists.of[_PACKED_SEQUENCE]
     for found, _, content, end in fields(source, packed.start, packed.end):
         for at in range(content, end if found == _PACKED_SEQUENCE else content, _KINDS_AT_ONCE):
@@ -199,7 +198,7 @@ def _kinds(source: Source, lists: _Lists) -> Iterator[bytes]:
 
 
 def _cut(source: Source, start: int, end: int, room_bytes: int, rows_max: int) -> Iterator[bytes]:
-    """Yield one mutation as several, each with its own part of the lists and of the sequence."""
+    """Split one mutation into several, each with its part of the lists and the sequence."""
     lists = _index(source, start, end)
     walks = {
         kind: raw_fields(source, lists.of[t].start, lists.of[t].end, t)

@@ -112,7 +112,7 @@ class _LargeTransaction(Generic[T]):
         """True when nothing of it goes downstream."""
 
     def count(self) -> None:
-        """Note in the step what is left out: the counts are committed with the transaction."""
+        """Record skipped changes in the step: their counts are committed with the transaction."""
         if self._step.is_ignored:
             self._end(self._ignored_counts())
             return
@@ -140,7 +140,6 @@ class _LargeTransaction(Generic[T]):
         return found
 
     def _is_returning(self, value: bytes) -> bool:
-        """Return whether a slice has this Drainer's own mark."""
         for mutation in pb.PrewriteValue.FromString(value).mutations:
             target = self._rows.targets.get(mutation.table_id)
             if isinstance(target, MarkTable) and is_own(mutation, target):
@@ -148,7 +147,7 @@ class _LargeTransaction(Generic[T]):
         return False
 
     async def commit(self, checkpoint: Checkpoint) -> None:
-        """Bring the transaction downstream and delete its file."""
+        """Apply the transaction downstream and delete its file."""
         payload, began_s = self._step.payload, time.monotonic()
         log.info("applying the %d bytes of transaction %d", payload.size, self._step.commit_ts)
         await self._owner.commit(self, checkpoint)
@@ -160,7 +159,7 @@ class _LargeTransaction(Generic[T]):
         )  # fmt: skip
 
     def batches(self) -> Iterator[HeldBatch]:
-        """Yield the slices from the first on; each call is a walk of its own."""
+        """Yield the slices from the first on; each call is a separate pass."""
         step, report_s = self._step, time.monotonic() + _REPORT_S
         read_bytes, number = 0, 0
         begun = step.payload.outline
@@ -201,7 +200,7 @@ class _Handover(Generic[T]):
         self._closed = False
 
     def slices(self) -> Generator[T]:
-        """Yield what slice after slice became; called in the sink thread, once a try."""
+        """Yield the result of each slice; called in the sink thread, once per attempt."""
         batches = self._batches()
         ready: _Ready[T] = queue.SimpleQueue()
         self._call(self._begin, batches, ready)
@@ -214,7 +213,6 @@ class _Handover(Generic[T]):
             self._call(self._cancel)
 
     def close(self) -> None:
-        """End whatever is being made; the sink thread then hears that there is no more."""
         self._closed = True
         self._cancel()
 
@@ -223,7 +221,6 @@ class _Handover(Generic[T]):
             self._loop.call_soon_threadsafe(function, *arguments)
 
     def _waited(self, ready: _Ready[T]) -> T | None:
-        """Return what is being made; look up now and then, for an event loop may end or hang."""
         while not self._closed:
             try:
                 made = ready.get(timeout=_LOOK_S)

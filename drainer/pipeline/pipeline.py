@@ -128,7 +128,7 @@ class Pipeline:
         self._batch_id = 0
 
     async def run(self) -> None:
-        """Run until `stop`, then finish what is under way; raises what stops the Drainer."""
+        """Run until `stop`, then finish work in progress; raises the error that stops it."""
         commit = asyncio.create_task(self._commit(), name="commit")
         self._plan_task = asyncio.create_task(self._plan(), name="plan")
         tasks = (self._plan_task, commit)
@@ -149,12 +149,11 @@ class Pipeline:
             await asyncio.wait(tasks)
 
     def stop(self) -> None:
-        """Take nothing more from the merge; `run` returns when the steps under way are done."""
+        """Take nothing more from the merge; `run` returns when the steps in progress are done."""
         if self._plan_task is not None:
             self._plan_task.cancel()
 
     async def _plan(self) -> None:
-        """Take from the merge, cut, and start each step when there is a slot."""
         while True:
             self._wake.clear()
             step = self._planner.next_step()
@@ -172,7 +171,6 @@ class Pipeline:
             del step  # Its rows are held by the one who works on them, and by no one longer.
 
     async def _run_ahead(self, ahead: AheadStep) -> None:
-        """Find out what the rows that come next need, and run it before them."""
         catch_up = self._source.catch_up
         assert catch_up is not None, "no one asked about rows"
         steps = await catch_up.steps(ahead)
@@ -182,7 +180,7 @@ class Pipeline:
             await self._start_in_turn(step)
 
     async def _run_before(self, step: Step) -> None:
-        """Run what the rows of a large transaction need, which the planner did not see."""
+        """Run the DDL that the rows of a large transaction need, unseen by the planner."""
         catch_up = self._source.catch_up
         if not isinstance(step, LargeStep) or catch_up is None or step.is_ignored:
             return
@@ -193,7 +191,6 @@ class Pipeline:
             await self._start_in_turn(each)
 
     async def _start_in_turn(self, step: Step) -> None:
-        """Begin a step once there is a slot."""
         while self._slots == 0:
             self._wake.clear()
             await self._wake.wait()
@@ -210,7 +207,7 @@ class Pipeline:
         return True
 
     def _open_batch(self) -> RowsStep | None:
-        """Cut what has gathered; rows that wait for more, or none, when the checkpoint is due."""
+        """Cut the open batch if its rows need not wait, or if the checkpoint is due."""
         if (self._planner.rows and not self._gathers) or self._due_in_s() <= 0:
             return self._planner.cut()
         return None
@@ -219,7 +216,6 @@ class Pipeline:
         return self._last_step_s + self._checkpoint_interval_s - time.monotonic()
 
     async def _wait(self) -> None:
-        """Wait for something to arrive, a slot, or the time to move the checkpoint."""
         due_in_s = self._due_in_s()
         if due_in_s <= 0 or self._slots == 0:
             await self._wake.wait()
@@ -232,7 +228,6 @@ class Pipeline:
             return
 
     async def _start(self, step: Step) -> None:
-        """Begin a step; a DDL changes the schema for all that is planned from here on."""
         ddl = None
         if isinstance(step, DdlStep):
             ddl = await self._source.follow_ddl(step)
@@ -285,7 +280,7 @@ class Pipeline:
         return prepared
 
     async def _commit(self) -> None:
-        """Commit step after step; the only place where the downstream changes."""
+        """Commit steps in order; this is the only place where the downstream changes."""
         downstream, begin = self._downstream, replace(self.progress.checkpoint, consistent=False)
         catalog = downstream.catalog()  # Now, before any DDL of this run is followed.
         await downstream.thread.call(lambda: downstream.sink.save_checkpoint(begin))
@@ -348,7 +343,7 @@ class Pipeline:
             raise self._source.way_out(error, ddl.ts or ddl_ts, ddl.upstream) from error
 
     def _note_fetched(self, work: _Work, batch: FetchBatch) -> bool:
-        """Count what the task saw, now that it is final; False when nothing is left to apply."""
+        """Count the task's results, now final; False if nothing is left to apply."""
         assert isinstance(work.step, RowsStep)
         work.step = batch.counted(work.step)
         self.progress.kinds.update(batch.outcome.facts.kinds)
@@ -368,20 +363,19 @@ class Feed(Protocol):
     """Set when the merger got something; the pipeline also sets it to wake itself."""
 
     def hurry(self) -> None:
-        """Have what holds up the merge hurried on, where something waits for it."""
+        """Request progress of a blocked merge, if something waits for it."""
 
     def taken(self) -> None:
-        """Note that the merger was taken from: there may be room again."""
+        """Note that the merger was read from: there may be room again."""
 
-    def standing(self) -> Mapping[str, int]:
-        """Return who takes part in the merge, for the checkpoint."""
+    def standing(self) -> Mapping[str, int]: ...
 
 
 class Merge(Protocol):
     """The merged stream: `drainer.intake.merger`, or one that was stored."""
 
     def take(self) -> Merged | None:
-        """Return the next run of it, None when there is none yet."""
+        """Return the next run, None if there is none yet."""
 
 
 class Schemas(Protocol):
@@ -393,4 +387,4 @@ class Schemas(Protocol):
 
     @property
     def ahead(self) -> Mapping[int, int]:
-        """DDL jobs that were followed before their binlog, and their schema versions."""
+        """DDL jobs followed before their binlog, with their schema versions."""

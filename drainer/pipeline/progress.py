@@ -18,8 +18,7 @@ from penstock.wire.binlog import MutationType
 log = logging.getLogger(__name__)
 
 
-def _nothing(step: Step, commit_s: float) -> None:
-    """Do nothing."""
+def _nothing(step: Step, commit_s: float) -> None: ...
 
 
 @dataclass(slots=True)
@@ -60,17 +59,14 @@ class Progress:
     """What does not go downstream."""
 
     def __post_init__(self) -> None:
-        """Continue the counts of the checkpoint."""
         self.left_out = LeftOutTotals(self.checkpoint.left_out)
 
     def begun(self, tables: Sequence[TableRows]) -> None:
-        """Count the changes of a batch."""
         for table in tables:
             for kind in MutationType:
                 self.kinds[kind] += table.kinds.count(kind)
 
     def committed(self, step: Step, checkpoint: Checkpoint, commit_s: float) -> None:
-        """Count a step that is in the downstream now."""
         self.checkpoint = checkpoint
         self.left_out.reached(checkpoint.left_out)
         self.steps += 1
@@ -91,7 +87,6 @@ class Progress:
             )  # fmt: skip
 
     def describe(self) -> dict[str, str]:
-        """Return what an operator wants to read."""
         return {
             "schema_version": str(self.checkpoint.schema_version),
             "downstream_waits_for": self.waits_for() or "nothing",

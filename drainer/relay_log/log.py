@@ -77,7 +77,7 @@ class RelayLog:
 
     @classmethod
     def open(cls, folder: Path, *, file_bytes_max: int, files: Files | None = None) -> RelayLog:
-        """Open the log in `folder`, creating it if need be; cut a torn end, raise `Corrupt`."""
+        """Open or create the log in `folder`; cut off a torn end, raise `Corrupt`."""
         files = files or OsFiles()
         binlogs = Segments.open(folder, files=files, segment_bytes_max=_NEVER)
         return cls(binlogs, DdlLog(folder / "ddl", files), file_bytes_max)
@@ -85,7 +85,7 @@ class RelayLog:
     # --- reading ---------------------------------------------------------------------------
 
     def _scan(self) -> None:
-        """Read everything once: what is damaged must be known before anything is applied."""
+        """Read everything once: damage must be known before anything is applied."""
         for place, record in self._records(self._begin):
             number = place.segment
             if isinstance(record, Start):
@@ -126,7 +126,7 @@ class RelayLog:
         )
 
     def runs(self, after_ts: int, spool: ChunkSpool | None = None) -> Iterator[Run]:
-        """Yield what was merged after `after_ts`, in order; a large binlog is a run of its own."""
+        """Yield everything merged after `after_ts`, in order; a large binlog is a separate run."""
         spool = spool or ChunkSpool()
         for place, record in self._records(self._begin):
             if isinstance(record, Chunk):
@@ -143,11 +143,10 @@ class RelayLog:
                     yield Run(record.commit_ts[first:], record.payloads[first:])
 
     def jobs(self) -> list[DdlJob]:
-        """Return all jobs of DDL that are on record, in order."""
         return self._ddl.jobs()
 
     def overrides(self) -> dict[int, Override]:
-        """Return the operator's overrides of DDL, where an older version kept them here."""
+        """Return the overrides of DDL that an older version stored here."""
         return self._ddl.overrides()
 
     def check_range(self, checkpoint_ts: int, applied_ts: int = 0) -> None:
@@ -175,7 +174,7 @@ class RelayLog:
     # --- writing ---------------------------------------------------------------------------
 
     def start(self, cluster_id: int, checkpoint_ts: int, jobs: Iterable[DdlJob]) -> None:
-        """Continue a cluster's stream after a checkpoint; begin it there if the log lacks that."""
+        """Continue a cluster's stream after a checkpoint; start there if the log lacks it."""
         if self.cluster_id not in (None, cluster_id):
             raise NeedsOperator(
                 f"the relay log in {self.folder} is of cluster {self.cluster_id}, not {cluster_id}",
@@ -220,14 +219,13 @@ class RelayLog:
             del kept[:count]
 
     def note_jobs(self, jobs: Iterable[DdlJob]) -> None:
-        """Keep jobs of DDL, each once, before such a DDL is applied."""
+        """Store DDL jobs, each once, before such a DDL is applied."""
         try:
             self._ddl.note(jobs)
         except WriteFailed as error:
             raise failed_write(error) from error
 
     def sync(self) -> None:
-        """Return once everything is on the disk."""
         try:
             self._ddl.sync()
             self._binlogs.sync()
@@ -235,7 +233,7 @@ class RelayLog:
             raise failed_write(error) from error
 
     def trim(self, checkpoint_ts: int) -> None:
-        """Remove the files that hold nothing after `checkpoint_ts`, but never the live one."""
+        """Remove files with nothing after `checkpoint_ts`, but never the live file."""
         live = self._binlogs.end.segment
         keep = next((n for n, ts in sorted(self._last_ts_of.items()) if ts > checkpoint_ts), live)
         if min(keep, live) > self._binlogs.first:
@@ -247,16 +245,14 @@ class RelayLog:
             self._begin = max(self._begin, Place(first, BEGIN))
 
     def close(self) -> None:
-        """Mark the clean stop and let go."""
         self._binlogs.close()
         self._ddl.close()
 
     def size(self) -> tuple[int, int]:
-        """Return how many files of binlogs there are, and how many bytes they hold."""
+        """Return the number of files with binlogs, and their total bytes."""
         return self._binlogs.size()
 
     def _fitting(self, entries: Sequence[Entry]) -> int:
-        """Return how many binlogs go into one record: it ends where the file is full."""
         room = min(RECORD_BYTES_MAX, self._file_bytes_max - self._binlogs.end.offset)
         size = 0
         for count, (_, payload) in enumerate(entries):
@@ -304,7 +300,7 @@ class RelayLog:
 
 
 def failed_write(error: WriteFailed) -> Exception:
-    """Return what to raise: a full disk needs a human, anything else may pass."""
+    """Return the error to raise: a full disk needs an operator, other errors may pass."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return NeedsOperator(
             f"no space for the relay log: {error}",
@@ -319,7 +315,7 @@ class DdlLog:
     """The open log; writes raise `WriteFailed`."""
 
     def __init__(self, folder: Path, files: Files) -> None:
-        """Open it, creating it if need be, and read it once; raise `Corrupt`."""
+        """Open or create the log and read it once; raise `Corrupt`."""
         self._segments = Segments.open(folder, files=files)
         self._jobs: dict[int, DdlJob] = {}
         self._overrides: dict[int, Override] = {}
@@ -345,15 +341,15 @@ class DdlLog:
             ) from error
 
     def jobs(self) -> list[DdlJob]:
-        """Return all jobs that are on record, in order of their schema version."""
+        """Return all stored jobs in order of their schema version."""
         return sorted(self._jobs.values(), key=lambda job: job.schema_version)
 
     def overrides(self) -> dict[int, Override]:
-        """Return the operator's overrides that an older version wrote, by the DDL's commit_ts."""
+        """Return the overrides that an older version wrote, by the DDL's commit_ts."""
         return dict(self._overrides)
 
     def note(self, jobs: Iterable[DdlJob]) -> None:
-        """Keep jobs, each once; `sync` makes it durable."""
+        """Store jobs, each once; `sync` makes them durable."""
         fresh = [job for job in jobs if job.id not in self._jobs]
         if fresh:
             records = [json.dumps(job_to_json(job), ensure_ascii=False) for job in fresh]
@@ -361,9 +357,7 @@ class DdlLog:
         self._jobs.update((job.id, job) for job in fresh)
 
     def sync(self) -> None:
-        """Return once everything noted is on the disk."""
         self._segments.sync()
 
     def close(self) -> None:
-        """Mark the clean stop and let go."""
         self._segments.close()

@@ -70,7 +70,6 @@ class Start:
     continues: bool
 
     def encode(self) -> bytes:
-        """Return the record's bytes."""
         fields = {
             "format": FORMAT,
             "cluster-id": self.cluster_id,
@@ -89,7 +88,6 @@ class Run:
     """Bytes only where it is a record; a large binlog that was put together may be on the disk."""
 
     def encode(self) -> bytes:
-        """Return the record's bytes."""
         count = len(self.commit_ts)
         lengths = np.fromiter(map(len, self.payloads), "<u4", count)
         stamps = np.fromiter(self.commit_ts, "<u8", count)
@@ -107,12 +105,10 @@ class Chunk:
     data: bytes
 
     def encode(self) -> bytes:
-        """Return the record's bytes."""
         return CHUNK + _CHUNK.pack(self.commit_ts, self.size_bytes, self.offset) + self.data
 
     @property
     def is_last(self) -> bool:
-        """True when the binlog ends with this chunk."""
         return self.offset + len(self.data) == self.size_bytes
 
 
@@ -157,7 +153,7 @@ def _run(payload: bytes) -> Run:
 
 
 def is_fake(payload: Payload) -> bool:
-    """Return whether a merged binlog is a fake one: such a stream has no other rollbacks."""
+    """Return whether a merged binlog is fake: such a stream has no other rollbacks."""
     if not isinstance(payload, bytes) or len(payload) > _FAKE_BYTES_MAX:
         return False
     binlog: Any = pb.Binlog.FromString(payload)
@@ -165,18 +161,16 @@ def is_fake(payload: Payload) -> bool:
 
 
 def is_large(payload: Payload) -> bool:
-    """Return whether a binlog is written in chunks."""
     assert not isinstance(payload, Remote), "with a relay log, payloads come here"
     return isinstance(payload, Spooled) or len(payload) > RECORD_BYTES_MAX
 
 
 def size_of(payload: Payload) -> int:
-    """Return the bytes of a binlog, wherever it lies."""
     return payload.size if isinstance(payload, Spooled) else len(payload)
 
 
 def chunks_of(payload: Payload) -> Iterator[bytes]:
-    """Cut a binlog; one that lies on the disk is read chunk by chunk."""
+    """Split a binlog into chunks; a binlog on disk is read chunk by chunk."""
     if isinstance(payload, Spooled):
         with opened(payload.path) as read:
             for begin in range(0, payload.size, RECORD_BYTES_MAX):
@@ -190,7 +184,7 @@ class ChunkSpool:
     """Takes chunks in the order of the log; what is above `bytes_max` goes to a file."""
 
     def __init__(self, folder: Path | None = None, bytes_max: int = 1 << 62) -> None:
-        """Keep everything in memory, or what is large in `folder`, which exists."""
+        """Keep everything in memory, or large binlogs in `folder`, which must exist."""
         self._folder = folder
         self._bytes_max = bytes_max
         self._data: list[bytes] = []

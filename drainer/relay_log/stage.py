@@ -31,40 +31,35 @@ class Relay(Protocol):
     """What the pipeline does with a relay log, whether there is one or not."""
 
     def offer(self, merged: Merged) -> None:
-        """Take the next run of the merged stream; it is not on the disk yet."""
+        """Take the next run of the merged stream; it is not on disk yet."""
 
-    def note_job(self, job: DdlJob) -> None:
-        """Take the job of a DDL that is about to be a step."""
+    def note_job(self, job: DdlJob) -> None: ...
 
     def flush(self) -> asyncio.Future[None] | None:
-        """Begin to write and sync all that was taken; None when there is nothing to wait for."""
+        """Start to write and sync all data taken; None if there is nothing to wait for."""
 
     def trim(self, checkpoint_ts: int) -> None:
-        """Let go of files whose binlogs are all downstream."""
+        """Remove files whose binlogs are all downstream."""
 
 
 class NoRelay:
     """The stage without a relay log."""
 
-    def offer(self, merged: Merged) -> None:
-        """Keep nothing."""
+    def offer(self, merged: Merged) -> None: ...
 
-    def note_job(self, job: DdlJob) -> None:
-        """Keep nothing."""
+    def note_job(self, job: DdlJob) -> None: ...
 
     def flush(self) -> asyncio.Future[None] | None:
-        """Return None: there is nothing to wait for."""
         return None
 
-    def trim(self, checkpoint_ts: int) -> None:
-        """Do nothing."""
+    def trim(self, checkpoint_ts: int) -> None: ...
 
 
 class RelayStage:
     """The stage with one; belongs to one event loop, and writes in a thread of its own."""
 
     def __init__(self, log: RelayLog) -> None:
-        """Take over `log`, which is open and started."""
+        """Take ownership of `log`, which must be open and started."""
         self._log = log
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="relay")
         self._entries: list[Entry] = []
@@ -75,7 +70,7 @@ class RelayStage:
         self._trimmed_ts = 0
 
     def offer(self, merged: Merged) -> None:
-        """Take the next run; a large lot is written at once, though not synced."""
+        """Take the next run; a large amount is written immediately, but not synced."""
         self._entries += zip(merged.commit_ts, merged.payloads, strict=True)
         self._waiting_bytes += merged.bytes
         self._is_clean = False
@@ -84,7 +79,6 @@ class RelayStage:
             self._thread.submit(self._guarded, lambda: self._log.append(entries))
 
     def note_job(self, job: DdlJob) -> None:
-        """Take a job; the next `flush` writes it."""
         self._jobs.append(job)
         self._is_clean = False
 
@@ -105,11 +99,10 @@ class RelayStage:
         return asyncio.get_running_loop().run_in_executor(self._thread, self._guarded, write)
 
     def trim(self, checkpoint_ts: int) -> None:
-        """Let go of files, in the thread."""
         self._thread.submit(self._guarded, lambda: self._log.trim(checkpoint_ts))
 
     async def close(self) -> None:
-        """End the thread after what it has to do; the log stays open."""
+        """End the thread after its remaining work; the log stays open."""
         await asyncio.to_thread(self._thread.shutdown)
 
     def _taken(self) -> list[Entry]:
@@ -118,7 +111,7 @@ class RelayStage:
         return entries
 
     def _guarded(self, work: Callable[[], None]) -> None:
-        """Do the work unless some before it failed: then the log lacks something, and stays so."""
+        """Do the work unless earlier work failed, which leaves the log incomplete for good."""
         if self._failure is not None:
             raise self._failure
         try:

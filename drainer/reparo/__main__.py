@@ -9,7 +9,7 @@ from penstock.node import command
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Restore what the settings say; return the exit code as `penstock.node.command` defines."""
+    """Restore as configured; return the exit code as `penstock.node.command` defines."""
     return command.run("penstock reparo", lambda: _run(argv), extra="drainer")
 
 

@@ -43,7 +43,6 @@ class HeldChanges:
     """A folder, as it is when it is looked at; it may grow meanwhile."""
 
     def __init__(self, folder: Path) -> None:
-        """Look; raise `NeedsOperator` for a folder without binlog files, or with a gap."""
         if not folder.is_dir():
             raise NeedsOperator(f"{folder} is no folder", hint=_HINT, code=Code.PATH_UNUSABLE)
         self.folder = folder
@@ -63,16 +62,15 @@ class HeldChanges:
 
     @property
     def cluster_id(self) -> int:
-        """Whose changes these are, 0 where no one says it."""
         return 0 if self.savepoint is None else self.savepoint.cluster_id or 0
 
     @property
     def _reaches_ts(self) -> int | None:
-        """Up to where all is held by the savepoint's word; None where there is none."""
+        """The commit_ts up to which the savepoint says all is held; None without a savepoint."""
         return None if self.savepoint is None else self.savepoint.checkpoint.commit_ts
 
     def check_stop(self, stop_ts: int) -> None:
-        """Raise `NeedsOperator` for a stop that the savepoint says the files do not reach."""
+        """Raise `NeedsOperator` if the savepoint says that the files do not reach the stop."""
         if self._reaches_ts is not None and stop_ts > self._reaches_ts:
             raise NeedsOperator(
                 f"the files in {self.folder} hold everything up to {self._reaches_ts} only, and"
@@ -124,7 +122,7 @@ class HeldChanges:
         return files, schema
 
     def _check_ends(self, files: list[BinlogFile], stop_ts: int) -> None:
-        """Check that all files are whole that hold something up to `stop_ts`."""
+        """Check that all files with records up to `stop_ts` are complete."""
         unknown, saved = 0, self.savepoint
         position = None if saved is None else saved.position
         for at, file in enumerate(files[:-1]):
@@ -147,7 +145,7 @@ class HeldChanges:
             self.unproved = "that no records are missing at the end of files of older versions"
 
     def _beginning(self, file: BinlogFile) -> tuple[int, FileEnd | None]:
-        """Return after which commit_ts a file begins, and how the one before it ends, if known."""
+        """Return the commit_ts after which a file begins, and its predecessor's end if known."""
         if file.number in self._schemas:
             return read_beginning(self.folder / schema_name(file.number))
         if file.number > min(self._schemas, default=file.number):
@@ -170,7 +168,7 @@ class HeldChanges:
             check_end(str(path), source, size, ends)
 
     def _check_newest(self, stop_ts: int) -> None:
-        """Check that the files reach the savepoint; else, that they reach `stop_ts`."""
+        """Check that the files reach the savepoint or, without it, `stop_ts`."""
         saved, last = self.savepoint, self._files[-1]
         if saved is not None and saved.is_of_tidb_binlog:
             return
@@ -201,7 +199,6 @@ class HeldChanges:
         )
 
     def size_bytes(self, files: list[BinlogFile]) -> int:
-        """Return how much there is to read."""
         return sum((self.folder / file.name).stat().st_size for file in files)
 
     def records(self, files: list[BinlogFile]) -> Generator[Record]:
@@ -230,7 +227,6 @@ class HeldChanges:
             self.read_bytes = read_bytes + (self.folder / file.name).stat().st_size
 
     def _end_of(self, files: list[BinlogFile], at: int) -> FileEnd | None:
-        """Return how one of the files ends, None where no one says it."""
         saved = self.savepoint
         position = None if saved is None else saved.position
         if saved is not None and position is not None and files[at].number == position.file:
@@ -238,7 +234,6 @@ class HeldChanges:
         return None if at + 1 == len(files) else self._beginning(files[at + 1])[1]
 
     def _last_ts(self) -> int:
-        """Return the commit_ts of the last record that is there."""
         for file in reversed(self._files):
             found = [
                 record.commit_ts

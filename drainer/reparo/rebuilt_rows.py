@@ -49,7 +49,6 @@ _READERS: dict[int, Callable[[bytes, int], tuple[Any, int]]] = {
 
 
 def ddl_of(record: Record) -> tuple[str, DdlContext | None]:
-    """Return the text of a DDL's record, and its session if it has one."""
     found = {
         tag: record.source(content, end - content)
         for tag, _, content, end in fields(record.source, record.begin, record.end)
@@ -71,7 +70,7 @@ def ddl_of(record: Record) -> tuple[str, DdlContext | None]:
 
 
 def events_of(record: Record, bytes_max: int) -> Iterator[Any]:
-    """Yield the events of a record, which is read as a whole up to a size."""
+    """Yield a record's events; a record up to `bytes_max` is read as a whole."""
     source, begin, end = record.source, record.begin, record.end
     try:
         if end - begin <= bytes_max:
@@ -94,7 +93,7 @@ class RowBuilder:
         self._back = -ahead
 
     def change(self, event: Any, target: Target) -> Change:
-        """Return an event as a change of its table; raise `Malformed` when it does not fit it."""
+        """Return an event as a change of its table; raise `Malformed` if it does not fit."""
         table = target[1]
         columns = [pb.Column.FromString(each) for each in event.row]
         named = {column.name.lower(): column for column in columns}
@@ -139,7 +138,7 @@ class RowBuilder:
 
 
 def datum_value(data: bytes) -> Any:
-    """Return what a datum holds: a number, bytes, or None; raise `Malformed` for another kind."""
+    """Return a datum's value: a number, bytes or None; raise `Malformed` for another kind."""
     if not data or data[0] == values.NULL_FLAG:
         return None
     read = _READERS.get(data[0])

@@ -80,12 +80,11 @@ class ReparoConfig:
 
     @property
     def folder(self) -> Path:
-        """The folder of the files."""
         return Path(self.data_dir)
 
     @property
     def after_ts(self) -> int:
-        """What the settings say that the target holds: all up to here."""
+        """The commit_ts up to which, by the settings, the target holds everything."""
         if self.start_datetime:
             return _ts_of("start-datetime", self.start_datetime) - 1
         return self.start_tso - 1 if self.start_tso else self.initial_commit_ts
@@ -111,7 +110,7 @@ class ReparoConfig:
         return f"mysql://{account}@{host}:{db.port}/{query}"
 
     def lists(self) -> DrainerList:
-        """Return the filter by name; raise `NeedsOperator` for a pattern that cannot be."""
+        """Return the filter by name; raise `NeedsOperator` for an invalid pattern."""
         return DrainerList(
             do_dbs=self.replicate_do_db,
             do_tables=self.replicate_do_table,
@@ -120,7 +119,6 @@ class ReparoConfig:
         )
 
     def __post_init__(self) -> None:
-        """Raise `NeedsOperator` for a value out of range, and for two that say the same."""
         if not self.data_dir:
             raise NeedsOperator(
                 "data-dir is empty",
@@ -160,7 +158,7 @@ class ReparoConfig:
 
 
 def _ts_of(name: str, text: str) -> int:
-    """Return the first timestamp of a time; raise `NeedsOperator` for a text that is none."""
+    """Return the first timestamp of a time; raise `NeedsOperator` for an invalid text."""
     try:
         moment = datetime.fromisoformat(text.strip())
         return compose(int(moment.timestamp() * 1000), 0)  # Without a zone it is local.
@@ -169,7 +167,6 @@ def _ts_of(name: str, text: str) -> int:
 
 
 def translation() -> Translation:
-    """Return a new translation of TiDB-Binlog's settings."""
     same = ("data-dir", "start-datetime", "stop-datetime", "start-tso", "stop-tso", "txn-batch",
             "log-file", "dest-type", "safe-mode", "config")  # fmt: skip
     return Translation(

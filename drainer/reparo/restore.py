@@ -61,7 +61,6 @@ class Restored:
     unproved: str = ""
 
     def __str__(self) -> str:
-        """Return it as text."""
         rows = ", ".join(f"{name} {count:,}" for name, count in sorted(self.rows.items()))
         left_out = sum(self.left_out.values())
         more = f"; {left_out:,} changes were left out by filters" if left_out else ""
@@ -74,7 +73,7 @@ class Restored:
 
 
 def run(config: ReparoConfig) -> str:
-    """Restore, print, or only check, as the settings say; return what is to be said at the end."""
+    """Restore, print or only check, as configured; return the closing message."""
     held = HeldChanges(config.folder)
     held.check_stop(config.stop_ts)
     if config.dry_run or not config.target:
@@ -88,7 +87,7 @@ def run(config: ReparoConfig) -> str:
 
 
 def _starting_point(config: ReparoConfig, sink: TableSink) -> Checkpoint:
-    """Return where the target is; a stop that is before that raises `NeedsOperator`."""
+    """Return the target's checkpoint; raise `NeedsOperator` if the stop is before it."""
     found = sink.load_checkpoint()
     if found is None or not (found.commit_ts or found.ddl_intent_ts):
         return Checkpoint(config.after_ts, 0)
@@ -134,7 +133,6 @@ class Restore:
         self._report_s = time.monotonic() + _REPORT_S
 
     def run(self, start: Checkpoint) -> Restored:
-        """Bring everything after the checkpoint `start` to the writer."""
         config, held, made = self._config, self._held, self._made
         files, schema = held.start(start.commit_ts, config.stop_ts)
         self._catalog = schema.catalog
@@ -204,7 +202,7 @@ class Restore:
             yield change
 
     def _target(self, schema: str, name: str) -> Target | None:
-        """Return the table that rows go to, one and the same object until a DDL; None for none."""
+        """Return the target of rows, the same object until a DDL; None without a target."""
         if (schema, name) not in self._targets:
             self._targets[schema, name] = self._looked_up(schema, name)
         return self._targets[schema, name]
@@ -257,7 +255,7 @@ class Restore:
         self._made.through_ts = max(self._made.through_ts, ts)
 
     def _planned(self, text: str, ts: int, context: DdlContext | None) -> list[SchemaChange]:
-        """Follow a DDL; of a TiDB's DROP of several tables there is a record for each of them."""
+        """Follow a DDL; a TiDB's DROP of several tables has a record for each table."""
         schema, query = split_use(text)
         try:
             jobs = plan_ddl(query, schema, self._catalog, lambda: next(self._ids), context)
@@ -273,7 +271,6 @@ class Restore:
         return [self._catalog.apply(replace(job, finished_ts=ts)) for job in jobs]
 
     def _read_schema(self, path: Path) -> None:
-        """Take CREATE statements as what there is at the start."""
         schema: str | None = None
         for query in _statements(path.read_text(encoding="utf-8")):
             used = re.fullmatch(r"use\s+`?((?:[^`]|``)+?)`?", query, re.IGNORECASE)
@@ -333,7 +330,6 @@ def _sliced(changes: Sequence[Change], size: int) -> Batch:
 
 
 def _by_table(changes: Sequence[Change]) -> list[TableChanges]:
-    """Return the changes of each table, in their order."""
     tables: dict[int, tuple[Target, bytearray, list[bytes]]] = {}
     for target, kind, row in changes:
         _, kinds, rows = tables.setdefault(target[1].id, (target, bytearray(), []))
@@ -346,7 +342,7 @@ def _by_table(changes: Sequence[Change]) -> list[TableChanges]:
 
 
 def split_use(text: str) -> tuple[str | None, str]:
-    """Return the schema that a record's DDL is run in, if it names one, and the statement."""
+    """Return the schema that a record's DDL runs in, if it names one, and the statement."""
     found = _USE.match(text)
     schema = None if found is None else found[1].replace("``", "`")
     query = text if found is None else text[found.end() :]
@@ -354,7 +350,7 @@ def split_use(text: str) -> tuple[str | None, str]:
 
 
 def _statements(text: str) -> Iterator[str]:
-    """Yield the statements of a dump, which ends each by a semicolon at the end of a line."""
+    """Yield a dump's statements, each ended by a semicolon at the end of a line."""
     lines = [line for line in text.splitlines() if not line.startswith(("--", "/*"))]
     for each in re.split(r";\s*$", "\n".join(lines), flags=re.MULTILINE):
         if each.strip():

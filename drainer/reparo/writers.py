@@ -27,23 +27,18 @@ class Checks:
     verb = "checked, and nothing changed:"
     dialect = MYSQL
 
-    def begin(self, start: Checkpoint) -> None:
-        """Do nothing."""
+    def begin(self, start: Checkpoint) -> None: ...
 
-    def see(self, commit_ts: int, event: Any, target: Target) -> None:
-        """Do nothing with one change."""
+    def see(self, commit_ts: int, event: Any, target: Target) -> None: ...
 
     def rows(self, batch: Batch, point: Checkpoint) -> None:
-        """Bring a batch to the target."""
         self._sql(batch)
 
     def slices(self, slices: Iterable[Batch], point: Checkpoint) -> None:
-        """Bring a large transaction to the target."""
         for batch in slices:
             self._sql(batch)
 
-    def ddl(self, change: SchemaChange, point: Checkpoint, *, maybe_done: bool) -> None:
-        """Bring a DDL to the target."""
+    def ddl(self, change: SchemaChange, point: Checkpoint, *, maybe_done: bool) -> None: ...
 
     def end(self, point: Checkpoint) -> None:
         """Note that the target has everything up to a point."""
@@ -59,7 +54,6 @@ class Prints(Checks):
     verb = "printed"
 
     def see(self, commit_ts: int, event: Any, target: Target) -> None:
-        """Print one change."""
         columns = [pb.Column.FromString(each) for each in event.row]
         fields = {each.name: _shown(each.value) for each in columns}
         shown: dict[str, object] = {
@@ -72,16 +66,14 @@ class Prints(Checks):
             shown["after"] = {each.name: _shown(each.changed_value) for each in columns}
         sys.stdout.write(json.dumps(shown, ensure_ascii=False) + "\n")
 
-    def rows(self, batch: Batch, point: Checkpoint) -> None:
-        """Do nothing: each was printed as it was seen."""
+    def rows(self, batch: Batch, point: Checkpoint) -> None: ...
 
     def slices(self, slices: Iterable[Batch], point: Checkpoint) -> None:
-        """Walk through a large transaction, so that each change is seen."""
+        """Iterate over a large transaction so that each change is seen."""
         for _ in slices:
             pass
 
     def ddl(self, change: SchemaChange, point: Checkpoint, *, maybe_done: bool) -> None:
-        """Print a DDL."""
         job = change.job
         shown = {"commit_ts": job.finished_ts, "schema": job.schema_name, "ddl": job.query}
         sys.stdout.write(json.dumps(shown, ensure_ascii=False) + "\n")
@@ -97,7 +89,6 @@ class Applies(Checks):
         self._through_ts = 0
 
     def begin(self, start: Checkpoint) -> None:
-        """Take the target over."""
         self._start, self._through_ts = start, start.commit_ts
         self._sink.save_checkpoint(self._stored(start))
 
@@ -119,15 +110,13 @@ class Applies(Checks):
         self._sink.apply_slices(statements, self._stored(point))
 
     def ddl(self, change: SchemaChange, point: Checkpoint, *, maybe_done: bool) -> None:
-        """Run a DDL."""
         self._sink.run_ddl(change, self._stored(point), maybe_done=maybe_done)
 
     def end(self, point: Checkpoint) -> None:
-        """Store that the target is consistent, at the end."""
+        """Record at the end that the target is consistent."""
         self._sink.save_checkpoint(replace(self._stored(point), consistent=True))
 
     def _stored(self, point: Checkpoint) -> Checkpoint:
-        """Return the checkpoint with what the target knew when this run took it over."""
         start = self._start
         left_out = Counts(dict(start.left_out))
         if point is not start:
@@ -144,7 +133,6 @@ class Applies(Checks):
 
 
 def _shown(data: bytes) -> object:
-    """Return the value of a datum as JSON has it."""
     value = datum_value(data)
     if isinstance(value, bytes):
         try:

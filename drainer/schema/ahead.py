@@ -52,13 +52,13 @@ class AheadRow:
 
     @property
     def unknown(self) -> frozenset[int]:
-        """The ids of the columns that the table does not have."""
+        """The ids of the row's columns that the table lacks."""
         known = {column.id for column in self.table.columns}
         return frozenset(i for i in self.column_ids if i not in known and i > 0)
 
     @property
     def is_certain(self) -> bool:
-        """True when the row lacks a column that each row of the table holds: it was replaced."""
+        """True if the row lacks a column that every row of the table holds: it was replaced."""
         return any(i not in self.column_ids for i in _always_held(self.table, self.kind))
 
 
@@ -130,7 +130,7 @@ def _is_replaced(row: AheadRow, after: TableInfo, added: set[int]) -> bool:
 
 
 def may_be_of(row: AheadRow, table: TableInfo) -> bool:
-    """Return whether a table has one of a row's unknown columns for all to use."""
+    """Return whether a table has one of the row's unknown columns in public state."""
     public = {column.id for column in table.columns if column.state == PUBLIC}
     return not public.isdisjoint(row.unknown)
 
@@ -145,7 +145,7 @@ def _images(table: TableInfo, row: AheadRow) -> list[tuple[object, ...]]:
 
 
 def _ids(table: TableInfo, kind: MutationType, data: bytes) -> frozenset[int]:
-    """Return the ids of a row's columns; none of an insert that surely has no unknown one."""
+    """Return a row's column ids; empty for an insert that surely has no unknown column."""
     reader, newer = _reader(table)
     is_insert = kind is MutationType.INSERT
     if is_insert and newer.search(data) is None:
@@ -158,7 +158,6 @@ def _ids(table: TableInfo, kind: MutationType, data: bytes) -> frozenset[int]:
 
 @functools.lru_cache(maxsize=_TABLES_KEPT)
 def _reader(table: TableInfo) -> tuple[RowReader, re.Pattern[bytes]]:
-    """Return a table's reader, and a pattern that any row with a newer column's id matches."""
     largest = max((column.id for column in table.columns), default=0)
     flag = int_datum(0)[:1]
     small = b"".join(re.escape(int_datum(i)[1:]) for i in range(largest + 1, _ONE_BYTE_IDS))
@@ -168,7 +167,7 @@ def _reader(table: TableInfo) -> tuple[RowReader, re.Pattern[bytes]]:
 
 @functools.lru_cache(maxsize=_TABLES_KEPT)
 def _always_held(table: TableInfo, kind: MutationType) -> frozenset[int]:
-    """Return the ids of the columns that each row of a kind holds, whatever its values are."""
+    """Return the ids of the columns that every row of a kind holds, whatever its values."""
     stored = stored_columns(table)
     if kind is not MutationType.INSERT:
         return frozenset(each.column.id for each in stored)

@@ -59,7 +59,7 @@ class StreamRules:
         return not self.is_fenced and job.schema_version <= moment.schema_version
 
     def may_have_passed(self, job: DdlJob, moment: Moment) -> bool:
-        """Return whether a DDL that has not passed for certain may have."""
+        """Return whether a DDL that has not certainly passed may have passed."""
         return not self.is_fenced and job.start_ts <= moment.commit_ts
 
 

@@ -52,7 +52,6 @@ class SnapshotOrigin:
 
 
 def pack(tracker: SchemaTracker, origin: SnapshotOrigin) -> bytes:
-    """Return the tracker's state as bytes."""
     state = tracker.state()
     body = {
         "cluster_id": origin.cluster_id,
@@ -79,7 +78,7 @@ def pack(tracker: SchemaTracker, origin: SnapshotOrigin) -> bytes:
 
 
 def unpack(data: bytes, path: str) -> tuple[SchemaTracker, SnapshotOrigin]:
-    """Return what `pack` packed; raise `Corrupt` naming `path` for anything else."""
+    """Unpack the data of `pack`; raise `Corrupt` naming `path` for anything else."""
     packed = data[_HEADER_BYTES:]
     if not data.startswith(MAGIC):
         raise Corrupt(

@@ -185,7 +185,7 @@ class SchemaTracker:
         return last
 
     def state(self) -> State:
-        """Return all that this tracker knows, unshared: it may move on meanwhile."""
+        """Return all of this tracker's state, unshared, because the tracker may advance."""
         versions = []
         for table_id, v in self._versions.items():
             is_now = self.catalog.table_by_id(table_id) is not None
@@ -207,7 +207,6 @@ class SchemaTracker:
 
     @classmethod
     def from_state(cls, version: int, state: State) -> SchemaTracker:
-        """Return a tracker that knows what `state` returned at that schema version."""
         tracker = cls(state.rules)
         now = [(schema, table) for _, schema, is_now, table in state.versions if is_now]
         tracker.catalog = Catalog.of(version, state.schemas, now)
@@ -223,7 +222,6 @@ class SchemaTracker:
         return tracker
 
     def copy(self) -> SchemaTracker:
-        """Return a tracker that follows independently of this one."""
         other = SchemaTracker(self.rules)
         other.catalog = self.catalog.copy()
         other.deviations = dict(self.deviations)
@@ -239,7 +237,7 @@ class SchemaTracker:
         return self.catalog.version
 
     def follow(self, job: DdlJob) -> SchemaChange:
-        """Track one job without an override and return what it changed upstream."""
+        """Track one job without an override and return its upstream change."""
         return self.track(job).change
 
     def track(self, job: DdlJob, override: Override | None = None) -> Tracked:
@@ -262,7 +260,7 @@ class SchemaTracker:
         return self._taken(job, override)
 
     def take_ahead(self, job: DdlJob, override: Override | None = None) -> Tracked:
-        """Take a job into account before its binlog, so before others of lower versions."""
+        """Follow a job before its binlog, and so before jobs of lower versions."""
         version = self.version
         tracked = self._taken(job, override)
         self.catalog.version = version
@@ -270,7 +268,7 @@ class SchemaTracker:
         return tracked
 
     def pass_ahead(self, job_id: int) -> bool:
-        """Take note of a DDL's binlog; return whether its job was followed before it."""
+        """Note a DDL's binlog; return whether its job was followed before it."""
         version = self.ahead.pop(job_id, None)
         if version is None:
             return False
@@ -278,12 +276,12 @@ class SchemaTracker:
         return True
 
     def newest(self, table_id: int) -> tuple[int, TableInfo] | None:
-        """Return a table as rows of it are read, and the version from which on it is so."""
+        """Return the version since which a table is read this way, and the table."""
         found = self._versions.get(table_id)
         return None if found is None else (found.since, found.table)
 
     def is_doubtful(self, job: DdlJob) -> bool:
-        """Return whether a job's binlog may have been before the stream's beginning."""
+        """Return whether a job's binlog may precede the start of the stream."""
         return any(each.id == job.id for each in self._doubtful)
 
     def _taken(self, job: DdlJob, override: Override | None) -> Tracked:
@@ -298,7 +296,6 @@ class SchemaTracker:
         return tracked
 
     def _other_history(self, job: DdlJob) -> NeedsOperator:
-        """Return the error about a job of another history than the one that was followed."""
         last = self._last
         by = "" if last is None else f", last by DDL job {last.id} ({last.query})"
         found = "an earlier DDL of the stream had that version"
@@ -314,7 +311,7 @@ class SchemaTracker:
         )
 
     def take_back(self, override_ts: int) -> list[tuple[str, TableInfo]]:
-        """Let nothing be left out because of an override; return the tables that it is about."""
+        """Stop skipping because of an override; return the affected tables."""
         taken = []
         for table_id, deviation in list(self.deviations.items()):
             if override_ts in deviation.overrides:
@@ -334,7 +331,7 @@ class SchemaTracker:
         self._doubtful, self._rows_moved = other._doubtful, other._rows_moved
 
     def _settle(self, schema_version: int) -> None:
-        """Follow what turns out to have been before the stream's beginning."""
+        """Follow jobs that turn out to precede the start of the stream."""
         while self._doubtful and self._doubtful[0].schema_version <= schema_version:
             self._track(self._doubtful.pop(0), None)
 
@@ -362,7 +359,6 @@ class SchemaTracker:
         return Tracked(change, None)
 
     def _followed(self, job: DdlJob) -> SchemaChange:
-        """Bring the catalog and the tables' versions to what they are after a job."""
         change = self._applied(job)
         for schema, table in change.dropped:
             self._versions.pop(table.id, None)
@@ -378,7 +374,7 @@ class SchemaTracker:
         return change
 
     def _applied(self, job: DdlJob) -> SchemaChange:
-        """Apply a job; of the system's own tables a TiDB may have made one without any job."""
+        """Apply a job; a TiDB may have created one of its system tables without a job."""
         if self.rules.is_fenced:
             return self.catalog.apply(job)
         if job.has_failed:
@@ -402,7 +398,6 @@ class SchemaTracker:
     # --- deviations ----------------------------------------------------------------------------
 
     def deviation(self, table_id: int) -> Deviation:
-        """Return how a table differs downstream."""
         return self.deviations.get(table_id, NONE)
 
     def _deviate(self, table_id: int, deviation: Deviation) -> None:
@@ -414,7 +409,7 @@ class SchemaTracker:
     def _carry(
         self, change: SchemaChange, before: Mapping[int, Deviation], *, is_there: bool = False
     ) -> None:
-        """Take over the deviations of tables that a DDL has changed; `is_there`: by hand."""
+        """Carry over the drift of changed tables; `is_there`: the change was made by hand."""
         for old, new in _kept_tables(change):
             self._deviate(new.id, before.get(old.id, NONE).carried(change.job, old, new))
         lost = {table.id for _, table in change.dropped}
@@ -436,7 +431,7 @@ class SchemaTracker:
             self.absent_schemas.pop(name, None)
 
     def _skip(self, change: SchemaChange, before: Mapping[int, Deviation], ts: int) -> None:
-        """Note what a DDL that did not run downstream has brought upstream."""
+        """Record the upstream changes of a DDL that did not run downstream."""
         job = change.job
         for name in change.schemas_created:
             self.absent_schemas[name] = ts
@@ -459,7 +454,6 @@ class SchemaTracker:
             self.deviations.pop(table_id, None)
 
     def _replace(self, job: DdlJob, override: Override) -> Tracked:
-        """Follow a job upstream, and the statement in its place downstream."""
         there, before = self.downstream(), dict(self.deviations)
         planned = override.planned(job, there)
         run = there.apply(planned)
@@ -498,7 +492,6 @@ class SchemaTracker:
         ]
 
     def downstream(self) -> Catalog:
-        """Return the catalog as the downstream has it."""
         tables = self.tables_downstream()
         homes = {schema for schema, _ in tables}
         schemas = [
@@ -602,12 +595,12 @@ class SchemaTracker:
 
 
 def _of_nothing(job: DdlJob) -> DdlJob:
-    """Return a job that only counts as a schema version."""
+    """Return a job without effect that only counts as a schema version."""
     return replace(job, type=_CHANGES_NOTHING, state=JOB_SYNCED, schema=None, table=None, tables=())
 
 
 def _kept_tables(change: SchemaChange) -> Iterator[tuple[TableInfo, TableInfo]]:
-    """Yield each table that is there before and after, also under another id: a truncated one."""
+    """Yield each table that exists before and after, also under another id if truncated."""
     for _, old, new in change.altered:
         yield old, new
     for _, old, _, new in change.renamed:
@@ -619,7 +612,6 @@ def _kept_tables(change: SchemaChange) -> Iterator[tuple[TableInfo, TableInfo]]:
 
 
 def _tables_after(change: SchemaChange) -> Iterator[tuple[str, TableInfo]]:
-    """Yield each table that a change made, or changed, as it is afterwards."""
     yield from change.created
     yield from ((schema, new) for schema, _, new in change.altered)
     yield from ((schema, new) for _, _, schema, new in change.renamed)
@@ -628,7 +620,6 @@ def _tables_after(change: SchemaChange) -> Iterator[tuple[str, TableInfo]]:
 def _parts(
     change: SchemaChange, before: Mapping[int, Deviation], after: Mapping[int, Deviation]
 ) -> Iterator[tuple[str, bool]]:
-    """Yield the name of each table of a change, and whether the downstream lacks it."""
     for schema, table in change.dropped:
         yield f"{schema}.{table.name}", bool(before.get(table.id, NONE).absent_ts)
     for schema, table in _tables_after(change):

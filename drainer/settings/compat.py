@@ -127,7 +127,6 @@ _SWITCHED = frozenset(
 
 
 def translation() -> Translation:
-    """Return a new translation of TiDB-Binlog's settings."""
     return Translation(
         keys=KEYS,
         flags=FLAGS,
@@ -143,7 +142,7 @@ _PASSWORD, _ENCRYPTED = "syncer.to.password", "syncer.to.encrypted_password"
 
 
 def _one_password(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a file's keys with one password; an encrypted one that says anything goes before."""
+    """Return a file's keys with one password; a non-empty encrypted one takes precedence."""
     other = _PASSWORD if values.get(_ENCRYPTED) else _ENCRYPTED
     return {key: value for key, value in values.items() if key != other}
 

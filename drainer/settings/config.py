@@ -52,7 +52,6 @@ class SparkConfig:
     )
 
     def __post_init__(self) -> None:
-        """Raise `NeedsOperator` for a value out of range."""
         if self.payloads not in PAYLOADS:
             raise out_of_range("spark.payloads", self.payloads, f"use {', '.join(PAYLOADS)}")
         if self.tasks < 0:
@@ -114,7 +113,6 @@ class ApplyConfig:
     )
 
     def __post_init__(self) -> None:
-        """Raise `NeedsOperator` for a value out of range."""
         if self.collations not in COLLATIONS:
             hint = f"use {' or '.join(COLLATIONS)}"
             raise out_of_range("apply.collations", self.collations, hint)
@@ -148,7 +146,6 @@ class RelayConfig:
     )
 
     def __post_init__(self) -> None:
-        """Raise `NeedsOperator` for a value out of range."""
         for name, value in vars(self).items():
             if name != "log_dir" and value <= 0:
                 raise out_of_range(f"relay.{name}", value, "it must be above zero")
@@ -220,7 +217,7 @@ class DrainerConfig:
 
     @property
     def as_flags(self) -> str:
-        """The flags with which a command finds this Drainer's etcd and downstream; no password."""
+        """Command-line flags that identify this Drainer's etcd and downstream; no password."""
         return shlex.join(self.given or (f"--sink={without_password(self.downstream)}",))
 
     @property
@@ -232,7 +229,7 @@ class DrainerConfig:
 
     @property
     def strategy(self) -> str:
-        """The strategy by its name, also where the settings leave it to the downstream."""
+        """The strategy's name, also if the settings leave it to the downstream."""
         asked = self.apply.strategy
         if asked != "auto":
             return asked
@@ -248,7 +245,6 @@ class DrainerConfig:
 
     @property
     def ignored_ts(self) -> frozenset[int]:
-        """The commit_ts whose transactions are not applied."""
         return frozenset(map(int, self.ignore_txn_commit_ts))
 
     @property
@@ -257,7 +253,6 @@ class DrainerConfig:
         return frozenset(map(int, self.accept_gap_commit_ts))
 
     def __post_init__(self) -> None:
-        """Raise `NeedsOperator` for a value out of range."""
         for name in ("addr", "advertise_addr", "pd_address"):
             check_address(name, getattr(self, name))
         if self.status_addr != OFF:
@@ -281,7 +276,7 @@ class DrainerConfig:
         self._check_downstream()
 
     def _check_downstream(self) -> None:
-        """Raise `NeedsOperator` for a downstream that cannot be, or not with the strategy."""
+        """Raise `NeedsOperator` for a downstream that is invalid, or invalid with the strategy."""
         has_events = self._takes_events
         if has_events != (self.strategy == "events"):
             hint = "leave it out, or say auto" if has_events else "it is for sink = file:///folder"
@@ -294,7 +289,7 @@ class DrainerConfig:
             self._check_lake()
 
     def _check_lake(self) -> None:
-        """Raise `NeedsOperator` for what a lake cannot be written with."""
+        """Raise `NeedsOperator` for settings that a lake does not support."""
         for name, value, only in (
             ("strategy", self.strategy, "merge"),
             ("mode", self.apply.mode, "snapshot"),

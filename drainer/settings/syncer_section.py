@@ -137,7 +137,7 @@ class ToConfig:
 
 
 def check_db_type(db_type: str) -> None:
-    """Raise `NeedsOperator` for a downstream that there is no sink for."""
+    """Raise `NeedsOperator` for a downstream without a sink."""
     if not db_type or db_type in _TYPES:
         return
     known = f"use {', '.join(_TYPES)}"
@@ -174,7 +174,6 @@ class SyncerConfig:
     to: ToConfig = field(default_factory=ToConfig)
 
     def __post_init__(self) -> None:
-        """Raise `NeedsOperator` for a value out of range."""
         check_db_type(self.db_type)
         if not -(1 << 63) <= self.channel_id < 1 << 63:
             raise out_of_range("syncer.channel-id", self.channel_id, "it is a bigint")
@@ -185,7 +184,7 @@ class SyncerConfig:
                 )
 
     def lists(self) -> DrainerList:
-        """Return the filter by name; raise `NeedsOperator` for a pattern that cannot be."""
+        """Return the filter by name; raise `NeedsOperator` for an invalid pattern."""
         return DrainerList(
             do_dbs=self.replicate_do_db,
             do_tables=self.replicate_do_table,
@@ -241,7 +240,7 @@ DEFAULT_SINK = "sqlite:///downstream.db"
 
 
 def takes_events(url: str) -> bool:
-    """Return whether a downstream takes every change, and not what is left of a batch."""
+    """Return whether a downstream takes every change, not only the net effect of a batch."""
     parts = urlsplit(url)
     if parts.scheme == DELTA:
         return dict(parse_qsl(parts.query)).get("mode", MIRROR) == CHANGES
@@ -295,7 +294,7 @@ def downstream_url(
 
 
 def _named_downstream(sink: str, syncer: SyncerConfig, env: Mapping[str, str]) -> str:
-    """Return the URL in `sink`, or one of what `[syncer.to]` names."""
+    """Return the URL in `sink`, or a URL made from `[syncer.to]`."""
     db_type, to = syncer.db_type, syncer.to
     if db_type == DELTA and sink == DEFAULT_SINK:
         raise NeedsOperator(
@@ -332,7 +331,6 @@ def _named_downstream(sink: str, syncer: SyncerConfig, env: Mapping[str, str]) -
 
 
 def _kind_of(db_type: str) -> str:
-    """Return what db-types that mean one kind of downstream have in common."""
     return {**dict.fromkeys(MYSQL_TYPES, "server"), _OLD_FILE_TYPE: "file"}.get(db_type, db_type)
 
 

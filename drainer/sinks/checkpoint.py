@@ -71,17 +71,16 @@ class Checkpoint:
 
     @property
     def is_between(self) -> bool:
-        """True when a batch may be in the downstream in parts."""
+        """True if a batch may be partly in the downstream."""
         return self.applying_ts > self.commit_ts
 
     def overrides_with(self, recorded: Mapping[int, Override]) -> dict[int, Override]:
-        """Return all overrides; `recorded` are those that an older version kept elsewhere."""
+        """Return all overrides; `recorded` were kept elsewhere by an older version."""
         if self.has_all_overrides:
             return dict(self.overrides or {})
         return in_force(recorded, self.overrides, self.commit_ts)
 
     def to_json(self, writer: str) -> str:
-        """Return the row's text as this `writer` stores it."""
         fields: dict[str, Any] = {
             "consistent": self.consistent,
             "commitTS": self.commit_ts,
@@ -228,7 +227,7 @@ def overridden(stored: str | None, change: OverrideChange) -> str:
 
 
 def went_back(found: Checkpoint | None, known_ts: int) -> NeedsOperator:
-    """Return the error for a downstream without the checkpoint that it had, or an older one."""
+    """Return the error for a downstream whose checkpoint is missing or has gone back."""
     has = "has no checkpoint" if found is None else f"has its checkpoint at {found.commit_ts}"
     accepts = (
         "the commit_ts of that copy"
@@ -245,7 +244,7 @@ def went_back(found: Checkpoint | None, known_ts: int) -> NeedsOperator:
 
 
 def of_another_cluster(cluster: object, others: Sequence[object], place: str) -> NeedsOperator:
-    """Return the error for a downstream where others have a checkpoint, and `cluster` has none."""
+    """Return the error for a downstream that has only other clusters' checkpoints."""
     return NeedsOperator(
         f"the downstream is that of cluster {', '.join(map(str, others))} and has no checkpoint of"
         f" cluster {cluster}, which --etcd-urls leads to",
@@ -273,7 +272,7 @@ class Ledger:
         self.is_loaded = False
 
     def loaded(self, stored: str | None) -> Checkpoint | None:
-        """Take over the stored row as the one to continue from."""
+        """Adopt the stored row as the point to continue from."""
         checkpoint = None if stored is None else Checkpoint.from_json(stored)
         self._known = stored
         self.is_loaded = True
@@ -281,18 +280,17 @@ class Ledger:
 
     @property
     def has_no_row(self) -> bool:
-        """True when the downstream has no row for this cluster yet."""
         return self._known is None
 
     @property
     def is_new(self) -> bool:
-        """True when no Drainer has stored a checkpoint yet: there are overrides at the most."""
+        """True if no Drainer has stored a checkpoint yet; at most overrides exist."""
         last = self.last
         return last is None or (not last.writer and not last.commit_ts)
 
     @property
     def last(self) -> Checkpoint | None:
-        """The checkpoint this run last knew to be stored."""
+        """The last checkpoint that this run knew to be stored."""
         return None if self._known is None else Checkpoint.from_json(self._known)
 
     def attempt(self, checkpoint: Checkpoint) -> tuple[str, bool]:
@@ -315,7 +313,6 @@ class Ledger:
         raise self._taken_over(stored)
 
     def wrote(self, text: str) -> None:
-        """Remember a row that is now stored."""
         self._known = text
         self._attempted = None
 
@@ -328,7 +325,7 @@ class Ledger:
         return replace(last, consistent=False, applying_ts=checkpoint.commit_ts)
 
     def check(self, stored: str | None) -> None:
-        """Raise `NeedsOperator` unless the row is the one that this run last wrote."""
+        """Raise `NeedsOperator` unless the row is the last that this run wrote."""
         if not self.is_loaded or stored != self._known:
             raise self._taken_over(stored)
 

@@ -19,12 +19,12 @@ ROWS_BY_PARTITION = (
 
 
 def default_value(column: ColumnInfo) -> Any:
-    """Return what rows that are older than the column read as, None for NULL."""
+    """Return the value that rows older than the column read as, None for NULL."""
     datum = missing_datum(column)
     return None if datum is None else compile_field(column).decode(datum, 0)[0]
 
 
 def stored_default(column: ColumnInfo) -> Any:
-    """Return the same in the storage form of `penstock.datum.columnar.decode`."""
+    """Return `default_value` in the storage form of `penstock.datum.columnar.decode`."""
     datum = missing_datum(column)
     return None if datum is None else compile_field(column).store(datum, 0)[0]

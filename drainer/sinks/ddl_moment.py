@@ -96,7 +96,7 @@ def _mixed(change: SchemaChange) -> NeedsOperator:
 
 
 def _solved(filled: list[tuple[ColumnInfo, str]]) -> tuple[float, set[str]]:
-    """Return the moment that filled columns, and the zones that their texts show."""
+    """Return the point in time that filled columns, and the zones that their texts show."""
     in_utc = [_parsed(text, UTC) for c, text in filled if c.tp is MysqlType.TIMESTAMP]
     local = [_parsed(text, UTC) for c, text in filled if c.tp is not MysqlType.TIMESTAMP]
     if not in_utc or not local:
@@ -109,7 +109,6 @@ def _zone_between(local_s: float, utc_s: float) -> str:
 
 
 def _written_in(change: SchemaChange) -> set[str]:
-    """Return the zones that literal defaults of a TiDB's TIMESTAMP columns were written in."""
     table = change.job.table
     if table is None or change.job.start_ts == 0:
         return set()
@@ -133,7 +132,7 @@ def _written_in(change: SchemaChange) -> set[str]:
 
 
 def _filled_with_now(change: SchemaChange) -> Iterator[tuple[ColumnInfo, str]]:
-    """Yield each new column whose default is the current time, and what older rows have there."""
+    """Yield each new column that defaults to the current time, and its text in older rows."""
     pairs: list[tuple[TableInfo, TableInfo]] = [(old, new) for _, old, new in change.altered]
     for before, after in pairs + [(old, new) for _, old, _, new in change.renamed]:
         known = {c.id for c in adopted(change.job, before, after).columns}
@@ -144,7 +143,6 @@ def _filled_with_now(change: SchemaChange) -> Iterator[tuple[ColumnInfo, str]]:
 
 
 def _all_shown(moment: float, zone: tzinfo, filled: list[tuple[ColumnInfo, str]]) -> bool:
-    """Return whether a moment in a zone is what all these columns were filled with."""
     return all(
         _shown(moment, UTC if c.tp is MysqlType.TIMESTAMP else zone, c, text) == text
         for c, text in filled
@@ -152,7 +150,6 @@ def _all_shown(moment: float, zone: tzinfo, filled: list[tuple[ColumnInfo, str]]
 
 
 def _shown(moment: float, zone: tzinfo, column: ColumnInfo, text: str) -> str:
-    """Return what a moment would be in a column, in the form of `text`."""
     at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=moment)
     shown = at.astimezone(zone).strftime("%Y-%m-%d %H:%M:%S.%f")
     return shown[: len(text)] if column.decimal > 0 else shown[:19]

@@ -22,7 +22,7 @@ _NAMES_OF_OUTPUTS = ("checkpoint-schema", "checkpoint-table", "checkpoint-topic"
 
 
 def label_of(url: str) -> str:
-    """Return what downstream a URL names, without its user, password and options."""
+    """Return the downstream that a URL names, without user, password and options."""
     parts = urlsplit(url)
     if parts.scheme == "sqlite":
         return f"sqlite {unquote(parts.path)[1:]}"
@@ -32,7 +32,7 @@ def label_of(url: str) -> str:
 
 
 def output_of(url: str) -> str:
-    """Return what a URL writes, more exactly than `label_of`: two outputs never have the same."""
+    """Identify the output of a URL; unlike `label_of`, it is unique for each output."""
     parts = urlsplit(url)
     names = [f"{k}={v}" for k, v in parse_qsl(parts.query) if k in _NAMES_OF_OUTPUTS]
     return f"{parts.scheme} {parts.netloc.rpartition('@')[2]}{parts.path} {' '.join(names)}".strip()
@@ -56,7 +56,7 @@ def open_sink(
 
 
 def open_table_sink(url: str, *, cluster_id: int, retry_s_max: float = RETRY_S_MAX) -> SqlSink:
-    """Return the sink with tables that takes SQL for `url` (`sqlite:///file`, `mysql://user:pw@host:port/`)."""
+    """Return the SQL table sink for a `sqlite:///file` or `mysql://user:pw@host:port/` URL."""
     # Each downstream's driver is imported only by who uses it.
     scheme = urlsplit(url).scheme
     if scheme == "sqlite":
@@ -75,7 +75,7 @@ def open_table_sink(url: str, *, cluster_id: int, retry_s_max: float = RETRY_S_M
 
 
 def open_lake_sink(url: str, *, cluster_id: int, retry_s_max: float = RETRY_S_MAX) -> TableSink:
-    """Return the sink with tables that takes Arrow for `url` (`delta:///folder`)."""
+    """Return the Arrow table sink for a `delta:///folder` URL."""
     from drainer.sinks.delta.sink import DeltaSink
 
     return DeltaSink(url, cluster_id=cluster_id, retry_s_max=retry_s_max)

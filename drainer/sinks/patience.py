@@ -62,7 +62,6 @@ class Patience:
             return self._until_it_passes(attempt)
 
     def close(self) -> None:
-        """End the waiting of all threads, then let go."""
         self.closing.set()
         with self.using:
             self._let_go()

@@ -96,9 +96,7 @@ class Sink(Protocol):
         ...
 
     @property
-    def writer(self) -> str:
-        """The name of this run, which every checkpoint that it stores bears."""
-        ...
+    def writer(self) -> str: ...
 
     def load_checkpoint(self) -> Checkpoint | None:
         """Return where to continue, None on a fresh downstream; its writer is who stores one next.
@@ -109,7 +107,7 @@ class Sink(Protocol):
         ...
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Store `checkpoint` when nothing but time has moved on."""
+        """Store `checkpoint` when only time has advanced."""
         ...
 
     def change_overrides(self, change: OverrideChange) -> None:
@@ -121,12 +119,10 @@ class Sink(Protocol):
         ...
 
     def run_ddl(self, change: SchemaChange, checkpoint: Checkpoint, *, maybe_done: bool) -> None:
-        """Change the schema and store `checkpoint`; `maybe_done` after a crash in between."""
+        """Change the schema and store `checkpoint`; `maybe_done` is set after a crash between."""
         ...
 
-    def look_at(self, catalog: Catalog) -> None:
-        """Take note of the schemas and tables that the downstream has when a Drainer starts."""
-        ...
+    def look_at(self, catalog: Catalog) -> None: ...
 
     def stand_ins(self) -> Mapping[str, str]:
         """Return collations that the downstream lacks, and those that its tables have instead.
@@ -143,7 +139,7 @@ class Sink(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the downstream; a call that waits in another thread ends with `Retryable`."""
+        """Release the downstream; a call waiting in another thread raises `Retryable`."""
         ...
 
 
@@ -221,7 +217,7 @@ class Gathering:
 
     @property
     def rows_max(self) -> int:
-        """At how many rows it is cut: so many take about as much memory in columns."""
+        """The row limit: so many rows take about as much memory in columns."""
         return self.bytes_max // _GATHERED_ROW_BYTES
 
 
@@ -251,7 +247,6 @@ class RowStatement(NamedTuple):
 
     @property
     def names_a_row(self) -> bool:
-        """True when the row must be there already."""
         return self.sql.startswith((b"UPDATE", b"DELETE"))
 
 
@@ -289,18 +284,15 @@ class Missed:
     examples: list[str] = field(default_factory=list)
 
     def note(self, row: str) -> None:
-        """Count a row that was not there."""
         self.count += 1
         if len(self.examples) < _EXAMPLES_MAX:
             self.examples.append(row)
 
     def forget(self) -> None:
-        """Begin again."""
         self.count = 0
         self.examples = []
 
     def add(self, others: Iterable[Missed]) -> Missed:
-        """Add what others counted, and return self."""
         for other in others:
             self.count += other.count
             self.examples = (self.examples + other.examples)[:_EXAMPLES_MAX]
@@ -331,7 +323,7 @@ class Partitions:
 
     @cached_property
     def content(self) -> str:
-        """An id that only this batch, cut in this way, has (hex)."""
+        """A hex id unique to this batch and to the way it is cut."""
         digest = hashlib.blake2b(digest_size=16)
         for number, statements in self.numbered():
             digest.update(b"%d %d\n" % (number, len(statements)))
@@ -342,11 +334,9 @@ class Partitions:
 
     @property
     def count(self) -> int:
-        """How many partitions all phases have."""
         return sum(map(len, self.phases))
 
     def numbered(self) -> Iterator[tuple[int, Partition]]:
-        """Yield all partitions with their numbers in the batch."""
         return zip(count(), (each for phase in self.phases for each in phase), strict=False)
 
 
@@ -355,7 +345,7 @@ class PartitionedSink(Protocol):
     """A sink with connections enough to commit partitions at once."""
 
     def has_begun(self, partitions: Partitions) -> bool:
-        """Return whether this very batch is the last that was begun, maybe by an earlier run."""
+        """Return whether this batch was the last to begin, possibly in an earlier run."""
         ...
 
     def apply_partitions(
@@ -400,7 +390,7 @@ class Refused(NeedsOperator):
 
 
 def row_of(statement: str | bytes, message: str) -> str:
-    """Return table and row that a refused statement is about, as far as the message says."""
+    """Return the table and row of a refused statement, as far as `message` tells."""
     text = statement if isinstance(statement, str) else statement.decode(errors="replace")
     found = inserted(text)
     if found is None:
@@ -415,7 +405,6 @@ def row_of(statement: str | bytes, message: str) -> str:
 
 
 def pairs(names: Sequence[str], values: Sequence[str]) -> str:
-    """Return columns with their values, neither too many nor too long for a line."""
     shown = [f"{name} = {_shown(value)}" for name, value in zip(names, values, strict=False)]
     more = ", …" if len(shown) > _COLUMNS_SHOWN else ""
     return ", ".join(shown[:_COLUMNS_SHOWN]) + more
@@ -426,7 +415,7 @@ def _shown(value: str) -> str:
 
 
 def located(error: Refused, after_ts: int, through_ts: int) -> Refused:
-    """Return the error with the batch it came from, and with ways to continue."""
+    """Add to the error the batch it came from and the ways to continue."""
     return Refused(
         f"{error.problem}; this is in the batch of the transactions after commit_ts {after_ts}"
         f" and up to {through_ts}, and nothing after that was applied",

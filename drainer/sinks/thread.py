@@ -23,20 +23,19 @@ class SinkThread:
     """Calls run one after another, in the order in which they were made."""
 
     def __init__(self) -> None:
-        """Start the thread; it belongs to the running event loop."""
+        """Start the thread, which belongs to the running event loop."""
         self._loop = asyncio.get_running_loop()
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name="sink", daemon=True)
         self._thread.start()
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Run `function` in the thread and return what it returns, or raise what it raises."""
         done: asyncio.Future[T] = self._loop.create_future()
         self._calls.put((function, done))
         return await done
 
     async def close(self, timeout_s: float) -> bool:
-        """End the thread after its calls; False when that takes longer than `timeout_s`."""
+        """End the thread after its pending calls; False if that exceeds `timeout_s`."""
         self._calls.put(None)
         await asyncio.to_thread(self._thread.join, timeout_s)
         return not self._thread.is_alive()

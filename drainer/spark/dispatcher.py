@@ -114,11 +114,9 @@ class Dispatcher:
 
     @property
     def tasks(self) -> int:
-        """How many Spark tasks are connected."""
         return len(self._tasks)
 
     async def start(self) -> None:
-        """Open the listener; `port`, `token` and `digest` are what a task needs to come."""
         context = None
         if self._tls is not None:
             context, certificate = frozen_server(self._tls)
@@ -140,7 +138,7 @@ class Dispatcher:
             await asyncio.wait(self._connections, timeout=2)
 
     async def wait_for_tasks(self, count: int = 1) -> None:
-        """Return once `count` tasks are connected; raise `NeedsOperator` when they are wrong."""
+        """Wait until `count` tasks are connected; raise `NeedsOperator` if one is refused."""
         while len(self._tasks) < count:
             if self._refusal is not None:
                 raise self._refusal
@@ -205,14 +203,12 @@ class Dispatcher:
         )  # fmt: skip
 
     def _hurry(self, late: list[_Unit]) -> None:
-        """Give late units to a second task, when there is one that does not hold them yet."""
         for unit in late:
             if unit.holders and len(self._tasks) > len(unit.holders):
                 self._pending.append(unit)
         self._dispatch()
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection from hello to its end."""
         current = asyncio.current_task()
         assert current is not None
         self._connections[current] = writer
@@ -255,7 +251,6 @@ class Dispatcher:
         return task
 
     def _refuse(self, partition: int, version: str) -> None:
-        """Report a task that runs other code; without any other task it ends the Drainer."""
         self._refusal = NeedsOperator(
             f"Spark task {partition} runs Penstock {version}, this Drainer is {self._version}",
             hint="the Drainer sends its code to the executors: remove what they find before it "
@@ -290,7 +285,6 @@ class Dispatcher:
             self._dispatch()
 
     def _dispatch(self) -> None:
-        """Send waiting units to the tasks that hold least, as long as any has room."""
         while self._pending:
             unit = self._pending[0]
             if unit.answer.done():
@@ -311,7 +305,7 @@ class Dispatcher:
             task.writer.write(unit.payload)
 
     def _lose(self, task: _Task) -> None:
-        """Take back what a lost task held, oldest first in line."""
+        """Requeue the units of a lost task at the front, oldest first."""
         self._tasks.discard(task)
         if self._is_closing:
             return

@@ -102,7 +102,6 @@ class SparkSettings:
 
     @property
     def task_count(self) -> int:
-        """How many resident tasks there are to be."""
         if self.tasks > 0:
             return self.tasks
         local = re.fullmatch(r"local\[(\d+)(?:,\s*\d+)?\]", self.master)
@@ -110,7 +109,7 @@ class SparkSettings:
 
     @property
     def spark_master(self) -> str:
-        """The master's URL; a local one also tolerates task failures, as a cluster does."""
+        """The master's URL; a local master also tolerates task failures, as a cluster does."""
         if not self.is_local:
             return self.master
         return f"local[{self.task_count},{_TASK_FAILURES_MAX}]"
@@ -153,7 +152,7 @@ class SparkJob:
         self._thread.start()
 
     def stop(self) -> None:
-        """End job, session and JVM; call it after the dispatcher has hung up on the tasks."""
+        """End job, session and JVM; the dispatcher must have disconnected the tasks before."""
         self._stopping.set()
         if self._archiving is not None:
             kill_archiving(self._archiving)
@@ -168,7 +167,7 @@ class SparkJob:
         shutil.rmtree(self._settings.work_dir, ignore_errors=True)
 
     def replace_session(self) -> None:
-        """End session and JVM; the job starts again in new ones."""
+        """End session and JVM; the job restarts with new ones."""
         self._jvm.kill()
 
     def _run(self) -> None:
@@ -186,7 +185,6 @@ class SparkJob:
         self._stop_session()
 
     def _report(self, error: Exception, pause_s: float) -> None:
-        """Say in one line that the job is to be started again; Spark's own lines are in a file."""
         what = "the Spark job failed"
         if not isinstance(error, Retryable) and not self._jvm.outlives(_RESTART_S_MIN):
             what, error = (
@@ -198,7 +196,6 @@ class SparkJob:
         log.debug("the Spark failure in full", exc_info=True)
 
     def _run_once(self) -> None:
-        """Run the job until it ends; a session that is still good is used again."""
         self.restarts += 1
         began_s = time.monotonic()
         session = self._session()
@@ -214,7 +211,6 @@ class SparkJob:
             log.warning("the resident Spark job ended on its own")
 
     def _archive_classes(self) -> None:
-        """Once the Drainer has been up for a while, make its next start a quick one."""
         if self._stopping.wait(BEGINS_AFTER_S):
             return
         log.info("writing %s in the background, for quicker starts", self._archive)
@@ -301,7 +297,6 @@ class SparkJob:
             log.warning("the Spark session did not stop cleanly: %s", _first_lines(error))
 
     def _forget_session(self) -> None:
-        """Let go of a session whose JVM or scheduler is gone, so that a new one can be made."""
         from pyspark import SparkContext
 
         running = SparkContext._active_spark_context
@@ -344,7 +339,6 @@ def _forget_gateway() -> None:
 
 
 def _first_lines(error: Exception) -> str:
-    """Return the part of a Spark error that a reader needs; the Java trace has dozens of lines."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     said = [line for line in lines if not line.startswith(("at ", "File ", "...", "Traceback"))]
     named = "" if isinstance(error, PenstockError) else f"{type(error).__name__}: "

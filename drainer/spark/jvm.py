@@ -60,7 +60,7 @@ class Output:
     """The file that takes what Spark writes, and the last lines of it."""
 
     def __init__(self, path: Path) -> None:
-        """Open nothing yet; loggers of py4j and pyspark write here from now on."""
+        """Open nothing yet; from now on, the loggers of py4j and pyspark write here."""
         self.path = path
         self._lines: deque[str] = deque(maxlen=_LINES_KEPT)
         self._file = RotatingFileHandler(
@@ -81,14 +81,13 @@ class Output:
         return False
 
     def follow(self, stream: IO[bytes]) -> threading.Thread:
-        """Copy a stream to the file, from a thread that ends with the stream."""
         self._lines.clear()
         thread = threading.Thread(target=self._copy, args=(stream,), name="spark out", daemon=True)
         thread.start()
         return thread
 
     def reason(self) -> str:
-        """Return the first of the last lines that names a problem, and the next one; or nothing."""
+        """Return the first recent line that names a problem and the line after it, or empty."""
         lines = [line.strip() for line in tuple(self._lines)]
         lines = [line for line in lines if line and not line.startswith(_TRACE)]
         for number, line in enumerate(lines):
@@ -108,13 +107,12 @@ class Jvm:
     """One JVM at a time; `stop` may come from another thread while `start` waits."""
 
     def __init__(self, output: Output) -> None:
-        """Start nothing yet."""
         self._output = output
         self._process: subprocess.Popen[bytes] | None = None
         self._copying: threading.Thread | None = None
 
     def start(self, spark_conf: Sequence[tuple[str, str]]) -> Gateway:
-        """Start a JVM with Spark in it and return the gateway to it; `Retryable` if it ends."""
+        """Start a JVM with Spark and return its gateway; raise `Retryable` if the JVM ends."""
         with tempfile.TemporaryDirectory() as folder:
             info = Path(folder) / "gateway"
             self._process = _spawn(spark_conf, info)
@@ -137,11 +135,10 @@ class Jvm:
 
     @property
     def is_alive(self) -> bool:
-        """True while its process runs."""
         return self._process is not None and self._process.poll() is None
 
     def outlives(self, timeout_s: float) -> bool:
-        """Return whether it is still there after a while; a killed one takes a moment to go."""
+        """Return whether the JVM still runs after `timeout_s`; a killed JVM takes time to exit."""
         if self._process is None:
             return False
         try:
@@ -151,12 +148,11 @@ class Jvm:
         return False
 
     def kill(self) -> None:
-        """End it at once, whatever it does."""
         if self._process is not None:
             self._process.kill()
 
     def end(self) -> None:
-        """Close the pipe that keeps it alive; kill it when it does not follow."""
+        """Close the pipe that keeps the JVM alive; kill the JVM if it does not exit."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -193,7 +189,6 @@ def _spawn(spark_conf: Sequence[tuple[str, str]], info: Path) -> subprocess.Pope
 
 
 def _connected(port: int, secret: str) -> Gateway:
-    """Return pyspark's gateway to a JVM that runs already."""
     from pyspark.java_gateway import launch_gateway
 
     with _environment(PYSPARK_GATEWAY_PORT=str(port), PYSPARK_GATEWAY_SECRET=secret):
@@ -218,7 +213,6 @@ _QUIET = "-Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
 
 
 def archive_in(folder: Path, java_home: str) -> Path:
-    """Return where the archive for this Java and this Spark is, or is to be."""
     try:
         release = (Path(java_home) / "release").read_bytes()
     except OSError:
@@ -229,7 +223,6 @@ def archive_in(folder: Path, java_home: str) -> Path:
 
 
 def options_for(archive: Path) -> str:
-    """Return what makes a JVM map the archive; empty while there is none."""
     return f"-XX:SharedArchiveFile={archive} {_QUIET}" if archive.exists() else ""
 
 
@@ -252,7 +245,6 @@ def write_archive(archive: Path, java_options: str) -> subprocess.Popen[bytes]:
 
 
 def kill_archiving(process: subprocess.Popen[bytes]) -> None:
-    """End a process that writes the archive, and its JVM."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -268,12 +260,11 @@ def _end_with_the_drainer() -> None:
         os.killpg(0, signal.SIGKILL)
 
 
-def _nothing(numbers: object) -> None:
-    """Be a task."""
+def _nothing(numbers: object) -> None: ...
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a session that loads what a Drainer's does, and let its JVM write the archive."""
+    """Run a session that loads a Drainer's classes; its JVM then writes the archive."""
     archive, java_options = Path(arguments[0]), arguments[1]
     os.nice(19)
     threading.Thread(target=_end_with_the_drainer, name="end", daemon=True).start()

@@ -43,13 +43,13 @@ class Generation:
     """The tasks that turn batches into SQL, and how a batch is cut for them."""
 
     def __init__(self, dispatcher: Dispatcher, *, parts: int, dialect: str) -> None:
-        """Prepare; each table of a batch is spread over at most `parts` units."""
+        """Each table of a batch is spread over at most `parts` units."""
         self.dispatcher = dispatcher
         self.parts = parts
         self.dialect = dialect
 
     async def statements(self, batch: RowBatch) -> list[bytes]:
-        """Return the batch's SQL in the order in which it is right."""
+        """Return the batch's SQL in the order in which it must run."""
         made = batch.by_unit(self)
         del batch  # Its rows are needed only until they are in units.
         return list(in_order(each for _, each in await made))
@@ -59,7 +59,7 @@ class RowBatch(Protocol):
     """Row changes that are to reach the downstream together, wherever their rows are."""
 
     def displacing(self) -> RowBatch:
-        """Return the batch with upserts that remove whatever has a row's unique value."""
+        """Return the batch with upserts that remove any other row with the same unique value."""
 
     async def by_unit(self, generation: Generation) -> Made:
         """Return the SQL of unit after unit, and whether its rows can be in others' way.
@@ -73,11 +73,10 @@ class HeldBatch(Batch):
     """A batch whose rows are here."""
 
     def displacing(self) -> HeldBatch:
-        """Return the batch with displacing upserts."""
         return replace(self, displaces=True)
 
     async def by_unit(self, generation: Generation) -> Made:
-        """Compact here, let the tasks write the SQL; rows that no one else holds are let go of."""
+        """Compact here and let tasks write the SQL; rows without other references are freed."""
         units = await asyncio.to_thread(self._units, generation)
         del self  # Its rows are in the units now; SQL needs the room.
         meets = [each for each, _ in units]
@@ -89,7 +88,6 @@ class HeldBatch(Batch):
         return made[::-1]
 
     def _units(self, generation: Generation) -> list[tuple[bool, bytes]]:
-        """Compact and encode; in a thread, because this takes microseconds per row."""
         units = plan_units(self, generation.parts, generation.dialect)
         encoded = []
         while units:
@@ -118,11 +116,10 @@ class FetchBatch:
     displaces: bool = False
 
     def displacing(self) -> FetchBatch:
-        """Return the batch with displacing upserts."""
         return replace(self, displaces=True)
 
     async def by_unit(self, generation: Generation) -> Made:
-        """Return the batch's SQL; wait for Pumps that are away as long as it takes."""
+        """Return the batch's SQL; wait for unreachable Pumps without a time limit."""
         catalog = await asyncio.shield(self.catalog)
         while True:
             unit = self._unit(catalog[0], generation.dialect)
@@ -153,7 +150,6 @@ class FetchBatch:
         )
 
     def counted(self, step: RowsStep) -> RowsStep:
-        """Return the step with its number of rows, and with what of them was left out."""
         facts = self.outcome.facts
         left_out = step.left_out + facts.left_out
         return replace(step, rows=facts.rows, remote=None, left_out=left_out)
@@ -169,7 +165,7 @@ class Fetching:
         addresses: Callable[[], Mapping[str, str]],
         schemas: SchemaTracker,
     ) -> None:
-        """Prepare; `addresses` returns where each Pump is now."""
+        """`addresses` returns the current address of each Pump."""
         self.cluster_id = cluster_id
         self.drainer_id = drainer_id
         self.addresses = addresses
@@ -177,7 +173,6 @@ class Fetching:
         self._catalog: tuple[int, asyncio.Task[Catalog]] | None = None
 
     def begin(self, batch_id: int, remote: RemoteTransactions) -> FetchBatch:
-        """Return a batch that is read with the schema as it is now."""
         version = self._schemas.version
         if self._catalog is None or self._catalog[0] != version:
             packing = asyncio.to_thread(packed_catalog, self._schemas.copy())
@@ -186,7 +181,7 @@ class Fetching:
 
 
 def packed_catalog(schemas: SchemaTracker) -> Catalog:
-    """Return a schema as tasks get it, with a number that no other has."""
+    """Return a schema in the form sent to tasks, with a number unique to it."""
     origin = SnapshotOrigin(
         cluster_id=0,
         commit_ts=0,

@@ -29,15 +29,13 @@ class Tasks(Protocol):
     waits_for: str
 
     @property
-    def tasks(self) -> int:
-        """How many are connected."""
+    def tasks(self) -> int: ...
 
 
 class TaskWatch:
     """How long no task has been connected to one Drainer, and for what reason."""
 
     def __init__(self, now_s: float) -> None:
-        """Begin at `now_s`, a monotonic time, as a session starts."""
         self.problem = ""
         """Why the Drainer has no task; empty while one is connected."""
         self._begin(now_s)
@@ -48,7 +46,7 @@ class TaskWatch:
         self._had_tasks = False
 
     def look(self, now_s: float, tasks: int) -> bool:
-        """Note how many tasks are connected; return whether the session must be replaced."""
+        """Record the number of connected tasks; return whether the session must be replaced."""
         if tasks:
             self._none_since_s, self._had_tasks, self.problem = None, True, ""
             return False
@@ -68,7 +66,7 @@ class TaskWatch:
 
 
 async def watch_tasks(tasks: Tasks, replace_session: Callable[[], None]) -> None:
-    """Look at the tasks every second until cancelled; keep their `waits_for` up to date."""
+    """Check the tasks every second until cancelled; keep their `waits_for` up to date."""
     watch = TaskWatch(time.monotonic())
     while True:
         await asyncio.sleep(_TICK_S)

@@ -30,7 +30,7 @@ class Events:
     def __init__(
         self, dispatcher: Dispatcher, sink: EventSink, thread: SinkThread, *, parts: int
     ) -> None:
-        """Prepare; `thread` is the one that may call `sink`, a batch becomes `parts` units."""
+        """Only `thread` may call `sink`; a batch becomes `parts` units."""
         self._dispatcher = dispatcher
         self._sink = sink
         self._thread = thread
@@ -38,14 +38,12 @@ class Events:
         self.messages = self.message_bytes = 0
 
     async def prepare(self, batch: RowBatch) -> Prepared:
-        """Let the tasks make the messages."""
         assert isinstance(batch, HeldBatch), "with this strategy payloads come here"
         making = self._messages(batch)
         del batch  # Its rows are needed only until they are in units.
         return _ReadyMessages(await making, self)
 
     async def of_slice(self, batch: HeldBatch) -> Messages:
-        """Return the messages of a part of a large transaction."""
         (made,) = await self._messages(batch)
         return made
 
@@ -62,7 +60,6 @@ class Events:
         return [unit.encode() for unit in event_units(batch, self._sink.encoding, self._parts)]
 
     async def put(self, messages: list[Messages], checkpoint: Checkpoint) -> None:
-        """Bring messages and checkpoint into the downstream."""
         await self._thread.call(lambda: self._sink.put(messages, checkpoint))
 
 
@@ -72,6 +69,5 @@ class _ReadyMessages:
         self._strategy = strategy
 
     async def commit(self, checkpoint: Checkpoint) -> None:
-        """Hand over the messages, and keep none."""
         messages, self._messages = self._messages, []
         await self._strategy.put(messages, checkpoint)

@@ -40,17 +40,15 @@ class Mending:
     """Marks batches as displacing as long as a batch may be downstream in parts."""
 
     def __init__(self, start: Checkpoint) -> None:
-        """Begin with the downstream at `start`."""
         self._through_ts = start.applying_ts
         self.committed_ts = start.commit_ts
 
     @property
     def is_due(self) -> bool:
-        """True until all that may be there in parts is there."""
+        """True until every change that may be partly downstream is complete."""
         return self.committed_ts < self._through_ts
 
     def marked(self, batch: RowBatch) -> RowBatch:
-        """Return the batch as it is to be applied."""
         return batch.displacing() if self.is_due else batch
 
 
@@ -63,20 +61,18 @@ class Snapshot:
     def __init__(
         self, generation: Generation, sink: TableSink, thread: SinkThread, start: Checkpoint
     ) -> None:
-        """Prepare; `thread` is the one that may call `sink`, which is at `start`."""
+        """Only `thread` may call `sink`, which is at `start`."""
         self._generation = generation
         self._sink = sink
         self._thread = thread
         self._mending = Mending(start)
 
     async def prepare(self, batch: RowBatch) -> Prepared:
-        """Compact here, let the tasks write the SQL."""
         generating = self._generation.statements(self._mending.marked(batch))
         del batch  # What turns rows into SQL decides how long they are needed.
         return _ReadyStatements(await generating, self)
 
     async def apply(self, statements: list[bytes], checkpoint: Checkpoint) -> None:
-        """Run all statements in one transaction that stores the checkpoint."""
         await self._thread.call(lambda: self._sink.apply(statements, checkpoint))
         self._mending.committed_ts = checkpoint.commit_ts
 
@@ -87,7 +83,6 @@ class _ReadyStatements:
         self._strategy = strategy
 
     async def commit(self, checkpoint: Checkpoint) -> None:
-        """Hand over what is to be run, and keep nothing."""
         statements, self._statements = self._statements, []
         await self._strategy.apply(statements, checkpoint)
 
@@ -110,7 +105,7 @@ class Parallel:
         connections: int,
         start: Checkpoint,
     ) -> None:
-        """Prepare; `thread` is the one that may call `sink`, which is at `start`."""
+        """Only `thread` may call `sink`, which is at `start`."""
         self._generation = generation
         self._sink = sink
         self._thread = thread
@@ -120,7 +115,6 @@ class Parallel:
         self.partitions_s: tuple[float, ...] = ()
 
     async def prepare(self, batch: RowBatch) -> Prepared:
-        """Compact here, let the tasks write the SQL, cut it into partitions."""
         if self._mending.is_due:
             return await self._resumed(batch)
         generating = batch.by_unit(self._generation)
@@ -129,7 +123,6 @@ class Parallel:
         return _ReadyPartitions(await asyncio.to_thread(self._cut, made), self)
 
     async def _resumed(self, batch: RowBatch) -> Prepared:
-        """Continue with the batch that an earlier run began, or mend what it left."""
         made = await batch.by_unit(self._generation)
         partitions = await asyncio.to_thread(self._cut, made)
         if await self._thread.call(lambda: self._sink.has_begun(partitions)):
@@ -138,7 +131,6 @@ class Parallel:
         return _ReadyPartitions(await asyncio.to_thread(self._cut, made), self)
 
     async def apply(self, partitions: Partitions, checkpoint: Checkpoint) -> None:
-        """Bring all partitions and the checkpoint into the downstream."""
         took_s = await self._thread.call(
             lambda: self._sink.apply_partitions(partitions, checkpoint, self._start)
         )
@@ -181,7 +173,6 @@ class _ReadyPartitions:
         self._strategy = strategy
 
     async def commit(self, checkpoint: Checkpoint) -> None:
-        """Hand over what is to be run, and keep nothing."""
         partitions, self._partitions = self._partitions, None
         assert partitions is not None, "a batch is committed once"
         await self._strategy.apply(partitions, checkpoint)

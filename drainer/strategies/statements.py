@@ -84,7 +84,7 @@ class EachChange:
         parts: int,
         start: Checkpoint,
     ) -> None:
-        """Prepare; `start` is where the downstream is, `parts` the units at most per table."""
+        """`start` is the downstream's position; `parts` is the maximum of units per table."""
         self._dispatcher = dispatcher
         self._sink = sink
         self._thread = thread
@@ -99,11 +99,10 @@ class EachChange:
 
     @property
     def is_safe(self) -> bool:
-        """True while changes may be in the downstream already, or when the settings say so."""
+        """True while changes may already be downstream, or if the settings require it."""
         return self._queues.safe_mode or self._committed_ts < self._start.applying_ts
 
     async def prepare(self, batch: RowBatch) -> Prepared:
-        """Let the tasks write the SQL, and group it here."""
         assert isinstance(batch, HeldBatch), "with this strategy payloads come here"
         keys = self._keys
         if keys is None:
@@ -112,12 +111,11 @@ class EachChange:
         return _Changes(self, batch, keys, split)
 
     async def foreign_keys(self) -> ForeignKeys:
-        """Return the downstream's foreign keys as they are once all before this is committed."""
+        """Return the downstream's foreign keys as they are after all earlier batches commit."""
         self._keys = await self._thread.call(self._sink.foreign_keys)
         return self._keys
 
     async def split(self, batch: Batch, keys: ForeignKeys, *, safe: bool) -> Split:
-        """Return a batch's statements, in queues."""
         units, numbers = await asyncio.to_thread(self._units, batch, keys, safe)
         answers = await self._dispatcher.run(units)
         made = await asyncio.to_thread(self._arranged, answers, numbers, safe)
@@ -148,7 +146,6 @@ class EachChange:
         return units, numbers
 
     def _arranged(self, answers: list[bytes], numbers: list[Ints], safe: bool) -> Split | None:
-        """Return the queues; None when only the safe form can be run."""
         changes = in_commit_order([RowStatements.decode(answer) for answer in answers], numbers)
         if not safe and is_crossing(changes):
             return None
@@ -158,7 +155,7 @@ class EachChange:
         return spread(changes, queues=queues, statements_max=batch, safe=safe)
 
     async def apply(self, split: Split, checkpoint: Checkpoint) -> None:
-        """Bring queues and checkpoint into the downstream; raise `InDoubt` when to do it again."""
+        """Apply queues and checkpoint; raise `InDoubt` if the batch must be applied again."""
         missed: Missed = await self._thread.call(
             lambda: self._sink.apply_split(split, checkpoint, self._start)
         )
@@ -192,7 +189,7 @@ class _Changes:
         self._split: Split | None = split
 
     async def commit(self, checkpoint: Checkpoint) -> None:
-        """Apply; after a commit without an answer once more, in the safe form."""
+        """Apply; if a commit gets no answer, apply once more in the safe form."""
         split, self._split = self._split, None
         assert split is not None, "a batch is committed once"
         keys = await self._strategy.foreign_keys()
@@ -233,7 +230,6 @@ class _Groups:
     owners: dict[int, int] = field(default_factory=dict)
 
     def add(self, keys: Iterable[int]) -> int:
-        """Take the next change and return its number."""
         number = len(self.parents)
         self.parents.append(number)
         for key in keys:
@@ -245,7 +241,6 @@ class _Groups:
         return number
 
     def root(self, number: int) -> int:
-        """Return the number of the first change in a change's group."""
         parents = self.parents
         while parents[number] != number:
             parents[number] = parents[parents[number]]
@@ -258,7 +253,7 @@ class _Groups:
 
 
 def links_of(schema: str, table: TableInfo, keys: Iterable[ForeignKey]) -> tuple[Link, ...]:
-    """Return the foreign keys that a table is child or parent of, as its units have them."""
+    """Return the foreign keys with the table as child or parent, in the form units use."""
     here = (schema.lower(), table.name.lower())
     links = []
     for key in keys:
@@ -307,7 +302,7 @@ def _unbounded_tags(answers: Sequence[RowStatements]) -> set[int]:
 
 
 def _conservative(keys: Keys, tags: Sequence[int], unbounded: set[int]) -> Keys:
-    """Give all values of an index with unbounded ones the same key."""
+    """Give all values of an index that has unbounded values the same key."""
     affected = [i for i, tag in enumerate(tags) if tag in unbounded]
     if affected:
         keys = keys.copy()

@@ -102,7 +102,7 @@ class Reader:
         return found
 
     def _next(self, timeout_s: float | None) -> Committed | None:
-        """Return what comes next, None when the reader is closed; raise TimeoutError."""
+        """Return the next element, or None if the reader is closed; raise `TimeoutError`."""
         end_s = None if timeout_s is None else self._loop.now_s() + timeout_s
         while not self._is_closed:
             found = self._cursor.next()
@@ -137,15 +137,15 @@ class Reader:
         return self._loop.ask(self._feed.waits_for)
 
     def pumps(self) -> Sequence[PumpView]:
-        """Return every Pump as the merge sees it: its condition, why, how far it is."""
+        """Return every Pump as the merge sees it: its condition, the reason, its position."""
         return self._loop.ask(self._feed.pumps)
 
     def left_out(self) -> Sequence[str]:
-        """Return what was left out since the start, a line for each cause and table."""
+        """Return the counts of skipped data since the start, one line per cause and table."""
         return self._loop.ask(lambda: lines(self._feed.decoder.left_out.totals))
 
     def close(self) -> None:
-        """End pulling, from any thread; an iteration under way ends too."""
+        """Stop pulling, from any thread; an iteration in progress also ends."""
         if not self._is_closed:
             self._is_closed = True
             self._loop.run(self._feed.close())
@@ -189,11 +189,9 @@ class _Loop:
             runner.run(self._ending.wait())
 
     def now_s(self) -> float:
-        """Return the loop's time."""
         return self._loop.time()
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Begin something in the loop."""
         try:
             return asyncio.run_coroutine_threadsafe(work, self._loop)
         except RuntimeError as error:
@@ -201,23 +199,18 @@ class _Loop:
             raise closed() from error
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do something in the loop, and wait for it."""
         return self.begin(work).result()
 
     def ask(self, question: Callable[[], T]) -> T:
-        """Return an answer that only the loop can give."""
-
         async def answer() -> T:
             return question()
 
         return self.run(answer())
 
     def later(self, act: Callable[[], None]) -> None:
-        """Do something in the loop soon, if it still runs."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(act)
 
     def end(self) -> None:
-        """End the loop and its thread."""
         self.later(lambda: self._ending.set())
         self._thread.join()

@@ -15,7 +15,7 @@ class Cursor:
     """The elements of the last portion, and the one that the program has."""
 
     def __init__(self, start: Reached, release: Callable[[Changes], None]) -> None:
-        """Begin; `release` lets go of a large transaction's changes when its turn is over."""
+        """`release` frees a large transaction's changes when its turn is over."""
         self.reached = start
         """All up to here was given to the program, what it has at present included."""
         self._release = release
@@ -24,13 +24,13 @@ class Cursor:
         self._large: Changes | None = None
 
     def take(self, portion: Portion) -> None:
-        """Take a portion, once all of the one before is given."""
+        """Accept a portion; all elements of the previous portion must have been returned."""
         assert not self._waiting
         self._waiting.extend(portion.committed)
         self._through = portion.reached
 
     def next(self) -> Committed | None:
-        """Return the next element, None when another portion is needed."""
+        """Return the next element, or None if another portion is needed."""
         self.let_go()
         if not self._waiting:
             self.reached = self._through
@@ -42,7 +42,7 @@ class Cursor:
         return one
 
     def acknowledged(self, text: str) -> int:
-        """Return up to where a checkpoint is done; `NeedsOperator` for one not reached yet."""
+        """Return a checkpoint's commit_ts; raise `NeedsOperator` if it is not reached yet."""
         cluster_id, checkpoint = Reached.from_text(text)
         own, reached = self.reached
         if cluster_id != own or checkpoint.commit_ts > reached.commit_ts:
@@ -54,7 +54,6 @@ class Cursor:
         return checkpoint.commit_ts
 
     def let_go(self) -> None:
-        """Let go of what the program has, if that is large."""
         if self._large is not None:
             self._large.expire()
             self._release(self._large)

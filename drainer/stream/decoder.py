@@ -69,7 +69,7 @@ class Decoder:
         accepted_gap_ts: Set[int] = frozenset(),
         catch_up: CatchUp | None = None,
     ) -> None:
-        """Begin where `schemas` is; `lookup`, `follow`, `catch_up` are those of a Drainer."""
+        """Start at `schemas`; `lookup`, `follow` and `catch_up` are those of a Drainer."""
         self._catch_up = catch_up
         self._cluster_id = start.cluster_id
         self._schemas = schemas
@@ -97,7 +97,7 @@ class Decoder:
         return Portion(found, self._reached(merged.commit_ts[-1]))
 
     async def _before(self, ts: int, payload: Payload) -> list[Ddl]:
-        """Return the DDL that comes before its binlog because a transaction's rows need it."""
+        """Return the DDL that a transaction's rows need before the DDL's own binlog arrives."""
         if self._catch_up is None or ts in self._ignored_ts:
             return []
         assert isinstance(payload, bytes | Spooled), "no one asked for metadata only"
@@ -237,7 +237,6 @@ def _passing(rows: SpooledRows) -> tuple[tuple[str, ...], Counts]:
 
 
 def _concerned(change: SchemaChange) -> tuple[str, ...]:
-    """Return the tables that a DDL made, changed or dropped, under their names after it."""
     named = [(schema, table) for schema, table in (*change.dropped, *change.created)]
     named += [(schema, after) for schema, _, after in change.altered]
     named += [(schema, after) for _, _, schema, after in change.renamed]

@@ -115,7 +115,7 @@ class Wanted:
     options: ReaderOptions
 
     def check(self) -> int | Reached:
-        """Return where to begin; raise `NeedsOperator` for what cannot be."""
+        """Return the start position; raise `NeedsOperator` if it is invalid."""
         if self.name:
             check_name(self.name)
         if isinstance(self.after, str):
@@ -129,7 +129,7 @@ class Wanted:
 
 
 async def open_feed(wanted: Wanted) -> ReaderFeed:
-    """Connect, and begin to pull; `Retryable` where etcd, oracle or a PD do not answer."""
+    """Connect and start pulling; raise `Retryable` if etcd, oracle or a PD does not answer."""
     begin = wanted.check()
     options, tls = wanted.options, wanted.tls
     if tls is not None:
@@ -155,7 +155,6 @@ async def open_feed(wanted: Wanted) -> ReaderFeed:
 
 
 def _start(begin: int | Reached, cluster_id: int, oracle: Oracle, source: JobSource) -> Reached:
-    """Return the place to begin at; blocking."""
     if isinstance(begin, Reached):
         if begin.cluster_id != cluster_id:
             raise NeedsOperator(
@@ -185,7 +184,7 @@ def _spool_folder(wanted: str | Path | None, stack: AsyncExitStack) -> Path:
 
 
 def _as_it_is(error: NeedsOperator, ts: int, change: SchemaChange | None) -> NeedsOperator:
-    """Return what stops a reader at a DDL; it has no downstream where another one could run."""
+    """Return the error of a DDL; a reader has no downstream where a substitute could run."""
     return NeedsOperator(f"DDL at {ts}: {error.problem}", hint=error.hint, code=error.code)
 
 
@@ -252,7 +251,6 @@ class ReaderFeed:
         self._is_closed = False
 
     async def begin(self) -> None:
-        """Take the name, look at the Pumps, and begin to pull."""
         name = self._wanted.name
         if name:
             self._is_new = not await asyncio.to_thread(take_name, self._registry, name)
@@ -290,7 +288,6 @@ class ReaderFeed:
         return None
 
     async def _fill(self) -> None:
-        """Take from the merge and decode, a portion ahead of the reader."""
         while True:
             self._pumps.arrived.clear()
             merged = self._merger.take(self._listed_ts)
@@ -311,7 +308,7 @@ class ReaderFeed:
                 await self._pumps.arrived.wait()
 
     async def _look(self) -> None:
-        """List the Pumps: what was at or below the low water before that may pass then."""
+        """List the Pumps; binlogs at or below the previous watermark may pass afterwards."""
         loop, interval_s = asyncio.get_running_loop(), self._wanted.options.list_interval_s
         await asyncio.sleep(max(0.0, self._looked_s + interval_s - loop.time()))
         self._looked_s, low_water = loop.time(), self._merger.low_water
@@ -325,7 +322,7 @@ class ReaderFeed:
             self._listed_ts = max(self._listed_ts, low_water)
 
     def waits_for(self) -> str:
-        """Return who or what holds the stream up, and what helps; empty while it moves."""
+        """Return the cause that blocks the stream and its remedy; empty while it advances."""
         views = self._pumps.views()
         held = self._pumps.held().describe(views)
         reasons = [self._problem, self._jobs.waits_for()]
@@ -333,18 +330,17 @@ class ReaderFeed:
         return "; ".join(filter(None, reasons))
 
     def pumps(self) -> list[PumpView]:
-        """Return every Pump as the merge sees it."""
         return self._pumps.views()
 
     async def close(self) -> None:
-        """End everything; `more` returns None from now on."""
+        """Stop everything; `more` returns None from now on."""
         if not self._is_closed:
             self._is_closed = True
             self._filled.set()
             await self.resources.aclose()
 
     async def end(self) -> None:
-        """Stop pulling, and leave the cluster; a name keeps its place."""
+        """Stop pulling and leave the cluster; a named reader keeps its position."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:

@@ -27,7 +27,6 @@ from penstock.security.tls import Tls
 
 
 def closed() -> NeedsOperator:
-    """Return the error for a reader that is asked for more after its end."""
     return NeedsOperator(
         "the reader is closed", hint="connect again, after the stored checkpoint", code=Code.CLOSED
     )
@@ -52,7 +51,7 @@ class AsyncReader:
         tls: Tls | None = None,
         options: ReaderOptions | None = None,
     ) -> Self:
-        """Return a reader of a cluster; everything is as `Reader.connect` says."""
+        """Connect a reader to a cluster; parameters and errors are those of `Reader.connect`."""
         wanted = Wanted(
             etcd_urls=etcd_urls,
             after=after,
@@ -65,11 +64,9 @@ class AsyncReader:
 
     @property
     def checkpoint(self) -> str:
-        """How far this reader is, as `Reader.checkpoint`."""
         return self._cursor.reached.text
 
     def acknowledge(self, checkpoint: str) -> None:
-        """Let Pumps purge what is before a stored checkpoint, as `Reader.acknowledge`."""
         self._feed.acknowledged_ts = self._cursor.acknowledged(checkpoint)
 
     async def get(self, timeout_s: float | None = None) -> Committed | None:
@@ -87,7 +84,6 @@ class AsyncReader:
         return found
 
     async def _next(self) -> Committed | None:
-        """Return what comes next, None when the reader is closed."""
         while not self._is_closed:
             found = self._cursor.next()
             if found is not None:
@@ -99,19 +95,15 @@ class AsyncReader:
         return None
 
     def waits_for(self) -> str:
-        """Return who or what holds the stream up, as `Reader.waits_for`."""
         return self._feed.waits_for()
 
     def pumps(self) -> Sequence[PumpView]:
-        """Return every Pump as the merge sees it."""
         return self._feed.pumps()
 
     def left_out(self) -> Sequence[str]:
-        """Return what was left out since the start, a line for each cause and table."""
         return lines(self._feed.decoder.left_out.totals)
 
     async def close(self) -> None:
-        """End pulling; an iteration under way ends too."""
         self._is_closed = True
         await self._feed.close()
 
@@ -140,7 +132,6 @@ class AsyncReader:
 
 
 def describe(reader: object, cursor: Cursor, *, is_closed: bool) -> str:
-    """Return a reader's `repr`."""
     cluster_id, checkpoint = cursor.reached
     state = "closed at" if is_closed else "at"
     return f"<{type(reader).__name__} of cluster {cluster_id}, {state} {checkpoint.commit_ts}>"

@@ -40,7 +40,6 @@ _LOOK_S: Final = 0.1
 
 
 def host_of_reader() -> str:
-    """Return what stands in place of an address."""
     return f"{READER}{socket.gethostname()}:0"
 
 
@@ -91,14 +90,13 @@ class Nameless(Membership):
         return self._list()
 
     async def list_again(self, pump: NodeStatus) -> None:
-        """Leave etcd as it is; the Pump is waited for all the same."""
+        """Leave etcd unchanged; the reader waits for the Pump anyway."""
 
-    async def publish(self, state: NodeState) -> None:
-        """Publish nothing."""
+    async def publish(self, state: NodeState) -> None: ...
 
 
 def check_name(name: str) -> None:
-    """Raise `NeedsOperator` for a name that cannot be one."""
+    """Raise `NeedsOperator` for an invalid name."""
     if not _NAME.fullmatch(name):
         raise NeedsOperator(
             f"{name!r} is no name for a reader",

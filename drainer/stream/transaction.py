@@ -38,14 +38,14 @@ class Reached(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The place as JSON, for a program to store: a downstream's checkpoint, and the cluster."""
+        """The position as JSON for a program to store: the checkpoint and the cluster."""
         return json.dumps(
             json.loads(self.checkpoint.to_json(_WRITER)) | {_CLUSTER: self.cluster_id}
         )
 
     @classmethod
     def from_text(cls, text: str) -> Reached:
-        """Return the place that `text` stands for; raise `Malformed` for anything else."""
+        """Parse a position; raise `Malformed` for any other text."""
         try:
             stored = json.loads(text)
         except ValueError:
@@ -88,7 +88,7 @@ class _RowForm:
         self._key = tuple(part.name for part in key.columns) if key is not None else ()
 
     def change(self, kind: int, data: bytes) -> Change:
-        """Return a row's change; raise `Malformed` for bytes that are none."""
+        """Decode a row's change; raise `Malformed` for invalid bytes."""
         place = (self._schema, self._table)
         if kind == MutationType.INSERT:
             row = self._codec.decode_insert(data)
@@ -110,7 +110,7 @@ class RowForms:
         self._known: dict[int, tuple[Target, _RowForm]] = {}
 
     def of(self, target: Target) -> _RowForm:
-        """Return the form of a target, which is one object for as long as no DDL comes."""
+        """Return the form of a target, which is the same object until the next DDL."""
         known = self._known.get(id(target))
         if known is None:
             known = self._known[id(target)] = (target, _RowForm(target))
@@ -130,7 +130,7 @@ class Changes(Iterable[Change]):
         forms: RowForms,
         spooled: Spooled | None = None,
     ) -> None:
-        """`parts` are what there is, from the first on; of a large transaction in its file."""
+        """`parts` yields all changes from the first on; a large transaction's from its file."""
         self._parts = parts
         self._forms = forms
         self._spooled = spooled
@@ -152,15 +152,15 @@ class Changes(Iterable[Change]):
 
     @property
     def is_large(self) -> bool:
-        """True when they are in a file, and not there for longer than the transaction's turn."""
+        """True if the changes are in a file, which exists only during the transaction's turn."""
         return self._spooled is not None
 
     def expire(self) -> None:
-        """Let no one begin to read a large transaction any more; in any thread."""
+        """Prevent new reads of a large transaction; callable from any thread."""
         self._is_gone = True
 
     def release(self) -> None:
-        """Delete the file of a large transaction; in the event loop alone."""
+        """Delete the file of a large transaction; must be called in the event loop."""
         self.expire()
         if self._spooled is not None:
             self._spooled.release()
@@ -180,12 +180,12 @@ class _Committed:
 
     @property
     def checkpoint(self) -> str:
-        """What to store once this is done, and to hand back as `after`: all up to here is read."""
+        """The checkpoint to store when all up to here is processed, and to pass as `after`."""
         return self.reached.text
 
     @property
     def committed_at(self) -> datetime:
-        """When it was committed, by the cluster's clock, to the millisecond."""
+        """The commit time by the cluster's clock, to the millisecond."""
         return datetime.fromtimestamp(physical_ms(self.commit_ts) / 1000, UTC)
 
 
@@ -198,7 +198,7 @@ class Transaction(_Committed):
 
     @property
     def is_large(self) -> bool:
-        """True when its changes are in a file: read them before asking for what comes next."""
+        """True if the changes are in a file: read them before requesting the next element."""
         return self.changes.is_large
 
 

@@ -27,14 +27,13 @@ class _Absent:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: object = None
     ) -> None:
-        """Raise for pandas, and leave every other module to the next importer."""
         if name == PANDAS:
             raise ModuleNotFoundError(f"{name} is not used here", name=name)
 
 
 @contextmanager
 def without_pandas() -> Iterator[None]:
-    """Let every import of pandas fail meanwhile, unless it is imported already."""
+    """Make imports of pandas fail within the `with`, unless it is already imported."""
     absent = _Absent()
     sys.meta_path.insert(0, absent)
     try:

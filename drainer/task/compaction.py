@@ -244,7 +244,6 @@ def _ranks(column: pa.Array) -> tuple[Ints, int]:
 
 
 def _is_moved(table: TableInfo, kinds: Kinds, rows: pa.Array, before: Ints, after: Ints) -> Ints:
-    """Return for each pair of a first and a last row whether a unique value changed between."""
     positions = unique_columns(table)
     moved: Ints = np.zeros(len(before), bool)
     if not positions:
@@ -261,7 +260,7 @@ def _is_moved(table: TableInfo, kinds: Kinds, rows: pa.Array, before: Ints, afte
 
 
 def plan_units(batch: Batch, parts: int, dialect: str, bounds: Bounds = BOUNDS) -> list[WorkUnit]:
-    """Return the batch as work units, each table, or group of alike ones, in at most `parts`."""
+    """Return the batch as work units: at most `parts` for each table or group of alike tables."""
     units: list[WorkUnit] = []
     for group in groups(batch.tables, bounds):
         if len(group) > 1 and sum(len(each.rows) for each in group) >= bounds.rowwise_max:
@@ -300,7 +299,6 @@ def _group_units(
     part: int,
     bounds: Bounds,
 ) -> Sequence[WorkUnit]:
-    """Compact tables of one layout together; cut only between tables."""
     table = layout_of(group[0].table)  # One for all batches, so that it is compiled once.
     assert table is not None, "a group has a key"
     kinds = np.concatenate([each.kind_array() for each in group])
@@ -364,7 +362,7 @@ def groups(tables: Sequence[TableRows], bounds: Bounds = BOUNDS) -> list[list[Ta
 
 @lru_cache(maxsize=4096)
 def layout_of(table: TableInfo) -> TableInfo | None:
-    """Return the table without what others of its layout have otherwise, None without a key."""
+    """Return the table without the fields that differ within a layout; None without a key."""
     if apply_key(table) is None:
         return None
     return replace(table, id=0, name="", comment="", partitions=None)

@@ -19,7 +19,7 @@ _READ_BYTES: Final = 256 << 10
 
 
 def digest_of(certificate: bytes | None) -> str:
-    """Return what a certificate, in DER, is known by."""
+    """Return the digest that identifies a certificate in DER form."""
     return hashlib.sha256(certificate or b"").hexdigest()
 
 
@@ -27,7 +27,7 @@ class Line:
     """One connection; one thread may read while another one sends."""
 
     def __init__(self, connection: socket.socket, digest: str = "") -> None:
-        """Shake hands if there is a digest; raises `OSError`, also for another certificate."""
+        """Shake hands if `digest` is set; raise `OSError`, also for a different certificate."""
         self._connection = connection
         self._end: TlsEnd | None = None
         self._ahead = bytearray()
@@ -41,7 +41,6 @@ class Line:
             raise ConnectionRefusedError("what answers at the Drainer's address is not the Drainer")
 
     def send(self, *pieces: bytes) -> None:
-        """Send all of them; raises `OSError`."""
         if self._end is None:
             for piece in pieces:
                 self._connection.sendall(piece)
@@ -49,7 +48,7 @@ class Line:
             self._connection.sendall(self._end.encrypt(pieces))
 
     def read(self, length: int) -> bytes | None:
-        """Return exactly `length` bytes, or None when the connection has ended before."""
+        """Return exactly `length` bytes, or None if the connection ends first."""
         try:
             return self._read(length) if self._end is None else self._decrypted(self._end, length)
         except OSError:

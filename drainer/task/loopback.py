@@ -33,7 +33,6 @@ _CHANNEL_COLUMN = "channel_id"
 
 
 def is_mark_table(schema: str, table: str) -> bool:
-    """Return whether this is the table of marks."""
     return (schema.lower(), table.lower()) == (MARK_SCHEMA, MARK_TABLE)
 
 
@@ -62,7 +61,6 @@ class MarkTable(tuple[str, TableInfo]):
         return made
 
     def __eq__(self, other: object) -> bool:
-        """Compare by identity."""
         return self is other
 
     __hash__ = object.__hash__

@@ -63,11 +63,9 @@ class Loss:
 
     @property
     def takes_nothing(self) -> bool:
-        """True when no row passes, so that none needs to be looked at."""
         return self.policy is None or self.policy.takes_nothing
 
     def counts(self, rows: int, kept_kinds: bytes) -> Counts:
-        """Return the counts where `rows` are left out and changes of these kinds are not."""
         found = Counts()
         if rows:
             found[LeftOut(ROWS, self.cause, self.name)] = rows
@@ -85,13 +83,11 @@ class Screened(tuple[str, TableInfo]):
     target: Target
 
     def __new__(cls, target: Target, loss: Loss) -> Screened:
-        """Put what is left out before a target."""
         made = super().__new__(cls, target)
         made.loss, made.target = loss, target
         return made
 
     def __eq__(self, other: object) -> bool:
-        """Compare what is left out too."""
         return self is other
 
     __hash__ = object.__hash__
@@ -117,12 +113,10 @@ class Targets:
         self._latest: dict[int, Target] = {}
 
     def clear(self) -> None:
-        """Ask again from here on."""
         self._known.clear()
         self._latest.clear()
 
     def of(self, table_id: int, version: int) -> Target:
-        """Return what the lookup does."""
         key = (table_id, version)
         if key not in self._known:
             target = self._lookup(table_id, version)
@@ -157,7 +151,7 @@ class Collector:
         self._columns: dict[int, _TableColumn] = {}
 
     def fits(self, changes: list[TableChanges]) -> bool:
-        """Return whether each change's table is the version that is collected, if any is."""
+        """Return whether each change has the table version being collected, if there is one."""
         for change in changes:
             column = self._columns.get(change.table_id)
             if not change.rows:
@@ -193,7 +187,7 @@ class Collector:
             self.beginnings[commit_ts] = beginning
 
     def tables(self) -> list[TableRows]:
-        """Return everything collected as Arrow columns; the collector is spent afterwards."""
+        """Return everything collected as Arrow columns; the collector is unusable afterwards."""
         tables = []
         while self._columns:
             # One table after another, so that not all rows exist twice at once.
@@ -206,7 +200,7 @@ class Collector:
 
 
 def parse_merged(ts: int, payload: bytes) -> Any:
-    """Return the merged binlog, which must be one that a Pump may stream out, or `Malformed`."""
+    """Parse a merged binlog; raise `Malformed` unless a Pump may stream it out."""
     hint = "the Pumps and the Drainer must speak the same binlog.proto"
     try:
         binlog: Any = pb.Binlog.FromString(payload)
@@ -260,7 +254,6 @@ def read_changes(prewrite_value: bytes, lookup: Lookup) -> list[TableChanges]:
 
 
 def ignored_counts(prewrite_value: bytes, lookup: Lookup) -> Counts:
-    """Return the counts of a transaction that an operator leaves out whole."""
     value = _parsed(prewrite_value)
     found = Counts([LeftOut(TRANSACTIONS, IGNORED)])
     for mutation in value.mutations:
@@ -270,7 +263,7 @@ def ignored_counts(prewrite_value: bytes, lookup: Lookup) -> Counts:
 
 
 def name_of(lookup: Lookup, table_id: int, version: int) -> str:
-    """Return the name of a table for the counts, or its id where that is all that is known."""
+    """Return a table's name for the counts, or its id if the name is unknown."""
     try:
         target = lookup(table_id, version)
     except NeedsOperator:
@@ -279,12 +272,11 @@ def name_of(lookup: Lookup, table_id: int, version: int) -> str:
 
 
 def is_own(mutation: Any, marks: MarkTable) -> bool:
-    """Return whether changes of the table of marks say that their transaction came from here."""
+    """Return whether changes of the mark table say that their transaction came from here."""
     return marks.stops(*_in_sequence(mutation))
 
 
 def _is_returning(mutations: Iterable[Any], targets: Iterable[Target]) -> bool:
-    """Return whether a transaction came from here."""
     return any(
         isinstance(target, MarkTable) and is_own(mutation, target)
         for mutation, target in zip(mutations, targets, strict=True)
@@ -292,7 +284,7 @@ def _is_returning(mutations: Iterable[Any], targets: Iterable[Target]) -> bool:
 
 
 def _screened(mutation: Any, screen: Screened) -> TableChanges:
-    """Return what of a mutation passes; the rows of one that does not are not even looked at."""
+    """Return the part of a mutation that passes; if none can, its rows are not examined."""
     loss, target = screen.loss, screen.target
     policy = loss.policy
     if policy is None or policy.takes_nothing:
@@ -312,7 +304,6 @@ def _screened(mutation: Any, screen: Screened) -> TableChanges:
 
 
 def _in_sequence(mutation: Any) -> tuple[bytes, list[bytes]]:
-    """Return the kinds and rows of one mutation in the order in which they were made."""
     kinds = bytes(mutation.sequence)
     inserted, updated = mutation.inserted_rows, mutation.updated_rows
     deleted, count = mutation.deleted_rows, len(kinds)

@@ -56,7 +56,6 @@ class RemoteTransactions:
     ignored: list[int] = field(default_factory=list)
 
     def add(self, commit_ts: int, pump: str, size: int, *, is_ignored: bool = False) -> None:
-        """Append one."""
         if is_ignored:
             self.ignored.append(commit_ts)
         self.commit_ts.append(commit_ts)
@@ -95,7 +94,6 @@ class FetchUnit:
     ignored: Sequence[int] = ()
 
     def encode(self) -> bytes:
-        """Return the unit as one block of bytes."""
         fields = {name: getattr(self, name) for name in _HEADER_FIELDS}
         header = json.dumps(fields).encode()
         stamps = np.asarray(self.commit_ts, "<i8").tobytes()
@@ -140,12 +138,10 @@ class Away(Exception):
 
 
 def encode_away(problem: str) -> bytes:
-    """Return the answer that asks to be asked again."""
     return _AWAY + problem.encode()
 
 
 def encode_made(made: Made, facts: Facts) -> bytes:
-    """Return the answer with the batch's SQL."""
     parts = [each.encode() for _, each in made]
     units = [(meets, len(part)) for (meets, _), part in zip(made, parts, strict=True)]
     seen = {"rows": facts.rows, "kinds": facts.kinds, "left_out": to_lists(facts.left_out)}
@@ -154,7 +150,7 @@ def encode_made(made: Made, facts: Facts) -> bytes:
 
 
 def decode_made(data: bytes) -> tuple[Made, Facts]:
-    """Return what a task made; raise `Away`, or `Malformed` for what no task answers."""
+    """Decode a task's answer; raise `Away`, or `Malformed` for an invalid answer."""
     if data.startswith(_AWAY):
         raise Away(data[1:].decode("utf-8", "replace"))
     try:

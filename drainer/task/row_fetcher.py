@@ -81,7 +81,6 @@ def statements_of(
 
 
 def _run(unit: FetchUnit, collector: Collector, kinds: Counter[int]) -> Made:
-    """Compact what was collected and turn it into SQL."""
     tables = collector.tables()
     for table in tables:
         for kind in MutationType:
@@ -94,7 +93,6 @@ def _run(unit: FetchUnit, collector: Collector, kinds: Counter[int]) -> Made:
 
 
 def _joined(runs: list[Made]) -> Made:
-    """Return one run's SQL as it is; that of several as one that keeps their order."""
     if len(runs) < 2:
         return runs[0] if runs else []
     ordered: list[bytes] = []
@@ -138,14 +136,14 @@ class Fetcher:
         self._selections: OrderedDict[int, Selection] = OrderedDict()
 
     def keep(self, number: int, catalog: bytes) -> None:
-        """Remember a catalog, and forget the oldest; called from the thread that receives."""
+        """Store a catalog and drop the oldest; called from the receiving thread."""
         self._catalogs.pop(number, None)
         self._catalogs[number] = catalog
         while len(self._catalogs) > CATALOGS_KEPT:
             self._catalogs.popitem(last=False)
 
     def answer(self, payload: bytes) -> bytes:
-        """Answer a unit of either kind; depends on nothing but the unit and what the Pumps hold."""
+        """Answer a unit of either kind; depends only on the unit and the Pumps' data."""
         if not payload.startswith(MAGIC):
             return answer(payload)
         unit, until_s = FetchUnit.decode(payload), time.monotonic() + self.try_s
@@ -178,7 +176,6 @@ class Fetcher:
         return known
 
     def _transactions(self, unit: FetchUnit) -> Iterator[tuple[int, bytes]]:
-        """Yield every transaction of the unit in its order, from the Pump that has it."""
         calls: list[Any] = []
         try:
             for owner, address in enumerate(unit.addresses):
@@ -213,7 +210,7 @@ class Fetcher:
         return fetch(request)
 
     def _binlogs(self, address: str, call: Any) -> Iterator[tuple[int, bytes]]:
-        """Yield what a Pump sends; raise `Away`, or `NeedsOperator` when that cannot be cured."""
+        """Yield a Pump's binlogs; raise `Away`, or `NeedsOperator` if a retry cannot help."""
         try:
             while (batch := _next(call)) is not None:
                 yield from zip(batch.commit_ts, batch.payloads, strict=True)
@@ -233,7 +230,7 @@ class Fetcher:
 
 
 def _next(call: Any) -> Any:
-    """Return the next message, None at the end of the stream; one that never comes is cancelled."""
+    """Return the next message, or None at the end; cancel a call that stays silent."""
     silence = threading.Timer(SILENCE_S_MAX, call.cancel)
     silence.daemon = True
     silence.start()

@@ -66,7 +66,7 @@ class Selection:
             self._check_merged()
 
     def lookup(self, table_id: int, version: int) -> Target:
-        """Return where rows go, `Screened` if not all of them, or of their values, do."""
+        """Return the target of rows; `Screened` if some rows or some values are skipped."""
         found = self._schemas.table_at(table_id, version)
         if isinstance(found, Unknown):
             return _nowhere(table_id, "", f"id {table_id}", OVERRIDE)
@@ -88,7 +88,7 @@ class Selection:
         return target if takes_all else Screened(target, loss)
 
     def _target(self, schema: str, table: TableInfo) -> Target:
-        """Return one and the same object for all tables that are one table downstream."""
+        """Return the same object for all tables that map to one downstream table."""
         router = self._rules.router
         target = (schema, table)
         if not router.is_empty:
@@ -101,7 +101,6 @@ class Selection:
         return known
 
     def downstream(self) -> Catalog:
-        """Return the schemas and tables that the downstream has, under the names of the routes."""
         rules, tracked = self._rules, self._schemas.downstream()
         tables: dict[Names, Place] = {}
         for schema, table in tracked.tables():
@@ -148,7 +147,7 @@ class Selection:
         return self._routed(change)
 
     def _verdicts(self, change: SchemaChange) -> set[bool]:
-        """Return whether each part of a change is to run; nothing to say means that it is."""
+        """Return whether each part of a change must run; an empty set means that it must."""
         runs: set[bool] = set()
         for name in change.schemas_created:
             runs.add(not self._other_schemas(name))
@@ -186,7 +185,7 @@ class Selection:
         return True
 
     def _check_drop_schema(self, name: str, change: SchemaChange) -> None:
-        """Refuse to drop a schema downstream that others are in, or that leaves tables behind."""
+        """Refuse to drop a schema downstream that others share or that leaves tables behind."""
         target = self._rules.target(name, "")[0].lower()
         homes = {self._rules.target(s, t.name)[0].lower() for s, t in change.dropped
                  if self._rules.is_replicated(s, t.name)}  # fmt: skip
@@ -210,7 +209,6 @@ class Selection:
         ]
 
     def _others(self, schema: str, table: TableInfo) -> list[TableInfo]:
-        """Return the other tables that become the same one downstream."""
         wanted = self._place(schema, table).lower()
         return [
             other
@@ -221,7 +219,7 @@ class Selection:
         ]
 
     def _check_merged(self) -> None:
-        """Raise `NeedsOperator` where tables become one downstream and no route means that."""
+        """Raise `NeedsOperator` if tables merge downstream and no route intends that."""
         router = self._rules.router
         places: dict[str, list[Names]] = {}
         for schema, table in () if router.is_empty else self._schemas.catalog.tables():
@@ -241,7 +239,6 @@ class Selection:
         return ".".join(self._rules.target(schema, table.name))
 
     def _routed(self, change: SchemaChange) -> SchemaChange:
-        """Return the change under the names of the routes, with ids that follow from them."""
         routed = route_change(change, self._rules.target)
         altered = []
         for schema, before, after in change.altered:
@@ -278,7 +275,6 @@ class Selection:
 
 
 def _nowhere(table_id: int, schema: str, name: str, cause: str) -> Screened:
-    """Return the target of rows that end here."""
     target = (schema, TableInfo(id=table_id, name=name))
     return Screened(target, Loss(f"{schema}.{name}" if schema else name, cause=cause))
 

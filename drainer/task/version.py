@@ -35,7 +35,6 @@ class Bundle:
 
     @classmethod
     def of_this_code(cls) -> Self:
-        """Zip the packages that this process imports from."""
         sources = list(_sources())
         out = io.BytesIO()
         with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as bundle:
@@ -46,7 +45,6 @@ class Bundle:
 
 @cache
 def code_version() -> str:
-    """Return the version of the code that this process imports from, zipped or not."""
     return _version_of(list(_sources()))
 
 

@@ -45,7 +45,7 @@ Keep = Callable[[int, bytes], None]
 
 
 def _keep_nothing(number: int, catalog: bytes) -> None:
-    """Let a catalog go: units with rows in them need none."""
+    """Discard a catalog: units that contain rows do not need it."""
 
 
 def serve_partition(
@@ -79,7 +79,7 @@ def serve(
     keep: Keep = _keep_nothing,
     digest: str = "",
 ) -> None:
-    """Connect, say hello, answer units until the connection ends; raise OSError without one."""
+    """Connect and answer units until the connection ends; raise `OSError` if none is made."""
     with socket.create_connection(address, timeout=_CONNECT_TIMEOUT_S) as connection:
         line = Line(connection, digest)
         connection.settimeout(None)
@@ -108,7 +108,6 @@ def serve(
 
 
 def _receive(line: Line, units: queue.Queue[tuple[int, bytes] | None], keep: Keep) -> None:
-    """Pass on units as they come, and None once the connection has ended."""
     try:
         while (header := line.read(HEADER.size)) is not None:
             kind, number, length = HEADER.unpack(header)
@@ -125,7 +124,6 @@ def _receive(line: Line, units: queue.Queue[tuple[int, bytes] | None], keep: Kee
 
 
 def _explain(error: Exception) -> bytes:
-    """Return the report of a unit that cannot be worked on."""
     if isinstance(error, NeedsOperator):
         problem, hint, code = error.problem, error.hint, code_of(error)
     else:

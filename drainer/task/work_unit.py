@@ -79,7 +79,6 @@ class TableRows:
     transactions: Any = None
 
     def kind_array(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """Return the kinds as numpy bytes, one for each row."""
         if isinstance(self.kinds, bytes | bytearray | memoryview):
             kinds = np.frombuffer(self.kinds, np.uint8)
         else:
@@ -152,7 +151,6 @@ class WorkUnit:
     members: tuple[Member, ...] = ()
 
     def encode(self) -> bytes:
-        """Return the unit as one Arrow IPC stream."""
         header = json.dumps(
             {
                 "batch": self.batch_id,
@@ -175,7 +173,7 @@ class WorkUnit:
 
     @classmethod
     def decode(cls, data: bytes | memoryview) -> WorkUnit:
-        """Return the unit in `data`, its rows sharing memory with it; raise `Malformed`."""
+        """Decode a unit whose rows share memory with `data`; raise `Malformed`."""
         try:
             with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
                 header = json.loads(reader.schema.metadata[_METADATA_KEY])
@@ -200,13 +198,12 @@ class WorkUnit:
 
 @lru_cache(maxsize=1024)
 def table_text(table: TableInfo) -> str:
-    """Return a table version as units carry it."""
     return json.dumps(table_to_json(table), separators=(",", ":"))
 
 
 @lru_cache(maxsize=1024)
 def table_of(text: str) -> TableInfo:
-    """Return the table version in a text: one and the same object for one text."""
+    """Parse a table version; the same text always returns the same object."""
     return table_from_json(json.loads(text))
 
 
@@ -220,11 +217,9 @@ class Statements:
 
     @property
     def size_bytes(self) -> int:
-        """The length of all statements together."""
         return sum(map(len, (*self.deletes, *self.upserts, *self.ordered)))
 
     def encode(self) -> bytes:
-        """Return counts, lengths and texts as one block of bytes."""
         texts = [*self.deletes, *self.upserts, *self.ordered]
         counts = _COUNTS.pack(len(self.deletes), len(self.upserts), len(self.ordered))
         lengths = struct.pack(f"<{len(texts)}I", *map(len, texts))

@@ -40,7 +40,6 @@ PROGRAMS: Final[Mapping[str, Program]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a program; return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     program = PROGRAMS.get(arguments[0]) if arguments else None
     return command.run("penstock", lambda: _run(arguments), extra=program.extra if program else "")

@@ -67,5 +67,4 @@ def coded(error: BaseException) -> str:
 
 
 def code_of(error: PenstockError) -> Code:
-    """Return the code that `coded` shows."""
     return code_in(str(error)) or error.code

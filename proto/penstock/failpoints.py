@@ -34,7 +34,7 @@ _FAULT = re.compile(r"\s*([\w.]+)=(kill|sleep|raise|torn)(?:\((\w+(?:\.\d+)?)\))
 
 
 def kill() -> None:
-    """End the process as `kill -9` does: nothing is flushed, closed or said."""
+    """End the process as `kill -9` does, without flushing, closing or logging anything."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -99,7 +99,7 @@ class _Statements:
 
 
 def new_key(name: str) -> bytes:
-    """Return a key that no one ever had, for an outbox with that name."""
+    """Return a unique key for an outbox with that name."""
     key = f"outbox/{name}/{uuid.uuid4().hex}".encode()
     if name_in(key) is None:
         raise NeedsOperator(
@@ -111,7 +111,7 @@ def new_key(name: str) -> bytes:
 
 
 def name_in(prewrite_key: bytes) -> str | None:
-    """Return the outbox that a key names, None if it is no outbox's key."""
+    """Return the outbox that a key names, None if the key is not an outbox's."""
     match = _KEY.fullmatch(prewrite_key)
     return None if match is None else match[1].decode()
 
@@ -157,21 +157,20 @@ def check_engine(connection: Connection, table: str) -> None:
 
 
 def in_transaction(connection: Connection) -> bool:
-    """True while the connection has something to commit or roll back."""
     if is_mysql(connection):
         return bool(connection.server_status & 1)  # SERVER_STATUS_IN_TRANS
     return bool(connection.in_transaction)
 
 
 def begin(connection: Connection) -> None:
-    """Begin a transaction that is going to write, unless one is open."""
+    """Start a transaction for writing, unless a transaction is open."""
     if not in_transaction(connection):
         # SQLite would refuse a later step from reading to writing; MySQL has no such steps.
         _execute(connection, "BEGIN" if is_mysql(connection) else "BEGIN IMMEDIATE")
 
 
 def create_table(connection: Connection, table: str = TABLE) -> None:
-    """Create the table if it is not there; in MySQL this commits the connection's transaction."""
+    """Create the table if it is missing; in MySQL this commits the current transaction."""
     _execute(connection, _of(connection, table).create)
     connection.commit()
 
@@ -189,7 +188,7 @@ def put(connection: Connection, table: str, key: bytes, start_ts: int, commit_ts
 
 
 def forget(connection: Connection, table: str, keys: Sequence[bytes]) -> None:
-    """Remove rows within the connection's transaction; their Commits must be acknowledged."""
+    """Remove rows within the current transaction; their Commits must be acknowledged."""
     for key in keys:
         _execute(connection, _of(connection, table).forget, (key,))
 

@@ -29,7 +29,7 @@ _TOKEN = re.compile(r"'(?:[^']|'')*'|[(),]|[^'(),]+")
 
 
 def inserted(statement: str) -> tuple[str, list[str], Iterator[list[str]]] | None:
-    """Return table, columns and rows of an INSERT or REPLACE, all as they are written there."""
+    """Return table, columns and rows of an INSERT or REPLACE, exactly as written."""
     head = _HEAD.match(statement)
     if head is None:
         return None
@@ -37,12 +37,10 @@ def inserted(statement: str) -> tuple[str, list[str], Iterator[list[str]]] | Non
 
 
 def names_in(text: str) -> list[str]:
-    """Return the quoted names in a piece of a statement."""
     return _NAME.findall(text)
 
 
 def _rows(text: str, start: int) -> Iterator[list[str]]:
-    """Yield the values of each row in parentheses."""
     depth, row, value = 0, [], ""
     for token in _TOKEN.finditer(text, start):
         part = token[0]
@@ -112,7 +110,7 @@ def written(connection: Any, statement: str | bytes) -> int | None:
 
 
 def written_alone(connection: Any, statement: str | bytes) -> bool:
-    """Run and commit a refused statement as `written` does; False when nothing was changed."""
+    """Run and commit a refused statement as `written` does; False if nothing changed."""
     connection.begin()
     if written(connection, statement) is None:
         connection.rollback()
@@ -122,7 +120,6 @@ def written_alone(connection: Any, statement: str | bytes) -> bool:
 
 
 def _zeros(text: str) -> tuple[str, Iterable[str]] | None:
-    """Return the table, and each column as often as the statement writes 0 to it."""
     found = inserted(text)
     if found is not None:
         table, names, rows = found
@@ -134,7 +131,6 @@ def _zeros(text: str) -> tuple[str, Iterable[str]] | None:
 
 
 def _columns(connection: Any, table: str) -> tuple[set[str], set[str]]:
-    """Return a table's ENUMs, and its generated columns."""
     enums, generated = set(), set()
     with connection.cursor() as cursor:
         cursor.execute(f"SHOW COLUMNS FROM {table}")

@@ -24,5 +24,5 @@ def physical_ms(ts: int) -> int:
 
 
 def seconds_between(earlier_ts: int, later_ts: int) -> float:
-    """Return the seconds from one timestamp to another, negative when they come the other way."""
+    """Return the seconds from one timestamp to another, negative if the second is earlier."""
     return (physical_ms(later_ts) - physical_ms(earlier_ts)) / 1000

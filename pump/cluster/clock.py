@@ -71,7 +71,6 @@ class ClusterClock:
         return ts
 
     def is_ahead(self, ts: int) -> bool:
-        """Return whether the oracle cannot have handed out a timestamp, as far as is known here."""
         if ts <= self.horizon_ts:
             return False
         self.horizon_ts = self.now_ts() + _AHEAD
@@ -86,7 +85,7 @@ class ClusterClock:
             await self.next_ts()
 
     def now_ts(self) -> int:
-        """Return about the present time, without asking; `Retryable` until `next_ts` succeeded."""
+        """Estimate the present time without asking; `Retryable` until `next_ts` has succeeded."""
         if not self._last_ts:
             raise Retryable(
                 "this Pump does not know the time yet: the oracle has not answered",
@@ -96,6 +95,5 @@ class ClusterClock:
         return self._last_ts + (elapsed_ms << LOGICAL_BITS)
 
     async def close(self) -> None:
-        """Close the Oracle and end the thread."""
         await asyncio.to_thread(self._oracle.close)
         self._thread.shutdown(wait=False)

@@ -60,7 +60,7 @@ class FakeBinlogs:
         self.written = 0
 
     async def run(self) -> None:
-        """Write a fake binlog whenever one is due, indefinitely; log failures and try again."""
+        """Write a fake binlog whenever one is due, indefinitely; log failures and retry."""
         failing = False
         while True:
             await self._until_due()
@@ -74,7 +74,7 @@ class FakeBinlogs:
                 await asyncio.sleep(self.retry_s)
 
     async def write(self) -> int:
-        """Write one fake binlog now and return its timestamp: durable, maybe not yet sorted."""
+        """Write one fake binlog and return its timestamp; it is durable, maybe not yet sorted."""
         ts = await self._next_ts()
         payload = encode_binlog(fake_binlog(ts))
         await self._group_commit.write([Record(BinlogType.ROLLBACK, ts, ts, payload)])
@@ -83,7 +83,6 @@ class FakeBinlogs:
         return ts
 
     async def _until_due(self) -> None:
-        """Return when the stream has stood still for as long as it may, or is asked to move."""
         loop, pulls = asyncio.get_running_loop(), self._pulls
         while True:
             pulls.asked.clear()

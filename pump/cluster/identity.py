@@ -111,17 +111,17 @@ def kept_disk_id(folder: Path) -> str:
 
 
 def has_disk_id(folder: Path) -> bool:
-    """Return whether a folder has an id, and so a log that has, or had, copies."""
+    """Return whether a folder has an id, which means its log has or had replicas."""
     return (folder / _DISK_FILE).exists()
 
 
 def note_former(folder: Path, since: int) -> None:
-    """Note, durably, that a Pump's own folder is no part any more of the log that began then."""
+    """Durably note that a Pump's own folder no longer belongs to the log begun at `since`."""
     replace_file(folder / _FORMER_FILE, f"{since}\n".encode())
 
 
 def forget_former(folder: Path) -> None:
-    """Take that note back: the folder is that of the log from now on."""
+    """Undo `note_former`: from now on the folder belongs to the log."""
     path = folder / _FORMER_FILE
     if path.exists():
         path.unlink()

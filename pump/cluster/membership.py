@@ -110,7 +110,7 @@ class Membership:
         self._word: LastWord | None = None
 
     async def join(self) -> None:
-        """Return once this Pump is online; tries again until then, saying what is in the way."""
+        """Return once this Pump is online; log each failure and retry until then."""
         while True:
             try:
                 now_ts = await self._clock.next_ts()
@@ -129,7 +129,7 @@ class Membership:
                 return
 
     async def enter(self, state: NodeState) -> None:
-        """Take a state at once, and publish it; without etcd the next heartbeat will."""
+        """Enter a state immediately and publish it; without etcd the next heartbeat does."""
         self.state = state
         log.info("pump %s is %s", self._node_id, state)
         await self._beat()
@@ -149,7 +149,7 @@ class Membership:
             await self._beat()
 
     async def heartbeats(self, interval_s: float) -> None:
-        """Renew the status indefinitely; `NeedsOperator` when another Pump has taken our name."""
+        """Renew the status indefinitely; `NeedsOperator` if another Pump took this node's name."""
         while True:
             await asyncio.sleep(interval_s)
             with suppress(Retryable, Malformed):
@@ -159,7 +159,6 @@ class Membership:
                 await asyncio.to_thread(self._watch_drainers)
 
     def details(self) -> dict[str, str]:
-        """Return what an operator wants to read about this Pump's entry, and neighbours need."""
         return {
             "instance": self._identity.instance,
             "labels": text_of(self._identity.labels),
@@ -167,12 +166,12 @@ class Membership:
         }
 
     async def drainers(self) -> list[NodeStatus]:
-        """Return the Drainers that still need binlogs: all that are not offline, dead ones too."""
+        """Return the Drainers that still need binlogs: all not offline, dead Drainers included."""
         listed = await asyncio.to_thread(self._watch_drainers)
         return [drainer for drainer in listed if drainer.state is not NodeState.OFFLINE]
 
     async def note_gaps(self, drainers: Sequence[NodeStatus], up_to_ts: int) -> None:
-        """Note for Drainers what they will miss: they refuse to start with such a gap."""
+        """Record the binlogs that Drainers will miss; they refuse to start with such a gap."""
         for drainer in drainers:
             gap = Gap(
                 drainer=drainer.node_id,
@@ -187,7 +186,7 @@ class Membership:
         return self.watched.is_live(drainer)
 
     def _watch_drainers(self) -> list[NodeStatus]:
-        """List all Drainers, and note in etcd which of them are silent; blocking."""
+        """List all Drainers and record in etcd which are silent; blocking."""
         silent, listed = self._registry.silent(), self._registry.list(NodeKind.DRAINER)
         self.watched.note(listed, silent)
         for drainer in listed:
@@ -211,7 +210,7 @@ class Membership:
             await asyncio.to_thread(self._registry.put_entered, self._node_id, since_ts)
 
     async def _insist(self) -> None:
-        """Publish the last state there will be: Drainers would wait for this Pump indefinitely."""
+        """Publish the final state, with retries: Drainers would wait for this Pump indefinitely."""
         for _ in range(_LAST_WORD_TRIES):
             await asyncio.sleep(self.retry_s)
             await self._beat()
@@ -325,7 +324,7 @@ class Membership:
 
 
 async def _notify_stopped(drainer: NodeStatus, tls: Tls | None) -> None:
-    """Notify one that was heard of a moment ago and is said to have stopped: anyone may say so."""
+    """Notify a recently live Drainer that is listed as stopped: anyone can list it so."""
     async with open_aio_channel(drainer.host, tls) as channel:
         stub: Any = cistern_pb2_grpc.CisternStub(channel)  # type: ignore[no-untyped-call]
         with suppress(grpc.RpcError):
@@ -334,7 +333,7 @@ async def _notify_stopped(drainer: NodeStatus, tls: Tls | None) -> None:
 
 
 async def _notify(drainer: NodeStatus, tls: Tls | None) -> None:
-    """Return once the Drainer has this Pump in its merge; `Retryable` after ten seconds without."""
+    """Return once the Drainer merges this Pump; `Retryable` if it does not in ten seconds."""
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + NOTIFY_WITHIN_S
     async with open_aio_channel(drainer.host, tls) as channel:
@@ -362,7 +361,7 @@ def _not_notified(drainer: NodeStatus, error: Any) -> str:
 
 
 def last_word_of(node_id: str, storage: Storage) -> LastWord | None:
-    """Return it, once nothing is written any more; None when the Pump's index cannot be read."""
+    """Return the last word after all writes have ended; None if the index cannot be read."""
     try:
         up_to_ts = storage.holds_up_to_ts()
     except PenstockError as error:
@@ -398,7 +397,6 @@ def score_of(load: Load) -> int:
 
 
 def score_now(storage: Storage, group_commit: GroupCommit, folder: Path) -> int:
-    """Return the present score of the Pump whose data is in `folder`."""
     stats = storage.stats()
     return score_of(
         Load(

@@ -47,28 +47,23 @@ class Moves(Protocol):
     progress: str
 
     @property
-    def is_under_way(self) -> bool:
-        """True from the request to the end of a move."""
+    def is_under_way(self) -> bool: ...
 
     @property
-    def served_by(self) -> str:
-        """The Pump on whose disk the log is served."""
+    def served_by(self) -> str: ...
 
     async def begin(self, to: str) -> str:
-        """Begin a move to a Pump, or to one with a copy; return its name."""
+        """Start a move to a Pump, or to a Pump with a replica; return the Pump's name."""
 
-    async def stop(self) -> None:
-        """Stop what is under way."""
+    async def stop(self) -> None: ...
 
 
 class Leaves(Protocol):
     """Has others take the copies that are on this disk (`pump/copies/leaving.py`)."""
 
-    async def say(self, is_leaving: bool) -> None:
-        """Say in etcd whether the disk is to go."""
+    async def say(self, is_leaving: bool) -> None: ...
 
-    async def remaining(self) -> list[str]:
-        """Return which copies have to go elsewhere still, a text for each."""
+    async def remaining(self) -> list[str]: ...
 
 
 class Operator:
@@ -105,11 +100,9 @@ class Operator:
 
     @property
     def node_id(self) -> str:
-        """The name of the node that is asked."""
         return self._node_id
 
     def status(self) -> pb.StatusReply:
-        """Return the state, the greatest commit_ts, and details line by line."""
         details = {
             **self._details(),
             **self._membership.details(),
@@ -129,7 +122,6 @@ class Operator:
         )
 
     def query_of(self, commit_ts: int) -> str:
-        """Return the text of a DDL in the log, empty where it cannot be read; blocking."""
         try:
             payload = self._storage.get(commit_ts)
             return decode_binlog(payload).ddl_query.decode(errors="replace") if payload else ""
@@ -192,16 +184,14 @@ class Operator:
         return (NodeState.PAUSING,) if self.moving is not None and self.moving.is_under_way else ()
 
     async def trigger_gc(self) -> str:
-        """Purge now what may be purged, and say what happened."""
         return await self._retention.purge()
 
     def scrub(self, node_id: str) -> str:
-        """Begin to read all that is on the disk, and say how long that takes."""
         self._check(node_id, *NodeState)
         return self.begin_scrub()
 
     async def stop(self) -> None:
-        """Stop waiting for the Drainers: a Pump stopped while closing is paused, not offline."""
+        """Stop waiting for Drainers: a Pump stopped while closing is paused, not offline."""
         if self.moving is not None:
             await self.moving.stop()
         if self._closing is not None and not self._closing.done():
@@ -272,13 +262,12 @@ class Operator:
         self.ended.set()
 
     async def _kept_copies(self) -> list[str]:
-        """Return which copies of other logs have to go elsewhere, if the disk is to be emptied."""
         if not self._empties_disk or self.leaving is None:
             return []
         return await self.leaving.remaining()
 
     async def _look(self, end_ts: int) -> tuple[str, Sequence[NodeStatus]]:
-        """Return what is still in the way, and who is late and not waited for."""
+        """Return the remaining obstacle, and the late Drainers that are not waited for."""
         if self._storage.max_commit_ts < end_ts:
             return f"transactions before {end_ts} are open here, the resolver asks about them", ()
         drainers = await self._membership.drainers()

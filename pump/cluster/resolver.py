@@ -102,8 +102,7 @@ class Resolver(Protocol):
         COMMITTED and ROLLED_BACK are final: the opposite can never become true any more.
         """
 
-    async def close(self) -> None:
-        """Let go of whatever was opened; nothing may be asked any more."""
+    async def close(self) -> None: ...
 
 
 class TimeoutResolver:
@@ -124,21 +123,19 @@ class TimeoutResolver:
         why = f"no one knows what became of it; it is rolled back in {left_s:.0f} s"
         return Resolution(Outcome.UNKNOWN, why=why)
 
-    async def close(self) -> None:
-        """Do nothing."""
+    async def close(self) -> None: ...
 
 
 class DdlHistory(Protocol):
     """The part of the DDL history that says what became of a DDL; blocking."""
 
-    def get(self, job_id: int) -> DdlJob | None:
-        """Return a job, None when it is not recorded."""
+    def get(self, job_id: int) -> DdlJob | None: ...
 
     def is_overtaken(self, job_id: int) -> bool:
         """Return whether a job is not recorded and never will be."""
 
     def roll_back(self, job_id: int) -> DdlJob | None:
-        """Keep a job from ever being recorded, or return it if it is recorded already."""
+        """Prevent a job from ever being recorded, or return it if it is already recorded."""
 
 
 class DdlResolver:
@@ -171,7 +168,6 @@ class DdlResolver:
         return Resolution(Outcome.COMMITTED, job.finished_ts)
 
     async def close(self) -> None:
-        """Close the other resolver."""
         await self._otherwise.close()
 
 
@@ -240,7 +236,6 @@ class Resolving:
         ]
 
     async def run(self) -> None:
-        """Ask and write indefinitely; log failures and try again."""
         try:
             while True:
                 await asyncio.sleep(_TICK_S)
@@ -253,7 +248,7 @@ class Resolving:
             await asyncio.gather(*self._asking.values(), return_exceptions=True)
 
     async def ask(self) -> None:
-        """Ask once about every Prewrite that is due, and return when all is answered."""
+        """Ask once about every due Prewrite; return when all questions are answered."""
         self._ask_due()
         await asyncio.gather(*self._asking.values())
 
@@ -322,7 +317,6 @@ class Resolving:
         log.info("transaction %d is %s, says the resolver", start_ts, outcome)
 
     def _complain(self, start_ts: int, why: str) -> None:
-        """Log a failure, but not the same one for a thousand transactions."""
         now_s = asyncio.get_running_loop().time()
         if now_s < self._complain_at_s:
             self._unsaid += 1
@@ -333,7 +327,6 @@ class Resolving:
 
 
 def _question(unmatched: Unmatched) -> Question:
-    """Read a Prewrite and keep of it only what a resolver needs: its rows may be many."""
     payload = unmatched.payload_reader()
     prewrite = decode_binlog(payload)
     return Question(

@@ -57,7 +57,7 @@ class Plan:
 def plan(
     now_ts: int, drainers: Sequence[NodeStatus], *, gc_days: float, force_after_days: float
 ) -> Plan:
-    """Return what may go now, given the Drainers that are not offline; 0 days never forces."""
+    """Plan a purge, given the Drainers that are not offline; 0 days never forces it."""
     old_ts = _before(now_ts, gc_days)
     force_ts = min(_before(now_ts, force_after_days), old_ts) if force_after_days else 0
     furthest_behind = sorted(drainers, key=lambda drainer: drainer.max_commit_ts)
@@ -116,7 +116,7 @@ class Retention:
         self.report = "no purge since the start"
 
     async def run(self) -> None:
-        """Look and purge indefinitely; failures are logged and tried again next time."""
+        """Look and purge indefinitely; log failures and retry next time."""
         looks = 0
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
@@ -130,7 +130,7 @@ class Retention:
                 log.warning("the purge failed, it is tried again in an hour at most: %s", error)
 
     async def look(self) -> Plan:
-        """Return what may go now, and log who is late; `Retryable` without etcd."""
+        """Return the current purge plan and log late Drainers; `Retryable` without etcd."""
         found = plan(
             min(self._clock.now_ts(), compose(int(self._wall_s() * 1000), 0)),
             await self._membership.drainers(),
@@ -142,7 +142,7 @@ class Retention:
         return found
 
     async def purge(self) -> str:
-        """Purge what may go and return a sentence about it; `Retryable` without etcd."""
+        """Purge all that may go and return a sentence about it; `Retryable` without etcd."""
         if self._busy.locked():
             return "a purge is under way already"
         async with self._busy:

@@ -79,7 +79,7 @@ class Database:
         self._closed = False
 
     def settle(self, key: bytes, start_ts: int, *, fence: bool) -> int | None:
-        """Answer as `outbox.settle` does; raise `Retryable` when the database does not."""
+        """Settle as `outbox.settle` does; raise `Retryable` if the database does not answer."""
         if time.monotonic() < self._away_until_s:
             raise Retryable(self._away_because, code=Code.RESOLVER_AWAY)
         connection = None
@@ -99,7 +99,7 @@ class Database:
         return found
 
     def close(self) -> None:
-        """Close the connections that are not in use, and later those that are."""
+        """Close idle connections now, and connections in use later."""
         self._closed = True
         self._drop_idle()
 
@@ -116,7 +116,6 @@ class Database:
         return connection
 
     def _failed(self, error: Exception) -> Retryable:
-        """Return what to raise for a driver's error, and keep others from meeting the same."""
         if is_locked(error):
             return Retryable(
                 f"the writer has its outbox row in {self.name} locked: {error}",
@@ -183,7 +182,6 @@ class SqlResolver:
         return Resolution(Outcome.COMMITTED, found) if found else ROLLED_BACK
 
     async def close(self) -> None:
-        """Leave the threads to end what they do, which their time-outs bound."""
         for entry in self._queues.values():
             entry.threads.shutdown(wait=False, cancel_futures=True)
             entry.database.close()
@@ -195,7 +193,7 @@ class SqlResolver:
 
 
 def databases(config: ResolverConfig) -> dict[str, Database]:
-    """Return the configured databases by name; raise `NeedsOperator` for what cannot be right."""
+    """Return the configured databases by name; raise `NeedsOperator` for an invalid entry."""
     found: dict[str, Database] = {}
     for entry in config.url:
         name, url = split(entry)
@@ -218,7 +216,6 @@ def _close(connection: _Connection) -> None:
 
 
 def split(entry: str) -> tuple[str, str]:
-    """Return the name and the URL of `name=URL`; without a name that is empty."""
     match = _NAMED.fullmatch(entry)
     return (match[1], match[2]) if match else ("", entry)
 
@@ -246,7 +243,7 @@ def opener(url: str, *, timeout_s: float) -> tuple[str, Connect]:
 
 
 def is_locked(error: Exception) -> bool:
-    """Return whether a driver's error says: another session has the row, or the SQLite file."""
+    """Return whether a driver's error says that another session locks the row or SQLite file."""
     if isinstance(error, sqlite3.OperationalError):
         return error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
     return bool(error.args) and error.args[0] in (_LOCK_WAIT_TIMEOUT, _DEADLOCK)

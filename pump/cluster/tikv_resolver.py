@@ -84,14 +84,12 @@ class Store(Protocol):
 
     async def status(
         self, key: bytes, start_ts: int, current_ts: int, *, forbid: bool = False
-    ) -> TransactionStatus:
-        """Return how the transaction with that primary key stands."""
+    ) -> TransactionStatus: ...
 
     async def gc_safe_point(self) -> int:
         """Return the timestamp up to which records may have been collected."""
 
-    async def close(self) -> None:
-        """Let go of connections."""
+    async def close(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -127,7 +125,7 @@ class TikvResolver:
         self._last_ts, self._last_s = 0, float("-inf")
 
     async def resolve(self, question: Question) -> Resolution:
-        """Return TiKV's answer when it is final; no age decides, and no failure."""
+        """Return TiKV's answer once it is final; neither age nor a failure decides."""
         if not is_of_tidb(question.prewrite_key):
             return await self._otherwise.resolve(question)
         async with self._slots:
@@ -141,7 +139,6 @@ class TikvResolver:
         return resolution
 
     async def close(self) -> None:
-        """Close the connections, and the other resolver."""
         await self._store.close()
         await self._otherwise.close()
 
@@ -177,7 +174,7 @@ class TikvResolver:
             return self._last_ts
 
     def _forgotten(self, question: Question, safe_point: int) -> Resolution:
-        """Return UNKNOWN with what to do, unless an operator has given the transaction up."""
+        """Return UNKNOWN with a remediation, unless an operator gave the transaction up."""
         about = (
             f"TiKV knows nothing of transaction {question.start_ts} with the key"
             f" {question.prewrite_key.hex()}, and may have forgotten that it committed: it began"
@@ -201,7 +198,7 @@ class TikvResolver:
         return max(self._lock_wait_s, _SPLIT_S if is_large else 0.0)
 
     def _absent_for_s(self, start_ts: int) -> float:
-        """Note an answer that there is nothing; return for how long that has been the answer."""
+        """Record an answer of absence; return for how long absence has been the answer."""
         now_s = self._monotonic_s()
         run = self._absences.get(start_ts)
         if run is None or now_s - run.last_s > _RUN_BREAKS_S:
@@ -212,7 +209,6 @@ class TikvResolver:
         return now_s - run.first_s
 
     def _forget_the_matched(self, now_s: float) -> None:
-        """Let go of what is not asked about any more, as its Commit has come."""
         found = self._absences.items()
         self._absences = {ts: run for ts, run in found if now_s - run.last_s <= _RUN_BREAKS_S}
 

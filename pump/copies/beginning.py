@@ -82,7 +82,6 @@ class Beginning:
     async def _shipped(
         self, claimed: Claimed, storage: Storage, stack: AsyncExitStack
     ) -> Shipping | None:
-        """Return what ships the log, once enough copies have all of it."""
         shipping = self._replication.ship(claimed, storage)
         storage.ship_with(shipping)
         async with AsyncExitStack() as attempt:
@@ -105,7 +104,6 @@ class Beginning:
     async def _begun_again(
         self, entry: LogEntry, opened_again: Callable[[], Awaitable[Storage]]
     ) -> Storage | None:
-        """Return the storage of the log that begins again, once the disk takes it."""
         is_begun = False
         while not self._stop.is_set():
             try:

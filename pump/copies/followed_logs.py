@@ -95,11 +95,10 @@ class _Copy:
 
     @property
     def is_held(self) -> bool:
-        """True while the folder is locked by this process."""
         return self._lock is not None
 
     def hold(self, mark: Callable[[Path], None]) -> None:
-        """Lock the folder, unless it is, and see that it bears the marks of this copy."""
+        """Lock the folder unless it is locked, and ensure that it bears this replica's marks."""
         if self._lock is not None:
             return
         for folder in (self.folder.parent, self.folder):
@@ -119,7 +118,6 @@ class _Copy:
         self._lock, self._may_have_index = lock, True
 
     def remove_index(self) -> None:
-        """Remove what a Pump left that ran on the folder, durably."""
         if not self._may_have_index:
             return
         index = self.folder / "index"
@@ -129,7 +127,7 @@ class _Copy:
         self._may_have_index = False
 
     def open_whole(self) -> None:
-        """Open the log, unless it is open, and raise `Corrupt` if a file of it was deleted."""
+        """Open the log unless it is open; raise `Corrupt` if one of its files was deleted."""
         self.log.open()
         for link in self.log.links:
             path = self.log.folder / segment_name(link.number)
@@ -141,14 +139,13 @@ class _Copy:
                 )
 
     def let_go(self) -> None:
-        """Close the log and release the folder."""
         self.log.close()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     def delete(self) -> None:
-        """Delete the folder, which is held, durably: it is a copy until it has another name."""
+        """Durably delete the folder, which must be held: until renamed, it is a replica."""
         self.log.close()
         dropped = self.folder.with_name(self.folder.name + _DROPPED)
         shutil.rmtree(dropped, ignore_errors=True)
@@ -172,7 +169,7 @@ class Copies:
         clock: Callable[[], float] = time.monotonic,
         remedy: Remedy | None = None,
     ) -> None:
-        """Without a `remedy` damage is only named."""
+        """Without a `remedy`, corruption is only reported."""
         self.takes_own: bool | None = None
         """Whether a copy of the own log is taken; None until it is known whose that log is."""
         self.epoch_listed: Callable[[str], int | None] = lambda node_id: _EPOCH_MAX
@@ -192,7 +189,7 @@ class Copies:
         self._draft_thread = ThreadPoolExecutor(1, "pump-copy-older")
 
     async def start(self) -> None:
-        """Open all copies that there are; one that cannot be opened says so in its status."""
+        """Open all replicas; a replica that cannot be opened reports this in its status."""
         names = sorted(path.name for path in self._folder.glob("*") if path.is_dir())
         for name in names:
             if name.endswith(_DROPPED):
@@ -212,7 +209,7 @@ class Copies:
                 raise failure
 
     async def close(self) -> None:
-        """Stop to follow all logs, and let go of their folders; no call may be under way."""
+        """Stop following all logs and release their folders; no call may be in progress."""
         self._is_closed = True
         copies = self._copies.values()
         loop = asyncio.get_running_loop()
@@ -244,7 +241,6 @@ class Copies:
     def begin(
         self, name: Name, request: Followed, data: bytes
     ) -> Answer | asyncio.Future[Answer] | None:
-        """Begin what `follow` does; return the answer if it is known at once."""
         copy = self._asked(name)
         if copy is None:
             if isinstance(request, SignOfLife):
@@ -264,7 +260,7 @@ class Copies:
         return self._answered(copy, lambda: copy.log.answer(request, data))
 
     async def prepend(self, name: Name, request: Prepend, pieces: AsyncIterable[bytes]) -> Answer:
-        """Take a whole older segment while live groups continue; raises what `follow` does."""
+        """Store a whole older segment while live groups continue; raises as `follow` does."""
         copy = self._asked(name)
         if copy is None:
             return Standing(request.epoch, ())
@@ -284,11 +280,10 @@ class Copies:
     # What this Pump wants to know, and does with a copy.
 
     def names(self) -> list[str]:
-        """Return the node ids of the Pumps whose logs have a copy here."""
+        """Return the node ids of the Pumps whose logs have a replica here."""
         return sorted(self._copies)
 
     def details(self) -> dict[str, str]:
-        """Return what an operator wants to read about the copies, one line each."""
         found = {}
         for node_id in self.names():
             copy = self.standing(node_id)
@@ -302,15 +297,14 @@ class Copies:
         return found
 
     def folder(self, node_id: str) -> Path:
-        """Return the folder of a copy, which a Pump can run on once it is closed."""
+        """Return a replica's folder, on which a Pump can run once the replica is closed."""
         return self._copies[node_id].folder
 
     def is_taken(self, node_id: str) -> bool | None:
-        """Return whether a copy of a log is taken here; None while that is not known."""
+        """Return whether a replica of a log is accepted here; None while this is unknown."""
         return True if node_id != self._node_id else self.takes_own
 
     def is_held(self, node_id: str) -> bool:
-        """Return whether the folder of a copy is locked by this Pump."""
         return self._copies[node_id].is_held
 
     def last_heard_s(self, node_id: str) -> float | None:
@@ -321,7 +315,6 @@ class Copies:
         return self._copies[node_id].heard_s
 
     def standing(self, node_id: str) -> CopyStatus:
-        """Return what there is of a copy."""
         copy = self._copies[node_id]
         links = copy.log.links
         end = Place(links[-1].number, links[-1].end) if links else None
@@ -334,11 +327,11 @@ class Copies:
         )
 
     def links(self, node_id: str) -> tuple[Link, ...]:
-        """Return the segments of a copy as logs are compared by; none while it is not open."""
+        """Return a replica's segments for comparing logs; empty while it is not open."""
         return self._copies[node_id].log.links
 
     def segments(self, node_id: str) -> list[Segment]:
-        """Return the segments of a copy, oldest first; none of one that is not open, or gone."""
+        """Return a replica's segments, oldest first; empty if it is not open or is gone."""
         copy = self._copies.get(node_id)
         return [] if copy is None else copy.log.segments()
 
@@ -387,13 +380,12 @@ class Copies:
             await asyncio.get_running_loop().run_in_executor(copy.thread, copy.let_go)
 
     async def open_one(self, node_id: str) -> None:
-        """Follow a log again that was closed; raises what opening it raises."""
         copy = self._copies[node_id]
         copy.is_closed = False
         await self._in_turn(copy, copy.log.open)
 
     async def drop(self, node_id: str) -> None:
-        """Delete a copy that is needed no more, durably; raise `Retryable` if that fails."""
+        """Durably delete a replica that is no longer needed; raise `Retryable` on failure."""
         copy = self._copies[node_id]
         copy.is_closed = True
         try:
@@ -423,7 +415,7 @@ class Copies:
         return await asyncio.to_thread(_read, paths, wanted)
 
     def _check(self, name: Name) -> None:
-        """Raise unless this cluster and this disk are meant."""
+        """Raise `NeedsOperator` unless `name` addresses this cluster and this disk."""
         if name.cluster_id != self._cluster_id:
             raise NeedsOperator(
                 f"a copy for cluster {name.cluster_id} is asked of a Pump of {self._cluster_id}",
@@ -439,7 +431,7 @@ class Copies:
             )
 
     def _asked(self, name: Name) -> _Copy | None:
-        """Return the copy that is meant, None if there is none; raise what must not be served."""
+        """Return the addressed replica, None if there is none; raise if it must not be served."""
         self._check(name)
         if not self.is_taken(name.node_id):
             raise NeedsOperator(
@@ -497,7 +489,7 @@ class Copies:
         return self._in_turn(copy, followed)
 
     def _in_turn(self, copy: _Copy, work: Callable[[], _Result]) -> asyncio.Future[_Result]:
-        """Do something in the copy's thread, with its folder held, after what came before."""
+        """Do `work` in the replica's thread, with its folder held, after all earlier work."""
         copy.waiting += 1
         loop = asyncio.get_running_loop()
         done = loop.run_in_executor(copy.thread, self._held, copy, work)
@@ -533,7 +525,6 @@ def _not_followed(node_id: str) -> Retryable:
 
 
 def _read(paths: Sequence[Path], wanted: Stretch) -> bytes:
-    """Return what the first file has that is there."""
     for path in paths:
         try:
             file = _FILES.open(path)
@@ -547,7 +538,7 @@ def _read(paths: Sequence[Path], wanted: Stretch) -> bytes:
 
 
 def _edges(folder: Path) -> bytes:
-    """Return the headers of the oldest and of the newest segment in a folder; nothing for none."""
+    """Return the headers of a folder's oldest and newest segments; empty without segments."""
     paths = sorted(folder.glob("*.seg"), key=lambda path: (len(path.name), path.name))
     heads = []
     for path in paths[:1] + paths[-1:]:
@@ -557,6 +548,6 @@ def _edges(folder: Path) -> bytes:
 
 
 def _folder_name(node_id: str) -> str:
-    """Return a folder's name for any node id, from which `unquote` makes the id again."""
+    """Return a folder name for any node id; `unquote` restores the id."""
     name = quote(node_id, safe="")
     return f"%2E{name[1:]}" if name.startswith(".") else name

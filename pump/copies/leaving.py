@@ -53,12 +53,12 @@ class Leaving:
         """What was said last."""
 
     async def say(self, is_leaving: bool) -> None:
-        """List the disk as one that leaves, or that stays after all; Retryable without etcd."""
+        """List the disk as draining, or as staying after all; `Retryable` without etcd."""
         self.is_leaving = is_leaving
         await asyncio.to_thread(self._offered.say, is_leaving)
 
     async def hand_over(self, within_s: float) -> None:
-        """Return when no log has a copy here that another Pump could take, or when time is up."""
+        """Return when no log has a replica here that another Pump could take, or on timeout."""
         if within_s <= 0 or not self._in_care():
             return
         try:
@@ -75,7 +75,7 @@ class Leaving:
             await asyncio.sleep(_TICK_S)
 
     async def remaining(self) -> list[str]:
-        """Return what of other Pumps' logs is still needed on this disk; Retryable without etcd."""
+        """List other Pumps' logs that are still needed on this disk; `Retryable` without etcd."""
         found = []
         for node_id, entry in sorted(self._logs().items()):
             if self._is_kept(node_id, entry):
@@ -102,7 +102,6 @@ class Leaving:
         return f"{text}, and another Pump is given one"
 
     def _in_care(self) -> list[str]:
-        """Return the logs whose primary could have another disk instead of this one."""
         now_s = time.monotonic()
         found = []
         for node_id in self._followed.names():
@@ -115,7 +114,6 @@ class Leaving:
         return found
 
     def _is_replaced(self, entry: LogEntry) -> bool:
-        """Return whether others are listed already, and have to become whole."""
         leaving = {*self._recruits.leaving(), self._disk}
         staying = [copy for copy in entry.replicas if copy.disk not in leaving]
         return 1 + len(staying) >= entry.copies

@@ -42,8 +42,7 @@ class States(Protocol):
 
     state: NodeState
 
-    async def enter(self, state: NodeState) -> None:
-        """Take a state and publish it."""
+    async def enter(self, state: NodeState) -> None: ...
 
 
 class Ships(Protocol):
@@ -52,21 +51,20 @@ class Ships(Protocol):
     over: str
 
     @property
-    def entry(self) -> LogEntry:
-        """Who has the log."""
+    def entry(self) -> LogEntry: ...
 
     @property
     def staying_whole(self) -> list[str]:
-        """The disks that may take over and stay listed; not the own one while the log moves."""
+        """The disks that may take over and stay listed; not the own disk while the log moves."""
 
     def lacks_bytes(self, disk: str) -> int | None:
-        """Return how much of the log a copy does not have; None for a disk that has no part."""
+        """Return how much of the log a replica lacks; None for a disk that has no part."""
 
     def move_to(self, disk: str) -> None:
-        """See that another disk has a copy; empty: no longer."""
+        """Ensure that another disk has a replica; an empty `disk` cancels this."""
 
     def give_away(self) -> None:
-        """Make that disk the primary, once it is whole."""
+        """Make the disk of `move_to` the primary once its replica is complete."""
 
 
 class Way(NamedTuple):
@@ -100,7 +98,6 @@ class Moving:
 
     @property
     def is_under_way(self) -> bool:
-        """True while one is."""
         return self._task is not None and not self._task.done()
 
     @property
@@ -128,7 +125,6 @@ class Moving:
         return self._to.pump
 
     async def stop(self) -> None:
-        """Give up what is under way: this Pump ends."""
         if self._task is not None and self.is_under_way:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -137,7 +133,6 @@ class Moving:
     # Where to.
 
     def _chosen(self, to: str) -> tuple[Disk, int]:
-        """Return the disk that is meant, and how many whole copies there are to be with it."""
         entry, disks = self._way.shipping.entry, self._way.recruits.disks()
         disk = self._named(to, entry) if to else self._suggested(entry)
         there = [c for c in entry.replicas if c.disk not in self._way.recruits.leaving()]
@@ -246,7 +241,6 @@ class Moving:
             await self._stay(before, was_leaving=was_leaving)
 
     async def _until_whole(self, disk: Disk) -> None:
-        """Return when the disk has a whole copy, and enough others that stay have one."""
         shipping = self._way.shipping
         while True:
             self._check_reached(disk)
@@ -263,14 +257,12 @@ class Moving:
             await asyncio.sleep(_TICK_S)
 
     async def _until_settled(self) -> None:
-        """Give open transactions a moment for their Commits."""
         end_s = time.monotonic() + self._way.pause_grace_s
         while (count := self._way.count_open()) > 0 and time.monotonic() < end_s:
             self.progress = f"{count} open transactions have a moment for their Commits"
             await asyncio.sleep(_TICK_S)
 
     async def _give_away(self, disk: Disk) -> None:
-        """Return when the other disk is the primary, with which this process is over."""
         shipping = self._way.shipping
         self._check_reached(disk)
         self.progress = f"pump {disk.pump} becomes the one that serves it"
@@ -294,7 +286,6 @@ class Moving:
             raise GivenUp(f"pump {disk.pump} {why}", code=Code.LOG_NOT_MOVED)
 
     async def _stay(self, before: NodeState, *, was_leaving: bool) -> None:
-        """Take everything back, but not that an operator has the disk emptied."""
         way = self._way
         await asyncio.to_thread(way.shipping.move_to, "")
         if way.states.state is NodeState.PAUSING and before is NodeState.ONLINE:

@@ -19,7 +19,6 @@ class Recruits(NamedTuple):
     """The label in which copies must differ; empty: none."""
 
     def leaving(self) -> set[str]:
-        """Return the ids of the disks that are to go, of those that are listed now."""
         return {disk.id for disk in self.disks().values() if disk.is_leaving}
 
     def spare(

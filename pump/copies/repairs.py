@@ -43,7 +43,6 @@ class Repairs:
         """How often something was put back: once for each segment and occasion."""
 
     def note(self, path: Path, found: Mended) -> None:
-        """Count what was put back in a file, and name what is damaged in it still."""
         if found.put_back:
             with self._lock:
                 self.mended_bytes += found.put_back
@@ -55,7 +54,6 @@ class Repairs:
         self.keep(path, found.left, found.problems)
 
     def keep(self, path: Path, left: Iterable[Damage], problems: Iterable[str] = ()) -> None:
-        """Take note that of a file no more than `left` is damaged."""
         named = {(str(path), damage.begin): damage.what for damage in left}
         with self._lock:
             known = {place for place in self._left if place[0] == str(path)}
@@ -68,7 +66,6 @@ class Repairs:
             log.error("damaged, and no other disk has mended it: %s", coded(error))
 
     def left(self) -> dict[tuple[str, int], str]:
-        """Return what is damaged still, by file and offset; what is in no file now is forgotten."""
         with self._lock:
             for place in [place for place in self._left if not Path(place[0]).exists()]:
                 del self._left[place]
@@ -77,7 +74,7 @@ class Repairs:
 
 @contextmanager
 def no_sources(node_id: str) -> Iterator[Iterable[Donor]]:
-    """Yield none: the disk of a log without copies is the only one that has it."""
+    """Yield nothing: a log without replicas exists only on its own disk."""
     yield ()
 
 
@@ -118,12 +115,11 @@ class ClosedMender:
         self._hopeless: tuple[str, int] | None = None
 
     def is_hopeless(self, damage: Corrupt) -> bool:
-        """Return whether nothing was put back twice: at first the other disks may be starting."""
+        """Return whether repair failed twice: at first the other disks may be starting."""
         is_tried = Path(damage.path).suffix == ".seg"
         return not is_tried or self._hopeless == (damage.path, damage.offset)
 
     def __call__(self, damage: Corrupt) -> bool:
-        """Return whether something was put back, so that the opening may get further."""
         path = Path(damage.path)
         if path.suffix != ".seg" or time.monotonic() < self._not_before_s:
             return False
@@ -147,12 +143,10 @@ class ClosedMender:
 class OpenLog(Protocol):
     """What of a storage's log is needed here (`penstock.log.segments.Segments`)."""
 
-    def find(self, number: int) -> Segment | None:
-        """Return what is known of a segment."""
+    def find(self, number: int) -> Segment | None: ...
 
     @property
-    def end(self) -> Place:
-        """The place after the last frame."""
+    def end(self) -> Place: ...
 
 
 class OwnMender:
@@ -176,14 +170,14 @@ class OwnMender:
         self._not_before_s: dict[int, float] = {}
 
     def end(self, segment: Segment) -> int:
-        """Return up to where a segment may be mended: what is acknowledged is on other disks."""
+        """Return up to where a segment can be repaired: acknowledged data is on other disks."""
         place = self._acknowledged()
         if segment.number < place.segment:
             return segment.end
         return min(segment.end, place.offset) if segment.number == place.segment else BEGIN
 
     def __call__(self, number: int) -> bool:
-        """Mend a whole segment, and return whether that may have helped. It may take seconds."""
+        """Repair a whole segment and return whether that may have helped; may take seconds."""
         with self._lock:
             if time.monotonic() < self._not_before_s.get(number, 0.0):
                 return False
@@ -196,7 +190,6 @@ class OwnMender:
             return bool(found.put_back) or not found.left
 
     def mend(self, segment: Segment, damages: Iterable[Damage]) -> None:
-        """Mend what is damaged there."""
         with self._lock:
             self._mended(segment, damages)
 

@@ -56,7 +56,7 @@ class Scrubbed(NamedTuple):
 
 
 def own_log(storage: Storage, mender: OwnMender | None, repairs: Repairs) -> Scrubbed:
-    """Return the log of this Pump; without a `mender`, damage in it is only named."""
+    """Return this Pump's log; without a `mender`, its damage is only reported."""
 
     def segments() -> list[Segment]:
         found = (storage.log.find(link[0]) for link in storage.log.links())
@@ -73,7 +73,6 @@ def own_log(storage: Storage, mender: OwnMender | None, repairs: Repairs) -> Scr
 
 
 def copy_of(copies: Copies, node_id: str) -> Scrubbed:
-    """Return the copy of another Pump's log."""
     return Scrubbed(
         lambda: copies.segments(node_id),
         end=lambda segment: segment.synced,
@@ -119,16 +118,14 @@ class Scrubbing:
 
     @property
     def is_running(self) -> bool:
-        """True while it reads."""
         return self._begun_s is not None
 
     @property
     def last_s(self) -> float:
-        """When the last scrub ended, in seconds since 1970; a new Pump begins with its start."""
+        """End of the last scrub, in seconds since 1970; a new Pump uses its start."""
         return self._kept_s
 
     def ask(self) -> str:
-        """Have everything read, beginning now; return what is done."""
         if self.is_running:
             return f"a scrub is under way: {self.progress()}"
         size = sum(segment.end for each in self._logs() for segment in each.segments())
@@ -137,7 +134,6 @@ class Scrubbing:
         return f"a scrub begins: {_mb(size)} at {_mb(rate)}/s, about {size / rate:.0f} s"
 
     def progress(self) -> str:
-        """Say how far a scrub is, or what became of the last one."""
         begun_s = self._begun_s
         if begun_s is None:
             return "begins" if self._asked.is_set() else self._report or "not since the start"
@@ -147,7 +143,6 @@ class Scrubbing:
         return f"reads {percent} % of {_mb(total)}, about {left_s:.0f} s left"
 
     def details(self) -> dict[str, str]:
-        """Return what an operator wants to read, one line each."""
         repairs, found = self.repairs, {"scrub": self.progress()}
         if repairs.mended_places:
             found["mended"] = f"{repairs.mended_bytes} bytes at {repairs.mended_places} occasions"
@@ -159,7 +154,7 @@ class Scrubbing:
         return found
 
     async def run(self) -> None:
-        """Scrub whenever that is due; ends only by being cancelled, and then with its thread."""
+        """Scrub whenever due; ends only by cancellation, and then with its thread."""
         while True:
             if not (self._asked.is_set() or self._is_due()):
                 await self._pause()
@@ -179,7 +174,7 @@ class Scrubbing:
                 await asyncio.sleep(_LOOK_EVERY_S)
 
     def scrub(self) -> None:
-        """Read everything once; raises `OSError` if the end of that cannot be kept."""
+        """Read everything once; raises `OSError` if its completion cannot be stored."""
         self._begun_s, begun = time.monotonic(), time.monotonic()
         before = self.repairs.mended_places
         try:
@@ -209,7 +204,6 @@ class Scrubbing:
             self._begun_s = None
 
     def _read(self, each: Scrubbed, segment: Segment) -> None:
-        """Read a segment, and have it mended if it is damaged."""
         is_last = not any(other.number > segment.number for other in each.segments())
         end = each.end(segment)  # After that: what comes meanwhile is in the next one.
         try:
@@ -241,17 +235,14 @@ class Scrubbing:
             self.repairs.keep(segment.path, damages)
 
     def note_read(self, length: int) -> None:
-        """Count what was read, and wait for as long as the rate asks for."""
         self.scrubbed_bytes += length
         self._done += length
 
     def wait(self, length_s: float) -> None:
-        """Wait, but no longer than until the end."""
         self._stop.wait(length_s)
 
     @property
     def bytes_per_s(self) -> float:
-        """The rate."""
         return self._schedule.bytes_per_s
 
     def _is_due(self) -> bool:
@@ -290,7 +281,6 @@ class _Paced:
         self._due_s = time.monotonic()
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return up to `length` bytes from `offset`."""
         if self._forgets:
             self._file.forget(offset, length)
         data = self._file.read(offset, length)

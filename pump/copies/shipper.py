@@ -66,16 +66,13 @@ class Listener(Protocol):
     """Who hears what became of the calls; from the shipper's threads."""
 
     def connected(self, disk: str) -> None:
-        """What was under way to this copy may be lost."""
+        """Requests in flight to this replica may be lost."""
 
-    def answered(self, disk: str, answer: Answer) -> None:
-        """The copy has answered."""
+    def answered(self, disk: str, answer: Answer) -> None: ...
 
-    def silent(self, disk: str) -> None:
-        """It has not answered for the time-out."""
+    def silent(self, disk: str) -> None: ...
 
-    def failed(self, what: str) -> None:
-        """The shipper has ended by a defect."""
+    def failed(self, what: str) -> None: ...
 
 
 class Lines(NamedTuple):
@@ -122,14 +119,13 @@ class Shipper:
         self._thread.start()
 
     def send(self, request: Request) -> None:
-        """Send a request when its turn comes."""
         if isinstance(request, Prepend):
             threading.Thread(target=self._prepend, args=(request,), daemon=True).start()
         else:
             self._requests.put(request)
 
     def close(self) -> None:
-        """Send nothing any more; does not wait for a call that is under way."""
+        """Stop sending; does not wait for a call in progress."""
         self._closed.set()
         self._requests.put(None)
 
@@ -169,7 +165,6 @@ class Shipper:
         return channel
 
     def _serve(self, channel: Channel) -> None:
-        """Send one request after the other until that fails."""
         while not self._closed.is_set():
             try:
                 request = self._requests.get(timeout=_SIGN_OF_LIFE_S)
@@ -225,7 +220,6 @@ class Shipper:
     # An older segment.
 
     def _prepend(self, request: Prepend) -> None:
-        """Send a whole segment; if that fails, the copy is asked again where it stands."""
         try:
             with closing(self._connect()) as channel:
                 channel.start()

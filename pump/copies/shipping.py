@@ -79,8 +79,7 @@ class OwnLog(Protocol):
     """What of a storage's log is needed here (`penstock.log.segments.Segments`)."""
 
     @property
-    def end(self) -> Place:
-        """The place after the last frame."""
+    def end(self) -> Place: ...
 
     def begin_next(self, epoch: int | None = None, epoch_id: int = 0) -> None:
         """Begin a segment of an epoch; raises `WriteFailed`."""
@@ -102,7 +101,7 @@ class Shipping:
         lines: Lines,
         recruits: Recruits,
     ) -> None:
-        """Prepare with a claim that was won; `start` begins its epoch."""
+        """Prepare with a won claim; `start` begins its epoch."""
         self._primary = Primary(*claimed)
         self._log = own_log
         self._entries = entries
@@ -142,7 +141,6 @@ class Shipping:
 
     @property
     def entry(self) -> LogEntry:
-        """Who has the log, as the last swap that won says."""
         return self._primary.entry
 
     def guard(self) -> EntryGuard:
@@ -150,21 +148,20 @@ class Shipping:
         return EntryGuard(LOGS + self._lines.node_id, self._primary.revision)
 
     def start(self) -> None:
-        """Begin the epoch, and ship; Retryable when etcd does not answer."""
+        """Start the epoch, and ship; `Retryable` if etcd does not answer."""
         with self._lock:
             self._do(self._primary.start())
         self._thread.start()
         self._watch = self._entries.watch(self._lines.node_id, lambda: self._calls.put(ReadEntry()))
 
     def wait_until_whole(self, within_s: float) -> bool:
-        """Return whether, within that time, enough disks have all that is in the log."""
         with self._lock:
             self._changed.wait_for(lambda: bool(self.over) or self._is_whole(), within_s)
             self._check()
             return self._is_whole()
 
     def close(self) -> None:
-        """Ship nothing any more; a group that waits to be acknowledged fails."""
+        """Stop shipping; a group that awaits acknowledgement fails."""
         self._closed.set()
         with self._lock:
             self._end("this Pump stops")
@@ -218,31 +215,28 @@ class Shipping:
     # What an operator asks for.
 
     def move_to(self, disk: str) -> None:
-        """See that another disk has a copy, and `copies` of those that stay; empty: no longer."""
+        """Ensure that `disk` and `copies` staying disks have a replica; empty cancels this."""
         with self._lock:
             self._moves_to = disk
             self._do(self._primary.moves_to(disk))
 
     def give_away(self) -> None:
-        """Make the disk that the log moves to its primary, once it is whole: this one is over."""
         with self._lock:
             self._do(self._primary.gives_away())
 
     @property
     def staying_whole(self) -> list[str]:
-        """The disks that may take over and stay listed; the own one unless the log moves."""
         with self._lock:
             return self._primary.staying_whole
 
     def lacks_bytes(self, disk: str) -> int | None:
-        """Return how much of the log a copy does not have; None for a disk that has no part."""
         with self._lock:
             return self._primary.lacks_bytes(disk)
 
     # What the storage asks.
 
     def needs(self, segment: int) -> None:
-        """Note that no Drainer and no open transaction needs anything before a segment."""
+        """Record that no Drainer and no open transaction needs anything before a segment."""
         with self._lock:
             self._do(self._primary.needs(segment))
 
@@ -260,7 +254,6 @@ class Shipping:
 
     @property
     def are_enough(self) -> bool:
-        """True while what is written is acknowledged as soon as the listed copies have it."""
         return not self.over and not self._is_stuck and self._primary.entry.may_acknowledge
 
     @property
@@ -268,18 +261,15 @@ class Shipping:
         return self._stuck_s() > STUCK_AFTER_S
 
     def _stuck_s(self) -> float:
-        """Return for how long the own disk has taken nothing."""
         since_s = self._stuck_since_s
         return 0.0 if since_s is None else time.monotonic() - since_s
 
     def check(self) -> None:
-        """Raise `Retryable` while nothing can be acknowledged: new transactions go elsewhere."""
         if not self.are_enough:
             code = Code.LOG_WRITE_FAILED if self._is_stuck else Code.TOO_FEW_COPIES
             raise Retryable(self.problem(), code=code)
 
     def problem(self) -> str:
-        """Say what an operator wants to know about the copies; empty while all is well."""
         entry = self.entry
         have = 1 + len(entry.replicas)
         if self.over:
@@ -299,7 +289,6 @@ class Shipping:
         return ""
 
     def details(self) -> dict[str, str]:
-        """Return what an operator wants to read, one line each."""
         entry, leaving = self.entry, self._recruits.leaving()
         found = {
             "log_epoch": str(entry.epoch),
@@ -321,12 +310,10 @@ class Shipping:
     # What copies answer (`shipper.Listener`).
 
     def connected(self, disk: str) -> None:
-        """Tell the core that a copy can be reached."""
         with self._lock:
             self._do(self._primary.connected(disk))
 
     def answered(self, disk: str, answer: Answer) -> None:
-        """Tell it what a copy has said."""
         with self._lock:
             if isinstance(answer, Damaged) and self._said_damage.get(disk) != answer.damage:
                 self._said_damage[disk] = answer.damage
@@ -352,7 +339,6 @@ class Shipping:
         )
 
     def silent(self, disk: str) -> None:
-        """Tell it that a copy says nothing."""
         with self._lock:
             if self._primary.entry.replica(disk) is not None:
                 log.warning(
@@ -362,14 +348,14 @@ class Shipping:
             self._do(self._primary.silent(disk))
 
     def failed(self, what: str) -> None:
-        """Be the primary no more: a thread that ships has ended by a defect."""
+        """Stop being the primary: a thread that ships has ended because of a defect."""
         with self._lock:
             self._end(f"{what} has failed, see the log")
 
     # Actions.
 
     def _do(self, actions: Actions) -> None:
-        """Carry actions out, after those that wait; with the lock held."""
+        """Execute actions after all waiting actions; the lock must be held."""
         self._actions.extend(actions)
         for action in actions:
             if isinstance(action, StepDown):  # It must not wait for a segment that cannot be begun.
@@ -403,7 +389,7 @@ class Shipping:
             raise AssertionError(f"{action} is not for a primary")
 
     def _begin(self, action: Begin) -> bool:
-        """Begin a segment; False when that has to wait."""
+        """Start a segment; False if that has to wait."""
         if self._is_syncing:
             return False
         try:
@@ -420,7 +406,6 @@ class Shipping:
         return True
 
     def _abandon(self) -> None:
-        """Tell the core that what was appended does not count."""
         if any(isinstance(action, Begin) for action in self._actions):
             # The core counts it already as sealed by the segment that was to be begun.
             self._end("a sync failed while the list of copies changed; it starts again")
@@ -428,7 +413,6 @@ class Shipping:
             self._do(self._primary.abandoned(self._log.end))
 
     def _note_succession(self) -> None:
-        """Tell the core of a segment that was begun, although what was to go there was not."""
         if self._log.end.segment != self._primary.chain.end.segment:
             self._do(self._primary.appended(self._log.end))
             self._do(self._primary.own_synced())
@@ -506,7 +490,6 @@ class Shipping:
             self._do(self._primary.entry_seen(*found))
 
     def _look_around(self) -> None:
-        """Try again what has failed, see who leaves, and look for a disk when a copy is missing."""
         leaving = self._recruits.leaving()
         with self._lock:
             self._do(self._primary.leaving(leaving))
@@ -527,7 +510,6 @@ class Shipping:
             _joining()
 
     def _mark(self) -> None:
-        """Have etcd know how far the log is, at the beginning of an epoch and now and then."""
         now_s = time.monotonic()
         if not self._primary.is_marked or now_s - self._marked_s > _MARK_EVERY_S:
             self._marked_s = now_s
@@ -557,7 +539,6 @@ class Shipping:
         return f"; there is no other Pump{what} whose disk could take one"
 
     def _say(self, text: str, *fields: object) -> None:
-        """Log a problem, but not at each attempt."""
         if time.monotonic() - self._said_s >= _SAID_EVERY_S:
             self._said_s = time.monotonic()
             log.error(text, *fields)

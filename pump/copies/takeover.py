@@ -102,7 +102,7 @@ class StandIn:
             self._told = lease
 
     async def take(self, arguments: Sequence[str]) -> Process:
-        """Return the process of a Pump with these arguments; raise `OSError` when that fails."""
+        """Return a Pump's process with these arguments; raise `OSError` on failure."""
         await self.keep(self._told)
         process, self.process = self.process, None
         assert process is not None
@@ -112,7 +112,6 @@ class StandIn:
         return process
 
     async def close(self) -> None:
-        """End the one that waits."""
         process, self.process = self.process, None
         if process is not None and process.stdin is not None:
             if self._told:
@@ -132,7 +131,7 @@ class TakeOvers:
     """Watches over the primaries of the logs that this Pump has copies of."""
 
     def __init__(self, copies: Copies, surroundings: Surroundings, after_s: float) -> None:
-        """With `after_s` of 0 nothing is taken over, but copies that no one needs go."""
+        """If `after_s` is 0, no log is taken over, but unneeded replicas are deleted."""
         self._copies = copies
         self._around = surroundings
         self._after_s = after_s
@@ -147,11 +146,9 @@ class TakeOvers:
 
     @property
     def running(self) -> list[str]:
-        """The logs that were taken over, and are served by a Pump that this one has started."""
         return sorted(self._started)
 
     async def run(self) -> None:
-        """Watch; ends only by being cancelled."""
         while True:
             slept_s = time.monotonic()
             await asyncio.sleep(_TICK_S)
@@ -168,7 +165,7 @@ class TakeOvers:
                     self._not_before_s[node_id] = time.monotonic() + _AGAIN_S
 
     async def close(self) -> None:
-        """Stop the Pumps that were started; they are paused, as this one."""
+        """Stop the Pumps that were started; like this Pump, they become paused."""
         for process in self._started.values():
             if process.returncode is None:
                 process.terminate()
@@ -198,7 +195,6 @@ class TakeOvers:
             await self._act(node_id, entry)
 
     async def _act(self, node_id: str, entry: LogEntry) -> None:
-        """Take the log over or drop the copy, if there is reason to once etcd has answered."""
         state = await self._state(node_id)
         if self._around.entry(node_id) != entry:
             return
@@ -216,7 +212,7 @@ class TakeOvers:
             await self._start(node_id, entry, f"pump {entry.primary.pump} is silent")
 
     def _is_foreign(self, node_id: str, entry: LogEntry) -> bool:
-        """Return whether a copy has another history than the entry, which was put back; say so."""
+        """Return, and log, whether a replica has another history than the restored entry."""
         strange = foreign(entry, self._copies.links(node_id))
         if strange is not None and self._said_foreign.get(node_id) != strange:
             self._said_foreign[node_id] = strange
@@ -229,13 +225,11 @@ class TakeOvers:
         return strange is not None
 
     def _reasons(self, node_id: str, entry: LogEntry) -> tuple[bool, bool, bool]:
-        """Return whether this disk is the primary, is to take over, or the copy may be unneeded."""
         is_primary = entry.primary.disk == self._around.disk
         is_due = not is_primary and self._is_due(node_id, entry)
         return is_primary, is_due, self._silence_s(node_id) > _UNNEEDED_S
 
     def _is_due(self, node_id: str, entry: LogEntry) -> bool:
-        """Return whether the primary was silent for so long that it is this copy's turn."""
         if not self._after_s or self._silence_s(node_id) <= self._after_s:
             return False
         if not (self._is_newer(node_id, entry) or entry.may_claim(self._around.disk)):
@@ -251,13 +245,11 @@ class TakeOvers:
         return self._silence_s(node_id) > wait_s
 
     def _is_newer(self, node_id: str, entry: LogEntry) -> bool:
-        """Return whether a copy is of a later epoch than an entry that was put back."""
         return self._is_foreign(node_id, entry) and (
             self._copies.standing(node_id).epoch > entry.epoch
         )
 
     def _silence_s(self, node_id: str) -> float:
-        """Return since when the primary was not heard of, or could not have been."""
         heard_s = self._copies.last_heard_s(node_id) or self._heeds_s
         followed_s = self._followed_s.get(node_id, heard_s)
         return time.monotonic() - max(heard_s, followed_s, self._heeds_s)
@@ -276,7 +268,7 @@ class TakeOvers:
             raise
 
     def _refuse_older(self, node_id: str, entry: LogEntry) -> None:
-        """Raise `NeedsOperator` when the copy ends before the log's mark in etcd."""
+        """Raise `NeedsOperator` if the replica ends before the log's mark in etcd."""
         chain, disk = Chain(self._copies.links(node_id)), self._around.disk
         own = next((copy for copy in entry.copies_known if copy.disk == disk), None)
         if own is not None and chain.links:
@@ -301,7 +293,6 @@ class TakeOvers:
             )
 
     async def _look_after(self, node_id: str) -> None:
-        """Follow the log again, or drop the copy, once the Pump on it has ended."""
         code = self._started[node_id].returncode
         if code is None:
             return
@@ -321,7 +312,6 @@ class TakeOvers:
         return state
 
     def _is_locked(self, node_id: str) -> bool:
-        """Return whether a Pump runs on a copy that this one does not follow."""
         if self._copies.is_held(node_id):
             return False
         try:

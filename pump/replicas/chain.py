@@ -30,7 +30,7 @@ class Link(NamedTuple):
     """0 for an epoch that had none."""
 
     def is_same(self, other: Link) -> bool:
-        """Return whether both are of one segment of one epoch, so that bytes are equal."""
+        """Return whether both are the same segment of the same epoch, so their bytes are equal."""
         mine = (self.number, self.epoch, self.epoch_id)
         return mine == (other.number, other.epoch, other.epoch_id)
 
@@ -43,7 +43,6 @@ class Chain:
 
     @property
     def last(self) -> Link | None:
-        """The segment that is appended to."""
         return self.links[-1] if self.links else None
 
     @property
@@ -53,22 +52,20 @@ class Chain:
 
     @property
     def end(self) -> Place:
-        """The place after all that is there."""
         last = self.links[-1]
         return Place(last.number, last.end)
 
     def find(self, number: int) -> Link | None:
-        """Return the segment of this number."""
         at = number - self.first
         return self.links[at] if 0 <= at < len(self.links) else None
 
     def last_with_frames(self) -> int:
-        """Return the number of the last segment that is more than a header; else of the first."""
+        """Return the number of the last segment with frames, or else of the first segment."""
         held = (link.number for link in reversed(self.links) if link.end > BEGIN)
         return next(held, self.first)
 
     def agreement(self, theirs: Sequence[Link]) -> Place | None:
-        """Return up to where another log is the same; None when no segment is in both."""
+        """Return the place up to which both logs are equal; None if they share no segment."""
         for link in reversed(theirs):
             own = self.find(link.number)
             if own is not None and own.is_same(link):
@@ -76,20 +73,18 @@ class Chain:
         return None
 
     def begin(self, number: int, epoch: int, epoch_id: int) -> None:
-        """Add a segment without frames."""
         self.links.append(Link(number, epoch, BEGIN, epoch_id))
 
     def extend(self, end: int) -> None:
-        """Set where the last segment ends."""
+        """Set the end of the last segment."""
         self.links[-1] = self.links[-1]._replace(end=end)
 
     def cut(self, place: Place) -> None:
-        """Drop everything after `place`, which lies in the log."""
+        """Drop everything after `place`, which must lie in the log."""
         del self.links[place.segment - self.first + 1 :]
         self.extend(place.offset)
 
     def prepend(self, link: Link) -> None:
-        """Add the segment before the first one."""
         self.links.insert(0, link)
 
     def drop_before(self, number: int) -> None:
@@ -97,5 +92,4 @@ class Chain:
         del self.links[: max(0, min(number - self.first, len(self.links) - 1))]
 
     def clear(self) -> None:
-        """Drop everything."""
         self.links.clear()

@@ -27,7 +27,7 @@ class Claim:
     """One attempt of a disk; `won` has the entry and its revision once it has succeeded."""
 
     def __init__(self, copy: Copy, replica: Replica, *, gives_ids: bool = True) -> None:
-        """Without `gives_ids` the epoch has no id, as Pumps take part that do not know it."""
+        """Without `gives_ids`, the epoch has no id because some Pumps do not know epoch ids."""
         self._gives_ids = gives_ids
         self._copy = copy
         self._replica = replica
@@ -36,11 +36,10 @@ class Claim:
         self.is_over = False
 
     def start(self) -> Actions:
-        """Return the first step."""
         return [ReadEntry()]
 
     def entry_seen(self, entry: LogEntry, revision: int) -> Actions:
-        """Take what etcd has now, by a linearizable read and not by a watch."""
+        """Accept etcd's current entry, from a linearizable read and not from a watch."""
         if self.is_over:
             return []
         if self._proposal is None:
@@ -54,7 +53,7 @@ class Claim:
         return []
 
     def swapped(self, revision: int | None) -> Actions:
-        """Take the answer to a swap: the new revision; None for a refusal, or for no answer."""
+        """Accept the result of a swap: the new revision, or None if refused or unanswered."""
         if self.is_over or self._proposal is None:
             return []
         if revision is None:

@@ -54,10 +54,10 @@ class Mender(Protocol):
     """Mends the folder of a copy that cannot be opened."""
 
     def __call__(self, damage: Corrupt) -> bool:
-        """Return whether something was put back, so that the opening may get further."""
+        """Return whether anything was repaired, so that the opening may get further."""
 
     def is_hopeless(self, damage: Corrupt) -> bool:
-        """Return whether the other disks were asked, and have not what is missing."""
+        """Return whether the other disks were asked and lack the missing data."""
 
 
 class _NoMender:
@@ -72,7 +72,7 @@ class FollowedLog:
     """The copy in the folder `log`; its methods are for one thread at a time, but for `links`."""
 
     def __init__(self, folder: Path, files: Files, mender: Mender | None = None) -> None:
-        """The `mender` hears of damage that keeps the folder from being opened."""
+        """The `mender` is notified of damage that prevents opening the folder."""
         self.folder = folder
         self.files = files
         self.problem = ""
@@ -83,12 +83,12 @@ class FollowedLog:
 
     @property
     def promised(self) -> int:
-        """The epoch before which nothing is taken; 0 while the folder is not open."""
+        """The lowest epoch that is accepted; 0 while the folder is not open."""
         return self._replica.promised
 
     @property
     def links(self) -> tuple[Link, ...]:
-        """The segments, oldest first; none while the folder is not open."""
+        """The segments, oldest first; empty while the folder is not open."""
         return tuple(self._replica.chain.links)
 
     def open(self) -> None:
@@ -109,13 +109,13 @@ class FollowedLog:
                 tried.add(place)
 
     def segments(self) -> list[Segment]:
-        """Return what is known of each segment, oldest first; none while it is not open."""
+        """Return all segments, oldest first; empty while the folder is not open."""
         log = self._log
         found = [] if log is None else [log.find(link.number) for link in self.links]
         return [segment for segment in found if segment is not None]
 
     def put_back(self, segment: Segment, patch: Patch) -> None:
-        """Write frames in their place again; raises `Retryable` when that cannot be done now."""
+        """Write frames in their place again; raises `Retryable` if that is impossible now."""
         if self._log is None:
             raise Retryable(f"{self.folder} is not open", code=Code.COPY_NOT_FOLLOWED)
         self._log.put_back(segment, patch)
@@ -132,11 +132,10 @@ class FollowedLog:
         return self._carried_out(request, data, None)
 
     def prepend(self, request: Prepend, older: OlderSegment) -> Answer:
-        """Put a segment that is whole before the first one, and return the answer; raises alike."""
+        """Put a complete segment before the first; raises as `answer` does."""
         return self._carried_out(request, b"", older)
 
     def close(self) -> None:
-        """Let go of the folder."""
         if self._log is not None:
             self._log.close()
         self._log, self._replica = None, Replica(Chain())
@@ -159,7 +158,7 @@ class FollowedLog:
         raise AssertionError("every request is answered")
 
     def _note_damage(self, damage: Corrupt) -> None:
-        """Give damage that no other disk mends its number; it keeps that until the folder opens."""
+        """Number damage that no other disk repairs; the number stays until the folder opens."""
         if self._mender.is_hopeless(damage):
             self.problem = str(damage)
             if not self._replica.damage:
@@ -207,7 +206,7 @@ class FollowedLog:
 
 
 def _knows_of_damage(request: Request) -> bool:
-    """Return whether the primary is one to which an answer can be that the copy is damaged."""
+    """Return whether the primary understands an answer that the replica is damaged."""
     if isinstance(request, Ask):
         return request.takes_damaged
     return isinstance(request, Append) and request.damage > 0

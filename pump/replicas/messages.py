@@ -49,7 +49,6 @@ class Append(NamedTuple):
     """That of `segment_epoch`."""
 
     def is_of(self, link: Link) -> bool:
-        """Return whether the bytes are of this segment."""
         return link.is_same(Link(self.segment, self.segment_epoch, 0, self.epoch_id))
 
 

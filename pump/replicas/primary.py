@@ -136,27 +136,26 @@ class Primary:
 
     @property
     def is_ready(self) -> bool:
-        """True when the next group may be appended: nothing waits to be acknowledged."""
+        """True if the next group may be appended: nothing awaits acknowledgement."""
         return not self.is_over and self.acknowledged == self.chain.end
 
     @property
     def joining(self) -> str | None:
-        """The disk that is being given the log, and not listed yet."""
         return None if self._joining is None else self._joining.copy.disk
 
     @property
     def lacks_copy(self) -> bool:
-        """True while a `spare` disk is taken: too few of the listed ones stay, and none joins."""
+        """True while a candidate is accepted: too few listed disks stay, and none is joining."""
         is_possible = not self.is_over and self._joining is None
         return is_possible and len(self._staying()) < self.entry.copies
 
     @property
     def staying_whole(self) -> list[str]:
-        """The listed disks that stay and may take over, the own one only if the log stays."""
+        """The listed disks that stay and may take over; the own disk only if the log stays."""
         return [copy.disk for copy in self._staying() if copy.first <= self.entry.needed]
 
     def lacks_bytes(self, disk: str) -> int | None:
-        """Return how much of what is needed a copy does not have; None for a disk without one."""
+        """Return how much needed data a replica lacks; None for a disk without a replica."""
         follower = self._follower(disk)
         if follower is None:
             return None
@@ -187,13 +186,11 @@ class Primary:
     # The own log.
 
     def start(self) -> Actions:
-        """Begin the epoch that was won."""
         for copy in self.entry.replicas:
             self._followers[copy.disk] = Follower(copy)
         return self._begin()
 
     def appended(self, end: Place) -> Actions:
-        """A group was written to the own log, to its live segment or into the next one."""
         assert self.is_ready, "a group waits for the one before"
         if end.segment != self.chain.end.segment:
             self.chain.begin(end.segment, self.entry.epoch, self.entry.id)
@@ -201,7 +198,6 @@ class Primary:
         return self._ship_all()
 
     def own_synced(self) -> Actions:
-        """Everything that was appended is on the own disk."""
         if self.is_over:
             return []
         self.synced = self.chain.end
@@ -221,13 +217,11 @@ class Primary:
         return [begin, *self._ship_all()]
 
     def dropped(self, segment: int) -> None:
-        """A purge drops all before `segment`, of what it may drop."""
         self.chain.drop_before(segment)
 
     # What copies answer, and what becomes of them.
 
     def answered(self, disk: str, answer: Answer) -> Actions:
-        """Take an answer of the copy on a disk."""
         if isinstance(answer, Refusal):
             return self._refused(disk, answer.promised)
         follower = self._follower(disk)
@@ -244,13 +238,13 @@ class Primary:
         return self._has(follower, answer)
 
     def outran(self, epoch: int) -> Actions:
-        """The own disk has promised another primary's epoch, so it takes nothing of this one."""
+        """Handle that the own disk promised another primary's epoch and rejects this epoch."""
         if self.is_over or epoch <= self.entry.epoch:
             return []
         return self._step_down(f"this disk has promised epoch {epoch}")
 
     def connected(self, disk: str) -> Actions:
-        """A copy can be reached, or can be again: what was sent to it may be lost."""
+        """Handle a replica that became reachable: requests sent to it before may be lost."""
         follower = self._follower(disk)
         if self.is_over or follower is None:
             return []
@@ -258,7 +252,6 @@ class Primary:
         return [Send(follower.copy, Ask(self.entry.epoch))]
 
     def silent(self, disk: str) -> Actions:
-        """A copy has not answered for too long."""
         if self._joining is not None and self._joining.copy.disk == disk:
             if self._proposal is None or self._proposal.entry.replica(disk) is None:
                 self._joining = None
@@ -267,7 +260,7 @@ class Primary:
         return self._proposed()
 
     def spare(self, copy: Copy) -> Actions:
-        """A Pump offers a disk; it is taken when too few copies stay, or the log moves to it."""
+        """Offer a Pump's disk; it is taken if too few replicas stay or the log moves to it."""
         barred = {self._copy.disk, *self._followers, *self._leaving}
         if self.is_over or self._joining is not None or copy.disk in barred:
             return []
@@ -277,40 +270,38 @@ class Primary:
         return self.connected(copy.disk)
 
     def leaving(self, disks: Collection[str]) -> Actions:
-        """These are all the disks that are to go: copies there are replaced first."""
+        """Set the complete list of draining disks, whose replicas are replaced first."""
         self._leaving = frozenset(disks)
         return self._proposed()
 
     def moves_to(self, disk: str) -> Actions:
-        """The log is to move to another disk, which is to have a copy; empty: it stays."""
+        """Move the log to another disk, which gets a replica; if empty, the log stays."""
         self._moves_to, self._gives_away = disk, False
         return self._proposed()
 
     def gives_away(self) -> Actions:
-        """The disk that the log moves to is to be its primary, as soon as it is a whole copy."""
+        """Make the move's target the primary as soon as its replica is complete."""
         self._gives_away = True
         return self._proposed()
 
     # The entry.
 
     def needs(self, segment: int) -> Actions:
-        """No Drainer and no open transaction needs anything before `segment`."""
         self._needed = max(self._needed, min(segment, self.acknowledged.segment))
         return self._proposed()
 
     def marks(self) -> Actions:
-        """Have the entry show up to where the log is acknowledged now (`histories.lacks`)."""
+        """Update the entry's mark to the acknowledged end of the log (`histories.lacks`)."""
         self._marks = self.acknowledged
         return self._proposed()
 
     def swapped(self, revision: int | None) -> Actions:
-        """Take the answer to a swap: the new revision; None for a refusal, or for no answer."""
         if self.is_over or self._proposal is None:
             return []
         return [ReadEntry()] if revision is None else self._won(revision)
 
     def entry_seen(self, entry: LogEntry, revision: int) -> Actions:
-        """Take an entry that was read or watched; it may be an old one."""
+        """Accept an entry that was read or watched; it may be old."""
         if self.is_over or revision <= self.revision:
             if self.is_over or self._proposal is None or revision < self.revision:
                 return []
@@ -341,7 +332,6 @@ class Primary:
         return self._begin()
 
     def _begin(self) -> Actions:
-        """Begin the epoch's first segment, and ship it."""
         number = self.chain.end.segment + 1 if self.chain.links else 0
         begin = Begin(number, self.entry.epoch, self.entry.id)
         self.chain.begin(*begin)
@@ -354,7 +344,6 @@ class Primary:
         return [*actions, *self._ship_all(), *self._settled()]
 
     def _proposed(self) -> Actions:
-        """Ask for the most urgent change of the entry, one at a time."""
         if self.is_over or self._proposal is not None:
             return []
         if self._promised > self.entry.epoch + 1:
@@ -402,12 +391,10 @@ class Primary:
         return self.entry.marked(Mark(*place, link.epoch, link.epoch_id))
 
     def _staying(self) -> list[Copy]:
-        """Return the primary, unless the log moves, and the replicas whose disks do not leave."""
         own = [] if self._moves_to else [self._copy]
         return own + [copy for copy in self.entry.replicas if copy.disk not in self._leaving]
 
     def _dispensable(self) -> Copy | None:
-        """Return a replica without which `copies` whole ones stay: one that leaves, or is over."""
         if not self._are_enough_whole():
             return None
         replicas, staying = self.entry.replicas, self._staying()
@@ -423,13 +410,12 @@ class Primary:
         return len(self.staying_whole) >= self.entry.copies
 
     def _is_whole(self, joining: Follower) -> bool:
-        """Return whether a copy has all that may have been acknowledged, from its beginning on."""
         return joining.have >= max(self._base, self.acknowledged)
 
     # Acknowledging.
 
     def _settled(self) -> Actions:
-        """Acknowledge what all have that are listed, or may be by now."""
+        """Acknowledge the data held by every disk that is listed, or may be by now."""
         if not self.entry.may_acknowledge:
             return []
         place = min([self.synced, *(follower.have for follower in self._counted())])
@@ -483,12 +469,11 @@ class Primary:
         return self._has(follower, Have(standing.epoch, follower.at, standing.links[0].number))
 
     def _is_older(self, follower: Follower, standing: Standing) -> bool:
-        """Return whether a disk of the entry was put back to an older state."""
         disks = {copy.disk for copy in self.entry.copies_known}
         return follower.copy.disk in disks and lacks(Chain(standing.links), self.entry.mark)
 
     def _is_stranger(self, follower: Follower, strange: Link) -> Actions:
-        """Serve no more if a listed disk has another history; let no other such disk join."""
+        """Stop serving if a listed disk has another history; bar other such disks from joining."""
         disk, entry = follower.copy.disk, self.entry
         if disk in {copy.disk for copy in entry.copies_known}:
             return self._step_down(
@@ -502,7 +487,6 @@ class Primary:
         return self._proposed()
 
     def _is_damaged(self, follower: Follower, answer: Damaged) -> Actions:
-        """Put the copy off every list; after that, have it begin again."""
         disk = follower.copy.disk
         if answer.damage == self._mended.get(disk):
             return []
@@ -517,7 +501,6 @@ class Primary:
         return self._proposed()
 
     def _may_begin_again(self, disk: str) -> bool:
-        """Return whether this epoch began after the damage was heard of, and without the disk."""
         copies = (*self.entry.replicas, *self.entry.eligible)
         is_listed = any(copy.disk == disk for copy in copies)
         return not is_listed and self._damaged[disk][1] < self.entry.epoch
@@ -551,7 +534,6 @@ class Primary:
         return [action for each in self._all_followers() for action in self._ship(each)]
 
     def _ship(self, follower: Follower) -> Actions:
-        """Send the next piece, unless one is under way."""
         if follower.sent is not None or follower.at is None:
             return []
         segment, offset = follower.at
@@ -576,7 +558,6 @@ class Primary:
         return [Send(follower.copy, request)]
 
     def _ship_older(self, follower: Follower) -> Actions:
-        """Send the segment before the first that a listed copy has, if some Drainer needs it."""
         if follower is self._joining or follower.first <= self.entry.needed:
             return []
         link = self.chain.find(follower.first - 1)
@@ -586,7 +567,7 @@ class Primary:
         return [Send(follower.copy, Prepend(self.entry.epoch, link))]
 
     def _refused(self, disk: str, promised: int) -> Actions:
-        """Begin an epoch that the copy takes part in, unless there is another primary already."""
+        """Start an epoch that the replica accepts, unless another primary exists already."""
         if promised > self._promised:
             self._promised, self._promised_by = promised, disk
         return self._proposed()

@@ -54,17 +54,17 @@ class Replica:
     """
 
     def __init__(self, chain: Chain, damage: int = 0) -> None:
-        """`damage` is that of a copy that cannot be opened; its chain is empty."""
+        """`damage` is that of a replica that cannot be opened; its chain is empty."""
         self.chain = chain
         self.damage = damage
         self.promised = chain.links[-1].epoch if chain.links else 0
 
     def promise(self, epoch: int) -> None:
-        """Take nothing of an epoch before `epoch` from now on."""
+        """From now on, accept nothing of an epoch before `epoch`."""
         self.promised = max(self.promised, epoch)
 
     def receive(self, request: Request) -> Actions:
-        """Return what is to be done about a request, its answer last."""
+        """Return the actions for a request, its answer last."""
         if self._is_fenced(request.epoch):
             return [Reply(Refusal(self.promised))]
         self.promise(request.epoch)
@@ -107,7 +107,7 @@ class Replica:
         return [*actions, Reply(Have(request.epoch, place, self.chain.first))]
 
     def _fitted(self, request: Append) -> Actions | None:
-        """Cut what does not agree; return how, or None when the bytes do not fit in here."""
+        """Cut data that disagrees and return the actions; None if the bytes do not fit."""
         known = self.chain.find(request.segment)
         if known is not None and request.is_of(known):
             if request.offset > known.end:
@@ -127,7 +127,6 @@ class Replica:
         return self._sealed(request.previous, request.epoch)
 
     def _sealed(self, previous: Link, epoch: int) -> Actions | None:
-        """Cut what lies after the segment before, up to where the primary says that it counts."""
         own = self.chain.find(previous.number)
         if not self._agrees(own, previous):
             return None
@@ -145,12 +144,12 @@ class Replica:
         return [Cut(place)]
 
     def _is_late(self, place: Place, epoch: int) -> bool:
-        """Return whether a cut at `place` would drop a segment of the very epoch that asks."""
+        """Return whether a cut at `place` would drop a segment of the requesting epoch."""
         last = self.chain.links[-1]
         return last.number > place.segment and last.epoch == epoch
 
     def _cleared(self, instead_of: tuple[Link, ...]) -> Actions | None:
-        """Drop the copy if it is the one that the primary was shown."""
+        """Drop the replica if it is unchanged since it was reported to the primary."""
         if not self._is_still(instead_of):
             return None
         if not self.chain.links:

@@ -32,12 +32,10 @@ class Name(NamedTuple):
     disk: str
 
     def message(self) -> pb.LogName:
-        """Return what is sent."""
         return pb.LogName(cluster_id=self.cluster_id, node_id=self.node_id, disk=self.disk)
 
     @classmethod
     def of(cls, message: pb.LogName) -> Name:
-        """Read what was sent."""
         return cls(message.cluster_id, message.node_id, message.disk)
 
 
@@ -62,7 +60,7 @@ def encode_request(name: Name, request: Followed, data: bytes = b"") -> bytes:
 
 
 def decode_request(data: bytes) -> tuple[Name, Followed, bytes]:
-    """Read a `FollowRequest`; raises `DecodeError`, and `Malformed` for bytes that have changed."""
+    """Parse a `FollowRequest`; raise `DecodeError`, or `Malformed` if bytes have changed."""
     message = pb.FollowRequest.FromString(data)
     name, kind = Name.of(message.log), message.WhichOneof("request")
     if kind == "append":
@@ -73,7 +71,7 @@ def decode_request(data: bytes) -> tuple[Name, Followed, bytes]:
 
 
 def encode_answer(epoch: int, answer: Answer | None) -> bytes:
-    """Return a `FollowReply`; None answers a sign of life."""
+    """Return a `FollowReply`; None answers a heartbeat."""
     reply = pb.FollowReply(epoch=epoch)
     if isinstance(answer, Standing):
         reply.standing.CopyFrom(_links_message(answer.links))
@@ -114,14 +112,13 @@ class Stretch(NamedTuple):
 
 
 def encode_read(name: Name, wanted: Stretch) -> bytes:
-    """Return a `ReadRequest`."""
     request = pb.ReadRequest(log=name.message())
     request.segment, request.offset, request.bytes, request.edges = wanted
     return request.SerializeToString()
 
 
 def decode_read(data: bytes) -> tuple[Name, Stretch]:
-    """Read a `ReadRequest`; raises `DecodeError`. No more is wanted than is sent at a time."""
+    """Parse a `ReadRequest`, its length limited to one reply; raises `DecodeError`."""
     request = pb.ReadRequest.FromString(data)
     length = min(request.bytes, READ_BYTES_MAX)
     stretch = Stretch(request.segment, request.offset, length, request.edges)
@@ -129,12 +126,11 @@ def decode_read(data: bytes) -> tuple[Name, Stretch]:
 
 
 def encode_bytes(data: bytes) -> bytes:
-    """Return a `ReadReply`."""
     return pb.ReadReply(data=data, crc=value(data)).SerializeToString()
 
 
 def decode_bytes(data: bytes) -> bytes:
-    """Read a `ReadReply`; raises `DecodeError`, and `Malformed` for bytes that have changed."""
+    """Parse a `ReadReply`; raise `DecodeError`, or `Malformed` if bytes have changed."""
     reply = pb.ReadReply.FromString(data)
     if reply.crc != value(reply.data):
         raise Malformed(
@@ -146,12 +142,10 @@ def decode_bytes(data: bytes) -> bytes:
 
 
 def link_message(link: Link) -> pb.LogLink:
-    """Return a link as it is sent."""
     return pb.LogLink(number=link.number, epoch=link.epoch, end=link.end, epoch_id=link.epoch_id)
 
 
 def link_of(message: pb.LogLink) -> Link:
-    """Read a link."""
     return Link(message.number, message.epoch, message.end, message.epoch_id)
 
 

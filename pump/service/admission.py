@@ -60,7 +60,7 @@ class Caller(Protocol):
     """The other end of a call."""
 
     def peer(self) -> str:
-        """Return gRPC's name of it, as ipv4:127.0.0.1:4000."""
+        """Return gRPC's name of the peer, such as ipv4:127.0.0.1:4000."""
 
 
 class EnoughCopies(Protocol):
@@ -68,10 +68,10 @@ class EnoughCopies(Protocol):
 
     @property
     def are_enough(self) -> bool:
-        """True while what is written is acknowledged as soon as they have it."""
+        """True while writes are acknowledged as soon as the listed replicas have them."""
 
     def check(self) -> None:
-        """Raise `Retryable` while they are not enough."""
+        """Raise `Retryable` while there are not enough replicas."""
 
 
 class Horizon(Protocol):
@@ -80,8 +80,7 @@ class Horizon(Protocol):
     horizon_ts: int
     """What is not above it is not ahead."""
 
-    def is_ahead(self, ts: int) -> bool:
-        """Return whether a timestamp cannot have been handed out yet."""
+    def is_ahead(self, ts: int) -> bool: ...
 
 
 class Admission:
@@ -99,7 +98,7 @@ class Admission:
         copies: EnoughCopies | None = None,
         counters: Counters | None = None,
     ) -> None:
-        """`outboxes` are the names of those whose databases this Pump asks; "" is any name."""
+        """`outboxes` names the outboxes whose databases this Pump asks; "" is any name."""
         self._outboxes = frozenset(outboxes)
         self._cluster_id = cluster_id
         self._state = state
@@ -128,7 +127,6 @@ class Admission:
             raise mismatch
 
     def _name_stranger(self, cluster_id: int, peer: str) -> None:
-        """Say in the log who it is, once a minute for each machine and cluster."""
         caller, now_s = (cluster_id, peer.rpartition(":")[0]), time.monotonic()
         if now_s - self._strangers.get(caller, float("-inf")) < _STRANGER_AGAIN_S:
             return
@@ -157,7 +155,7 @@ class Admission:
             )
 
     def check_large(self, start_ts: int, size_bytes: int, bytes_max: int) -> None:
-        """Raise `Refused` unless a Prewrite in chunks, of that size in all, may come now."""
+        """Raise `Refused` unless a chunked Prewrite of that total size may be accepted now."""
         try:
             self._check_online()
             self._check_ahead(start_ts)
@@ -175,7 +173,7 @@ class Admission:
             raise
 
     def admit_request(self, data: bytes, call: Caller) -> Record | None:
-        """Do the same as `admit` for a whole `WriteBinlogReq`, after a look at its cluster."""
+        """Admit a whole `WriteBinlogReq` as `admit` does, after a check of its cluster."""
         try:
             cluster_id, payload = decode_write_request(data)
         except DecodeError as error:
@@ -267,14 +265,12 @@ class Admission:
 
 
 def invalid(problem: str) -> Refused:
-    """Return the refusal of what breaks the protocol."""
     return Refused(
         _Code.INVALID, grpc.StatusCode.INVALID_ARGUMENT, problem, code=Code.BINLOG_INVALID
     )
 
 
 def undecodable(message: type[Message], data: bytes, error: DecodeError) -> Refused:
-    """Return the refusal of a request whose bytes are not that message."""
     return invalid(f"undecodable {message.DESCRIPTOR.name} of {len(data)} bytes: {error}")
 
 

@@ -25,7 +25,7 @@ class AppendTimes:
     """The last appends of one Pump; times are seconds."""
 
     def __init__(self, inline_below_s: float) -> None:
-        """Appends whose waits' median is below that are the event loop's, as the first ones are."""
+        """The event loop appends at first, and while the median wait is below `inline_below_s`."""
         self._inline_below_s = inline_below_s
         self._last = deque([0.0] * _KEPT, _KEPT)
         self._median_s = 0.0
@@ -35,11 +35,9 @@ class AppendTimes:
 
     @property
     def are_short(self) -> bool:
-        """True while the event loop may append by itself."""
         return self._median_s < self._inline_below_s
 
     def probe_is_due(self) -> bool:
-        """Return whether the next append should run in the event loop all the same; asked once."""
         self._until_probe -= 1
         if self._until_probe > 0:
             return False
@@ -47,7 +45,6 @@ class AppendTimes:
         return self._median_s < _PROBE_BELOW * self._inline_below_s
 
     def note(self, took_s: float, waited_s: float, *, in_loop: bool) -> None:
-        """Count an append; a short one in the event loop shows what those of the thread do not."""
         if in_loop and waited_s < self._inline_below_s and not self.are_short:
             self._last.extend([waited_s] * _KEPT)
             self.average_s = took_s

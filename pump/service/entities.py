@@ -58,7 +58,7 @@ def encode_entities(
 
 
 def _frame(size: int, varints_size: int) -> tuple[bytes, bytes]:
-    """Return what stands before a payload of `size` bytes, and between it and its start_ts."""
+    """Return the bytes before a payload of `size` bytes, and between it and its start_ts."""
     beginning = b"\x12" + encode_uvarint(size)
     between = b"\x22%c\x08" % (varints_size + 2)
     size += len(beginning) + len(between) + varints_size + len(_COMMIT_TS)

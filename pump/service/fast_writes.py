@@ -53,7 +53,7 @@ class FastWrites:
         *,
         flush: Callable[[], None] = lambda: None,
     ) -> None:
-        """`flush` sends the answers that were given, else they leave in the loop's next turn."""
+        """`flush` sends the given answers; by default they leave in the loop's next turn."""
         self._group_commit = group_commit
         self._flush = flush
         self._admission = admission
@@ -62,7 +62,7 @@ class FastWrites:
         self._failed = counters.calls[WRITE_METHOD, "fail"]
 
     def handle(self, data: bytes, call: UnaryCall) -> None:
-        """Take a `WriteBinlogReq`; the call is answered once the binlog is durable or refused."""
+        """Accept a `WriteBinlogReq`; answer once the binlog is durable or refused."""
         if not self._gathered:
             asyncio.get_running_loop().call_soon(self._submit_gathered)
         self._gathered.append((data, call, time.perf_counter()))

@@ -103,7 +103,7 @@ class GroupCommit:
 
     @property
     def queue_fill(self) -> float:
-        """How full the queue is, from 0 to 1 and a little above."""
+        """Fill level of the queue, from 0 to slightly above 1."""
         return self._queued_bytes / self._queue_bytes_max
 
     @property
@@ -113,26 +113,23 @@ class GroupCommit:
 
     @property
     def queued_bytes(self) -> int:
-        """What waits to be written."""
         return self._queued_bytes
 
     @property
     def appends_inline(self) -> bool:
-        """True while the event loop appends by itself."""
         return self._times.are_short
 
     @property
     def append_s_average(self) -> float:
-        """How long an append took lately."""
         return self._times.average_s
 
     async def room(self) -> None:
-        """Return once the queue takes more: how a stream of batches feels back-pressure."""
+        """Wait until the queue accepts more: back-pressure for a stream of batches."""
         while self.is_full:
             await self._roomy.wait()
 
     async def write(self, records: Sequence[Record]) -> None:
-        """Return once all of `records` are durable; raise the first reason why one is not."""
+        """Return once all of `records` are durable; raise the first error otherwise."""
         for refusal in (await self.submit(records)).values():
             raise refusal
 
@@ -177,12 +174,11 @@ class GroupCommit:
             self._turn()
 
     async def close(self) -> None:
-        """Write and index what waits, then end the thread; nothing may be submitted any more."""
+        """Write and index the queue, then end the thread; nothing may be submitted afterwards."""
         await self._idle.wait()
         self._thread.shutdown()
 
     def _turn(self) -> None:
-        """Index the group before, then append the next one, if any."""
         self._beginning = None
         if not self._indexed():
             return
@@ -222,7 +218,7 @@ class GroupCommit:
         return group
 
     def _append(self, records: Sequence[Record], in_loop: bool = False) -> _Stored:
-        """Append all but those that the storage refuses; it takes a group whole or not at all."""
+        """Append all records that the storage accepts; it stores a group whole or not at all."""
         refused: dict[int, PenstockError] = {}
         left: Sequence[int] = range(len(records))
         while left:
@@ -247,7 +243,7 @@ class GroupCommit:
             log.warning("writing %d binlogs to disk took %.1f s", count, took_s)
 
     def _stored(self, group: Sequence[_Waiting], stored: _Stored) -> None:
-        """Acknowledge the group; its index entries follow once the acknowledgements left."""
+        """Acknowledge the group; it is indexed after the acknowledgements have left."""
         appended, refused = stored
         _settle(group, refused)
         now_s = time.perf_counter()
@@ -291,7 +287,6 @@ class GroupCommit:
 
 
 def _settle(group: Sequence[_Waiting], refused: Refusals) -> None:
-    """Settle every submission, handing each the refusals among its own records."""
     if not refused:
         for waiting in group:
             waiting.settle(ALL_STORED)

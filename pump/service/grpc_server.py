@@ -75,7 +75,6 @@ _STATUS: tuple[tuple[type[BaseException], grpc.StatusCode], ...] = (
 
 
 def status_of(error: BaseException) -> grpc.StatusCode:
-    """Return the status that says what the caller of a failed method can do."""
     if isinstance(error, Refused):
         return error.status
     for kind, status in _STATUS:
@@ -85,7 +84,6 @@ def status_of(error: BaseException) -> grpc.StatusCode:
 
 
 async def abort(context: Any, error: BaseException) -> NoReturn:
-    """End the call with the error's status and text."""
     await context.abort(status_of(error), coded(error))
     raise AssertionError("abort returned")
 
@@ -129,7 +127,7 @@ def build_server(config: PumpConfig, security: Security) -> Any:
 
 
 def add_service(server: Any, name: str, methods: Mapping[str, Any]) -> None:
-    """Add a service's handlers, by method name, to a server that was not started yet."""
+    """Add a service's handlers, by method name, to a server that has not started."""
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, methods),))
 
 
@@ -146,7 +144,7 @@ def listen(server: Any, config: PumpConfig, security: Security) -> int:
 
 
 def add_health(server: Any, state: Callable[[], NodeState], services: tuple[str, ...]) -> None:
-    """Add both services to a server that was not started yet; `services` are what it serves."""
+    """Add health and reflection to a server that has not started; `services` are served."""
     health_pb2_grpc.add_HealthServicer_to_server(_Health(state, services), server)
     names = (*services, health.SERVICE_NAME, reflection.SERVICE_NAME)
     # `enable_server_reflection` would take any server but grpc.aio's own for one with threads.
@@ -163,13 +161,11 @@ class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         self._known = {"", *services}
 
     async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Answer for the whole Pump or for one of its services."""
         if request.service not in self._known:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"no service {request.service!r} here")
         return _Status(status=self._status())
 
     async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
-        """Answer now and at each change."""
         last = None
         while True:
             known = request.service in self._known

@@ -110,7 +110,6 @@ class LargeWrites:
             self._storage.incoming.end(incoming)
 
     def _head(self, first: pb.WritePiece) -> bytes:
-        """Return the binlog's fields before its row changes, after a look at them."""
         try:
             head = head_of(first.data, first.bytes)
             fields = parsed_head(head)
@@ -183,7 +182,6 @@ class LargeWrites:
     async def _submit(
         self, incoming: IncomingTransaction, payload: bytes, on_the_way: deque[_OnTheWay]
     ) -> None:
-        """Queue a chunk, and see to it that only a few are on their way."""
         if len(on_the_way) >= _IN_FLIGHT_MAX:
             await self._placed(incoming, *on_the_way.popleft())
         await self._group_commit.room()
@@ -202,7 +200,7 @@ class LargeWrites:
         incoming.stored_bytes += len(record.payload)
 
     async def _next(self, messages: AsyncIterator[bytes], within_s: float) -> pb.WritePiece | None:
-        """Return the next message, None at the end; raise `Refused` for a bad or overdue one."""
+        """Return the next message, None at the end; raise `Refused` if it is bad or overdue."""
         try:
             async with asyncio.timeout(max(0.0, within_s)):
                 data = await anext(messages, None)

@@ -52,14 +52,13 @@ _BATCHES_IN_FLIGHT_MAX = 32
 class Operations(Protocol):
     """What an operator can ask of a node."""
 
-    def status(self) -> pb.StatusReply:
-        """Return the node's state and details."""
+    def status(self) -> pb.StatusReply: ...
 
     def query_of(self, commit_ts: int) -> str:
-        """Return the text of a DDL in the log, empty where it cannot be read; blocking."""
+        """Return a DDL's text from the log, empty if it cannot be read; blocking."""
 
     async def pause(self, node_id: str) -> None:
-        """Start to pause; the process ends soon after. Raises `NeedsOperator` when it must not."""
+        """Start to pause; the process ends soon after. Raises `NeedsOperator` if not allowed."""
 
     async def close(
         self, node_id: str, skip_drainers: Collection[str] = (), *, empty_disk: bool = False
@@ -71,13 +70,13 @@ class Operations(Protocol):
         """
 
     async def move_log(self, node_id: str, to: str) -> str:
-        """Start to have the log served by another Pump, and return its name."""
+        """Start moving the log to another Pump, and return that Pump's name."""
 
     async def trigger_gc(self) -> str:
-        """Purge now what may be purged, and say in one sentence what happened."""
+        """Purge all that may be purged now, and return a sentence about the result."""
 
     def scrub(self, node_id: str) -> str:
-        """Begin to read all that is on the disk, and say in one sentence how long that takes."""
+        """Start to read everything on the disk, and return a sentence on how long that takes."""
 
 
 @dataclass(slots=True)
@@ -111,7 +110,6 @@ class PenstockService:
         self.chunk_bytes = DATA_BYTES
 
     def methods(self) -> dict[str, Any]:
-        """Return the handlers by method name."""
         return {
             "Write": grpc.stream_stream_rpc_method_handler(self.write),
             "WriteLarge": grpc.stream_unary_rpc_method_handler(self.write_large),
@@ -159,7 +157,7 @@ class PenstockService:
     def _accept(
         self, cluster_id: int, seq: int, payloads: Sequence[bytes], peer: Callable[[], str]
     ) -> _Answer:
-        """Queue what can be stored; never awaits, so that batches keep their order."""
+        """Queue the binlogs that can be stored; never awaits, so that batches keep their order."""
         answer = _Answer(seq)
         try:
             self._admission.check_cluster(cluster_id, peer)
@@ -193,7 +191,7 @@ class PenstockService:
         answer.refusals.sort(key=lambda refusal: refusal.index)
 
     async def write_large(self, messages: AsyncIterable[bytes], context: Any) -> bytes:
-        """Answer once the binlog in the chunks is durable, or with the reason why it is not."""
+        """Answer once the chunked binlog is durable, or with the reason why it is not."""
         ack = pb.WriteAck()
         try:
             await self._large.write(aiter(messages), context.peer)
@@ -227,7 +225,7 @@ class PenstockService:
             await abort(context, error)
 
     async def fetch(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
-        """Stream the binlogs of which a pull sent no more than the metadata."""
+        """Stream the binlogs of which a pull sent only the metadata."""
         request = await parsed(context, pb.FetchRequest, data)
         try:
             self._admission.check_cluster(request.cluster_id, context.peer)
@@ -242,7 +240,7 @@ class PenstockService:
             await abort(context, error)
 
     async def advance(self, data: bytes, context: Any) -> bytes:
-        """Have a fake binlog written soon, if the stream is not past what the caller waits for."""
+        """Have a fake binlog written soon, unless the stream has passed the requested time."""
         request = await parsed(context, pb.AdvanceRequest, data)
         try:
             self._admission.check_cluster(request.cluster_id, context.peer)
@@ -258,7 +256,6 @@ class PenstockService:
             offset += len(chunk)
 
     async def status(self, data: bytes, context: Any) -> bytes:
-        """Answer what an operator wants to read."""
         await parsed(context, pb.StatusRequest, data)
         reply = self._operations.status()
         if ddl_ts := reply.newest_ddl.commit_ts:
@@ -286,7 +283,6 @@ class PenstockService:
         return pb.CloseReply().SerializeToString()
 
     async def move_log(self, data: bytes, context: Any) -> bytes:
-        """Answer once it has begun, with the Pump that the log goes to."""
         request = await parsed(context, pb.MoveLogRequest, data)
         try:
             to = await self._operations.move_log(request.node_id, request.to)
@@ -295,7 +291,6 @@ class PenstockService:
         return pb.MoveLogReply(to=to).SerializeToString()
 
     async def trigger_gc(self, data: bytes, context: Any) -> bytes:
-        """Answer with what was purged, or why nothing was."""
         await parsed(context, pb.TriggerGcRequest, data)
         try:
             message = await self._operations.trigger_gc()
@@ -304,7 +299,6 @@ class PenstockService:
         return pb.TriggerGcReply(message=message).SerializeToString()
 
     async def scrub(self, data: bytes, context: Any) -> bytes:
-        """Answer once a scrub has begun, or is under way."""
         request = await parsed(context, pb.ScrubRequest, data)
         try:
             message = self._operations.scrub(request.node_id)
@@ -317,7 +311,6 @@ class PenstockService:
         return any(len(prewrite) + len(end) > self.whole_bytes_max for prewrite, end in pairs)
 
     def _cut(self, stamps: Sequence[int], payloads: Sequence[bytes]) -> Iterator[bytes]:
-        """Yield the messages of a batch in which some binlogs are to be sent in chunks."""
         for commit_ts, payload in zip(stamps, payloads, strict=True):
             if len(payload) <= self.whole_bytes_max:
                 yield encode_pull_batch([commit_ts], [payload], [b""])
@@ -357,7 +350,7 @@ def encode_metadata(commit_ts: Sequence[int], payloads: Sequence[bytes]) -> byte
 
 
 def _metadata(payload: bytes) -> tuple[bytes, int, int]:
-    """Return what is sent of the payload, its size where that is not all, and its start_ts."""
+    """Return the part of a payload to send, its size unless that is all, and its start_ts."""
     try:
         binlog = binlog_pb2.Binlog.FromString(payload)
     except DecodeError:

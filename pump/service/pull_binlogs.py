@@ -71,12 +71,12 @@ class Pulls:
             self._wake_all()
 
     def ask(self, past_ts: int) -> None:
-        """Note that a merge waits for this stream to pass `past_ts`; a fake binlog answers it."""
+        """Record that a merge waits for the stream to pass `past_ts`; a fake binlog answers it."""
         self.asked_ts = max(self.asked_ts, past_ts)
         self.asked.set()
 
     def close(self) -> None:
-        """End every pull without an error, after what it is just sending."""
+        """End every pull without an error, after the message being sent."""
         self._closed = True
         self._wake_all()
         self._threads.shutdown(wait=False)
@@ -137,7 +137,7 @@ class Pulls:
             self.late[name] += 1
 
     async def chunks(self, large: Large) -> AsyncIterator[bytes]:
-        """Yield a large binlog chunk by chunk, reading one at a time; raise as `batches` does."""
+        """Yield a large binlog's chunks, reading one at a time; raise as `batches` does."""
         loop, chunks = asyncio.get_running_loop(), self._storage.stream.chunks(large)
         chunk = b"-"
         while chunk:

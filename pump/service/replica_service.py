@@ -47,13 +47,13 @@ class FollowedLogs(Protocol):
     def begin(
         self, name: Name, request: Followed, data: bytes
     ) -> Answer | asyncio.Future[Answer] | None:
-        """Begin to carry out a request; return the answer if it is known at once."""
+        """Start to execute a request; return the answer if it is known immediately."""
 
-    async def prepend(self, name: Name, request: Prepend, pieces: AsyncIterable[bytes]) -> Answer:
-        """Take a whole older segment, and return the answer."""
+    async def prepend(
+        self, name: Name, request: Prepend, pieces: AsyncIterable[bytes]
+    ) -> Answer: ...
 
-    async def read(self, name: Name, wanted: Stretch) -> bytes:
-        """Return bytes of a segment, fewer if there are no more."""
+    async def read(self, name: Name, wanted: Stretch) -> bytes: ...
 
 
 class ReplicaService:
@@ -63,13 +63,11 @@ class ReplicaService:
         self._logs = logs
 
     def add_to(self, server: Any) -> None:
-        """Serve them; calls of `Follow` on the fast path where the server has one."""
         add_service(server, REPLICA_SERVICE, self.methods())
         if isinstance(server, GrpcFront):
             server.add_fast_unary(FOLLOW_METHOD, self.follow_fast)
 
     def methods(self) -> dict[str, Any]:
-        """Return the handlers by method name."""
         return {
             "Follow": grpc.unary_unary_rpc_method_handler(self.follow),
             "Prepend": grpc.stream_unary_rpc_method_handler(self.prepend),
@@ -77,7 +75,7 @@ class ReplicaService:
         }
 
     async def follow(self, data: bytes, context: Any) -> bytes:
-        """Answer once the request is carried out, and what it sent is on the disk."""
+        """Answer once the request is executed and its data is on disk."""
         try:
             name, request, sent = decode_request(data)
         except DecodeError as error:
@@ -92,7 +90,7 @@ class ReplicaService:
         return encode_answer(request.epoch, answer)
 
     def follow_fast(self, data: bytes, call: UnaryCall) -> None:
-        """Do what `follow` does on the fast path: no task is made for each group of each log."""
+        """Do as `follow` does, on the fast path: no task for each group of each log."""
         try:
             name, request, sent = decode_request(data)
             begun = self._logs.begin(name, request, sent)
@@ -107,7 +105,7 @@ class ReplicaService:
                 call.answer(Reply(encode_answer(request.epoch, begun)))
 
     async def prepend(self, messages: AsyncIterable[bytes], context: Any) -> bytes:
-        """Answer once the whole segment is on the disk, before the first one."""
+        """Answer once the whole segment is on disk, before the first segment."""
         pieces = _pieces(aiter(messages))
         try:
             first = await anext(pieces, None)
@@ -120,7 +118,6 @@ class ReplicaService:
         return encode_answer(request.epoch, answer)
 
     async def read(self, data: bytes, context: Any) -> bytes:
-        """Answer with bytes as they are on the disk."""
         try:
             name, wanted = decode_read(data)
         except DecodeError as error:

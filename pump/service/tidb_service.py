@@ -35,7 +35,6 @@ class TidbService:
         self._admission = admission
 
     def methods(self) -> dict[str, Any]:
-        """Return the handlers by method name."""
         return {
             WRITE_METHOD: grpc.unary_unary_rpc_method_handler(self.write_binlog),
             "PullBinlogs": grpc.unary_stream_rpc_method_handler(self.pull_binlogs),

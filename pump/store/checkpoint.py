@@ -68,14 +68,13 @@ class Checkpoint(NamedTuple):
 
     @property
     def first_segment(self) -> int:
-        """The oldest segment that a restart from here reads, or may be asked for later."""
+        """The oldest segment that a restart from here reads, or that may be requested later."""
         chunks = [found.first_segment for found in self.open if found.first_segment != IN_ONE]
         oldest = self.open[0].position.segment if self.open else self.pointer.segment
         return min([oldest, *chunks])
 
 
 def pack_checkpoint(checkpoint: Checkpoint) -> bytes:
-    """Return the value to be stored."""
     parts = [_CHECKPOINT.pack(FORMAT, *checkpoint.pointer, checkpoint.largest_ts)]
     for start_ts, position, floor_ts, first in checkpoint.open:
         first_segment = _NO_SEGMENT if first == IN_ONE else first
@@ -128,17 +127,16 @@ class Flusher:
 
     @property
     def is_due(self) -> bool:
-        """True once much was indexed since the last flush began, and that one is over."""
+        """True once much was indexed since the last flush started and that flush has ended."""
         much = self._records >= _RECORDS_MAX or self._bytes >= _BYTES_MAX
         return much and (self._thread is None or not self._thread.is_alive())
 
     def note(self, records: int, size_bytes: int) -> None:
-        """Count what was indexed."""
         self._records += records
         self._bytes += size_bytes
 
     def begin(self, checkpoint: Checkpoint) -> None:
-        """Make the index durable up to `checkpoint` in a thread; none may be running."""
+        """Make the index durable up to `checkpoint` in a thread; no flush may be running."""
         self._records = self._bytes = 0
         self._thread = threading.Thread(
             target=self.flush, args=(checkpoint,), name="pump-index-flush"
@@ -158,6 +156,5 @@ class Flusher:
                 self.flushed = checkpoint
 
     def join(self) -> None:
-        """Return once no flush is running."""
         if self._thread is not None:
             self._thread.join()

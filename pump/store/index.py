@@ -106,7 +106,6 @@ class Batch:
         self._put = self._batch.put
 
     def add(self, entries: Iterable[Entry]) -> None:
-        """Add entries of any kind."""
         put = self._put
         for kind, ts, position, prewrite in entries:
             if kind in _PREWRITES:
@@ -116,16 +115,15 @@ class Batch:
                 put(_pack_key(b"c", ts), _pack_commit(kind, *position, *before))
 
     def needed(self, segment: int, ts: int) -> None:
-        """Say that `segment` is needed as long as `ts` may be pulled."""
+        """Record that `segment` is needed as long as `ts` may be pulled."""
         self._put(_SEGMENT_KEY.pack(b"s", segment), _TS.pack(ts))
 
     def newest_ddl(self, ddl: LoggedDdl) -> None:
-        """Note the newest DDL, which stays noted when its binlog is purged."""
+        """Record the newest DDL, which remains recorded when its binlog is purged."""
         if ddl != NO_DDL:
             self._put(b"d", _DDL.pack(*ddl))
 
     def head(self, head: Place) -> None:
-        """Say how far the index is when this batch is in it."""
         self._put(b"h", _HEAD.pack(*head))
 
     def write(self) -> None:
@@ -165,16 +163,15 @@ class Index:
             )
 
     def batch(self) -> Batch:
-        """Return an empty batch."""
         return Batch(self._db, self.path)
 
     def head(self) -> Place | None:
-        """Return the place before which all was indexed at some time, None in a new index."""
+        """Return the place before which everything was once indexed; None in a new index."""
         value = self._get(b"h")
         return Place(*_HEAD.unpack(value)) if value else None
 
     def checkpoint(self) -> Checkpoint | None:
-        """Return from where to replay, None in a new index; raise `Corrupt`."""
+        """Return the checkpoint to replay from, None in a new index; raise `Corrupt`."""
         flushed, needed = self._get(b"f"), self._get(b"n")
         if needed is not None and (flushed is None or _HEAD.unpack(flushed) < _HEAD.unpack(needed)):
             raise Corrupt(
@@ -184,7 +181,7 @@ class Index:
         return None if value is None else unpack_checkpoint(value, str(self.path))
 
     def flush(self, checkpoint: Checkpoint) -> None:
-        """Bring all entries to the disk, then remember that `checkpoint` holds."""
+        """Write all entries to disk, then record that `checkpoint` holds."""
         with _errors(self.path):
             place = _HEAD.pack(*checkpoint.pointer)
             self._db.put(b"f", place)
@@ -197,17 +194,15 @@ class Index:
             _flushed()
 
     def purge(self) -> Purge:
-        """Return what was purged; nothing in a new index."""
         value = self._get(b"g")
         return Purge(*_PURGE.unpack(value)) if value else Purge(0, 0)
 
     def newest_ddl(self) -> LoggedDdl:
-        """Return the newest DDL that was noted."""
         value = self._get(b"d")
         return LoggedDdl(*_DDL.unpack(value)) if value else NO_DDL
 
     def set_purge(self, purge: Purge) -> None:
-        """Remember durably what is about to be purged."""
+        """Durably record a purge before it happens."""
         with _errors(self.path):
             self._db.put(b"g", _PURGE.pack(*purge), sync=True)
             _purge_noted()
@@ -218,7 +213,7 @@ class Index:
         return {_SEGMENT_KEY.unpack(key)[1]: _TS.unpack(value)[0] for key, value in rows}
 
     def commit(self, commit_ts: int) -> CommitEntry | None:
-        """Return the entry at `commit_ts`, be it a Commit or a fake one."""
+        """Return the entry at `commit_ts`, either a Commit or a fake binlog."""
         value = self._get(_COMMIT_KEY.pack(b"c", commit_ts))
         if value is None:
             return None
@@ -226,7 +221,6 @@ class Index:
         return CommitEntry(kind, Position(s, o, n), Position(ps, po, pn))
 
     def prewrite(self, start_ts: int) -> tuple[int, Position] | None:
-        """Return kind and position of the Prewrite of `start_ts`."""
         value = self._get(_COMMIT_KEY.pack(b"p", start_ts))
         if value is None:
             return None
@@ -282,7 +276,7 @@ class Index:
         return deleted
 
     def close(self) -> None:
-        """Close the database; everything written is handed to the operating system."""
+        """Close the database; all writes have been handed to the operating system."""
         self._db.close()
 
     def _delete(self, keys: Sequence[bytes]) -> int:

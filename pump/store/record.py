@@ -37,7 +37,6 @@ Fields = tuple[int, int, int, bytes, int, int]
 
 
 def largest_ts(records: Sequence[Fields]) -> int:
-    """Return the largest timestamp of `records`."""
     start_ts = max(map(_START_TS, records), default=0)
     return max(start_ts, max(map(_COMMIT_TS, records), default=0))
 

@@ -25,14 +25,13 @@ class Needed:
         self._lock = threading.Lock()
 
     def note(self, by_segment: dict[int, int]) -> None:
-        """Raise the timestamps, and set those in `by_segment` to what the index must hold."""
+        """Raise the timestamps, and update `by_segment` to the values the index must hold."""
         with self._lock:
             for segment, ts in by_segment.items():
                 most_ts = max(ts, self._by_segment.get(segment, 0))
                 by_segment[segment] = self._by_segment[segment] = most_ts
 
     def largest_ts(self) -> int:
-        """Return the largest timestamp of all."""
         return max(self._by_segment.values(), default=0)
 
     def droppable(self, purge: Purge, limit: int, before_ts: int) -> Purge:
@@ -48,7 +47,6 @@ class Needed:
         return Purge(purged_ts, first)
 
     def forget(self, before_segment: int) -> None:
-        """Forget the segments below `before_segment`."""
         with self._lock:
             for segment in [n for n in self._by_segment if n < before_segment]:
                 del self._by_segment[segment]
@@ -72,7 +70,7 @@ def carry_out(index: Index, segments: Segments, purge: Purge) -> None:
 
 
 def finish_purge(index: Index, segments: Segments) -> Purge:
-    """Return what is purged, after dropping what a crash left of it; raise `Corrupt`."""
+    """Return the purge after dropping segments that a crash left behind; raise `Corrupt`."""
     purge = index.purge()
     first = segments.first
     if index.head() is None and first > 0:  # The index is new, the log is not.

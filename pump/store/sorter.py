@@ -47,20 +47,20 @@ class Sorter:
 
     @property
     def max_commit_ts(self) -> int:
-        """The commit_ts at and below which nothing can be added to the stream any more."""
+        """The commit_ts up to and including which nothing can be added to the stream."""
         oldest = self.oldest_unmatched()
         return self.largest_ts if oldest is None else oldest.floor_ts
 
     def push_prewrite(
         self, start_ts: int, position: Position, now_ms: int, first_segment: int = IN_ONE
     ) -> None:
-        """Note an open transaction; its Prewrite must not be open already."""
+        """Record an open transaction, whose Prewrite must not be open already."""
         assert start_ts not in self.open, "the ledger lets no Prewrite in twice"
         # What `Open(…)` does, at half the cost.
         self.open[start_ts] = _new(Open, (position, self.largest_ts, now_ms, first_segment))
 
     def push_commit(self, start_ts: int, commit_ts: int) -> Open | None:
-        """Match a Commit, return its Prewrite if that was open, and let time move on."""
+        """Match a Commit, return its Prewrite if that was open, and advance time."""
         if commit_ts > self.largest_ts:
             self.largest_ts = commit_ts
         return self.open.pop(start_ts, None)
@@ -70,7 +70,7 @@ class Sorter:
         return self.open.pop(start_ts, None)
 
     def push_fake(self, ts: int) -> None:
-        """Let time move on to `ts`, as far as open transactions allow."""
+        """Advance time to `ts`, as far as open transactions allow."""
         if ts > self.largest_ts:
             self.largest_ts = ts
 
@@ -81,11 +81,11 @@ class Sorter:
         return None
 
     def segments_of_chunks(self) -> list[int]:
-        """Return where the chunks of each open Prewrite that has chunks begin."""
+        """Return the first chunk's segment of each open Prewrite that has chunks."""
         return [p.first_segment for p in self.open.values() if p.first_segment != IN_ONE]
 
     def unmatched(self, older_than_ms: int) -> list[tuple[int, Open]]:
-        """Return start_ts and Prewrite of what arrived before `older_than_ms`, oldest first."""
+        """Return start_ts and Prewrite of arrivals before `older_than_ms`, oldest first."""
         found = []
         for start_ts, prewrite in self.open.items():
             if prewrite.since_ms > older_than_ms:

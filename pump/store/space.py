@@ -38,7 +38,6 @@ _AMPLE_BYTES = 4 << 30
 
 
 def default_reserve_bytes(volume_bytes: int) -> int:
-    """Return how much of a volume is kept free when no setting says how much."""
     share = min(max(volume_bytes // _RESERVE_SHARE, _RESERVE_BYTES_MIN), _RESERVE_BYTES_MAX)
     return min(share, volume_bytes // _SMALL_VOLUME_SHARE)
 
@@ -60,12 +59,11 @@ class Reserve:
         return free, default_reserve_bytes(volume_bytes)
 
     def stats(self) -> dict[str, int]:
-        """Return the same for an operator to see."""
         free, reserve = self.space()
         return {"available_bytes": free, "stop_write_at_available_bytes": reserve}
 
     def check(self, wanted_bytes: int = 0) -> None:
-        """Raise `OutOfSpace` when new transactions are refused, or one of that size has no room."""
+        """Raise `OutOfSpace` if new transactions are refused or `wanted_bytes` do not fit."""
         free, reserve = self.space()
         self._note(free, reserve)
         if free - wanted_bytes <= reserve:
@@ -141,26 +139,22 @@ class IncomingTransactions:
         self._open: set[IncomingTransaction] = set()
 
     def begin(self, incoming: IncomingTransaction) -> None:
-        """Note that one begins."""
         with self._lock:
             self._open.add(incoming)
 
     def end(self, incoming: IncomingTransaction) -> None:
-        """Note that it is stored or broken off."""
         with self._lock:
             self._open.discard(incoming)
 
     def __len__(self) -> int:
-        """Return how many are under way."""
         return len(self._open)
 
     def left_bytes(self) -> int:
-        """Return how much is announced and not stored yet."""
+        """Return how many announced bytes are not stored yet."""
         with self._lock:
             return sum(each.size_bytes - each.stored_bytes for each in self._open)
 
     def segments(self) -> list[int]:
-        """Return the first segment of each that has stored something."""
         with self._lock:
             firsts = [each.first for each in self._open]
         return [f.position.segment for f in firsts if f is not None and f.position is not None]

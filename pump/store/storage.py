@@ -157,7 +157,7 @@ class Shipped(Protocol):
 
     @property
     def acknowledged(self) -> Place:
-        """Up to where the log is on enough disks."""
+        """The place up to which the log is on enough disks."""
 
     def store(
         self, write: Callable[[], list[Position]], sync: Callable[[], None]
@@ -165,7 +165,7 @@ class Shipped(Protocol):
         """Write a group, and return once all listed disks have it."""
 
     def may_drop_before(self, segment: int) -> int:
-        """Return before which segment a purge may drop, of those before `segment`."""
+        """Return the segment, at most `segment`, before which a purge may drop."""
 
 
 class Storage:
@@ -239,11 +239,11 @@ class Storage:
 
     @property
     def log(self) -> Segments:
-        """The log; only for who ships it."""
+        """The log; for shipping only."""
         return self._segments
 
     def ship_with(self, copies: Shipped) -> None:
-        """Have every group on other disks, too, before it counts; before the first append."""
+        """Replicate each group before it counts; must be called before the first append."""
         assert self._groups == 0, "what was appended before is on this disk alone"
         self._copies = copies
 
@@ -254,12 +254,12 @@ class Storage:
 
     @property
     def newest_ts(self) -> int:
-        """The largest timestamp in the log, also where an open transaction holds it back."""
+        """The largest timestamp in the log, even if an open transaction holds it back."""
         return max(self._max_commit_ts, self._segments.largest_ts)
 
     @property
     def purged_ts(self) -> int:
-        """The commit_ts up to which the stream is gone; a pull must start at or above it."""
+        """The commit_ts up to which the stream is purged; a pull must start at or above it."""
         return self.stream.purge.purged_ts
 
     def holds_up_to_ts(self) -> int:
@@ -312,7 +312,7 @@ class Storage:
         )
 
     def index(self, appended: Appended) -> None:
-        """Put what was appended into the index and the stream; raise `Retryable` or `Corrupt`."""
+        """Put appended records into the index and the stream; raise `Retryable` or `Corrupt`."""
         batch = self._index.batch()
         batch.add(appended.entries)
         for segment, ts in appended.needed.items():
@@ -383,12 +383,12 @@ class Storage:
         return purge.first_segment - before.first_segment
 
     def needed_from(self, ts: int) -> int:
-        """Return the first segment in which anything at or after `ts` is, or is still open."""
+        """Return the first segment with anything at or after `ts`, or with anything still open."""
         before_ts = min(ts, self._max_commit_ts)
         return self._needed.droppable(self.stream.purge, self._kept_from(), before_ts).first_segment
 
     def flush(self) -> None:
-        """Make the index durable, so that a restart has nothing to replay; else only a little."""
+        """Make the index durable, so that a restart has nothing, or only a little, to replay."""
         with self._state_lock:
             if self._groups == self._indexed_group:  # Then the ledger is as far as the index.
                 # Not the log's end: that may have moved on already.
@@ -397,11 +397,10 @@ class Storage:
         self._flusher.flush(self._indexed_checkpoint)
 
     def check_space(self, wanted_bytes: int = 0) -> None:
-        """Raise `OutOfSpace` when new transactions, or one of that size, are refused."""
         self._reserve.check(wanted_bytes)
 
     def stats(self) -> dict[str, int]:
-        """Return the numbers an operator wants to see; sizes in bytes."""
+        """Return metrics for operators; sizes are in bytes."""
         count, size_bytes = self._segments.size()
         return {
             "max_commit_ts": self._max_commit_ts,
@@ -419,7 +418,7 @@ class Storage:
         }
 
     def close(self) -> None:
-        """Flush, mark the clean stop and let go; nothing may be appended or pulled any more."""
+        """Flush, mark the clean stop and close; nothing may be appended or pulled afterwards."""
         if self._closed:
             return
         self._closed = True
@@ -432,14 +431,13 @@ class Storage:
         os.close(self._lock_file)
 
     def _kept_from(self) -> int:
-        """Return the first segment that a replay, or a transaction that is open here, needs."""
+        """Return the first segment that a replay or a transaction open here needs."""
         flushed = self._flusher.flushed.first_segment
         chunks = self.incoming.segments()  # First: what ends here continues as an open Prewrite.
         with self._state_lock:  # Chunks may lie in front of what a replay needs.
             return min([flushed, *chunks, *self._ledger.sorter.segments_of_chunks()])
 
     def _store(self, records: Sequence[Record], most_ts: int) -> list[Position]:
-        """Return where the records are, once they are durable."""
         write = partial(self._write, list(map(_PAYLOAD, records)), most_ts)
         try:
             if self._copies is not None:

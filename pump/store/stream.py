@@ -27,7 +27,6 @@ class Large(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Of the merged binlog."""
         return self.chunk_list.size_bytes + len(self.commit)
 
 
@@ -49,7 +48,6 @@ class Pulled(NamedTuple):
 
     @property
     def payloads(self) -> list[bytes]:
-        """The merged binlogs, joined."""
         return list(map(operator.add, self.prewrites, self.outcomes))
 
 
@@ -121,7 +119,7 @@ class Stream:
         return Pulled(stamps, prewrites, outcomes, stamps[-1])
 
     def _found(self, wanted: Sequence[int]) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Yield each wanted timestamp with its entry; raise `NotHere` where there is none."""
+        """Yield each wanted timestamp with its entry; raise `NotHere` if an entry is missing."""
         left = iter(wanted)
         ts = next(left)
         for stamps, entries in self._index.commits(wanted[0] - 1, wanted[-1]):
@@ -168,7 +166,6 @@ class Stream:
         return None if position is None else self.short(position)
 
     def get(self, ts: int) -> bytes | None:
-        """Return the merged or fake binlog at commit_ts `ts`, None if there is none."""
         entry = self._index.commit(ts) if ts > self.purge.purged_ts else None
         if entry is None:
             return None
@@ -176,12 +173,12 @@ class Stream:
         return before + self._segments.read(entry.position)
 
     def short(self, position: Position) -> bytes:
-        """Return the Prewrite at `position`; of one in chunks what is before its row changes."""
+        """Return the Prewrite at `position`; if chunked, only the part before its row changes."""
         payload = self._segments.read(position)
         return self._chunk_list(position, payload).head if is_special(payload) else payload
 
     def chunk_list(self, ts: int) -> ChunkList | None:
-        """Return how a transaction lies in chunks, by either timestamp; None if it does not."""
+        """Return a transaction's chunk list, by either timestamp; None if it is not chunked."""
         entry = self._index.commit(ts) if ts > self.purge.purged_ts else None
         position = self._prewrite_at(ts) if entry is None else entry.prewrite
         if position is None or position.length == 0:
@@ -224,7 +221,6 @@ class Stream:
 
 
 def _apart(kinds: Sequence[int], parts: list[bytes]) -> tuple[list[bytes], list[bytes]]:
-    """Return Prewrites and outcomes of what was read in turn; a fake binlog has no Prewrite."""
     if len(parts) == 2 * len(kinds):
         return parts[::2], parts[1::2]
     left = iter(parts)

@@ -68,8 +68,7 @@ _PREWRITE, _COMMIT = int(BinlogType.PREWRITE), int(BinlogType.COMMIT)
 class Lookup(Protocol):
     """The part of the index that answers for old transactions."""
 
-    def commit(self, commit_ts: int) -> CommitEntry | None:
-        """Return the entry at `commit_ts`."""
+    def commit(self, commit_ts: int) -> CommitEntry | None: ...
 
     def prewrite(self, start_ts: int) -> tuple[int, Position] | None:
         """Return kind and position of a Prewrite."""
@@ -262,7 +261,6 @@ class Ledger:
         return None
 
     def _start_ts_at(self, commit_ts: int, group: _Group) -> int | str | None:
-        """Return who has taken `commit_ts`; a fake binlog gives way."""
         young, old = self._young.commits, self._old.commits
         if commit_ts in young or commit_ts in group.commits or commit_ts in old:
             return group.commits.get(commit_ts) or young.get(commit_ts) or old[commit_ts]
@@ -313,7 +311,6 @@ class Ledger:
         return entries, needed, orphans
 
     def _enter_rare(self, record: Fields, position: Position) -> list[Entry]:
-        """Do the same for a chunk, a Rollback or a fake binlog."""
         tp, start_ts, commit_ts, *_ = record
         if tp == CHUNK:
             if isinstance(record, ChunkRecord):  # A replay does not care.
@@ -326,7 +323,6 @@ class Ledger:
         return [] if where is None else [(ROLLED_BACK, start_ts, where, where)]
 
     def _prewritten_late(self, start_ts: int, position: Position) -> None:
-        """Note a stored Prewrite whose Rollback came before it."""
         del self.early[start_ts]
         self._young.decided[start_ts] = Decided(0, position)
 
@@ -363,7 +359,7 @@ class Ledger:
 
 
 def _differ(stored: bytes, payload: bytes) -> bool:
-    """Return whether two Prewrites differ; one in chunks is known by its length and checksum."""
+    """Return whether two Prewrites differ; chunks are compared by length and checksum."""
     if is_special(stored) or is_special(payload):
         return identity(stored) != identity(payload)
     return stored != payload

@@ -83,7 +83,7 @@ class Channels:
         return found
 
     async def close(self) -> None:
-        """Close all of them, whatever is under way."""
+        """Close all channels, even with calls in progress."""
         while self._open:
             await self._open.popitem()[1].grpc.close()
 

@@ -24,7 +24,7 @@ _META_MARK_AT = 1 + _GROUP_BYTES
 
 
 def memcomparable(key: bytes) -> bytes:
-    """Return a key as PD and TiKV order it."""
+    """Encode a key as PD and TiKV order it."""
     encoded = bytearray()
     for begin in range(0, len(key) + 1, _GROUP_BYTES):
         group = key[begin : begin + _GROUP_BYTES]

@@ -77,7 +77,7 @@ class Placement:
         return await self.at(found.region, peer, until_s - self._monotonic_s())
 
     async def at(self, region: metapb_pb2.Region, peer: metapb_pb2.Peer, left_s: float) -> Place:
-        """Return the place of a peer that is known; `Retryable` when no PD knows its store."""
+        """Return the place of a known peer; `Retryable` if no PD knows its store."""
         known = self._addresses.get(peer.store_id)
         if known is not None and self._monotonic_s() < known[0]:
             return Place(region, peer, known[1])
@@ -92,7 +92,7 @@ class Placement:
         return Place(region, peer, address)
 
     async def gc_safe_point(self, left_s: float) -> int:
-        """Return the timestamp up to which TiKV may have forgotten all but the newest versions."""
+        """Return the timestamp up to which TiKV may have dropped all but the newest versions."""
         request, answer = pdpb_pb2.GetGCSafePointRequest(), pdpb_pb2.GetGCSafePointResponse
         found = await self._ask("GetGCSafePoint", request, answer, left_s)
         return int(found.safe_point)
@@ -116,7 +116,7 @@ class Placement:
         return found
 
     async def _led_by(self, left_s: float) -> tuple[str, int]:
-        """Return the leader, for which one task looks for all; a failure stands for a second."""
+        """Return the leader, found by one task for all; a failure is cached for a second."""
         async with self._finding:
             if self._leader is not None:
                 return self._leader

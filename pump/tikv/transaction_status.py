@@ -114,11 +114,10 @@ class Tikv:
         raise Retryable(f"no answer from TiKV: {problem}", code=Code.TIKV_AWAY)
 
     async def gc_safe_point(self) -> int:
-        """Return up to which timestamp TiKV may have forgotten the past; `Retryable`."""
+        """Return the timestamp up to which TiKV may have dropped history; `Retryable`."""
         return await self.placement.gc_safe_point(self.timeout_s)
 
     async def close(self) -> None:
-        """Close all channels."""
         await self._channels.close()
 
     async def _ask(
@@ -134,7 +133,6 @@ class Tikv:
     async def _led(
         self, place: Place, error: tikvpb_pb2.RegionError, left_s: float
     ) -> Place | None:
-        """Return the place of the leader that TiKV names, None when it names none."""
         if not error.HasField("not_leader") or not error.not_leader.leader.store_id:
             return None
         try:
@@ -144,13 +142,12 @@ class Tikv:
 
 
 def described(error: tikvpb_pb2.RegionError) -> str:
-    """Return what a region error says, on one line."""
     kinds = [field.name for field, _ in error.ListFields() if field.name != "message"]
     return ", ".join((*kinds, *filter(None, (error.message,)))) or "a region error of no known kind"
 
 
 def status_of(answer: tikvpb_pb2.CheckTxnStatusResponse, start_ts: int) -> TransactionStatus:
-    """Return what an answer says, one without a region error; `NeedsOperator` when it is none."""
+    """Return the status in an answer without a region error; `NeedsOperator` if there is none."""
     if answer.HasField("error"):
         if answer.error.HasField("txn_not_found"):
             return TransactionStatus(State.ABSENT)

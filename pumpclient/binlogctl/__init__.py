@@ -72,7 +72,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def command_parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands."""
     parser = argparse.ArgumentParser(
         prog="binlogctl",
         description="Look at and steer the nodes of a Penstock cluster.",

@@ -25,7 +25,6 @@ from pumpclient.binlogctl.nodes import Cluster, add_node, call_pump
 
 
 def add_command(commands: Any, shared: argparse.ArgumentParser) -> None:
-    """Add the command to a parser."""
     command = commands.add_parser(
         "adopt-log",
         parents=[shared],
@@ -97,7 +96,7 @@ def _adopted(arguments: argparse.Namespace, entry: LogEntry, own: Copy) -> LogEn
 
 
 def _is_served(arguments: argparse.Namespace, status: NodeStatus) -> bool:
-    """Return whether a Pump serves the log; one that waits or refuses it does not say its name."""
+    """Return whether a Pump serves the log; a waiting or refusing Pump reports no node id."""
     request = penstock_pb2.StatusRequest()
     try:
         reply = call_pump(arguments, status.host, "Status", request)

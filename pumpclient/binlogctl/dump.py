@@ -39,7 +39,6 @@ _OPEN_SHOWN = 20
 
 
 def add_commands(commands: Any) -> None:
-    """Add the command to a parser."""
     dump = commands.add_parser(
         "dump",
         help="print and verify what lies in a Pump's log; offline, only reads",
@@ -86,7 +85,6 @@ class Totals:
     clean_stop: bool = False
 
     def note(self, binlog: Binlog, size_bytes: int, place: str) -> None:
-        """Add one record."""
         kind = kind_of(binlog)
         self.records[kind] += 1
         self.record_bytes[kind] += size_bytes
@@ -100,7 +98,6 @@ class Totals:
             self.open.pop(binlog.start_ts, None)
 
     def text(self, segments: int) -> str:
-        """Return the totals line by line."""
         count, size = sum(self.records.values()), sum(self.record_bytes.values())
         lines = [f"{segments} segments, {count} records, {size} bytes of binlogs"]
         for kind, records in sorted(self.records.items()):
@@ -122,7 +119,6 @@ class Totals:
         return "\n".join(lines)
 
     def facts(self, segments: int) -> dict[str, Any]:
-        """Return the same for programs."""
         return {
             "segments": segments,
             "records": dict(sorted(self.records.items())),
@@ -173,7 +169,6 @@ def _walk(arguments: argparse.Namespace) -> Totals:
 
 
 def _shown(found: Found, place: str, totals: Totals, arguments: argparse.Namespace) -> Shown | None:
-    """Note what was found and return what to show, None for what is not asked for."""
     if isinstance(found, Stored) and found.payload:
         chunk_list: ChunkList | None = None
         try:
@@ -204,7 +199,7 @@ def _shown(found: Found, place: str, totals: Totals, arguments: argparse.Namespa
 def _piece(
     payload: bytes, place: str, totals: Totals, arguments: argparse.Namespace
 ) -> Shown | None:
-    """Note a part of a large Prewrite; whether that exists, a chunk list further on says."""
+    """Count a part of a large Prewrite; a later chunk list tells whether that exists."""
     totals.clean_stop = False
     start_ts = chunk_start_ts(payload)
     if not _is_asked_for([start_ts], arguments):

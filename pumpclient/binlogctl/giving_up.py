@@ -18,7 +18,6 @@ from pumpclient.binlogctl.nodes import Cluster
 
 
 def add_command(commands: Any, shared: argparse.ArgumentParser) -> None:
-    """Add the command to a parser."""
     command = commands.add_parser(
         "lost-ddl",
         parents=[shared],

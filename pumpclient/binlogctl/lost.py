@@ -47,7 +47,6 @@ class _Received:
 
 
 def add_command(commands: Any, shared: argparse.ArgumentParser) -> None:
-    """Add the command to a parser."""
     command = commands.add_parser(
         "lost-pump", parents=[shared], help="give up what a Pump held whose disk is gone"
     )
@@ -117,7 +116,7 @@ def _lost_pump(arguments: argparse.Namespace) -> int:
 
 
 def _refuse_copied(pump: str, copies: Sequence[str]) -> None:
-    """Raise `NeedsOperator` where another disk has what would be given up."""
+    """Raise `NeedsOperator` if another disk has the data to be given up."""
     if copies:
         names = ", ".join(copies)
         raise NeedsOperator(
@@ -129,7 +128,6 @@ def _refuse_copied(pump: str, copies: Sequence[str]) -> None:
 
 
 def _received(arguments: argparse.Namespace, registry: Registry, pump: str) -> Sequence[_Received]:
-    """Return how far each Drainer that is not offline has the Pump's binlogs."""
     found = []
     for drainer in registry.list(NodeKind.DRAINER):
         if drainer.state is NodeState.OFFLINE:
@@ -222,7 +220,7 @@ def _refuse_more_than_accepted(
 
 
 def confirm(arguments: argparse.Namespace, name: str, what: str) -> None:
-    """Return when the operator has typed the name once more."""
+    """Return once the operator has typed the name again."""
     typed = arguments.confirm
     if not typed and sys.stdin.isatty():
         typed = input(f"type {name} to {what}: ").strip()

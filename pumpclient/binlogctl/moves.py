@@ -28,7 +28,6 @@ _SERVED: Final = (NodeState.ONLINE, NodeState.CLOSING, NodeState.OFFLINE)
 
 
 def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
-    """Add the commands to a parser."""
     move = commands.add_parser(
         "move-log", parents=[shared], help="pump: let another one serve its log"
     )
@@ -72,7 +71,6 @@ def _move_log(arguments: argparse.Namespace) -> int:
 
 
 def _why_not_moved(registry: Registry, status: NodeStatus) -> str:
-    """Say what becomes of the log of a Pump that does not answer."""
     if status.state is NodeState.OFFLINE:
         return "it is offline, and every Drainer has all of its log"
     # One that died while it started is paused as well, but has left no last word.
@@ -91,7 +89,6 @@ def _until_moved(
     status: NodeStatus,
     before: LogEntry | None,
 ) -> LogEntry:
-    """Return the entry of a log once another Pump serves it."""
     progress = _Progress(arguments, status)
     while True:
         with contextlib.suppress(Retryable):
@@ -151,7 +148,6 @@ def _drain(arguments: argparse.Namespace) -> int:
 
 
 def _is_drained(arguments: argparse.Namespace, cluster: Cluster, registry: Registry) -> int:
-    """Say that an offline Pump's machine may go; refuse while its disk has copies of other logs."""
     name = arguments.node_id
     gone = {
         pump.node_id for pump in registry.list(NodeKind.PUMP) if pump.state is NodeState.OFFLINE
@@ -169,7 +165,6 @@ def _is_drained(arguments: argparse.Namespace, cluster: Cluster, registry: Regis
 
 
 def _state(registry: Registry, name: str, known: NodeState) -> NodeState:
-    """Return the state of a Pump, or the one that is known while etcd does not answer."""
     try:
         return known_node(registry, NodeKind.PUMP, name).state
     except Retryable:
@@ -186,7 +181,7 @@ class _Progress:
         self._said = ""
 
     def ask(self, detail: str) -> str:
-        """Return a detail of the Pump's status; the last one while it does not answer."""
+        """Return a detail of the Pump's status, or its last value while it does not answer."""
         request = penstock_pb2.StatusRequest()
         with contextlib.suppress(PenstockError):
             reply = call_pump(self._arguments, self._status.host, "Status", request)
@@ -195,13 +190,12 @@ class _Progress:
         return self._said
 
     def show(self, said: str) -> None:
-        """Show what is new."""
         if said and said != self._said and self._arguments.output == TEXT:
             sys.stderr.write(f"{self._status.node_id}: {said}\n")
         self._said = said or self._said
 
     def wait(self, problem: str) -> None:
-        """Wait for a moment; raise `Retryable` when the time is over."""
+        """Wait briefly; raise `Retryable` once the time has expired."""
         if time.monotonic() >= self._end_s:
             raise Retryable(
                 f"{problem} after {self._arguments.timeout:g} s: {self._said or 'no answer'}; it"

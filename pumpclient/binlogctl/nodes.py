@@ -48,7 +48,6 @@ _STUBS: Final[dict[NodeKind, Any]] = {
 
 
 def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
-    """Add the commands about nodes to a parser."""
     for kind, folder in KINDS.items():
         listing = commands.add_parser(f"{kind}s", parents=[shared], help=f"list the {kind}s")
         listing.add_argument(
@@ -71,7 +70,6 @@ def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 
 def connection_options() -> argparse.ArgumentParser:
-    """Return the options that say where the cluster is, as the parent of a parser."""
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument(
         "--etcd-urls",
@@ -100,25 +98,21 @@ class Cluster:
     """The registry, for as long as a `with` lasts."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        """Connect; nothing is asked yet."""
         self._client = etcd.connect(arguments.etcd_urls, tls=etcd_tls_of(arguments))
 
     def __enter__(self) -> Registry:
-        """Return the registry."""
         return Registry(self._client)
 
     @property
     def entries(self) -> EtcdLogEntries:
-        """On which disks the logs with copies are."""
         return EtcdLogEntries(self._client)
 
     @property
     def history(self) -> History:
-        """Every DDL of the cluster."""
         return History(self._client)
 
     def copies_of(self, pump: str) -> Sequence[str]:
-        """Return the Pumps that etcd lists with a whole copy of a Pump's log, beside its folder."""
+        """Return the Pumps that etcd lists with a complete replica, besides the log's folder."""
         entry = self.entry_of(pump)
         if entry is None:
             return ()
@@ -128,12 +122,11 @@ class Cluster:
         return [c.pump for c in others if entry.may_claim(c.disk)]
 
     def entry_of(self, pump: str) -> LogEntry | None:
-        """Return on which disks a Pump's log is; None for one that has one copy."""
+        """Return the disks of a Pump's log, or None for a log that has no replicas."""
         found = EtcdLogEntries(self._client).read(pump)
         return None if found is None else found[0]
 
     def logs_on(self, pump: str) -> Sequence[str]:
-        """Return the logs of other Pumps that etcd lists on a disk of this one."""
         found = EtcdLogEntries(self._client).read_all()
         return [
             node_id
@@ -142,7 +135,6 @@ class Cluster:
         ]
 
     def __exit__(self, *error: object) -> None:
-        """Let go of etcd."""
         self._client.close()
 
 
@@ -207,7 +199,6 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _of_silent(arguments: argparse.Namespace, status: NodeStatus, what: str) -> int:
-    """Print what etcd knows of a node that answers none of our calls, being `what`."""
     now_s = time.time()
     lines = {
         "node_id": status.node_id,
@@ -222,7 +213,7 @@ def _of_silent(arguments: argparse.Namespace, status: NodeStatus, what: str) -> 
 
 
 def _last_known(arguments: argparse.Namespace, kind: NodeKind, error: Retryable) -> int:
-    """Print what etcd knows of a node that does not answer; fail unless it stopped in order."""
+    """Print etcd's data on a silent node; fail unless the node shut down cleanly."""
     with Cluster(arguments) as registry:
         status = known_node(registry, kind, arguments.node)
         word = registry.last_words().get(status.node_id) if kind is NodeKind.PUMP else None
@@ -270,7 +261,7 @@ def _timestamp(arguments: argparse.Namespace) -> int:
 
 
 def now_ts(arguments: argparse.Namespace) -> int:
-    """Return a timestamp of the cluster; `Retryable` when no one hands them out."""
+    """Return a timestamp of the cluster; raise `Retryable` if none can be allocated."""
     connection, tls = (
         etcd.connect(arguments.etcd_urls, tls=etcd_tls_of(arguments)),
         tls_of(arguments),
@@ -286,7 +277,6 @@ def now_ts(arguments: argparse.Namespace) -> int:
 
 
 def _addressed(arguments: argparse.Namespace, kinds: list[NodeKind]) -> tuple[NodeKind, str]:
-    """Return the kind and address of the node that is meant."""
     if arguments.addr:
         check_address("addr", arguments.addr)
         return kinds[0], arguments.addr
@@ -299,7 +289,7 @@ def _addressed(arguments: argparse.Namespace, kinds: list[NodeKind]) -> tuple[No
 
 
 def nodes_of(registry: Registry, kind: NodeKind) -> list[NodeStatus]:
-    """Return all nodes of a kind by node id; a Drainer that stands by as nothing but that."""
+    """Return all nodes of a kind by node id; a standby Drainer appears only as standby."""
     found = {node.node_id: node for node in registry.list(kind)}
     if kind is NodeKind.DRAINER:
         found |= {node.node_id: node for node in registry.standbys()}
@@ -313,7 +303,7 @@ def _found(registry: Registry, kind: NodeKind, node_id: str) -> NodeStatus | Non
 
 
 def known_node(registry: Registry, kind: NodeKind, node_id: str) -> NodeStatus:
-    """Return a node's status; `NeedsOperator` names those that are known instead."""
+    """Return a node's status; raise `NeedsOperator`, naming the known nodes, if it has none."""
     status = _found(registry, kind, node_id)
     if status is None:
         known = ", ".join(n.node_id for n in nodes_of(registry, kind)) or "none at all"
@@ -343,13 +333,11 @@ def resolve_cluster(arguments: argparse.Namespace, *, has_default: bool) -> None
 
 
 def show_change(arguments: argparse.Namespace, facts: Mapping[str, Any], text: str) -> None:
-    """Print the result of a command that changed something, and in which cluster."""
     where = arguments.etcd_urls or arguments.addr
     show(arguments, {"cluster": where, **facts}, f"{text}\ncluster: {where}" if text else "")
 
 
 def tls_of(arguments: argparse.Namespace) -> Tls | None:
-    """Return how nodes are called, from --ssl-ca and its like."""
     ca, cert, key = arguments.ssl_ca, arguments.ssl_cert, arguments.ssl_key
     if ca is None and (cert or key):
         raise NeedsOperator(
@@ -359,7 +347,6 @@ def tls_of(arguments: argparse.Namespace) -> Tls | None:
 
 
 def etcd_tls_of(arguments: argparse.Namespace) -> Tls | None:
-    """Return how etcd is called."""
     ca, cert, key = arguments.etcd_ssl_ca, arguments.etcd_ssl_cert, arguments.etcd_ssl_key
     if not (ca or cert or key):
         return tls_of(arguments)
@@ -371,7 +358,7 @@ def etcd_tls_of(arguments: argparse.Namespace) -> Tls | None:
 def call(
     kind: NodeKind, address: str, method: str, request: Any, within_s: float, tls: Tls | None
 ) -> Any:
-    """Return a node's answer; a `PenstockError` says what became of the question."""
+    """Return a node's answer; raise a `PenstockError` that explains a failed call."""
     with open_channel(address, tls) as channel:
         try:
             return getattr(_STUBS[kind](channel), method)(request, timeout=within_s)
@@ -380,12 +367,10 @@ def call(
 
 
 def call_pump(arguments: argparse.Namespace, address: str, method: str, request: Any) -> Any:
-    """Return a Pump's answer to a command, as `call` does."""
     return call(NodeKind.PUMP, address, method, request, CALL_S, tls_of(arguments))
 
 
 def error_of(address: str, error: Any) -> PenstockError:
-    """Return what a call that failed means to its caller."""
     what = f"{address}: {error.code().name}: {error.details()}"
     if "Socket closed" in error.details():
         what += "; if it wants TLS, give --ssl-ca, and maybe --ssl-cert and --ssl-key"
@@ -399,7 +384,7 @@ def error_of(address: str, error: Any) -> PenstockError:
 
 
 def table_of(nodes: Sequence[NodeStatus], now_s: float) -> str:
-    """Return nodes as aligned text, times as UTC with the seconds that have passed since."""
+    """Return nodes as aligned text; times are in UTC, with their age in seconds."""
     if not nodes:
         return "no nodes"
     lines = [_COLUMNS, *(_line(node, now_s) for node in nodes)]
@@ -442,7 +427,6 @@ def _line(node: NodeStatus, now_s: float) -> tuple[str, ...]:
 
 
 def time_of(ts: int, now_s: float) -> str:
-    """Return a timestamp as UTC, with the seconds that have passed since."""
     if not ts:
         return "never"
     then_s = physical_ms(ts) / 1000
@@ -454,7 +438,6 @@ def time_of(ts: int, now_s: float) -> str:
 
 
 def add_node(command: argparse.ArgumentParser, *, or_address: bool = False) -> None:
-    """Let a command take a node in both ways, and its address instead where that is enough."""
     command.add_argument("node", metavar="NODE-ID", nargs="?", help=_NODE_HELP)
     command.add_argument("--node-id", metavar="NODE-ID", help="the same as an option")
     if or_address:
@@ -465,7 +448,7 @@ def add_node(command: argparse.ArgumentParser, *, or_address: bool = False) -> N
 
 
 def resolve_node(arguments: argparse.Namespace) -> None:
-    """Make `node` and `node_id` the node that was named; raise `NeedsOperator` for none or two."""
+    """Set `node` and `node_id` to the named node; raise `NeedsOperator` for none or two."""
     if not getattr(arguments, "names_node", False):
         return
     first, second = arguments.node, arguments.node_id

@@ -28,7 +28,6 @@ _FILE: Final = "savepoint"
 
 
 def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
-    """Add both commands to a parser."""
     meta = commands.add_parser(
         "generate_meta", parents=[shared], help="write the present timestamp to a file"
     )

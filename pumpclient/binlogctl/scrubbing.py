@@ -21,7 +21,6 @@ _IN_WORK: Final = ("begins", "reads ")
 
 
 def add_command(commands: Any, shared: argparse.ArgumentParser) -> None:
-    """Add the command to a parser."""
     scrub = commands.add_parser(
         "scrub", parents=[shared], help="pump: read all that is on its disk, and mend it"
     )
@@ -58,7 +57,6 @@ def _scrub(arguments: argparse.Namespace) -> int:
 
 
 def _ended(arguments: argparse.Namespace, name: str) -> dict[str, str]:
-    """Return what the Pump says of itself once the scrub has ended; raise when time is up."""
     end_s, said_s = time.monotonic() + arguments.timeout, time.monotonic()
     problem = "it has not answered"
     while time.monotonic() < end_s:

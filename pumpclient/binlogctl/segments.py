@@ -88,7 +88,7 @@ def look(path: Path, files: Files | None = None) -> Iterator[Found]:
 
 
 def segment_paths(path: Path) -> list[Path]:
-    """Return the segment files meant by a path: itself, or those in the folder, by number."""
+    """Return the segment files of a path: itself, or those in the folder, by number."""
     if path.is_file():
         return [path]
     folder = path / "log" if (path / "log").is_dir() else path
@@ -138,7 +138,7 @@ def _segment(files: Files, path: Path, number: int | None) -> Iterator[Found]:
 
 
 def _sealed_end(files: Files, path: Path, number: int | None) -> tuple[int | None, bool]:
-    """Return where the segment's successor says that it ends, and whether it has none."""
+    """Return the segment's end as its successor records it, and whether it has none."""
     if number is None:
         return None, True
     successor = path.with_name(segment_name(number + 1))

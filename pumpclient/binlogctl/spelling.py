@@ -90,7 +90,6 @@ def in_our_words(argv: Sequence[str]) -> Call | None:
 
 
 def _in_ours(command: str, flag: str, value: str) -> list[str]:
-    """Return our flags for one of the other's."""
     if flag == "pd-urls":
         pd = [f"--pd-address={value}"] if command in _TO_PD else []
         return [f"--etcd-urls={value}", *pd]

@@ -43,7 +43,6 @@ _CONNECT_S: Final = 3.0
 def update(
     arguments: argparse.Namespace, registry: Registry, kind: NodeKind, status: NodeStatus
 ) -> int:
-    """Write another state for a node that is dead; say what follows from it."""
     state = NodeState(arguments.state)
     if kind is NodeKind.PUMP and state is NodeState.OFFLINE:
         return retire(arguments, registry, status)
@@ -79,7 +78,7 @@ def _show(
 
 
 def retire(arguments: argparse.Namespace, registry: Registry, status: NodeStatus) -> int:
-    """Take a stopped Pump offline when every Drainer has all that it holds; else say what lacks."""
+    """Take a stopped Pump offline if every Drainer has all it holds; else report the gap."""
     name = status.node_id
     if status.state is NodeState.OFFLINE:
         raise NeedsOperator(
@@ -117,7 +116,7 @@ def retire(arguments: argparse.Namespace, registry: Registry, status: NodeStatus
 
 
 def _refuse_unknown(name: str, word: LastWord | None) -> None:
-    """Raise `NeedsOperator` when it is not known what a dead Pump holds."""
+    """Raise `NeedsOperator` if it is unknown which binlogs a dead Pump holds."""
     start = f"start {name} again with its data-dir, then: binlogctl offline-pump {name}"
     if word is None:
         raise NeedsOperator(
@@ -138,7 +137,7 @@ def _refuse_unknown(name: str, word: LastWord | None) -> None:
 def refuse_living(
     arguments: argparse.Namespace, registry: Registry, kind: NodeKind, status: NodeStatus, hint: str
 ) -> None:
-    """Raise `NeedsOperator` with the hint when there is any sign that the node may still run."""
+    """Raise `NeedsOperator` with `hint` on any sign that the node may still run."""
     name = status.node_id
     says_it_runs = status.state not in (NodeState.PAUSED, NodeState.OFFLINE)
     if says_it_runs and is_heard_of(registry, kind, status):
@@ -164,7 +163,7 @@ def refuse_living(
 
 
 def is_heard_of(registry: Registry, kind: NodeKind, status: NodeStatus) -> bool:
-    """Return whether another heartbeat comes; no Pump may have found the node silent before."""
+    """Return whether another heartbeat comes; False if a Pump already found it silent."""
     silent_ts = registry.silent().get(status.node_id) if kind is NodeKind.DRAINER else None
     if not status.update_ts or silent_ts == status.update_ts:
         return False

@@ -34,7 +34,6 @@ _TICK_S: Final = 0.5
 
 
 def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
-    """Add the commands that steer nodes to a parser."""
     for kind in KINDS:
         _add_kind(commands, shared, kind)
     hand_over = commands.add_parser(
@@ -93,7 +92,7 @@ def _steer(arguments: argparse.Namespace) -> int:
 def begin_ending(
     kind: NodeKind, status: NodeStatus, verb: str, tls: Tls | None, skipped: Sequence[str] = ()
 ) -> None:
-    """Let a node begin to `pause` or to go `offline`; a `PenstockError` says why it does not."""
+    """Ask a node to `pause` or go `offline`; raise a `PenstockError` if it does not."""
     method, request = _ending(status, verb, skipped)
     try:
         call(kind, status.host, method, request, CALL_S, tls)
@@ -102,7 +101,6 @@ def begin_ending(
 
 
 def _steer_original(status: NodeStatus, verb: str, tls: Tls | None, skipped: Sequence[str]) -> None:
-    """Steer a node that knows none of our methods as TiDB-Binlog's command does."""
     if skipped:
         raise NeedsOperator(
             f"{status.node_id} is a node of TiDB-Binlog, which waits for every Drainer",
@@ -127,14 +125,14 @@ def _hand_over(arguments: argparse.Namespace) -> int:
 
 
 def begin_hand_over(status: NodeStatus, tls: Tls | None) -> list[str]:
-    """Let the active Drainer make room for a standby; return those that may take its place."""
+    """Make the active Drainer yield to a standby; return the candidates."""
     request = penstock_pb2.HandOverRequest(node_id=status.node_id)
     reply = call(NodeKind.DRAINER, status.host, "HandOver", request, CALL_S, tls)
     return list(reply.standbys)
 
 
 def _ending(status: NodeStatus, verb: str, skip_drainers: Sequence[str]) -> tuple[str, Any]:
-    """Return the call that makes a node stop; only it knows what it still has to finish."""
+    """Return the call that stops a node; only the node knows what it must still finish."""
     # A Pump that is closing can still learn whom not to wait for.
     again = bool(skip_drainers) and status.state is NodeState.CLOSING
     if status.is_reader:
@@ -159,7 +157,6 @@ def _ending(status: NodeStatus, verb: str, skip_drainers: Sequence[str]) -> tupl
 
 
 def add_skipped(command: argparse.ArgumentParser) -> None:
-    """Add the option that names Drainers that a Pump does not wait for."""
     command.add_argument(
         "--skip-drainer",
         action="append",
@@ -170,7 +167,6 @@ def add_skipped(command: argparse.ArgumentParser) -> None:
 
 
 def add_wait(command: argparse.ArgumentParser) -> None:
-    """Add the options to a command that begins something."""
     command.add_argument("--wait", action="store_true", help="return when it is done")
     command.add_argument(
         "--timeout",

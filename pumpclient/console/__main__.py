@@ -37,7 +37,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def load(argv: Sequence[str] | None) -> tuple[argparse.Namespace, str]:
-    """Return what the command line says, and the token; raise `NeedsOperator` for what is not."""
+    """Return arguments and token; raise `NeedsOperator` if either is invalid."""
     from pumpclient.binlogctl.nodes import DEFAULT_ETCD
     from pumpclient.console.access import TOKEN_VARIABLE, read_token
 
@@ -84,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _refuse_unsafe(arguments: argparse.Namespace, *, has_token: bool) -> None:
-    """Raise `NeedsOperator` for settings under which the token or the page would be anyone's."""
+    """Raise `NeedsOperator` for settings that would expose the token or the page."""
     from pumpclient.console.access import is_loopback
 
     is_local = is_loopback(arguments.addr.rpartition(":")[0])

@@ -39,18 +39,17 @@ class Access:
     """The token, and the sessions that it began; without a token there is none."""
 
     def __init__(self, token: str, clock: Callable[[], float]) -> None:
-        """Take the token, empty for none; `clock` never goes back."""
+        """An empty `token` means none; `clock` must be monotonic."""
         self._token = token.encode()
         self._clock = clock
         self._sessions: dict[str, Login] = {}
 
     @property
     def has_token(self) -> bool:
-        """Whether anyone may act at all."""
         return bool(self._token)
 
     def log_in(self, token: str) -> Login | None:
-        """Begin a session; None for a token that is not the console's."""
+        """Start a session; return None if the token is not the console's."""
         shown = token.strip().encode("utf-8", "replace")
         if not self._token or not hmac.compare_digest(shown, self._token):
             return None
@@ -61,17 +60,15 @@ class Access:
         return made
 
     def session(self, name: str) -> Login | None:
-        """Return the session of that name while it lasts."""
+        """Return the session of that name, or None once it has expired."""
         found = self._sessions.get(name)
         return found if found is not None and found.until_s > self._clock() else None
 
     def log_out(self, session: Login) -> None:
-        """End a session."""
         self._sessions.pop(session.name, None)
 
 
 def is_of(session: Login, csrf: str) -> bool:
-    """Return whether a form is of a page that this session was shown."""
     return hmac.compare_digest(csrf.encode("utf-8", "replace"), session.csrf.encode())
 
 
@@ -100,7 +97,7 @@ def read_token(file: Path | None, variable: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host's name or address is this machine's own, without asking for it."""
+    """Return whether a host is this machine's loopback, without a lookup."""
     try:
         return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

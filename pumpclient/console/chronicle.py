@@ -26,14 +26,14 @@ class Track:
     """One quantity over the last hour."""
 
     def __init__(self, *, is_greatest: bool = False) -> None:
-        """Begin with nothing; a slot keeps the mean, or the greatest value of it."""
+        """Start empty; a slot keeps the mean of its values, or their maximum."""
         self._is_greatest = is_greatest
         self._values = array("d", [_NOTHING]) * SLOTS
         self._count = 0
         self._last = -1
 
     def note(self, at_s: float, value: float) -> None:
-        """Note a value; times only grow."""
+        """Record a value; times must not decrease."""
         slot = int(at_s / STEP_S)
         if slot != self._last:
             for passed in range(max(self._last + 1, slot - SLOTS + 1), slot + 1):
@@ -50,17 +50,16 @@ class Track:
             self._values[index] = before + (value - before) / self._count
 
     def last(self, now_s: float, slots: int) -> list[float | None]:
-        """Return the last slots up to now, the oldest first; None where nothing was noted."""
+        """Return the last slots up to now, oldest first; None for a slot without a value."""
         end = int(now_s / STEP_S)
         return [self._at(slot) for slot in range(end - min(slots, SLOTS) + 1, end + 1)]
 
     def now(self, now_s: float) -> float | None:
-        """Return what it is about now: the mean of the last slots that have something."""
+        """Return the current value: the mean of the last slots that have a value."""
         found = [value for value in self.last(now_s, _NOW_SLOTS + 1) if value is not None]
         return sum(found[-_NOW_SLOTS:]) / len(found[-_NOW_SLOTS:]) if found else None
 
     def is_over(self, now_s: float) -> bool:
-        """Return whether nothing was noted for an hour."""
         return int(now_s / STEP_S) - self._last >= SLOTS
 
     def _at(self, slot: int) -> float | None:
@@ -80,18 +79,17 @@ class Chronicle:
     """All tracks of one console; times are seconds of a clock that never goes back."""
 
     def __init__(self, began_s: float) -> None:
-        """Begin now."""
         self.began_s = began_s
         self._tracks: dict[tuple[str, str], Track] = {}
         self._counters: dict[tuple[str, str], _Counter] = {}
 
     def gauge(self, node: str, name: str, at_s: float, value: float | None) -> None:
-        """Note what a quantity is; of a slot the greatest stays. None is nothing."""
+        """Record a gauge; a slot keeps its maximum, and None is ignored."""
         if value is not None:
             self._note(node, name, at_s, value, is_greatest=True)
 
     def counter(self, node: str, name: str, at_s: float, count: float | None) -> None:
-        """Note a counter, whose rate in 1/s is the quantity; None is nothing."""
+        """Record a counter, whose rate in 1/s is the quantity; None is ignored."""
         if count is None:
             return
         before = self._counters.get((node, name))
@@ -101,21 +99,18 @@ class Chronicle:
             self._note(node, name, at_s, rate, is_greatest=False)
 
     def now(self, node: str, name: str, now_s: float) -> float | None:
-        """Return what a quantity is about now, None when it is not known."""
         track = self._tracks.get((node, name))
         return None if track is None else track.now(now_s)
 
     def points(self, node: str, name: str, now_s: float) -> Sequence[float | None]:
-        """Return a quantity since the console began, for an hour at most, the oldest first."""
+        """Return a quantity since the console began, oldest first, for an hour at most."""
         track = self._tracks.get((node, name))
         return [] if track is None else track.last(now_s, self._slots(now_s))
 
     def span_s(self, now_s: float) -> float:
-        """Return how much time `points` are about."""
         return self._slots(now_s) * STEP_S
 
     def forget(self, now_s: float) -> None:
-        """Forget what was not heard of for an hour."""
         for key in [key for key, track in self._tracks.items() if track.is_over(now_s)]:
             del self._tracks[key]
         for key in [k for k, each in self._counters.items() if now_s - each.at_s > SPAN_S]:

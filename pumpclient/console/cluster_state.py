@@ -199,12 +199,11 @@ class ClusterState:
 
     @property
     def level(self) -> Level:
-        """The greatest level of any concern."""
         return max((concern.level for concern in self.concerns), default=Level.FINE)
 
 
 def state_of(seen: Observation, chronicle: Chronicle, now_s: float) -> ClusterState:
-    """Return what an observation means; `now_s` is of the chronicle's clock."""
+    """Interpret an observation; `now_s` is by the chronicle's clock."""
     listing = seen.listing
     if listing is None:
         concerns = [_etcd_concern(seen)] if seen.etcd_problem else []
@@ -280,7 +279,6 @@ def _facts(answer: Answer | None) -> Facts:
 
 
 def _facts_now(look: _Look, answer: Answer | None) -> Facts:
-    """Return what a node says that runs and answers; what it said before is of another time."""
     is_heard = answer is not None and not answer.problem and look.word != "paused"
     return _facts(answer) if is_heard else {}
 
@@ -321,7 +319,6 @@ def _pump(node: NodeStatus, seen: Observation, rates: _Rates) -> PumpNode:
 
 
 def _drainers(listing: Listing, seen: Observation, rates: _Rates) -> Iterator[DrainerNode]:
-    """Yield all that merge, or would; one that stands by is named at the one it waits for."""
     waiting = {each.node_id for each in listing.standbys}
     stops = {each.node_id: each for each in listing.stops}
     active = [d for d in listing.drainers if d.node_id not in waiting and not _has_left(d)]
@@ -358,7 +355,6 @@ def _drainers(listing: Listing, seen: Observation, rates: _Rates) -> Iterator[Dr
 
 
 def _is_last_word(stop: DrainerStop, node: NodeStatus) -> bool:
-    """Return whether nothing was heard of a Drainer after it said why it stopped."""
     try:
         made_s = datetime.fromisoformat(stop.made).timestamp()
     except (ValueError, OverflowError):
@@ -382,7 +378,7 @@ def _stream(facts: Facts) -> PumpAtMerge:
 
 
 def _source(entry: SourceEntry, seen: Observation, rates: _Rates) -> SourceNode:
-    """Return a source; what its page does not say, its checkpoint in etcd does."""
+    """Return a source; its checkpoint in etcd supplies what its page does not report."""
     answer = seen.answers.get((SOURCE, entry.source_id))
     facts = _facts(answer)
     look = _look_of_source(entry, answer, seen.now_s)
@@ -558,7 +554,6 @@ def _source_concerns(source: SourceNode) -> Iterator[Concern]:
 
 
 def _purge_waits_for(listing: Listing, now_s: float) -> str:
-    """Return which Drainer needs the oldest binlogs: what is after its checkpoint stays."""
     needing = [each for each in listing.drainers if not _has_left(each)]
     if not needing:
         return "No Drainer needs what Pumps hold; it goes when it is old enough."
@@ -587,7 +582,6 @@ def _left_out(seen: Observation) -> Iterator[LeftOutOf]:
 
 
 def _counted(node: str, line: str) -> LeftOutOf:
-    """Read `filter: 12 rows of shop.orders`, as a Drainer writes it; else it is only shown."""
     found = _COUNTED.fullmatch(line)
     if found is None:
         return LeftOutOf(node=node, name=line, cause="", kind="", count=0)
@@ -608,7 +602,6 @@ def _of_source(node: str, table: str, facts: Facts) -> LeftOutOf:
 
 
 def _problems(seen: Observation) -> list[NodeProblem]:
-    """Return the last lines of all nodes' logs, the newest first."""
     found = []
     for (kind, name), answer in seen.answers.items():
         for each in listed(_facts(answer), "problems"):

@@ -16,7 +16,7 @@ _TEXT_CHARS_MAX = 4000
 
 
 def number(facts: Facts, name: str) -> float | None:
-    """Return a number that is finite, None where there is none."""
+    """Return a finite number, or None if there is none."""
     found = facts.get(name)
     if isinstance(found, bool) or not isinstance(found, int | float):
         return None
@@ -28,14 +28,14 @@ def number(facts: Facts, name: str) -> float | None:
 
 
 def timestamp(facts: Facts, name: str) -> int:
-    """Return a timestamp, 0 where there is none."""
+    """Return a timestamp, or 0 if there is none."""
     found = facts.get(name)
     is_one = isinstance(found, int) and not isinstance(found, bool) and 0 <= found < 1 << 63
     return found if is_one and isinstance(found, int) else 0
 
 
 def text(facts: Facts, name: str) -> str:
-    """Return a text, or a number or truth as one; empty where there is none."""
+    """Return a string, or a number or boolean as a string; empty if there is none."""
     found = facts.get(name)
     if isinstance(found, str):
         return found[:_TEXT_CHARS_MAX]
@@ -43,30 +43,25 @@ def text(facts: Facts, name: str) -> str:
 
 
 def drainer_lag_s(facts: Facts) -> float | None:
-    """Return how far a Drainer's downstream is behind, None while it has no checkpoint yet."""
     return number(facts, "lag_s") if timestamp(facts, "max_commit_ts") else None
 
 
 def truth(facts: Facts, name: str) -> bool:
-    """Return whether a fact is there and true."""
     return facts.get(name) is True
 
 
 def texts(facts: Facts, name: str) -> tuple[str, ...]:
-    """Return the texts of a list."""
     found = facts.get(name)
     listed = found if isinstance(found, list | tuple) else ()
     return tuple(each[:_TEXT_CHARS_MAX] for each in listed if isinstance(each, str))
 
 
 def within(facts: Facts, name: str) -> Facts:
-    """Return the facts within a fact."""
     found = facts.get(name)
     return found if isinstance(found, Mapping) else {}
 
 
 def listed(facts: Facts, name: str) -> Iterator[Facts]:
-    """Yield the facts of a list of them."""
     found = facts.get(name)
     for each in found if isinstance(found, list | tuple) else ():
         if isinstance(each, Mapping):

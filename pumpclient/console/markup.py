@@ -23,12 +23,11 @@ class Html(str):
 
 
 def escaped(text: str) -> Html:
-    """Return a text as markup that shows it."""
     return Html(html.escape(_NO_CHARACTER.sub("\ufffd", text)))
 
 
 def joined(*content: object) -> Html:
-    """Return all of it as markup, one after the other; None is nothing."""
+    """Return all content as concatenated markup; None adds nothing."""
     return Html("".join(_pieces(content)))
 
 
@@ -42,7 +41,6 @@ def tag(name: str, /, *content: object, **attributes: object) -> Html:
 
 
 def element(name: str, content: Iterable[object], attributes: Mapping[str, object]) -> Html:
-    """Return an element; as `tag`, for names that are no identifiers."""
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escaped("" if value is True else str(value))}"'
         for key, value in attributes.items()

@@ -54,7 +54,6 @@ class Notice(NamedTuple):
 
 
 def fragments(state: ClusterState, chronicle: Chronicle, now_s: float) -> dict[str, Html]:
-    """Return all that every viewer sees, by the id of the element it belongs into."""
     return {
         "headline": _headline(state),
         "lag": _lag(state),
@@ -70,7 +69,6 @@ def fragments(state: ClusterState, chronicle: Chronicle, now_s: float) -> dict[s
 
 
 def actions(offered: Iterable[Offer], notices: Iterable[Notice]) -> Html:
-    """Return what a viewer with a session may do, and what was done."""
     items = [
         tag("li", tag("a", f"{offer.verb} {offer.node_id} …", class_="button",
                       href=f"do/{offer.verb}/{quote(offer.node_id, safe='')}"))
@@ -89,7 +87,6 @@ def actions(offered: Iterable[Offer], notices: Iterable[Notice]) -> Html:
 
 
 def document(parts: Mapping[str, Html], viewer: Viewer, *, cluster: str, began_s: float) -> str:
-    """Return the whole page."""
     sections = [
         _section("stream", "The stream", parts),
         _section("plots", "The last hour", parts, "Since this console started, at"
@@ -114,7 +111,6 @@ def document(parts: Mapping[str, Html], viewer: Viewer, *, cluster: str, began_s
 
 
 def whole(title: str, *body: Html, live: bool = False) -> str:
-    """Return a document with the style sheet, and with the script if it is to be live."""
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
@@ -130,7 +126,6 @@ def whole(title: str, *body: Html, live: bool = False) -> str:
 
 
 def message(title: str, text: str, hint: str = "") -> str:
-    """Return a page that says one thing, and the way back."""
     back = tag("p", tag("a", "Back to the cluster", href="/"))
     body = tag("main", tag("h1", title), tag("p", text), tag("p", hint) if hint else None, back,
                class_="single")  # fmt: skip
@@ -138,7 +133,6 @@ def message(title: str, text: str, hint: str = "") -> str:
 
 
 def login(problem: str = "") -> str:
-    """Return the form that takes the token."""
     form = tag(
         "form",
         tag("label", "The console's token", for_="token"),
@@ -155,7 +149,6 @@ def login(problem: str = "") -> str:
 
 
 def confirmation(offer: Offer, viewer: Viewer, etcd_urls: str) -> str:
-    """Return the page with the effects of a verb, its command and the form that confirms it."""
     title = f"{offer.verb} {offer.node_id}?"
     form = tag(
         "form",
@@ -229,7 +222,6 @@ def _concern(concern: Concern) -> Html:
 
 
 def _choices(choices: Sequence[str]) -> Html:
-    """Return what can be decided: a command, and its consequence."""
     items = []
     for choice in choices:
         found = _CHOICE.fullmatch(choice)

@@ -47,7 +47,6 @@ class Scale(NamedTuple):
     ends: Sequence[float] = ()
 
     def top(self, greatest: float) -> float:
-        """Return where an axis ends on which a value is shown."""
         wanted = max(greatest, self.least)
         return next((end for end in self.ends if end >= wanted), axis_top(wanted))
 
@@ -81,7 +80,7 @@ def over_time(title: str, lines: Sequence[Line], scale: Scale, span_s: float) ->
 
 
 def axis_top(value: float) -> float:
-    """Return the smallest of 1, 2, 5, 10, 20, … (and their fractions) that is not below a value."""
+    """Return the smallest of 1, 2, 5, 10, 20, … (and their fractions) not below `value`."""
     if not math.isfinite(value) or value <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
@@ -89,7 +88,7 @@ def axis_top(value: float) -> float:
 
 
 def thinned(points: Sequence[float | None], count_max: int) -> list[float | None]:
-    """Return at most so many points: each the greatest of as many as it stands for."""
+    """Return at most `count_max` points, each the maximum of the points it replaces."""
     each = max(1, math.ceil(len(points) / count_max))
     made: list[float | None] = []
     for begin in range(0, len(points), each):
@@ -99,7 +98,7 @@ def thinned(points: Sequence[float | None], count_max: int) -> list[float | None
 
 
 def bar(parts: Sequence[tuple[str, float]], mark: float | None, about: str) -> Html:
-    """Return a bar of parts, each a class and a size; `mark` is a place on it, from its right."""
+    """Return a bar of (class, size) parts; `mark` is a position from the bar's right end."""
     total = sum(size for _, size in parts) or 1.0
     shown: list[Html] = []
     x = 0.0
@@ -147,7 +146,6 @@ def _line(number: int, line: Line, top: float, *, alone: bool) -> Html:
 
 
 def _runs(places: Sequence[tuple[float, float] | None]) -> list[list[tuple[float, float]]]:
-    """Return the stretches without a gap."""
     runs: list[list[tuple[float, float]]] = [[]]
     for place in places:
         if place is not None:
@@ -176,7 +174,6 @@ def _legend(lines: Sequence[Line], words: Callable[[float | None], str]) -> Html
 
 
 def sample(number: int) -> Html:
-    """Return a short piece of a kind of line."""
     path = tag("path", d="M1 5 H23", class_="line")
     attributes = {"viewBox": "0 0 24 10", "class": f"sample line-{number}", "aria-hidden": "true"}
     return element("svg", [path], attributes)

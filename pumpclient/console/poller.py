@@ -84,7 +84,7 @@ class Poller:
         tls: Tls | None = None,
         every_s: float = EVERY_S,
     ) -> None:
-        """Prepare; `run` begins to ask. Raises `NeedsOperator` for addresses that are none."""
+        """Raises `NeedsOperator` for invalid addresses; `run` starts polling."""
         self._etcd = etcd.connect(etcd_urls, timeout_s=WITHIN_S, tls=etcd_tls)
         self._tls = tls
         self._every_s = every_s
@@ -98,7 +98,6 @@ class Poller:
         self.changed = asyncio.Event()
 
     def observation(self) -> Observation:
-        """Return what is known now."""
         return Observation(
             now_s=time.time(),
             listing=self._listing,
@@ -108,7 +107,6 @@ class Poller:
         )
 
     async def run(self) -> None:
-        """Ask until cancelled."""
         timeout = aiohttp.ClientTimeout(total=WITHIN_S)
         async with aiohttp.ClientSession(timeout=timeout, trust_env=False) as self._session:
             try:
@@ -135,7 +133,6 @@ class Poller:
             self._problem, self._silent_since_s = "", None
 
     def _follow(self) -> None:
-        """Have a task for each node that is to be asked, and none for any other."""
         if self._listing is None:
             return
         wanted = asked(self._listing)[:NODES_MAX]
@@ -166,7 +163,6 @@ class Poller:
 
     @contextlib.asynccontextmanager
     async def _opened(self, kind: str, address: str) -> AsyncIterator[Ask]:
-        """Yield what asks a node for its facts."""
         if kind == SOURCE:
             assert self._session is not None
             yield partial(_page, self._session, address)
@@ -199,7 +195,7 @@ class Poller:
 
 
 def _own(name: str, facts: Facts) -> Facts:
-    """Return facts that are about that node; raise `NeedsOperator` for another one's."""
+    """Return the facts if they are about that node; otherwise raise `NeedsOperator`."""
     said = facts.get("node_id", facts.get("source"))
     if said != name:
         raise NeedsOperator(
@@ -246,7 +242,6 @@ def asked(listing: Listing) -> list[tuple[Named, str]]:
 
 
 def named(listing: Listing) -> set[Named]:
-    """Return all nodes that etcd knows, those too that were stopped."""
     return {
         *((PUMP, pump.node_id) for pump in listing.pumps),
         *((DRAINER, drainer.node_id) for drainer in listing.drainers),
@@ -283,7 +278,6 @@ def listing_of(client: EtcdClient) -> Listing:
 
 
 def source_entries(items: Mapping[str, bytes]) -> list[SourceEntry]:
-    """Return the sources that keys of etcd are about, with their checkpoints as they are stored."""
     found: dict[str, dict[str, bytes]] = {}
     for key, value in items.items():
         name, _, part = key.removeprefix(SOURCES).partition("/")

@@ -48,12 +48,10 @@ class Offer(NamedTuple):
     consequences: tuple[str, ...]
 
     def command(self, etcd_urls: str) -> str:
-        """Return the whole command that does the same."""
         return shlex.join(["penstock", "ctl", self.verb, self.node_id, "--etcd-urls", etcd_urls])
 
 
 def offers(state: ClusterState) -> Iterator[Offer]:
-    """Yield what can be done to the nodes that are online."""
     online = [pump for pump in state.pumps if pump.word == "online"]
     for pump in online:
         yield Offer(PAUSE_PUMP, pump.name, tuple(_of_pausing_pump(pump, len(online) - 1)))
@@ -67,7 +65,7 @@ def offers(state: ClusterState) -> Iterator[Offer]:
 
 
 def begin(offer: Offer, arguments: argparse.Namespace) -> str:
-    """Do it, as binlogctl does, and return what was begun; a `PenstockError` says why not."""
+    """Act as binlogctl does; return what was started, or raise a `PenstockError`."""
     kind, tls = KINDS[offer.verb], tls_of(arguments)
     with Cluster(arguments) as registry:
         status = known_node(registry, kind, offer.node_id)
@@ -79,7 +77,7 @@ def begin(offer: Offer, arguments: argparse.Namespace) -> str:
 
 
 def find(state: ClusterState, verb: str, node_id: str) -> Offer:
-    """Return an offer that holds now; raise `NeedsOperator` when there is no such."""
+    """Return a currently valid offer; raise `NeedsOperator` if there is none."""
     for each in offers(state):
         if (each.verb, each.node_id) == (verb, node_id):
             return each

@@ -42,7 +42,6 @@ WORDS: Final = {
 
 
 def glyph(level: Level) -> Html:
-    """Return the shape of a level: a circle, two bars, a triangle, a cross."""
     attributes = {
         "viewBox": "0 0 16 16", "class": f"glyph {WORDS[level]}", "aria-hidden": "true",
     }  # fmt: skip
@@ -59,7 +58,6 @@ class _Pipe(NamedTuple):
 
 
 def picture(state: ClusterState) -> Html:
-    """Return the whole stream."""
     writers = list(_writers(state))
     pumps = [_pump(pump, state.drainers) for pump in state.pumps]
     merges = [_merge(drainer) for drainer in state.drainers]
@@ -193,7 +191,6 @@ def _middle(index: int, count: int) -> float:
 
 
 def _gathered(state: ClusterState, writers: int) -> Iterable[_Pipe]:
-    """Yield the lines of the writers into one point, and from there to every Pump."""
     is_written = bool(state.programs or state.sources)
     total = sum(pump.bytes_per_s or 0.0 for pump in state.pumps) if is_written else 0.0
     for index in range(writers):
@@ -205,7 +202,6 @@ def _gathered(state: ClusterState, writers: int) -> Iterable[_Pipe]:
 
 
 def _merged(state: ClusterState) -> Iterable[_Pipe]:
-    """Yield a line from each Pump to each merge."""
     for row, drainer in enumerate(state.drainers):
         streams = {stream.pump: stream for stream in drainer.streams}
         for index, pump in enumerate(state.pumps):
@@ -223,7 +219,6 @@ def _style(stream: PumpAtMerge | None, drainer: DrainerNode) -> str:
 
 
 def _straight(state: ClusterState) -> Iterable[_Pipe]:
-    """Yield a line from each row to the one beside it."""
     for row, drainer in enumerate(state.drainers):
         style = "broken" if drainer.level >= Level.WATCH else "quiet"
         if style == "quiet" and drainer.rows_per_s:
@@ -233,7 +228,6 @@ def _straight(state: ClusterState) -> Iterable[_Pipe]:
 
 
 def _pipes(pipes: Sequence[_Pipe], beside: int) -> Html:
-    """Return both drawings of the lines between two stages."""
     many = " many" if beside > SIDE_BY_SIDE_MAX else ""
     return tag("div", _drawn(pipes, wide=True), _drawn(pipes, wide=False),
                class_=f"pipes{many}", aria_hidden="true")  # fmt: skip
@@ -253,7 +247,7 @@ def _drawn(pipes: Sequence[_Pipe], *, wide: bool) -> Html:
 
 
 def _curve(pipe: _Pipe, *, wide: bool) -> str:
-    """Return an S from a share of one side to a share of the other; -1 is the middle between."""
+    """Return an S-curve between shares of two sides; -1 is the middle between the sides."""
     begin, end = (0.0, pipe.begin), (100.0, pipe.end)
     if pipe.begin < 0:
         begin = (50.0, 50.0)

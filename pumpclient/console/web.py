@@ -95,8 +95,6 @@ class Console:
         self._is_ending = False
 
     def app(self) -> web.Application:
-        """Return what is to be served."""
-
         @web.middleware
         async def guarded(request: web.Request, handler: _Handler) -> web.StreamResponse:
             return await self._guarded(request, handler)
@@ -117,7 +115,7 @@ class Console:
         return app
 
     async def run(self) -> None:
-        """Make the state again after each news, at most once a second, until cancelled."""
+        """Rebuild the state after each change, at most once a second, until cancelled."""
         while True:
             await self._poller.changed.wait()
             self._poller.changed.clear()
@@ -126,7 +124,7 @@ class Console:
             await asyncio.sleep(_BETWEEN_S)
 
     async def close(self) -> None:
-        """Let those who look know that it ends."""
+        """Notify the viewers that the console is closing."""
         async with self._turn:
             self._is_ending = True
             self._turn.notify_all()
@@ -243,7 +241,6 @@ class Console:
         return safe_verbs.find(self._state(), asked["verb"], asked["node"])
 
     async def _acting(self, request: web.Request) -> Login:
-        """Return the session that a form belongs to; refuse one that no page of ours has sent."""
         session = self._session(request)
         form = await request.post()
         if session is None or not is_of(session, str(form.get("csrf", ""))):
@@ -323,7 +320,7 @@ async def _static(request: web.Request) -> web.StreamResponse:
 
 
 async def serve(arguments: argparse.Namespace, token: str, stop: asyncio.Event) -> None:
-    """Serve until asked to stop; raise `NeedsOperator` for an address that cannot be had."""
+    """Serve until asked to stop; raise `NeedsOperator` if the address is unavailable."""
     host, _, port = arguments.addr.rpartition(":")
     host = host.strip("[]")
     tls, allowed = tls_of(arguments), frozenset(arguments.cert_allowed_cn)
@@ -356,7 +353,7 @@ async def serve(arguments: argparse.Namespace, token: str, stop: asyncio.Event) 
 
 
 async def _until_stopped(stop: asyncio.Event, *running: Coroutine[Any, Any, None]) -> None:
-    """Let all run until asked to stop; raise what ends one of them before."""
+    """Run all until asked to stop; raise the error that ends one of them earlier."""
     tasks = [asyncio.create_task(each) for each in (stop.wait(), *running)]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

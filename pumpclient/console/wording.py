@@ -31,7 +31,7 @@ def duration(seconds: float | None) -> str:
 
 
 def quantity(value: float | None, unit: str = "") -> str:
-    """Return three digits of a number: `0`, `0.25`, `12`, `3.4 k`, with its unit behind."""
+    """Return three digits of a number and its unit: `0`, `0.25`, `12`, `3.4 k`."""
     if value is None:
         return NOT_KNOWN
     for size, prefix in _LARGE:
@@ -41,12 +41,12 @@ def quantity(value: float | None, unit: str = "") -> str:
 
 
 def rate(value: float | None, unit: str = "") -> str:
-    """Return how much there is in a second: `12/s`, `3.4 MB/s`."""
+    """Return a quantity per second: `12/s`, `3.4 MB/s`."""
     return NOT_KNOWN if value is None else f"{quantity(value, unit)}/s"
 
 
 def byte_rate(bytes_per_s: float | None) -> str:
-    """Return how many bytes there are in a second, with powers of 1000 as networks have them."""
+    """Return bytes per second with powers of 1000, as is usual for networks."""
     return rate(bytes_per_s, "B")
 
 
@@ -68,7 +68,7 @@ def count(number: int, one: str, many: str = "") -> str:
 
 
 def moment(at_s: float | None) -> str:
-    """Return a moment in UTC, `2026-11-21 09:30:00`; what is no moment is not known."""
+    """Return a time in UTC, `2026-11-21 09:30:00`; an invalid time is shown as unknown."""
     if not at_s:
         return NOT_KNOWN
     try:

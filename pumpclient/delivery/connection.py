@@ -95,7 +95,7 @@ class PumpWriter:
         self._receiver.start()
 
     def submit(self, pending: PendingWrite, timeout_s: float) -> None:
-        """Queue a write, waiting for room no longer than that."""
+        """Queue a write; wait at most `timeout_s` for room."""
         self._queue.put(pending, timeout_s)
 
     def submit_all(self, pendings: Sequence[PendingWrite], timeout_s: float) -> None:
@@ -103,14 +103,14 @@ class PumpWriter:
         self._queue.put_all(pendings, timeout_s)
 
     def drop_connection(self) -> None:
-        """Break the connection, failing what is in flight; the next write opens a new one."""
+        """Break the connection and fail writes in flight; the next write reconnects."""
         with self._lock:
             transport = self._transport
         if transport is not None:
             transport.abort()
 
     def close(self, timeout_s: float) -> None:
-        """Send what is queued, wait for its answers no longer than that, and end the thread."""
+        """Send queued writes, wait at most `timeout_s` for their answers, and end the thread."""
         self._queue.close()
         self._receiver.join(timeout_s)
         if self._receiver.is_alive():
@@ -131,7 +131,6 @@ class PumpWriter:
                 self._transport = None
 
     def _connect(self) -> Transport:
-        """Return a connection whose other end is the node we want."""
         transport = open_transport(self._options.transport, self.target.address, self.target.tls)
         with self._lock:
             self._transport = transport
@@ -163,7 +162,7 @@ class PumpWriter:
         self._is_known = True
 
     def _converse(self, transport: Transport) -> bool:
-        """Send and receive until the connection ends; True to continue in the other manner."""
+        """Send and receive until the connection ends; True to continue in the other mode."""
         converse = self._call_by_call if self._one_by_one else self._stream
         error, lost = converse(transport)
         unknown_method = error is not None and error.code() is grpc.StatusCode.UNIMPLEMENTED
@@ -181,7 +180,6 @@ class PumpWriter:
         return False
 
     def _stream(self, transport: Transport) -> tuple[grpc.RpcError | None, list[PendingWrite]]:
-        """Send batches and receive their acknowledgements; return what has none."""
         batches = _Batches(self._queue, self.target.cluster_id)
         batches.conversation = conversation = transport.converse(_WRITE, batches.acknowledge)
         batches.in_flight = InFlight(batches)
@@ -192,7 +190,7 @@ class PumpWriter:
     def _call_by_call(
         self, transport: Transport
     ) -> tuple[grpc.RpcError | None, list[PendingWrite]]:
-        """Send each binlog in a call of its own, a window of calls at a time."""
+        """Send each binlog in a separate call, a window of calls at a time."""
         transport.share()
         windows = _Windows()
         in_flight = InFlight(windows)
@@ -210,7 +208,6 @@ class PumpWriter:
     def _call_window(
         self, transport: Transport, batch: Sequence[PendingWrite]
     ) -> grpc.RpcError | None:
-        """Return the error of a call by which the connection proves to be broken."""
         window = [pending for pending in batch if self._may_send(pending)]
         calls = [self._call_one(transport, pending) for pending in window]
         for pending, call in zip(window, calls, strict=True):
@@ -245,21 +242,18 @@ class _Batches:
         self._seq = 0
 
     def queue(self, batch: list[PendingWrite]) -> None:
-        """Note a batch that is to be sent."""
         self._seq += 1
         payloads = [pending.payload for pending in batch]
         self.conversation.queue(write_batch_pieces(self._cluster_id, self._seq, payloads))
 
     def flush(self) -> None:
-        """Send what was noted."""
         self.conversation.flush()
 
     def finish(self) -> None:
-        """Note that no more batches will come."""
         self.conversation.finish()
 
     def acknowledge(self, data: bytes) -> None:
-        """Open the gates of the oldest batch, after what has gathered meanwhile was sent."""
+        """Send the writes gathered since, then release the writers of the oldest batch."""
         ack = penstock_pb2.WriteAck.FromString(data)
         batch = self._writes.acked(self.in_flight)
         if not ack.refusals:
@@ -279,26 +273,24 @@ class _Windows:
         self.get = self._batches.get
 
     def queue(self, batch: list[PendingWrite]) -> None:
-        """Hand a batch over."""
         self._batches.put(batch)
 
     def flush(self) -> None:
-        """Nothing: that thread is awake."""
+        """Do nothing: the sending thread is awake."""
 
     def finish(self) -> None:
-        """Say that no more batches will come."""
         self._batches.put(None)
 
 
 def _status(transport: Transport, timeout_s: float) -> penstock_pb2.StatusReply:
-    """Connect and return who is at the other end; raises `RpcError`."""
+    """Connect and return the peer's status; raises `RpcError`."""
     transport.connect(timeout_s)
     reply = transport.call(_STATUS, penstock_pb2.StatusRequest().SerializeToString(), timeout_s)
     return penstock_pb2.StatusReply.FromString(reply)
 
 
 def status_of(target: Target, options: Options) -> penstock_pb2.StatusReply | str:
-    """Ask a Pump for its status on a connection of its own; return why where there is none."""
+    """Ask a Pump for its status on a separate connection; if it has none, return why."""
     with open_transport(options.transport, target.address, target.tls) as transport:
         try:
             status = _status(transport, options.connect_timeout_s)
@@ -309,7 +301,7 @@ def status_of(target: Target, options: Options) -> penstock_pb2.StatusReply | st
 
 
 def _error_of(call: Reply) -> grpc.RpcError | Failure | None:
-    """Wait for a unary call; the errors of TiDB-Binlog's Pumps are recognised by their text."""
+    """Wait for a unary call; errors of TiDB-Binlog's Pumps are recognised by their text."""
     try:
         message = pump_pb2.WriteBinlogResp.FromString(call.result()).errmsg
     except grpc.RpcError as error:
@@ -342,13 +334,11 @@ def _failure_by_text(message: str) -> Failure:
 
 
 def failure_of(refusal: penstock_pb2.Refusal) -> Failure:
-    """Return what a refusal means for the writer."""
     reason = _REASONS.get(refusal.code, Reason.ERROR)
     return Failure(reason, refusal.message, maybe_stored=reason in _MAYBE_STORED)
 
 
 def text_of(error: grpc.RpcError) -> str:
-    """Return code and details of a failed call."""
     return f"{error.code().name}: {error.details()}"
 
 

@@ -63,13 +63,12 @@ class GroupJournal(Protocol):
     """Remembers, on a disk, which transactions may be open on which Pump."""
 
     def begin(self, node_id: str, start_ts: range) -> None:
-        """Note a group before its Prewrites are sent; durable when this returns."""
+        """Record a group before its Prewrites are sent; durable on return."""
 
     def decide(self, start_ts: range, commit_ts: range) -> None:
-        """Note that a group is to be committed, before its first Commit is sent; durable, too."""
+        """Durably record that a group will commit, before its first Commit is sent."""
 
-    def end(self, start_ts: range) -> None:
-        """Note that a group is settled."""
+    def end(self, start_ts: range) -> None: ...
 
 
 @dataclass(slots=True)
@@ -104,7 +103,7 @@ class GroupWriter:
         may_commit: Callable[[], bool] = lambda: True,
         in_flight_max: int = 2,
     ) -> None:
-        """Commit only while `may_commit` says that the source is still ours."""
+        """Commit only while `may_commit` reports that this client still owns the source."""
         self._session = session
         self._journal = journal
         self._may_commit = may_commit
@@ -136,18 +135,18 @@ class GroupWriter:
 
     @property
     def is_busy(self) -> bool:
-        """Return whether anything is under way; raise as `submit` does."""
+        """Return whether anything is in flight; raise as `submit` does."""
         is_busy = self._flights.unfinished_tasks > 0
         self._check()  # Afterwards: a group that has failed says so before it is done.
         return is_busy
 
     def drain(self) -> None:
-        """Wait until all that was submitted is committed; raise as `submit` does."""
+        """Wait until everything submitted is committed; raise as `submit` does."""
         self._flights.join()
         self._check()
 
     def close(self) -> None:
-        """End the thread; what is under way is committed first, if it can be."""
+        """End the thread; groups in flight are committed first if possible."""
         self._flights.put(None)
         self._thread.join()
 
@@ -262,7 +261,6 @@ class GroupWriter:
         return Retryable(text, code=Code.PREWRITE_NOT_TAKEN)
 
     def _commit(self, flight: _Flight, commit_ts: range) -> None:
-        """Deliver all Commits in order, again and again until each one is acknowledged."""
         options = self._session.options
         abandon_at_s = flight.start_s + options.commit_timeout_s
         left = [
@@ -291,7 +289,6 @@ class GroupWriter:
                 flight.pump.wait_until_moved(host, options.commit_retry_s)
 
     def _check_verdicts(self, flight: _Flight, failures: Sequence[Failure | None]) -> None:
-        """Raise when the Pump has rolled transactions back that were to be committed."""
         lost = [n for n, f in enumerate(failures) if f and f.reason is Reason.INVALID]
         if not lost:
             return
@@ -307,7 +304,6 @@ class GroupWriter:
         raise Retryable(text, code=Code.PREWRITE_NOT_TAKEN)
 
     def _roll_back(self, flight: _Flight) -> None:
-        """Undo a group of which no Commit was sent; in the background."""
         for start_ts in reversed(flight.start_ts):
             self._session.roll_back(flight.pump, start_ts)
 

@@ -27,10 +27,10 @@ class Taker(Protocol):
     """A Pump as a payload sees it."""
 
     def write(self, payload: bytes) -> Failure | None:
-        """Try once to make a serialized binlog durable; None means that it is."""
+        """Try once to make a serialized binlog durable; None means success."""
 
     def write_large(self, prewrite: LargePrewrite) -> Failure | None:
-        """Try once to make a large Prewrite durable; None means that it is."""
+        """Try once to make a large Prewrite durable; None means success."""
 
 
 class Payload(Protocol):
@@ -38,14 +38,13 @@ class Payload(Protocol):
 
     start_ts: int
 
-    def __len__(self) -> int:
-        """Return the bytes of the whole binlog."""
+    def __len__(self) -> int: ...
 
     def write_to(self, pump: Taker) -> Failure | None:
-        """Try once to make it durable there; None means that it is."""
+        """Try once to make the payload durable on `pump`; None means success."""
 
     def pending(self) -> PendingWrite | None:
-        """Return it as a write to be queued among others; None when it must go alone."""
+        """Return the payload as a write to queue, or None if it must be sent alone."""
 
 
 class WholePrewrite:
@@ -56,15 +55,12 @@ class WholePrewrite:
         self.data = encode_binlog(prewrite)
 
     def __len__(self) -> int:
-        """Return the bytes of the binlog."""
         return len(self.data)
 
     def write_to(self, pump: Taker) -> Failure | None:
-        """Write it among others."""
         return pump.write(self.data)
 
     def pending(self) -> PendingWrite:
-        """Return it as a write to be queued."""
         return PendingWrite(self.data)
 
 
@@ -72,11 +68,10 @@ class Rows(Protocol):
     """Row changes that can be read as often as needed."""
 
     @property
-    def size_bytes(self) -> int:
-        """How many bytes there are."""
+    def size_bytes(self) -> int: ...
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return bytes from `offset` on, fewer only at the end."""
+        """Return bytes from `offset` on; fewer than `length` only at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +82,9 @@ class RowsInMemory:
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes there are."""
         return len(self.data)
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return bytes from `offset` on."""
         return self.data[offset : offset + length]
 
 
@@ -99,7 +92,7 @@ class LargePrewrite:
     """A Prewrite whose rows are read when they are sent."""
 
     def __init__(self, prewrite: Binlog, rows: Rows) -> None:
-        """Put `rows` after `prewrite`, whose `prewrite_value` is what comes before them."""
+        """Append `rows` to `prewrite`, whose `prewrite_value` precedes the rows."""
         head = encode_binlog(replace(prewrite, prewrite_value=b""))
         begin = prewrite.prewrite_value
         self.start_ts = prewrite.start_ts
@@ -107,18 +100,14 @@ class LargePrewrite:
         self._rows = rows
 
     def __len__(self) -> int:
-        """Return the bytes of the whole binlog."""
         return len(self._head) + self._rows.size_bytes
 
     def write_to(self, pump: Taker) -> Failure | None:
-        """Write it in chunks."""
         return pump.write_large(self)
 
-    def pending(self) -> None:
-        """Return nothing: it goes alone."""
+    def pending(self) -> None: ...
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield the binlog in chunks that suit a Pump's log."""
         first = DATA_BYTES - len(self._head)
         yield self._head + self._rows.read(0, first)
         for offset in range(first, self._rows.size_bytes, DATA_BYTES):
@@ -126,7 +115,7 @@ class LargePrewrite:
 
 
 def payload_of(prewrite: Binlog, large_bytes: int) -> WholePrewrite | LargePrewrite:
-    """Return a Prewrite in one message, or in chunks when its rows are more than `large_bytes`."""
+    """Return a Prewrite as one message, or in chunks if its rows exceed `large_bytes`."""
     if len(prewrite.prewrite_value) <= large_bytes:
         return WholePrewrite(prewrite)
     rows = RowsInMemory(prewrite.prewrite_value)

@@ -38,7 +38,6 @@ class _Tries:
 
     @property
     def useless(self) -> set[Pump]:
-        """Those that will not take it, however often they are asked."""
         return self.full | self.too_old | self.untrusted
 
 
@@ -75,7 +74,7 @@ class Prewriter:
                 )
 
     def _next_pump(self, tries: _Tries, start_ts: int) -> Pump | None:
-        """Return the Pump to ask now, None after a pause; raise when it is time to stop."""
+        """Return the Pump to ask, or None after a pause; raise when it is time to stop."""
         pump = self._pumps.pick(start_ts, tries.count, tries.useless)
         overdue = time.monotonic() > tries.deadline_s
         if pump is None:

@@ -65,11 +65,10 @@ class Backoff:
 
     @property
     def is_on(self) -> bool:
-        """True while the Pump is to be left alone."""
         return self._monotonic_s() < self._until_s
 
     def note(self, failure: Failure | None) -> bool:
-        """Note how a Prewrite went; True when a pause begins with it."""
+        """Record a Prewrite's outcome; return True if it starts a pause."""
         if failure is None:
             self._length_s, self._until_s = 0.0, float("-inf")
         elif failure.reason is Reason.NO_SPACE and not self.is_on:
@@ -102,33 +101,28 @@ class Pump:
 
     @property
     def is_available(self) -> bool:
-        """True when Prewrites may be sent here."""
         return self.is_online and self.is_well
 
     def write(self, payload: bytes) -> Failure | None:
-        """Try once to make a serialized binlog durable here; None means that it is."""
         timeout_s = self._options.attempt_timeout_s + len(payload) / _BYTES_PER_S_MIN
         pending = PendingWrite(payload)
         self.submit(pending, timeout_s)
         return pending.settle(timeout_s)
 
     def write_large(self, prewrite: LargePrewrite) -> Failure | None:
-        """Try once to make a large Prewrite durable here, on a connection of its own."""
+        """Try once to make a large Prewrite durable here, on a separate connection."""
         if self._closed:
             return Failure(Reason.BROKEN, "the client is closed", maybe_stored=False)
         timeout_s = self._options.attempt_timeout_s + len(prewrite) / _LARGE_BYTES_PER_S_MIN
         return write_large(self._target(), self._options, prewrite, timeout_s)
 
     def status(self) -> penstock_pb2.StatusReply | str:
-        """Ask the Pump for its status; return why where it gives none."""
         return status_of(self._target(), self._options)
 
     def submit(self, pending: PendingWrite, timeout_s: float) -> None:
-        """Queue a write, waiting for room no longer than that."""
         self.submit_all((pending,), timeout_s)
 
     def submit_all(self, pendings: Sequence[PendingWrite], timeout_s: float) -> None:
-        """Queue writes in their order, waiting for room no longer than that."""
         with self._lock:
             if self._writer is None and not self._closed:
                 self._writer = self._open_writer()
@@ -140,12 +134,11 @@ class Pump:
             writer.submit_all(pendings, timeout_s)
 
     def drop_connection(self) -> None:
-        """Break the connection: all that waits for answers continues elsewhere at once."""
+        """Break the connection; writes waiting for answers continue elsewhere immediately."""
         if self._writer is not None:
             self._writer.drop_connection()
 
     def moved(self, host: str) -> None:
-        """Follow the Pump to another address."""
         with self._lock:
             self.host = host
             old, self._writer = self._writer, None
@@ -158,12 +151,10 @@ class Pump:
             self._retirements.append(retirement)
 
     def wait_until_moved(self, host: str, timeout_s: float) -> None:
-        """Wait until it is at another address than `host`, no longer than that."""
         with self._lock:
             self._is_elsewhere.wait_for(lambda: self.host != host or self._closed, timeout_s)
 
     def close(self, timeout_s: float) -> None:
-        """Finish what is queued, no longer than that, and end."""
         with self._lock:
             self._closed = True
             self._is_elsewhere.notify_all()
@@ -204,12 +195,10 @@ class Pumps:
         """Called when a Pump is at another address; it must not wait."""
 
     def __len__(self) -> int:
-        """Return how many Pumps are registered."""
         with self._lock:
             return len(self._pumps)
 
     def follow(self, statuses: Sequence[NodeStatus]) -> None:
-        """Take over the full list of registered Pumps."""
         with self._lock:
             for status in statuses:
                 self._follow_one(status)
@@ -220,7 +209,7 @@ class Pumps:
             self._changed.notify_all()
 
     def wait_for_any(self, timeout_s: float) -> bool:
-        """Wait until a Pump with our labels is registered, in whatever state."""
+        """Wait until a Pump with the required labels is registered, in any state."""
         with self._lock:
             return self._changed.wait_for(
                 lambda: any(map(self._is_ours, self._pumps.values())), timeout_s
@@ -244,13 +233,13 @@ class Pumps:
             return able[self._selector.pick(candidates, start_ts, retry)]
 
     def report_prewrite(self, pump: Pump, failure: Failure | None) -> None:
-        """Note how a Prewrite went; a Pump without space gets none for a while, too."""
+        """Record a Prewrite's outcome; a Pump without space also gets none for a while."""
         if pump.backoff.note(failure):
             log.warning("pump %s gets no new transactions for a while: %s", pump.node_id, failure)
         self.report(pump, failure)
 
     def report(self, pump: Pump, failure: Failure | None) -> None:
-        """Note how a write went; a Pump that is not well gets no more Prewrites for now."""
+        """Record a write's outcome; a Pump that is not well gets no more Prewrites for now."""
         if failure is None:
             if pump.errors_in_a_row or not pump.is_well:
                 self._set_well(pump)
@@ -266,7 +255,6 @@ class Pumps:
                 pump.drop_connection()
 
     def missing(self) -> NoPump:
-        """Return the error that says why there is no Pump to ask."""
         known = self.all
         if not known:
             return NoPump(
@@ -295,18 +283,16 @@ class Pumps:
 
     @property
     def available(self) -> Sequence[Pump]:
-        """Pumps that Prewrites go to."""
         return [p for p in self.all if p.is_available]
 
     def statuses(self) -> dict[str, penstock_pb2.StatusReply | str]:
-        """Ask all Pumps that are online at the same time; return each status, or why not."""
+        """Ask all online Pumps at the same time; return each status, or why there is none."""
         online = [pump for pump in self.all if pump.is_online]
         with ThreadPoolExecutor(max(1, len(online))) as pool:
             answers = pool.map(Pump.status, online)
             return dict(zip([pump.node_id for pump in online], answers, strict=True))
 
     def close(self, timeout_s: float) -> None:
-        """Finish what is queued, no longer than that, and end all threads."""
         self._stop.set()
         self._prober.join()
         for pump in self.all:
@@ -337,7 +323,7 @@ class Pumps:
         pump.is_well = True
 
     def _probe(self) -> None:
-        """Ask the Pumps that are online but not well, all at once, every few seconds."""
+        """Probe the online Pumps that are not well, all at once, every few seconds."""
         while not self._stop.wait(self._options.probe_interval_s):
             asked = [(p, PendingWrite(_PROBE)) for p in self.all if p.is_online and not p.is_well]
             for pump, pending in asked:

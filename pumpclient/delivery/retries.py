@@ -44,8 +44,7 @@ class Destination(Protocol):
 
     node_id: str
 
-    def submit(self, pending: PendingWrite, timeout_s: float) -> None:
-        """Queue a write."""
+    def submit(self, pending: PendingWrite, timeout_s: float) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -94,7 +93,7 @@ class Deliveries:
         return True
 
     def roll_back(self, pump: Destination, start_ts: int, *, keep_trying_s: float) -> None:
-        """Undo a Prewrite that `pump` may hold; the caller vouches for rule 1 above."""
+        """Undo a Prewrite that `pump` may hold; the caller must satisfy rule 1 above."""
         binlog = Binlog(tp=BinlogType.ROLLBACK, start_ts=start_ts)
         self.add(
             Delivery(
@@ -108,7 +107,7 @@ class Deliveries:
         )
 
     def hurry(self, pump: Destination) -> None:
-        """Try at once what a Pump has not acknowledged yet: it is at another address."""
+        """Immediately retry unacknowledged deliveries of a Pump that has a new address."""
         with self._changed:
             for delivery in self._open:
                 if delivery.pump is pump and not delivery.done.is_set():
@@ -116,7 +115,7 @@ class Deliveries:
             self._changed.notify()
 
     def close(self, timeout_s: float) -> None:
-        """Continue for at most that long, then abandon the rest, which the log says."""
+        """Continue for at most `timeout_s`, then abandon the rest and log it."""
         with self._changed:
             self._closed = True
             for delivery in self._open:
@@ -131,7 +130,7 @@ class Deliveries:
                 self._open = [d for d in self._open if d not in settled]
 
     def _wait_for_due(self) -> list[Delivery] | None:
-        """Sleep until deliveries are due; None when closed and nothing is left."""
+        """Wait until deliveries are due; return None once closed and nothing is left."""
         with self._changed:
             while True:
                 if self._closed:
@@ -147,7 +146,6 @@ class Deliveries:
                 self._changed.wait(None if next_s is None else next_s - now_s)
 
     def _try(self, due: Sequence[Delivery]) -> set[Delivery]:
-        """Send all that is due at once, then look at the answers; return what is settled."""
         sent = [(d, PendingWrite(d.payload, needs_known=d.needs_known)) for d in due]
         for delivery, pending in sent:
             delivery.has_moved = False

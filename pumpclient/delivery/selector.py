@@ -32,9 +32,7 @@ class Candidate:
 class Selector(Protocol):
     """A strategy; not thread-safe, its owner holds the lock."""
 
-    def pick(self, candidates: Sequence[Candidate], start_ts: int, retry: int) -> int:
-        """Return the position of the Pump for the `retry`-th try of a transaction."""
-        ...
+    def pick(self, candidates: Sequence[Candidate], start_ts: int, retry: int) -> int: ...
 
 
 class RangeSelector:
@@ -45,7 +43,6 @@ class RangeSelector:
         self._next = 0
 
     def pick(self, candidates: Sequence[Candidate], start_ts: int, retry: int) -> int:
-        """Return the position after the last one."""
         node_ids = tuple(c.node_id for c in candidates)
         if node_ids != self._seen:
             self._seen = node_ids
@@ -75,7 +72,7 @@ class ScoreSelector:
         self._credit: dict[str, int] = {}
 
     def pick(self, candidates: Sequence[Candidate], start_ts: int, retry: int) -> int:
-        """Return the position with the most credit, after all earned their score."""
+        """Return the position with the most credit, after all have earned their score."""
         weights = [max(c.score, 0) for c in candidates]
         if not any(weights):
             weights = [1] * len(candidates)

@@ -57,7 +57,7 @@ class Session:
             raise
 
     def roll_back(self, home: Pump, start_ts: int) -> None:
-        """Undo a Prewrite in the background; its Commit must not have been sent, nor be later."""
+        """Undo a Prewrite in the background; its Commit must never be sent, before or after."""
         keep_trying_s = self.options.commit_timeout_s
         self.deliveries.roll_back(home, start_ts, keep_trying_s=keep_trying_s)
 
@@ -103,7 +103,6 @@ class Session:
         )
 
     def _commit_now(self, home: Pump, payload: bytes) -> bool:
-        """Try until the write time-out; True once acknowledged."""
         deadline_s = time.monotonic() + self.write_timeout_s
         while True:
             host, failure = home.host, home.write(payload)

@@ -32,45 +32,38 @@ class Conversation(Protocol):
     """A call with messages both ways."""
 
     def queue(self, pieces: Sequence[bytes]) -> None:
-        """Note a message, given in pieces, without any I/O."""
+        """Buffer a message, given in pieces, without any I/O."""
 
-    def flush(self) -> None:
-        """Send what was noted."""
+    def flush(self) -> None: ...
 
-    def finish(self) -> None:
-        """Note that no more messages will be sent."""
+    def finish(self) -> None: ...
 
     def run(self) -> grpc.RpcError | None:
-        """Take the answers in this thread until the call ends; return its error."""
+        """Receive the answers in this thread until the call ends; return its error."""
 
 
 class Reply(Protocol):
     """An answer to come."""
 
-    def result(self) -> bytes:
-        """Wait for it; raises `RpcError`."""
+    def result(self) -> bytes: ...
 
 
 class Transport(AbstractContextManager["Transport"], Protocol):
     """One connection to one node."""
 
     def connect(self, timeout_s: float) -> None:
-        """Connect where that is not left to the first call; raises `RpcError`."""
+        """Connect, unless that is left to the first call; raises `RpcError`."""
 
     def share(self) -> None:
-        """Be ready for what needs a thread that reads: `call_later` and `send_all`."""
+        """Prepare for `call_later` and `send_all`, which need a reading thread."""
 
-    def call(self, method: str, request: bytes, timeout_s: float) -> bytes:
-        """Make a unary call."""
+    def call(self, method: str, request: bytes, timeout_s: float) -> bytes: ...
 
-    def call_later(self, method: str, request: bytes, timeout_s: float) -> Reply:
-        """Begin a unary call."""
+    def call_later(self, method: str, request: bytes, timeout_s: float) -> Reply: ...
 
-    def send_all(self, method: str, messages: Iterable[bytes], timeout_s: float) -> bytes:
-        """Send many messages and return the one answer."""
+    def send_all(self, method: str, messages: Iterable[bytes], timeout_s: float) -> bytes: ...
 
-    def converse(self, method: str, on_message: OnMessage) -> Conversation:
-        """Begin a call with messages both ways."""
+    def converse(self, method: str, on_message: OnMessage) -> Conversation: ...
 
     def abort(self) -> None:
         """Break the connection, from any thread, without waiting."""
@@ -86,11 +79,9 @@ class Http2Transport:
         self._channel = Channel(address, tls)
 
     def connect(self, timeout_s: float) -> None:
-        """Connect."""
         self._channel.connect(timeout_s)
 
     def share(self) -> None:
-        """Begin to read in a thread of the channel's own."""
         self._channel.start()
 
     def call(self, method: str, request: bytes, timeout_s: float) -> bytes:
@@ -98,23 +89,18 @@ class Http2Transport:
         return unary(self._channel, method, request, timeout_s=timeout_s)
 
     def call_later(self, method: str, request: bytes, timeout_s: float) -> Reply:
-        """Begin a unary call."""
         return PendingReply.to(self._channel, method, request, timeout_s=timeout_s)
 
     def send_all(self, method: str, messages: Iterable[bytes], timeout_s: float) -> bytes:
-        """Send many messages and return the one answer."""
         return stream_unary(self._channel, method, messages, timeout_s=timeout_s)
 
     def converse(self, method: str, on_message: OnMessage) -> Conversation:
-        """Begin a call with messages both ways."""
         return _Http2Conversation(self._channel, method, on_message)
 
     def abort(self) -> None:
-        """Break the connection."""
         self._channel.abort()
 
     def close(self) -> None:
-        """End the connection."""
         self._channel.close()
 
     def __enter__(self) -> Self:
@@ -141,26 +127,21 @@ class _Http2Conversation:
         self._call: ClientCall = channel.call(method, self)
 
     def on_end(self, error: CallFailed | None) -> None:
-        """Let `run` return."""
         self._is_over = True
         self._error = error
 
     def queue(self, pieces: Sequence[bytes]) -> None:
-        """Note a message."""
         self._call.queue(pieces)
 
     def flush(self) -> None:
-        """Send what was noted, in this thread."""
         if self._is_finished:
             self._call.end()
         self._call.flush()
 
     def finish(self) -> None:
-        """Note the end."""
         self._is_finished = True
 
     def run(self) -> grpc.RpcError | None:
-        """Read until the call ends."""
         self._channel.serve(lambda: self._is_over)
         return self._error
 
@@ -172,25 +153,22 @@ class GrpcioTransport:
         self._channel: Any = open_channel(address, tls)
 
     def connect(self, timeout_s: float) -> None:
-        """Leave it to the first call."""
+        """Leave connecting to the first call."""
 
     def share(self) -> None:
-        """Nothing: gRPC always has threads of its own."""
+        """Do nothing: gRPC always has its own threads."""
 
     def call(self, method: str, request: bytes, timeout_s: float) -> bytes:
-        """Make a unary call."""
         with _ClosedIsUnavailable():
             reply: bytes = self._channel.unary_unary(method)(request, timeout=timeout_s)
         return reply
 
     def call_later(self, method: str, request: bytes, timeout_s: float) -> Reply:
-        """Begin a unary call."""
         with _ClosedIsUnavailable():
             reply: Reply = self._channel.unary_unary(method).future(request, timeout=timeout_s)
         return reply
 
     def send_all(self, method: str, messages: Iterable[bytes], timeout_s: float) -> bytes:
-        """Send many messages and return the one answer."""
         sent = _Sent(messages)
         try:
             with _ClosedIsUnavailable():
@@ -203,16 +181,13 @@ class GrpcioTransport:
         return reply
 
     def converse(self, method: str, on_message: OnMessage) -> Conversation:
-        """Begin a call with messages both ways."""
         with _ClosedIsUnavailable():
             return _GrpcioConversation(self._channel.stream_stream(method), on_message)
 
     def abort(self) -> None:
-        """Break the connection."""
         self._channel.close()
 
     def close(self) -> None:
-        """End the connection."""
         self._channel.close()
 
     def __enter__(self) -> Self:
@@ -251,18 +226,15 @@ class _GrpcioConversation:
         self._call = method(iter(self._messages.get, None))
 
     def queue(self, pieces: Sequence[bytes]) -> None:
-        """Hand a message to that thread."""
         self._messages.put(b"".join(pieces))
 
     def flush(self) -> None:
-        """Nothing: that thread is awake."""
+        """Do nothing: the sending thread is awake."""
 
     def finish(self) -> None:
-        """Let the iterator end."""
         self._messages.put(None)
 
     def run(self) -> grpc.RpcError | None:
-        """Take the answers."""
         try:
             for message in self._call:
                 self._on_message(message)
@@ -298,5 +270,5 @@ _TRANSPORTS: Final[dict[str, Callable[[str, Tls | None], Transport]]] = {
 
 
 def open_transport(name: str, address: str, tls: Tls | None) -> Transport:
-    """Return a transport to a node by its name in `Options`; nothing is sent yet."""
+    """Return a transport to a node, by its name in `Options`; nothing is sent yet."""
     return _TRANSPORTS[name](address, tls)

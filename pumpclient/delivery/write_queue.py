@@ -81,7 +81,7 @@ class PendingWrite:
         return Failure(Reason.TIMED_OUT, f"waited {timeout_s:.1f} s", maybe_stored=True)
 
     def finish(self, failure: Failure | None) -> None:
-        """Wake the waiting thread; the first outcome stands."""
+        """Wake the waiting thread; only the first outcome counts."""
         if self._place != _FINISHED:
             self._place = _FINISHED
             self.failure = failure
@@ -98,13 +98,13 @@ class Link(Protocol):
     """A connection as the queue sees it."""
 
     def queue(self, batch: list[PendingWrite]) -> None:
-        """Note a batch that is to be sent; called under the queue's lock, so it must not wait."""
+        """Buffer a batch to be sent; called under the queue's lock, so it must not block."""
 
     def flush(self) -> None:
-        """Send what was noted; called without a lock."""
+        """Send the buffered batches; called without a lock."""
 
     def finish(self) -> None:
-        """Note that no more batches will come; `flush` follows here, too."""
+        """Declare that no more batches will come; a call of `flush` follows."""
 
 
 @dataclass(slots=True, eq=False)
@@ -137,11 +137,11 @@ class WriteQueue:
         self._closed = False
 
     def put(self, pending: PendingWrite, timeout_s: float) -> None:
-        """Queue a write, waiting for room; without room in time it ends failed."""
+        """Queue a write, waiting for room; it fails if there is no room in time."""
         self.put_all((pending,), timeout_s)
 
     def put_all(self, pendings: Sequence[PendingWrite], timeout_s: float) -> None:
-        """Queue many writes at once; those without room in time end failed."""
+        """Queue many writes at once; those without room in time fail."""
         done = 0
         while True:
             with self._lock:
@@ -159,7 +159,7 @@ class WriteQueue:
                 return
 
     def abandon(self, pending: PendingWrite) -> bool:
-        """Withdraw a write; True when it was not sent and now never will be."""
+        """Withdraw a write; True if it was not sent and never will be."""
         with self._lock:
             if pending._place != _QUEUED:
                 return False
@@ -180,7 +180,7 @@ class WriteQueue:
                 self._work.wait()
 
     def begin(self, in_flight: InFlight) -> None:
-        """Send by this connection from now on, beginning with what is queued."""
+        """Send through this connection from now on, starting with the queued writes."""
         with self._lock:
             assert self._in_flight is None, "a queue has one connection"
             self._in_flight = in_flight
@@ -188,7 +188,7 @@ class WriteQueue:
         in_flight.link.flush()
 
     def acked(self, in_flight: InFlight) -> list[PendingWrite]:
-        """Return the oldest batch in flight, now no longer so, and send what has gathered."""
+        """Remove and return the oldest batch in flight, and send the gathered writes."""
         with self._lock:
             batch = in_flight.batches.popleft()
             in_flight.writes -= len(batch)
@@ -198,7 +198,7 @@ class WriteQueue:
         return batch
 
     def end(self, in_flight: InFlight) -> list[PendingWrite]:
-        """End a connection's batches and return them as one; what is queued stays queued."""
+        """End a connection's batches and return their writes; queued writes stay queued."""
         with self._lock:
             if self._in_flight is in_flight:
                 self._in_flight = None
@@ -208,7 +208,7 @@ class WriteQueue:
         return lost
 
     def put_back(self, pendings: list[PendingWrite]) -> None:
-        """Queue writes again, in front, that surely never reached the Pump."""
+        """Requeue, at the front, writes that surely never reached the Pump."""
         with self._lock:
             for pending in reversed(pendings):
                 if pending._place == _IN_FLIGHT:
@@ -217,7 +217,7 @@ class WriteQueue:
                     self._queued_bytes += len(pending.payload)
 
     def fail_queued(self, failure: Failure) -> None:
-        """Finish all that is queued: their threads should ask another Pump."""
+        """Fail all queued writes: their threads should ask another Pump."""
         assert not failure.maybe_stored
         with self._lock:
             failed = [pending for pending in self._queued if pending._place == _QUEUED]
@@ -230,7 +230,7 @@ class WriteQueue:
             pending.finish(failure)
 
     def close(self) -> None:
-        """Refuse further writes; the connection is finished when what is queued is answered."""
+        """Refuse further writes; the connection ends once all queued writes are answered."""
         with self._lock:
             self._closed = True
             self._space.notify_all()
@@ -240,7 +240,6 @@ class WriteQueue:
             in_flight.link.flush()
 
     def _append(self, pendings: Sequence[PendingWrite], done: int) -> int:
-        """Queue writes while there is room; return how many of all now are."""
         for i in range(done, len(pendings)):
             pending = pendings[i]
             size = len(pending.payload)
@@ -252,7 +251,7 @@ class WriteQueue:
         return len(pendings)
 
     def _advance(self) -> InFlight | None:
-        """Note all batches that may leave now; return where they wait for a flush, if any do."""
+        """Move all batches that may leave now; return the `InFlight` to flush, if any."""
         in_flight = self._in_flight
         if in_flight is None:
             if self._queued:
@@ -284,7 +283,7 @@ class WriteQueue:
         )
 
     def _has_room(self, size: int) -> bool:
-        """A write larger than the whole bound may go when it is alone."""
+        """Return whether there is room; a write above the bound fits only an empty queue."""
         return not self._queued_bytes or self._queued_bytes + size <= self._bytes_max
 
     def _wait_for_room(self, size: int, timeout_s: float) -> Failure | None:
@@ -298,7 +297,7 @@ class WriteQueue:
             self._queued.popleft()
 
     def _pop(self, in_flight_writes: int) -> list[PendingWrite]:
-        """Take a batch off the queue, but leave some when the Pump has little to do meanwhile."""
+        """Take a batch off the queue, but leave some if the Pump has little other work."""
         batch: list[PendingWrite] = []
         size = 0
         half = (in_flight_writes + len(self._queued) + 1) // 2

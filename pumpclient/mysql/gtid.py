@@ -64,7 +64,6 @@ class MysqlGtid(NamedTuple):
     tag: str = ""
 
     def __str__(self) -> str:
-        """Return the text that MySQL writes."""
         return (
             f"{self.source}:{self.tag}:{self.number}"
             if self.tag
@@ -78,12 +77,11 @@ class MysqlGtidSet:
     __slots__ = ("_sources",)
 
     def __init__(self) -> None:
-        """Start empty."""
         self._sources: dict[GtidSource, list[Interval]] = {}
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the set that `text` names; raise `Malformed` when it is none."""
+        """Parse a GTID set; raise `Malformed` if `text` is not one."""
         found = cls()
         for part in text.split(","):
             words = [word.strip() for word in part.split(":")]
@@ -107,7 +105,6 @@ class MysqlGtidSet:
         return found
 
     def add(self, gtid: MysqlGtid) -> None:
-        """Add one transaction."""
         self.add_interval((gtid.source, gtid.tag), (gtid.number, gtid.number + 1))
 
     def add_interval(self, source: GtidSource, interval: Interval) -> None:
@@ -124,25 +121,21 @@ class MysqlGtidSet:
         held[first:last] = [(start, stop)]
 
     def copy(self) -> MysqlGtidSet:
-        """Return an independent set that is equal."""
         return _mysql_set({source: list(held) for source, held in self._sources.items()})
 
     def items(self) -> Iterator[tuple[GtidSource, list[Interval]]]:
-        """Yield server and tag with their intervals, in the order in which MySQL writes them."""
+        """Yield server and tag with their intervals, in the order that MySQL writes."""
         yield from sorted(self._sources.items(), key=lambda item: (item[0][0].bytes, item[0][1]))
 
     def __contains__(self, gtid: MysqlGtid) -> bool:
-        """Return whether a transaction is in the set."""
         held = self._sources.get((gtid.source, gtid.tag), [])
         at = bisect_right(held, gtid.number, key=lambda i: i[0])
         return at > 0 and gtid.number < held[at - 1][1]
 
     def contains(self, other: MysqlGtidSet) -> bool:
-        """Return whether every transaction of `other` is in this set."""
         return not other.subtract(self)
 
     def union(self, other: MysqlGtidSet) -> MysqlGtidSet:
-        """Return the transactions of either."""
         joined = self.copy()
         for source, held in other._sources.items():
             for interval in held:
@@ -150,7 +143,6 @@ class MysqlGtidSet:
         return joined
 
     def subtract(self, other: MysqlGtidSet) -> MysqlGtidSet:
-        """Return the transactions of this set that `other` does not have."""
         return _mysql_set(
             {
                 source: _without(held, other._sources.get(source, []))
@@ -159,21 +151,17 @@ class MysqlGtidSet:
         )
 
     def intersect(self, other: MysqlGtidSet) -> MysqlGtidSet:
-        """Return the transactions that both have."""
         return self.subtract(self.subtract(other))
 
     def __bool__(self) -> bool:
-        """Return whether there is any transaction."""
         return bool(self._sources)
 
     def __eq__(self, other: object) -> bool:
-        """Return whether both hold the same transactions."""
         return isinstance(other, MysqlGtidSet) and self._sources == other._sources
 
     __hash__ = None  # type: ignore[assignment]
 
     def __str__(self) -> str:
-        """Return the text that MySQL writes."""
         parts: dict[UUID, str] = {}
         for (source, tag), held in self.items():
             text = "".join(_range_text(interval) for interval in held)
@@ -181,7 +169,6 @@ class MysqlGtidSet:
         return ",".join(parts.values())
 
     def __repr__(self) -> str:
-        """Return the set as a call."""
         return f"MysqlGtidSet.parse({str(self)!r})"
 
 
@@ -244,7 +231,7 @@ _BINARY_HINT = (
 
 
 def encode_sids(gtids: MysqlGtidSet) -> bytes:
-    """Return the set in binary: the classic form unless a tag needs the other."""
+    """Encode the set: the classic form, unless a tag needs the tagged form."""
     items = list(gtids.items())
     tagged = any(tag for (_, tag), _ in items)
     if tagged:
@@ -261,7 +248,7 @@ def encode_sids(gtids: MysqlGtidSet) -> bytes:
 
 
 def decode_sids(data: bytes) -> MysqlGtidSet:
-    """Return the set in `data`; raise `Malformed` when it is not exactly one."""
+    """Decode a set; raise `Malformed` unless `data` is exactly one set."""
     try:
         found, end = _decode(data)
     except (struct.error, IndexError, ValueError) as error:
@@ -320,7 +307,7 @@ class MariadbGtid(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the id that `text` names; raise `Malformed` when it is none."""
+        """Parse an id; raise `Malformed` if `text` is not one."""
         found = _MARIADB_GTID.fullmatch(text.strip())
         if found is None:
             raise Malformed(
@@ -336,7 +323,6 @@ class MariadbGtid(NamedTuple):
         return cls(domain, server, sequence)
 
     def __str__(self) -> str:
-        """Return the text that MariaDB writes."""
         return f"{self.domain}-{self.server}-{self.sequence}"
 
 
@@ -346,25 +332,24 @@ class MariadbGtidSet:
     __slots__ = ("_domains",)
 
     def __init__(self, gtids: Iterable[MariadbGtid] = ()) -> None:
-        """Hold the largest sequence number of each domain and server among `gtids`."""
+        """Hold the highest sequence number of each domain and server among `gtids`."""
         self._domains: dict[int, dict[int, int]] = {}
         for gtid in gtids:
             self.add(gtid)
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the set that `text` names; raise `Malformed` when it is none."""
+        """Parse a GTID set; raise `Malformed` if `text` is not one."""
         text = text.strip()
         return cls(map(MariadbGtid.parse, text.split(",")) if text else ())
 
     def add(self, gtid: MariadbGtid) -> None:
-        """Advance to `gtid`; what is already within the position changes nothing."""
+        """Advance to `gtid`; an id that is already within the position changes nothing."""
         servers = self._domains.setdefault(gtid.domain, {})
         if gtid.sequence >= servers.get(gtid.server, 0):
             servers[gtid.server] = gtid.sequence
 
     def copy(self) -> MariadbGtidSet:
-        """Return an independent set that is equal."""
         return MariadbGtidSet(self)
 
     def __iter__(self) -> Iterator[MariadbGtid]:
@@ -374,7 +359,7 @@ class MariadbGtidSet:
                 yield MariadbGtid(domain, server, sequence)
 
     def position(self) -> list[MariadbGtid]:
-        """Return the last id of each domain: what a replica asks a server to start after."""
+        """Return the last id of each domain, after which a replica asks the server to start."""
         return [
             MariadbGtid(domain, server, sequence)
             for domain, servers in sorted(self._domains.items())
@@ -386,15 +371,13 @@ class MariadbGtidSet:
         return gtid.sequence <= self._last(gtid.domain)
 
     def contains(self, other: MariadbGtidSet) -> bool:
-        """Return whether no position of `other` is beyond the one here."""
+        """Return whether no position of `other` is beyond this set's position."""
         return all(gtid in self for gtid in other.position())
 
     def union(self, other: MariadbGtidSet) -> MariadbGtidSet:
-        """Return what is within the position of either."""
         return MariadbGtidSet([*self, *other])
 
     def subtract(self, other: MariadbGtidSet) -> MariadbGtidSet:
-        """Return the ids of this set that are beyond the positions of `other`."""
         return MariadbGtidSet(gtid for gtid in self if gtid not in other)
 
     def intersect(self, other: MariadbGtidSet) -> MariadbGtidSet:
@@ -406,21 +389,17 @@ class MariadbGtidSet:
         return max(self._domains.get(domain, {}).values(), default=-1)
 
     def __bool__(self) -> bool:
-        """Return whether there is any position."""
         return bool(self._domains)
 
     def __eq__(self, other: object) -> bool:
-        """Return whether both know the same ids."""
         return isinstance(other, MariadbGtidSet) and self._domains == other._domains
 
     __hash__ = None  # type: ignore[assignment]
 
     def __str__(self) -> str:
-        """Return the text that MariaDB writes for its binlog state."""
         return ",".join(map(str, self))
 
     def __repr__(self) -> str:
-        """Return the set as a call."""
         return f"MariadbGtidSet.parse({str(self)!r})"
 
 
@@ -436,7 +415,6 @@ class Flavor(StrEnum):
 
     @classmethod
     def of_version(cls, version: str) -> Self:
-        """Return the flavour of a server by what `SELECT VERSION()` says."""
         return cls("mariadb" if "mariadb" in version.lower() else "mysql")
 
 

@@ -49,7 +49,7 @@ class Journal:
     """The file; for the thread that sends and the one that finishes."""
 
     def __init__(self, path: Path) -> None:
-        """Read what an earlier run left; raise `Corrupt` for lines that no one wrote."""
+        """Read an earlier run's journal; raise `Corrupt` for lines that no run wrote."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
         self._open = _open_groups(path)
@@ -63,30 +63,27 @@ class Journal:
         return list(self._open.values())
 
     def begin(self, node_id: str, start_ts: range) -> None:
-        """Note a group, durably; raise `Retryable` for a full disk, as all that write do."""
+        """Record a group durably; raise `Retryable` for a full disk, as all writes do."""
         record = {"pump": node_id, "first": start_ts[0], "last": start_ts[-1]}
         self._write(record, is_durable=True)
         self._open[start_ts[0]] = OpenGroup(node_id, start_ts)
 
     def decide(self, start_ts: range, commit_ts: range) -> None:
-        """Note that a group is to be committed, durably."""
         first = start_ts[0]
         self._write({"decided": first, "commit": commit_ts[0]}, is_durable=True)
         self._open[first] = self._open[first]._replace(commit_ts=commit_ts)
 
     def end(self, start_ts: range) -> None:
-        """Note that nothing of a group is open."""
         self._write({"done": start_ts[0]})
         self._open.pop(start_ts[0], None)
 
     def settled(self) -> None:
-        """Forget all: what was open is rolled back, or will be. Nothing may be under way."""
+        """Clear the journal: open groups are or will be rolled back; none may be in flight."""
         self._open.clear()
         os.ftruncate(self._file, 0)
         self._size = 0
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._file)
 
     def _write(self, record: dict[str, object], *, is_durable: bool = False) -> None:

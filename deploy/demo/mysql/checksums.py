@@ -12,7 +12,6 @@ Sums = Mapping[str, tuple[int, str]]
 
 
 def sums(server: MariadbServer, schema: str) -> Sums:
-    """Return what the server says of each table of a schema; nothing when it is not there."""
     found = server.query(f"SHOW FULL TABLES IN `{schema}`") if _has(server, schema) else []
     names = [str(name) for name, kind in found if kind == "BASE TABLE"]
     sums = {}
@@ -29,13 +28,11 @@ def _has(server: MariadbServer, schema: str) -> bool:
 
 
 def judged(upstream: Sums, downstream: Sums) -> list[Verdict]:
-    """Return one verdict for each table that either side has, by name."""
     names = sorted(upstream.keys() | downstream.keys())
     return [Verdict(name, upstream.get(name), downstream.get(name)) for name in names]
 
 
 def lines(verdicts: Sequence[Verdict], checksum: str = "CHECKSUM TABLE") -> list[str]:
-    """Return a table of all verdicts, both sides in each line; `checksum` heads the sums."""
     heads = ("table", "rows upstream", "rows downstream", checksum, "downstream")
     rows = [heads, *map(_cells, verdicts)]
     widths = [max(len(cells[n]) for cells in rows) for n in range(len(heads))]

@@ -65,13 +65,11 @@ class Demo:
         self.watch = Watch(cluster, {SOURCE: self.source})
 
     def close(self) -> None:
-        """End the source and sysbench, and hang up on the Drainer."""
         self.load.kill()
         self.source.stop()
         self.watch.close()
 
     def look(self) -> str:
-        """Return the line for the display, and note the processes' memory."""
         self.watch.note_memory()
         downstream = self.watch.downstream_line(self.client.session.oracle)
         return f"{self.stage}: {self.load.rate_line()}, {self._source_line()}, {downstream}"
@@ -86,7 +84,6 @@ class Demo:
         return f"source {behind_s:.1f} s behind after {count:,} transactions"
 
     def run(self, display: Display) -> None:
-        """Load, follow, alter, kill, and wait until the downstream has what the upstream has."""
         size = self.size
         display.say(f"sysbench prepare: {TABLES} tables of {size.rows:,} rows in the upstream")
         self.sysbench.prepare()
@@ -171,7 +168,6 @@ class Demo:
 
 
 def _execute(cursor: Cursor, statement: str) -> None:
-    """Execute a statement, again when sysbench's transactions were in its way."""
     for _ in range(TRIES):
         try:
             cursor.execute(statement)

@@ -61,19 +61,16 @@ class Demo:
         )  # fmt: skip
 
     def close(self) -> None:
-        """End sysbench, and hang up on PD and the Drainer."""
         self.load.kill()
         self._clock.close()
         self.watch.close()
 
     def look(self) -> str:
-        """Return the line for the display, and note the processes' memory."""
         self.watch.note_memory()
         downstream = self.watch.downstream_line(self._clock)
         return f"{self.stage}: {self.load.rate_line()}, {downstream}"
 
     def run(self, display: Display) -> None:
-        """Write, alter, kill, and wait until the downstream has what the TiDB has."""
         size = self.size
         display.say(f"sysbench prepare: {TABLES} tables of {size.rows:,} rows in the TiDB")
         self.stage = "loading"

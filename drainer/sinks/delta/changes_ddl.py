@@ -54,7 +54,6 @@ class ChangesDdl(LakeDdl):
         super().__init__(lake, keeps_columns=True)
 
     def run(self, change: SchemaChange, commit_ts: int) -> None:
-        """Bring the tables from before `change` to after it, or to where they are not yet."""
         for table in tables_after(change):
             change_schema(table)
         if change.job.type in ROWS_BY_PARTITION:

@@ -57,7 +57,6 @@ class ChangesSink(LakeSink):
         self._upstream: list[tuple[str, TableInfo]] = []
 
     def look_at(self, catalog: Catalog) -> None:
-        """Take note of the tables that there are, for those that have no log yet."""
         self._upstream = [each for each in catalog.tables() if each[1].kind == "TABLE"]
 
     def put(self, messages: Sequence[Messages], checkpoint: Checkpoint) -> None:
@@ -72,13 +71,12 @@ class ChangesSink(LakeSink):
         self._append_all([(each, each.pieces) for each in made.values()], checkpoint)
 
     def put_slices(self, slices: Slices[Messages], checkpoint: Checkpoint) -> None:
-        """Append a large transaction's changes to their tables and store `checkpoint`."""
         with ExitStack() as files:
             laid_out = self._patience.retrying(lambda _: self._laid_out(slices, files))
             self._append_all([(each.changes, each) for each in laid_out], checkpoint)
 
     def _laid_out(self, slices: Slices[Messages], files: ExitStack) -> list[_OnDisk]:
-        """Return what all slices do to each table, with their lines numbered throughout."""
+        """Return the changes of all slices by table, with lines numbered throughout."""
         files.close()  # An earlier try's.
         made: dict[Place, _OnDisk] = {}
         count = 0
@@ -120,7 +118,7 @@ class ChangesSink(LakeSink):
         self._statements.forget()
 
     def _come_first(self, checkpoint: Checkpoint) -> None:
-        """Make the logs of tables that upstream had before this cluster's first commit."""
+        """Create the logs of tables that existed upstream before this cluster's first commit."""
         absent = [
             (place, table)
             for schema, table in self._upstream
@@ -142,7 +140,7 @@ class _OnDisk:
         self._file = file
 
     def add(self, changes: LakeChanges, count: int) -> None:
-        """Write what comes next; `count` lines of the transaction came before."""
+        """Write the next changes; `count` lines of the transaction precede them."""
         self.changes.nulled += changes.nulled
         for rows in changes.pieces:
             at = rows.schema.get_field_index(SEQ)
@@ -151,7 +149,6 @@ class _OnDisk:
                 writer.write_table(numbered)
 
     def __iter__(self) -> Iterator[pa.Table]:
-        """Yield all that was written, one slice's after another's."""
         self._file.flush()
         end = self._file.seek(0, os.SEEK_END)
         self._file.seek(0)
@@ -161,7 +158,6 @@ class _OnDisk:
 
 
 def _in_order(messages: Messages) -> list[LakeChanges]:
-    """Return what a unit does to each table, its lines in commit order."""
     found = by_table(_blocks(messages))
     for changes in found:
         if len(changes.pieces) > 1:  # Of several upstream tables, which are one downstream.
@@ -192,7 +188,7 @@ def append(
     table: DeltaTable,
     properties: CommitProperties,
 ) -> None:
-    """Append lines to a table, less those at or before `after_ts`, by one commit."""
+    """Append the lines after `after_ts` to a table, in one commit."""
     warn_of_nulled(changes)
     wanted = pa.schema(table.schema())
 

@@ -55,7 +55,6 @@ def app_of(cluster_id: int, mode: str) -> str:
 
 
 def folder_name(name: str) -> str:
-    """Return the name of a schema or a table as a folder has it."""
     made = "".join(chr(b) if b in _PLAIN else f"~{b:02X}" for b in name.encode())
     # A schema of this name, or one that begins with a dot, is none of the upstream's folders.
     if made == OWN or made[0] == ".":
@@ -67,7 +66,6 @@ def folder_name(name: str) -> str:
 
 
 def text_of(place: Place) -> str:
-    """Return a table's full name."""
     return ".".join(place)
 
 
@@ -75,7 +73,6 @@ class Lake:
     """The tables of one cluster in one folder; one thread at a time, which holds its lock."""
 
     def __init__(self, target: LakeTarget, cluster_id: int) -> None:
-        """Open nothing yet."""
         self.folder = target.folder
         self.mode = target.mode
         self.app = app_of(cluster_id, target.mode)
@@ -88,16 +85,14 @@ class Lake:
         self._watches: dict[Place, LogWatch] = {}
 
     def path(self, place: Place) -> Path:
-        """Return a table's folder, whether it is there or not."""
         schema, name = place
         return self.folder / folder_name(schema) / folder_name(name)
 
     def has(self, place: Place) -> bool:
-        """Return whether there is such a table."""
         return is_delta(self.path(place))
 
     def properties(self, commit_ts: int | None) -> CommitProperties:
-        """Return what a commit of ours bears; with `commit_ts` it ends a batch or a DDL."""
+        """Return a commit's properties; with `commit_ts` it ends a batch or a DDL."""
         ends = [] if commit_ts is None else [Transaction(self.app, commit_ts)]
         return CommitProperties(
             custom_metadata={_MARK: self.app}, max_commit_retries=0, app_transactions=ends
@@ -124,12 +119,12 @@ class Lake:
         self._noted(place, table)
 
     def through(self, place: Place) -> int:
-        """Return up to which commit_ts a table has all; -1 when it has nothing."""
+        """Return the commit_ts up to which a table is complete; -1 if it has nothing."""
         found = self.opened(place).transaction_version(self.app)
         return -1 if found is None else int(found)
 
     def has_through(self, place: Place, commit_ts: int) -> bool:
-        """Return whether a table has what ends at `commit_ts`."""
+        """Return whether a table has the batch or DDL that ends at `commit_ts`."""
         return self.through(place) >= commit_ts
 
     def check_behind(self, place: Place, after_ts: int, commit_ts: int) -> None:
@@ -163,7 +158,7 @@ class Lake:
         self._noted(place, table)
 
     def opened(self, place: Place) -> DeltaTable:
-        """Return a table as it was last known, or found; `NeedsOperator` for a stranger's."""
+        """Return a table as last known, or as found; `NeedsOperator` for a foreign table."""
         if not self.has(place):
             raise NeedsOperator(
                 f"there is no Delta table in {self.path(place)}, which upstream's"
@@ -181,11 +176,11 @@ class Lake:
         return table
 
     def forget(self) -> None:
-        """Open all tables again when they are used next."""
+        """Reopen all tables on their next use."""
         self._open.clear()
 
     def moved(self, places: Mapping[Place, Place | None]) -> None:
-        """Take note that tables have other names, or none."""
+        """Note that tables were renamed or, for None, dropped."""
         known = {new: self.versions.pop(old, None) for old, new in places.items()}
         for new, version in known.items():
             if new is not None and version is not None:
@@ -195,7 +190,7 @@ class Lake:
             self._watches.pop(place, None)
 
     def _noted(self, place: Place, table: DeltaTable) -> None:
-        """Take over what was committed, once a power cut cannot take it back."""
+        """Adopt a commit once a power failure cannot undo it."""
         watch = self._watch(place)
         if not watch.is_same():
             raise self._changed(place, table.version(), self.versions.get(place, 0))
@@ -252,13 +247,12 @@ class Lake:
 
 
 def is_emptied(path: Path, version: int) -> bool:
-    """Return whether the entry of a version has no actions, which no commit writes."""
+    """Return whether a version's log entry has no actions, which no commit writes."""
     entry = path / _LOG / f"{version:020}.json"
     return entry.exists() and not entry.stat().st_size
 
 
 def is_delta(path: Path) -> bool:
-    """Return whether a folder is a Delta table."""
     return any((path / _LOG).glob(f"{'[0-9]' * 20}.*"))
 
 
@@ -279,7 +273,7 @@ def configuration(retention_s: float) -> dict[str, str]:
 def create_delta(
     path: Path, schema: pa.Schema, properties: CommitProperties, settings: Mapping[str, str]
 ) -> DeltaTable:
-    """Return a new Delta table in an empty folder."""
+    """Create a Delta table in an empty folder."""
     table = DeltaTable.create(
         path, schema=schema, configuration=settings, commit_properties=properties
     )
@@ -306,7 +300,6 @@ def sync_commit(path: Path, version: int) -> Actions:
 
 
 def count_files(counts: FileCounts, actions: Actions) -> None:
-    """Count a commit, and the files that it adds to a table and takes from it."""
     has_changes = False
     for action in actions:
         if added := action.get("add"):

@@ -67,7 +67,7 @@ class NewColumn:
         return self.source is None and self.value is None
 
     def is_in(self, schema: pa.Schema) -> bool:
-        """Return whether a table has it as it is to be."""
+        """Return whether a table has the column in its final form."""
         return self.name == self.source and schema.field(self.name).type == self.type
 
 
@@ -79,7 +79,7 @@ class LakeDdl:
         self._keeps_columns = keeps_columns
 
     def run(self, change: SchemaChange, commit_ts: int) -> None:
-        """Bring the tables from before `change` to after it, or to where they are not yet."""
+        """Apply `change` to the tables, or the part of it that is not applied yet."""
         check_possible(change)
         self._forget_renames(commit_ts)
         created = {(schema, table.name) for schema, table in change.created}
@@ -106,7 +106,6 @@ class LakeDdl:
                 self._lake.create((schema, table.name), self._schema_of(table), commit_ts)
 
     def _schema_of(self, table: TableInfo) -> pa.Schema:
-        """Return the columns that a new table has."""
         return lake_schema(table)
 
     def _truncate(self, place: Place, commit_ts: int) -> None:
@@ -148,7 +147,7 @@ class LakeDdl:
             self._alter((schema, after.name), change, before, after, commit_ts)
 
     def _forget_renames(self, commit_ts: int) -> None:
-        """Remove what says how far an earlier rename came: the checkpoint has passed it."""
+        """Remove the progress records of earlier renames: the checkpoint has passed them."""
         done = self._own(RENAMING)
         for each in done.iterdir() if done.exists() else ():
             if int(each.name) < commit_ts:
@@ -188,7 +187,7 @@ class LakeDdl:
 
 
 def check_possible(change: SchemaChange) -> None:
-    """Raise `NeedsOperator` for what a lake cannot do, before anything of it is done."""
+    """Raise `NeedsOperator` for a change a lake cannot make, before any part of it is made."""
     job = change.job
     if job.type in ROWS_BY_PARTITION:
         raise impossible(
@@ -211,7 +210,6 @@ def check_possible(change: SchemaChange) -> None:
 
 
 def tables_after(change: SchemaChange) -> list[TableInfo]:
-    """Return the tables, and no views, that a change makes, or makes something else of."""
     made = [table for _, table in change.created]
     made += [after for _, _, after in change.altered]
     made += [after for _, _, _, after in change.renamed]
@@ -219,7 +217,6 @@ def tables_after(change: SchemaChange) -> list[TableInfo]:
 
 
 def impossible(problem: str, hint: str) -> NeedsOperator:
-    """Return what stops the Drainer at a DDL that a lake cannot do."""
     return NeedsOperator(problem, hint=hint, code=Code.DELTA_DDL)
 
 
@@ -259,7 +256,7 @@ def _added(column: ColumnInfo) -> NewColumn:
 
 
 def becomes(old: pa.DataType, new: pa.DataType) -> bool:
-    """Return whether each value of a type is one of another type, and upstream the same one."""
+    """Return whether each value of `old` is a value of `new`, and the same upstream."""
     if old == new or (old, new) in (
         (pa.float32(), pa.float64()),
         (pa.date32(), pa.timestamp("us")),
@@ -282,13 +279,13 @@ def _without_rows(table: DeltaTable, properties: CommitProperties) -> None:
 
 
 def with_added(added: Sequence[NewColumn], table: DeltaTable, properties: CommitProperties) -> None:
-    """Add columns, in which all rows are NULL."""
+    """Add columns that are NULL in all rows."""
     schema = Schema.from_arrow(pa.schema([(each.name, each.type) for each in added]))
     table.alter.add_columns(list(schema.fields), commit_properties=properties)
 
 
 def rewrite(columns: Sequence[NewColumn], table: DeltaTable, properties: CommitProperties) -> None:
-    """Write all rows of a table again with these columns, by one commit."""
+    """Rewrite all rows of a table with these columns, in one commit."""
     there = pa.schema(table.schema())
     sources = pa.schema([there.field(each.source) for each in columns if each.source])
     wanted = pa.schema([(each.name, each.type) for each in columns])
@@ -310,7 +307,7 @@ def rewrite(columns: Sequence[NewColumn], table: DeltaTable, properties: CommitP
 
 
 def _move(old: Path, new: Path) -> None:
-    """Rename a folder; raise `NeedsOperator` where the other one is there already."""
+    """Rename a folder; raise `NeedsOperator` if the new name already exists."""
     if new.exists():
         raise NeedsOperator(
             f"{new} is there, where a table is to be moved",

@@ -44,7 +44,7 @@ class LakeUpkeep:
         self._steps: Iterator[None] = iter(())
 
     def step(self) -> None:
-        """Do the next piece, when there is one; the lake's lock is held."""
+        """Do the next piece of work, if any; the lake's lock must be held."""
         if not self._target.optimize_s:
             return
         if self._clock() >= self._due_s:
@@ -85,7 +85,7 @@ class LakeUpkeep:
 
 
 def tidied(table: DeltaTable, properties: CommitProperties, settings: Mapping[str, str]) -> None:
-    """Put a table's small files together, and remove those that were replaced long enough ago."""
+    """Compact a table's small files, and remove files replaced long enough ago."""
     known = table.metadata().configuration
     if any(known.get(name) != value for name, value in settings.items()):
         table.alter.set_table_properties(dict(settings), commit_properties=properties)

@@ -21,7 +21,6 @@ class LogWatch:
         self._digest = b""
 
     def note(self, version: int) -> None:
-        """Note the entry of a version, which this run has read or written."""
         entry = self._path / "_delta_log" / f"{version:020}.json"
         try:
             self._stat, self._digest = os.stat(entry), _digest(entry)
@@ -30,7 +29,7 @@ class LogWatch:
             self._entry = None
 
     def is_same(self) -> bool:
-        """Return False once the noted entry is gone or another one."""
+        """Return False once the noted entry is gone or changed."""
         if self._entry is None or self._stat is None:
             return True
         try:

@@ -39,12 +39,10 @@ class LakeChanges:
     nulled: Counter[str] = field(default_factory=Counter)
 
     def add(self, later: LakeChanges) -> None:
-        """Add what comes after it."""
         self.pieces += later.pieces
         self.nulled += later.nulled
 
     def rows(self) -> pa.Table:
-        """Return all lines, in their order."""
         return pa.concat_tables(self.pieces, promote_options="default")
 
 
@@ -62,7 +60,7 @@ def by_table(blocks: Iterable[Block]) -> list[LakeChanges]:
 
 
 def merge(table: DeltaTable, changes: LakeChanges, properties: CommitProperties) -> None:
-    """Bring changes into a table, by one commit."""
+    """Merge changes into a table, in one commit."""
     warn_of_nulled(changes)
     if changes.key:
         _merge_by_key(table, changes, properties)
@@ -71,7 +69,7 @@ def merge(table: DeltaTable, changes: LakeChanges, properties: CommitProperties)
 
 
 def warn_of_nulled(changes: LakeChanges) -> None:
-    """Log how many dates a lake has no form for."""
+    """Log how many dates a lake cannot represent."""
     if changes.nulled:
         counts = ", ".join(f"{count} of {name}" for name, count in changes.nulled.items())
         log.warning(
@@ -96,7 +94,6 @@ def _merge_by_key(table: DeltaTable, changes: LakeChanges, properties: CommitPro
 
 
 def last_of_each_key(rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Return the last line of each key."""
     at = pa.array(np.arange(len(rows)))
     keys = rows.select(key).append_column(_AT, at)
     last = keys.group_by(list(key)).aggregate([(_AT, "max")]).column(f"{_AT}_max")
@@ -136,7 +133,7 @@ def _merge_by_count(table: DeltaTable, changes: LakeChanges, properties: CommitP
 
 
 def net_counts(rows: pa.Table) -> pa.Table:
-    """Return each content with how many rows of it come, less those that go; none without."""
+    """Return each content with its net count, rows added minus removed; omit a net of 0."""
     sign = pc.subtract(pc.multiply(rows.column(OP).cast(pa.int64()), 2), 1)
     summed = _summed(rows.drop_columns([OP]).append_column(_COUNT, sign))
     return summed.filter(pc.not_equal(summed.column(_COUNT), 0))
@@ -149,13 +146,12 @@ def _summed(counted: pa.Table) -> pa.Table:
 
 
 def repeated(counts: pa.Table) -> pa.Table:
-    """Return each content as often as its count says; none for a count below one."""
+    """Repeat each content by its count; a count below 1 omits it."""
     times = np.maximum(counts.column(_COUNT).to_numpy(), 0)
     return counts.drop_columns([_COUNT]).take(np.repeat(np.arange(len(counts)), times))
 
 
 def _counted(table: DeltaTable, some: pa.Table) -> pa.Table:
-    """Return some contents with their counts added to how many rows of them a table has."""
     schema = some.drop_columns([_COUNT]).schema
     wanted = some.append_column(_AT, pa.array(np.ones(len(some), np.int64)))
     for rows in rows_of(table, schema):
@@ -170,7 +166,6 @@ def _counted(table: DeltaTable, some: pa.Table) -> pa.Table:
 
 
 def rows_of(table: DeltaTable, schema: pa.Schema) -> Iterable[pa.Table]:
-    """Yield a table's rows, piece after piece, with these columns."""
     # Arrow reads the files itself: a commit may ask for these rows, and delta-rs does not do two
     # things at once in a thread of its own.
     files = SubTreeFileSystem(url2pathname(urlsplit(table.table_uri).path), LocalFileSystem())

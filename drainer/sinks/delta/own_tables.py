@@ -58,7 +58,6 @@ class _OwnTable:
     """One of them: made when it is first written to."""
 
     def __init__(self, lake: Lake, name: str, schema: pa.Schema) -> None:
-        """Open nothing yet."""
         self.path = lake.folder / OWN / name
         self._lake = lake
         self._schema = schema
@@ -67,7 +66,6 @@ class _OwnTable:
         self._is_there = False
 
     def opened(self) -> DeltaTable | None:
-        """Return the table as it is now, None when there is none."""
         if not self._watch.is_same():
             self._open = None  # It was removed or replaced: read what is there.
         if self._open is not None:
@@ -80,17 +78,14 @@ class _OwnTable:
         return self._open
 
     def has_through(self, commit_ts: int) -> bool:
-        """Return whether it has what ends at `commit_ts`."""
         table = self.opened()
         there = None if table is None else table.transaction_version(self._lake.app)
         return there is not None and there >= commit_ts
 
     def forget(self) -> None:
-        """Open it again when it is used next."""
         self._open = None
 
     def write(self, rows: list[dict[str, Any]], mode: Any, properties: CommitProperties) -> None:
-        """Add rows, or put them in the place of all."""
         table = self.opened()
         if table is None and self._is_there:
             raise NeedsOperator(
@@ -113,7 +108,7 @@ class _OwnTable:
         self.noted()
 
     def noted(self) -> None:
-        """Take the table's last version for the one that is to be there the next time."""
+        """Record the table's last version as the version expected next time."""
         assert self._open is not None, "it has just been written"
         self._is_there = True
         self._watch.note(self._open.version())
@@ -123,11 +118,10 @@ class CheckpointTable(_OwnTable):
     """The checkpoint; a commit of it follows the one that was read, or fails."""
 
     def __init__(self, lake: Lake) -> None:
-        """Open nothing yet."""
         super().__init__(lake, "checkpoint", _CHECKPOINT)
 
     def read(self) -> dict[int, str]:
-        """Return the text by cluster; raise `NeedsOperator` for a table that has others' rows."""
+        """Return the text by cluster; raise `NeedsOperator` for a table with foreign rows."""
         table = self.opened()
         rows = [] if table is None else table.to_pyarrow_table().to_pylist()
         try:
@@ -141,7 +135,6 @@ class CheckpointTable(_OwnTable):
             ) from error
 
     def store(self, cluster_id: int, text: str) -> None:
-        """Replace the checkpoint."""
         self.write([{"cluster_id": str(cluster_id), "checkpoint": text}], "overwrite", _ONCE)
 
 
@@ -149,11 +142,10 @@ class DdlTable(_OwnTable):
     """The statements that changed upstream's tables, for who reads their change logs."""
 
     def __init__(self, lake: Lake) -> None:
-        """Open nothing yet."""
         super().__init__(lake, "ddl", _DDL)
 
     def add(self, commit_ts: int, job: DdlJob) -> None:
-        """Add a row, unless it is there."""
+        """Add a row unless it exists."""
         if self.has_through(commit_ts):
             return
         when = datetime.fromtimestamp(physical_ms(commit_ts) / 1000, UTC)
@@ -166,17 +158,16 @@ class VersionsTable(_OwnTable):
     """For each commit_ts that a batch or a DDL ended at, the versions of all tables."""
 
     def __init__(self, lake: Lake) -> None:
-        """Open nothing yet."""
         super().__init__(lake, "versions", _VERSIONS)
 
     def last(self) -> dict[Place, int]:
-        """Return the last row's versions; empty where there is no row."""
+        """Return the versions of the last row; empty if there is no row."""
         found = self._query("SELECT tables FROM versions ORDER BY commit_ts DESC LIMIT 1")
         tables = found[0]["tables"] if found else []
         return {(each["schema"], each["table"]): each["version"] for each in tables}
 
     def add(self, commit_ts: int, versions: Mapping[Place, int]) -> None:
-        """Add a row, unless it is there."""
+        """Add a row unless it exists."""
         if self.has_through(commit_ts):
             return
         tables = [{"schema": s, "table": t, "version": v} for (s, t), v in sorted(versions.items())]
@@ -192,7 +183,7 @@ class VersionsTable(_OwnTable):
         return {(each["s"], each["n"]): each["v"] for each in found}
 
     def expire(self, before: datetime) -> None:
-        """Remove rows of states that ended before a moment: the last one until then stays."""
+        """Remove rows of states that ended before `before`, except the last of them."""
         rows = self._query("SELECT commit_ts, committed_at FROM versions")
         ended = [row["commit_ts"] for row in rows if row["committed_at"] < before]
         table = self.opened()

@@ -85,16 +85,14 @@ class LakeSink:
 
     @property
     def writer(self) -> str:
-        """The name of this run in the checkpoint."""
         return self._ledger.writer
 
     @property
     def is_new(self) -> bool:
-        """True while the folder has no checkpoint of this cluster."""
         return self._ledger.is_new
 
     def load_checkpoint(self) -> Checkpoint | None:
-        """Return where to continue; create the folder when there is none."""
+        """Return where to continue; create the folder if it is missing."""
 
         def attempt(_: bool) -> str | None:
             with self._locked():
@@ -107,12 +105,9 @@ class LakeSink:
         return self._ledger.loaded(self._patience.retrying(attempt))
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Store `checkpoint` alone."""
         self._commit(lambda: None, checkpoint)
 
     def change_overrides(self, change: OverrideChange) -> None:
-        """Change the overrides in the stored checkpoint, whichever run writes it."""
-
         def attempt(_: bool) -> None:
             with self._locked():
                 self._checkpoints.store(self._cluster_id, overridden(self._stored(), change))
@@ -133,24 +128,23 @@ class LakeSink:
         self._commit(work, checkpoint)
 
     def look_at(self, catalog: Catalog) -> None:
-        """Do nothing: a table is looked at when it is first written to."""
+        """Do nothing: a table is inspected when it is first written to."""
 
     def stand_ins(self) -> Mapping[str, str]:
         """Return nothing: texts are compared by their bytes."""
         return {}
 
     def waits_for(self) -> str:
-        """Return what keeps the tables from being written; empty when nothing does."""
         return self._patience.problem
 
     def close(self) -> None:
-        """Let go of the tables; a call that waits in another thread ends with `Retryable`."""
+        """Release the tables; a call waiting in another thread ends with `Retryable`."""
         self._patience.close()
 
     # --- details ---------------------------------------------------------------------------
 
     def _begin(self, checkpoint: Checkpoint) -> None:
-        """Have it on record that changes up to `checkpoint` may be there, in parts."""
+        """Record that changes up to `checkpoint` may be present in part."""
         last = self._ledger.last
         if last is None or last.applying_ts != checkpoint.commit_ts:
             self.save_checkpoint(self._ledger.applying(checkpoint, Checkpoint(0, 0)))
@@ -194,7 +188,7 @@ class LakeSink:
         self._tidy()
 
     def _tidy(self) -> None:
-        """Do what is due of the upkeep; what fails is tried again the next time."""
+        """Do the maintenance that is due; failures are retried the next time."""
         try:
             with self._patience.using, self._locked():
                 self._upkeep.step()
@@ -203,7 +197,7 @@ class LakeSink:
             log.warning("the upkeep of %s will be tried again: %s", self._folder, error)
 
     def _stored(self) -> str | None:
-        """Return this cluster's checkpoint; `NeedsOperator` where another one's is there."""
+        """Return this cluster's checkpoint; `NeedsOperator` if another cluster's is there."""
         found = self._checkpoints.read()
         if found and self._cluster_id not in found:
             raise of_another_cluster(self._cluster_id, list(found), "folder")
@@ -230,7 +224,6 @@ class LakeSink:
             yield
 
     def _passing(self, error: Exception) -> str:
-        """Return what is waited for; a commit that failed is looked into at once."""
         if not isinstance(error, DeltaError | OSError):
             raise error
         if not isinstance(error, CommitFailedError) and _number_of(error) not in PASSING_ERRNOS:
@@ -256,7 +249,7 @@ class DeltaSink(LakeSink):
         self._ddl = LakeDdl(self._lake, keeps_columns=self._target.keeps_columns)
 
     def apply(self, statements: Sequence[str | bytes], checkpoint: Checkpoint) -> None:
-        """Bring a batch's blocks into their tables and store `checkpoint`, each once."""
+        """Merge a batch's blocks into their tables and store `checkpoint`, each once."""
         if not statements:
             self.save_checkpoint(checkpoint)
             return
@@ -288,7 +281,6 @@ class DeltaSink(LakeSink):
     def _merge_before(
         self, waiting: dict[Place, LakeChanges], found: list[LakeChanges], to: Checkpoint
     ) -> None:
-        """Let each table's last changes wait: what comes after those of a table decides them."""
         for changes in found:
             earlier = waiting.get(changes.place)
             if earlier is None:
@@ -310,7 +302,7 @@ class DeltaSink(LakeSink):
 
 
 def _number_of(error: Exception) -> int:
-    """Return the system's number of an error, which Delta has in its message; 0 for another one."""
+    """Return the errno in a Delta error's message; 0 without one."""
     if isinstance(error, OSError) and error.errno:
         return error.errno
     found = _ERRNO.search(str(error))

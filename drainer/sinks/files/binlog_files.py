@@ -42,7 +42,6 @@ class BinlogFile:
 
     @property
     def is_compressed(self) -> bool:
-        """True for one that was packed once it was full."""
         return self.name.endswith(COMPRESSED)
 
 
@@ -69,7 +68,6 @@ def binlog_files(names: Iterable[str], folder: Path) -> list[BinlogFile]:
 
 
 def file_name(number: int) -> str:
-    """Return the name of a file that is begun now."""
     return f"binlog-{number:016d}-{time.strftime('%Y%m%d%H%M%S')}"
 
 
@@ -88,7 +86,6 @@ class Tail:
         bytes_max: int,
         begin: Callable[[int, int, FileEnd | None], None],
     ) -> None:
-        """Touch nothing yet."""
         self._files = files
         self._folder = folder
         self._bytes_max = bytes_max
@@ -125,7 +122,7 @@ class Tail:
                 self._file.truncate(position.offset)
 
     def _open(self, position: FilePosition, found: list[BinlogFile], last_crc: int | None) -> None:
-        """Open the file that a place is in, which must end there or behind it."""
+        """Open the file of a position; it must end there or later."""
         mine = [each for each in found if each.number == position.file]
         if not mine or mine[0].is_compressed:
             raise NeedsOperator(
@@ -145,13 +142,13 @@ class Tail:
 
     @property
     def is_in_place(self) -> bool:
-        """False once the file was removed, replaced, or has another size than was written."""
+        """False once the file was removed or replaced, or its size is not the written size."""
         if self._file is None or self.position is None:
             return True
         return self._file.is_named() and self._file.size() == self.position.offset
 
     def append(self, messages: Messages) -> None:
-        """Append records, each as a whole, beginning files as they become full."""
+        """Append whole records, starting a new file whenever a file becomes full."""
         data, ends = messages.joined()
         stamps = messages.commit_ts
         at, begin, count = 0, 0, len(messages)
@@ -192,7 +189,6 @@ class Tail:
         self._moved(offset + TRAILER.size, commit_ts)
 
     def sync(self) -> None:
-        """Return once all that was appended is on the disk."""
         if self._file is not None:
             self._file.sync()
         if self._is_new:
@@ -200,13 +196,12 @@ class Tail:
             self._is_new = False
 
     def close(self) -> None:
-        """Let go of the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def begin_file(self) -> None:
-        """Let the next record begin a file, whatever room there is."""
+        """Start a new file for the next record, whatever room is left."""
         if self._file is not None:
             self._file.sync()
             self.close()
@@ -217,7 +212,6 @@ class Tail:
         self.position, self._last_ts = FilePosition(self.position.file, offset), last_ts
 
     def _room(self) -> tuple[File, int]:
-        """Return the file that the next record goes into, and where."""
         position = self.position
         if self._file is not None and position is not None and position.offset < self._bytes_max:
             return self._file, position.offset
@@ -231,13 +225,12 @@ class Tail:
 
 
 def last_crc_of(read: Source, offset: int) -> int | None:
-    """Return the checksum that is stored where a record ends; None where none can."""
+    """Return the checksum stored at a record's end; None if there cannot be one."""
     stored = read(offset - TRAILER.size, TRAILER.size) if offset > TRAILER.size else b""
     return int(TRAILER.unpack(stored)[0]) if len(stored) == TRAILER.size else None
 
 
 def other_record(path: str, offset: int, wanted: int, found: int | None) -> Corrupt:
-    """Return the error for a file in which another record ends than the one that was written."""
     has = "no record" if found is None else f"the record with the checksum {found:#x}"
     what = f"{has} ends here, and the one written had {wanted:#x}: it is a file of another history"
     return Corrupt(path, offset, what, code=Code.FILES_DAMAGED)

@@ -132,7 +132,7 @@ def _record(path: str, source: Source, begin: int, end: int, stop: int) -> Recor
 
 @contextmanager
 def opened_file(path: Path) -> Iterator[tuple[Source, int]]:
-    """Open a file, packed or not, for reads at any place; also return its size."""
+    """Open a file, packed or not, for reads at any offset; also return its size."""
     packed = path.with_name(path.name + COMPRESSED)
     if not path.exists() and packed.exists():  # It was packed since it was found.
         path = packed

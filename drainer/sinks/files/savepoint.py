@@ -71,12 +71,12 @@ class Savepoint:
 
     @property
     def is_of_tidb_binlog(self) -> bool:
-        """True for one that says nothing of the files."""
+        """True for a savepoint that does not describe the files."""
         return self.cluster_id is None
 
 
 def load_savepoint(files: Files, folder: Path) -> Savepoint | None:
-    """Return what is stored, None where there is no file; raise `Malformed` for a damaged one."""
+    """Return the stored savepoint, None without a file; raise `Malformed` if damaged."""
     path = folder / NAME
     if NAME not in files.names(folder):
         return None
@@ -121,7 +121,7 @@ def _savepoint(stored: dict[str, Any]) -> Savepoint:
 
 
 def store_savepoint(files: Files, folder: Path, savepoint: Savepoint) -> None:
-    """Replace what is stored, durably; after an `OSError` it is the old one or the new one."""
+    """Durably replace the savepoint; an `OSError` leaves the old or the new one."""
     checkpoint, position = savepoint.checkpoint, savepoint.position
     lines = [
         f"consistent = {'true' if checkpoint.consistent else 'false'}",
@@ -149,5 +149,4 @@ def store_savepoint(files: Files, folder: Path, savepoint: Savepoint) -> None:
 
 
 def _quoted(text: str) -> str:
-    """Return a text in TOML's quotes, which are JSON's but for one character."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -46,17 +46,15 @@ class FileSchema:
 
 
 def schema_name(number: int) -> str:
-    """Return the name of the schema file of a file of records."""
     return f"schema-{number:016d}"
 
 
 def schema_numbers(names: Iterable[str]) -> set[int]:
-    """Return the numbers of the files of records that have a schema file."""
     return {int(found[1]) for name in names if (found := _NAME.fullmatch(name)) is not None}
 
 
 def write_schema(files: Files, folder: Path, number: int, schema: FileSchema) -> None:
-    """Write a schema file, as a whole; it is durable once the folder is synced."""
+    """Write a complete schema file; it is durable once the folder is synced."""
     body = {
         "after_ts": schema.after_ts,
         "before": schema.before and [schema.before.size, schema.before.last_crc],
@@ -74,7 +72,7 @@ def write_schema(files: Files, folder: Path, number: int, schema: FileSchema) ->
 
 
 def read_schema(path: Path) -> FileSchema:
-    """Return what a schema file holds; raise `Corrupt` for anything else."""
+    """Read a schema file; raise `Corrupt` if it is invalid."""
     with _damage(path):
         body = _body(path)
         tables = [(home, table_from_json(each)) for home, each in body["tables"]]
@@ -83,7 +81,7 @@ def read_schema(path: Path) -> FileSchema:
 
 
 def read_beginning(path: Path) -> tuple[int, FileEnd | None]:
-    """Return `after_ts` and `before` of a schema file; raise `Corrupt` for anything else."""
+    """Return `after_ts` and `before` of a schema file; raise `Corrupt` if it is invalid."""
     with _damage(path):
         body = _body(path)
         return int(body["after_ts"]), _before(body)

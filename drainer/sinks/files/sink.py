@@ -94,26 +94,21 @@ class FileSink:
 
     @property
     def writer(self) -> str:
-        """The name of this run in the checkpoint."""
         return self._ledger.writer
 
     @property
     def is_new(self) -> bool:
-        """True while the folder has no checkpoint of this cluster."""
         return self._ledger.is_new
 
     def load_checkpoint(self) -> Checkpoint | None:
-        """Return where to continue; create the folder when there is none."""
+        """Return where to continue; create the folder if it is missing."""
         saved = self._patience.retrying(lambda _: self._own())
         return self._ledger.loaded(None if saved is None else saved.text)
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Store `checkpoint` alone."""
         self._commit(lambda tail: None, checkpoint)
 
     def change_overrides(self, change: OverrideChange) -> None:
-        """Change the overrides in the stored checkpoint, whichever run writes it."""
-
         def attempt(_: bool) -> None:
             with self._locked():
                 saved = self._own()
@@ -125,8 +120,6 @@ class FileSink:
         self._patience.retrying(attempt)
 
     def put(self, messages: Sequence[Messages], checkpoint: Checkpoint) -> None:
-        """Append a batch's records and store `checkpoint`."""
-
         def work(tail: Tail) -> None:
             for each in messages:
                 tail.append(each)
@@ -134,8 +127,6 @@ class FileSink:
         self._commit(work, checkpoint)
 
     def put_slices(self, slices: Slices[Messages], checkpoint: Checkpoint) -> None:
-        """Append the record of a large transaction and store `checkpoint`."""
-
         def work(tail: Tail) -> None:
             with closing(slices()) as parts:
                 tail.append_parts(parts, checkpoint.commit_ts)
@@ -159,19 +150,17 @@ class FileSink:
         self._catalog = changed(self._catalog, change)
 
     def look_at(self, catalog: Catalog) -> None:
-        """Take over the tables that there are, for the schema files."""
         self._catalog = catalog
 
     def stand_ins(self) -> Mapping[str, str]:
-        """Return nothing: there are no collations that could be lacking."""
+        """Return nothing: no collation can be missing."""
         return {}
 
     def waits_for(self) -> str:
-        """Return what keeps the files from being written; empty when nothing does."""
         return self._patience.problem
 
     def close(self) -> None:
-        """Let go of the folder; a call that waits in another thread ends with `Retryable`."""
+        """Release the folder; a call waiting in another thread ends with `Retryable`."""
         self._patience.close()
         self._upkeep.close()
 
@@ -219,7 +208,7 @@ class FileSink:
         counts.last_commit_s = time.time()
 
     def _own(self) -> Savepoint | None:
-        """Return the savepoint; `NeedsOperator` for another cluster's, and for files without."""
+        """Return the savepoint; `NeedsOperator` if it is another cluster's, or files lack one."""
         saved = load_savepoint(self._files, self._folder)
         if saved is None:
             self._check_fresh()
@@ -250,7 +239,7 @@ class FileSink:
         return schema_numbers(self._files.names(self._folder))
 
     def _tail_at(self, saved: Savepoint | None) -> Tail:
-        """Return a tail that is where the savepoint says, cut to that."""
+        """Return a tail at the savepoint's position, truncated to it."""
         position = None if saved is None else self._position_in(saved)
         # Before the first record only time has moved since the beginning.
         last_ts = _begin_of(saved)
@@ -301,7 +290,7 @@ class FileSink:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold the folder's lock, as TiDB-Binlog does; `BlockingIOError` while another one does."""
+        """Hold the folder's lock, as TiDB-Binlog does; `BlockingIOError` if it is taken."""
         if self._ledger.has_no_row:
             self._files.names(self._folder)  # Which creates it.
         elif not self._folder.is_dir():

@@ -41,7 +41,7 @@ class Upkeep:
         self._live = -1
 
     def consider(self, live: int) -> None:
-        """Begin what is due, when a file became full or an hour has passed; return at once."""
+        """Start due work when a file became full or an hour has passed; return immediately."""
         target, now_s = self._target, time.monotonic()
         is_due = live != self._live or now_s - self._looked_s >= INTERVAL_S
         if not is_due or not (target.compresses or target.retention_s):
@@ -55,7 +55,7 @@ class Upkeep:
         self._thread.start()
 
     def close(self) -> None:
-        """Leave what is under way undone; a later run begins it again."""
+        """Leave work in progress undone; a later run starts it again."""
         self._closing.set()
         if self._thread is not None:
             self._thread.join()
@@ -68,7 +68,7 @@ class Upkeep:
             log.warning("the upkeep of %s will be tried again: %s", self._target.folder, error)
 
     def expire(self, live: int, now_s: float) -> None:
-        """Remove full files that were written to last before the retention, oldest first."""
+        """Remove full files last written before the retention period, oldest first."""
         folder, retention_s = self._target.folder, self._target.retention_s
         if not retention_s:
             return
@@ -86,7 +86,6 @@ class Upkeep:
             self._counts.bytes_removed += found.st_size
 
     def pack(self, live: int) -> None:
-        """Pack full files that are not packed yet."""
         folder = self._target.folder
         if not self._target.compresses:
             return
@@ -97,7 +96,6 @@ class Upkeep:
                 return
 
     def _pack(self, path: Path) -> bool:
-        """Pack one file; False when that was left undone."""
         packed = path.with_name(path.name + COMPRESSED)
         draft = packed.with_name(packed.name + DRAFT)
         times = path.stat()

@@ -20,11 +20,10 @@ class ClaimCheck:
     """Keeps messages in a folder, which must be there: it may be a mount that has gone away."""
 
     def __init__(self, folder: Path) -> None:
-        """Take the folder; nothing is written yet."""
         self._folder = folder
 
     def keep(self, topic: str, commit_ts: int, message: bytes) -> str:
-        """Return the URL of the file that has a message, durably; raise `OSError`."""
+        """Store a message durably and return its file's URL; raise `OSError`."""
         place = self._folder / topic
         if not place.is_dir():
             place.mkdir(mode=0o700, exist_ok=True)
@@ -34,7 +33,6 @@ class ClaimCheck:
         return path.as_uri()
 
     def unusable(self, error: OSError) -> NeedsOperator:
-        """Return what an operator has to mend."""
         return NeedsOperator(
             f"claim-check-dir {self._folder}: {error.strerror or error}",
             hint="let the Drainer write into that folder, mounted if it is a mount; nothing is"

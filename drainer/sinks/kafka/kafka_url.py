@@ -87,16 +87,15 @@ class KafkaTarget:
 
     @property
     def cuts_rows(self) -> bool:
-        """True where a row that is too large becomes its key."""
+        """True if a row that is too large is reduced to its key."""
         return dict(self.encoding.options).get("bytes_max", "0") != "0"
 
     @property
     def sends_transactions(self) -> bool:
-        """True where a message is a whole transaction, and not a row."""
+        """True if a message is a whole transaction, not a row."""
         return self.encoding.format == TIDB_BINLOG
 
     def of_cluster(self, cluster_id: int) -> KafkaTarget:
-        """Return the same, its topics named for a cluster."""
         options = [
             (name, text.replace("{cluster}", str(cluster_id)) if name == "topic" else text)
             for name, text in self.encoding.options
@@ -248,7 +247,7 @@ class _Options:
         return self._asked.get(name, default)
 
     def one_of(self, name: str, values: tuple[str, ...]) -> str:
-        """Return one of some values, the first where none is asked for."""
+        """Return an option's value, which must be one of `values`; the first is the default."""
         value = self.text(name, values[0])
         if value not in values:
             raise out_of_range(name, value, f"use {' or '.join(dict.fromkeys(values))}")
@@ -283,7 +282,7 @@ class _Options:
             raise out_of_range(name, text, str(error)) from error
 
     def check_all_known(self) -> None:
-        """Raise `NeedsOperator` for an option that no one has asked for."""
+        """Raise `NeedsOperator` for an option that no code has asked for."""
         for key in self._asked:
             if key not in self._known | _OF_FORMATS:
                 known = ", ".join(sorted(self._known | _OF_FORMATS))

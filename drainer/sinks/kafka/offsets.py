@@ -20,7 +20,6 @@ class Offsets:
     """Where the partitions end at least; lives as long as the sink, not as its producers."""
 
     def __init__(self) -> None:
-        """Know of no partition yet."""
         self._known: dict[str, TopicRecord] = {}
         self._decided: dict[str, TopicRecord | None] = {}
         self._ids: dict[str, str] = {}
@@ -30,16 +29,14 @@ class Offsets:
 
     @property
     def known(self) -> Mapping[str, TopicRecord]:
-        """The topics that messages were committed to, as they must be."""
         return self._known
 
     def load(self, stored: Mapping[str, TopicRecord]) -> None:
-        """Take the records that are stored."""
         self._known |= stored
         self._decide()
 
     def decide(self, topic: str, record: TopicRecord | None) -> None:
-        """Take a topic as it is from now on, None to forget it; the next commit stores that."""
+        """Replace a topic's record, or forget the topic if None; the next commit stores it."""
         self._decided[topic] = record
         self._decide()
 
@@ -50,19 +47,18 @@ class Offsets:
                 self._known[topic] = record
 
     def begin(self) -> None:
-        """Forget what was sent and is not committed."""
         self._sent.clear()
         self._first.clear()
         self._ids.clear()
 
     def send(self, partition: Partition) -> bool:
-        """Count a message; return whether it is the first, whose offset is to be reported."""
+        """Count a message; return True for the first, whose offset must be reported."""
         count = self._sent.get(partition, 0)
         self._sent[partition] = count + 1
         return count == 0
 
     def delivered(self, partition: Partition, offset: int | None) -> None:
-        """Take the offset of the first message; a broker that saw it twice does not say it."""
+        """Record the first message's offset, which a broker omits for a duplicate."""
         if offset is None or offset < 0 or partition not in self._sent:
             return
         self._first[partition] = offset
@@ -76,7 +72,7 @@ class Offsets:
             self._lost = lost(f"{topic}, partition {number}", text, None)
 
     def check(self) -> None:
-        """Raise `NeedsOperator` once a partition has lost messages, from then on each time."""
+        """Raise `NeedsOperator` on every call once a partition has lost messages."""
         if self._lost is not None:
             raise self._lost
 
@@ -96,7 +92,6 @@ class Offsets:
         return made
 
     def committed(self) -> None:
-        """Remember where the messages end that are committed now."""
         for topic, ends in self._open_ends().items():
             known = self._known.get(topic, _NEW)
             self._known[topic] = known.merged(self._ids.get(topic, ""), ends)

@@ -45,7 +45,7 @@ class Producing:
         is_closing: Callable[[], bool],
         offsets: Offsets | None = None,
     ) -> None:
-        """Begin to connect; `transactional_id` is empty for a producer without transactions."""
+        """Start connecting; an empty `transactional_id` means no transactions."""
         self.options = {
             **target.client_options(),
             "error_cb": self._on_error,
@@ -79,7 +79,7 @@ class Producing:
         self.admin = AdminClient(self.options)
 
     def begin_writing(self, timeout_s: float) -> None:
-        """End what others have open under the same transactional.id, and fence them."""
+        """Abort open transactions of the same transactional.id and fence their producers."""
         if not self._is_transactional:
             return
         deadline_s = time.monotonic() + timeout_s
@@ -95,7 +95,6 @@ class Producing:
             self._check_open()
 
     def begin(self) -> None:
-        """Begin a transaction."""
         self._offsets.begin()
         if self._is_transactional:
             self._producer.begin_transaction()
@@ -108,7 +107,7 @@ class Producing:
         partition: int,
         headers: RecordHeaders = _NO_HEADERS,
     ) -> None:
-        """Send a message, soon; wait while many are on their way."""
+        """Queue a message for sending; wait while many are in flight."""
         is_first = self._offsets.send((topic, partition))
         more: dict[str, Any] = {}
         if is_first or not self._is_transactional:
@@ -123,7 +122,7 @@ class Producing:
                 self._check_open()
 
     def flush(self, timeout_s: float) -> None:
-        """Return once the brokers have all that was sent, behind what they had before."""
+        """Return once the brokers have all sent messages, after those they already had."""
         deadline_s = time.monotonic() + timeout_s
         while self._producer.flush(_WAIT_S):
             self.look()
@@ -134,7 +133,7 @@ class Producing:
         self._offsets.check()
 
     def commit(self, timeout_s: float) -> None:
-        """Commit the transaction; after an error it may be committed or not."""
+        """Commit the transaction; after an error, the outcome is unknown."""
         if not self._is_transactional:
             self._offsets.committed()
             return
@@ -151,7 +150,7 @@ class Producing:
             self._check_open()
 
     def abandon(self) -> None:
-        """Let go of it for good; an open transaction ends at once if the brokers can be asked."""
+        """Close for good; immediately abort an open transaction if brokers are reachable."""
         try:
             if self._is_transactional:
                 self._producer.abort_transaction(_WAIT_S)
@@ -165,7 +164,6 @@ class Producing:
             del self._producer, self.admin
 
     def look(self) -> None:
-        """Raise what a callback was given."""
         self._producer.poll(0)
         self.admin.poll(0)
         fault, self._fault = self._fault, None
@@ -176,7 +174,6 @@ class Producing:
         raise refusal(fault, self._topic) or KafkaException(fault)
 
     def _is_outdated(self) -> bool:
-        """Return whether the password file has another password than this connection."""
         now = self._target.client_options()
         return bool(now.get("sasl.password") != self.options.get("sasl.password"))
 

@@ -24,12 +24,11 @@ REPLACED = frozenset({_E._FENCED, _E.PRODUCER_FENCED, _E.INVALID_PRODUCER_EPOCH,
 
 
 def is_of_credentials(error: KafkaError) -> bool:
-    """Return whether the brokers do not take the user or the password."""
     return error.code() in _CREDENTIALS
 
 
 def refusal(error: KafkaError, topic: str = "") -> NeedsOperator | None:
-    """Return what an operator has to mend; None for what may pass by itself."""
+    """Return the error for the operator; None for a fault that may be transient."""
     code, said = error.code(), error.str()
     of_topic = f"topic {topic}: " if topic else ""
     if is_of_credentials(error):

@@ -78,7 +78,7 @@ class KafkaSink:
     def __init__(
         self, url: str, *, cluster_id: int, retry_s_max: float, accepted_ts: int = -1
     ) -> None:
-        """Contact nothing; at the checkpoint `accepted_ts` all topics are taken as they are."""
+        """Make no connection; accept all topics as they are at checkpoint `accepted_ts`."""
         self._target = parse_kafka_url(url).of_cluster(cluster_id)
         self._cluster_id = cluster_id
         self._accepted_ts = accepted_ts
@@ -102,25 +102,22 @@ class KafkaSink:
 
     @property
     def writer(self) -> str:
-        """The name of this run in the checkpoint."""
         return self._ledger.writer
 
     @property
     def is_new(self) -> bool:
-        """True while the topic has no checkpoint of this cluster."""
         return self._ledger.is_new
 
     def load_checkpoint(self) -> Checkpoint | None:
-        """Return where to continue; nothing is written, and no one who writes is disturbed."""
+        """Return the stored checkpoint without writing or disturbing an active writer."""
         self._ledger.loaded(self._patience.retrying(lambda _: self._stored()))
         return self._ledger.last
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Store `checkpoint` alone."""
         self._commit(lambda producing: None, checkpoint)
 
     def change_overrides(self, change: OverrideChange) -> None:
-        """Change the overrides in the checkpoint; the run that writes is fenced, and reads it."""
+        """Change the checkpoint's overrides; fence the active run, which then reads them."""
 
         def attempt(_: bool) -> None:
             producing = self._begin_writing()
@@ -135,8 +132,6 @@ class KafkaSink:
         self._drop()
 
     def put(self, messages: Sequence[Messages], checkpoint: Checkpoint) -> None:
-        """Send a batch's messages and `checkpoint` in one transaction."""
-
         def work(producing: Producing) -> None:
             for each in messages:
                 self._send(producing, each)
@@ -144,8 +139,6 @@ class KafkaSink:
         self._commit(work, checkpoint)
 
     def put_slices(self, slices: Slices[Messages], checkpoint: Checkpoint) -> None:
-        """Send the messages of a large transaction and `checkpoint` in one transaction."""
-
         def work(producing: Producing) -> None:
             with closing(slices()) as parts:
                 whole = self._joined(parts) if self._target.sends_transactions else parts
@@ -155,7 +148,7 @@ class KafkaSink:
         self._commit(work, checkpoint)
 
     def run_ddl(self, change: SchemaChange, checkpoint: Checkpoint, *, maybe_done: bool) -> None:
-        """Send the message of a DDL and `checkpoint`; `maybe_done` changes nothing."""
+        """Send a DDL's message and `checkpoint`; `maybe_done` has no effect."""
         self._owners.change(change)
         for topic in self._owners.unused(self._offsets.known):
             self._offsets.decide(topic, None)
@@ -177,15 +170,12 @@ class KafkaSink:
         self._patience.retrying(lambda _: self._check_topics(self._begin_writing()))
 
     def stand_ins(self) -> Mapping[str, str]:
-        """Return nothing: there are no collations that could be lacking."""
         return {}
 
     def waits_for(self) -> str:
-        """Return what keeps the brokers from taking messages; empty when nothing does."""
         return self._patience.problem
 
     def close(self) -> None:
-        """Let go of the brokers; a call that waits in another thread ends with `Retryable`."""
         self._patience.close()
 
     # --- a transaction ---------------------------------------------------------------------
@@ -255,13 +245,11 @@ class KafkaSink:
             producing.produce(topic, value, key, partition, sent)
 
     def _claim(self, topic: str, commit_ts: int, own: Headers) -> RecordHeader:
-        """Keep the row of a message that has only its key; return the header that says where."""
         assert self._claims is not None, "only a claim check asks for the whole message"
         url = self._claims.keep(topic, commit_ts, dict(own)[WHOLE])
         return _CLAIM_CHECK, url.encode()
 
     def _joined(self, parts: Iterable[Messages]) -> Iterator[Messages]:
-        """Yield the one message that the parts of a transaction are, of which there may be none."""
         held: list[bytes] = []
         size, bytes_max = 0, self._target.message_bytes_max
         for part in parts:
@@ -301,7 +289,6 @@ class KafkaSink:
             self._watermark_s = now_s
 
     def _send_records(self, producing: Producing) -> None:
-        """Store of each topic that has messages now which one it is, and where it ends."""
         for topic, record in self._offsets.changed(self._topics.id).items():
             key = checkpoint_key(self._target.prefix, self._cluster_id, topic)
             value = None if record is None else record.to_json().encode()
@@ -314,7 +301,7 @@ class KafkaSink:
     # --- what is stored --------------------------------------------------------------------
 
     def _stored(self) -> str | None:
-        """Return this cluster's checkpoint; `NeedsOperator` where others have one of the output."""
+        """Return this cluster's checkpoint; raise `NeedsOperator` if only others have one."""
         target = self._target
         looking = self._producing or Producing(target, "", self._patience.closing.is_set)
         try:
@@ -336,7 +323,7 @@ class KafkaSink:
         return checkpoints.get(self._cluster_id)
 
     def _check_topics(self, producing: Producing) -> None:
-        """Raise `NeedsOperator` for a topic without all messages that were committed to it."""
+        """Raise `NeedsOperator` for a topic that is missing committed messages."""
         unused = self._owners.unused(self._offsets.known) | {self._target.checkpoint_topic}
         known = {
             topic: record for topic, record in self._offsets.known.items() if topic not in unused
@@ -384,7 +371,6 @@ class KafkaSink:
 
 
 def _headers(commit_ts: int, beginning: Beginning | None) -> RecordHeaders:
-    """Return the headers of a transaction's messages, or of a DDL's."""
     made: RecordHeaders = [(_COMMIT_TS, b"%d" % commit_ts)]
     if beginning is not None:
         made.append((_START_TS, b"%d" % beginning.start_ts))

@@ -24,7 +24,6 @@ class TopicOwners:
     """The tables that there are, by their topics."""
 
     def __init__(self, target: KafkaTarget) -> None:
-        """Know of no table yet."""
         options = dict(target.encoding.options)
         self._destinations: Destinations | None = None
         self._owners: dict[str, tuple[tuple[str, str], str]] = {}
@@ -40,12 +39,12 @@ class TopicOwners:
         self._owners = {topic: (("", topic), "the Drainer itself") for topic in self._own}
 
     def look_at(self, catalog: Catalog) -> None:
-        """Take all tables of a catalog; raise `NeedsOperator` where two have one topic."""
+        """Register all tables of a catalog; raise `NeedsOperator` if two share a topic."""
         for schema, table in catalog.tables():
             self._add(schema, table)
 
     def unused(self, topics: Iterable[str]) -> set[str]:
-        """Return those that are neither of the Drainer itself nor of a table that exists."""
+        """Return the topics that belong to neither the Drainer nor an existing table."""
         if self._destinations is None:
             return set()
         return set(topics).difference(self._own, self._tables.values())

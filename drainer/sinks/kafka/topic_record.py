@@ -29,12 +29,11 @@ class TopicRecord:
     """By partition."""
 
     def to_json(self) -> str:
-        """Return the text to store."""
         return json.dumps({"id": self.id, "ends": self.ends})
 
     @classmethod
     def from_json(cls, text: str) -> TopicRecord:
-        """Return what was stored; raise `ValueError` for anything else."""
+        """Parse a stored record; raise `ValueError` for any other text."""
         try:
             stored = json.loads(text)
             ends = {int(partition): int(end) for partition, end in stored["ends"].items()}
@@ -43,11 +42,10 @@ class TopicRecord:
             raise ValueError(f"{text!r} is no record of a topic") from error
 
     def merged(self, topic_id: str, ends: Mapping[int, int]) -> TopicRecord:
-        """Return the record after more messages."""
         return TopicRecord(topic_id or self.id, {**self.ends, **ends})
 
     def difference(self, found: TopicRecord | None) -> str:
-        """Return how the topic that was found is another or a shorter one; empty if it is not."""
+        """Describe how the found topic is different or shorter; empty if it is neither."""
         if found is None:
             return "it does not exist"
         if self.id and found.id and self.id != found.id:
@@ -62,7 +60,6 @@ class TopicRecord:
 
 
 def lost(topic: str, difference: str, checkpoint_ts: int | None) -> NeedsOperator:
-    """Return the error for a topic that lacks messages which the checkpoint says it has."""
     known = f" = {checkpoint_ts}" if checkpoint_ts else ", the checkpoint's commit_ts,"
     return NeedsOperator(
         f"topic {topic}: {difference}; it was deleted and created again, or restored from a"

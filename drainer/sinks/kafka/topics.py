@@ -45,25 +45,21 @@ class Topics:
     """Knows topics by name; raises `KafkaException` where no broker answers."""
 
     def __init__(self, target: KafkaTarget) -> None:
-        """Take what topics are made of."""
         self._target = target
         self._partitions: dict[str, int] = {}
         self._ids: dict[str, str] = {}
 
     def forget(self) -> None:
-        """Look again at all topics."""
         self._partitions.clear()
 
     def id(self, topic: str) -> str:
-        """Return the id of a topic that is ensured, empty where the brokers have no ids."""
+        """Return the id of an ensured topic; empty if the brokers have no topic ids."""
         return self._ids.get(topic, "")
 
     def partition(self, topic: str, chosen: int) -> int:
-        """Return the partition for a hash."""
         return chosen % self._partitions[topic]
 
     def has(self, topic: str, admin: AdminClient) -> bool:
-        """Return whether a topic is there."""
         return topic in self._partitions or topic in self._there(admin)
 
     def ensure(self, names: Iterable[str], admin: AdminClient) -> None:
@@ -88,7 +84,6 @@ class Topics:
         self._partitions |= {name: there[name] for name in new}
 
     def found(self, known: Mapping[str, TopicRecord], admin: AdminClient) -> dict[str, TopicRecord]:
-        """Return those of the topics that exist, with the ends of the partitions that are known."""
         described = self._described(known, admin)
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         asked = {
@@ -113,7 +108,6 @@ class Topics:
         }
 
     def _described(self, names: Iterable[str], admin: AdminClient) -> dict[str, tuple[str, int]]:
-        """Return id and count of partitions of those topics that exist."""
         found: dict[str, tuple[str, int]] = {}
         collection = TopicCollection(sorted(names))
         asked = admin.describe_topics(collection, request_timeout=TIMEOUT_S)

@@ -56,11 +56,10 @@ class Collations:
 
     @property
     def in_use(self) -> Mapping[str, str]:
-        """What stands in for what, as far as it was met; from any thread."""
+        """The substitute for each missing collation met so far; callable from any thread."""
         return self._in_use
 
     def look_at(self, connection: Any, tables: Iterable[TableInfo]) -> None:
-        """Note what stands in for collations of tables that are there already."""
         self._ask(connection)
         for name in {c.collate for table in tables for c in _texts(table)}:
             if not self._has(name) and (found := self._nearest(name, fine=False)) is not None:
@@ -76,7 +75,6 @@ class Collations:
         return self._recollated(query, in_keys)
 
     def clause_of(self, connection: Any, charset: str, collation: str) -> str:
-        """Return the clause by which a database is created."""
         self._ask(connection)
         return self._recollated(f"CHARACTER SET {charset} COLLATE {collation}", frozenset())
 
@@ -138,7 +136,7 @@ class Collations:
         )
 
     def _checked_keys(self, change: SchemaChange) -> frozenset[str]:
-        """Return the lacking collations of columns in unique keys; refuse what would lose rows."""
+        """Return missing collations of unique-key columns; refuse DDL that would lose rows."""
         lacking = set()
         for schema, before, after in _changed(change):
             old = set(_unique_texts(before)) if before else set()

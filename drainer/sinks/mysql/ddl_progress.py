@@ -88,7 +88,6 @@ class DdlProgress(Enum):
 
 
 def progress(connection: Any, change: SchemaChange) -> DdlProgress:
-    """Look at the downstream and say whether `change` happened there."""
     before, after = things(change)
     changed = before ^ after
     if not changed:
@@ -151,7 +150,6 @@ Definitions = Mapping[Thing, str]
 
 
 def definitions(connection: Any, change: SchemaChange) -> dict[Thing, str]:
-    """Return the definitions of whatever a DDL may change, as they are now."""
     job = change.job
     places = {("schema", name) for name in (*change.schemas_created, *change.schemas_dropped)}
     named = [*change.created, *change.dropped]
@@ -198,7 +196,7 @@ def ensure_repeatable(change: SchemaChange, same: Definitions | None = None) -> 
 
 
 def is_respelled(change: SchemaChange) -> bool:
-    """Return whether a DDL only renames tables, in letter case only."""
+    """Return whether a DDL only changes the letter case of table names."""
     others = (change.created, change.dropped, change.altered, change.schemas_created)
     return (
         bool(change.renamed)
@@ -212,7 +210,6 @@ def is_respelled(change: SchemaChange) -> bool:
 
 
 def in_doubt(change: SchemaChange) -> NeedsOperator:
-    """Return the error about a DDL of which no one can say whether it was done."""
     return NeedsOperator(
         f"it is unknown whether the downstream already did: {change.job.query}",
         hint="look at the downstream, do it by hand if it is not done, and then track it",
@@ -243,19 +240,19 @@ def _is_undone_by_a_second(change: SchemaChange, same: Definitions | None) -> bo
 
 
 def _are_alike(change: SchemaChange, found: Definitions) -> bool:
-    """Return whether tables that swap their names are defined alike, so that no swap shows."""
+    """Return whether swapped tables are defined alike, so that the swap is invisible."""
     shapes = {_shape(found.get(("table", schema, old.name), ""), old.name)
               for schema, old, _, _ in change.renamed}  # fmt: skip
     return len(shapes) < len(change.renamed)
 
 
 def _shape(definition: str, name: str) -> str:
-    """Return a definition without its table's name, which generated names begin with."""
+    """Remove the table's name from a definition, including from generated names."""
     return definition.replace(quote_name(name), "").replace(f"`{name}_", "`")
 
 
 def things(change: SchemaChange) -> tuple[set[Thing], set[Thing]]:
-    """Return what exists before and after, as far as the change touches it."""
+    """Return the affected objects that exist before the change, and after it."""
     before: set[Thing] = {("schema", name.lower()) for name in change.schemas_dropped}
     after: set[Thing] = {("schema", name.lower()) for name in change.schemas_created}
     for schema, table in change.dropped:

@@ -39,11 +39,10 @@ class Engines:
     """The tables of one downstream that have no transactions, as far as they were looked at."""
 
     def __init__(self) -> None:
-        """Know of none."""
         self._known: set[Name] = set()
 
     def look_at(self, connection: Any, names: Iterable[Name]) -> None:
-        """Log each of these tables that has no transactions, once."""
+        """Log, once, each of these tables whose engine is not transactional."""
         wanted = {(schema.lower(), table.lower()) for schema, table in names} - self._known
         found = [each for each in _without(connection, wanted) if each[0] in wanted]
         if not found:
@@ -82,7 +81,7 @@ def _without(connection: Any, wanted: set[Name]) -> Iterator[tuple[Name, str]]:
 
 
 def with_transactions(sql: str) -> str:
-    """Return a CREATE or ALTER TABLE with InnoDB where it names an engine without transactions."""
+    """Replace a non-transactional engine by InnoDB in CREATE or ALTER TABLE."""
     try:
         tokens = read(sql).tokens
     except NeedsOperator:

@@ -54,7 +54,6 @@ _COLUMNS = re.compile(r"\([^)]*\)")
 
 
 def _granted(connection: Connection, schema: str) -> set[str]:
-    """Return the rights that the account has on anything beside the schema."""
     found: set[str] = set()
     for (line,) in many(connection, "SHOW GRANTS"):
         grant = _GRANT.match(str(line))
@@ -64,7 +63,7 @@ def _granted(connection: Connection, schema: str) -> set[str]:
 
 
 def _unescaped(pattern: str) -> str:
-    """Return the schema that a grant names; in its pattern `_` and `%` can be escaped."""
+    """Return the schema name of a grant pattern, where `_` and `%` may be escaped."""
     return pattern.strip("`").replace("\\_", "_").replace("\\%", "%")
 
 

@@ -24,7 +24,7 @@ Name = tuple[str, str]
 
 
 def missing(connection: Any, names: Iterable[Name]) -> list[Name]:
-    """Return those of the tables that the server does not have; letter case makes no difference."""
+    """Return the tables that the server does not have, ignoring letter case."""
     wanted = {(schema.lower(), table.lower()): (schema, table) for schema, table in names}
     if not wanted:
         return []
@@ -40,7 +40,6 @@ def missing(connection: Any, names: Iterable[Name]) -> list[Name]:
 
 
 def report(connection: Any, names: Iterable[Name]) -> None:
-    """Log the tables that are missing."""
     found = missing(connection, names)
     if found:
         listed = ", ".join(quote_path(*name) for name in found[:_LISTED])

@@ -71,7 +71,6 @@ class WorkerQueues:
     """The connections beside the sink's own; opened when they are first needed."""
 
     def __init__(self, new_session: Callable[[], MysqlSession]) -> None:
-        """Contact nothing yet."""
         self._new_session = new_session
         self.sessions: list[MysqlSession] = []
 
@@ -114,7 +113,7 @@ class WorkerQueues:
         return Missed().add(each.result() for each in running)
 
     def close(self) -> None:
-        """Close all connections; a queue at work ends with `Retryable`."""
+        """Close all connections; a running queue raises `Retryable`."""
         for session in self.sessions:
             session.close()
 
@@ -162,7 +161,6 @@ def run_rows(connection: Connection, rows: list[RowStatement], missed: Missed | 
 
 
 def foreign_keys(connection: Connection) -> tuple[ForeignKey, ...]:
-    """Return all foreign keys of the server."""
     found: dict[tuple[str, ...], list[tuple[str, str]]] = {}
     with connection.cursor() as cursor:
         cursor.execute(
@@ -185,7 +183,7 @@ class Fences:
     """The rows that keep a Drainer that was replaced from committing partitions."""
 
     def __init__(self, table: str, cluster_id: int) -> None:
-        """Contact nothing yet; `table` is a quoted name."""
+        """Do not connect yet; `table` is a quoted name."""
         self._table = table
         self._cluster_id = cluster_id
         self._epoch = 0
@@ -193,7 +191,7 @@ class Fences:
         """True once the transaction of `take` is committed."""
 
     def create(self, connection: Connection) -> None:
-        """Create the table where there is none; commits whatever is open."""
+        """Create the table if it is missing; commits any open transaction."""
         connection.query(
             f"CREATE TABLE IF NOT EXISTS {self._table} (clusterID BIGINT UNSIGNED NOT NULL,"
             " part INT NOT NULL, epoch BIGINT UNSIGNED NOT NULL, batch BIGINT UNSIGNED NOT NULL,"
@@ -201,7 +199,7 @@ class Fences:
         )
 
     def take(self, connection: Connection) -> None:
-        """Shut out all runs before this one, within the transaction of its first checkpoint."""
+        """Fence all earlier runs, within the transaction of this run's first checkpoint."""
         mine = f"clusterID = {self._cluster_id}"
         self._epoch = 1
         with self._perhaps_missing():
@@ -210,13 +208,13 @@ class Fences:
             self._epoch = int(one(connection, asked)[0])
 
     def forget(self, connection: Connection) -> None:
-        """Let the rows say nothing any more: what they are about is to be changed otherwise."""
+        """Clear the rows' content, because their batch is about to change in another way."""
         with self._perhaps_missing():
             mine = f"clusterID = {self._cluster_id}"
             connection.query(f"UPDATE {self._table} SET content = '' WHERE {mine}")  # noqa: S608
 
     def hold(self, connection: Connection, work: Partitions) -> bool:
-        """Return whether the rows are of a batch that consists of just this."""
+        """Return whether the stored rows describe exactly this batch."""
         mine = f"clusterID = {self._cluster_id} AND content = '{work.content}'"
         with self._perhaps_missing():
             asked = f"SELECT COUNT(*) FROM {self._table} WHERE {mine}"  # noqa: S608
@@ -249,7 +247,7 @@ class Fences:
         )
 
     def begin_queues(self, connection: Connection, count: int) -> None:
-        """Prepare the rows that `count` queues lock, within the transaction that begins them."""
+        """Insert the rows that `count` queues lock, in the transaction that starts them."""
         rows = ",".join(
             f"({self._cluster_id},{_queue_part(number)},{self._epoch},0,'')"
             for number in range(count)
@@ -301,7 +299,6 @@ class PartitionConnections:
     """The connections that commit partitions; opened when they are first needed."""
 
     def __init__(self, new_session: Callable[[], MysqlSession], fences: Fences) -> None:
-        """Contact nothing yet."""
         self._new_session = new_session
         self._fences = fences
         self.sessions: list[MysqlSession] = []
@@ -327,7 +324,7 @@ class PartitionConnections:
         return took_s
 
     def close(self) -> None:
-        """Close all connections; a partition at work ends with `Retryable`."""
+        """Close all connections; a running partition raises `Retryable`."""
         for session in self.sessions:
             session.close()
 

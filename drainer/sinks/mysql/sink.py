@@ -123,7 +123,6 @@ class MysqlSink:
 
     @property
     def writer(self) -> str:
-        """The name of this run in the checkpoint."""
         return self._ledger.writer
 
     # --- the promise -----------------------------------------------------------------------
@@ -160,12 +159,9 @@ class MysqlSink:
         return None
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Store `checkpoint` alone."""
         self.apply((), checkpoint)
 
     def change_overrides(self, change: OverrideChange) -> None:
-        """Change the overrides in the stored checkpoint, whichever run writes it."""
-
         def attempt(connection: Connection, retried: bool) -> None:
             connection.begin()
             stored = self._stored(connection, " FOR UPDATE")
@@ -175,16 +171,12 @@ class MysqlSink:
         self._session.retrying(attempt)
 
     def apply(self, statements: Sequence[str | bytes], checkpoint: Checkpoint) -> None:
-        """Run all statements and store `checkpoint` in one transaction, exactly once."""
-
         def one_list() -> Generator[Sequence[str | bytes]]:
             yield statements
 
         self.apply_slices(one_list, checkpoint)
 
     def apply_slices(self, slices: StatementLists, checkpoint: Checkpoint) -> None:
-        """Run list after list of statements in one transaction with `checkpoint`."""
-
         is_between = self._is_between
 
         def work(connection: Connection) -> None:
@@ -201,7 +193,6 @@ class MysqlSink:
         self._commit(work, checkpoint)
 
     def apply_split(self, split: Split, checkpoint: Checkpoint, start: Checkpoint) -> Missed:
-        """Run the queues on connections of their own, then the last transaction."""
         missed = Missed()
         if split.queues:
             if self._is_between:
@@ -219,13 +210,11 @@ class MysqlSink:
         return missed.add((last,))
 
     def has_begun(self, partitions: Partitions) -> bool:
-        """Return whether this very batch is the last that was begun, maybe by an earlier run."""
         return self._session.retrying(lambda c, _: self._fences.hold(c, partitions))
 
     def apply_partitions(
         self, partitions: Partitions, checkpoint: Checkpoint, start: Checkpoint
     ) -> list[float]:
-        """Run the phases on connections of their own, then the last partition."""
         took_s: list[float] = []
         if partitions.phases:
             ts, last = checkpoint.commit_ts, self._ledger.last
@@ -241,7 +230,7 @@ class MysqlSink:
         return took_s
 
     def _begin_queues(self, count: int, checkpoint: Checkpoint) -> None:
-        """Store that parts of a batch may be there from now on; on TiDB with rows to lock."""
+        """Record that parts of a batch may now exist; on TiDB, also create rows to lock."""
         if not self._session.is_tidb:
             self.save_checkpoint(checkpoint)
             return
@@ -249,7 +238,7 @@ class MysqlSink:
         self._commit(lambda connection: self._fences.begin_queues(connection, count), checkpoint)
 
     def _queue_begins(self, connection: Connection, transaction: Transaction, queue: int) -> None:
-        """Check sizes, and that no other Drainer took over; hold it off until the commit."""
+        """Check sizes and that no Drainer took over; block a takeover until the commit."""
         self._check_sizes([statement.sql for statement in transaction])
         if self._session.is_tidb:
             self._fences.lock_queue(connection, queue)
@@ -258,7 +247,7 @@ class MysqlSink:
             self._ledger.check(self._stored(connection, " LOCK IN SHARE MODE"))
 
     def _commit(self, work: Callable[[Connection], None], checkpoint: Checkpoint) -> None:
-        """Do `work` and store `checkpoint` in one transaction, exactly once."""
+        """Run `work` and store `checkpoint` in one transaction, exactly once."""
         text, doubtful = self._ledger.attempt(checkpoint)
 
         def attempt(connection: Connection, retried: bool) -> None:
@@ -283,7 +272,6 @@ class MysqlSink:
         self._fences.is_taken = True
 
     def foreign_keys(self) -> tuple[ForeignKey, ...]:
-        """Return the downstream's foreign keys: the same object until a DDL has run."""
         if self._foreign_keys is None:
             self._foreign_keys = self._session.retrying(lambda c, _: foreign_keys(c))
         return self._foreign_keys
@@ -346,12 +334,10 @@ class MysqlSink:
             self.save_checkpoint(replace(last, ddl_intent_ts=0, ddl_before=""))
 
     def waits_for(self) -> str:
-        """Return what keeps the downstream from taking changes; empty when nothing does."""
         sessions = (self._session, *self._queues.sessions, *self._partitions.sessions)
         return next((each.problem for each in sessions if each.problem), "")
 
     def look_at(self, catalog: Catalog) -> None:
-        """Note what stands in for collations of these tables; report those that do not exist."""
         tables, last = catalog.tables(), self._ledger.last
         names = [(schema, table.name) for schema, table in tables]
         is_settled = last is not None and last.commit_ts and not last.ddl_intent_ts
@@ -365,11 +351,9 @@ class MysqlSink:
         self._session.retrying(look)
 
     def stand_ins(self) -> Mapping[str, str]:
-        """Return collations that the downstream lacks, and those that its tables have instead."""
         return self._collations.in_use
 
     def close(self) -> None:
-        """Close the connection; a call that waits in another thread ends with `Retryable`."""
         self._closing.set()
         self._queues.close()
         self._partitions.close()
@@ -377,7 +361,6 @@ class MysqlSink:
 
     @property
     def is_new(self) -> bool:
-        """True while the downstream has no checkpoint of this cluster."""
         return self._ledger.is_new
 
     # --- details ---------------------------------------------------------------------------
@@ -388,7 +371,7 @@ class MysqlSink:
         return last is not None and last.is_between
 
     def _own(self, connection: Connection) -> str | None:
-        """Return our cluster's row; `NeedsOperator` when there are only others'."""
+        """Return this cluster's row; raise `NeedsOperator` if only other clusters have one."""
         stored = self._stored(connection, "")
         if stored is None:
             with connection.cursor() as cursor:
@@ -466,7 +449,6 @@ class MysqlSink:
             wait_for_ddl(connection, tuple(texts), self._closing, is_tidb=is_tidb)
 
     def _run_definition(self, connection: Connection, change: SchemaChange, query: str) -> None:
-        """Run a DDL, with transactions for its tables where the server can give them."""
         made = [*change.created, *((schema, new) for schema, _, new in change.altered)]
         tables = [(schema, table.name) for schema, table in made if table.kind == "TABLE"]
         safe = with_transactions(query) if tables else query
@@ -480,7 +462,6 @@ class MysqlSink:
         self._engines.look_at(connection, tables)
 
     def _query_of(self, connection: Connection, change: SchemaChange) -> str:
-        """Return a job's statement as the downstream is to run it; empty when that is nothing."""
         if not change.job.query:
             return ""
         text = spelled(connection, change, is_tidb=self._session.is_tidb)

@@ -53,7 +53,6 @@ def is_tidb(version: object) -> bool:
 
 
 def too_large(code: int, message: str) -> str:
-    """Return the hint for a change that is above one of TiDB's limits; empty for other errors."""
     if code == _ENTRY_TOO_LARGE:
         return (
             "a single row is above what the downstream takes: raise txn-entry-size-limit of its"
@@ -76,7 +75,7 @@ def too_large(code: int, message: str) -> str:
 
 
 def batch_bytes_max(connection: Any) -> int:
-    """Return how much of the stream may go into one transaction, by the server's own limit."""
+    """Return how many bytes of the stream fit one transaction, by the server's limit."""
     limit = _TXN_BYTES_DEFAULT
     try:
         with connection.cursor() as cursor:

@@ -56,7 +56,6 @@ class MysqlTarget:
     password_file: PasswordFile | None = None
 
     def connect_options(self) -> dict[str, Any]:
-        """Return how to connect now: with what the password file holds, if there is one."""
         if self.password_file is None:
             return self.options
         return {**self.options, "password": self.password_file.password()}

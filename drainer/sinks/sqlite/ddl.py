@@ -115,7 +115,7 @@ def check_columns(table: str, known: frozenset[str], there: Iterable[str]) -> No
 
 
 def _rename(made: Plan, change: SchemaChange) -> None:
-    """Rename tables, by way of names that no table has, because upstream names may swap."""
+    """Rename tables via unused names, because upstream names may be swapped."""
     renamed = [r for r in change.renamed if r[1].kind == "TABLE"]
     for schema, before, _, after in renamed:
         old = table_name(SQLITE, schema, before.name)
@@ -134,7 +134,7 @@ def _aside(table: TableInfo) -> str:
 
 
 def column_type(column: ColumnInfo) -> str:
-    """Return the declared type of a column, empty for one without affinity."""
+    """Return the declared type of a column; empty for a column without affinity."""
     kind = family(column)
     if kind is Family.INT:
         return "" if column.tp is MysqlType.LONGLONG and column.is_unsigned else "INTEGER"
@@ -218,7 +218,6 @@ def create_indexes(name: str, table: TableInfo) -> list[str]:
 
 
 def _alter(made: Plan, name: str, before: TableInfo, after: TableInfo) -> None:
-    """Change the table that is called `name` before and after."""
     old, new = _shape(before), _shape(after)
     if old != new:
         added = _added(before, after) if new[: len(old)] == old else None
@@ -240,7 +239,7 @@ def _shape(table: TableInfo) -> list[tuple[int, str, object]]:
 
 
 def _added(before: TableInfo, after: TableInfo) -> list[str] | None:
-    """Return definitions of the columns added at the end, None when ALTER refuses one."""
+    """Return definitions of columns added at the end, or None if ALTER refuses one of them."""
     texts = []
     for column in _columns(after)[len(_columns(before)) :]:
         value = default_value(column)
@@ -292,7 +291,7 @@ _TEXTS = (Family.TEXT, Family.ENUM, Family.SET)
 
 
 def form(column: ColumnInfo) -> tuple[object, ...]:
-    """Return what decides how the column's values are stored; equal forms need no conversion."""
+    """Return the storage form of a column; equal forms need no conversion."""
     kind = family(column)
     if kind is Family.DECIMAL:
         return (kind, decimal_size(column)[1])
@@ -308,7 +307,6 @@ def form(column: ColumnInfo) -> tuple[object, ...]:
 
 
 def converter(before: ColumnInfo, after: ColumnInfo) -> Callable[[Any], Any]:
-    """Return the function from a value stored for `before` to one stored for `after`."""
     target = compile_field(after)
 
     def convert(stored: Any) -> Any:
@@ -328,7 +326,7 @@ def converter(before: ColumnInfo, after: ColumnInfo) -> Callable[[Any], Any]:
 
 
 def stored_value(value: Any) -> Any:
-    """Return a decoded value as SQLite holds it; the twin of `literals.literal`."""
+    """Return a decoded value as SQLite stores it; the counterpart of `literals.literal`."""
     if isinstance(value, Decimal):
         return format(value, "f")
     if isinstance(value, int) and value > _INT64_MAX:
@@ -337,7 +335,6 @@ def stored_value(value: Any) -> Any:
 
 
 def _natural(before: ColumnInfo, after: ColumnInfo, stored: Any) -> object:
-    """Return the value in a form that the new column's codec takes."""
     source, target = family(before), family(after)
     if target in (Family.INT, Family.BIT) and source is not Family.BYTES:
         return int(_rounded(stored, 0))

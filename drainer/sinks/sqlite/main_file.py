@@ -39,7 +39,6 @@ class MainFile:
     """What one connection knows of the file that it writes."""
 
     def __init__(self, path: Path) -> None:
-        """Look at nothing yet."""
         self._path = path
         self._log = path.with_name(f"{path.name}-wal")
         self._id: int | None = 0
@@ -51,7 +50,7 @@ class MainFile:
         self._seen = _Figures(0, 0, 0)
 
     def is_cut(self) -> bool:
-        """Return whether the file ends within a page, and no log has the rest."""
+        """Return whether the file ends within a page and no log has the rest of the page."""
         if self._size(self._log) or not self._size(self._path):
             return False
         try:
@@ -61,7 +60,7 @@ class MainFile:
         return self._size(self._path) % page_size != 0
 
     def open(self, connection: sqlite3.Connection) -> bool:
-        """Begin with a new connection; return whether file and log are of one state."""
+        """Start on a new connection; return whether file and log have the same state."""
         self._read_version(connection)
         self._seen, self._id = self._figures(), self._stored_id()
         if self._id is not None and self._seen.size:
@@ -100,7 +99,7 @@ class MainFile:
         return found == own
 
     def mark(self, connection: sqlite3.Connection) -> None:
-        """Choose the next id, within a transaction, where the file has the last one."""
+        """Choose the next id, within a transaction, if the file has the last id."""
         self._next = self._version
         own = self._ids()[0]
         if self._id == own:
@@ -111,7 +110,6 @@ class MainFile:
             connection.execute(f"PRAGMA user_version = {self._next}")
 
     def committed(self) -> None:
-        """Take the id that was chosen."""
         self._version = self._next
 
     def _read_version(self, connection: sqlite3.Connection) -> None:
@@ -132,7 +130,7 @@ class MainFile:
         return _Figures(found.st_mtime_ns, found.st_size, self._size(self._log))
 
     def _stored_id(self) -> int | None:
-        """Return the file's own id, without its log; None where it is cut, or no database."""
+        """Return the file's own id, without its log; None if it is cut or not a database."""
         try:
             version, page_size = self._header()
         except sqlite3.Error:

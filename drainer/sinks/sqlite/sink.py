@@ -69,8 +69,6 @@ Inodes = tuple[tuple[int, int] | None, ...]
 
 
 def inodes_of(path: Path) -> Inodes:
-    """Return which files are under the paths of a database and its log."""
-
     def inode(one: Path) -> tuple[int, int] | None:
         try:
             found = os.stat(one)
@@ -124,23 +122,19 @@ class SqliteSink:
 
     @property
     def writer(self) -> str:
-        """The name of this run in the checkpoint."""
         return self._ledger.writer
 
     # --- the promise -----------------------------------------------------------------------
 
     def load_checkpoint(self) -> Checkpoint | None:
-        """Return where to continue; create file and checkpoint table when there are none."""
+        """Return the stored checkpoint; create file and checkpoint table if missing."""
         stored = self._retrying(self._own)
         return self._ledger.loaded(stored)
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Store `checkpoint` alone."""
         self.apply((), checkpoint)
 
     def change_overrides(self, change: OverrideChange) -> None:
-        """Change the overrides in the stored checkpoint, whichever run writes it."""
-
         def attempt(connection: sqlite3.Connection) -> None:
             connection.execute("BEGIN IMMEDIATE")
             self._store(connection, overridden(self._stored(connection), change))
@@ -149,8 +143,6 @@ class SqliteSink:
         self._retrying(attempt)
 
     def apply(self, statements: Sequence[str | bytes], checkpoint: Checkpoint) -> None:
-        """Run all statements and store `checkpoint` in one transaction, exactly once."""
-
         def work(connection: sqlite3.Connection) -> None:
             _execute(connection, statements)
             rows_changed()
@@ -158,8 +150,6 @@ class SqliteSink:
         self._commit(work, checkpoint)
 
     def apply_slices(self, slices: StatementLists, checkpoint: Checkpoint) -> None:
-        """Run list after list of statements in one transaction with `checkpoint`."""
-
         def work(connection: sqlite3.Connection) -> None:
             with closing(slices()) as lists:
                 for statements in lists:
@@ -170,7 +160,7 @@ class SqliteSink:
         self._commit(work, checkpoint)
 
     def apply_split(self, split: Split, checkpoint: Checkpoint, start: Checkpoint) -> Missed:
-        """Run queue after queue, since only one can write at a time, then the last transaction."""
+        """Run the queues one by one, since only one can write, then the last transaction."""
         missed, last = Missed(), Missed()
         if split.queues:
             self.save_checkpoint(self._ledger.applying(checkpoint, start))
@@ -199,7 +189,6 @@ class SqliteSink:
         return self._retrying(attempt)
 
     def foreign_keys(self) -> tuple[ForeignKey, ...]:
-        """Return none: the tables of a file are made without."""
         return ()
 
     def run_ddl(self, change: SchemaChange, checkpoint: Checkpoint, *, maybe_done: bool) -> None:
@@ -229,23 +218,19 @@ class SqliteSink:
         self._commit(work, checkpoint)
 
     def look_at(self, catalog: Catalog) -> None:
-        """Do nothing: texts are compared by their bytes, which is finer than any collation."""
+        """Do nothing: text is compared bytewise, which is finer than any collation."""
 
     def stand_ins(self) -> Mapping[str, str]:
-        """Return nothing: there are no collations that could be lacking."""
         return {}
 
     def waits_for(self) -> str:
-        """Return what keeps the downstream from taking changes; empty when nothing does."""
         return self._patience.problem
 
     def close(self) -> None:
-        """Close the file; a call that waits in another thread ends with `Retryable`."""
         self._patience.close()
 
     @property
     def is_new(self) -> bool:
-        """True while the downstream has no checkpoint of this cluster."""
         return self._ledger.is_new
 
     # --- details ---------------------------------------------------------------------------
@@ -274,7 +259,7 @@ class SqliteSink:
         self._ledger.wrote(text)
 
     def _own(self, connection: sqlite3.Connection) -> str | None:
-        """Return our cluster's row; `NeedsOperator` when there are only others'."""
+        """Return this cluster's row; raise `NeedsOperator` if only other clusters have one."""
         stored = self._stored(connection)
         if stored is None:
             found = connection.execute(f"SELECT clusterID FROM {_TABLE} LIMIT 3")  # noqa: S608
@@ -351,19 +336,17 @@ class SqliteSink:
         return self._connection
 
     def _check_kept(self, connection: sqlite3.Connection) -> None:
-        """Raise `NeedsOperator` where somebody else has written or cut the file or its log."""
+        """Raise `NeedsOperator` if anyone else has written or cut the file or its log."""
         if not self._main.is_kept(connection):
             self._abandon(connection)
             raise self._replaced()
 
     def _abandon(self, connection: sqlite3.Connection) -> None:
-        """Close the connection without writing into a file that is another one now."""
         self._connection = None
         connection.close()
         self._disconnect()
 
     def _is_in_place(self) -> bool:
-        """Return whether the files under the path are those that the connection writes."""
         return inodes_of(self._path) == self._inodes
 
     def _replaced(self) -> NeedsOperator:
@@ -386,7 +369,7 @@ class SqliteSink:
         )
 
     def _check_path(self) -> None:
-        """Raise `NeedsOperator` for a file that cannot be written, or a folder that cannot."""
+        """Raise `NeedsOperator` if the file or its folder cannot be written."""
         folder = self._path.parent
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -429,7 +412,7 @@ def _execute(connection: sqlite3.Connection, statements: Sequence[str | bytes]) 
 def _run_rows(
     connection: sqlite3.Connection, rows: Sequence[RowStatement], missed: Missed | None
 ) -> None:
-    """Run one statement after another; count the rows that are not there, unless no one asks."""
+    """Run the statements in order; count missing rows unless `missed` is None."""
     for statement in rows:
         try:
             found = connection.execute(statement.sql.decode()).rowcount
@@ -440,7 +423,7 @@ def _run_rows(
 
 
 def _noting(function: Callable[[Any], Any], failures: list[NeedsOperator]) -> Callable[[Any], Any]:
-    """Keep what the function raises: SQLite itself only says that it raised something."""
+    """Record the function's exception: SQLite reports only that it raised one."""
 
     def call(value: Any) -> Any:
         try:

@@ -35,18 +35,15 @@ DDL_CONTEXT = tag(15, LEN)
 
 
 def framed(payload: bytes) -> bytes:
-    """Return the record of a payload."""
     head = HEAD.pack(MAGIC, len(payload))
     return b"".join((head, payload, TRAILER.pack(crc32c(payload))))
 
 
 def payload_head(kind: int, commit_ts: int) -> bytes:
-    """Return how the payload of a kind begins."""
     return bytes((TYPE, kind, COMMIT_TS)) + encode_uvarint(commit_ts)
 
 
 def delimited(field_tag: int, content: bytes) -> bytes:
-    """Return a field of bytes or of a message."""
     size = len(content)
     if size < 0x80:  # As most are.
         return bytes((field_tag, size)) + content

@@ -49,7 +49,7 @@ Ints = np.ndarray[Any, np.dtype[Any]]
 
 
 def change_schema(table: TableInfo) -> pa.Schema:
-    """Return the columns of a table's change log; raise `Malformed` where upstream's is one."""
+    """Return a change log's columns; raise `Malformed` if an upstream column has such a name."""
     schema = lake_schema(table)
     for name in schema.names:
         if name.lower() in OWN_COLUMNS.names:
@@ -62,7 +62,6 @@ def change_schema(table: TableInfo) -> pa.Schema:
 
 
 def commit_times(commit_ts: Ints) -> pa.Array:
-    """Return when transactions were committed."""
     return pa.array((commit_ts >> LOGICAL_BITS) * 1000).cast(_TIME)
 
 

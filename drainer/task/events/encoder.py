@@ -39,12 +39,10 @@ class Encoder(Protocol):
         """
         ...
 
-    def slice(self, commit_ts: int, events: Sequence[RowEvent]) -> Iterable[Message]:
-        """Return the messages of one part of a large transaction; parts come in their order."""
-        ...
+    def slice(self, commit_ts: int, events: Sequence[RowEvent]) -> Iterable[Message]: ...
 
     def ddl(self, commit_ts: int, change: SchemaChange) -> Iterable[Message]:
-        """Return the messages of a DDL, whose job has the text under the downstream's names."""
+        """Return the messages of a DDL, whose job has the text with the downstream's names."""
         ...
 
 
@@ -52,5 +50,5 @@ class StreamEncoder(Encoder, Protocol):
     """An encoder of an output whose readers follow it while it grows."""
 
     def watermark(self, commit_ts: int) -> Message:
-        """Return the message that nothing at or before `commit_ts` follows it."""
+        """Return the watermark message: no later message is at or before `commit_ts`."""
         ...

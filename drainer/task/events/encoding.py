@@ -27,7 +27,7 @@ class Encoding:
 
 @lru_cache(maxsize=16)
 def encoder_of(encoding: Encoding) -> Encoder:
-    """Return the (cached) encoder; raise `Malformed` for a format that this version lacks."""
+    """Return the (cached) encoder; raise `Malformed` for an unsupported format."""
     options = dict(encoding.options)
     if encoding.format == TIDB_BINLOG_FILE:
         from drainer.task.events.tidb_binlog_file import TidbBinlogFile
@@ -42,7 +42,7 @@ def encoder_of(encoding: Encoding) -> Encoder:
 
 @lru_cache(maxsize=16)
 def stream_encoder_of(encoding: Encoding) -> StreamEncoder:
-    """Return the (cached) encoder of an output with watermarks; raise `Malformed` likewise."""
+    """Return the (cached) encoder with watermarks; raise `Malformed` as `encoder_of` does."""
     options = dict(encoding.options)
     if encoding.format not in (CANAL_JSON, DEBEZIUM, MAXWELL):
         raise Malformed(

@@ -67,7 +67,6 @@ class EventUnit:
     is_slice: bool = False
 
     def encode(self) -> bytes:
-        """Return the unit as one block of bytes."""
         header = json.dumps(
             {
                 "format": self.encoding.format,
@@ -87,7 +86,7 @@ class EventUnit:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Return the unit in `data`, its rows sharing memory with it; raise `Malformed`."""
+        """Decode a unit whose rows share memory with `data`; raise `Malformed`."""
         try:
             with pa.ipc.open_stream(pa.py_buffer(data)[len(MAGIC) :]) as reader:
                 header = json.loads(reader.schema.metadata[_METADATA_KEY])
@@ -195,7 +194,6 @@ def encoded_messages(unit: EventUnit) -> Messages:
 
 
 def _events(unit: EventUnit) -> tuple[list[RowEvent], list[int]]:
-    """Return all changes in commit order, and where each transaction ends among them."""
     columns = unit.rows
     transactions = columns.column("transaction").to_numpy()
     of_table = columns.column("table").to_numpy()

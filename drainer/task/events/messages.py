@@ -62,7 +62,6 @@ class Messages:
     def __init__(
         self, columns: pa.RecordBatch, beginnings: Mapping[int, Beginning] | None = None
     ) -> None:
-        """Take over columns as the module's table shows them."""
         self._columns = columns
         self.beginnings = beginnings or {}
         """How transactions began, by commit_ts, as far as it is known; also that of others."""
@@ -73,7 +72,6 @@ class Messages:
         messages: Iterable[tuple[int, Message]],
         beginnings: Mapping[int, Beginning] | None = None,
     ) -> Self:
-        """Return messages, each given with its commit_ts."""
         pairs = list(messages)
         made = [message for _, message in pairs]
         return cls.at([commit_ts for commit_ts, _ in pairs], made, beginnings)
@@ -85,41 +83,37 @@ class Messages:
         messages: Sequence[Message],
         beginnings: Mapping[int, Beginning] | None = None,
     ) -> Self:
-        """Return messages, whose commit_ts are in the same places."""
+        """Return messages; each has the commit_ts at the same index."""
         value, key, to, headers = zip(*messages, strict=True) if messages else ((),) * 4
         columns = (commit_ts, to, key, value, headers)
         arrays = [pa.array(c, f.type) for c, f in zip(columns, _SCHEMA, strict=True)]
         return cls(pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA), beginnings)
 
     def __len__(self) -> int:
-        """Return how many there are."""
         return int(self._columns.num_rows)
 
     def __iter__(self) -> Iterator[tuple[int, Message]]:
-        """Yield each with its commit_ts."""
         for commit_ts, to, key, value, headers in self.rows():
             yield commit_ts, Message(value, key, to, tuple(headers))
 
     def rows(self) -> Iterator[Row]:
-        """Return their columns, row by row: no object for each, as many outlive a collection."""
+        """Yield plain rows, not objects, because many messages outlive a garbage collection."""
         *columns, headers = (self._columns.column(name) for name in _SCHEMA.names)
         has_none = not len(headers.values)
         named = repeat((), len(self)) if has_none else headers.to_pylist()
         return zip(*(column.to_pylist() for column in columns), named, strict=True)
 
     def destinations(self) -> list[str]:
-        """Return where they go, each place once."""
         places: list[str] = self._columns.column("to").unique().to_pylist()
         return places
 
     @property
     def commit_ts(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        """The commit_ts of each."""
         stamps: np.ndarray[Any, np.dtype[np.uint64]] = self._columns.column("commit_ts").to_numpy()
         return stamps
 
     def joined(self) -> tuple[memoryview, Ends]:
-        """Return all values one after the other, without a copy, and where each of them ends."""
+        """Return all values concatenated, without a copy, and the end offset of each value."""
         values = self._columns.column("value")
         _, offsets, data = values.buffers()
         bounds = np.frombuffer(offsets, np.int64)[values.offset : values.offset + len(values) + 1]
@@ -127,7 +121,6 @@ class Messages:
         return whole[int(bounds[0]) : int(bounds[-1])], bounds[1:] - bounds[0]
 
     def encode(self) -> bytes:
-        """Return them as one Arrow IPC stream."""
         out = pa.BufferOutputStream()
         with pa.ipc.new_stream(out, _SCHEMA) as writer:
             writer.write_batch(self._columns)
@@ -136,7 +129,7 @@ class Messages:
 
     @classmethod
     def decode(cls, data: bytes, beginnings: Mapping[int, Beginning] | None = None) -> Self:
-        """Return the messages in `data`, which they share memory with; raise `Malformed`."""
+        """Decode messages that share memory with `data`; raise `Malformed`."""
         try:
             with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
                 if reader.schema != _SCHEMA:

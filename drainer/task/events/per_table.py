@@ -16,12 +16,11 @@ class PerTable(Generic[T]):
     """Compiles once for each table version."""
 
     def __init__(self, compiled: Callable[[str, TableInfo], T]) -> None:
-        """Take what compiles a table under the name of its schema."""
         self._compiled = compiled
         self._known: dict[tuple[str, int], tuple[TableInfo, T]] = {}
 
     def of(self, schema: str, table: TableInfo) -> T:
-        """Return what is known of a table version: by its identity, for to hash it takes longer."""
+        """Return the compiled table version, cached by identity since hashing takes longer."""
         known = self._known.get((schema, id(table)))
         if known is None:
             if len(self._known) >= _KEPT_MAX:

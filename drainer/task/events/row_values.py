@@ -80,7 +80,6 @@ def _tuples(table: TableInfo, columns: Sequence[pa.Array] | None) -> list[Values
 
 
 def _value_of(column: ColumnInfo) -> Callable[[Any], Any] | None:
-    """Return what makes a value of a stored one; None where they are the same."""
     if column.tp is MysqlType.NEWDECIMAL:
         return Decimal
     if column.tp in (MysqlType.ENUM, MysqlType.SET):

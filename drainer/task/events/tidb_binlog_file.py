@@ -82,21 +82,17 @@ class TidbBinlogFile:
     """See `Encoder`; a message of a slice is a bare `dml_data`, any other is a whole record."""
 
     def __init__(self, *, time_zone: str = "+00:00") -> None:
-        """Write TIMESTAMPs in a zone, such as +08:00."""
         self._offset = zone_offset(time_zone)
         self._tables = PerTable(self._compiled)
 
     def transaction(self, commit_ts: int, events: Sequence[RowEvent]) -> Iterable[Message]:
-        """Return one record."""
         payload = payload_head(DML, commit_ts) + self._dml_data(events)
         return (Message(framed(payload)),)
 
     def slice(self, commit_ts: int, events: Sequence[RowEvent]) -> Iterable[Message]:
-        """Return a part of a record's payload."""
         return (Message(self._dml_data(events)),)
 
     def ddl(self, commit_ts: int, change: SchemaChange) -> Iterable[Message]:
-        """Return one record."""
         job = change.job
         text = f"{job.query.strip().rstrip(';')};"
         if job.schema_name and job.type != DdlType.CREATE_SCHEMA:
@@ -166,7 +162,6 @@ class TidbBinlogFile:
 
 
 def column_head(name: str, tp: int, type_name: str) -> bytes:
-    """Return how a column's message begins."""
     return (
         delimited(NAME, name.encode())
         + delimited(TP, bytes((tp,)))
@@ -175,7 +170,6 @@ def column_head(name: str, tp: int, type_name: str) -> bytes:
 
 
 def mysql_type(column: ColumnInfo) -> str:
-    """Return the name that TiDB has for a column's type."""
     if column.tp is MysqlType.VAR_STRING:
         return "var_string"
     return replace(column, native="").sql_type.removesuffix(" UNSIGNED").lower()
@@ -200,7 +194,7 @@ def zone_offset(zone: str) -> timedelta:
 
 
 def shifted(text: str, offset: timedelta) -> str:
-    """Return a date and time that much later; one with zeros for a date stays as it is."""
+    """Shift a date and time by `offset`; a zero date remains unchanged."""
     whole, dot, fraction = text.partition(".")
     if whole.startswith("0000"):
         return text

@@ -68,14 +68,13 @@ class TidbBinlogTopic:
     """See `Encoder`; the bytes of a transaction's slices, one after the other, are its message."""
 
     def __init__(self, *, topic: str, time_zone: str) -> None:
-        """Write everything to partition 0 of a topic, TIMESTAMPs in a zone such as +08:00."""
+        """Write everything to partition 0 of `topic`, with TIMESTAMPs in a zone such as +08:00."""
         self._to = f"{topic_name(topic)}/0"
         self._zone = delimited(TIME_ZONE, time_zone.encode())
         self._offset = zone_offset(time_zone)
         self._tables = PerTable(self._compiled)
 
     def transaction(self, commit_ts: int, events: Sequence[RowEvent]) -> Iterable[Message]:
-        """Return one message."""
         tables = [
             self._table(group)
             for _, group in groupby(events, lambda each: (each.schema, id(each.table)))
@@ -86,7 +85,6 @@ class TidbBinlogTopic:
     slice = transaction
 
     def ddl(self, commit_ts: int, change: SchemaChange) -> Iterable[Message]:
-        """Return one message."""
         job = change.job
         value = pb.Binlog(
             type=pb.DDL,

@@ -46,7 +46,6 @@ def generate(unit: WorkUnit, bounds: Bounds = BOUNDS) -> Statements:
 
 
 def _generate_members(unit: WorkUnit, bounds: Bounds) -> Statements:
-    """Write all rows as one table's, then give each table its texts."""
     ops = unit.rows.column("op").to_numpy()
     kinds = unit.rows.column("kind").to_numpy()
     rows: Any = unit.rows.column("row")

@@ -23,8 +23,6 @@ Columns = list[pa.Array]
 def before_columns(
     table: TableInfo, kinds: Kinds, rows: pa.Array, positions: Sequence[int]
 ) -> Columns:
-    """Return the columns at `positions` of every row's before image."""
-
     def decode(kind: MutationType, some: pa.Array) -> Columns:
         images = decode_columns(table, kind, some, positions, Side.BEFORE)
         assert images.before is not None, "an insert has no before image"
@@ -41,8 +39,6 @@ def after_columns(
     *,
     marks_json: bool = False,
 ) -> Columns:
-    """Return the columns at `positions` of every row's after image; see `decode_columns`."""
-
     def decode(kind: MutationType, some: pa.Array) -> Columns:
         images = decode_columns(table, kind, some, positions, Side.AFTER, marks_json=marks_json)
         assert images.after is not None, "a delete has no after image"

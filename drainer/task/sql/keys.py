@@ -33,7 +33,6 @@ def apply_key(table: TableInfo) -> IndexInfo | None:
 
 
 def is_written(column: ColumnInfo) -> bool:
-    """Return whether statements set the column."""
     return column.state == PUBLIC and not column.is_generated
 
 
@@ -59,7 +58,7 @@ def can_meet_others(table: TableInfo) -> bool:
 
 
 def is_in_row(table: TableInfo, positions: Sequence[int]) -> bool:
-    """Return whether the row bytes hold the columns; generated ones may be missing from them."""
+    """Return whether the row bytes hold the columns; generated columns may be missing."""
     return not any(table.columns[p].is_generated for p in positions)
 
 

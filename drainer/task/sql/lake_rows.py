@@ -52,7 +52,6 @@ class Block:
     """How many values of a column a lake has no form for."""
 
     def encode(self) -> bytes:
-        """Return the block as one Arrow IPC stream."""
         header = json.dumps(
             {"schema": self.schema, "name": self.name, "key": self.key, "nulled": self.nulled}
         )
@@ -65,7 +64,7 @@ class Block:
 
     @classmethod
     def decode(cls, data: bytes | str) -> Block:
-        """Return the block in `data`, its rows sharing memory with it."""
+        """Decode a block whose rows share memory with `data`."""
         with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
             header = json.loads(reader.schema.metadata[_METADATA_KEY])
             rows = reader.read_all().replace_schema_metadata(None)
@@ -74,7 +73,6 @@ class Block:
 
 
 def lake_schema(table: TableInfo) -> pa.Schema:
-    """Return a table's columns as a lake has them."""
     fields = [(c.name, lake_type(c)) for c in table.columns if is_written(c)]
     return pa.schema(fields + [(name, pa.string()) for name, _ in table.constants])
 
@@ -104,7 +102,6 @@ def lake_rows(unit: WorkUnit) -> Statements:
 
 
 def _each_row(unit: WorkUnit, kinds: Kinds, rows: pa.Array) -> list[bytes]:
-    """Return a table's changes without a key: what went and what came, in no order."""
     columns = LakeColumns(unit.table, written_positions(unit.table))
     made = []
     for op, absent, decode in (
@@ -119,7 +116,6 @@ def _each_row(unit: WorkUnit, kinds: Kinds, rows: pa.Array) -> list[bytes]:
 
 
 def written_positions(table: TableInfo) -> list[int]:
-    """Return where in a table the columns are that a lake has."""
     return [i for i, column in enumerate(table.columns) if is_written(column)]
 
 
@@ -143,11 +139,9 @@ class LakeColumns:
         self._key = [table.columns[p].name for p in _key_positions(table)]
 
     def before(self, kinds: Kinds, rows: pa.Array) -> Values:
-        """Return the columns of rows before their changes."""
         return self._converted(before_columns(self._table, kinds, rows, self._positions))
 
     def after(self, kinds: Kinds, rows: pa.Array) -> Values:
-        """Return the columns of rows after their changes."""
         return self._converted(after_columns(self._table, kinds, rows, self._positions))
 
     def _converted(self, columns: Columns) -> Values:
@@ -173,7 +167,6 @@ class LakeColumns:
     def block(
         self, schema: str, name: str, values: Values, begin: int, count: int, op: int
     ) -> bytes:
-        """Return some of the values as a block."""
         some = [
             (array.slice(begin, count), None if lost is None else lost[begin : begin + count])
             for array, lost in values
@@ -182,7 +175,6 @@ class LakeColumns:
         return self.block_of(schema, name, some, added)
 
     def block_of(self, schema: str, name: str, values: Values, added: pa.Table) -> bytes:
-        """Return values as a block, whose last columns are those of `added`."""
         nulled: Counter[str] = Counter()
         for column, (_, lost) in zip(self._names, values, strict=True):
             if lost is not None and (found := int(lost.sum())):

@@ -93,7 +93,7 @@ def lake_array(column: ColumnInfo, stored: pa.Array) -> pa.Array:
 
 
 def _bits(stored: pa.Array, length: int) -> pa.Array:
-    """Return masks as MySQL gives them out: bytes, the highest bits first."""
+    """Return bit masks in MySQL's output form: bytes, the highest bits first."""
     values = stored.fill_null(0).to_numpy(zero_copy_only=False).astype(">u8")
     data = values.view(np.uint8).reshape(-1, 8)[:, 8 - length :].tobytes()
     whole = pa.FixedSizeBinaryArray.from_buffers(
@@ -103,7 +103,7 @@ def _bits(stored: pa.Array, length: int) -> pa.Array:
 
 
 def _moments(stored: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Return printed dates or times as such; what is none in a lake is NULL."""
+    """Parse printed dates or times; a value that is invalid in a lake becomes NULL."""
     texts = stored.cast(pa.string())
     before = pc.less(texts.cast(pa.binary()), pa.scalar(_FIRST_YEAR, pa.binary()))
     texts = pc.if_else(before, pa.scalar(None, pa.string()), texts)

@@ -98,7 +98,7 @@ def family(column: ColumnInfo) -> Family:
 
 
 def padded_length(column: ColumnInfo) -> int:
-    """Return n for a BINARY(n) column, whose values end in zero bytes up to n; else 0."""
+    """Return n for a BINARY(n) column, whose values are padded with zero bytes; else 0."""
     fixed = column.tp is MysqlType.STRING and column.is_binary and column.flen > 0
     return column.flen if fixed else 0
 
@@ -195,7 +195,7 @@ class Column:
 
 
 def _content(array: pa.Array) -> bytes:
-    """Return the bytes of all values, and of their neighbours in the same buffer."""
+    """Return the bytes of all values, including neighbours in the same buffer."""
     data = array.buffers()[2]
     return b"" if data is None else data.to_pybytes()
 
@@ -267,14 +267,14 @@ def _names_column(column: ColumnInfo, array: pa.Array) -> Column:
 
 
 def names_array(column: ColumnInfo, array: pa.Array) -> pa.Array:
-    """Return enum indexes or set masks as what they stand for; raise `Malformed` for neither."""
+    """Return enum indexes or set masks as names; raise `Malformed` for an invalid number."""
     coded = array.dictionary_encode()
     names = [number_to_text(column, number) for number in coded.dictionary.to_pylist()]
     return pa.array(names, _TEXT).take(coded.indices)
 
 
 def number_to_text(column: ColumnInfo, number: int) -> str:
-    """Return what an enum index or a set mask stands for; raise `Malformed` for neither."""
+    """Return the text of an enum index or set mask; raise `Malformed` if it is invalid."""
     elems = column.elems
     if column.tp is MysqlType.ENUM:
         if number <= len(elems):

@@ -83,7 +83,6 @@ class RowStatements:
     after: Keys
 
     def encode(self) -> bytes:
-        """Return the answer as one Arrow IPC stream."""
         metadata = {"once": self.once, "tags": self.tags, "unique": self.unique}
         arrays = [
             pa.array(self.first, pa.large_binary()),
@@ -210,7 +209,7 @@ class KeySet:
     is_unique: bool = True
 
     def keys(self, old: Sequence[Any] | None, new: Sequence[Any] | None) -> tuple[int, int]:
-        """Return the keys of a change's old and new image; None is one that it has not."""
+        """Return the keys of a change's old and new image; a missing image is None."""
         before = NO_KEY if old is None else self.key(old)
         after = NO_KEY if new is None else self.key(new)
         if not self.is_unique and self.is_in_row and old is not None and new is not None:
@@ -219,7 +218,6 @@ class KeySet:
         return before, after
 
     def key(self, row: Sequence[Any]) -> int:
-        """Return the causality key of one image of a row."""
         if not self.is_in_row:
             return UNBOUNDED
         folded = []
@@ -247,7 +245,7 @@ def _number(*parts: bytes) -> int:
 
 @lru_cache(maxsize=1024)
 def key_sets(schema: str, table: TableInfo) -> tuple[KeySet, ...]:
-    """Return the key sets of a table, the one that names its rows first."""
+    """Return a table's key sets; the set that identifies its rows comes first."""
     row_key = apply_key(table)
     indexes: list[IndexInfo] = [] if row_key is None else [row_key]
     primary = table.primary_key
@@ -267,7 +265,6 @@ def _unique_set(schema: str, table: TableInfo, index: IndexInfo) -> KeySet:
 
 @lru_cache(maxsize=1024)
 def link_sets(table: TableInfo, links: tuple[Link, ...]) -> tuple[KeySet, ...]:
-    """Return the key sets of a table's foreign keys, as child or as parent."""
     sets = []
     for tag, offsets in links:
         columns = [table.columns[offset] for offset in offsets]
@@ -278,7 +275,7 @@ def link_sets(table: TableInfo, links: tuple[Link, ...]) -> tuple[KeySet, ...]:
 
 
 def tag_of(schema: str, table: str, columns: Sequence[IndexColumn], what: str = "unique") -> int:
-    """Return the number of an index or a foreign key: its table, its columns, their prefixes."""
+    """Return the number of an index or foreign key, from table, columns and prefixes."""
     names = sorted(f"{part.name.lower()}({part.length})" for part in columns)
     return _number(*(text.encode() for text in (what, schema.lower(), table.lower(), *names)))
 
@@ -290,7 +287,7 @@ def _parts(table: TableInfo, columns: Sequence[IndexColumn]) -> tuple[tuple[int,
 
 
 def fold_of(column: ColumnInfo, length: int = -1) -> Fold:
-    """Return how the values of a column fold; `length` is a prefix, -1 the whole value."""
+    """Return a column's fold function; `length` is a prefix length, -1 the whole value."""
     kind = family(column)
     if kind is Family.BYTES:
         padded = padded_length(column)

@@ -29,12 +29,10 @@ from penstock.wire.binlog import MutationType
 
 @lru_cache(maxsize=1024)
 def row_codec(table: TableInfo) -> RowCodec:
-    """Return the (cached) codec of a table version."""
     return RowCodec(table)
 
 
 def before_image(codec: RowCodec, kind: int, data: bytes) -> tuple[Any, ...]:
-    """Return the row as it was before an update or a delete."""
     if kind == MutationType.DELETE:
         return codec.decode_delete(data)
     assert kind == MutationType.UPDATE, "an insert has no before image"
@@ -42,7 +40,6 @@ def before_image(codec: RowCodec, kind: int, data: bytes) -> tuple[Any, ...]:
 
 
 def after_image(codec: RowCodec, kind: int, data: bytes) -> tuple[Any, ...]:
-    """Return the row as it is after an insert or an update."""
     if kind == MutationType.INSERT:
         return codec.decode_insert(data)
     assert kind == MutationType.UPDATE, "a delete has no after image"
@@ -95,7 +92,7 @@ class _Fate:
 def compact_few(
     table: TableInfo, kinds: Kinds, rows: pa.Array
 ) -> tuple[Kinds, np.ndarray[Any, np.dtype[np.int64]]]:
-    """Return ops and row indexes of what is left, deletes first, each in key order."""
+    """Return ops and row indexes of the remaining changes, deletes first, in key order."""
     codec = row_codec(table)
     key_of = _key_of(table)
     fates: dict[Row, _Fate] = {}
@@ -135,7 +132,7 @@ def _key_of(table: TableInfo) -> Callable[[Row], Row]:
 
 
 def _key_value(column: ColumnInfo) -> Callable[[Any], Any]:
-    """Return what makes a key's value comparable: an ENUM's texts are not one for each number."""
+    """Return the comparison form of a key's values: ENUM texts are not unique per number."""
     if column.tp not in (MysqlType.ENUM, MysqlType.SET):
         return lambda value: normal_value(column, value)
     number = number_of(column)

@@ -65,7 +65,7 @@ def quote(name: str) -> str:
 
 
 def table_name(dialect: str, schema: str, name: str) -> str:
-    """Return the table's quoted name; a SQLite file keeps `schema.name` as one name."""
+    """Return the table's quoted name; in SQLite, `schema.name` is a single name."""
     if dialect == MYSQL:
         return f"{quote(schema)}.{quote(name)}"
     return quote(f"{schema}.{name}")
@@ -84,7 +84,7 @@ class TableSql:
         displaces: bool = False,
         rows_max: int = BOUNDS.statement_rows_max,
     ) -> None:
-        """Build them; upserts that displace remove every other row that is in their way."""
+        """With `displaces`, upserts remove every other row that conflicts with them."""
         assert dialect in (MYSQL, SQLITE), dialect
         self._rows_max = rows_max
         self.dialect = dialect
@@ -145,7 +145,6 @@ class TableSql:
     # --- rows as text ----------------------------------------------------------------------
 
     def value(self, position: int, value: Any) -> str:
-        """Return one value of one written column as a literal."""
         if value is None:
             return "NULL"
         write = self._literals[position]
@@ -153,16 +152,14 @@ class TableSql:
         return write(value)
 
     def row_text(self, row: Sequence[Any]) -> str:
-        """Return a row's written values in parentheses."""
         return "(" + ",".join([self.value(p, row[p]) for p in self.written]) + self._row_end
 
     def key_text(self, row: Sequence[Any]) -> str:
-        """Return a row's key as the delete statement lists it."""
         values = ",".join([self.value(p, row[p]) for p in self.key])
         return values if len(self.key) == 1 else f"({values})"
 
     def rows_column(self, columns: Sequence[pa.Array]) -> pa.Array:
-        """Return `(..),` for every row; `columns` are the written ones in storage form."""
+        """Return `(..),` for every row; `columns` are the written columns in storage form."""
         return self._joined(self.written, columns, "(", self._row_end + ",")
 
     def keys_column(self, columns: Sequence[pa.Array]) -> pa.Array:
@@ -194,33 +191,28 @@ class TableSql:
     # --- statements ------------------------------------------------------------------------
 
     def deletes(self, keys: pa.Array) -> list[bytes]:
-        """Return multi-row deletes of `keys_column` texts."""
         return list(_cut(keys, self._delete_head, self._delete_tail, self._rows_max))
 
     def upserts(self, rows: pa.Array) -> list[bytes]:
-        """Return multi-row upserts of `rows_column` texts."""
         return list(_cut(rows, self._upsert_head, self._upsert_tail, self._rows_max))
 
     def insert_one(self, row: Sequence[Any]) -> bytes:
-        """Return a plain insert of one row."""
         return (self._insert_head + self.row_text(row)).encode()
 
     def replace_one(self, row: Sequence[Any]) -> bytes:
-        """Return the insert of one row that removes whatever is in its way."""
+        """Return the insert of one row that removes any conflicting row."""
         return ("REPLACE" + self._insert_head.removeprefix("INSERT") + self.row_text(row)).encode()
 
     def label(self, row: Sequence[Any]) -> str:
-        """Return table and key of a row for an operator's eyes."""
         if not self.key:
             return f"{self._target}, a table without row key"
         return f"{self._target} {self._names(self.key)} = {self.key_text(row)}"
 
     def delete_one(self, row: Sequence[Any]) -> bytes:
-        """Return the delete of one row: the one with this key, or one that is equal altogether."""
+        """Return the delete of one row, found by its key or, without a key, by all its values."""
         return f"DELETE FROM {self._target} WHERE {self._only(row)}".encode()
 
     def update_one(self, before: Sequence[Any], after: Sequence[Any]) -> bytes:
-        """Return the update of one row, found as `delete_one` finds it."""
         sets = ",".join(f"{self._name(p)}={self.value(p, after[p])}" for p in self.written)
         return f"UPDATE {self._target} SET {sets} WHERE {self._only(before)}".encode()
 
@@ -242,7 +234,7 @@ class TableSql:
         return f"{rowid} = (SELECT {rowid} FROM {self._target} WHERE {where} LIMIT 1)"
 
     def _nearest(self, row: Sequence[Any]) -> str:
-        """Return what puts the row with the very same JSON first: to MySQL, 1 and 1.0 are equal."""
+        """Sort a row with identical JSON text first: to MySQL, 1 and 1.0 are equal."""
         others = [
             f"CAST({self._name(p)} AS CHAR)<>"
             f"/*!50708 CAST(CAST(*/{self.value(p, row[p])}/*!50708 AS JSON) AS CHAR)*/"
@@ -311,7 +303,6 @@ def table_sql(
     displaces: bool = False,
     rows_max: int = BOUNDS.statement_rows_max,
 ) -> TableSql:
-    """Return the (cached) statements of a table version."""
     return TableSql(dialect, schema, name, table, displaces=displaces, rows_max=rows_max)
 
 
@@ -338,7 +329,7 @@ def carrier(table: TableInfo, key: IndexInfo) -> int | None:
 
 
 def texts_of(table: TableInfo, key: IndexInfo) -> list[int]:
-    """Return the columns of a key that a collation compares."""
+    """Return the columns of a key that are compared by collation."""
     offsets = [part.offset for part in key.columns]
     return [offset for offset in offsets if family(table.columns[offset]) is Family.TEXT]
 

@@ -42,16 +42,15 @@ class LastWord:
 
     @property
     def is_final(self) -> bool:
-        """True when nothing can be added to what the Pump holds unless it starts again."""
+        """True when the data that the Pump holds cannot grow unless it restarts."""
         return self.open_count == 0
 
     def to_json(self) -> str:
-        """Return what is stored."""
         return json.dumps(asdict(self))
 
 
 def last_words(items: Mapping[str, bytes]) -> dict[str, LastWord]:
-    """Read them from their keys in etcd; `Malformed` names a key that cannot be read."""
+    """Read last words from their etcd keys; `Malformed` names a key that cannot be read."""
     found = {}
     for key, text in items.items():
         try:
@@ -84,7 +83,6 @@ class LostPump:
     """When, for people: ISO 8601."""
 
     def to_json(self) -> str:
-        """Return what is stored."""
         return json.dumps(asdict(self))
 
     def check_drainer(self, received_ts: int) -> None:

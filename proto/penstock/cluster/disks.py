@@ -43,7 +43,6 @@ class Disk:
     """False for a Pump that takes no segments with an epoch's id, being older."""
 
     def to_json(self) -> str:
-        """Return what is stored."""
         fields: dict[str, Any] = {"pump": self.pump, "host": self.host, "labels": dict(self.labels)}
         fields |= {"leaving": True} if self.is_leaving else {}
         fields |= {"epoch_ids": True} if self.knows_ids else {}
@@ -51,7 +50,7 @@ class Disk:
 
     @classmethod
     def from_json(cls, key: str, text: bytes) -> Disk:
-        """Read what `to_json` wrote; `Malformed` names the key."""
+        """Parse the output of `to_json`; `Malformed` names the key."""
         try:
             fields = json.loads(text)
             pump, host, labels = fields["pump"], fields["host"], fields["labels"]
@@ -74,7 +73,7 @@ class Disks(Protocol):
     """The seam between Pumps and the list of their disks."""
 
     def offer(self, disk: Disk) -> Offered:
-        """List a disk for as long as this process lives, or until the offer is closed."""
+        """Register a disk until this process exits or the offer is closed."""
 
     def watch(self, on_disks: Callable[[dict[str, Disk]], None]) -> Cancellable:
         """Call back with all disks, by id: once before this returns, then after each change."""
@@ -84,13 +83,12 @@ class Offered(Protocol):
     """A disk that is listed."""
 
     def renew(self) -> None:
-        """List it again if etcd has let go of it; Retryable when etcd does not answer."""
+        """Register the disk again if etcd dropped it; `Retryable` when etcd does not answer."""
 
     def say(self, is_leaving: bool) -> None:
-        """List it as one that is to go, or to stay; Retryable when etcd does not answer."""
+        """Register the disk as draining or staying; `Retryable` when etcd does not answer."""
 
-    def close(self) -> None:
-        """List it no longer."""
+    def close(self) -> None: ...
 
 
 class EtcdDisks:
@@ -100,7 +98,6 @@ class EtcdDisks:
         self._etcd = etcd
 
     def offer(self, disk: Disk) -> Offered:
-        """List a disk for as long as this process lives, or until the offer is closed."""
         return _Lent(self._etcd, disk)
 
     def watch(self, on_disks: Callable[[dict[str, Disk]], None]) -> Cancellable:
@@ -126,7 +123,6 @@ class _Lent:
         self.renew()
 
     def renew(self) -> None:
-        """See `Offered`."""
         if self._lease is not None and not self._lease.is_lost():
             return
         lease = Lease(self._etcd, LEASE_S)
@@ -139,7 +135,6 @@ class _Lent:
         self._lease = lease
 
     def say(self, is_leaving: bool) -> None:
-        """See `Offered`."""
         self._disk = replace(self._disk, is_leaving=is_leaving)
         if self._lease is None or self._lease.is_lost():
             self.renew()
@@ -148,7 +143,6 @@ class _Lent:
             self._etcd.put(DISKS + self._disk.id, self._disk.to_json(), lease=self._lease.id)
 
     def close(self) -> None:
-        """See `Offered`."""
         if self._lease is not None:
             self._lease.close()
 

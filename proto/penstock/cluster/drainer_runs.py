@@ -72,11 +72,9 @@ class Entry(Protocol):
     def put(self, key: str, value: str) -> None:
         """Write a key; `Retryable` when that fails."""
 
-    def is_lost(self) -> bool:
-        """Return whether its keys are gone for good."""
+    def is_lost(self) -> bool: ...
 
-    def close(self) -> None:
-        """Take the keys back at once."""
+    def close(self) -> None: ...
 
 
 class LeasedEntry:
@@ -88,55 +86,48 @@ class LeasedEntry:
         self._lease = Lease(etcd, ttl_s)
 
     def put(self, key: str, value: str) -> None:
-        """Write a key under the lease."""
         with etcd_errors(self._etcd):
             self._etcd.put(key, value, lease=self._lease.id)
 
     def is_lost(self) -> bool:
-        """Return whether etcd let the lease go."""
         return self._lease.is_lost()
 
     def close(self) -> None:
-        """Give the lease back, and its keys with it."""
         self._lease.close()
 
 
 def key_of(entry: DrainerRun | Standby, writer: str) -> str:
-    """Return where an entry is kept."""
     return STANDBYS + entry.node_id if isinstance(entry, Standby) else RUNS + writer
 
 
 def text_of(entry: DrainerRun | Standby) -> str:
-    """Return what is stored."""
     return json.dumps(asdict(entry))
 
 
 def run_named(etcd: EtcdClient, writer: str) -> DrainerRun | None:
-    """Return the live run of this name, None when etcd knows of none."""
     found = read(etcd, RUNS + writer)
     return None if found is None else _parsed(lambda fields: DrainerRun(**fields), RUNS, found)
 
 
 def standbys(etcd: EtcdClient) -> Sequence[Standby]:
-    """Return all that stand by now, by node id."""
     items, _ = read_prefix(etcd, STANDBYS)
     return [_parsed(lambda fields: Standby(**fields), key, items[key]) for key in sorted(items)]
 
 
 def put_stop(etcd: EtcdClient, stop: DrainerStop) -> None:
-    """Say why a Drainer ended, in place of what it said before."""
+    """Record why a Drainer stopped, replacing an earlier reason."""
     with etcd_errors(etcd):
         etcd.put(STOPS + stop.node_id, json.dumps(asdict(stop), ensure_ascii=False))
 
 
 def forget_stop(etcd: EtcdClient, node_id: str) -> None:
-    """Withdraw that, because the Drainer runs again."""
+    """Withdraw the stop reason, because the Drainer runs again."""
     with etcd_errors(etcd):
         etcd.delete(STOPS + node_id)
 
 
 def stops(etcd: EtcdClient) -> Sequence[DrainerStop]:
-    """Return why each Drainer ended that waits for an operator, by node id."""
+    """Return the stop reason of each Drainer that waits for an operator, by node id."""
     items, _ = read_prefix(etcd, STOPS)
     return [_parsed(lambda fields: DrainerStop(**fields), key, items[key]) for key in sorted(items)]
 

@@ -67,7 +67,7 @@ class EtcdClosed(Retryable):
 
 
 def _install_stubs() -> ModuleType:
-    """Import `etcd3` with stubs that today's protobuf accepts."""
+    """Import `etcd3` with stubs that the current protobuf accepts."""
     name = "etcd3.etcdrpc"
     if name not in sys.modules and "etcd3" not in sys.modules:
         spec = importlib.util.spec_from_loader(name, loader=None)
@@ -128,7 +128,6 @@ def connect(
 
 
 def _log_in(client: EtcdClient, login: Login) -> None:
-    """Have every call of a client go through a login."""
     client.channel = grpc.intercept_channel(client.channel, login)
     client.kvstub = rpc_pb2_grpc.KVStub(client.channel)  # type: ignore[no-untyped-call]
     client.leasestub = rpc_pb2_grpc.LeaseStub(client.channel)  # type: ignore[no-untyped-call]
@@ -136,7 +135,6 @@ def _log_in(client: EtcdClient, login: Login) -> None:
 
 
 def _endpoints(urls: Sequence[str] | str) -> tuple[list[tuple[str, int]], bool]:
-    """Return hosts and ports, and whether they are asked with TLS."""
     parts = urls.split(",") if isinstance(urls, str) else urls
     found, schemes = [], set()
     for url in (part.strip() for part in parts):
@@ -224,7 +222,6 @@ def etcd_errors(etcd: EtcdClient = None) -> Iterator[None]:
 
 
 def _failed(etcd: EtcdClient, problem: str) -> PenstockError:
-    """Return the error of a call that failed, for the certificates' sake or for another."""
     refusal = None if etcd is None else etcd.refusal()
     if refusal is None:
         return Retryable(problem, code=Code.ETCD_AWAY)
@@ -250,12 +247,12 @@ def warn_of_version(etcd: EtcdClient) -> None:
 
 
 def is_bad(version: str) -> bool:
-    """Return whether this is a release of etcd that loses writes."""
+    """Return whether this etcd release loses writes."""
     return _BAD_VERSION.match(version) is not None
 
 
 def read(etcd: EtcdClient, key: str, *, timeout_s: float | None = None) -> bytes | None:
-    """Return a key's value, None when there is none; Retryable when etcd does not answer."""
+    """Return a key's value, None if it is absent; `Retryable` when etcd does not answer."""
     request = rpc_pb2.RangeRequest(key=key.encode())
     with etcd_errors(etcd):
         answer = etcd.kvstub.Range(request, timeout_s or etcd.timeout, metadata=etcd.metadata)
@@ -293,7 +290,7 @@ class Watch:
         self._thread.start()
 
     def cancel(self) -> None:
-        """End the watch; once this returns, no call-back runs any more."""
+        """Cancel the watch; no callback runs after this returns."""
         self._stopped.set()
         with self._lock:
             if self._call is not None:
@@ -356,7 +353,6 @@ class Watch:
         self._notify()
 
     def _relist(self) -> int:
-        """List until etcd answers; return the revision listed."""
         wait_s = _RETRY_S_MIN
         while not self._stopped.wait(wait_s):
             wait_s = min(wait_s * 2, _RETRY_S_MAX)
@@ -384,7 +380,6 @@ class Watch:
 
 
 def _after_prefix(prefix: bytes) -> bytes:
-    """Return the first key after all that start with an ASCII prefix."""
     return prefix[:-1] + bytes([prefix[-1] + 1])
 
 
@@ -417,7 +412,7 @@ def read_pages(
 
 
 def is_any_from(etcd: EtcdClient, prefix: str, key: str) -> bool:
-    """Return whether any key below an ASCII prefix is `key` or comes after it; may be Retryable."""
+    """Return whether a key below an ASCII prefix is at or after `key`; may be `Retryable`."""
     request = rpc_pb2.RangeRequest(
         key=key.encode(), range_end=_end(prefix), limit=1, keys_only=True
     )

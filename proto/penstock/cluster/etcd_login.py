@@ -26,7 +26,7 @@ HINT = (
 
 
 def login_from(env: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return user and password, None if the environment has neither; `NeedsOperator` for one."""
+    """Return user and password, None if neither is set; `NeedsOperator` if only one is."""
     user, password = env.get(USER, ""), env.get(PASSWORD, "")
     if bool(user) != bool(password):
         has, lacks = (USER, PASSWORD) if user else (PASSWORD, USER)
@@ -54,7 +54,6 @@ class Login(
     """Adds a token to each call on a channel; safe to share between threads."""
 
     def __init__(self, channel: grpc.Channel, user: str, password: str, timeout_s: float) -> None:
-        """Ask for tokens on `channel`, the first time with the first call."""
         self._auth = rpc_pb2_grpc.AuthStub(channel)  # type: ignore[no-untyped-call]
         self._request = rpc_pb2.AuthenticateRequest(name=user, password=password)
         self._timeout_s = timeout_s
@@ -62,7 +61,7 @@ class Login(
         self._token = ""
 
     def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
-        """Make the call; once more with a new token if etcd does not know the token."""
+        """Make the call; retry it once with a new token if etcd does not know the token."""
         token = self._valid_token("")
         call = continuation(_with(details, token), request)
         if call.code() is not grpc.StatusCode.UNAUTHENTICATED:
@@ -70,7 +69,7 @@ class Login(
         return continuation(_with(details, self._valid_token(token)), request)
 
     def intercept_stream_stream(self, continuation: Any, details: Any, requests: Any) -> Any:
-        """Open the stream with a token of its own, for a stream cannot be made again."""
+        """Open the stream with its own token, because a stream cannot be retried."""
         return continuation(_with(details, self._valid_token(self._token)), requests)
 
     def _valid_token(self, refused: str) -> str:

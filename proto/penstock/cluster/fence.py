@@ -126,7 +126,7 @@ class WriterFence:
         return Pin(self, wait_s_max)
 
     def close(self) -> None:
-        """Leave the fence: DDL no longer waits for this writer, and leaving an open pin fails."""
+        """Leave the fence: DDL no longer waits for this writer; leaving an open pin fails."""
         with self._changed:
             self._closed = True
             self._is_open = False
@@ -150,7 +150,6 @@ class WriterFence:
                 self._changed.wait(min(deadline_s - now_s, _CHECK_S))
 
     def _check_hope(self, left_s: float) -> None:
-        """Raise what keeps us from continuing, when it will not pass or time is up."""
         if self._closed:
             raise Retryable("this writer's fence is closed", code=Code.CLOSED)
         if isinstance(self._problem, NeedsOperator):
@@ -181,7 +180,6 @@ class WriterFence:
                 self._is_open = False
 
     def _with_patience(self, step: Callable[[], None]) -> None:
-        """Run a step; after a failure note it for those who wait, and let a little time pass."""
         try:
             step()
         except EtcdClosed:
@@ -193,7 +191,6 @@ class WriterFence:
                 self._changed.wait(_RETRY_S)
 
     def _live_as_member(self) -> None:
-        """Register, and take part until the lease is lost or the fence is closed."""
         key = f"{WRITERS}{self._writer_id}-{secrets.token_hex(4)}"
         membership = _Membership(key, Lease(self._etcd, self._ttl_s))
         watch = None
@@ -220,7 +217,6 @@ class WriterFence:
             self._changed.notify_all()
 
     def _take_part(self, membership: _Membership) -> None:
-        """Do what is due: acknowledge, reopen, or wait for a change."""
         with self._changed:
             pending = self._pending
             is_drained = membership.pins == 0

@@ -48,7 +48,7 @@ class Heartbeats:
         self._watched: dict[str, _Watched] = {}
 
     def note(self, statuses: Iterable[NodeStatus], silent: Mapping[str, int] | None = None) -> None:
-        """Take note of what etcd has now; `silent` is what Pumps have found out there."""
+        """Record the statuses now in etcd; `silent` holds the findings of Pumps recorded there."""
         now_s = self._clock()
         for status in statuses:
             known = self._watched.get(status.node_id)
@@ -60,12 +60,12 @@ class Heartbeats:
                 known.silent_s = self._silent_after_s
 
     def is_silent(self, status: NodeStatus) -> bool:
-        """Return whether no heartbeat has come after this one for long enough to be sure."""
+        """Return whether no heartbeat has followed this one for long enough to be sure."""
         known = self._watched.get(status.node_id)
         if known is None or known.update_ts != status.update_ts:
             return False
         return known.silent_s >= self._silent_after_s
 
     def is_live(self, status: NodeStatus) -> bool:
-        """Return whether a node may run: it is not stopped on purpose, and not silent."""
+        """Return whether a node may be running: not stopped on purpose and not silent."""
         return status.state not in _STOPPED and not self.is_silent(status)

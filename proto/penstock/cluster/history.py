@@ -75,24 +75,21 @@ class DdlLock:
         self.guard = guard
 
     def is_held(self) -> bool:
-        """Return whether no one else can hold the lock; what must be certain compares `guard`."""
+        """Return whether no one else can hold the lock; for certainty, compare `guard`."""
         return self._lease.is_held()
 
 
 class DdlHistory(Protocol):
     """The seam between those who need schemas and the place where DDL is recorded."""
 
-    def append(self, job: DdlJob, *, guards: Sequence[Guard] = ()) -> None:
-        """Record a finished job."""
+    def append(self, job: DdlJob, *, guards: Sequence[Guard] = ()) -> None: ...
 
-    def get(self, job_id: int) -> DdlJob | None:
-        """Return one job."""
+    def get(self, job_id: int) -> DdlJob | None: ...
 
     def jobs(self, after_version: int = 0) -> list[DdlJob]:
         """Return the jobs of later schema versions, in order of version."""
 
-    def last_origin(self, source: str) -> Origin | None:
-        """Return the origin of the newest job that came from a source, None without one."""
+    def last_origin(self, source: str) -> Origin | None: ...
 
     def is_rolled_back(self, job_id: int) -> bool:
         """Return whether a job was rolled back, or given up by an operator."""
@@ -101,15 +98,14 @@ class DdlHistory(Protocol):
         """Return the version of the newest job, 0 before the first."""
 
     def watch(self, on_job: Callable[[DdlJob], None], after_version: int = 0) -> Cancellable:
-        """Call back once for each job of a later version, in order, old ones first."""
+        """Call back for each job of a later version, once and in order, existing jobs first."""
 
     def lock(
         self, holder: str, ttl_s: int = 10, wait_s_max: float = 30
-    ) -> AbstractContextManager[Any]:
-        """Hold the DDL lock in a block."""
+    ) -> AbstractContextManager[Any]: ...
 
     def next_ids(self, count: int, least: int = 0) -> int:
-        """Return the first of `count` ids that no one ever had, none below `least`."""
+        """Return the first of `count` consecutive, never-used ids, none below `least`."""
 
 
 class History:
@@ -148,12 +144,12 @@ class History:
             )
 
     def get(self, job_id: int) -> DdlJob | None:
-        """Return one job, None when there is none; Malformed when it cannot be read."""
+        """Return a job, None if it does not exist; `Malformed` when it cannot be read."""
         found = read(self._etcd, _key(job_id))
         return None if found is None else _job(_key(job_id), found)
 
     def roll_back(self, job_id: int) -> DdlJob | None:
-        """Keep a job from ever being recorded, or return it if it is recorded already."""
+        """Prevent a job from ever being recorded, or return it if it is already recorded."""
         do = self._etcd.transactions
         with etcd_errors(self._etcd):
             self._etcd.transaction(
@@ -164,7 +160,6 @@ class History:
         return self.get(job_id)
 
     def is_rolled_back(self, job_id: int) -> bool:
-        """Return whether a job was rolled back, or given up by an operator."""
         return read(self._etcd, _rolled_back_key(job_id)) is not None
 
     def is_overtaken(self, job_id: int) -> bool:
@@ -177,7 +172,6 @@ class History:
         return is_any_from(self._etcd, JOBS, _key(job_id + 1)) and self.get(job_id) is None
 
     def jobs(self, after_version: int = 0) -> list[DdlJob]:
-        """Return the jobs of later schema versions, in order of version."""
         if self.schema_version() <= after_version:
             return []
         later = (job for job, _ in self.recorded() if job.schema_version > after_version)
@@ -193,18 +187,16 @@ class History:
             yield _job(key, value), revision
 
     def revision_of(self, job_id: int) -> int:
-        """Return etcd's revision of a job's recording, 0 when there is no such job."""
+        """Return the etcd revision at which a job was recorded, 0 if there is no such job."""
         with etcd_errors(self._etcd):
             _, meta = self._etcd.get(_key(job_id))
         return 0 if meta is None else int(meta.create_revision)
 
     def last_origin(self, source: str) -> Origin | None:
-        """Return the origin of the newest job that came from a source, None without one."""
         found = read(self._etcd, ORIGINS + source)
         return None if found is None else origin_from_json(_json(ORIGINS + source, found))
 
     def schema_version(self) -> int:
-        """Return the version of the newest job, 0 before the first."""
         return self._read_counter(SCHEMA_VERSION_KEY)[0]
 
     def watch(self, on_job: Callable[[DdlJob], None], after_version: int = 0) -> Watch:
@@ -244,7 +236,6 @@ class History:
             lease.close()
 
     def next_ids(self, count: int, least: int = 0) -> int:
-        """Return the first of `count` consecutive ids that no one ever had, none below `least`."""
         assert count > 0
         do = self._etcd.transactions
         while True:
@@ -307,7 +298,6 @@ class History:
             watch.cancel()
 
     def _read_counter(self, key: str) -> tuple[int, int]:
-        """Return a decimal key and the revision it was last changed at, zeroes without one."""
         with etcd_errors(self._etcd):
             value, meta = self._etcd.get(key)
         if value is None:

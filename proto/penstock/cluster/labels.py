@@ -10,7 +10,7 @@ from penstock.errors import NeedsOperator
 
 
 def parse_labels(texts: Iterable[str]) -> dict[str, str]:
-    """Return the labels that "zone=a", "disk=fast" stand for; `NeedsOperator` for anything else."""
+    """Parse labels such as "zone=a", "disk=fast"; `NeedsOperator` for anything else."""
     labels: dict[str, str] = {}
     for text in texts:
         name, equals, value = (part.strip() for part in text.partition("="))
@@ -33,7 +33,7 @@ def published(labels: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 def labels_in(field: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return the labels in the field `label` of a status; what is not a label is left out."""
+    """Return the labels in the field `label` of a status, ignoring invalid labels."""
     found = field.get("labels") if isinstance(field, Mapping) else None
     if not isinstance(found, Mapping):
         return {}
@@ -41,7 +41,6 @@ def labels_in(field: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 def matches(wanted: Mapping[str, str], labels: Mapping[str, str]) -> bool:
-    """Return whether `labels` has all that is wanted."""
     return wanted.items() <= labels.items()
 
 

@@ -45,15 +45,15 @@ class Lease:
         self._thread.start()
 
     def is_held(self) -> bool:
-        """Return whether no one else can think this lease gone."""
+        """Return whether no one else can consider this lease gone."""
         return time.monotonic() < self._deadline_s and not self._lost.is_set()
 
     def is_lost(self) -> bool:
-        """Return whether the lease is gone for good."""
+        """Return whether the lease is permanently lost."""
         return self._lost.is_set()
 
     def close(self) -> None:
-        """Give the lease and its keys back at once; without etcd they expire by themselves."""
+        """Revoke the lease and its keys immediately; without etcd they expire automatically."""
         self._stopped.set()
         if threading.current_thread() is not self._thread:
             self._thread.join()

@@ -24,7 +24,7 @@ class LogEntries(Protocol):
     """The seam between the copies of a log and the place where they are listed."""
 
     def read(self, node_id: str) -> Found | None:
-        """Return what the last swap that won has put, None if there was none."""
+        """Return the entry written by the last successful swap, None if there was none."""
 
     def swap(self, node_id: str, revision: int, entry: LogEntry) -> int | None:
         """Put the entry if the key is at `revision` (0: absent); return its new one, else None.
@@ -33,7 +33,7 @@ class LogEntries(Protocol):
         """
 
     def watch(self, node_id: str, on_change: Callable[[], None]) -> Cancellable:
-        """Call back once before this returns, and after changes: then it is time to read."""
+        """Call back when a read is due: once before this returns, then after changes."""
 
 
 class EtcdLogEntries:
@@ -62,7 +62,7 @@ class EtcdLogEntries:
         return _by_node_id(items)
 
     def swap(self, node_id: str, revision: int, entry: LogEntry) -> int | None:
-        """Put the entry if the key is at `revision` (0: absent); return its new one, else None."""
+        """Put the entry if the key is at `revision` (0: absent); return the new one, else None."""
         key = (LOGS + node_id).encode()
         compare = rpc_pb2.Compare(
             result=rpc_pb2.Compare.EQUAL,

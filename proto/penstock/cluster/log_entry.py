@@ -99,7 +99,6 @@ class LogEntry:
         return self.ids[-1] if self.ids else 0
 
     def id_of(self, epoch: int) -> int | None:
-        """Return the id of an epoch, None where it is not known."""
         at = epoch - self.epoch - 1 + len(self.ids)
         return self.ids[at] if 0 <= at < len(self.ids) else None
 
@@ -112,24 +111,22 @@ class LogEntry:
         return epoch > self.epoch or (known is not None and known != epoch_id)
 
     def replica(self, disk: str) -> Copy | None:
-        """Return the listed replica on a disk."""
         return next((copy for copy in self.replicas if copy.disk == disk), None)
 
     def may_claim(self, disk: str) -> bool:
-        """Return whether this disk may begin the next epoch: the primary's, or a whole copy."""
+        """Return whether this disk may start the next epoch: primary or complete replica."""
         if disk == self.primary.disk:
             return True
         copies = (*self.replicas, *self.eligible)
         return any(copy.disk == disk and copy.first <= self.needed for copy in copies)
 
     def claimed(self, by: Copy) -> LogEntry:
-        """Return the entry of the next epoch, with the disk of `by` as the primary."""
         replicas = [copy for copy in self.replicas if copy.disk != by.disk]
         left = [] if by.disk == self.primary.disk else [replace(self.primary, first=self.needed)]
         return self._followed(replace(by, first=0), replicas, left)
 
     def without(self, disks: Iterable[str]) -> LogEntry:
-        """Return the entry of the next epoch, with these replicas off the list."""
+        """Return the next epoch's entry, with these replicas removed from the list."""
         gone = set(disks)
         stay = [copy for copy in self.replicas if copy.disk not in gone]
         return self._followed(
@@ -137,7 +134,7 @@ class LogEntry:
         )
 
     def without_damaged(self, disks: Iterable[str]) -> LogEntry:
-        """Return the entry of the next epoch, with these disks off the list and not eligible."""
+        """Return the next epoch's entry, with these disks neither listed nor eligible."""
         gone = set(disks)
         stay = [copy for copy in self.replicas if copy.disk not in gone]
         found = self._followed(self.primary, stay, [])
@@ -145,20 +142,20 @@ class LogEntry:
         return replace(found, eligible=eligible)
 
     def joined(self, copy: Copy) -> LogEntry:
-        """Return the entry of the next epoch, with one replica more."""
+        """Return the next epoch's entry, with an additional replica."""
         return self._followed(self.primary, [*self.replicas, copy], [])
 
     def extended(self, disk: str, first: int) -> LogEntry:
-        """Return the entry with a replica that has older segments, too; the epoch stays."""
+        """Return the entry with older segments added to a replica; the epoch is unchanged."""
         copies = (replace(c, first=first) if c.disk == disk else c for c in self.replicas)
         return replace(self, replicas=tuple(copies))
 
     def needing(self, segment: int) -> LogEntry:
-        """Return the entry with segments before `segment` no longer needed; the epoch stays."""
+        """Return the entry with segments before `segment` not needed; the epoch is unchanged."""
         return replace(self, needed=max(self.needed, segment))
 
     def marked(self, mark: Mark) -> LogEntry:
-        """Return the entry with a later place that is acknowledged; the epoch stays."""
+        """Return the entry with a later acknowledged position; the epoch is unchanged."""
         return replace(self, mark=mark)
 
     def asking(self, copies: int, copies_min: int) -> LogEntry:
@@ -170,7 +167,7 @@ class LogEntry:
         return replace(found, eligible=()) if found.may_acknowledge else found
 
     def begun_again(self, by: Copy, copies: int, copies_min: int) -> LogEntry:
-        """Return the entry of a new log under this name: only when no one needs the former one."""
+        """Return the entry of a new log of this name; valid only if no one needs the former log."""
         return LogEntry(
             epoch=self.epoch + 1,
             primary=by,
@@ -201,7 +198,6 @@ class LogEntry:
         return found if found.may_acknowledge else replace(found, eligible=tuple(eligible))
 
     def to_json(self) -> str:
-        """Return what is stored."""
         ids = {"ids": self.ids} if self.ids else {}
         mark = {} if self.mark is None else {"mark": self.mark}
         return json.dumps(
@@ -222,7 +218,7 @@ class LogEntry:
 
     @classmethod
     def from_json(cls, key: str, text: str | bytes) -> LogEntry:
-        """Read what `to_json` wrote; `Malformed` names the key."""
+        """Parse the output of `to_json`; `Malformed` names the key."""
         try:
             fields = json.loads(text)
             entry = cls(
@@ -262,7 +258,7 @@ def _mark(numbers: Iterable[int]) -> Mark:
 
 
 def _new_id() -> int:
-    """Return a random id; 0 stands for none."""
+    """Return a random id, never 0, which means no id."""
     return secrets.randbelow((1 << EPOCH_ID_BITS) - 1) + 1
 
 

@@ -97,7 +97,7 @@ class NodeStatus:
 
     @property
     def is_reader(self) -> bool:
-        """True for a program that reads the stream by a name; it listens nowhere."""
+        """True for a program that reads the stream by a name; it does not listen anywhere."""
         return self.host.startswith(READER)
 
     def to_json(self) -> str:
@@ -116,7 +116,7 @@ class NodeStatus:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> NodeStatus:
-        """Read what `to_json` or TiDB-Binlog wrote; fields that are absent take their zero."""
+        """Parse the output of `to_json` or TiDB-Binlog; absent fields default to zero."""
         try:
             fields = json.loads(text)
             return cls(
@@ -171,78 +171,74 @@ class Cancellable(Protocol):
     """Something under way that can be ended."""
 
     def cancel(self) -> None:
-        """End it; no call-back runs once this returns."""
+        """Cancel; no callback runs after this returns."""
 
 
 class NodeRegistry(Protocol):
     """The seam between a node and the place where all nodes are listed."""
 
     def cluster_id(self) -> int:
-        """Return the cluster's id, the same for all who ask, ever."""
+        """Return the cluster id, which is the same for every caller and never changes."""
 
-    def put(self, kind: NodeKind, status: NodeStatus) -> None:
-        """Publish a node's status."""
+    def put(self, kind: NodeKind, status: NodeStatus) -> None: ...
 
-    def get(self, kind: NodeKind, node_id: str) -> NodeStatus | None:
-        """Return one node's status."""
+    def get(self, kind: NodeKind, node_id: str) -> NodeStatus | None: ...
 
     def list(self, kind: NodeKind) -> Statuses:
-        """Return all nodes of a kind, those long gone too, by node id."""
+        """Return all nodes of a kind by node id, including nodes long gone."""
 
     def put_gap(self, gap: Gap) -> None:
-        """Remember for good what a Drainer will miss."""
+        """Permanently record binlogs that a Drainer will miss."""
 
     def gaps(self, drainer: str) -> Sequence[Gap]:
-        """Return all that a Drainer will miss, unless its downstream is restored from elsewhere."""
+        """Return the gaps a Drainer will miss unless its downstream is restored from elsewhere."""
 
     def put_lost(self, lost: LostPump) -> None:
-        """Remember for good that a Pump is lost, in place of an earlier word about it."""
+        """Permanently record that a Pump is lost, replacing an earlier record of it."""
 
-    def lost(self) -> Mapping[str, LostPump]:
-        """Return all Pumps that were declared lost, by node id."""
+    def lost(self) -> Mapping[str, LostPump]: ...
 
     def forget(self, kind: NodeKind, node_id: str) -> None:
-        """List a node no longer; nothing happens when it is not listed."""
+        """Remove a node from the registry; do nothing if it is not registered."""
 
     def put_entered(self, pump: str, ts: int) -> None:
-        """Remember when a Pump entered the cluster: being new, or back after it was offline."""
+        """Record when a Pump entered the cluster: new, or back after it was offline."""
 
     def forget_entered(self, pump: str) -> None:
-        """Forget that, because all that the Pump holds is downstream and it leaves."""
+        """Forget the entry time, because all data of the Pump is downstream and it leaves."""
 
     def entered(self) -> Mapping[str, int]:
-        """Return when each Pump entered, by node id; those that left are not there."""
+        """Return when each Pump entered, by node id, without the Pumps that left."""
 
     def put_silent(self, drainer: NodeStatus) -> None:
-        """Note that no heartbeat of a Drainer came after this one, for long enough to be sure."""
+        """Record that no heartbeat of a Drainer followed this one for long enough to be sure."""
 
     def silent(self) -> Mapping[str, int]:
-        """Return after which heartbeat (`update_ts`) Drainers were found silent, by node id."""
+        """Return the last heartbeat (`update_ts`) of each Drainer found silent, by node id."""
 
-    def put_run(self, pump: str, run: str) -> None:
-        """Remember the id of a Pump's last start."""
+    def put_run(self, pump: str, run: str) -> None: ...
 
     def last_run(self, pump: str) -> str:
         """Return the id of a Pump's last start; empty for none."""
 
     def put_last_word(self, word: LastWord) -> None:
-        """Publish what a Pump that stops holds, in place of an earlier word of it."""
+        """Publish the last word of a stopping Pump, replacing its earlier last word."""
 
     def forget_last_word(self, pump: str) -> None:
-        """Withdraw a Pump's last word, because it is about to take more."""
+        """Withdraw a Pump's last word, because it is about to accept more data."""
 
     def last_words(self) -> Mapping[str, LastWord]:
-        """Return the last words of all Pumps that stopped in order, by node id."""
+        """Return the last words of all Pumps that shut down cleanly, by node id."""
 
     def retire(self, status: NodeStatus, word: LastWord) -> bool:
-        """Set a Pump offline, unless it was heard of after `status` and `word`; True when done."""
+        """Set a Pump offline unless it reported after `status` and `word`; True when done."""
 
     def watch(self, kind: NodeKind, on_change: Callable[[Statuses], None]) -> Cancellable:
         """Call back with the full list: once before this returns, then after each change."""
 
 
 def refuse_pd(etcd: EtcdClient) -> None:
-    """Raise `NeedsOperator` when id and timestamps of this etcd's cluster are a PD's."""
+    """Raise `NeedsOperator` when this etcd's cluster id and timestamps belong to a PD."""
     if (pd_id := read(etcd, PD_CLUSTER_ID_KEY)) is not None:
         raise NeedsOperator(
             f"this etcd is that of the TiDB cluster {pd_id.decode('utf-8', 'replace')}, whose"
@@ -265,7 +261,7 @@ class Registry:
     def __init__(
         self, etcd: EtcdClient, guard: Callable[[], EntryGuard | None] = lambda: None
     ) -> None:
-        """With `guard`, the status of a Pump is published only while that key is as it was."""
+        """With `guard`, publish a Pump's status only while the guard key is unchanged."""
         self._etcd = etcd
         self._guard = guard
 
@@ -284,7 +280,7 @@ class Registry:
                 self._etcd.put_if_not_exists(CLUSTER_ID_KEY, str(drawn))
 
     def put(self, kind: NodeKind, status: NodeStatus) -> None:
-        """Publish a node's status, over whatever was there."""
+        """Publish a node's status, overwriting any existing status."""
         key, text = _prefix(kind) + status.node_id, status.to_json()
         if kind is NodeKind.PUMP:
             put = self._etcd.transactions.put(key, text)
@@ -294,7 +290,7 @@ class Registry:
             self._etcd.put(key, text)
 
     def _do_guarded(self, operation: Any, problem: str) -> None:
-        """Do something in etcd unless another Pump has the log; raise `Retryable` then."""
+        """Run an etcd operation; raise `Retryable` if another Pump owns the log."""
         while True:
             guard = self._guard()
             compare = (
@@ -309,17 +305,16 @@ class Registry:
                 raise Retryable(f"{problem}, for {guard.key} has changed", code=Code.LOG_DEPOSED)
 
     def get(self, kind: NodeKind, node_id: str) -> NodeStatus | None:
-        """Return one node's status, None for a node never seen; Malformed if it cannot be read."""
+        """Return a node's status, None for an unknown node; `Malformed` if it cannot be read."""
         found = read(self._etcd, _prefix(kind) + node_id)
         return None if found is None else NodeStatus.from_json(found)
 
     def list(self, kind: NodeKind) -> Statuses:
-        """Return all nodes of a kind, those long gone too, by node id."""
         items, _ = read_prefix(self._etcd, _prefix(kind))
         return _statuses(items)
 
     def standbys(self) -> Statuses:
-        """Return the Drainers that wait for another one; `list` does not know them."""
+        """Return the Drainers on standby, which `list` does not include."""
         return [
             NodeStatus(
                 node_id=each.node_id,
@@ -332,18 +327,16 @@ class Registry:
         ]
 
     def put_gap(self, gap: Gap) -> None:
-        """Remember for good what a Drainer will miss."""
         with etcd_errors(self._etcd):
             self._etcd.put(f"{GAPS}/{gap.drainer}/{gap.pump}", json.dumps(asdict(gap)))
 
     def gaps(self, drainer: str) -> Sequence[Gap]:
-        """Return all that a Drainer will miss; Malformed if that cannot be read."""
+        """Return all gaps of a Drainer; `Malformed` if they cannot be read."""
         items, _ = read_prefix(self._etcd, f"{GAPS}/{drainer}/")
         found = [_gap(key, text) for key, text in sorted(items.items())]
         return [gap for gap in found if gap.drainer == drainer]
 
     def put_lost(self, lost: LostPump) -> None:
-        """Remember for good that a Pump is lost, in place of an earlier word about it."""
         with etcd_errors(self._etcd):
             self._etcd.put(LOST + lost.pump, lost.to_json())
 
@@ -353,17 +346,14 @@ class Registry:
         return lost_pumps(items)
 
     def forget(self, kind: NodeKind, node_id: str) -> None:
-        """List a node no longer; nothing happens when it is not listed."""
         with etcd_errors():
             self._etcd.delete(_prefix(kind) + node_id)
 
     def put_entered(self, pump: str, ts: int) -> None:
-        """Remember when a Pump entered the cluster: being new, or back after it was offline."""
         with etcd_errors():
             self._etcd.put(ENTERED + pump, str(ts))
 
     def forget_entered(self, pump: str) -> None:
-        """Forget that, because all that the Pump holds is downstream and it leaves."""
         with etcd_errors():
             self._etcd.delete(ENTERED + pump)
 
@@ -372,12 +362,10 @@ class Registry:
         return self._decimals(ENTERED)
 
     def put_silent(self, drainer: NodeStatus) -> None:
-        """Note that no heartbeat of a Drainer came after this one, for long enough to be sure."""
         with etcd_errors(self._etcd):
             self._etcd.put(SILENT + drainer.node_id, str(drainer.update_ts))
 
     def silent(self) -> Mapping[str, int]:
-        """Return after which heartbeat (`update_ts`) Drainers were found silent, by node id."""
         return self._decimals(SILENT)
 
     def _decimals(self, prefix: str) -> Mapping[str, int]:
@@ -392,32 +380,27 @@ class Registry:
         return {key[len(prefix) :]: int(text) for key, text in items.items()}
 
     def put_run(self, pump: str, run: str) -> None:
-        """Remember the id of a Pump's last start."""
         with etcd_errors():
             self._etcd.put(RUNS + pump, run)
 
     def last_run(self, pump: str) -> str:
-        """Return the id of a Pump's last start; empty for none."""
         found = read(self._etcd, RUNS + pump)
         return "" if found is None else found.decode("utf-8", "replace")
 
     def put_last_word(self, word: LastWord) -> None:
-        """Publish what a Pump that stops holds, in place of an earlier word of it."""
         with etcd_errors():
             self._etcd.put(LAST_WORDS + word.pump, word.to_json())
 
     def forget_last_word(self, pump: str) -> None:
-        """Withdraw a Pump's last word, because it is about to take more."""
         delete = self._etcd.transactions.delete(LAST_WORDS + pump)
         self._do_guarded(delete, f"the last word of {pump} is not withdrawn")
 
     def last_words(self) -> Mapping[str, LastWord]:
-        """Return the last words of all Pumps that stopped in order; Malformed if unreadable."""
+        """Return the last words of Pumps that shut down cleanly; `Malformed` if unreadable."""
         items, _ = read_prefix(self._etcd, LAST_WORDS)
         return last_words(items)
 
     def retire(self, status: NodeStatus, word: LastWord) -> bool:
-        """Set a Pump offline, unless it was heard of after `status` and `word`; True when done."""
         key, do = _prefix(NodeKind.PUMP) + status.node_id, self._etcd.transactions
         offline = replace(status, state=NodeState.OFFLINE)
         with etcd_errors():

@@ -38,14 +38,13 @@ def word_sizes(precision: int, frac: int) -> tuple[tuple[int, ...], tuple[int, .
 
 @cache
 def _layout(precision: int, frac: int) -> tuple[tuple[tuple[int, int], ...], int]:
-    """Return ten to the digits, and the bits, of every word from the right, and all bytes."""
     integer, fraction = word_sizes(precision, frac)
     words = [(10**digits, 8 * WORD_BYTES[digits]) for digits in reversed(integer + fraction)]
     return tuple(words), sum(bits for _, bits in words) // 8
 
 
 def binary_size(precision: int, frac: int) -> int:
-    """Return the bytes that digits of this precision take, the two leading bytes not counted."""
+    """Return the size in bytes of digits of this precision, excluding the two leading bytes."""
     return _layout(precision, frac)[1]
 
 
@@ -101,7 +100,7 @@ def natural_precision(value: Decimal) -> tuple[int, int]:
 
 
 def read_unscaled(data: bytes, at: int) -> tuple[int, int, int]:
-    """Read precision, frac and digits; return the unscaled number, its frac, and what follows."""
+    """Read precision, frac and digits; return the unscaled number, frac and the next offset."""
     head, at = take(data, at, 2)
     precision, frac = head
     _check_size(precision, frac)
@@ -123,7 +122,7 @@ def read_unscaled(data: bytes, at: int) -> tuple[int, int, int]:
 
 
 def end_of(data: bytes, at: int) -> int:
-    """Return where the decimal at `at` ends, its digits unread."""
+    """Return the end of the decimal at `at` without reading its digits."""
     (precision, frac), at = take(data, at, 2)
     _check_size(precision, frac)
     return take(data, at, binary_size(precision, frac))[1]

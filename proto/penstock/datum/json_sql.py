@@ -43,7 +43,6 @@ def text_literal(text: str) -> str:
 
 
 def json_literal(text: str) -> str:
-    """Return a document as a literal for sessions without NO_BACKSLASH_ESCAPES."""
     quoted = text_literal(text)
     if not isinstance(text, TypedJson):
         return quoted
@@ -52,7 +51,7 @@ def json_literal(text: str) -> str:
 
 
 def literal_of_text(text: str) -> str:
-    """Return the literal of a document that a server printed: its numbers keep their digits."""
+    """Return the literal of a document printed by a server; its numbers keep their digits."""
     if _MAYBE_DECIMAL.search(text):
         read = read_text(encode_text(text), 0)[0]
         text = read if isinstance(read, TypedJson) else text
@@ -65,7 +64,6 @@ def _set(scalar: Typed) -> str:
 
 
 def _expression(type_: int, value: str | bytes) -> str:
-    """Return the expression of a scalar's type; nothing where there is none."""
     if isinstance(value, bytes):
         return f"x'{hexlify(value).decode()}'" if type_ == _VARBINARY else ""
     if type_ != DECIMAL:

@@ -78,14 +78,14 @@ class TypedJson(str):
 
     @classmethod
     def of(cls, text: str, binary: bytes) -> TypedJson:
-        """Return a document as text, and in the form of this module."""
+        """Return a document as text and in this module's binary form."""
         made = cls(text)
         made.binary = binary
         return made
 
     @property
     def marked(self) -> str:
-        """The document as a text that no JSON is: `MARK`, and `binary` in hexadecimal."""
+        """The document as text that is not JSON: `MARK`, then `binary` in hexadecimal."""
         return MARK + self.binary.hex()
 
 
@@ -108,7 +108,7 @@ def _refuse(name: str) -> None:
 
 
 def json_number(text: str) -> float | Decimal:
-    """Return a number with a point or an exponent: a decimal where a double prints otherwise."""
+    """Return a number with a point or exponent: a Decimal where a double prints differently."""
     number = float(text)
     if text == repr(number) or "e" in text or "E" in text or not math.isfinite(number):
         return number
@@ -160,7 +160,7 @@ def _encode_number(value: int | float | Decimal) -> tuple[int, bytes]:
 
 
 def _digits(value: int | Decimal) -> bytes:
-    """Return what follows the double of a decimal; nothing when it has more digits than MySQL's."""
+    """Return the bytes after a decimal's double, empty if it has more digits than in MySQL."""
     exact = Decimal(value)
     exponent = exact.as_tuple().exponent
     assert isinstance(exponent, int), "it is finite"
@@ -190,7 +190,6 @@ def _encode_object(value: dict[object, object], depth: int) -> bytes:
 
 
 def _encode_parts(keys: list[bytes], items: list[tuple[int, bytes]]) -> bytes:
-    """Lay out an object, or an array when there are no keys."""
     at = _HEAD.size + len(keys) * _KEY.size + len(items) * _VALUE.size
     entries = bytearray()
     for key in keys:
@@ -217,7 +216,6 @@ def length(data: bytes, at: int) -> int:
 
 
 def _body_length(data: bytes, tp: int, at: int) -> int:
-    """Return how many bytes a value of type `tp` takes; they are there."""
     if tp in (OBJECT, ARRAY):
         size: int = _U32.unpack(take(data, at + 4, 4)[0])[0]
     elif tp == LITERAL:
@@ -247,7 +245,6 @@ def read_text(data: bytes, at: int) -> tuple[str, int]:
 
 
 def unmarked(text: str) -> str:
-    """Return the document that a text stands for, which may be `TypedJson.marked`."""
     return read_text(bytes.fromhex(text[1:]), 0)[0] if text[:1] == MARK else text
 
 
@@ -258,7 +255,6 @@ class _Out(list[str]):
 
 
 def _write(data: bytes, tp: int, at: int, out: _Out, depth: int) -> int:
-    """Append the text of the value at `at`; return where it ends."""
     if depth > DEPTH_MAX:
         raise damaged(f"JSON is nested deeper than {DEPTH_MAX}")
     end = at + _body_length(data, tp, at)
@@ -272,7 +268,6 @@ def _write(data: bytes, tp: int, at: int, out: _Out, depth: int) -> int:
 
 
 def _write_parts(data: bytes, tp: int, out: _Out, depth: int) -> None:
-    """Append an object or array that fills `data`."""
     values_at, keys, floor = _head(data, tp)
     out.append("{" if tp == OBJECT else "[")
     double_at = 0
@@ -299,7 +294,6 @@ def _count(data: bytes) -> int:
 
 
 def _head(data: bytes, tp: int) -> tuple[int, list[bytes], int]:
-    """Return where the value entries begin, the keys, and where the first value may begin."""
     if len(data) < _HEAD.size:
         raise damaged(f"a JSON object of {len(data)} bytes is too short")
     count = _count(data)
@@ -314,7 +308,6 @@ def _head(data: bytes, tp: int) -> tuple[int, list[bytes], int]:
 
 
 def _put_decimal(gap: bytes, out: _Out, at: int) -> None:
-    """Replace a double's text by that of the decimal that stands behind it, if there is one."""
     if gap[0] == DECIMAL:
         out[at] = decimals.read_decimal_text(gap, 1)[0]
         out.is_typed = True
@@ -359,7 +352,6 @@ def _typed(data: bytes, tp: int, path: tuple[str | int, ...]) -> Iterator[Typed]
 
 
 def _read_keys(data: bytes, count: int, floor: int) -> tuple[list[bytes], int]:
-    """Return the keys, and where the last one ends."""
     keys: list[bytes] = []
     for i in range(count):
         start, size = _KEY.unpack_from(data, _HEAD.size + i * _KEY.size)

@@ -44,14 +44,13 @@ class Held(str):
 
 
 def pack(fields: Fields) -> int:
-    """Return the packed number of a date and time."""
     year, month, day, hour, minute, second, micro = fields
     date = (year * 13 + month) << 5 | day
     return (date << 17 | hour << 12 | minute << 6 | second) << 24 | micro
 
 
 def unpack(packed: int) -> Fields:
-    """Return the fields of a packed number; fields that no clock shows are malformed."""
+    """Return the fields of a packed number; impossible fields are malformed."""
     micro = packed & 0xFFFFFF
     clock = packed >> 24 & 0x1FFFF
     date = packed >> 41
@@ -72,7 +71,7 @@ def unpack_core(core: int) -> Fields:
 
 
 def pack_core(fields: Fields, low: int) -> int:
-    """Return the core time of fields; `low` are its four low bits."""
+    """Return the core time of fields; `low` holds its four low bits."""
     year, month, day, hour, minute, second, micro = fields
     date = year << 50 | month << 46 | day << 41
     return date | hour << 36 | minute << 30 | second << 24 | micro << 4 | low
@@ -132,7 +131,7 @@ def rounded_micros(digits: str, fsp: int) -> int:
 
 
 def checked(fields: Fields) -> Fields:
-    """Return the fields, a full second of microseconds carried; no such date is malformed."""
+    """Return the fields, carrying a full second of microseconds; bad dates are malformed."""
     year, month, day, micro = *fields[:3], fields[6]
     if month > 12 or day > DAYS[month] or not _is_time((*fields[:6], 0)):
         raise damaged(f"{datetime_text((*fields[:6], 0), 0)} does not exist")
@@ -152,7 +151,7 @@ def _is_leap(year: int) -> bool:
 
 
 def datetime_fields(value: object, fsp: int) -> Fields:
-    """Read a text, a date or a datetime; an aware datetime is taken in UTC."""
+    """Parse a text, a date or a datetime; an aware datetime is converted to UTC."""
     if isinstance(value, str):
         return parse_datetime(value, fsp)
     if isinstance(value, dt.datetime):
@@ -168,7 +167,7 @@ def datetime_fields(value: object, fsp: int) -> Fields:
 
 
 def in_timestamp_range(fields: Fields) -> bool:
-    """True for the zero time and for what MySQL's four-byte TIMESTAMP can hold."""
+    """True for the zero time and for times that MySQL's four-byte TIMESTAMP can hold."""
     return TIMESTAMP_MIN <= fields[:6] <= TIMESTAMP_MAX or not any(fields)
 
 

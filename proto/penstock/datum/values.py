@@ -53,7 +53,7 @@ _PADDING = bytes(_GROUP)
 
 
 def damaged(what: str) -> Malformed:
-    """Return the error for bytes that do not follow the row format, to be raised by the caller."""
+    """Return the error for bytes that violate the row format; the caller must raise it."""
     return Malformed(
         what, hint="the bytes are damaged or not in TiDB's row format", code=Code.ROW_MALFORMED
     )
@@ -75,7 +75,6 @@ def read_uvarint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Read a zig-zag varint."""
     raw, at = read_uvarint(data, at)
     return (raw >> 1) ^ -(raw & 1), at
 
@@ -89,12 +88,11 @@ def take(data: bytes, at: int, length: int) -> tuple[bytes, int]:
 
 
 def encode_int_comparable(value: int) -> bytes:
-    """Return eight bytes that sort like signed 64-bit integers do."""
+    """Return eight bytes that sort like signed 64-bit integers."""
     return _U64.pack(value + _SIGN)
 
 
 def read_int_comparable(data: bytes, at: int) -> tuple[int, int]:
-    """Read what `encode_int_comparable` wrote."""
     value, at = read_uint_comparable(data, at)
     return value - _SIGN, at
 
@@ -116,14 +114,13 @@ def encode_float_comparable(value: float) -> bytes:
 
 
 def read_float_comparable(data: bytes, at: int) -> tuple[float, int]:
-    """Read what `encode_float_comparable` wrote."""
     bits, at = read_uint_comparable(data, at)
     value: float = _F64.unpack(_U64.pack(bits ^ _SIGN if bits & _SIGN else bits ^ UINT64_MAX))[0]
     return value, at
 
 
 def encode_bytes_comparable(value: bytes) -> bytes:
-    """Return groups of eight that sort like the bytes; a full last one is followed by one more."""
+    """Return groups of eight that sort like the bytes; an extra group follows a full last."""
     out = bytearray()
     for start in range(0, len(value) + 1, _GROUP):
         group = value[start : start + _GROUP]
@@ -134,7 +131,7 @@ def encode_bytes_comparable(value: bytes) -> bytes:
 
 
 def read_bytes_comparable(data: bytes, at: int) -> tuple[bytes, int]:
-    """Read what `encode_bytes_comparable` wrote; padding that is not zero is malformed."""
+    """Read the output of `encode_bytes_comparable`; non-zero padding is malformed."""
     out = bytearray()
     while True:
         group, at = take(data, at, _GROUP + 1)
@@ -154,33 +151,27 @@ def encode_bytes(value: bytes) -> bytes:
 
 
 def read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
-    """Read what `encode_bytes` wrote."""
     length, at = read_varint(data, at)
     return take(data, at, length)
 
 
 def int_datum(value: int) -> bytes:
-    """Return a signed integer as rows hold it."""
     return b"\x08" + encode_uvarint(value << 1 if value >= 0 else ~value << 1 | 1)
 
 
 def uint_datum(value: int) -> bytes:
-    """Return an unsigned integer as rows hold it."""
     return b"\x09" + encode_uvarint(value)
 
 
 def bytes_datum(value: bytes) -> bytes:
-    """Return bytes as rows hold them."""
     return b"\x02" + encode_uvarint(len(value) << 1) + value
 
 
 def float_datum(value: float) -> bytes:
-    """Return a float as rows hold it."""
     return b"\x05" + encode_float_comparable(value)
 
 
 def flag_at(data: bytes, at: int) -> int:
-    """Return the flag of the datum at `at`."""
     if at >= len(data):
         raise damaged(f"a datum is missing at byte {at}")
     return data[at]

@@ -73,7 +73,6 @@ class SchemaChange:
 
     @property
     def is_nothing(self) -> bool:
-        """True when neither a schema nor a table came, went or changed."""
         return not (
             self.created
             or self.dropped
@@ -97,7 +96,6 @@ class Catalog:
     def of(
         cls, version: int, schemas: Iterable[SchemaInfo], tables: Iterable[tuple[str, TableInfo]]
     ) -> Catalog:
-        """Return a catalog of these schemas and (schema name, table) at a schema version."""
         made = cls()
         made.version, made._schemas = version, {schema.name: schema for schema in schemas}
         made._tables = {name: {} for name in made._schemas}
@@ -107,7 +105,6 @@ class Catalog:
         return made
 
     def copy(self) -> Catalog:
-        """Return a catalog that changes independently of this one."""
         other = Catalog()
         other.version, other._schemas = self.version, dict(self._schemas)
         other._tables = {schema: dict(names) for schema, names in self._tables.items()}
@@ -119,7 +116,6 @@ class Catalog:
         return tuple(self._schemas.values())
 
     def schema(self, name: str) -> SchemaInfo | None:
-        """Return the schema of that name, None if there is none."""
         key = _find(self._schemas, name)
         return None if key is None else self._schemas[key]
 
@@ -130,7 +126,6 @@ class Catalog:
         return tuple(self._by_id[i] for n in names for i in self._tables[n].values())
 
     def table(self, schema: str, name: str) -> TableInfo | None:
-        """Return the table or view of that name, None if there is none."""
         found = self.schema(schema)
         if found is None:
             return None
@@ -139,7 +134,6 @@ class Catalog:
         return None if key is None else self._by_id[names[key]][1]
 
     def table_by_id(self, table_id: int) -> tuple[str, TableInfo] | None:
-        """Return (schema name, table) for an id, None if no table has it now."""
         return self._by_id.get(table_id)
 
     def apply(self, job: DdlJob) -> SchemaChange:
@@ -211,7 +205,6 @@ class Catalog:
         return SchemaChange(job=job, dropped=(dropped,), created=(created,))
 
     def _convert(self, job: DdlJob) -> SchemaChange:
-        """Replace a table of which a partition became a table, or got a table as a partition."""
         dropped = [self._remove(job, job.table_id)] if job.type == DdlType.CONVERT_TABLE else []
         created, altered = [], []
         for schema, table in self._pairs(job):
@@ -225,7 +218,7 @@ class Catalog:
         )
 
     def _partitioning(self, job: DdlJob) -> SchemaChange:
-        """Replace a table that TiDB gives a new id when it becomes partitioned or stops to be."""
+        """Replace a table that TiDB gives a new id when it becomes partitioned or unpartitioned."""
         if job.table is None or job.table.id == job.table_id:
             return self._replace(job)
         schema, before = self._remove(job, job.table_id)
@@ -255,7 +248,7 @@ class Catalog:
         return SchemaChange(job=job, altered=tuple(altered))
 
     def put(self, schema: str, table: TableInfo) -> None:
-        """Put a table into a schema that there is, in the place of what has its id or its name."""
+        """Put a table into an existing schema, replacing the tables with its id or its name."""
         names = self._tables[schema]
         for table_id in {table.id, names.get(table.name, table.id)} & self._by_id.keys():
             home, other = self._by_id.pop(table_id)
@@ -276,7 +269,7 @@ class Catalog:
         return replace(job, schema_name=name, tables=tuple(last.values()))
 
     def _replace(self, job: DdlJob) -> SchemaChange:
-        """Replace tables by id, all at once, so that names may swap."""
+        """Replace tables by id, all in a single step, so that names may swap."""
         pairs = self._pairs(job)
         if not pairs:
             raise _unfit(job, f"jobs of type {job.type} without a table are unknown")
@@ -356,7 +349,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def settled(job: DdlJob, before: TableInfo, after: TableInfo) -> TableInfo:
-    """Return the table with the time of the DDL where older rows read as the current time."""
+    """Return the table with the DDL's time where older rows read as the current time."""
     if job.finished_ts == 0 or not any(is_now(c.origin_default) for c in after.columns):
         return after
     known = {c.id: c.origin_default for c in adopted(job, before, after).columns}

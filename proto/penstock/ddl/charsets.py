@@ -83,12 +83,11 @@ _SAME = {"utf8": "utf8mb3", "utf8mb3": "utf8"}
 
 
 def char_bytes_max(charset: str) -> int:
-    """Return how many bytes a character of this set may take."""
     return _SETS[charset][0]
 
 
 def known(charset: str) -> str:
-    """Return the character set; raise NeedsOperator for one that no one has."""
+    """Return the character set; raise `NeedsOperator` for an unknown name."""
     if charset not in _SETS:
         raise NeedsOperator(
             f"character set {charset!r} is unknown",
@@ -107,7 +106,7 @@ def built_in(charset: str) -> str:
 
 
 def our_own(charset: str) -> str:
-    """Return the collation that a character set has where no server chose one."""
+    """Return the collation of a character set for which no server chose a collation."""
     return f"{charset}_bin" if charset in _BINARY else built_in(charset)
 
 
@@ -229,12 +228,12 @@ def charset_of_collation(name: str) -> str:
 
 
 def full_name(name: str, charset: str) -> str:
-    """Return a collation with its charset: MariaDB's UCA-14 ones may be written without."""
+    """Return a collation with its charset, which MariaDB's UCA-14 collations may omit."""
     return f"{charset}_{name}" if _CONTEXTUAL.fullmatch(name) else name
 
 
 def pads(name: str) -> bool:
-    """Return whether texts that differ by spaces at their ends only are equal."""
+    """Return whether texts that differ only in trailing spaces are equal."""
     return _NO_PAD.search(name.lower()) is None
 
 
@@ -304,12 +303,10 @@ class Charset:
 
     @property
     def unit_bytes(self) -> int:
-        """How many bytes the shortest character has."""
         return _UNIT_BYTES.get(self.name, 1)
 
     @property
     def is_binary(self) -> bool:
-        """Return whether values are bytes and no text."""
         return self.codec is None and self.table is None
 
     def decode(self, raw: bytes) -> str:
@@ -328,7 +325,7 @@ class Charset:
         return text.encode(self.codec)
 
     def kept(self, text: str) -> str:
-        """Return what a server keeps of a literal: a question mark for each other character."""
+        """Return a literal as servers store it: `?` replaces characters outside the charset."""
         return text if self.is_binary else "".join(c if self._has(c) else "?" for c in text)
 
     def _has(self, character: str) -> bool:
@@ -345,14 +342,14 @@ _WITHIN_BMP = ("utf8mb3", "ucs2")
 
 
 def connection_charset(context: DdlContext | None) -> Charset | None:
-    """Return the charset that a session turned its literals into, None where it is not known."""
+    """Return the charset that a session converts literals to, None if it is unknown."""
     collation = None if context is None else dict(context.variables).get("collation_connection")
     return None if collation is None else charset_named(charset_of_collation(collation))
 
 
 @cache
 def charset_named(name: str) -> Charset:
-    """Return a charset by its name (`utf8` is `utf8mb3`); raise `NeedsOperator` for an unknown."""
+    """Return a charset by name (`utf8` is `utf8mb3`); `NeedsOperator` if it is unknown."""
     name = "utf8mb3" if name == "utf8" else name
     if name == "binary":
         return Charset(name)

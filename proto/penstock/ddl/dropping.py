@@ -48,26 +48,26 @@ def drop_job(job: DdlJob, dropped: Dropped) -> DdlJob:
 
 
 def drops_several(change: SchemaChange) -> bool:
-    """Return whether a change is a DROP of several tables, and no DROP DATABASE."""
+    """Return whether a change drops several tables, but not a database."""
     return change.job.type in DROPS.values() and len(change.dropped) > 1
 
 
 def of_dropped(change: SchemaChange, dropped: Dropped) -> SchemaChange:
-    """Return a DROP as one of these tables; of several that have one name now, once."""
+    """Return a DROP limited to these tables; duplicate names are dropped only once."""
     once = {(schema, table.name): (schema, table) for schema, table in dropped}
     kept = tuple(once.values())
     return replace(change, job=drop_job(change.job, kept), dropped=kept)
 
 
 def table_by_table(change: SchemaChange) -> list[SchemaChange]:
-    """Return a DROP of several tables as one of each, any other change alone."""
+    """Split a DROP of several tables into single drops; return any other change alone."""
     if not drops_several(change):
         return [change]
     return [of_dropped(change, (each,)) for each in change.dropped]
 
 
 def together(parts: Sequence[SchemaChange]) -> SchemaChange:
-    """Return one change again of some parts that `table_by_table` returned, at least one."""
+    """Merge parts that `table_by_table` returned, at least a single part, into a change."""
     if len(parts) == 1:
         return parts[0]
     return of_dropped(parts[0], [each for part in parts for each in part.dropped])

@@ -21,7 +21,7 @@ from penstock.schema.model import DdlJob, DdlType, TableInfo
 
 
 def successors(job: DdlJob, before: TableInfo, after: TableInfo) -> dict[int, int]:
-    """Return the new id of each column of `before` that is in `after` under another id."""
+    """Return the new id of each column of `before` that has another id in `after`."""
     old_ids, ids = {c.id for c in before.columns}, {c.id for c in after.columns}
     if ids <= old_ids:
         return {}
@@ -44,7 +44,7 @@ def adopted(job: DdlJob, before: TableInfo, after: TableInfo) -> TableInfo:
 
 
 def check_known(job: DdlJob, before: TableInfo, after: TableInfo) -> None:
-    """Raise NeedsOperator where a column may be another one's successor, and nothing says it."""
+    """Raise NeedsOperator if a column may be a successor, but the job does not say so."""
     if job.type != DdlType.MULTI_SCHEMA_CHANGE or _is_readable(job):
         return
     known = adopted(job, before, after)
@@ -69,7 +69,7 @@ def _is_readable(job: DdlJob) -> bool:
 
 
 def _changed(job: DdlJob, before: TableInfo, after: TableInfo) -> Iterator[tuple[str, str]]:
-    """Yield the names, after and before, of the columns that a job modifies, in lower case."""
+    """Yield the columns that a job modifies as (name after, name before), in lower case."""
     try:
         _, statements = parse(job.query)
     except NeedsOperator:

@@ -102,7 +102,7 @@ def operations(change: SchemaChange) -> list[Names]:
 
 
 def ddl_words(query: str) -> str:
-    """Return a statement's words in capitals and its signs, one blank between; `_` for the rest."""
+    """Return a statement's words in capitals and signs, space-separated; `_` for the rest."""
     try:
         tokens = read(query).tokens
     except NeedsOperator:
@@ -145,7 +145,7 @@ def _differences(before: TableInfo, after: TableInfo) -> Iterator[set[str]]:
 
 
 def _column_change(old: ColumnInfo, new: ColumnInfo) -> set[str]:
-    """Return what happened to one column; it is one operation, whatever its names."""
+    """Return the events of a column's change, a single operation despite several names."""
     names: set[str] = set()
     if old.name != new.name:
         names.add("rename column")
@@ -254,7 +254,7 @@ class EventFilter:
     """All event rules, compiled."""
 
     def __init__(self, rules: Sequence[EventRule], *, case_sensitive: bool = False) -> None:
-        """Compile; raise `NeedsOperator` for a rule that cannot be or that stands twice."""
+        """Compile; raise `NeedsOperator` for an invalid or duplicate rule."""
         seen: dict[tuple[str, str], int] = {}
         self._rules = []
         for number, rule in enumerate(rules, 1):
@@ -270,7 +270,6 @@ class EventFilter:
             self._rules.append(_compiled(rule, number, case_sensitive))
 
     def of_row(self, schema: str, table: str, event: str) -> Decision:
-        """Return what becomes of an insert, update or delete."""
         assert event in DML, event
         return self._decided(schema, table, (frozenset({event}),), "")
 
@@ -312,7 +311,7 @@ def _applied(rule: _Rule, operations: Sequence[Names], sql: str) -> Decision:
 
 
 def events_named(names: Iterable[str]) -> Names:
-    """Return the events that a rule's `events` stand for; raise `NeedsOperator` for a typo."""
+    """Return the events named in a rule's `events`; raise `NeedsOperator` for a typo."""
     named: set[str] = set()
     grouped: set[str] = set()
     taken: set[str] = set()

@@ -21,7 +21,7 @@ Matches = Callable[[str], bool]
 
 
 def wildcard(pattern: str, *, case_sensitive: bool) -> Matches:
-    """Return the test for a wildcard; raise `NeedsOperator` for one that cannot be."""
+    """Return the test for a wildcard; raise `NeedsOperator` for an invalid pattern."""
     data = _cased(pattern, case_sensitive).encode()
     if not set(data) & set(b"*?["):
         return lambda name: _cased(name, case_sensitive).encode() == data
@@ -30,7 +30,7 @@ def wildcard(pattern: str, *, case_sensitive: bool) -> Matches:
 
 
 def either(pattern: str, *, case_sensitive: bool) -> Matches:
-    """Return the test for `~re` or a wildcard; raise `NeedsOperator` for one that cannot be."""
+    """Return the test for `~re` or a wildcard; `NeedsOperator` for an invalid pattern."""
     if pattern.startswith("~"):
         compiled = regex(pattern[1:], case_sensitive=case_sensitive)
         return lambda name: compiled.search(name) is not None
@@ -38,14 +38,14 @@ def either(pattern: str, *, case_sensitive: bool) -> Matches:
 
 
 def plain_regex(pattern: str) -> Matches:
-    """Return the test for `~re` or a whole name as TiDB-Binlog's drainer.toml means it."""
+    """Return the test for `~re` or a full name, as in TiDB-Binlog's drainer.toml."""
     anchored = pattern[1:] if pattern.startswith("~") else f"^(?:{pattern})$"
     compiled = regex(anchored, case_sensitive=False)
     return lambda name: compiled.search(name) is not None
 
 
 def regex(pattern: str, *, case_sensitive: bool) -> re.Pattern[str]:
-    """Return a compiled regular expression; raise `NeedsOperator` for one that is none."""
+    """Compile a regular expression; raise `NeedsOperator` for an invalid pattern."""
     try:
         return re.compile(pattern, re.NOFLAG if case_sensitive else re.IGNORECASE)
     except re.error as error:

@@ -37,13 +37,12 @@ class Extraction:
     pattern: re.Pattern[str]
 
     def value(self, names: Mapping[str, str]) -> str:
-        """Return the column's text for a table with these names."""
         found = self.pattern.search(names[self.origin])
         return "".join(each or "" for each in found.groups()) if found else ""
 
 
 def extractions(rule: RouteRule, label: str, source_id: str) -> tuple[Extraction, ...]:
-    """Return what a route adds; raise `NeedsOperator` for what cannot be."""
+    """Return the columns that a route adds; raise `NeedsOperator` for an invalid rule."""
     asked = (
         ("table", rule.extract_table.table_regexp, rule.extract_table.target_column),
         ("schema", rule.extract_schema.schema_regexp, rule.extract_schema.target_column),
@@ -102,7 +101,7 @@ class Router:
         protected: Iterable[str] = (),
         source_id: str = "",
     ) -> None:
-        """Compile; raise `NeedsOperator` for a rule that cannot be, or into a protected schema."""
+        """Compile; raise `NeedsOperator` for an invalid rule, or a rule into a protected schema."""
         self._source_id = source_id
         kept = {name.lower() for name in protected}
         seen: dict[tuple[str, str], str] = {}
@@ -143,7 +142,7 @@ class Router:
         return found
 
     def is_routed(self, schema: str, table: str) -> bool:
-        """Return whether a rule matches, even one that leads to the same name."""
+        """Return whether a rule matches, even if it leaves the name unchanged."""
         return self._matching(schema, table) is not None
 
     def check_merged(self, names: Sequence[tuple[str, str]]) -> None:
@@ -177,7 +176,6 @@ class Router:
             )
 
     def extracted(self, schema: str, table: str) -> Constants:
-        """Return the columns that every row of a table gets besides, with their text."""
         route = self._matching(schema, table)
         if route is None or not route.extractions:
             return ()

@@ -31,7 +31,7 @@ class RowFilter:
     """All expression rules; each table has at most one."""
 
     def __init__(self, rules: Sequence[ExpressionRule]) -> None:
-        """Read all expressions; raise `NeedsOperator` for one that no table could make right."""
+        """Parse all expressions; `NeedsOperator` for an expression invalid for every table."""
         self._rules: dict[tuple[str, str], ExpressionRule] = {}
         for rule in rules:
             place = (rule.schema.lower(), rule.table.lower())

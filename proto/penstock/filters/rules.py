@@ -34,16 +34,14 @@ class RowPolicy:
 
     @property
     def takes_nothing(self) -> bool:
-        """True when no row passes, so that none needs to be looked at."""
         return len(self.dropped) == len(MutationType)
 
     @property
     def takes_all(self) -> bool:
-        """True when every row passes, so that none needs to be looked at."""
         return not self.dropped and self.is_kept is None and not self.refused
 
     def check(self, kinds: bytes) -> None:
-        """Raise `NeedsOperator` when one of these kinds of change meets a rule that says Error."""
+        """Raise `NeedsOperator` when one of these change kinds matches an Error rule."""
         met = [kind for kind in self.refused if kind in kinds]
         if met:
             raise _refused(f"rows with {', '.join(_EVENTS[kind] for kind in met)}")
@@ -82,7 +80,7 @@ class Rules:
         )
 
     def is_replicated(self, schema: str, table: str) -> bool:
-        """Return whether anything of a table, or of a schema for an empty table, is replicated."""
+        """Return whether any part of a table, or of a schema if `table` is empty, is replicated."""
         if schema.lower() in self._protected:
             return False
         return all(each.is_replicated(schema, table) for each in self._lists)
@@ -142,7 +140,7 @@ class Rules:
         return bool(passed)
 
     def target(self, schema: str, table: str) -> tuple[str, str]:
-        """Return the names downstream; raise `NeedsOperator` when two routes claim the table."""
+        """Return the downstream names; `NeedsOperator` when two routes match the table."""
         return self.router.target(schema, table)
 
     def check(self, tables: Iterable[tuple[str, TableInfo]]) -> None:
@@ -167,7 +165,7 @@ class _Asked:
 
     @property
     def places(self) -> set[tuple[str, str]]:
-        """Schema and name of every table concerned; of the schema alone where it is one."""
+        """Schema and name of every affected table; only the schema for a change to a schema."""
         if self._places is not None:
             return self._places
         change = self._change

@@ -86,7 +86,6 @@ class RouteRule:
 
     @property
     def extracts(self) -> bool:
-        """True when rows get columns that they do not have upstream."""
         plain = (ExtractTable(), ExtractSchema(), ExtractSource())
         return (self.extract_table, self.extract_schema, self.extract_source) != plain
 

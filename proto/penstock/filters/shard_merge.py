@@ -39,7 +39,7 @@ class Vote(Enum):
 
 
 def stable_id(*names: str) -> int:
-    """Return an id for a thing with these names, the same for all sources and runs."""
+    """Return an id for these names, the same for all sources and runs."""
     joined = "\0".join(name.lower() for name in names)
     return int.from_bytes(blake2b(joined.encode(), digest_size=7).digest(), "big") | 1 << 56
 
@@ -72,7 +72,7 @@ def routed_table(schema: str, name: str, table: TableInfo, constants: Constants 
 
 
 def check_newcomer(name: str, table: TableInfo, others: Sequence[TableInfo]) -> None:
-    """Raise `NeedsOperator` unless a new source fits the table that the others made."""
+    """Raise `NeedsOperator` unless a new source fits the table of the other sources."""
     known: dict[Item, Any] = {}
     for other in others:
         known.update(_items(other))
@@ -89,7 +89,6 @@ def check_newcomer(name: str, table: TableInfo, others: Sequence[TableInfo]) -> 
 
 
 def runs_alter(name: str, before: TableInfo, after: TableInfo, others: Sequence[TableInfo]) -> bool:
-    """Return whether one source's ALTER is to run now."""
     old, new = _items(before), _items(after)
     shapes = [_items(other) for other in others]
     votes = {
@@ -165,7 +164,6 @@ def _vote(name: str, item: Item, old: Any, new: Any, others: Sequence[Any]) -> V
 def _check_rows_fit(
     name: str, item: Item, vote: Vote, table: TableInfo, shapes: Sequence[dict[Item, Any]]
 ) -> None:
-    """Refuse a column that needs a value, while some sources do not have it."""
     column = table.column(item[1]) if item[0] == "column" else None
     if column is None or not _is_demanding(column):
         return

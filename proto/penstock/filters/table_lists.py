@@ -39,8 +39,7 @@ SYSTEM_SCHEMAS = frozenset(
 class TableFilter(Protocol):
     """Decides by name; an empty table name stands for the schema itself."""
 
-    def is_replicated(self, schema: str, table: str) -> bool:
-        """Return whether anything of this table may go downstream."""
+    def is_replicated(self, schema: str, table: str) -> bool: ...
 
 
 _Pair = tuple[Matches, Matches]
@@ -50,7 +49,7 @@ class BlockAllowList:
     """The list of the data migration tool."""
 
     def __init__(self, config: FilterConfig) -> None:
-        """Compile; raise `NeedsOperator` for a pattern that cannot be."""
+        """Compile; raise `NeedsOperator` for an invalid pattern."""
 
         def compiled(pattern: str) -> Matches:
             return either(pattern, case_sensitive=config.case_sensitive)
@@ -61,7 +60,6 @@ class BlockAllowList:
         self._ignore_tables = _pairs(config.ignore_tables, compiled, "ignore-tables")
 
     def is_replicated(self, schema: str, table: str) -> bool:
-        """Return whether anything of this table may go downstream."""
         if self._do_dbs:
             if not any(matches(schema) for matches in self._do_dbs):
                 return False
@@ -85,14 +83,13 @@ class DrainerList:
         ignore_dbs: Iterable[str] = (),
         ignore_tables: Iterable[TablePattern] = (),
     ) -> None:
-        """Compile; raise `NeedsOperator` for a pattern that cannot be."""
+        """Compile; raise `NeedsOperator` for an invalid pattern."""
         self._do_dbs = _names(do_dbs, plain_regex, "replicate-do-db")
         self._do_tables = _pairs(do_tables, plain_regex, "replicate-do-table")
         self._ignore_dbs = _names(ignore_dbs, plain_regex, "ignore-schemas")
         self._ignore_tables = _pairs(ignore_tables, plain_regex, "ignore-table")
 
     def is_replicated(self, schema: str, table: str) -> bool:
-        """Return whether anything of this table may go downstream."""
         if self._do_dbs or self._do_tables:
             in_tables = any(s(schema) and (not table or t(table)) for s, t in self._do_tables)
             if not in_tables and not any(matches(schema) for matches in self._do_dbs):

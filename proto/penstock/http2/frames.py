@@ -100,23 +100,20 @@ class StreamFault(Exception):
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
-    """Return a whole frame."""
     return head(len(payload), kind, flags, stream_id) + payload
 
 
 def head(size: int, kind: int, flags: int, stream_id: int) -> bytes:
-    """Return the head of a frame whose payload has that many bytes."""
     return HEAD.pack(size >> 8, size & 0xFF, kind, flags, stream_id)
 
 
 def settings(values: Mapping[int, int]) -> bytes:
-    """Return a SETTINGS frame."""
     payload = b"".join(_SETTING.pack(name, value) for name, value in values.items())
     return frame(SETTINGS, 0, 0, payload)
 
 
 def settings_in(payload: bytes) -> Iterator[tuple[int, int]]:
-    """Yield the settings of a SETTINGS frame, checked; raise `ConnectionFault` for bad ones."""
+    """Yield the checked settings of a SETTINGS frame; `ConnectionFault` for bad settings."""
     if len(payload) % _SETTING.size:
         raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"SETTINGS of {len(payload)} bytes")
     for name, value in _SETTING.iter_unpack(payload):
@@ -130,21 +127,18 @@ def settings_in(payload: bytes) -> Iterator[tuple[int, int]]:
 
 
 def rst_stream(stream_id: int, code: ErrorCode) -> bytes:
-    """Return a frame that ends a stream."""
     return frame(RST_STREAM, 0, stream_id, _U32.pack(code))
 
 
 def window_update(stream_id: int, increment: int) -> bytes:
-    """Return a frame that lets the peer send more; stream 0 is the connection."""
+    """Return a frame that lets the peer send more data; stream 0 is the connection."""
     return frame(WINDOW_UPDATE, 0, stream_id, _U32.pack(increment))
 
 
 def goaway(last_stream_id: int, code: ErrorCode, problem: str = "") -> bytes:
-    """Return a frame that ends a connection after that stream."""
     text = problem.encode("utf-8", "replace")
     return frame(GOAWAY, 0, 0, _GOAWAY.pack(last_stream_id, code) + text)
 
 
 def ping(data: bytes, *, is_answer: bool = False) -> bytes:
-    """Return a PING of eight bytes, or the answer to one."""
     return frame(PING, ACK if is_answer else 0, 0, data)

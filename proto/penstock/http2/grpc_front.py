@@ -76,15 +76,15 @@ class GrpcFront:
     # What grpc.aio.Server has.
 
     def add_generic_rpc_handlers(self, handlers: Sequence[Any]) -> None:
-        """Serve what these generic handlers know; earlier ones are asked first."""
+        """Serve the methods that these generic handlers know; earlier handlers are asked first."""
         self._handlers.add_generic(handlers)
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
-        """Serve methods by their names, where no generic handler knows them."""
+        """Serve methods by name, if no generic handler knows them."""
         self._handlers.add_methods(service, handlers)
 
     def add_insecure_port(self, address: str) -> int:
-        """Listen without TLS on host:port, and return the port; OSError when it cannot be had."""
+        """Listen without TLS on host:port and return the port; OSError if it is not available."""
         return self._listen(address, None)
 
     def add_tls_port(self, address: str, context: ContextSource) -> int:
@@ -95,7 +95,6 @@ class GrpcFront:
         return self._listen(address, context)
 
     async def start(self) -> None:
-        """Begin to accept."""
         loop = self._loop = asyncio.get_running_loop()
         self._turns = _Turns(loop)
         for port, context in self._ports:
@@ -103,7 +102,7 @@ class GrpcFront:
         self._sweeper = loop.create_task(self._sweep())
 
     async def stop(self, grace: float | None) -> None:
-        """Accept no more, let calls end within `grace` seconds, close; again does nothing."""
+        """Stop accepting, let calls end within `grace` seconds, then close; idempotent."""
         if self._stopped is not None:
             await self._stopped.wait()
             return
@@ -124,18 +123,16 @@ class GrpcFront:
         self._fast[path.encode("ascii")] = handle
 
     def flush(self) -> None:
-        """Send all answers given by now; they leave by themselves in the loop's next turn."""
+        """Send all answers now; otherwise they are sent in the loop's next turn."""
         if self._turns is not None:
             self._turns.run()
 
     @property
     def calls(self) -> int:
-        """How many calls are under way."""
         return self._load.calls
 
     @property
     def connections(self) -> int:
-        """How many connections are open."""
         return len(self._links)
 
     # Listening.
@@ -231,7 +228,6 @@ class GrpcFront:
     # Connections, as `_Link` needs it.
 
     def link_up(self, link: _Link, transport: asyncio.Transport) -> ServerConnection:
-        """Begin to serve a connection."""
         assert self._turns is not None
         auth = _auth_of(transport.get_extra_info("ssl_object"))
         fast = {
@@ -255,7 +251,6 @@ class GrpcFront:
         return connection
 
     def link_down(self, link: _Link) -> None:
-        """The connection is closed."""
         self._links.discard(link)
 
     def _open_call(
@@ -267,7 +262,7 @@ class GrpcFront:
         return call
 
     async def _sweep(self) -> None:
-        """Once a second: end what does not begin, ask the silent, end those that do not answer."""
+        """Every second, end connections that do not start or answer; ping silent connections."""
         assert self._loop is not None
         while True:
             await asyncio.sleep(_SWEEP_S)
@@ -372,7 +367,6 @@ class _Link(asyncio.Protocol):
                 future.set_result(None)
 
     def check(self, now_s: float, limits: ServerLimits) -> None:
-        """End a connection that does not begin, or is dead; ask one that is silent."""
         connection = self.connection
         if connection is None:
             return
@@ -400,7 +394,6 @@ class _Link(asyncio.Protocol):
         self.abort()
 
     def leave(self) -> None:
-        """Take no more calls."""
         if self.connection is not None:
             self.connection.on_idle = self._note_idle
             self.connection.leave()
@@ -412,15 +405,12 @@ class _Link(asyncio.Protocol):
             self._idle.set_result(None)
 
     async def until_idle(self, deadline_s: float) -> None:
-        """Wait until no call is under way."""
         await _until(self._idle, deadline_s)
 
     async def until_closed(self, deadline_s: float) -> None:
-        """Wait until the connection is closed."""
         await _until(self._closed, deadline_s)
 
     def refuse_all(self) -> None:
-        """End the calls that are still under way."""
         if self.connection is not None:
             self.connection.refuse_all(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
 
@@ -444,7 +434,6 @@ class _Link(asyncio.Protocol):
             self._transport.abort()
 
     def abort(self) -> None:
-        """Close now, whatever was not sent."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -474,7 +463,6 @@ def _bound(family: int, where: Any, *, is_only: bool) -> socket.socket:
 
 
 def _auth_of(tls: Any) -> Mapping[str, Any]:
-    """Return a caller's certificate as gRPC describes it: lists of bytes by name."""
     if tls is None:
         return {}
     subject = (tls.getpeercert() or {}).get("subject", ())
@@ -499,14 +487,13 @@ def forget_frames(error: BaseException) -> None:
 
 
 def reason_of(error: ssl.SSLError) -> str:
-    """Return why a handshake failed, in OpenSSL's words and what it says about the certificate."""
     reason = error.reason or str(error)
     message = getattr(error, "verify_message", "")
     return f"{reason}: {message}" if message else reason
 
 
 def peer_name(address: Any) -> str:
-    """Return an address of a socket as gRPC writes a peer."""
+    """Return a socket address in the format of a gRPC peer."""
     if not isinstance(address, tuple):
         return f"unix:{address}"
     host, port = address[:2]

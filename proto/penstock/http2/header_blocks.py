@@ -70,7 +70,7 @@ class Cut(NamedTuple):
     """None: the prefix is the whole block, which has no time-out in it."""
 
     def matches(self, data: bytes, begin: int, stop: int) -> bool:
-        """Return whether the block there is this one, but for the time-out's value."""
+        """Return whether the block there is this block, except for the value of the timeout."""
         at = begin + len(self.prefix)
         if not data.startswith(self.prefix, begin):
             return False
@@ -94,17 +94,17 @@ class HeaderDecoder:
         self._count = 0
 
     def limit_table(self, size_bytes: int) -> None:
-        """The peer has acknowledged how large its dynamic table may be."""
+        """Set the limit of the dynamic table that the peer has acknowledged."""
         self._decoder.max_allowed_table_size = size_bytes
 
     @property
     def is_stateless(self) -> bool:
-        """True once a block means the same wherever it comes."""
+        """True once a block has the same meaning at any position."""
         decoder = self._decoder
         return decoder.max_allowed_table_size == 0 == decoder.header_table.maxsize
 
     def fields(self, block: bytes) -> list[Field]:
-        """Return all fields of a block; a bad one ends the connection, by `ConnectionFault`."""
+        """Return all fields of a block; raise `ConnectionFault` for an invalid block."""
         try:
             return [(name, value) for name, value in self._decoder.decode(block, raw=True)]
         except OversizedHeaderListError as error:
@@ -180,7 +180,6 @@ class _Literal(NamedTuple):
 
 
 def _literal(block: bytes, at: int) -> _Literal | None:
-    """Return the string that begins there; None for one of 127 bytes or more, or a cut one."""
     if at >= len(block):
         return None
     size = block[at] & _INTEGER_END
@@ -217,7 +216,6 @@ class _Name(NamedTuple):
 
 
 def _name_at(block: bytes, at: int) -> _Name | None:
-    """Return the name of a literal field that begins there; None for what is seldom sent."""
     first = block[at]
     if first & 0xE0 == 0x20:  # A new size of the table.
         return None
@@ -242,7 +240,7 @@ _VALUE_REFUSED: Final = frozenset(b"\x00\r\n")
 
 
 def request_head(fields: Iterable[Field]) -> RequestHead:
-    """Return what a request's fields say; raise `BadHeaders` for what HTTP/2 does not allow."""
+    """Parse a request's fields; raise `BadHeaders` for fields that HTTP/2 forbids."""
     pseudo: dict[bytes, bytes] = {}
     known: dict[bytes, bytes] = {}
     metadata: list[Field] = []
@@ -274,7 +272,7 @@ def request_head(fields: Iterable[Field]) -> RequestHead:
 
 
 def check_field(name: bytes, value: bytes) -> None:
-    """Raise `BadHeaders` for a field that HTTP/2 does not allow in a request or its trailers."""
+    """Raise `BadHeaders` for a field that HTTP/2 forbids in a request or its trailers."""
     if not name or not _NAME_BYTES.issuperset(name):
         raise BadHeaders(f"the field name {name!r}")
     if not _VALUE_REFUSED.isdisjoint(value):
@@ -284,7 +282,7 @@ def check_field(name: bytes, value: bytes) -> None:
 
 
 def encode(fields: Iterable[Field]) -> bytes:
-    """Return fields as a block that needs nothing of the peer's table."""
+    """Encode fields as a block that does not use the peer's table."""
     parts: list[bytes] = []
     for name, value in fields:
         parts += (b"\x00", _length(len(name)), name, _length(len(value)), value)

@@ -52,11 +52,11 @@ class MessageReader:
 
     @property
     def is_between(self) -> bool:
-        """True where a stream may end: no message has begun."""
+        """True if a stream may end here: no message has started."""
         return self._missing < 0 and not self._head
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the messages that end in `data`; raise `BadMessage` for one that must not be."""
+        """Return the messages that end in `data`; raise `BadMessage` for an invalid message."""
         messages: list[bytes] = []
         at, end = 0, len(data)
         while at < end or self._missing == 0:
@@ -89,7 +89,6 @@ class MessageReader:
         return True
 
     def grown(self) -> bytes:
-        """Return the message that the last part has made whole."""
         message = self._whole(b"".join(self._pieces))
         self._pieces.clear()
         self.partial_bytes, self._missing = 0, -1
@@ -141,7 +140,7 @@ class MessageReader:
 
 
 def timeout_s(text: bytes) -> float | None:
-    """Return the seconds that `grpc-timeout` stands for; None for what is no time."""
+    """Return the seconds in a `grpc-timeout` value; None if it is not a duration."""
     digits, unit = text[:-1].decode("latin-1"), text[-1:].decode("latin-1")
     if unit not in _UNIT_S or not digits.isascii() or not digits.isdigit():
         return None
@@ -149,18 +148,17 @@ def timeout_s(text: bytes) -> float | None:
 
 
 def packed_text(text: str) -> bytes:
-    """Return a status's text as `grpc-message` carries it, cut to what a peer's limits allow."""
+    """Encode a status text for `grpc-message`, truncated to the limits of a peer."""
     data = text.encode("utf-8", "replace")[:_TEXT_BYTES_MAX].decode("utf-8", "ignore")
     return quote(data, safe=" !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~").encode("ascii")
 
 
 def unpacked_text(data: bytes) -> str:
-    """Return the text that `grpc-message` carries."""
     return unquote_to_bytes(data).decode("utf-8", "replace")
 
 
 def metadata_in(fields: tuple[tuple[bytes, bytes], ...]) -> tuple[tuple[str, str | bytes], ...]:
-    """Return header fields as an application sees them: `-bin` as bytes, all else as text."""
+    """Return header fields as applications see them: `-bin` as bytes, the others as text."""
     return tuple((name.decode("ascii"), _value_in(name, value)) for name, value in fields)
 
 

@@ -58,15 +58,12 @@ class CallHandlers:
         self._by_path: dict[str, Any] = {}
 
     def add_generic(self, handlers: Sequence[Any]) -> None:
-        """Ask these too, after those that are there."""
         self._generic.extend(handlers)
 
     def add_methods(self, service: str, handlers: Mapping[str, Any]) -> None:
-        """Know the methods of a service by their names, where no generic handler does."""
         self._by_path.update({f"/{service}/{name}": h for name, h in handlers.items()})
 
     async def find(self, details: CallDetails) -> Any:
-        """Return a method's handler, None for an unknown method."""
         if not self._interceptors:
             return self._found(details)
         return await self._continued(self._interceptors, details)
@@ -97,7 +94,7 @@ class ServerCall:
         handlers: CallHandlers,
         timeout: bytes,
     ) -> None:
-        """Start at once; `timeout` is the header field, empty without one."""
+        """Start immediately; `timeout` is the header field, empty if there is no timeout."""
         self.connection = connection
         self.stream = stream
         self._handlers = handlers
@@ -117,29 +114,24 @@ class ServerCall:
     # What the connection reports.
 
     def wake(self) -> None:
-        """See `Receiver`."""
         _resolve(self._message)
 
     def let_send(self) -> None:
-        """See `Receiver`."""
         _resolve(self._room)
 
     def close(self) -> None:
-        """See `Receiver`."""
         if not self.is_over:
             self.was_cancelled = True
             self._finish()
             self.task.cancel()
 
     def end_with(self, status: grpc.StatusCode, text: str) -> None:
-        """See `Receiver`."""
         if not self.is_over:
             self.was_cancelled = True
             self.finish(status, text)
             self.task.cancel()
 
     def give_up(self) -> None:
-        """See `penstock.http2.server_limits.Waiting`."""
         text = "the server has too much that its peers do not take"
         self.end_with(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
 
@@ -169,11 +161,10 @@ class ServerCall:
             self._report(error)
 
     def _release(self, task: asyncio.Task[None]) -> None:
-        """Break the cycles with context and task, which the garbage collector would find late."""
+        """Break reference cycles with context and task, which would be collected late."""
         del self.context, self.task
 
     async def _refuse_http(self, status: bytes, text: str) -> None:
-        """Answer with a page of plain text, gRPC's status behind it."""
         while not self.stream.is_request_over:
             await self._wait_for_message()
         fields = [(b":status", status), (b"content-type", b"text/plain")]
@@ -219,7 +210,6 @@ class ServerCall:
             self.finish(self.context.status, self.context.text)
 
     async def _request(self) -> Any:
-        """Return the one message of a request, after its end."""
         # Taken only at the end, so that it counts as unfinished until then.
         while not self.stream.is_request_over and len(self.stream.messages) < 2:
             await self._wait_for_message()
@@ -248,7 +238,6 @@ class ServerCall:
         await self.context.write(response)
 
     async def _stream(self, result: Any) -> None:
-        """Send what a handler yields, or let one that writes by itself do so."""
         if hasattr(result, "__aiter__"):
             async with _closing(result):
                 async for response in result:
@@ -260,7 +249,6 @@ class ServerCall:
                 await self.context.write(response)
 
     async def receive(self) -> bytes | None:
-        """Return the next message of the request, None at its end."""
         while True:
             message = self.connection.next_message(self.stream)
             if message is not None:
@@ -278,7 +266,7 @@ class ServerCall:
             self._message = None
 
     async def send_message(self, message: bytes) -> None:
-        """Send a message; waits while the peer takes no more."""
+        """Send a message; blocks while the peer does not accept more."""
         if len(message) < _YIELD_BYTES:
             await self._send(MESSAGE_HEAD.pack(0, len(message)) + message)
         else:
@@ -286,7 +274,7 @@ class ServerCall:
             await self._send(message)
 
     async def send_block(self, block: MessageBlock) -> None:
-        """Send messages that were put together before; waits while the peer takes no more."""
+        """Send preassembled messages; blocks while the peer does not accept more."""
         await self._send(block.data)
 
     async def _send(self, data: bytes | bytearray | memoryview, *, behind_bytes: int = 0) -> None:
@@ -301,7 +289,7 @@ class ServerCall:
             await asyncio.sleep(0)
 
     async def _send_rest(self, view: memoryview, behind_bytes: int) -> None:
-        """Send what the peer does not take at once; it counts against the server's budget."""
+        """Send data that the peer did not accept yet; it counts against the server's budget."""
         load, out = self.connection.load, self.connection.out
         try:
             while len(view):
@@ -335,7 +323,7 @@ class ServerCall:
             self.connection.out.send_block(self.stream.id, block, 0)
 
     def finish(self, status: grpc.StatusCode, text: str) -> None:
-        """Send the status, once."""
+        """Send the status, at most a single time."""
         if self.is_over:
             return
         block = trailers(status, text, tuple(self.context.trailing_fields))
@@ -392,11 +380,9 @@ class CallContext:
         self._encode: Callable[[Any], bytes] | None = None
 
     def prepare(self, handler: Any) -> None:
-        """Take over how a handler's messages are decoded and encoded."""
         self._decode, self._encode = handler.request_deserializer, handler.response_serializer
 
     def decoded(self, message: bytes) -> Any:
-        """Return a message as the handler wants it."""
         if self._decode is None:
             return message
         try:
@@ -407,7 +393,6 @@ class CallContext:
             raise BadMessage(grpc.StatusCode.INTERNAL, text) from error
 
     async def requests(self) -> AsyncIterator[Any]:
-        """Yield the messages of the request."""
         while (message := await self._call.receive()) is not None:
             yield self.decoded(message)
 
@@ -417,7 +402,7 @@ class CallContext:
         return grpc.aio.EOF if message is None else self.decoded(message)
 
     async def write(self, message: Any) -> None:
-        """Send a message or a `MessageBlock`; waits while the peer takes no more."""
+        """Send a message or a `MessageBlock`; blocks while the peer does not accept more."""
         call = self._call
         if call.is_over:
             raise asyncio.CancelledError
@@ -432,11 +417,9 @@ class CallContext:
             await call.send_message(self._encode(message))
 
     def headers(self) -> bytes:
-        """Return the block of the first header fields."""
         return HEADERS_OK + encode(self._fields) if self._fields else HEADERS_OK
 
     async def send_initial_metadata(self, metadata: Any) -> None:
-        """Send metadata ahead of the first message."""
         if self.has_sent_headers:
             raise grpc.aio.UsageError("initial metadata has been sent")
         self._fields = metadata_out(metadata)
@@ -445,22 +428,18 @@ class CallContext:
             self._call.connection.out.send_block(self._call.stream.id, self.headers(), 0)
 
     def set_trailing_metadata(self, metadata: Any) -> None:
-        """Set the metadata that is sent with the status."""
         self._trailing = tuple(metadata)
         self.trailing_fields = metadata_out(metadata)
 
     def trailing_metadata(self) -> Any:
-        """Return what was set."""
         return self._trailing
 
     def invocation_metadata(self) -> tuple[tuple[str, str | bytes], ...]:
-        """Return the caller's metadata."""
         return metadata_in(self._call.stream.head.metadata)
 
     async def abort(
         self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()
     ) -> NoReturn:
-        """End the call with a status, at once."""
         if code is grpc.StatusCode.OK:
             code, details = grpc.StatusCode.UNKNOWN, "abort was called with OK"
         if trailing_metadata:
@@ -469,43 +448,34 @@ class CallContext:
         raise grpc.aio.AbortError(f"{code.name}: {details}")
 
     async def abort_with_status(self, status: Any) -> NoReturn:
-        """End the call with a `grpc.Status`, at once."""
         await self.abort(status.code, status.details, status.trailing_metadata or ())
 
     def set_code(self, code: grpc.StatusCode) -> None:
-        """Set the status with which the call ends once the handler returns."""
         self.status = code
 
     def code(self) -> grpc.StatusCode:
-        """Return what was set."""
         return self.status
 
     def set_details(self, details: str) -> None:
-        """Set the text of the status."""
         self.text = details
 
     def details(self) -> str:
-        """Return what was set."""
         return self.text
 
     def peer(self) -> str:
-        """Return who calls: `ipv4:127.0.0.1:4000`."""
         return self._call.connection.peer()
 
     def auth_context(self) -> Mapping[str, Any]:
-        """Return what is known of the caller by its certificate: lists of bytes by name."""
         return self._call.connection.auth
 
     def peer_identities(self) -> Any:
-        """Return the common names of the caller's certificate."""
         return self.auth_context().get(self.peer_identity_key() or "")
 
     def peer_identity_key(self) -> str | None:
-        """Return where `auth_context` has them."""
         return "x509_common_name" if "x509_common_name" in self.auth_context() else None
 
     def time_remaining(self) -> float | None:
-        """Return the seconds until the deadline, at least 0; None without one."""
+        """Return the seconds until the deadline, at least 0; None without a deadline."""
         deadline_s = self._call.deadline_s
         if deadline_s is None:
             return None
@@ -516,18 +486,16 @@ class CallContext:
         return self._call.was_cancelled
 
     def done(self) -> bool:
-        """Return whether the call has ended."""
         return self._call.is_over
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
-        """Have a function called with this context once the call has ended."""
         if self._call.is_over:
             asyncio.get_running_loop().call_soon(callback, self)
         else:
             self._callbacks.append(callback)
 
     def run_callbacks(self) -> None:
-        """Call them in the next turn, once."""
+        """Call the callbacks in the next turn, a single time."""
         loop = asyncio.get_running_loop()
         for callback in self._callbacks:
             loop.call_soon(callback, self)

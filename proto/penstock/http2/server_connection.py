@@ -83,11 +83,10 @@ _HTTP1_METHODS: Final = ("GET ", "POST", "PUT ", "HEAD", "DELE", "OPTI", "PATC",
 class Turns(Protocol):
     """The event loop, as a connection needs it."""
 
-    def call_soon(self, function: Callable[[], None], /) -> object:
-        """Call a function in the next turn."""
+    def call_soon(self, function: Callable[[], None], /) -> object: ...
 
     def time(self) -> float:
-        """Return the seconds of a clock that never goes back."""
+        """Return the seconds of a monotonic clock."""
 
 
 OpenCall = Callable[["ServerConnection", ServerStream, bytes], "Receiver"]
@@ -107,7 +106,7 @@ class ServerConnection:
         open_call: OpenCall,
         loop: Turns,
     ) -> None:
-        """`fast` are the handlers of the fast path, by path."""
+        """`fast` maps paths to the handlers of the fast path."""
         limits = load.limits
         self._wire, self.load, self._limits = wire, load, limits
         self._peer, self._fast, self._open_call = peer, fast, open_call
@@ -143,7 +142,6 @@ class ServerConnection:
         self._owed = 0
 
     def _begin(self) -> None:
-        """Send this side's settings, now that the peer is known to speak HTTP/2."""
         limits = self._limits
         self._receive_window = limits.connection_window
         self.out.send(
@@ -161,13 +159,11 @@ class ServerConnection:
             self.out.send(frames.window_update(0, more))
 
     def peer(self) -> str:
-        """Return who is on the other side, as gRPC writes it."""
         return self._peer
 
     # What comes in.
 
     def receive(self, data: bytes) -> None:
-        """Take bytes as they come from the wire, and answer what can be answered."""
         if self.is_over:
             return
         self.is_heard = True
@@ -206,7 +202,6 @@ class ServerConnection:
         self._kept_bytes, self._needed = len(data), needed
 
     def _read(self, data: bytes, at: int) -> None:
-        """Read all whole frames from there on, and keep the rest."""
         end = len(data)
         if self.is_over:
             return
@@ -243,7 +238,7 @@ class ServerConnection:
         return len(PREFACE)
 
     def _refuse_stranger(self, data: bytes) -> None:
-        """Say once, to the log and where possible to the peer, what this port is."""
+        """Report, to the log and if possible to the peer, which protocol this port speaks."""
         self.is_over = True
         self.out.end()
         start = data[:4].decode("latin-1")
@@ -269,7 +264,7 @@ class ServerConnection:
     # All that is looked at for a call like the one before it, in one place: this is what each of
     # tens of thousands of calls a second costs.
     def _read_fast(self, data: bytes, at: int, end: int, cut: Cut, handle: UnaryHandler) -> int:
-        """Handle all calls that are like the last one; return where the first other frame is."""
+        """Handle all calls like the last call; return the offset of the first other frame."""
         taken = 0
         unpack, unpack_two = frames.HEAD.unpack_from, _TWO_HEADS.unpack_from
         while at + HEAD_SIZE < end:
@@ -339,7 +334,6 @@ class ServerConnection:
         return True
 
     def _is_new(self, stream_id: int) -> bool:
-        """Return whether a call may begin on this stream, with nothing more to say about it."""
         return (
             stream_id > self._last_id
             and stream_id & 1 == 1
@@ -462,7 +456,6 @@ class ServerConnection:
             self._hot = (cut, handle)
 
     def _refuse_http(self, stream: ServerStream) -> None:
-        """Let what is HTTP/2 but not gRPC be answered as HTTP does, after the request's end."""
         stream.refusal = (b"415", "this port speaks gRPC, whose content-type is application/grpc")
         if stream.head.method != b"POST":
             stream.refusal = (b"405", "this port speaks gRPC, whose method is POST")
@@ -491,7 +484,6 @@ class ServerConnection:
         self._end_request(stream_id)
 
     def _on_closed(self, stream_id: int, what: str, *, is_request_over: bool = False) -> None:
-        """See to a frame of a stream that is not open."""
         if stream_id > self._last_id:
             if self.is_leaving and stream_id & 1:
                 return
@@ -575,7 +567,7 @@ class ServerConnection:
             self._handle(stream.fast, stream.messages.popleft(), stream_id)
 
     def owe(self, size: int) -> None:
-        """Let the peer send so much more on the connection, now or together with later ones."""
+        """Let the peer send `size` more bytes on the connection, now or with later credits."""
         self._owed += size
         if self._owed * 2 >= self._limits.connection_window:
             self.out.send(frames.window_update(0, self._owed))
@@ -596,7 +588,7 @@ class ServerConnection:
         stream.owed = 0
 
     def next_message(self, stream: ServerStream) -> bytes | None:
-        """Return a message that is whole, and let the peer send as much again; None: none is."""
+        """Return a complete message and let the peer send as much again, None without any."""
         if not stream.messages:
             return None
         message, held = stream.pop()
@@ -727,11 +719,9 @@ class ServerConnection:
     # What goes out.
 
     def block(self) -> None:
-        """The socket takes no more for now."""
         self.out.is_blocked = True
 
     def unblock(self) -> None:
-        """The socket takes more again, so the peer is there."""
         self.is_heard = True
         self.out.unblock()
         self._let_send()
@@ -741,7 +731,6 @@ class ServerConnection:
             call.let_send()
 
     def answer(self, stream_id: int, reply: Reply) -> None:
-        """End a call of the fast path with a message, unless it has ended since."""
         gained, out = self.streams.get(stream_id), self.out
         if not isinstance(gained, int):
             return
@@ -759,7 +748,6 @@ class ServerConnection:
             self._note_end()
 
     def _answer_slowly(self, stream_id: int, gained: int, reply: Reply) -> None:
-        """Send a reply as any other message, which waits for the peer's windows."""
         head = RequestHead(b"POST", b"", b"", b"", b"", -1, ())
         stream = ServerStream(stream_id, head, self._limits, gained + self.out.peer_window)
         stream.is_request_over = True
@@ -768,17 +756,14 @@ class ServerConnection:
         stream.call = self._open_call(self, stream, b"")
 
     def fail(self, stream_id: int, status: grpc.StatusCode, text: str) -> None:
-        """End a call of the fast path without a message, unless it has ended since."""
         if isinstance(self.streams.get(stream_id), int):
             self.out.send_block(stream_id, HEADERS_OK + trailers(status, text), END_STREAM)
             self._forget(stream_id)
 
     def is_open(self, stream_id: int) -> bool:
-        """Return whether a call of the fast path still waits for its answer."""
         return stream_id in self.streams
 
     def end(self, stream: ServerStream, block: bytes) -> None:
-        """Send the last header fields of a stream, and forget it."""
         if stream.id not in self.streams or self.is_over:
             return
         self.out.send_block(stream.id, block, END_STREAM)
@@ -788,7 +773,6 @@ class ServerConnection:
         self._forget(stream.id)
 
     def reset(self, stream_id: int, code: ErrorCode) -> None:
-        """End a stream without an answer."""
         self.out.send(frames.rst_stream(stream_id, code))
         self._remember_ended(stream_id)
         self._forget(stream_id)
@@ -819,7 +803,7 @@ class ServerConnection:
     # The end.
 
     def leave(self) -> None:
-        """Take no more calls, and say which was the last."""
+        """Accept no more calls, and tell the peer which call was the last."""
         if not self.is_leaving and not self.is_over:
             self.is_leaving = True
             if self.has_begun:
@@ -828,7 +812,6 @@ class ServerConnection:
                 self.out.flush()
 
     def refuse_all(self, status: grpc.StatusCode, text: str) -> None:
-        """End all calls under way with a status."""
         for stream_id, stream in list(self.streams.items()):
             if isinstance(stream, int):
                 self.fail(stream_id, status, text)
@@ -839,7 +822,6 @@ class ServerConnection:
         self.out.flush()
 
     def fail_connection(self, code: ErrorCode, problem: str) -> None:
-        """End everything for a fault of the peer."""
         if self.is_over:
             return
         log.warning("the connection of %s is ended: %s (%s)", self._peer, problem, code.name)
@@ -849,7 +831,6 @@ class ServerConnection:
         self._wire.close()
 
     def close(self) -> None:
-        """End all calls without an answer: the connection is gone."""
         self.is_over = True
         self.out.end()
         self._kept.clear()
@@ -861,7 +842,6 @@ class ServerConnection:
 def trailers(
     status: grpc.StatusCode, text: str, more: tuple[tuple[bytes, bytes], ...] = ()
 ) -> bytes:
-    """Return the header fields that end a call."""
     if not more and not text and status is grpc.StatusCode.OK:
         return _TRAILERS_OK
     fields = [(b"grpc-status", b"%d" % status.value[0])]

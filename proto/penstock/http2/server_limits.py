@@ -59,21 +59,20 @@ class ServerLimits:
     """Silent for so long after that, it is ended."""
 
     def __post_init__(self) -> None:
-        """A window beyond what HTTP/2 knows would be refused by every peer."""
+        """Refuse a window beyond the HTTP/2 maximum, which every peer would refuse."""
         assert 0 < self.stream_window <= WINDOW_MAX
         assert 0 < self.connection_window <= WINDOW_MAX
 
 
 def connections_within(files_max: int) -> int:
-    """Return how many connections leave a process a quarter of its descriptors for all else."""
+    """Return the connection limit that leaves a quarter of the descriptors for other use."""
     return min(ServerLimits.connections_max, files_max - files_max // 4)
 
 
 class Waiting(Protocol):
     """A call that waits for its peer, as the load needs it."""
 
-    def give_up(self) -> None:
-        """End the call, because too much waits."""
+    def give_up(self) -> None: ...
 
 
 class Counted(Protocol):
@@ -83,7 +82,7 @@ class Counted(Protocol):
 
     @property
     def loose_bytes(self) -> int:
-        """What is kept of the stream and bounded by none of its windows."""
+        """Bytes kept for the stream that none of its windows bounds."""
 
 
 class Load:
@@ -132,12 +131,12 @@ class Load:
             first.give_up()
 
     def proceed(self, call: Waiting) -> None:
-        """Count a call's bytes no more: it could send some, or has ended."""
+        """Stop counting a call's bytes: it could send some, or has ended."""
         self.waiting_bytes -= self._waiting.pop(call, 0)
         self.ending_bytes -= self._given_up.pop(call, 0)
 
     def count(self, stream: Counted) -> bool:
-        """Count what a stream keeps now; return whether it may have grown so."""
+        """Count the bytes that a stream now keeps; return whether that growth is allowed."""
         more = stream.loose_bytes - stream.counted_bytes
         stream.counted_bytes += more
         self.partial_bytes += more
@@ -146,7 +145,6 @@ class Load:
         return more <= 0 or self.partial_bytes <= most
 
     def forget(self, stream: Counted) -> None:
-        """Count a stream no more."""
         self.partial_bytes -= stream.counted_bytes
         stream.counted_bytes = 0
 
@@ -163,7 +161,7 @@ class Noise:
         self._count = 0
 
     def add(self, what: str, weight: int = 1) -> None:
-        """Count a frame; raise `ConnectionFault` when there were too many."""
+        """Count a frame; raise `ConnectionFault` after too many."""
         self._count += weight
         if self._count <= self._limits.noise_max:
             return
@@ -175,5 +173,4 @@ class Noise:
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, problem)
 
     def forgive(self, count: int) -> None:
-        """Take so many off again, for useful work."""
         self._count = max(0, self._count - count)

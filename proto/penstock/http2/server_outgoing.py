@@ -25,23 +25,18 @@ _RESIZE_TO_NONE: Final = b"\x20"
 class Wire(Protocol):
     """What carries the bytes: a transport of asyncio, or a test."""
 
-    def write(self, data: bytes) -> None:
-        """Send, or keep until it can be sent."""
+    def write(self, data: bytes) -> None: ...
 
-    def get_write_buffer_size(self) -> int:
-        """Return how much is kept."""
+    def get_write_buffer_size(self) -> int: ...
 
-    def pause_reading(self) -> None:
-        """Let nothing more come in."""
+    def pause_reading(self) -> None: ...
 
-    def resume_reading(self) -> None:
-        """Let it come in again."""
+    def resume_reading(self) -> None: ...
 
-    def is_reading(self) -> bool:
-        """Return whether it may come in."""
+    def is_reading(self) -> bool: ...
 
     def close(self) -> None:
-        """End the connection once everything was sent."""
+        """Close the connection once everything is sent."""
 
 
 class _Table(Enum):
@@ -83,7 +78,7 @@ class ServerOutgoing:
         self._table = _Table.UNKNOWN
 
     def send(self, data: bytes) -> None:
-        """Send with the next flush, which is due by then."""
+        """Send with the next flush, and schedule it."""
         if self.is_over:
             return
         self._parts.append(data)
@@ -93,7 +88,7 @@ class ServerOutgoing:
             self._later(self.flush)
 
     def flush(self) -> None:
-        """Send all that waits, in one write; read no more from a peer that does not read."""
+        """Send all queued data in a single write; stop reading from a peer that does not read."""
         self._is_flush_due = False
         if not self._parts:
             return
@@ -106,18 +101,17 @@ class ServerOutgoing:
             wire.pause_reading()
 
     def end(self) -> None:
-        """Send nothing more, whatever waits."""
+        """Send nothing more, regardless of queued data."""
         self.is_over = True
         self._parts.clear()
 
     def unblock(self) -> None:
-        """The socket takes more again."""
         self.is_blocked = False
         if not self.is_over and not self._wire.is_reading():
             self._wire.resume_reading()
 
     def reply(self, stream_id: int, reply: Reply) -> None:
-        """Send a prepared answer; whether the windows have room for it was seen to."""
+        """Send a prepared answer; the caller has checked that the windows have room for it."""
         self.send_window -= reply.flow_bytes
         self.useful += 1
         pieces = reply.indexed if self._table is _Table.FILLED else self._unindexed(reply)
@@ -136,7 +130,6 @@ class ServerOutgoing:
         return reply.literal
 
     def push(self, stream: ServerStream, view: memoryview) -> int:
-        """Send as much of a message as can be sent now, and return how much that was."""
         size = min(len(view), stream.send_window, self.send_window, _PUSH_BYTES)
         if size <= 0 or self.is_blocked or self.is_over:
             return 0
@@ -157,7 +150,6 @@ class ServerOutgoing:
         return size
 
     def send_block(self, stream_id: int, block: bytes, flags: int) -> None:
-        """Send a header block, in as many frames as the peer's limit asks for."""
         if self._table is _Table.REDUCED:
             self._table = _Table.UNUSED
             block = _RESIZE_TO_NONE + block
@@ -170,18 +162,17 @@ class ServerOutgoing:
         self.useful += 1
 
     def know_table(self) -> None:
-        """The peer has sent settings, in which it may have changed its table."""
+        """Note that the peer has sent settings, which may have changed its table."""
         if self._table is _Table.UNKNOWN:
             self._table = _Table.EMPTY
 
     def change_table(self, size: int) -> None:
-        """Use none of a table that is smaller than usual, and say so before the next block."""
+        """Do not use a table smaller than usual, and announce that before the next block."""
         if size < _TABLE_BYTES_DEFAULT and self._table is not _Table.UNUSED:
             self._table = _Table.REDUCED
 
 
 def _resizing(pieces: Pieces) -> Pieces:
-    """Return a reply whose first block begins with the table's new size, one byte more."""
     head, block, data, end = pieces
     size = int.from_bytes(head[:3], "big") + 1
     return size.to_bytes(3, "big") + head[3:], _RESIZE_TO_NONE + block, data, end

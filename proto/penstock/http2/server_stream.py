@@ -18,7 +18,7 @@ class Receiver(Protocol):
     """The call on a stream, as its connection needs it. None of these waits or raises."""
 
     def wake(self) -> None:
-        """A message is whole, or the request is over."""
+        """Handle a complete message or the end of the request."""
 
     def let_send(self) -> None:
         """There may be room to send again."""
@@ -26,8 +26,7 @@ class Receiver(Protocol):
     def close(self) -> None:
         """The stream has ended, by this side or by the peer."""
 
-    def end_with(self, status: grpc.StatusCode, text: str) -> None:
-        """End the call with a status, and the stream with it."""
+    def end_with(self, status: grpc.StatusCode, text: str) -> None: ...
 
 
 class ServerStream:
@@ -84,7 +83,6 @@ class ServerStream:
         self._whole_bytes = 0
 
     def take(self, messages: list[bytes], size: int) -> None:
-        """Queue messages that became whole with the last `size` bytes."""
         self._held_partial += size
         for message in messages:
             held = min(MESSAGE_HEAD.size + len(message), self._held_partial)
@@ -111,7 +109,7 @@ class ServerStream:
         return message, held
 
     def all_held(self) -> int:
-        """Return, once, all that is held."""
+        """Return all held bytes, and stop holding them."""
         held = self._held_partial + self._held_whole
         self._held_partial = self._held_whole = 0
         self._held = deque([0] * len(self._held))
@@ -119,6 +117,5 @@ class ServerStream:
 
     @property
     def loose_bytes(self) -> int:
-        """What is kept and no longer held, so that no window bounds it."""
         kept = self._whole_bytes + self.reader.partial_bytes
         return max(0, kept - self._held_partial - self._held_whole)

@@ -85,7 +85,6 @@ def _pieces(message: bytes, headers: bytes, trailers: bytes) -> Pieces:
 
 
 def _head(size: int, kind: int, flags: int) -> bytes:
-    """Return a frame's head without the stream id, which are its last four bytes."""
     return frames.head(size, kind, flags, 0)[:-4]
 
 
@@ -93,16 +92,15 @@ class Answering(Protocol):
     """The connection on which a call came in, as the call needs it."""
 
     def answer(self, stream_id: int, reply: Reply) -> None:
-        """Send a reply, unless the call has ended since."""
+        """Send a reply, unless the call has already ended."""
 
     def fail(self, stream_id: int, status: grpc.StatusCode, text: str) -> None:
-        """End a call with a status and no message, unless it has ended since."""
+        """End a call with a status and no message, unless it has already ended."""
 
-    def is_open(self, stream_id: int) -> bool:
-        """Return whether the caller still waits."""
+    def is_open(self, stream_id: int) -> bool: ...
 
     def peer(self) -> str:
-        """Return who is on the other side, as gRPC writes it: `ipv4:127.0.0.1:4000`."""
+        """Return the peer's address as in gRPC: `ipv4:127.0.0.1:4000`."""
 
 
 class UnaryCall:
@@ -119,19 +117,16 @@ class UnaryCall:
         self.stream_id = stream_id
 
     def answer(self, reply: Reply) -> None:
-        """End the call with a message."""
         self._connection.answer(self.stream_id, reply)
 
     def fail(self, status: grpc.StatusCode, text: str) -> None:
-        """End the call with a status other than OK and what went wrong."""
         self._connection.fail(self.stream_id, status, text)
 
     def is_open(self) -> bool:
-        """Return whether the caller still waits: neither answered, nor cancelled, nor cut off."""
+        """Return whether the caller still waits: not answered, cancelled or disconnected."""
         return self._connection.is_open(self.stream_id)
 
     def peer(self) -> str:
-        """Return who calls, as gRPC writes it: `ipv4:127.0.0.1:4000`."""
         return self._connection.peer()
 
 
@@ -156,12 +151,11 @@ class MessageBlock:
 
     @classmethod
     def of(cls, messages: Iterable[bytes]) -> MessageBlock:
-        """Return a block of these messages."""
         pack = frames.MESSAGE_HEAD.pack
         return cls(b"".join(part for m in messages for part in (pack(0, len(m)), m)))
 
     def messages(self) -> Iterator[bytes]:
-        """Yield the messages; raise `struct.error` or `ValueError` when it is not a block."""
+        """Yield the messages; raise `struct.error` or `ValueError` if it is not a block."""
         view, at = memoryview(self.data), 0
         while at < len(view):
             is_compressed, size = frames.MESSAGE_HEAD.unpack_from(view, at)

@@ -87,7 +87,7 @@ class ChunkList(NamedTuple):
 
     @property
     def first_segment(self) -> int:
-        """The segment of the first chunk: all others are there or after it."""
+        """The segment of the first chunk; all others are in it or in later segments."""
         return self.positions[0].segment
 
 
@@ -108,7 +108,6 @@ def special_kind(payload: bytes) -> int:
 
 
 def encode_chunk(start_ts: int, number: int, offset: int, data: bytes | memoryview) -> bytes:
-    """Return the payload of a chunk's frame."""
     return b"".join((_CHUNK.pack(_MARK, CHUNK, FORMAT, number, start_ts, offset), data))
 
 
@@ -132,7 +131,6 @@ def chunk_start_ts(payload: bytes) -> int:
 
 
 def encode_chunk_list(chunk_list: ChunkList) -> bytes:
-    """Return the payload of a chunk list's frame."""
     start_ts, size_bytes, crc, positions, head = chunk_list
     fixed = _CHUNK_LIST.pack(
         *(_MARK, CHUNK_LIST, FORMAT, crc, start_ts, size_bytes, len(positions), len(head))
@@ -161,7 +159,7 @@ def decode_chunk_list(payload: bytes) -> ChunkList:
 
 
 def identity(payload: bytes) -> tuple[int, int]:
-    """Return length and CRC-32C of the binlog that `payload` is, or is the chunk list of."""
+    """Return length and CRC-32C of the binlog in `payload` or of its chunk list's binlog."""
     if is_special(payload):
         found = decode_chunk_list(payload)
         return found.size_bytes, found.crc
@@ -193,7 +191,7 @@ def head_of(data: bytes, size_bytes: int) -> bytes:
 
 
 def before_rows(head: bytes, value_bytes: int) -> bytes:
-    """Return the beginning of a large binlog: `head`, and tag and length of `prewrite_value`."""
+    """Return the start of a large binlog: `head`, then tag and length of `prewrite_value`."""
     return head + bytes((_VALUE_TAG,)) + encode_uvarint(value_bytes)
 
 

@@ -43,13 +43,13 @@ class ClosedLog:
     """The folder of a log that no one has open, with other disks that may have the same one."""
 
     def __init__(self, files: Files, folder: Path, catching_up: Place | None = None) -> None:
-        """`catching_up` is where the part of a copy begins whose frames prove nothing."""
+        """`catching_up` is the start of a replica's part in which frames prove nothing."""
         self._files = files
         self._folder = folder
         self._catching_up = catching_up
 
     def mend(self, number: int, sources: Sequence[Donor]) -> Mended:
-        """Put back what is damaged of a segment; raises `OSError` when the own disk fails."""
+        """Repair the damage in a segment; raises `OSError` when the own disk fails."""
         path = self._folder / segment_name(number)
         if path.name not in self._files.names(self._folder):
             return self._replaced(number, path, _GONE, sources)
@@ -90,7 +90,6 @@ class ClosedLog:
         return found._replace(left=(*found.left, *lost))
 
     def _replaced(self, number: int, path: Path, what: str, sources: Sequence[Donor]) -> Mended:
-        """Fetch a whole segment of which nothing is left here that would prove itself."""
         gone = Damage(0, BEGIN, what, is_followed=False)
         end = self._end(number, sources)
         header, problems = self._fitting(number, sources)
@@ -119,7 +118,7 @@ class ClosedLog:
         return found._replace(put_back=found.put_back + BEGIN)
 
     def _end(self, number: int, sources: Sequence[Donor]) -> int | None:
-        """Return where the successor's header says that a segment ends; None without one."""
+        """Return the end of a segment according to its successor's header, None without that."""
         head = self._head(number + 1)
         if head is None and any(n > number for n in self._numbers()):
             self.mend(number + 1, sources)
@@ -127,7 +126,7 @@ class ClosedLog:
         return None if head is None else head.previous_end
 
     def _last_end(self, number: int, file: Salvaged, size: int, seed: int) -> tuple[int, int]:
-        """Return up to where the last segment was on the disk, and up to where frames prove it."""
+        """Return the end of synced data in the last segment, and the end of verifiable data."""
         if self._catching_up is not None and self._catching_up.segment == number:
             return self._catching_up.offset, self._catching_up.offset
         return max(BEGIN, proven_end(file, size, seed)), size
@@ -135,7 +134,6 @@ class ClosedLog:
     def _header(
         self, number: int, file: Salvaged, size: int, sources: Sequence[Donor]
     ) -> bytes | None:
-        """Return the header of a segment: its own, or one that a frame here is made for."""
         own = file.read(0, BEGIN)
         if (head := Head.received(own)) is not None and head.number == number:
             return own
@@ -147,7 +145,6 @@ class ClosedLog:
     def _fitting(
         self, number: int, sources: Sequence[Donor]
     ) -> tuple[bytes | None, tuple[str, ...]]:
-        """Return a header that fits to the segments before and after, or why there is none."""
         problems: list[str] = []
         for data, head in self._sent(number, sources, problems):
             if self._fits(head):
@@ -158,7 +155,6 @@ class ClosedLog:
     def _sent(
         self, number: int, sources: Sequence[Donor], problems: list[str]
     ) -> Iterator[tuple[bytes, Head]]:
-        """Yield what others have as the header of a segment."""
         for source in sources:
             try:
                 data = source.fetch(number, 0, BEGIN)
@@ -170,7 +166,6 @@ class ClosedLog:
                 yield data, head
 
     def _fits(self, head: Head) -> bool:
-        """Return whether a header is one between those of the segments before and after."""
         before, after = self._head(head.number - 1), self._head(head.number + 1)
         if after is not None and not _may_follow(head, after):
             return False
@@ -186,7 +181,6 @@ class ClosedLog:
         return end == head.previous_end
 
     def _head(self, number: int) -> Head | None:
-        """Return the header of a segment that is there, None for one that is damaged or gone."""
         if number not in self._numbers():
             return None
         file = self._files.open(self._folder / segment_name(number))
@@ -202,7 +196,6 @@ class ClosedLog:
 
 
 def _may_follow(before: Head, after: Head) -> bool:
-    """Return whether segments of these epochs may follow each other in one history."""
     if before.epoch == after.epoch:
         return before.epoch_id == after.epoch_id
     return before.epoch < after.epoch

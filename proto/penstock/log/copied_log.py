@@ -96,11 +96,10 @@ class CopiedLog:
             raise Retryable(f"{folder}: {error}", code=Code.LOG_UNREADABLE) from error
 
     def links(self) -> list[tuple[int, int, int, int]]:
-        """Return number, epoch, end and epoch's id of each segment, oldest first."""
+        """Return (number, epoch, end, epoch id) of each segment, oldest first."""
         return [(s.number, s.epoch, s.end, s.epoch_id) for _, s in sorted(self._segments.items())]
 
     def find(self, number: int) -> Segment | None:
-        """Return what is known of a segment; None if there is none."""
         return self._segments.get(number)
 
     def put_back(self, segment: Segment, patch: Patch) -> None:
@@ -154,7 +153,7 @@ class CopiedLog:
         live.synced = live.end
 
     def cut(self, place: Place) -> None:
-        """Drop all after `place`, the last segment first, durably; raise `WriteFailed`."""
+        """Drop all data after `place`, the last segment first, durably; raise `WriteFailed`."""
         # A mark is of a part that is not synced, and its place would be behind the end then.
         assert not self._is_marked, "a part is synced, or the log opened again, before a cut"
         log.info("%s: cut after offset %d of segment %d", self.folder, place.offset, place.segment)
@@ -203,7 +202,7 @@ class CopiedLog:
         self._segments[older.number] = found
 
     def close(self) -> None:
-        """Let go of the files; nothing is written that the primary has not."""
+        """Close the files; nothing is written that the primary does not have."""
         if self._file is not None:
             if self._extended > self._live.end:
                 with contextlib.suppress(OSError):  # Zeros behind the end do no harm.
@@ -221,7 +220,7 @@ class CopiedLog:
         return self._file
 
     def _begin(self, which: tuple[int, int, int], data: bytes) -> None:
-        """Create the next segment; it seals the live one, all of which is synced."""
+        """Create the next segment; it seals the live segment, which must be fully synced."""
         head = received_head(data, *which)
         number = head.number
         if self._segments:
@@ -275,7 +274,7 @@ class OlderSegment:
     def __init__(
         self, files: Files, folder: Path, link: tuple[int, int, int, int], serial: int
     ) -> None:
-        """Create the draft; `serial` tells it from others of the same segment."""
+        """Create the draft; `serial` distinguishes it from other drafts of the segment."""
         self.number, self._epoch, self.end, self._epoch_id = link
         self.path = folder / f"{self.number:06d}.{serial}{DRAFT}"
         self._files = files
@@ -285,7 +284,7 @@ class OlderSegment:
             self._file = files.create(self.path)
 
     def write(self, data: bytes) -> None:
-        """Append a piece; raise `Malformed` when it is more than was announced, `WriteFailed`."""
+        """Append data; raise `Malformed` beyond the announced size, or `WriteFailed`."""
         if self._size + len(data) > self.end:
             raise _malformed(f"more than the {self.end} bytes of segment {self.number}")
         with self._as_write_failed():
@@ -296,7 +295,7 @@ class OlderSegment:
                 self._synced = self._size
 
     def finish(self) -> None:
-        """Check every frame, and return once all is on the disk; `Malformed`, `WriteFailed`."""
+        """Check all frames and return once all are on disk; raise `Malformed`, `WriteFailed`."""
         if self._size != self.end:
             raise _malformed(f"{self._size} of the {self.end} bytes of segment {self.number}")
         with self._as_write_failed():
@@ -314,7 +313,7 @@ class OlderSegment:
             self._file.sync()
 
     def drop(self) -> None:
-        """Let go of the draft; one that a copy has taken over by then stays."""
+        """Discard the draft, unless a replica has already adopted it."""
         self._file.close()
         with contextlib.suppress(OSError):  # A draft that stays goes when the copy is opened.
             self._files.remove(self.path)
@@ -355,7 +354,7 @@ def _size(files: Files, path: Path) -> int:
 
 
 def received_head(data: bytes, number: int, epoch: int, epoch_id: int = 0) -> Head:
-    """Return the header of a segment that was sent as this one; raise `Malformed`."""
+    """Return the header of a received segment; `Malformed` if it is not of this segment."""
     head = Head.received(data)
     if head is None:
         raise _malformed(f"no header of a segment of version 1 to 3, for segment {number}")
@@ -402,7 +401,7 @@ def _open_live(files: Files, folder: Path, last: Segment) -> File:
 
 
 def read_mark(files: Files, folder: Path) -> Place | None:
-    """Return where a part begins whose frames prove nothing; None if no such one was written."""
+    """Return the start of a part in which frames prove nothing; None if it is not recorded."""
     path = folder / _MARK_FILE
     if _MARK_FILE not in files.names(folder):
         return None

@@ -33,8 +33,7 @@ DRAFT = ".new"
 class Readable(Protocol):
     """What only reads, at explicit offsets."""
 
-    def read(self, offset: int, length: int) -> bytes:
-        """Return up to `length` bytes from `offset`; fewer only at the end of the file."""
+    def read(self, offset: int, length: int) -> bytes: ...
 
 
 class File(Readable, Protocol):
@@ -42,20 +41,18 @@ class File(Readable, Protocol):
 
     path: Path
 
-    def size(self) -> int:
-        """Return the file's length in bytes."""
+    def size(self) -> int: ...
 
     def read(self, offset: int, length: int) -> bytes:
         """Return up to `length` bytes from `offset`; fewer only at the end of the file."""
 
     def write(self, buffers: Sequence[bytes], offset: int) -> None:
-        """Write all of `buffers`, one after the other, from `offset` on; raise `OSError`."""
+        """Write all `buffers` consecutively from `offset`; raise `OSError`."""
 
     def sync(self) -> None:
-        """Return once everything written is on the disk; raise `OSError`."""
+        """Return once all written data is on disk; raise `OSError`."""
 
-    def truncate(self, size_bytes: int) -> None:
-        """Cut the file to `size_bytes`."""
+    def truncate(self, size_bytes: int) -> None: ...
 
     def extend(self, size_bytes: int) -> int:
         """Add zeros, up to that size or less, and return the file's length; never raises.
@@ -64,26 +61,25 @@ class File(Readable, Protocol):
         """
 
     def is_named(self) -> bool:
-        """Return whether its path still leads to this very file; raise `OSError`."""
+        """Return whether its path still refers to this file; raise `OSError`."""
 
     def forget(self, offset: int, length: int) -> None:
-        """Have a later read of these bytes come from the disk, as far as that can be asked for."""
+        """Make later reads of these bytes come from disk, as far as that can be requested."""
 
     def close(self) -> None:
-        """Give the descriptor back; a second call does nothing."""
+        """Close the descriptor; idempotent."""
 
 
 class Files(Protocol):
     """A file system, as far as an append-only log needs one."""
 
     def names(self, folder: Path) -> list[str]:
-        """Return the names in `folder`, which is created when it is missing."""
+        """Return the names in `folder`, creating it if it is missing."""
 
     def create(self, path: Path) -> File:
-        """Open `path` for reading and writing, empty."""
+        """Open an empty file at `path` for reading and writing."""
 
-    def open(self, path: Path, *, writable: bool = False) -> File:
-        """Open an existing file."""
+    def open(self, path: Path, *, writable: bool = False) -> File: ...
 
     def rename(self, old: Path, new: Path) -> None:
         """Rename a file; durable only after `sync_folder`."""
@@ -109,11 +105,9 @@ class OsFile:
         self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
 
     def size(self) -> int:
-        """Return the file's length in bytes."""
         return os.fstat(self._descriptor).st_size
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return up to `length` bytes from `offset`; fewer only at the end of the file."""
         _at_read()
         data = os.pread(self._descriptor, length, offset)
         if len(data) == length or not data:
@@ -126,7 +120,6 @@ class OsFile:
         return b"".join(parts)
 
     def write(self, buffers: Sequence[bytes], offset: int) -> None:
-        """Write all of `buffers`, one after the other, from `offset` on; raise `OSError`."""
         torn_at = _at_write()
         if torn_at is not None:
             self._write([b"".join(buffers)[:torn_at]], offset)
@@ -145,16 +138,14 @@ class OsFile:
         return offset
 
     def sync(self) -> None:
-        """Return once everything written is on the disk; raise `OSError`."""
         _at_sync()
         os.fdatasync(self._descriptor)
 
     def truncate(self, size_bytes: int) -> None:
-        """Cut the file to `size_bytes`."""
         os.ftruncate(self._descriptor, size_bytes)
 
     def extend(self, size_bytes: int) -> int:
-        """Add zeros that take space but no writing, while the volume has plenty."""
+        """Preallocate the file with zeros while the volume has ample free space."""
         size = self.size()
         more = size_bytes - size
         if more > 0:
@@ -166,19 +157,18 @@ class OsFile:
         return size
 
     def is_named(self) -> bool:
-        """Return whether its path still leads to this very file, and not to none or a copy."""
+        """Return whether its path still refers to this file, rather than to none or a copy."""
         try:
             return os.path.samestat(os.stat(self.path), os.fstat(self._descriptor))
         except FileNotFoundError:
             return False
 
     def forget(self, offset: int, length: int) -> None:
-        """Ask the kernel to drop what it has of these bytes; what is not on the disk stays."""
+        """Ask the kernel to drop its cache of these bytes; unsynced data stays."""
         with contextlib.suppress(OSError):
             os.posix_fadvise(self._descriptor, offset, length, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
-        """Give the descriptor back; a second call does nothing."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -200,35 +190,28 @@ class OsFiles:
     """The file system of the operating system."""
 
     def names(self, folder: Path) -> list[str]:
-        """Return the names in `folder`, which is created when it is missing."""
         if not folder.is_dir():
             folder.mkdir(parents=True, mode=0o700)
             self.sync_folder(folder.parent)
         return os.listdir(folder)
 
     def create(self, path: Path) -> File:
-        """Open `path` for reading and writing, empty."""
         _at_create()
         return OsFile(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
 
     def open(self, path: Path, *, writable: bool = False) -> File:
-        """Open an existing file."""
         return OsFile(path, os.O_RDWR if writable else os.O_RDONLY)
 
     def rename(self, old: Path, new: Path) -> None:
-        """Rename a file; durable only after `sync_folder`."""
         os.rename(old, new)
 
     def remove(self, path: Path) -> None:
-        """Remove a file; durable only after `sync_folder`."""
         os.remove(path)
 
     def sync_folder(self, folder: Path) -> None:
-        """Return once the folder's names are on the disk."""
         sync_folder(folder)
 
     def space(self, folder: Path) -> tuple[int, int]:
-        """Return the bytes still free on the folder's volume, and the volume's size."""
         volume = os.statvfs(folder)
         return volume.f_bavail * volume.f_frsize, volume.f_blocks * volume.f_frsize
 

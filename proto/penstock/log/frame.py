@@ -64,7 +64,7 @@ class Frame(NamedTuple):
 def encode_frames(
     payloads: Sequence[bytes], *, offset: int = 0, synced: int = 0, seed: int = 0
 ) -> list[bytes]:
-    """Return the buffers to be written at `offset`: headers and payloads in turn."""
+    """Return the buffers to write at `offset`: headers and payloads alternating."""
     buffers: list[bytes] = []
     pack_checked, pack_u32, crc = _pack_checked, _pack_u32, value
     for payload in payloads:
@@ -78,7 +78,7 @@ def encode_frames(
 
 
 def decode_header(data: bytes, at: int, *, offset: int, seed: int = 0) -> Header | None:
-    """Return the header at index `at` of `data`, None if there is none made for `offset`."""
+    """Return the header at index `at` of `data`, None if none there is made for `offset`."""
     if len(data) < at + HEADER_SIZE:
         return None
     magic, length, synced, payload_crc, header_crc = HEADER.unpack_from(data, at)

@@ -54,7 +54,7 @@ class Donor(Protocol):
     """Another disk that may have the same log."""
 
     def fetch(self, number: int, begin: int, end: int) -> bytes:
-        """Return bytes of a segment, fewer if there are no more; raises a `PenstockError`."""
+        """Return bytes of a segment, fewer at its end; raises a `PenstockError`."""
 
 
 Write = Callable[[Patch], None]
@@ -79,7 +79,6 @@ class Salvaged:
         self._file = file
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return up to `length` bytes from `offset`."""
         try:
             return self._file.read(offset, length)
         except OSError as error:
@@ -125,13 +124,12 @@ def find_damage(
 
 
 def is_header(data: bytes, seed: int) -> bool:
-    """Return whether `data` are the header of the segment with this seed."""
     head = Head.received(data)
     return head is not None and value(head.encoded()) == seed
 
 
 def next_frame(file: Readable, begin: int, end: int, seed: int) -> int | None:
-    """Return the first offset from `begin` on where a whole frame is that ends before `end`."""
+    """Return the first offset from `begin` of a complete frame that ends before `end`."""
     for offset, header in headers(file, begin, end, seed):
         payload = offset + HEADER_SIZE
         if payload + header.length <= end and (
@@ -142,7 +140,7 @@ def next_frame(file: Readable, begin: int, end: int, seed: int) -> int | None:
 
 
 def proven_end(file: Readable, size: int, seed: int) -> int:
-    """Return up to where the headers in a file say that it was on the disk."""
+    """Return the offset up to which the headers in a file say that it was on disk."""
     return max((header.synced for _, header in headers(file, BEGIN, size, seed)), default=0)
 
 
@@ -184,7 +182,6 @@ def mend(
 def _patches(
     file: Readable, damage: Damage, source: Donor, number: int, seed: int
 ) -> Iterator[Patch]:
-    """Yield what a source has of a damage; raise a `PenstockError`."""
     if damage.begin == 0:
         data = source.fetch(number, 0, BEGIN)
         if is_header(data, seed):
@@ -222,7 +219,6 @@ def _next_step(data: bytes, place: int, seed: int) -> tuple[int, int]:
 
 
 def _whole(data: bytes, offset: int, seed: int) -> Iterator[Patch]:
-    """Yield the stretches of whole frames in `data`, which come from an offset of a segment."""
     sent, begin, end = _Sent(data, offset), offset, offset + len(data)
     for damage in find_damage(sent, begin, end, seed):
         if begin < damage.begin:
@@ -240,13 +236,12 @@ class _Sent:
         self._offset = offset
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return bytes of that part."""
         at = offset - self._offset
         return self._data[at : at + length]
 
 
 def _compare(own: bytes, offset: int, patch: Patch, seed: int) -> None:
-    """Raise unless the headers that are whole in `own` are those of the patch."""
+    """Raise unless the intact headers in `own` equal the headers of the patch."""
     sent, end = _Sent(patch.data, patch.offset), patch.offset + len(patch.data)
     for place, frame in walk(sent, patch.offset, end, seed):
         header = decode_header(own, place - offset, offset=place, seed=seed)

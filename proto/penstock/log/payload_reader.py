@@ -99,12 +99,10 @@ class PayloadReader:
             return file
 
     def forget(self, number: int) -> None:
-        """Let go of one segment."""
         with self._lock:
             self._open.pop(number, None)
 
     def forget_all(self) -> None:
-        """Let go of all segments."""
         with self._lock:
             self._open.clear()
 

@@ -113,7 +113,7 @@ class Head(NamedTuple):
     epoch_id: int = 0
 
     def encoded(self) -> bytes:
-        """Return the header but for its checksum."""
+        """Return the header without its checksum."""
         number, previous_end, ts, epoch, epoch_id = self
         if epoch == 0:
             return _CHECKED.pack(SEGMENT_MAGIC, VERSION, number, previous_end, ts)
@@ -124,7 +124,7 @@ class Head(NamedTuple):
 
     @classmethod
     def decoded(cls, data: bytes) -> Head:
-        """Read a header that was found to be whole."""
+        """Parse a header that has already been verified."""
         _, version, number = _VERSION.unpack_from(data)
         if version == VERSION:
             return cls(number, *_CHECKED.unpack_from(data)[3:])
@@ -134,7 +134,7 @@ class Head(NamedTuple):
 
     @classmethod
     def received(cls, data: bytes) -> Head | None:
-        """Read the header at the beginning of `data`; None unless it is one, byte for byte."""
+        """Parse the header at the start of `data`; None unless it matches byte for byte."""
         if len(data) < BEGIN:
             return None
         head = cls.decoded(data)
@@ -142,13 +142,11 @@ class Head(NamedTuple):
         return head if checked + _CRC.pack(value(checked)) == data[:BEGIN] else None
 
     def segment(self, path: Path, seed: int) -> Segment:
-        """Return the segment that begins with this."""
         number, previous_end, ts, epoch, epoch_id = self
         return Segment(number, path, seed, previous_end, ts, epoch, epoch_id)
 
 
 def segment_name(number: int) -> str:
-    """Return a segment's file name."""
     return f"{number:06d}.seg"
 
 
@@ -180,7 +178,7 @@ def create_segment(files: Files, folder: Path, head: Head) -> tuple[Segment, Fil
 
 
 def open_segment(files: Files, path: Path, number: int) -> Segment:
-    """Return the segment in `path`, its `end` still unknown; raise `Corrupt`."""
+    """Open the segment in `path`, with its `end` still unknown; raise `Corrupt`."""
     file = files.open(path)
     try:
         data = file.read(0, BEGIN)
@@ -302,7 +300,7 @@ def blocks(
 
 
 def read_large(file: Readable, place: int, end: int, seed: int) -> Frame:
-    """Return the frame at `place`, whatever its size; raise `BrokenAt`."""
+    """Return the frame at `place`, regardless of its size; raise `BrokenAt`."""
     header = decode_header(file.read(place, HEADER_SIZE), 0, offset=place, seed=seed)
     if header is None:
         raise BrokenAt(place, "not a frame header")
@@ -366,7 +364,7 @@ def find_end(
 
 
 def written_bytes(file: File, begin: int, end: int) -> int:
-    """Return how many bytes from `begin` on are there when the zeros before `end` do not count."""
+    """Return the number of bytes from `begin`, ignoring trailing zeros before `end`."""
     while begin < end:
         place = max(begin, end - CHUNK_BYTES)
         if left := file.read(place, end - place).rstrip(b"\0"):
@@ -376,7 +374,7 @@ def written_bytes(file: File, begin: int, end: int) -> int:
 
 
 def _check_known(file: File, segment: Segment, known_end: int, size: int) -> None:
-    """Raise unless a frame ends at `known_end`, for the file's length alone says nothing of it."""
+    """Raise unless a frame ends at `known_end`: the file's length alone proves nothing."""
     last = last_frame_end(file, known_end, segment.seed)
     if last == known_end:
         return
@@ -405,13 +403,12 @@ def last_synced(data: bytes, offset: int, seed: int) -> int:
 
 
 def _frame_end(file: File, place: int, seed: int) -> int:
-    """Return where the frame at `place` ends, or its header if that is not whole."""
     header = decode_header(file.read(place, HEADER_SIZE), 0, offset=place, seed=seed)
     return place + HEADER_SIZE + (header.length if header is not None else 0)
 
 
 def last_frame_end(file: Readable, before: int, seed: int) -> int:
-    """Return the largest place up to `before` where a frame ends; `BEGIN` if none does."""
+    """Return the largest frame end up to `before`; `BEGIN` if no frame ends there."""
     high = before
     while high > BEGIN:
         low = max(BEGIN, high - CHUNK_BYTES)
@@ -429,12 +426,11 @@ def last_frame_end(file: Readable, before: int, seed: int) -> int:
 
 
 def _was_synced(file: File, place: int, size: int, seed: int) -> bool:
-    """Return whether a later frame says that the bytes at `place` were on the disk before it."""
     return any(header.synced > place for _, header in headers(file, place + 1, size, seed))
 
 
 def headers(file: Readable, begin: int, end: int, seed: int) -> Iterator[tuple[int, Header]]:
-    """Yield every place from `begin` on where a frame's header is, whatever lies between."""
+    """Yield each offset of a frame header from `begin`, whatever lies between headers."""
     while begin < end:
         chunk = file.read(begin, min(CHUNK_BYTES, end - begin))
         at = chunk.find(MAGIC)

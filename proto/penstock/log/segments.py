@@ -146,7 +146,6 @@ class Segments:
 
     @property
     def first(self) -> int:
-        """The number of the oldest segment that is still there."""
         return min(self._segments)
 
     @property
@@ -155,16 +154,14 @@ class Segments:
         return Place(self._live.number, self._live.end)
 
     def size(self) -> tuple[int, int]:
-        """Return how many segments there are, and how many bytes they hold."""
+        """Return the number of segments and their total bytes."""
         segments = list(self._segments.values())
         return len(segments), sum(segment.end for segment in segments)
 
     def earlier_largest_ts(self, number: int) -> int:
-        """Return the largest timestamp that the log knew when segment `number` began."""
         return self._segments[number].earlier_largest_ts
 
     def bytes_between(self, begin: Place, end: Place) -> int:
-        """Return how many bytes a scan from `begin` to `end` reads."""
         between = [
             s.end for s in self._segments.values() if begin.segment <= s.number < end.segment
         ]
@@ -208,7 +205,7 @@ class Segments:
         self._succeed(None if epoch is None else (epoch, epoch_id))
 
     def links(self) -> list[tuple[int, int, int, int]]:
-        """Return number, epoch, end and epoch's id of each segment, oldest first."""
+        """Return (number, epoch, end, epoch id) of each segment, oldest first."""
         return [(s.number, s.epoch, s.end, s.epoch_id) for _, s in sorted(self._segments.items())]
 
     def sync(self) -> None:
@@ -252,26 +249,25 @@ class Segments:
                 tried.add(number)
 
     def mend_with(self, mend: Callable[[int], bool]) -> None:
-        """Have a damaged segment mended before a read of it fails; False if that did not help."""
+        """Set the function that repairs a segment before a read fails; False: not repaired."""
         self._mend = mend
 
     def find(self, number: int) -> Segment | None:
-        """Return what is known of a segment; None for one that is not there any more."""
         return self._segments.get(number)
 
     def read_bytes(self, number: int, begin: int, end: int) -> bytes:
-        """Return the bytes of a segment as they are; `Retryable` if they cannot be read."""
+        """Return the raw bytes of a segment; `Retryable` if they cannot be read."""
         return self._reader.read(number, begin, end - begin)
 
     def scan(self, start: Place | None = None) -> Iterator[tuple[Position, bytes]]:
-        """Yield every payload from `start` to the end with its position; raise `Corrupt`."""
+        """Yield each payload from `start` to the end with its position; raise `Corrupt`."""
         for positions, payloads in self.scan_blocks(start):
             yield from zip(positions, payloads, strict=True)
 
     def scan_blocks(
         self, start: Place | None = None
     ) -> Iterator[tuple[list[Position], list[bytes]]]:
-        """Yield the same in blocks, each of some records of one segment: for millions of them."""
+        """Yield the same in blocks of records of a single segment, for scans of millions."""
         start, stop = start or Place(self.first, BEGIN), self.end
         for number in range(start.segment, stop.segment + 1):
             segment = self._segments[number]
@@ -326,7 +322,7 @@ class Segments:
         self._reader.forget_all()
 
     def _succeed(self, epoch: tuple[int, int] | None = None) -> Segment:
-        """Begin the next segment, which seals the live one at its end."""
+        """Start the next segment, which seals the live segment at its end."""
         live = self._live
         of = epoch or (live.epoch, live.epoch_id)
         head = Head(live.number + 1, live.end, self.largest_ts, *of)
@@ -349,7 +345,7 @@ class Segments:
         return segment
 
     def _undo(self) -> None:
-        """Cut what a failed write left; if even that fails, the file is not used again."""
+        """Truncate the remains of a failed write; if that fails, the file is not used again."""
         try:
             self._file.truncate(self._live.end)
         except OSError:
@@ -357,7 +353,7 @@ class Segments:
         self._extended = self._live.end
 
     def _extend(self, end: int) -> None:
-        """Have room for a write that ends at `end`, and for some more; without it, that is fine."""
+        """Preallocate for a write that ends at `end`, and some more; failure is harmless."""
         most = max(end, self._bytes_max)
         self._extended = max(end, self._file.extend(min(end + EXTENDED_BYTES, most)))
 
@@ -386,7 +382,7 @@ class MissingSegments(Corrupt):
 
 
 def begin_log(files: Files, folder: Path, epoch: int, epoch_id: int = 0) -> None:
-    """Begin a log in an empty folder whose first segment is of that epoch; raise `OSError`."""
+    """Start a log in an empty folder; its first segment has that epoch; raise `OSError`."""
     assert not files.names(folder), "there is a log already"
     _, file = create_segment(files, folder, Head(0, 0, 0, epoch, epoch_id))
     file.close()

@@ -16,7 +16,7 @@ LABELS: Final = {"version": __version__, "python": platform.python_version()}
 
 
 def build_info() -> Metric:
-    """Return the metric; a node without that package of Prometheus writes it out by itself."""
+    """Return the metric; a node without that Prometheus package writes it out itself."""
     from prometheus_client.core import GaugeMetricFamily
 
     family = GaugeMetricFamily(NAME, ABOUT, labels=list(LABELS))

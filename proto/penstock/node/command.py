@@ -101,13 +101,12 @@ class Ending:
 
 
 def open_files() -> int:
-    """Return how many files this process may have open, its sockets among them."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _FILES_MAX if soft == resource.RLIM_INFINITY else soft
 
 
 def raise_open_files() -> None:
-    """Let this process open as many files as the system allows it, at most a million."""
+    """Raise the limit of open files to the system's maximum, at most a million."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, _FILES_MAX)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -191,13 +190,13 @@ def private_files() -> Iterator[None]:
 
 
 def outlive_hangup() -> None:
-    """Ignore SIGHUP from now on: a node has a use for it, and that is not to end."""
+    """Ignore SIGHUP from now on, because nodes use it for something other than to exit."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 def _mute(*streams: TextIO) -> None:
-    """Let what is still to be flushed go nowhere: a closed pipe would be complained of at exit."""
+    """Discard output still to be flushed: a closed pipe would cause an error at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in streams:
         try:

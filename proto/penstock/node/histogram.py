@@ -20,12 +20,12 @@ class Distribution:
         self.sum = 0.0
 
     def note(self, value: float, times: int = 1) -> None:
-        """Count a value into the first bucket whose bound is not below it."""
+        """Count a value in the first bucket whose bound is not below it."""
         self._counts[bisect_left(self._bounds, value)] += times
         self.sum += value * times
 
     def note_sorted(self, values: Sequence[float]) -> None:
-        """Count values that only rise or only fall: all at once where one bucket takes them."""
+        """Count monotonic values, all together if they fall into a single bucket."""
         if not values:
             return
         first = bisect_left(self._bounds, values[0])
@@ -38,11 +38,10 @@ class Distribution:
 
     @property
     def count(self) -> int:
-        """How many values were counted."""
         return sum(self._counts)
 
     def buckets(self) -> list[tuple[float, int]]:
-        """Return each bound with the number of values up to it, the last bound being infinite."""
+        """Return each bound with the number of values up to it; the last bound is infinite."""
         found, so_far = [], 0
         for bound, count in zip((*self._bounds, float("inf")), list(self._counts), strict=True):
             so_far += count
@@ -50,7 +49,6 @@ class Distribution:
         return found
 
     def labelled_buckets(self) -> list[tuple[str, float]]:
-        """Return the buckets as Prometheus writes their bounds."""
         return [
             ("+Inf" if bound == float("inf") else f"{bound:.15g}", float(count))
             for bound, count in self.buckets()
@@ -62,7 +60,6 @@ Labels = tuple[str, ...]
 
 
 def histogram(name: str, about: str, values: Mapping[Labels, Distribution], *labels: str) -> Metric:
-    """Return a histogram of every distribution."""
     family = HistogramMetricFamily(name, about, labels=labels)
     for labelled, distribution in values.items():
         family.add_metric(labelled, distribution.labelled_buckets(), sum_value=distribution.sum)

@@ -108,12 +108,12 @@ class HttpStatus:
     def add(
         self, method: str, path: str, page: Page, about: str, *, local_only: bool = False
     ) -> None:
-        """Serve `page` at `path`, in which a part `{name}` stands for anything."""
+        """Serve `page` at `path`, in which a part `{name}` matches anything."""
         local_only = local_only or method != "GET"
         self._routes.append(_PageRoute(method, path, page, about, local_only))
 
     def begin_anew(self, title: str) -> None:
-        """Forget all pages, so that others can be added; the socket stays."""
+        """Remove all pages, so that others can be added; the socket stays open."""
         self._title = title
         self._routes.clear()
 
@@ -157,7 +157,7 @@ class HttpStatus:
         return server_context(security.tls, with_client_certificate=bool(security.allowed))
 
     async def close(self) -> None:
-        """Serve no more; requests under way are cut."""
+        """Stop serving and abort requests in progress."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -168,7 +168,7 @@ class HttpStatus:
     async def answer(
         self, method: str, target: str, headers: Mapping[str, str], *, is_local: bool
     ) -> Answer:
-        """Return the answer to one request; header names are in lower case."""
+        """Return the answer to a request; header names must be in lower case."""
         path = target.partition("?")[0]
         if path == "/":
             return Answer(self._index())
@@ -194,7 +194,7 @@ class HttpStatus:
         return "\n".join([self._title, "", *lines, ""])
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one request; ends without an exception, since no one is there to see it."""
+        """Answer a request without raising, since no caller would see an exception."""
         if len(self._open) >= self._connections_max:
             writer.transport.abort()
             return
@@ -255,7 +255,7 @@ async def _start_tls(writer: asyncio.StreamWriter, context: ssl.SSLContext) -> N
 
 
 def _refusal(method: str, error: PenstockError) -> Answer:
-    """Return what a page could not do as JSON: the asker's fault if it was to change something."""
+    """Return an error as JSON: the client's fault if the request was to change something."""
     is_theirs = isinstance(error, NeedsOperator) and method not in ("GET", "HEAD")
     fields = {"error": str(error), "code": str(code_of(error))}
     if isinstance(error, NeedsOperator):
@@ -265,7 +265,7 @@ def _refusal(method: str, error: PenstockError) -> Answer:
 
 
 async def _read_head(reader: asyncio.StreamReader) -> tuple[str, str, dict[str, str]]:
-    """Return method, target and headers of the next request, having read its body too."""
+    """Return method, target and headers of the next request, after reading its body."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.LimitOverrunError as error:

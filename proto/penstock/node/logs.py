@@ -59,7 +59,7 @@ _INDENT = "    "
 
 
 def one_line(text: str) -> str:
-    """Return a text with its control characters, but for tabs, as escapes."""
+    """Return a text with its control characters escaped, except tabs."""
     if _CONTROL.search(text) is None:
         return text
     return _CONTROL.sub(lambda found: _NAMED.get(found[0]) or f"\\x{ord(found[0]):02x}", text)
@@ -85,7 +85,6 @@ class TextLines(_Lines):
     """`2026-11-21T09:30:00.016Z INFO pump.node: text`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, and below it a defect's traceback, indented."""
         name, text = record.name, one_line(message_of(record))
         line = f"{self.formatTime(record)} {record.levelname} {name}: {text}"
         below = [_INDENT + one_line(each) for each in self.traceback_of(record).splitlines()]
@@ -96,7 +95,6 @@ class JsonLines(_Lines):
     """One JSON object for each line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the object, on one line."""
         fields = {
             "time": self.formatTime(record),
             "level": record.levelname.lower(),
@@ -117,7 +115,7 @@ class LogFile(logging.handlers.WatchedFileHandler):
     """A log file that others may move away."""
 
     def reopen(self) -> None:
-        """Open the file again, by its name; keep the open one when that is impossible."""
+        """Reopen the file by name; keep the open file if that is impossible."""
         self.acquire()
         try:
             before = self.stream
@@ -136,14 +134,14 @@ class LogFile(logging.handlers.WatchedFileHandler):
             self.release()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a line; it is lost while a file that was moved away cannot be opened again."""
+        """Write a line; it is lost while a moved file cannot be reopened."""
         try:
             super().emit(record)
         except OSError:
             self.handleError(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (logging's name)
-        """Let a line go that cannot be written, as to a full disk: the node matters more."""
+        """Drop a line that cannot be written, such as on a full disk: the node matters more."""
 
 
 class Logs:
@@ -154,17 +152,16 @@ class Logs:
         self._limits = limits
 
     def reopen(self) -> None:
-        """Open the log file again, if there is one; raise `NeedsOperator` when that fails."""
+        """Reopen the log file, if there is a file; raise `NeedsOperator` when that fails."""
         if isinstance(self._handler, LogFile):
             self._handler.reopen()
 
     def tell_left_out(self, log: logging.Logger) -> None:
-        """Log how many lines of each kind were left out and not yet spoken of."""
         self._limits.report(log)
 
 
 def start_logging(level: str = "info", file: str = "", form: str = "text") -> Logs:
-    """Send log lines to stderr, or to `file` when one is named; `NeedsOperator` if it cannot be."""
+    """Log to stderr, or to `file` if it is set; `NeedsOperator` if that is impossible."""
     names = logging.getLevelNamesMapping()
     if level.upper() not in names:
         raise NeedsOperator(
@@ -256,7 +253,7 @@ class Limits:
         return left_out
 
     def left_out(self) -> dict[Kind, tuple[int, str]]:
-        """Return, and forget, how many lines of each kind were left out, and the last of them."""
+        """Return and reset the number of suppressed lines of each kind, and the last line."""
         found = {k: (b.left_out, b.last) for k, b in self._buckets.items() if b.left_out}
         for kind in found:
             self._buckets[kind].left_out = 0
@@ -272,7 +269,7 @@ class LimitFilter(logging.Filter):
         self._clock = clock
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a record passes; one after a gap then says how many were left out."""
+        """Return whether a record passes; after a gap it states how many were suppressed."""
         if record.levelno <= logging.DEBUG or record.name in _EXEMPT:
             return True
         kind = (record.name, record.levelno, str(record.msg))
@@ -284,7 +281,7 @@ class LimitFilter(logging.Filter):
         return left_out is not None
 
     def report(self, log: logging.Logger) -> None:
-        """Log what was left out since, one line for each kind; `log` must be exempt."""
+        """Log the lines suppressed since, a line for each kind; `log` must be exempt."""
         assert log.name in _EXEMPT, "else these lines could be left out themselves"
         for (name, level, _), (count, last) in self._limits.left_out().items():
             log.log(level, "left out %d lines of %s like: %s", count, name, last)
@@ -302,7 +299,7 @@ _FAILED_HANDSHAKE = re.compile(r"[Hh]andshake failed.*?:(?:OPENSSL_internal:)?([
 
 
 def handshake_failure(line: str) -> str:
-    """Return why a handshake failed, as a line of gRPC says; empty for any other line."""
+    """Return the reason of a failed handshake in a gRPC log line, empty for other lines."""
     found = _FAILED_HANDSHAKE.search(line) if _GRPC_LINE.match(line) else None
     return found[1].removesuffix(": Invalid certificate verification context") if found else ""
 

@@ -35,7 +35,6 @@ JSON: Final = "json"
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """Add `-o` to a command."""
     parser.add_argument(
         "-o", "--output", choices=(TEXT, JSON), default=TEXT, help="text (default), or json"
     )
@@ -62,19 +61,16 @@ def take_output(argv: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def show(arguments: argparse.Namespace, facts: Any, text: str) -> None:
-    """Print what a command found: `facts` as JSON, or `text`."""
     write(arguments.output, facts, text)
 
 
 def write(output: str, facts: Any, text: str) -> None:
-    """Print `facts` as JSON when that is the output, else `text`."""
     if output == JSON:
         text = json.dumps(facts, indent=2, ensure_ascii=False, default=str)
     sys.stdout.write(f"{text}\n")
 
 
 def write_line(facts: Any) -> None:
-    """Print one object of many, on one line."""
     sys.stdout.write(json.dumps(facts, ensure_ascii=False, default=str) + "\n")
 
 
@@ -91,7 +87,6 @@ def plain(value: object) -> object:
 
 
 def moment_of(ts: int) -> str | None:
-    """Return the time of a timestamp, None for none."""
     return time_text(ts) if ts else None
 
 
@@ -111,7 +106,6 @@ _NO_KEY = re.compile(r"[^a-z0-9]+")
 
 
 def facts_of(reply: penstock_pb2.StatusReply) -> dict[str, Any]:
-    """Return all that a node said of itself, typed."""
     return {
         "node_id": reply.node_id,
         "state": reply.state,
@@ -121,7 +115,6 @@ def facts_of(reply: penstock_pb2.StatusReply) -> dict[str, Any]:
 
 
 def typed(details: Mapping[str, str]) -> dict[str, Any]:
-    """Return details as JSON wants them: values with their types, names of nodes in no key."""
     facts: dict[str, Any] = {}
     named: dict[tuple[str, str], dict[str, Any]] = {}
     for key, text in sorted(details.items()):
@@ -144,12 +137,10 @@ def _value(name: str, text: str) -> Any:
 
 
 def key_of(name: str) -> str:
-    """Return a name in snake_case."""
     return _NO_KEY.sub("_", name.lower()).strip("_")
 
 
 def value_of(text: str) -> Any:
-    """Return the number or truth that a text is, else the text."""
     if text in _TRUTHS:
         return _TRUTHS[text]
     if _INTEGER.fullmatch(text):

@@ -31,12 +31,10 @@ class RecentProblems(logging.Handler):
     """Remembers what passes it; memory is bounded by kinds and by the length of a line."""
 
     def __init__(self) -> None:
-        """Remember nothing yet."""
         super().__init__(logging.WARNING)
         self._kinds: dict[tuple[str, int, str], _Problem] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Note a record as the last of its kind."""
         kind = (record.name, record.levelno, str(record.msg))
         before = self._kinds.pop(kind, None)
         text = one_line(message_of(record))[:_LINE_CHARS_MAX]
@@ -46,13 +44,12 @@ class RecentProblems(logging.Handler):
             del self._kinds[next(iter(self._kinds))]
 
     def lines(self) -> list[tuple[str, str]]:
-        """Return when each happened last and what it was, the oldest first."""
+        """Return the time of the last occurrence and the text of each problem, oldest first."""
         with self.lock:  # type: ignore[union-attr]  # A handler without a lock is one being built.
             kept = list(self._kinds.values())
         return [(_moment(each.at_s), _counted(each)) for each in kept]
 
     def details(self) -> Mapping[str, str]:
-        """Return the same as details of a node's status."""
         return {f"problem {moment}": line for moment, line in self.lines()}
 
 

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 
 async def parsed(message: Any, data: bytes, context: Any) -> Any:
-    """Return the message of a class in `data`, or end the call with INVALID_ARGUMENT."""
+    """Parse `data` as a message of a class, or end the call with INVALID_ARGUMENT."""
     try:
         return message.FromString(data)
     except DecodeError as error:

@@ -56,7 +56,6 @@ def run(
 
 
 def _run(main: Main, logs: Logs, extra: str) -> int:
-    """Run `main` and return the exit code that says how it ended."""
     command.outlive_hangup()
     command.raise_open_files()
     try:
@@ -69,7 +68,6 @@ def _run(main: Main, logs: Logs, extra: str) -> int:
 
 
 def _explained(errors: list[BaseException], extra: str) -> int:
-    """Log what ended a node, the ones for a human last; return the exit code."""
     endings = [(error, command.ending(error, extra)) for error in errors]
     for error, found in endings:
         if found is None:
@@ -115,7 +113,7 @@ async def _with_signals(main: Main, logs: Logs) -> None:
 
 
 def _reload(logs: Logs) -> None:
-    """Open log files again, and read certificates again; what cannot be is one line in the log."""
+    """Reopen log files and reload certificates; log each failure in a single line."""
     try:
         logs.reopen()
     except NeedsOperator as error:

@@ -20,7 +20,7 @@ _ALIVE = "WATCHDOG=1"
 
 
 def say(*lines: str, wait_s: float = 1.0) -> None:
-    """Say what is new; one that does not listen for `wait_s` is one line in the log."""
+    """Notify the supervisor; if it does not read for `wait_s`, log a single line."""
     path = os.environ.get("NOTIFY_SOCKET", "")
     if not path:
         return
@@ -34,7 +34,7 @@ def say(*lines: str, wait_s: float = 1.0) -> None:
 
 
 async def live() -> None:
-    """Say so as often as is asked for, until cancelled; return at once when it is not."""
+    """Notify the watchdog periodically until cancelled; return if it is not enabled."""
     asked_us = os.environ.get("WATCHDOG_USEC", "")
     is_for_us = os.environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
     if not asked_us.isdecimal() or not int(asked_us) or not is_for_us:

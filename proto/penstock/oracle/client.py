@@ -92,7 +92,7 @@ class TsoStream:
         return answer.timestamp.physical, answer.timestamp.logical
 
     def close(self) -> None:
-        """End the stream for good; who waits for its answer gets an error."""
+        """End the stream permanently; callers waiting for its answer get an error."""
         self._closed.set()
         self._end_stream()
 
@@ -135,19 +135,16 @@ class _Answers:
         self._is_over = False
 
     def on_message(self, message: bytes) -> None:
-        """Keep an answer until it is asked for."""
         self._came.append(message)
 
     def on_end(self, error: CallFailed | None) -> None:
-        """Note that nothing more will come."""
         self._is_over, self._outcome = True, error
 
     def are_there(self) -> bool:
-        """Return whether there is an answer, or none to come."""
         return self._is_over or bool(self._came)
 
     def next(self) -> bytes:
-        """Return the answer; raise `CallFailed`, or `Retryable` where the server has ended."""
+        """Return the answer; raise `CallFailed`, or `Retryable` if the server has ended."""
         if self._came:
             return self._came.popleft()
         raise self._outcome or Retryable("the oracle ended the stream", code=Code.ORACLE_AWAY)
@@ -192,13 +189,12 @@ class Oracle(Protocol):
     """The seam between those who need to know the time and the one clock of the cluster."""
 
     def get_ts(self) -> int:
-        """Return a timestamp larger than all that were received before this call."""
+        """Return a timestamp larger than all timestamps received before this call."""
 
     def get_many(self, count: int) -> range:
-        """Return `count` consecutive timestamps, each as good as one of `get_ts`."""
+        """Return `count` consecutive timestamps, each with the guarantee of `get_ts`."""
 
-    def close(self) -> None:
-        """Let go of connections."""
+    def close(self) -> None: ...
 
 
 def open_oracle(
@@ -252,17 +248,17 @@ class OracleClient:
         self._closed = False
 
     def get_ts(self) -> int:
-        """Return a timestamp larger than all that anyone received before this call."""
+        """Return a timestamp larger than all timestamps anyone received before this call."""
         return self._wait(1)
 
     def get_many(self, count: int) -> range:
-        """Return 1 to `COUNT_MAX` consecutive timestamps, each as good as one of `get_ts`."""
+        """Return 1 to `COUNT_MAX` consecutive timestamps, with the guarantee of `get_ts`."""
         assert 1 <= count <= COUNT_MAX
         last_ts = self._wait(count)
         return range(last_ts - count + 1, last_ts + 1)
 
     def close(self) -> None:
-        """Close the connection; who waits gets Retryable."""
+        """Close the connection; waiting callers get `Retryable`."""
         self._closed = True
         self._stream.close()
 
@@ -282,7 +278,6 @@ class OracleClient:
         return turn.last_ts
 
     def _fetch_for_all(self, turn: _Turn) -> None:
-        """Serve everyone in the queue, then hand over to those that came meanwhile."""
         batch = self._next_batch()
         done: list[_Turn] = []
         try:
@@ -303,7 +298,6 @@ class OracleClient:
             self._hand_over(turn, batch, done)
 
     def _next_batch(self) -> list[_Turn]:
-        """Take the oldest waiters whose counts still fit into one request."""
         with self._lock:
             total, size = 0, 0
             for waiting in self._queue:

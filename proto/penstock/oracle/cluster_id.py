@@ -56,7 +56,7 @@ def _pd_cluster_id(leader: PdLeader, within_s: float) -> int:
 
 
 def _keep(etcd: EtcdClient, pd_id: int, pd_address: str) -> None:
-    """Note PD's id in etcd; raise `NeedsOperator` when there is another one."""
+    """Store PD's id in etcd; raise `NeedsOperator` when another id is stored."""
     do, text = etcd.transactions, str(pd_id)
     with etcd_errors(etcd):
         # By its value, and not by its presence: one that an operator put back by hand is PD's too.

@@ -51,7 +51,7 @@ class PdLeader:
     """Finds the leader among PDs; for one thread at a time."""
 
     def __init__(self, addresses: str, tls: Tls | None = None) -> None:
-        """Take a comma-separated list; nothing is asked yet."""
+        """Take a comma-separated list; nothing is requested yet."""
         self._tls = tls
         self._configured = [_host_port(each) for each in _split(addresses)]
         self._named: list[str] = []

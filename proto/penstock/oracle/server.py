@@ -105,7 +105,7 @@ class OracleServer:
         self._task: asyncio.Task[None] | None = None
 
     def add_to_server(self, server: grpc.aio.Server) -> None:
-        """Register pdpb.PD on a server that was not started yet."""
+        """Register pdpb.PD on a server, which must not have started yet."""
         handlers = {
             "Tso": grpc.stream_stream_rpc_method_handler(
                 self._tso, response_serializer=pdpb_pb2.TsoResponse.SerializeToString
@@ -120,16 +120,16 @@ class OracleServer:
 
     @property
     def is_leader(self) -> bool:
-        """True while timestamps may be handed out here."""
+        """True while this oracle may issue timestamps."""
         return self._term is not None and self._term.lease.is_held()
 
     @property
     def lease_id(self) -> int:
-        """The lease in etcd that the leader's key is on; 0 while this one does not lead."""
+        """The etcd lease of the leader's key; 0 while this oracle is not the leader."""
         return self._term.lease.id if self._term is not None else 0
 
     async def start(self) -> None:
-        """Stand for election from now on; Retryable when etcd is away."""
+        """Take part in elections from now on; `Retryable` when etcd is unavailable."""
         loop = asyncio.get_running_loop()
         self._cluster_id = await asyncio.to_thread(Registry(self._etcd).cluster_id)
 
@@ -142,7 +142,7 @@ class OracleServer:
         self._task.add_done_callback(_report_bug)
 
     async def stop(self) -> None:
-        """Stand down; another candidate takes over at once."""
+        """Resign; another candidate takes over immediately."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -156,7 +156,6 @@ class OracleServer:
     async def _tso(
         self, requests: AsyncIterator[bytes], context: Any
     ) -> AsyncIterator[pdpb_pb2.TsoResponse]:
-        """Answer each request of a stream with the last of the timestamps it asks for."""
         header = pdpb_pb2.ResponseHeader(cluster_id=self._cluster_id)
         async for data in requests:
             request = await parsed(pdpb_pb2.TsoRequest, data, context)
@@ -170,7 +169,6 @@ class OracleServer:
             )
 
     async def _get_members(self, data: bytes, context: Any) -> pdpb_pb2.GetMembersResponse:
-        """Name the leader, as far as this candidate knows."""
         await parsed(pdpb_pb2.GetMembersRequest, data, context)
         answer = pdpb_pb2.GetMembersResponse(
             header=pdpb_pb2.ResponseHeader(cluster_id=self._cluster_id)
@@ -197,7 +195,7 @@ class OracleServer:
         raise AssertionError("abort has raised")
 
     async def _take(self, count: int) -> int:
-        """Return the last of so many timestamps; wait a little for a lease that no one else has."""
+        """Return the last of `count` timestamps; wait briefly for a free lease."""
         until_s = time.monotonic() + 2 * self._ttl_s
         while True:
             term = self._term
@@ -234,7 +232,7 @@ class OracleServer:
             self._window = (window_ms, None if is_first else time.monotonic())
 
     async def _let_others_stand(self) -> None:
-        """Wait a little where only this machine's clock says that so much time has passed."""
+        """Wait briefly if only this machine's clock says that so much time has passed."""
         window_ms, moved_s = self._window
         ahead_s = (self._wall_ms() - window_ms) / 1000
         if self._has_let_others_stand or moved_s is not None or window_ms <= 0:
@@ -248,7 +246,6 @@ class OracleServer:
             await asyncio.sleep(2 * self._ttl_s)
 
     async def _stand(self) -> None:
-        """Win elections and serve terms, until cancelled."""
         while True:
             self._changed.clear()
             if self._leader_address:
@@ -267,7 +264,6 @@ class OracleServer:
                 await self._serve(term)
 
     async def _campaign(self) -> _Term | None:
-        """Try to become the leader; None when another one did."""
         campaign = asyncio.ensure_future(asyncio.to_thread(self._create_leader_key))
         try:
             return await asyncio.shield(campaign)
@@ -309,7 +305,6 @@ class OracleServer:
                 lease.close()
 
     def _newest_ts(self) -> int:
-        """Return the newest timestamp that a Pump has, as far as that is believable."""
         pumps = Registry(self._etcd).list(NodeKind.PUMP)
         held = [self._held_ts(), *(pump.max_commit_ts for pump in pumps)]
         most_ts = compose(int(self._wall_ms()) + FOLLOWED_S_MAX * 1000, 0)
@@ -324,11 +319,10 @@ class OracleServer:
 
     @property
     def clock_ahead_s(self) -> float:
-        """By how much this machine's clock is ahead of the time that it hands out as the leader."""
+        """Seconds by which this machine's clock is ahead of the time it issues as leader."""
         return self._term.allocator.ahead_s if self._term is not None else 0.0
 
     async def _serve(self, term: _Term) -> None:
-        """Hold office until the lease is lost or we are cancelled, keeping the window ahead."""
         log.info("%s leads the oracle", self._address)
         self._term, said_s = term, float("-inf")
         try:
@@ -352,13 +346,13 @@ class OracleServer:
             await asyncio.to_thread(term.lease.close)
 
     def _ask_for_longer(self) -> None:
-        """After a lost lease, ask for a longer one where no other Pump could lead meanwhile."""
+        """After a lost lease, request a longer lease if no other Pump could lead meanwhile."""
         with suppress(PenstockError):
             if len(Registry(self._etcd).list(NodeKind.PUMP)) <= 1:
                 self._lease_s = min(2 * self._lease_s, _LEASE_GROWS_MAX * self._ttl_s)
 
     async def _extend(self, term: _Term) -> None:
-        """Save a window further ahead, unless another task did while we waited for our turn."""
+        """Save a window further ahead, unless another task did so while this task waited."""
         seen_ms = term.allocator.limit_ms
         async with self._saving:
             if term.allocator.limit_ms == seen_ms:
@@ -368,7 +362,7 @@ class OracleServer:
                 term.allocator.limit_ms = await asyncio.to_thread(self._save, term, limit_ms)
 
     def _save(self, term: _Term, limit_ms: int) -> int:
-        """Save a window; return what is saved now, which may be an earlier save thought lost."""
+        """Save a window; return the saved window, which may come from a save thought lost."""
         do = self._etcd.transactions
         with etcd_errors(self._etcd):
             # Comparing the window's revision keeps a late save of ours, one that timed out, from
@@ -391,14 +385,13 @@ class OracleServer:
         return int(value)
 
     def _read(self, key: str) -> tuple[bytes | None, int]:
-        """Return a key's value and the revision it was last changed at, 0 when there is none."""
         with etcd_errors(self._etcd):
             value, meta = self._etcd.get(key)
             return value, meta.mod_revision if meta else 0
 
 
 def _report_bug(task: asyncio.Task[None]) -> None:
-    """A candidate that stops standing by itself must not do so in silence."""
+    """Log a defect that ends a candidate's election, which must not end silently."""
     if not task.cancelled() and task.exception() is not None:
         log.critical("the oracle's election stopped", exc_info=task.exception())
 
@@ -454,7 +447,7 @@ class Allocator:
         self.limit_ms = floor_ms
 
     def now_ms(self) -> int:
-        """Return the milliseconds that a timestamp taken now would carry at least."""
+        """Return the minimum milliseconds of a timestamp taken now."""
         now_s, wall_ms = self._monotonic_s(), self._wall_ms()
         passed_ms = (now_s - self._seen_s) * 1000
         most_ms = wall_ms
@@ -468,12 +461,12 @@ class Allocator:
         return int(self._clock_ms)
 
     def raise_floor(self, ts: int) -> None:
-        """Hand out nothing at or below a timestamp."""
+        """Issue nothing at or below a timestamp from now on."""
         self._next = max(self._next, ts + 1)
         self._clock_ms = max(self._clock_ms, float(physical_ms(ts)))
 
     def take(self, count: int) -> int | None:
-        """Return the last of `count` new consecutive timestamps, None if the limit forbids it."""
+        """Return the last of `count` new consecutive timestamps, None if beyond the limit."""
         first = max(self._next, compose(self.now_ms(), 0))
         if first % LOGICAL_END + count > LOGICAL_END:
             first = compose(physical_ms(first) + 1, 0)

@@ -54,18 +54,17 @@ class DdlContext:
     """In the order of their names, so that equal sessions are equal."""
 
     def shown(self, *, in_utc: bool) -> datetime | None:
-        """Return what CURRENT_TIMESTAMP was, or the same moment in UTC; None if not known."""
+        """Return the value of CURRENT_TIMESTAMP, or the same time in UTC; None if unknown."""
         if self.moment_us is None:
             return None
         offset_us = 0 if in_utc else self.offset_s * 1_000_000
         return _EPOCH + timedelta(microseconds=self.moment_us + offset_us)
 
     def zone(self) -> tzinfo | None:
-        """Return the time zone, UTC where none is known, None where this machine lacks it."""
+        """Return the time zone, UTC if it is unknown, None if this machine lacks it."""
         return UTC if self.time_zone is None else zone_named(self.time_zone)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON's values, without what is not known."""
         written: dict[str, Any] = {}
         if self.moment_us is not None:
             written["moment_us"] = self.moment_us
@@ -81,7 +80,7 @@ class DdlContext:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> DdlContext:
-        """Read what `to_json` wrote; another shape raises ValueError, TypeError or the like."""
+        """Parse the output of `to_json`; another shape raises ValueError, TypeError or similar."""
         modes = fields.get("sql_mode")
         moment = fields.get("moment_us")
         zone = fields.get("time_zone")
@@ -96,7 +95,7 @@ class DdlContext:
 
 
 def zone_named(name: str) -> tzinfo | None:
-    """Return the zone of an offset such as +08:00 or a name; None for what is neither here."""
+    """Return the zone of an offset such as +08:00 or a name; None if it is neither here."""
     match = _OFFSET.fullmatch(name)
     if match is not None:
         offset = timedelta(hours=int(match[2]), minutes=int(match[3]))
@@ -109,11 +108,10 @@ def zone_named(name: str) -> tzinfo | None:
 
 
 def offset_text(seconds: int) -> str:
-    """Return an offset from UTC as servers write it."""
     minutes = abs(seconds) // 60
     return f"{'-' if seconds < 0 else '+'}{minutes // 60:02}:{minutes % 60:02}"
 
 
 def modes_of(bits: int) -> frozenset[str]:
-    """Return the modes of an sql_mode's number that all servers number alike."""
+    """Return the modes in a numeric sql_mode that have the same number on all servers."""
     return frozenset(name for bit, name in enumerate(_MODES) if bits >> bit & 1)

@@ -125,7 +125,6 @@ class ColumnInfo:
 
     @property
     def sql_type(self) -> str:
-        """Its type by the name that statements have for it, such as BIGINT UNSIGNED."""
         if self.native:
             return self.native
         names = _SQL_NAMES_OF_BYTES if self.is_binary else {}
@@ -135,22 +134,18 @@ class ColumnInfo:
 
     @property
     def is_unsigned(self) -> bool:
-        """True for an unsigned number."""
         return ColumnFlag.UNSIGNED in self.flag
 
     @property
     def is_not_null(self) -> bool:
-        """True when the column refuses NULL."""
         return ColumnFlag.NOT_NULL in self.flag
 
     @property
     def is_generated(self) -> bool:
-        """True when the value is computed from other columns."""
         return bool(self.generated_expr)
 
     @property
     def is_binary(self) -> bool:
-        """True when a string column holds bytes and not text."""
         return self.charset == "binary"
 
 
@@ -218,17 +213,17 @@ class TableInfo:
 
     @property
     def kind(self) -> str:
-        """What SQL calls it: TABLE, VIEW or SEQUENCE."""
+        """The SQL kind: TABLE, VIEW or SEQUENCE."""
         return "VIEW" if self.is_view else "SEQUENCE" if self.is_sequence else "TABLE"
 
     def column(self, name: str) -> ColumnInfo | None:
-        """Return the column of that name, letter case aside."""
+        """Return the column of that name, ignoring case."""
         wanted = name.lower()
         return next((c for c in self.columns if c.name.lower() == wanted), None)
 
     @property
     def primary_key(self) -> IndexInfo | None:
-        """Return the primary key; an integer handle counts as one even without an index entry."""
+        """Return the primary key; an integer handle counts even without an index entry."""
         for index in self.indexes:
             if index.primary:
                 return index
@@ -243,7 +238,7 @@ class TableInfo:
 
     @property
     def row_key(self) -> IndexInfo | None:
-        """Return an index that names every row: the primary key, or a unique one without NULLs."""
+        """Return an index that identifies every row: the primary key, or unique without NULLs."""
         if self.primary_key is not None and not self.lacks_key:
             return self.primary_key
         for index in self.indexes:
@@ -256,7 +251,6 @@ class TableInfo:
         return None
 
     def renamed(self, name: str) -> TableInfo:
-        """Return the same table under another name."""
         return replace(self, name=name)
 
 
@@ -352,10 +346,10 @@ class DdlJob:
 
     @property
     def swap_version(self) -> int:
-        """The schema version from which on rows are surely of the table as it was afterwards."""
+        """The schema version from which rows certainly have the resulting table's format."""
         return min((ended for ended, _ in self.parts if ended), default=self.schema_version)
 
     @property
     def has_failed(self) -> bool:
-        """True for a DDL that was rolled back or cancelled, and so did nothing."""
+        """True for a DDL that was rolled back or cancelled, and thus had no effect."""
         return self.state in _FAILED_STATES

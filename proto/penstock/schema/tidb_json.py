@@ -46,17 +46,14 @@ Json = dict[str, Any]
 
 
 def name_to_json(name: str) -> Json:
-    """Return a name as it is written, and in lower case."""
     return {"O": name, "L": name.lower()}
 
 
 def name_from_json(written: Mapping[str, Any]) -> str:
-    """Return a name as it was given."""
     return text(written, "O")
 
 
 def text(fields: Mapping[str, Any], name: str) -> str:
-    """Return a string, empty when it is absent."""
     value = fields.get(name) or ""
     if not isinstance(value, str):
         raise ValueError(f"{name} is {value!r} and not a string")
@@ -64,7 +61,6 @@ def text(fields: Mapping[str, Any], name: str) -> str:
 
 
 def number(fields: Mapping[str, Any], name: str, absent: int = 0) -> int:
-    """Return a whole number."""
     value = fields.get(name, absent)
     if not isinstance(value, int):
         raise ValueError(f"{name} is {value!r} and not a whole number")
@@ -72,22 +68,20 @@ def number(fields: Mapping[str, Any], name: str, absent: int = 0) -> int:
 
 
 def flag(fields: Mapping[str, Any], name: str) -> bool:
-    """Return a truth, false when it is absent."""
     return bool(fields.get(name, False))
 
 
 def strings(values: Sequence[str] | None) -> tuple[str, ...]:
-    """Return a list of strings, empty when it is absent."""
     return tuple(values or ())
 
 
 def origin_to_json(origin: Origin) -> dict[str, Any]:
-    """Return where something was made; what was before it is for the stream only."""
+    """Return the origin without `previous`, which is only for the stream."""
     return {name: each for name, each in asdict(origin).items() if name != "previous"}
 
 
 def origin_from_json(fields: Mapping[str, Any]) -> Origin:
-    """Read what `origin_to_json` wrote; Malformed when it is none."""
+    """Parse the output of `origin_to_json`; raise `Malformed` for anything else."""
     try:
         return Origin(
             source=str(fields["source"]),
@@ -149,7 +143,7 @@ def table_to_json(table: TableInfo) -> Json:
 
 
 def table_from_json(fields: Mapping[str, Any]) -> TableInfo:
-    """Read a table that `table_to_json` or TiDB wrote; Malformed when it is not one."""
+    """Parse a table written by `table_to_json` or TiDB; raise `Malformed` otherwise."""
     with _reading("a table"):
         return _table(fields)
 
@@ -194,7 +188,7 @@ def _part_to_json(ended: int, added_id: int) -> Json:
 
 
 def job_from_json(fields: Mapping[str, Any]) -> DdlJob:
-    """Read a job that `job_to_json` or TiDB wrote; Malformed when it is not one."""
+    """Parse a job written by `job_to_json` or TiDB; raise `Malformed` otherwise."""
     with _reading("a DDL job"):
         binlog = fields.get("binlog") or {}
         schema_name = text(fields, "schema_name")
@@ -223,7 +217,6 @@ def job_from_json(fields: Mapping[str, Any]) -> DdlJob:
 
 
 def _context(fields: Mapping[str, Any]) -> DdlContext | None:
-    """Return the session that a job carries: ours, or what a TiDB says of one that fills rows."""
     if fields.get("context") is not None:
         return DdlContext.from_json(fields["context"])
     said = fields.get("reorg_meta") or {}
@@ -239,7 +232,7 @@ def _context(fields: Mapping[str, Any]) -> DdlContext | None:
 
 
 def _parts(fields: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
-    """Return of each part of a multi-schema change when it ended, and which column it added."""
+    """Return (end version, added column) of each part of a multi-schema change."""
     found = []
     for part in (fields.get("multi_schema_info") or {}).get("sub_jobs") or ():
         added, arguments = 0, part.get("raw_args")
@@ -265,7 +258,7 @@ def _schema_ids(fields: Mapping[str, Any], count: int) -> tuple[int, ...]:
 
 @contextmanager
 def _reading(what: str) -> Iterator[None]:
-    """Turn what Python says about JSON of another shape into Malformed."""
+    """Convert Python errors about JSON of another shape to `Malformed`."""
     try:
         yield
     except (KeyError, ValueError, TypeError, AttributeError, binascii.Error) as error:
@@ -426,7 +419,6 @@ def schema_to_json(schema: SchemaInfo) -> Json:
 
 
 def schema_from_json(fields: Mapping[str, Any]) -> SchemaInfo:
-    """Read what `schema_to_json` or TiDB wrote."""
     return SchemaInfo(
         id=int(fields["id"]),
         name=name_from_json(fields["db_name"]),

@@ -33,7 +33,6 @@ def zone_shown(row: Sequence[datetime], likely: str = "") -> str | None:
 
 
 def shows(row: Sequence[datetime], name: str) -> bool:
-    """Return whether a row of `SHOWN_SQL` is what a zone shows."""
     zone = zone_named(name)
     if zone is None:
         return False

@@ -40,7 +40,6 @@ class SqlTls:
     verify: str = FULL
 
     def __post_init__(self) -> None:
-        """Refuse an unknown `verify`."""
         if self.verify not in (FULL, CA):
             raise NeedsOperator(
                 f"ssl-verify is {self.verify!r}",
@@ -49,7 +48,7 @@ class SqlTls:
             )
 
     def context(self) -> ssl.SSLContext:
-        """Return the context; raise `NeedsOperator` when a file cannot be used."""
+        """Return the context; raise `NeedsOperator` when a file is unusable."""
         try:
             context = trusting(self.ca)
             if self.ca is None or self.verify == CA:
@@ -74,12 +73,12 @@ class PasswordFile:
     """A file with a password; what it holds is in no log."""
 
     def __init__(self, path: str) -> None:
-        """Read it; raise `NeedsOperator` when it cannot be read, or has no first line."""
+        """Read the file; raise `NeedsOperator` if it is unreadable or has no first line."""
         self._path = Path(path)
         self._good = self._read()
 
     def password(self) -> str:
-        """Return what the file holds now; what it held last while it cannot be used."""
+        """Return the file's current content; while it is unusable, the last valid content."""
         try:
             found = self._read()
         except NeedsOperator as error:
@@ -109,5 +108,4 @@ class PasswordFile:
         return lines[0]
 
     def __repr__(self) -> str:
-        """Return the path."""
         return f"PasswordFile({self._path})"

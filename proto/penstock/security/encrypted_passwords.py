@@ -27,14 +27,14 @@ _KEY_BYTES: Final = (16, 24, 32)
 
 
 def encrypted(password: str, env: Mapping[str, str]) -> str:
-    """Return the text for a password; another one each time."""
+    """Encrypt a password; the result differs each time."""
     first = secrets.token_bytes(_BLOCK_BYTES)
     hidden = _cfb(_key(env), first, password.encode(), is_hidden=False)
     return base64.b64encode(first + _SEPARATOR + hidden).decode()
 
 
 def decrypted(text: str, env: Mapping[str, str]) -> str:
-    """Return the password in a text; raise `NeedsOperator`, which does not repeat it."""
+    """Decrypt a password; raise `NeedsOperator`, which does not contain the text."""
     key = _key(env)
     try:
         data = base64.b64decode(text, validate=True)

@@ -172,7 +172,6 @@ def _hangs_up_on_our_certificate(
 
 
 def _messages(flight: bytes) -> set[int]:
-    """Return the kinds of handshake messages in a server's first flight, which is plain text."""
     plain, at = bytearray(), 0
     while at + 5 <= len(flight) and flight[at] == _HANDSHAKE_RECORD:
         length = int.from_bytes(flight[at + 3 : at + 5])

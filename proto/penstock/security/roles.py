@@ -37,14 +37,14 @@ _THE_OPERATORS: Final = frozenset({OPERATOR})
 
 
 def roles_for(path: str) -> frozenset[str]:
-    """Return the roles that may call a method, `/package.Service/Method`."""
+    """Return the roles that may call a method, given as `/package.Service/Method`."""
     if path.startswith(_FOR_ALL):
         return frozenset(ROLES)
     return _ROLES_OF.get(path, _THE_OPERATORS)
 
 
 def parsed_roles(entries: Iterable[str]) -> dict[str, frozenset[str]]:
-    """Return roles by common name, from entries `name=role+role`; raise `ValueError` for others."""
+    """Return roles by common name from entries `name=role+role`; `ValueError` for others."""
     found: dict[str, frozenset[str]] = {}
     for entry in entries:
         name, equals, text = entry.rpartition("=")

@@ -66,7 +66,7 @@ class SecurityConfig:
     pd_ssl_key: str = setting("", "PEM file of its private key; default: ssl-key")
 
     def __post_init__(self) -> None:
-        """Raise `NeedsOperator` for settings that contradict each other."""
+        """Raise `NeedsOperator` for contradictory settings."""
         for whose in ("etcd", "pd"):
             cert, key = f"{whose}_ssl_cert", f"{whose}_ssl_key"
             if bool(getattr(self, cert)) != bool(getattr(self, key)):
@@ -131,7 +131,7 @@ class Tls:
         cert: Path | str | None = None,
         key: Path | str | None = None,
     ) -> None:
-        """Prepare; nothing is read yet. Raises `NeedsOperator` for what is no path of a file."""
+        """Prepare without reading; raise `NeedsOperator` for a path that is not a file's."""
         if (cert is None) != (key is None):
             raise NeedsOperator(
                 "a certificate and its key belong together",
@@ -146,7 +146,7 @@ class Tls:
         _in_use.add(self)
 
     def check(self) -> None:
-        """Raise `NeedsOperator` when the files were never usable and are not now."""
+        """Raise `NeedsOperator` if the files are unusable and were never usable."""
         self._read()
 
     def check_own(self) -> None:
@@ -176,20 +176,17 @@ class Tls:
 
     @property
     def files(self) -> tuple[Path | None, Path | None, Path | None]:
-        """The files of CA, certificate and key."""
         return self._ca, self._cert, self._key
 
     def version(self) -> object:
-        """Return something that is another object once the files were read again."""
+        """Return an object that is replaced when the files are read again."""
         return self._read()
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """Return a client's credentials for a new channel."""
         pem = self._read()
         return grpc.ssl_channel_credentials(pem.ca, pem.key, pem.cert)
 
     def client_context(self) -> ssl.SSLContext:
-        """Return what a plain TLS client would use, which trusts and shows the same."""
         ca, cert, key = self.files
         context = trusting(ca)
         context.set_alpn_protocols(["h2"])
@@ -198,7 +195,7 @@ class Tls:
         return context
 
     def server_credentials(self, *, with_client_certificate: bool) -> grpc.ServerCredentials:
-        """Return a server's credentials that look at the files before each handshake."""
+        """Return server credentials that check the files before each handshake."""
         return grpc.dynamic_ssl_server_credentials(
             self._server_configuration(), self._server_configuration, with_client_certificate
         )
@@ -338,7 +335,7 @@ class Security:
     """A node's settings come alive: how it lets others in, and `tls`, with which it calls them."""
 
     def __init__(self, config: SecurityConfig) -> None:
-        """Read the files; raise `NeedsOperator` when they cannot be used."""
+        """Read the files; raise `NeedsOperator` when they are unusable."""
         self.tls: Tls | None = None
         self.allowed = frozenset(config.cert_allowed_cn)
         self._roles = parsed_roles(config.cert_roles)
@@ -362,7 +359,6 @@ class Security:
         return tls
 
     def interceptors(self) -> list[grpc.aio.ServerInterceptor]:
-        """Return what a `grpc.aio` server must be built with."""
         return [OnlyNames(self.allowed, self._roles)] if self.allowed else []
 
     def add_port(self, server: Any, address: str) -> int:
@@ -407,7 +403,7 @@ class OnlyNames(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         self._roles = roles or {}
 
     async def intercept_service(self, continuation: Any, details: Any) -> Any:
-        """Return the method's handler after the check; None for an unknown method."""
+        """Return the method's handler with the check; None for an unknown method."""
         handler = await continuation(details)
         if handler is None:
             return None
@@ -437,7 +433,6 @@ class OnlyNames(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         return calling
 
     def admits(self, auth: Mapping[str, Any], path: str) -> bool:
-        """Return whether a caller with this `auth_context` may call a method."""
         return self._is_listed(auth) and self._has_role(auth, path)
 
     def _is_listed(self, auth: Mapping[str, Any]) -> bool:
@@ -473,7 +468,7 @@ def _names_in(auth: Mapping[str, Any]) -> list[str]:
 
 
 def server_context(tls: Tls, *, with_client_certificate: bool) -> ssl.SSLContext:
-    """Return a context that looks at the files before each handshake; they are usable now."""
+    """Return a context that checks the files before each handshake; they are usable now."""
     now = ServerContexts(tls, with_client_certificate=with_client_certificate)
     entrance = now.current()
 
@@ -485,7 +480,7 @@ def server_context(tls: Tls, *, with_client_certificate: bool) -> ssl.SSLContext
 
 
 def frozen_server(tls: Tls) -> tuple[ssl.SSLContext, bytes]:
-    """Return a server's context that keeps the certificate of now, and that certificate in DER."""
+    """Return a server context with the current certificate fixed, and its DER."""
     _, cert, _ = tls.files
     assert cert is not None, "a node with TLS has a certificate"
     version = None
@@ -503,7 +498,7 @@ class ServerContexts:
     def __init__(
         self, tls: Tls, *, with_client_certificate: bool, protocols: Sequence[str] = ()
     ) -> None:
-        """`protocols` are those that the server speaks over TLS, as ALPN names them."""
+        """`protocols` are the protocols that the server speaks over TLS, by ALPN name."""
         self._tls = tls
         self._with_client_certificate = with_client_certificate
         self._protocols = tuple(protocols)
@@ -511,7 +506,6 @@ class ServerContexts:
         self._context: ssl.SSLContext | None = None
 
     def current(self) -> ssl.SSLContext:
-        """Return the context for a handshake that begins now."""
         version = self._tls.version()
         if version is self._version and self._context is not None:
             return self._context
@@ -539,6 +533,5 @@ class ServerContexts:
 
 
 def common_names(certificate: Any) -> set[str]:
-    """Return the common names in what `getpeercert` gave."""
     subject = (certificate or {}).get("subject", ())
     return {value for part in subject for name, value in part if name == "commonName"}

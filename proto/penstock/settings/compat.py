@@ -47,7 +47,7 @@ Answer = Renamed | Met | Refused
 
 
 def is_true(value: Any) -> bool:
-    """Return the truth that a file's value or a flag's text says; raise `NeedsOperator`."""
+    """Parse a boolean from a file's value or a flag's text; raise `NeedsOperator`."""
     if isinstance(value, bool) or str(value).lower() in ("true", "false", "1", "0"):
         return str(value).lower() in ("true", "1")
     raise NeedsOperator(
@@ -99,7 +99,6 @@ class Translation:
         return {**made, self.gathered: params} if params else made
 
     def arguments(self, argv: Sequence[str]) -> list[str]:
-        """Return the command line under our names; ours are taken as they are."""
         made, rest = [], list(argv)
         while rest:
             token = rest.pop(0)
@@ -127,7 +126,6 @@ class Translation:
         return made
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment with the other's variables under our names."""
         theirs = {self._variable(flag): key for flag, key in self.flags.items() if len(flag) > 1}
         made = {name: value for name, value in env.items() if name not in theirs}
         for name, key in theirs.items():

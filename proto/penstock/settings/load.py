@@ -170,12 +170,12 @@ def check_variables(env: Mapping[str, str], prefix: str, known: Collection[str])
 
 
 def size_bytes(text: str) -> int:
-    """Return the bytes that "64 MiB", "1 gb" or "4096" stand for."""
+    """Return the bytes in a size such as "64 MiB", "1 gb" or "4096"."""
     return int(_quantity(text, _BYTES, "a size such as 64 MiB"))
 
 
 def duration_s(text: str) -> float:
-    """Return the seconds that "8h", "7d", "250ms" or "3" stand for."""
+    """Return the seconds in a duration such as "8h", "7d", "250ms" or "3"."""
     return _quantity(text, _SECONDS, "a duration such as 8h or 250ms")
 
 
@@ -285,7 +285,6 @@ def _from_file(
 
 
 def _line(text: str, key: str) -> str:
-    """Return `:` and the line where a file sets a key; nothing when it is not written plainly."""
     section = ""
     for number, line in enumerate(text.splitlines(), 1):
         head = re.match(r"\s*\[+\s*([^\]]+?)\s*\]", line)
@@ -300,7 +299,6 @@ def _line(text: str, key: str) -> str:
 def _flatten(
     table: Mapping[str, Any], whole: Collection[str], prefix: str = ""
 ) -> Iterator[tuple[str, Any]]:
-    """Return keys with their sections before them; those in `whole` keep their tables."""
     for key, value in table.items():
         if isinstance(value, dict) and prefix + key not in whole:
             yield from _flatten(value, whole, f"{prefix}{key}.")
@@ -398,7 +396,7 @@ ReadValue = Callable[[dataclasses.Field[Any], Any, Any, str], Any]
 
 
 def row_type(kind: Any) -> type[Any] | None:
-    """Return the dataclass that each table of a setting is, None for any other setting."""
+    """Return the dataclass for each table of a setting, None for any other setting."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is tuple or origin is dict:
         row = arguments[1] if origin is dict else arguments[0]
@@ -408,12 +406,11 @@ def row_type(kind: Any) -> type[Any] | None:
 
 
 def row_of_section(kind: Any) -> type[Any] | None:
-    """Return the dataclass of one table within a table, None for any other type."""
     return kind if dataclasses.is_dataclass(kind) and isinstance(kind, type) else None
 
 
 def read_tables(kind: Any, value: Any, source: str, read: ReadValue) -> Any:
-    """Return the tables of one setting; raise `NeedsOperator` for what is not right in them."""
+    """Return the tables of a setting; raise `NeedsOperator` for anything invalid in them."""
     row = row_type(kind)
     assert row is not None, kind
     origin = typing.get_origin(kind)

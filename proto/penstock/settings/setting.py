@@ -17,7 +17,7 @@ _MASK = "***"
 
 
 def setting(default: Any, text: str, **extra: str) -> Any:
-    """Return a dataclass field with the text that `--help` shows; `flag="-L"` adds a short flag."""
+    """Return a dataclass field with its `--help` text; `flag="-L"` adds a short flag."""
     return dataclasses.field(default=default, metadata={"help": text, **extra})
 
 
@@ -39,7 +39,7 @@ def check_address(name: str, address: str) -> None:
 
 
 def check_advertised(address: str) -> None:
-    """Raise `NeedsOperator` for an address that means every interface: no one can connect to it."""
+    """Raise `NeedsOperator` for a wildcard address, to which no one can connect."""
     host, _, port = address.rpartition(":")
     if host in ("0.0.0.0", "[::]", "::"):
         hint = f"others cannot connect to {host}: name an address of this node, as 10.0.0.1:{port}"
@@ -47,19 +47,17 @@ def check_advertised(address: str) -> None:
 
 
 def out_of_range(name: str, value: object, hint: str) -> NeedsOperator:
-    """Return the error for a setting whose value cannot be."""
     return NeedsOperator(
         f"{name.replace('_', '-')} is {value!r}", hint=hint, code=Code.SETTING_VALUE
     )
 
 
 def changed_text(settings: Any, default: Any) -> str:
-    """Return the settings that are not as in `default` on one line, as the log shows them."""
     return "; ".join(differing(settings, default)) or "all defaults"
 
 
 def differing(settings: Any, default: Any, prefix: str = "") -> Iterator[str]:
-    """Yield `key = value` for each setting that is not as in `default`, secrets masked."""
+    """Yield `key = value` for each setting that differs from `default`, secrets masked."""
     for field in (each for each in dataclasses.fields(settings) if each.compare):
         key = prefix + field.name.replace("_", "-")
         value, usual = getattr(settings, field.name), getattr(default, field.name)
@@ -78,7 +76,6 @@ def _shown(key: str, value: Any) -> str:
 
 
 def masked(key: str, value: str) -> str:
-    """Return the text of a setting without a secret in it."""
     return _MASK if _is_secret(key) else without_password(value)
 
 
@@ -96,7 +93,7 @@ def _one(value: Any) -> str:
 
 
 def without_password(url: str) -> str:
-    """Return a URL with its password masked, and any other text as it is."""
+    """Return a URL with its password masked, and any other text unchanged."""
     try:
         netloc = urlsplit(url).netloc
     except ValueError:

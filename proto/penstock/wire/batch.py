@@ -29,7 +29,6 @@ _JUMPED_OVER = dict.fromkeys((0x2A, 0x32, 0x7A))
 
 
 def _payloads(tag: bytes, payloads: Sequence[bytes]) -> list[bytes]:
-    """Return the pieces of a repeated bytes field."""
     pieces: list[bytes] = []
     for payload in payloads:
         pieces += (tag + encode_uvarint(len(payload)), payload)
@@ -37,13 +36,12 @@ def _payloads(tag: bytes, payloads: Sequence[bytes]) -> list[bytes]:
 
 
 def encode_write_batch(cluster_id: int, seq: int, payloads: Sequence[bytes]) -> bytes:
-    """Return the serialized `WriteBatch`."""
     head = penstock_pb2.WriteBatch(cluster_id=cluster_id, seq=seq).SerializeToString()
     return b"".join([head, *_payloads(b"\x1a", payloads)])
 
 
 def write_batch_pieces(cluster_id: int, seq: int, payloads: Sequence[bytes]) -> list[bytes]:
-    """Return the same in pieces, of which those that are large are the payloads themselves."""
+    """Return the same in pieces; the large pieces are the payloads themselves."""
     head = penstock_pb2.WriteBatch(cluster_id=cluster_id, seq=seq).SerializeToString()
     pieces = [head, *_payloads(b"\x1a", payloads)]
     if sum(map(len, payloads)) < _COPY_BYTES_MAX * len(payloads):
@@ -84,13 +82,13 @@ def encode_pull_batch(
 
 
 def encode_write_piece(cluster_id: int, start_ts: int, size_bytes: int, data: bytes) -> bytes:
-    """Return the serialized `WritePiece`; the three numbers are zero in all but the first."""
+    """Return the serialized `WritePiece`; pieces after the first have zero numbers."""
     head = penstock_pb2.WritePiece(cluster_id=cluster_id, start_ts=start_ts, bytes=size_bytes)
     return b"".join([head.SerializeToString(), b"\x22", encode_uvarint(len(data)), data])
 
 
 def encode_pull_piece(commit_ts: int, size_bytes: int, offset: int, data: bytes) -> bytes:
-    """Return the serialized `PullBatch` that holds nothing but a `PullPiece`."""
+    """Return the serialized `PullBatch` that contains only a `PullPiece`."""
     head = penstock_pb2.PullPiece(commit_ts=commit_ts, bytes=size_bytes, offset=offset)
     parts = [head.SerializeToString(), b"\x22", encode_uvarint(len(data)), data]
     return b"".join([b"\x1a", encode_uvarint(sum(map(len, parts))), *parts])
@@ -111,5 +109,5 @@ def peek_binlog(payload: bytes) -> tuple[int, int, int, bytes]:
 def _is_plain(
     data: bytes, numbers: dict[int, int], contents: Mapping[int, list[bytes] | None]
 ) -> bool:
-    """Scan a message; False for anything unusual, negative numbers among it."""
+    """Scan a message; False for anything unusual, including negative numbers."""
     return scan(data, numbers, contents) == len(data) and max(numbers.values()) < _INT64_END

@@ -50,7 +50,7 @@ class Origin:
 
     @property
     def place(self) -> Place:
-        """What two origins of one source are compared by."""
+        """The key by which two origins of the same source are compared."""
         return (self.epoch, self.file, self.position)
 
 
@@ -75,7 +75,6 @@ class Binlog:
 
     @property
     def is_ddl(self) -> bool:
-        """True when the transaction is a schema change and not row changes."""
         return self.ddl_job_id > 0
 
 
@@ -99,5 +98,5 @@ class PrewriteValue:
 
 
 def fake_binlog(ts: int) -> Binlog:
-    """Return the binlog that says: on this Pump, nothing at or before `ts` is still to come."""
+    """Return a binlog stating that this Pump has nothing pending at or before `ts`."""
     return Binlog(tp=BinlogType.ROLLBACK, start_ts=ts, commit_ts=ts)

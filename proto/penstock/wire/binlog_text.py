@@ -20,12 +20,11 @@ _ROWS_SHOWN = 100
 
 
 def kind_of(binlog: Binlog) -> str:
-    """Return the word for what a binlog is: prewrite, commit, rollback or fake."""
     return "fake" if binlog.is_fake else binlog.tp.name.lower()
 
 
 def time_text(ts: int) -> str:
-    """Return the moment of a timestamp in UTC, to the millisecond."""
+    """Return the time of a timestamp in UTC, to the millisecond."""
     ms = physical_ms(ts)
     try:
         moment = datetime.fromtimestamp(ms // 1000, UTC)
@@ -35,13 +34,12 @@ def time_text(ts: int) -> str:
 
 
 def printable(data: bytes) -> str:
-    """Return text on one line that cannot do anything to a terminal."""
+    """Return text on a single line that cannot affect a terminal."""
     text = " ".join(data.decode("utf-8", "backslashreplace").split())
     return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)
 
 
 def line_of(binlog: Binlog, size_bytes: int) -> str:
-    """Return type, timestamps, moment and size, and a DDL's query."""
     ts = binlog.commit_ts or binlog.start_ts
     line = f"{kind_of(binlog):8}  start_ts {binlog.start_ts:<19}"
     line += f"  commit_ts {binlog.commit_ts or '-':<19}  {time_text(ts)}  {size_bytes} bytes"
@@ -51,7 +49,7 @@ def line_of(binlog: Binlog, size_bytes: int) -> str:
 
 
 def describe(binlog: Binlog) -> str:
-    """Return everything a binlog holds, line by line; rows beyond a hundred are only counted."""
+    """Return a binlog's content line by line; rows beyond a hundred are only counted."""
     lines = [f"type       {kind_of(binlog)}"]
     for name in ("start_ts", "commit_ts"):
         ts = getattr(binlog, name)

@@ -47,7 +47,7 @@ def encode_binlog(binlog: Binlog) -> bytes:
 
 
 def decode_binlog(data: bytes) -> Binlog:
-    """Return the binlog in `data`; raise `Malformed` for anything else, obsolete types included."""
+    """Decode a binlog; raise `Malformed` for anything else, including obsolete types."""
     try:
         message = pb.Binlog.FromString(data)
     except DecodeError as error:
@@ -74,7 +74,7 @@ def decode_binlog(data: bytes) -> Binlog:
 
 
 def decode_origin(data: bytes) -> Origin:
-    """Return the origin in a serialized `binlog.Origin`; raise `Malformed`."""
+    """Decode a serialized `binlog.Origin`; raise `Malformed`."""
     try:
         return origin_of(pb.Origin.FromString(data))
     except DecodeError as error:
@@ -84,7 +84,6 @@ def decode_origin(data: bytes) -> Origin:
 
 
 def origin_of(message: pb.Origin) -> Origin:
-    """Return the message as a value."""
     return Origin(
         source=message.source,
         epoch=message.epoch,
@@ -111,7 +110,6 @@ def _origin_message(origin: Origin) -> pb.Origin:
 
 
 def encode_prewrite_value(value: PrewriteValue) -> bytes:
-    """Return the serialized `binlog.PrewriteValue`."""
     message = pb.PrewriteValue(schema_version=value.schema_version)
     for mutation in value.mutations:
         _add(message, mutation)
@@ -119,7 +117,7 @@ def encode_prewrite_value(value: PrewriteValue) -> bytes:
 
 
 def encode_mutation_field(mutation: TableMutation) -> bytes:
-    """Return one mutation as a field of a `PrewriteValue`; such fields in a row are a value."""
+    """Encode one mutation as a `PrewriteValue` field; concatenated fields form a value."""
     message = pb.PrewriteValue()
     _add(message, mutation)
     return message.SerializeToString()

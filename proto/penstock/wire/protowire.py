@@ -110,7 +110,6 @@ def scan(
 
 
 def malformed(at: int, what: str) -> Malformed:
-    """Return the error for bytes that are no message."""
     return Malformed(
         f"undecodable binlog, {what} at its byte {at}",
         hint="the writer, the Pumps and the Drainer must speak the same binlog.proto",
@@ -119,18 +118,17 @@ def malformed(at: int, what: str) -> Malformed:
 
 
 def tag(number: int, wire_type: int) -> int:
-    """Return a field's tag."""
     return number << 3 | wire_type
 
 
 def fields(source: Source, start: int, end: int) -> Iterator[Field]:
-    """Yield the fields of the message in [start, end); raise `Malformed` for anything else."""
+    """Yield the fields of the message in [start, end); raise `Malformed` if it is invalid."""
     for found, at, value, stop, _ in walk(source, start, end, -1):
         yield found, at, value, stop
 
 
 def raw_fields(source: Source, start: int, end: int, wanted: int) -> Iterator[bytes]:
-    """Yield the fields with the tag `wanted`, each with its tag and length in front."""
+    """Yield the fields with the tag `wanted`, each with its tag and length prefix."""
     for found, _, _, _, raw in walk(source, start, end, wanted):
         if found == wanted:
             yield raw
@@ -139,7 +137,7 @@ def raw_fields(source: Source, start: int, end: int, wanted: int) -> Iterator[by
 def walk(
     source: Source, start: int, end: int, wanted: int
 ) -> Iterator[tuple[int, int, int, int, bytes]]:
-    """Yield each field, those with the tag `wanted` with all their bytes (others with none)."""
+    """Yield each field; only fields with the tag `wanted` include their bytes."""
     buffer, base, held = b"", start, 0
     at = start
     while at < end:
@@ -190,5 +188,4 @@ def _head(buffer: bytes, index: int, at: int) -> tuple[int, int, int, int]:
 
 
 def signed(value: int) -> int:
-    """Return what a varint means in an int64 field."""
     return value - (1 << 64) if value >> 63 else value

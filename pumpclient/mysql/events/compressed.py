@@ -36,7 +36,7 @@ _HINT = "bytes of the event are lost, or it is compressed in a way that is unkno
 
 
 def decompress_block(data: bytes | memoryview) -> bytes:
-    """Return what a MariaDB block holds; raise `Malformed` when it is none."""
+    """Decompress a MariaDB block; raise `Malformed` if it is not valid."""
     if not data or not data[0] & _BLOCK_MARK or data[0] & _ALGORITHM_BITS:
         raise Malformed(
             f"a compressed block that begins with {bytes(data[:1])!r}",
@@ -78,7 +78,6 @@ class TransactionPayload:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read a body; raise `Malformed` when it is none."""
         body = BodyReader(data, "TRANSACTION_PAYLOAD")
         fields: dict[int, int] = {}
         while (number := body.packed()) != _END_FIELD:

@@ -15,7 +15,6 @@ class BodyReader:
     __slots__ = ("_what", "at", "data", "end")
 
     def __init__(self, data: bytes, what: str, *, at: int = 0) -> None:
-        """Read `data` from index `at`; `what` names it in errors."""
         self.data = data
         self.at = at
         self.end = len(data)
@@ -23,7 +22,6 @@ class BodyReader:
 
     @property
     def left(self) -> int:
-        """How many bytes are not read yet."""
         return self.end - self.at
 
     def take(self, count: int) -> bytes:
@@ -35,11 +33,9 @@ class BodyReader:
         return self.data[start : self.at]
 
     def rest(self) -> bytes:
-        """Return everything that is not read yet."""
         return self.take(self.left)
 
     def uint(self, size: int) -> int:
-        """Return the little-endian number in the next `size` bytes."""
         return int.from_bytes(self.take(size), "little")
 
     def packed(self) -> int:
@@ -52,7 +48,7 @@ class BodyReader:
         return self.uint(_LENGTH_BYTES[first])
 
     def text(self, size: int) -> str:
-        """Return `size` bytes as UTF-8 text, the way names are stored; bad bytes are an error."""
+        """Return `size` bytes as UTF-8 text, as names are stored; invalid bytes are an error."""
         data = self.take(size)
         try:
             return data.decode("utf-8")
@@ -60,12 +56,11 @@ class BodyReader:
             raise self.malformed(f"a name that is not UTF-8: {data!r}") from error
 
     def finish(self) -> None:
-        """Raise `Malformed` when anything is left."""
+        """Raise `Malformed` if any bytes are unread."""
         if self.left:
             raise self.malformed(f"{self.left} bytes too many")
 
     def malformed(self, problem: str) -> Malformed:
-        """Return the error to raise for this body."""
         return Malformed(f"{self._what}: {problem}", hint=_HINT, code=Code.EVENT_MALFORMED)
 
 
@@ -80,5 +75,4 @@ def pack_number(number: int) -> bytes:
 
 
 def pack_uint(number: int, size: int) -> bytes:
-    """Return a little-endian number of `size` bytes."""
     return number.to_bytes(size, "little")

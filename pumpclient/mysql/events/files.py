@@ -91,7 +91,6 @@ class FormatDescription:
 
     @property
     def flavor(self) -> Flavor:
-        """Which kind of server wrote the file."""
         return Flavor.of_version(self.server_version)
 
 
@@ -118,7 +117,6 @@ class PreviousGtids:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read a body; raise `Malformed` when it is none."""
         return cls(decode_sids(data))
 
 
@@ -131,7 +129,6 @@ class GtidList:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read a body; raise `Malformed` when it is none."""
         body = BodyReader(data, "GTID_LIST")
         flags, count = divmod(body.uint(4), 1 << _COUNT_BITS)
         found = [MariadbGtid(body.uint(4), body.uint(4), body.uint(8)) for _ in range(count)]
@@ -150,20 +147,18 @@ class Rotate:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read a body; raise `Malformed` when it is none."""
         body = BodyReader(data, "ROTATE")
         return cls(body.uint(8), body.text(body.left))
 
 
 def rotate_of(event: bytes) -> Rotate:
-    """Return what a whole ROTATE says; raise `Malformed` when it is none."""
     shortest = HEADER_SIZE + _POSITION_SIZE + CHECKSUM_SIZE
     checked = len(event) > shortest and checksum_holds(event)
     return Rotate.decode(event[HEADER_SIZE : len(event) - CHECKSUM_SIZE * checked])
 
 
 def is_fake(header: Header) -> bool:
-    """Return whether a ROTATE was made for the stream: it is in no file."""
+    """Return whether a ROTATE was made for the stream, so that no file contains it."""
     return header.is_artificial or header.timestamp_s == 0 or header.end_position == 0
 
 
@@ -175,7 +170,6 @@ class BinlogCheckpoint:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read a body; raise `Malformed` when it is none."""
         body = BodyReader(data, "BINLOG_CHECKPOINT")
         event = cls(body.text(body.uint(4)))
         body.finish()
@@ -192,7 +186,6 @@ class StartEncryption:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read a body; raise `Malformed` when it is none."""
         body = BodyReader(data, "START_ENCRYPTION")
         event = cls(body.uint(1), body.uint(4), body.take(12))
         body.finish()
@@ -208,13 +201,12 @@ class Heartbeat:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read a HEARTBEAT; raise `Malformed` when it is none."""
         body = BodyReader(data, "HEARTBEAT")
         return cls(body.text(body.left))
 
     @classmethod
     def decode_v2(cls, data: bytes) -> Self:
-        """Read a HEARTBEAT_V2; fields that are unknown are passed over, as it is meant."""
+        """Decode a HEARTBEAT_V2; unknown fields are skipped, as the format intends."""
         body = BodyReader(data, "HEARTBEAT_V2")
         file, position = "", None
         while body.left and (number := body.packed()) != _END_FIELD:
@@ -235,7 +227,6 @@ class Incident:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read a body; raise `Malformed` when it is none."""
         body = BodyReader(data, "INCIDENT")
         number = body.uint(2)
         return cls(number, body.take(body.uint(1)).decode("utf-8", "replace"))

@@ -151,18 +151,17 @@ class Header(NamedTuple):
 
     @property
     def is_artificial(self) -> bool:
-        """Return whether the server made this event for the stream: no file holds it."""
+        """Return whether the server made this event for the stream; no file contains it."""
         return bool(self.flags & _ARTIFICIAL)
 
     def __str__(self) -> str:
-        """Return type and place, as errors name an event."""
         known = self.type in EventType.__members__.values()
         name = EventType(self.type).name if known else f"type {self.type}"
         return f"event {name} that ends at {self.end_position}"
 
 
 def read_header(data: bytes | memoryview, at: int = 0) -> Header:
-    """Return the header at index `at`; raise `Malformed` when there is none."""
+    """Return the header at index `at`; raise `Malformed` if there is none."""
     if len(data) - at < HEADER_SIZE:
         raise Malformed(
             f"{len(data) - at} bytes where an event's header needs {HEADER_SIZE}",
@@ -191,7 +190,7 @@ def make_event(
     header: Header | None = None,
     checksum: Checksum = Checksum.CRC32,
 ) -> bytes:
-    """Return a whole event with `body`; `header` gives all but its type and size."""
+    """Return a whole event; `header` supplies all fields except type and size."""
     given = header or Header(0, type_, 0, 0, 0, 0)
     size = HEADER_SIZE + len(body) + (CHECKSUM_SIZE if checksum else 0)
     whole = HEADER.pack(*given._replace(type=type_, size=size)) + body

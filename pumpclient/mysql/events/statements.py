@@ -170,7 +170,6 @@ class Query:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read a body; raise `Malformed` when it is none."""
         body = BodyReader(data, "QUERY")
         thread_id, ran_s, schema_length, error_code, status_size = _HEAD.unpack(
             body.take(_HEAD.size)
@@ -182,7 +181,6 @@ class Query:
         return cls(schema, body.rest(), status, thread_id, ran_s, error_code)
 
     def encode(self) -> bytes:
-        """Return the body."""
         return b"".join(
             [
                 pack_uint(self.thread_id, 4),
@@ -197,7 +195,7 @@ class Query:
         )
 
     def variables(self) -> StatusVariables:
-        """Return the session's variables; raise `Malformed` when one is unknown."""
+        """Return the session's variables; raise `Malformed` if a variable is unknown."""
         return decode_status(self.status)
 
 
@@ -209,7 +207,6 @@ class RowsQuery:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read MySQL's ROWS_QUERY; raise `Malformed` when it is none."""
         body = BodyReader(data, "ROWS_QUERY")
         body.take(1)  # A length that says nothing above 255.
         return cls(body.rest())
@@ -224,7 +221,6 @@ class IntVar:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read a body; raise `Malformed` when it is none."""
         body = BodyReader(data, "INTVAR")
         event = cls(body.uint(1), body.uint(8))
         body.finish()
@@ -240,7 +236,6 @@ class Rand:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read a body; raise `Malformed` when it is none."""
         body = BodyReader(data, "RAND")
         event = cls(body.uint(8), body.uint(8))
         body.finish()
@@ -256,12 +251,10 @@ class UserVar:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read a body; raise `Malformed` when it is none."""
         body = BodyReader(data, "USER_VAR")
         name = body.take(body.uint(4))
         return cls(name, None if body.uint(1) else body.rest())
 
     def encode(self) -> bytes:
-        """Return the body."""
         value = b"\1" if self.value is None else b"\0" + self.value
         return pack_uint(len(self.name), 4) + self.name + value

@@ -102,7 +102,6 @@ class Gtid:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read a body; raise `Malformed` when it is none."""
         body = BodyReader(data, "GTID")
         flags, source, number = body.uint(1), UUID(bytes=body.take(16)), body.uint(8)
         gtid = None if source == NO_UUID and number == 0 else MysqlGtid(source, number)
@@ -130,7 +129,7 @@ def _decode_commit(body: BodyReader) -> CommitInfo:
 
 
 def decode_tagged(data: bytes) -> Gtid:
-    """Read a body; raise `Malformed` when it is none, or has a field that must be known."""
+    """Decode a body; raise `Malformed` if it is invalid or has an unknown mandatory field."""
     body = BodyReader(data, "GTID_TAGGED")
     version, size, needed = _number(body), _number(body), _number(body)
     if version != _TAGGED_VERSION or size > len(data) or needed > _LAST_FIELD:
@@ -162,7 +161,7 @@ def decode_tagged(data: bytes) -> Gtid:
 
 
 def mysql_gtid_of(type_: int, event: bytes, checksum: Checksum) -> MysqlGtid | None:
-    """Return the id in a whole GTID or GTID_TAGGED, None of an ANONYMOUS_GTID: no more is read."""
+    """Return only the id of a GTID or GTID_TAGGED event; None for an ANONYMOUS_GTID."""
     if type_ == EventType.ANONYMOUS_GTID:
         return None
     if type_ == EventType.GTID_TAGGED:
@@ -240,7 +239,6 @@ class MariadbGtidEvent(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read a body; raise `Malformed` when it is none."""
         if len(data) < _GTID_HEAD.size:
             raise BodyReader(data, "MARIADB_GTID").malformed(f"{len(data)} bytes")
         sequence, domain, flags = _GTID_HEAD.unpack_from(data)
@@ -256,7 +254,6 @@ class MariadbGtidEvent(NamedTuple):
         return cls(sequence, domain, flags, commit_id, xid, body.rest())
 
     def gtid(self, server: int) -> MariadbGtid:
-        """Return the id, with the server of the event's header."""
         return MariadbGtid(self.domain, server, self.sequence)
 
     @property
@@ -266,7 +263,7 @@ class MariadbGtidEvent(NamedTuple):
 
 
 def read_begin(event: bytes) -> tuple[str, int]:
-    """Return a whole MARIADB_GTID's id as text, and its flags: what most readers want of it."""
+    """Return a MARIADB_GTID event's id as text and its flags, which most readers need."""
     server, sequence, domain, flags = _GTID_EVENT.unpack_from(event)
     return f"{domain}-{server}-{sequence}", flags
 
@@ -279,7 +276,6 @@ class Xid:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read a body; raise `Malformed` when it is none."""
         if len(data) != _XID_SIZE:
             raise BodyReader(data, "XID").malformed(f"{len(data)} bytes")
         return cls(int.from_bytes(data, "little"))
@@ -294,7 +290,6 @@ class XaPrepare:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read a body; raise `Malformed` when it is none."""
         body = BodyReader(data, "XA_PREPARE")
         one_phase = bool(body.uint(1))
         format_, global_size, branch_size = body.uint(4), body.uint(4), body.uint(4)

@@ -86,7 +86,7 @@ class Readers:
 
     @contextmanager
     def groups(self) -> Iterator[Iterator[RowGroup]]:
-        """Run the threads during the `with`; what fails in one is raised by the iterator."""
+        """Run the threads during the `with`; the iterator raises an error of any thread."""
         threads = [
             threading.Thread(target=self._read_all, args=(s, n), name=f"load-{n}", daemon=True)
             for n, s in enumerate(self._sessions)

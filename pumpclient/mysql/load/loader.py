@@ -57,11 +57,10 @@ class LoadProgress:
     _said_s: float = field(init=False)
 
     def __post_init__(self) -> None:
-        """Take the time."""
         self._begun_s = self._said_s = self.clock()
 
     def add(self, rows: int, bytes_: int) -> None:
-        """Count rows that are durable; say so when it is time."""
+        """Count rows that are durable; report progress when it is due."""
         self.rows += rows
         self.bytes += bytes_
         if self.clock() - self._said_s >= self.every_s:
@@ -69,7 +68,6 @@ class LoadProgress:
             self.say(self.line())
 
     def line(self) -> str:
-        """Return how far it is, its rate, and the rest of the time at this rate."""
         seconds = max(self.clock() - self._begun_s, 1e-9)
         rate = self.rows / seconds
         # The estimate is the server's, which may have counted more rows than there are.
@@ -93,7 +91,6 @@ class Brake:
     _free_s: float = 0.0
 
     def take(self, bytes_: int) -> None:
-        """Wait until this many bytes may go."""
         if self.bytes_per_s is None:
             return
         now_s = self.clock()
@@ -111,11 +108,10 @@ class Passing:
 
     @property
     def takes_all(self) -> bool:
-        """True when every row passes."""
         return self.policy is None or self.policy.takes_all
 
     def rows(self, rows: list[bytes]) -> list[bytes]:
-        """Return the rows that pass as inserts; raise `NeedsOperator` where a rule says Error."""
+        """Return the rows that pass as inserts; raise `NeedsOperator` if a rule says Error."""
         policy = self.policy
         if policy is None or policy.takes_all:
             return rows
@@ -134,12 +130,10 @@ class RowWriter:
     def __init__(
         self, session: Session, journal: GroupJournal, may_commit: Callable[[], bool]
     ) -> None:
-        """Commit as long as `may_commit` says so."""
         self._session = session
         self._writer = GroupWriter(session, journal, may_commit=may_commit)
 
     def write(self, table: Table, rows: Sequence[bytes], origin: Origin) -> None:
-        """Send rows on their way."""
         options = self._session.options
         if self._session.schemas.table_by_id(table.info.id) is not table:
             raise Retryable(
@@ -156,11 +150,10 @@ class RowWriter:
         self._tried(lambda: self._writer.submit([PendingTransaction(changes, origin)], _nothing))
 
     def drain(self) -> None:
-        """Return once everything is committed."""
         self._tried(self._writer.drain)
 
     def close(self) -> None:
-        """End; what is under way is committed or rolled back."""
+        """End; rows in flight are committed or rolled back."""
         self._writer.close()
 
     def _tried(self, work: Callable[[], None]) -> None:
@@ -215,7 +208,6 @@ class _Run:
     may_commit: Callable[[], bool]
 
     def check_stopped(self) -> None:
-        """Raise `Retryable` once the load is to end."""
         if self.is_stopped():
             raise Retryable(
                 "stopped before the load was done; it continues when run again",
@@ -323,7 +315,6 @@ class _Attempt:
         )
 
     def run(self) -> LoadState:
-        """Load everything that is not done; return the state, which is complete."""
         tables = [t for t in base_tables(self._planner) if self._is_wanted(*t.full_name)]
         self._forget_siblings(tables)
         state = self._state
@@ -357,7 +348,7 @@ class _Attempt:
         return is_replicated and (only is None or (schema, table) in only)
 
     def _forget_siblings(self, tables: Iterable[SourceTable]) -> None:
-        """Forget what of a target is done that is not done as a whole."""
+        """Forget the finished sources of a target that is not finished as a whole."""
         target = self._options.translator.target
         open_ = {target(*t.full_name) for t in tables if t.full_name not in self._state.loaded}
         kept = {n: p for n, p in self._state.loaded.items() if not n[1] or target(*n) not in open_}
@@ -382,7 +373,6 @@ class _Attempt:
         return self._state.origin(self._number)
 
     def _created(self, tables: list[SourceTable]) -> list[TableJob]:
-        """Create databases and tables; return what is to be read."""
         jobs = []
         sources = Counter(map(self._targets.name, tables))
         for table in tables:
@@ -450,7 +440,6 @@ class _Attempt:
             self._say(progress.line())
 
     def _write(self, writer: RowWriter, group: RowGroup) -> int:
-        """Write what of a group passes; return how many rows."""
         passing = self._passing[group.job.table.full_name]
         rows = passing.rows(group.rows)
         if rows:
@@ -458,7 +447,6 @@ class _Attempt:
         return len(rows)
 
     def _is_done(self, group: RowGroup) -> bool:
-        """Return whether this group is the one with which its table is done."""
         job = group.job
         job.chunks_ended += group.ends_chunk
         # The end of the planning comes as a group too, after the last chunk's end or before it.

@@ -47,7 +47,7 @@ class SnapshotSession:
     """A connection within its snapshot; for one thread."""
 
     def __init__(self, address: ServerAddress, *, moment: bool = True) -> None:
-        """Connect; with `moment` the snapshot is begun by `begin`."""
+        """Connect; with `moment`, `begin` starts the snapshot."""
         self._address = address
         self.connection: Connection = address.connect()
         self.is_tidb = is_tidb(self.connection)
@@ -56,24 +56,23 @@ class SnapshotSession:
                 cursor.execute(statement)
 
     def begin(self) -> None:
-        """Begin the snapshot."""
         with server_errors(self._address), self.connection.cursor() as cursor:
             # A TiDB's grammar has one or the other.
             cursor.execute(_BEGIN if self.is_tidb else f"{_BEGIN}, READ ONLY")
 
     def interrupt(self) -> None:
-        """Make the thread that reads from it come back with an error; from any thread."""
+        """Make the thread that reads from the session fail; callable from any thread."""
         sock: Any = self.connection._sock  # type: ignore[attr-defined]
         if sock is not None:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """End the session, in the middle of a result too."""
+        """End the session, even in the middle of a result."""
         self.connection._force_close()  # type: ignore[attr-defined]
 
     def fetch(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Return a small result; a table that changed meanwhile is `Retryable`."""
+        """Return a small result; a table that changed meanwhile raises `Retryable`."""
         with self._errors(), self.connection.cursor() as cursor:
             cursor.execute(sql, parameters or None)
             return list(cursor.fetchall())
@@ -114,7 +113,6 @@ class SnapshotSession:
                 data = data[at:]
 
     def _long(self, data: bytes) -> tuple[bytes, bytes]:
-        """Return a payload that comes in several packets, and the bytes after it."""
         source: Any = self.connection
         payload = bytearray()
         size = PACKET_BYTES_MAX
@@ -179,7 +177,7 @@ def snapshot(address: ServerAddress, count: int) -> Iterator[Snapshot]:
 
 
 def _check_prepared(locker: Connection, address: ServerAddress) -> None:
-    """Raise `Retryable` while transactions are prepared: their rows lie before the snapshot."""
+    """Raise `Retryable` while transactions are prepared: their rows precede the snapshot."""
     try:
         with locker.cursor() as cursor:
             count = cursor.execute("XA RECOVER")

@@ -73,7 +73,7 @@ class SinkSession:
     def __init__(
         self, options: SinkOptions, locks: Sequence[str], may_commit: Callable[[], bool]
     ) -> None:
-        """Connect, and take locks; raise `Retryable` while another session has one."""
+        """Connect and take locks; raise `Retryable` while another session holds one."""
         self._options = options
         self._address = replace(options.address, statement_timeout_s=_STATEMENT_S)
         self._locks = locks
@@ -100,7 +100,6 @@ class SinkSession:
             raise
 
     def fetch(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Return the rows of a statement."""
         with server_errors(self._address), self._connection.cursor() as cursor:
             cursor.execute(sql, parameters or None)
             return list(cursor.fetchall())
@@ -160,7 +159,6 @@ class SinkSession:
                     raise
 
     def interrupt(self) -> None:
-        """Make the thread that waits for the server come back with an error."""
         self._is_interrupted = True
         connection: Any = self._connection
         if connection._sock is not None:
@@ -168,13 +166,12 @@ class SinkSession:
                 connection._sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """End the session."""
         connection: Any = self._connection
         connection._force_close()
 
 
 def code_of(error: Exception) -> object:
-    """Return the server's number of an error that `server_errors` raised, 0 without one."""
+    """Return the server's number of an error from `server_errors`, or 0 if it has none."""
     args = getattr(error.__cause__, "args", ())
     return args[0] if args else 0
 
@@ -191,7 +188,6 @@ class Sink:
         self.sessions = sessions
 
     def group_bytes(self, wanted: int) -> int:
-        """Return how large a group of rows may be."""
         return max(min(wanted, self.sessions[0].packet_bytes_max - _ROOM_BYTES), 1)
 
     def wait_for(
@@ -231,7 +227,7 @@ class Sink:
 
 
 def lock_name(cluster_id: int, source: str, number: int) -> str:
-    """Return what the session of a source with this number holds; a name has 64 letters at most."""
+    """Return the name of the lock that a source's session holds, at most 64 characters."""
     digest = hashlib.sha256(f"{cluster_id} {source}".encode()).hexdigest()[:24]
     return f"penstock load {digest} {number}"
 

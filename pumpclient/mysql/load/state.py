@@ -45,12 +45,10 @@ class BinlogPlace:
 
     @property
     def floor(self) -> Floor:
-        """The same, to be compared."""
         return file_number(self.file), self.position
 
 
 def file_number(file: str) -> int:
-    """Return the number in a binlog file's name."""
     return int(file.rpartition(".")[2])
 
 
@@ -64,7 +62,7 @@ class Floors:
 
     @property
     def highest(self) -> Floor:
-        """Behind this nothing is left out any more."""
+        """The position after which nothing is skipped any more."""
         return max(self.places.values(), default=(0, 0))
 
     def has(self, tables: tuple[Name, ...], place: Floor) -> bool:
@@ -103,12 +101,10 @@ class LoadState:
 
     @property
     def floors(self) -> Floors:
-        """What to leave out of the binlog that is read from `start` on."""
         return Floors({name: place.floor for name, place in self.loaded.items()}, self.epoch)
 
     @property
     def report(self) -> dict[str, Any]:
-        """What the load did, for people."""
         tables = {f"{schema}.{table}": count for (schema, table), count in self.rows.items()}
         return {
             "started": self.started,
@@ -118,13 +114,11 @@ class LoadState:
         }
 
     def origin(self, number: int) -> Origin:
-        """Return the origin of this attempt's `number`-th transaction or DDL."""
         assert 0 < number < 1 << _ATTEMPT_BITS
         position = self.attempt << _ATTEMPT_BITS | number
         return Origin(source=self.source, epoch=self.epoch, file=0, position=position)
 
     def next_attempt(self, at: BinlogPlace) -> LoadState:
-        """Return the state of an attempt whose snapshot is at `at`."""
         return replace(self, attempt=self.attempt + 1, start=self.start or at)
 
 
@@ -135,7 +129,6 @@ class StateFile:
         self._path = path
 
     def read(self) -> LoadState | None:
-        """Return what was saved last, None before the first time."""
         try:
             fields = json.loads(self._path.read_text())
         except FileNotFoundError:
@@ -202,5 +195,4 @@ def _state(fields: dict[str, Any]) -> LoadState:
 
 
 def now_text() -> str:
-    """Return the wall clock's time for people."""
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -34,7 +34,7 @@ class Range:
     until: Key | None = None
 
     def condition(self, columns: Sequence[str]) -> tuple[str, tuple[object, ...]]:
-        """Return an SQL condition on columns, quoted already, and its parameters; "" for all."""
+        """Return an SQL condition on quoted columns, and its parameters; "" for all rows."""
         parts: list[str] = []
         values: list[object] = []
         if self.after is not None:
@@ -51,7 +51,7 @@ class Range:
 def _beyond(
     columns: Sequence[str], key: Key, sign: str, *, strict: bool
 ) -> tuple[str, list[object]]:
-    """Return `columns` compared with `key`; servers use an index for this form, not for tuples."""
+    """Compare `columns` with `key` in a form for which servers use an index, unlike tuples."""
     first, rest = columns[0], columns[1:]
     if not rest:
         return f"{first} {sign if strict else sign + '='} %s", [key[0]]
@@ -61,7 +61,7 @@ def _beyond(
 
 
 def ranges_between(bounds: Sequence[Key]) -> list[Range]:
-    """Return ranges that meet at the bounds and together have every key."""
+    """Return ranges that meet at the bounds and together cover every key."""
     ends: list[Key | None] = [None, *bounds, None]
     return [Range(after, until) for after, until in pairwise(ends)]
 
@@ -74,12 +74,12 @@ def integer_bounds(low: int, high: int, count: int) -> list[tuple[int]]:
 
 
 def chunk_count(rows_estimated: int, rows_per_chunk: int) -> int:
-    """Return into how many chunks a table is cut; the estimate may be far off."""
+    """Return the number of chunks for a table; the estimate may be far off."""
     return max(1, -(-rows_estimated // rows_per_chunk))
 
 
 def packed(rows: Iterator[list[bytes]], bytes_max: int) -> Iterator[list[bytes]]:
-    """Yield encoded rows in groups of at most `bytes_max` bytes, one row at least."""
+    """Yield encoded rows in groups of at most `bytes_max` bytes, but at least one row."""
     group: list[bytes] = []
     size_bytes = 0
     for block in rows:
@@ -109,8 +109,7 @@ _OF_SNAPSHOTS = ("InnoDB", "ROCKSDB", "TokuDB")
 class Fetch(Protocol):
     """Runs a statement and returns its rows."""
 
-    def fetch(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[object, ...]]:
-        """Return the rows of a statement."""
+    def fetch(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[object, ...]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,22 +125,19 @@ class SourceTable:
 
     @property
     def full_name(self) -> Name:
-        """Schema and table."""
         return self.schema, self.name
 
     @property
     def quoted(self) -> str:
-        """The same for a statement that takes parameters."""
         return parameter_safe(quote_path(*self.full_name))
 
 
 def parameter_safe(sql: str) -> str:
-    """Return SQL that may stand in a statement with parameters."""
+    """Escape SQL for use in a statement with parameters."""
     return sql.replace("%", "%%")
 
 
 def base_tables(session: Fetch) -> list[SourceTable]:
-    """Return all tables of users, in the order of their names."""
     marks = ", ".join(["%s"] * len(SYSTEM_SCHEMAS))
     found = session.fetch(
         "SELECT table_schema, table_name, engine, table_rows FROM information_schema.tables"  # noqa: S608
@@ -156,7 +152,6 @@ def base_tables(session: Fetch) -> list[SourceTable]:
 
 
 def views(session: Fetch) -> list[Name]:
-    """Return the views of users."""
     marks = ", ".join(["%s"] * len(SYSTEM_SCHEMAS))
     found = session.fetch(
         "SELECT table_schema, table_name FROM information_schema.tables"  # noqa: S608
@@ -171,7 +166,7 @@ def _number(value: object) -> int:
 
 
 def _keys(session: Fetch) -> dict[Name, tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Return the primary keys whose columns are whole and ordered as they compare."""
+    """Return the primary keys of complete columns that are ordered as they compare."""
     marks = ", ".join(["%s"] * len(SYSTEM_SCHEMAS))
     found = session.fetch(
         "SELECT s.table_schema, s.table_name, s.column_name, c.data_type, s.sub_part"  # noqa: S608
@@ -197,7 +192,7 @@ def _keys(session: Fetch) -> dict[Name, tuple[tuple[str, ...], tuple[str, ...]]]
 
 
 def check_engines(tables: Sequence[SourceTable]) -> None:
-    """Raise `NeedsOperator` naming tables of which no snapshot can be had."""
+    """Raise `NeedsOperator` naming the tables that cannot be read in a snapshot."""
     others = [t for t in tables if t.engine.lower() not in map(str.lower, _OF_SNAPSHOTS)]
     if others:
         names = ", ".join(f"{t.schema}.{t.name} ({t.engine})" for t in others[:10])
@@ -209,7 +204,6 @@ def check_engines(tables: Sequence[SourceTable]) -> None:
 
 
 def create_database(session: Fetch, schema: str, target: str) -> str:
-    """Return the statement that makes the database of `schema` under the name `target`."""
     ((charset, collation),) = session.fetch(
         "SELECT default_character_set_name, default_collation_name"
         " FROM information_schema.schemata WHERE schema_name = %s",
@@ -222,13 +216,12 @@ def create_database(session: Fetch, schema: str, target: str) -> str:
 
 
 def create_table(session: Fetch, table: SourceTable) -> str:
-    """Return what SHOW CREATE TABLE says."""
     name = quote_path(*table.full_name)
     return str(session.fetch(f"SHOW CREATE TABLE {name}")[0][1])
 
 
 def chunks_of(session: Fetch, table: SourceTable, rows_per_chunk: int) -> Iterator[Range]:
-    """Yield ranges that together have every row of a table, found as they are asked for."""
+    """Yield ranges that together cover every row of a table, computed on demand."""
     count = chunk_count(table.rows_estimated, rows_per_chunk)
     if not table.key or count == 1:
         yield Range()
@@ -260,7 +253,6 @@ def chunks_of(session: Fetch, table: SourceTable, rows_per_chunk: int) -> Iterat
 
 
 def quoted_key(table: SourceTable) -> list[str]:
-    """Return the key's columns as a statement with parameters has them."""
     return [parameter_safe(quote_name(column)) for column in table.key]
 
 

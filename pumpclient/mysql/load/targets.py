@@ -42,11 +42,10 @@ class Targets:
         """The commit_ts of the last DDL, 0 before the first."""
 
     def name(self, table: SourceTable) -> Name:
-        """Return where the rows of a table go."""
         return self._translator.target(*table.full_name)
 
     def check_free(self, tables: Iterable[SourceTable], stale: Iterable[Name]) -> None:
-        """Raise `NeedsOperator` for a target that is there and not from a stale source table."""
+        """Raise `NeedsOperator` for a target that exists but is not from a stale source table."""
         ours = {self._translator.target(*name) for name in stale}
         for table in tables:
             target = self.name(table)
@@ -98,7 +97,6 @@ class Targets:
                 ) from error
 
     def exists(self, target: Name) -> bool:
-        """Return whether the cluster knows a table."""
         try:
             self._client.table(quote_path(*target))
         except NeedsOperator:
@@ -106,18 +104,15 @@ class Targets:
         return True
 
     def drop(self, stale: Iterable[Name], say: Callable[[str], None]) -> None:
-        """Drop what is there of the targets of these source tables."""
         for target in sorted({self._translator.target(*name) for name in stale}):
             if self.exists(target):
                 say(f"{target[0]}.{target[1]} was not done: dropped, to be loaded again")
                 self._ddl(f"DROP TABLE {quote_path(*target)}")
 
     def create_database(self, schema: str, target: str) -> None:
-        """Create the database `target` as `schema` is on the server."""
         self._ddl(create_database(self._planner, schema, target))
 
     def created(self, table: SourceTable) -> Table:
-        """Return the target of a table; create it when it is not there."""
         target = self.name(table)
         if not self.exists(target):
             self._ddl(self._translated(table))
@@ -136,7 +131,7 @@ class Targets:
 
 
 def _essence(table: TableInfo) -> object:
-    """Return what of a table's columns must be alike so that rows of one fit the other."""
+    """Return the column properties that must match so that one table's rows fit the other."""
     return {
         (c.name.lower(), c.tp, c.decimal, c.is_unsigned, c.charset, c.elems) for c in table.columns
     }

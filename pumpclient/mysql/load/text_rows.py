@@ -67,7 +67,7 @@ that is not whole, or that no quick way can read, and whether the end of all row
 
 
 def selected(column: ColumnInfo) -> str:
-    """Return what to select for a column: its exact value in a form that is alike everywhere."""
+    """Return the expression that selects a column's exact value in a uniform form."""
     name = quote_name(column.name)
     if column.tp in AS_NUMBER:
         return f"{name} + 0"
@@ -202,12 +202,11 @@ def _tuple(count: int) -> str:
 
 @lru_cache(maxsize=1024)
 def _begins(header: bytes) -> list[bytes]:
-    """Return what stands before strings of each short length; most tables share them."""
     return [header + values.bytes_datum(bytes(i))[: -i or None] for i in range(_SHORT)]
 
 
 def _integer(text: str, head: str, otherwise: str, *, shift: int, below: int) -> str:
-    """Return the expression for a number's datum; a signed one is a zig-zag varint (shift 1)."""
+    """Return the expression for a number's datum; `shift` is 1 for a zig-zag varint."""
     short, low = len(protowire.LAST_BYTES) >> shift, len(protowire.LAST_BYTES) - 1
     return (
         f"(({head} + last[x << {shift}] if x < {short} else"
@@ -238,13 +237,11 @@ def _null_piece(stored: Stored) -> Callable[[], bytes]:
 
 
 def _encoder(stored: Stored) -> Callable[[bytes], bytes]:
-    """Return what turns a column's text into its id and datum."""
     header, encode, value_of = stored.header, stored.field.encode, _value_of(stored.column)
     return lambda text: header + encode(value_of(text))
 
 
 def _value_of(column: ColumnInfo) -> Callable[[bytes], object]:
-    """Return what turns a column's text into a value that its field takes."""
     if column.tp in INTEGERS or column.tp in AS_NUMBER:
         return int
     if column.tp in _FLOATS:
@@ -257,7 +254,7 @@ def _value_of(column: ColumnInfo) -> Callable[[bytes], object]:
 
 
 def _text_of(column: ColumnInfo) -> Callable[[bytes], object]:
-    """Return what reads a text; a server sends half of a surrogate pair as three bytes."""
+    """Return the text reader; a server sends half of a surrogate pair as three bytes."""
 
     def value(text: bytes) -> str:
         try:
@@ -304,12 +301,10 @@ class SqlRows:
     """True when a duplicate key can only be a row that this load has sent."""
 
     def insert(self, rows: list[bytes]) -> bytes:
-        """Return the statement for rows that the reader made."""
         return self.head + b",".join(rows)
 
 
 def sql_rows(table: TableInfo, target: Name) -> SqlRows:
-    """Return the INSERTs of a table's rows into the table `target` of another server."""
     columns = [c for c in table.columns if c.state == PUBLIC and not c.is_generated]
     texts = ", ".join(_expression(f"v{n}", column) for n, column in enumerate(columns))
     names = {"join": b",".join, "null": b"NULL", "json": _json}

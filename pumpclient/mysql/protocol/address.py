@@ -40,7 +40,7 @@ class ServerAddress:
         return f"{self.host}:{self.port}"
 
     def connect(self) -> Connection:
-        """Open a session; raise `Retryable` or `NeedsOperator`, as `refusals` sorts them."""
+        """Open a session; raise `Retryable` or `NeedsOperator`, as `refusals` classifies errors."""
         with server_errors(self):
             return pymysql.connect(
                 host=self.host,
@@ -58,7 +58,7 @@ class ServerAddress:
 
     @contextmanager
     def session(self) -> Iterator[Connection]:
-        """Open a session for the `with`; errors within it are ours too."""
+        """Open a session for the `with`; errors within it are also converted."""
         connection = self.connect()
         try:
             with server_errors(self):
@@ -89,7 +89,7 @@ def address_in(url: str, what: str, password: str = "") -> ServerAddress:
 
 @contextmanager
 def server_errors(address: object) -> Iterator[None]:
-    """Raise PyMySQL's errors and those of the network as Penstock's."""
+    """Convert PyMySQL and network errors to Penstock's."""
     try:
         yield
     except pymysql.err.MySQLError as error:

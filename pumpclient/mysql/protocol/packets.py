@@ -62,7 +62,7 @@ def dump_from_gtids(server_id: int, gtids: MysqlGtidSet, flags: int = 0) -> byte
 
 
 def acknowledge(file: str, position: int) -> bytes:
-    """Return the semi-sync packet that says that everything up to here is on a disk."""
+    """Return the semi-sync packet that reports everything up to here as on disk."""
     payload = struct.pack("<BQ", _SEMI_SYNC, position) + file.encode()
     return _HEAD.pack(len(payload)) + payload
 
@@ -118,7 +118,7 @@ class PacketReader:
         )
 
     def _take(self, payload: bytes, events: list[bytes]) -> bool:
-        """Take one packet that is not a plain event; return False when it must wait."""
+        """Process a packet that is not a plain event; return False if it must wait."""
         if len(payload) == FULL_PACKET:
             self._pieces.append(payload)
             return True
@@ -142,7 +142,6 @@ class PacketReader:
 
 
 def error_of(payload: bytes) -> Exception:
-    """Return what an error packet, or one that is none of the known, means."""
     if payload[:1] != bytes([_ERR]):
         return Retryable(f"a packet of a dump begins with {payload[:1]!r}", code=Code.SERVER_STREAM)
     (code,) = _ERROR.unpack_from(payload, 1)

@@ -137,7 +137,7 @@ REFUSALS = (
 
 
 def refusal(number: int, message: str) -> PenstockError:
-    """Return the error to raise for a server's error; one unknown is for a person."""
+    """Return the error to raise for a server's error; an unknown one needs an operator."""
     for row in REFUSALS:
         if row.number == number and row.text.search(message):
             problem = f"error {number}: {message}"

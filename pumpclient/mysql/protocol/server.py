@@ -52,18 +52,16 @@ class MasterStatus:
 
 
 def version_of(connection: Connection) -> str:
-    """Return what the server said of its version as the session began."""
     greeted: Any = connection
     return str(greeted.server_version)
 
 
 def is_tidb(connection: Connection) -> bool:
-    """Return whether the connection leads to a TiDB, by its version."""
     return "tidb" in version_of(connection).lower()
 
 
 def cluster_ts(connection: Connection) -> int:
-    """Return a timestamp of now of a TiDB's cluster: all that was committed before is below it."""
+    """Return a current TiDB timestamp; all earlier commits have lower timestamps."""
     with connection.cursor() as cursor:
         cursor.execute("BEGIN")
         cursor.execute("SELECT @@tidb_current_ts")
@@ -73,7 +71,6 @@ def cluster_ts(connection: Connection) -> int:
 
 
 def identify(connection: Connection) -> ServerIdentity:
-    """Return which server the connection leads to."""
     (row,) = rows(connection, "SELECT VERSION() AS version, @@global.server_id AS id")
     version, server_id = row["version"], int(row["id"])
     flavor = Flavor.of_version(version)
@@ -85,7 +82,7 @@ def identify(connection: Connection) -> ServerIdentity:
 
 
 def first_known(connection: Connection, *statements: str) -> list[dict[str, object]]:
-    """Return the rows of the first statement that the server's grammar knows."""
+    """Return the rows of the first statement that the server can parse."""
     for statement in statements[:-1]:
         try:
             return rows(connection, statement)
@@ -96,7 +93,7 @@ def first_known(connection: Connection, *statements: str) -> list[dict[str, obje
 
 
 def master_status(connection: Connection, flavor: Flavor) -> MasterStatus:
-    """Return the end of the binlog; raise `NeedsOperator` when the server writes none."""
+    """Return the end of the binlog; raise `NeedsOperator` if the server writes no binlog."""
     found = first_known(connection, "SHOW MASTER STATUS", "SHOW BINARY LOG STATUS")
     if not found:
         raise NeedsOperator("the server writes no binlog", hint=_HINT, code=Code.SERVER_SETTING)
@@ -109,7 +106,7 @@ def master_status(connection: Connection, flavor: Flavor) -> MasterStatus:
 
 
 def binlog_gtids(connection: Connection, flavor: Flavor) -> GtidSet:
-    """Return every GTID that the server's binlog has or had."""
+    """Return every GTID that the server's binlog contains or once contained."""
     name = "gtid_binlog_state" if flavor is Flavor.MARIADB else "gtid_executed"
     (row,) = rows(connection, f"SELECT @@global.{name} AS gtids")
     return parse_gtid_set(row["gtids"], flavor)
@@ -169,7 +166,7 @@ Variables = dict[str, str]
 
 
 def check_server(connection: Connection, *, with_gtids: bool = False) -> list[Check]:
-    """Return all answers, failed or not, in a fixed order."""
+    """Return all check results, passed or failed, in a fixed order."""
     identity = identify(connection)
     variables = {
         str(row["variable_name"]).lower(): str(row["value"])
@@ -182,7 +179,6 @@ def check_server(connection: Connection, *, with_gtids: bool = False) -> list[Ch
 def judge(
     identity: ServerIdentity, variables: Variables, grants: list[str], *, with_gtids: bool
 ) -> list[Check]:
-    """Return the answers for what a server said; pure."""
     wanted: list[tuple[str, str, Callable[[str], bool], str]] = [
         ("log_bin", "OFF", lambda v: v in ("ON", "1"), "start the server with log_bin"),
         ("binlog_format", "STATEMENT", lambda v: v == "ROW",
@@ -265,7 +261,7 @@ def _kept(variables: Variables) -> Check:
 
 
 def checked_flavor(address: ServerAddress) -> Flavor:
-    """Return the server's flavor; raise `NeedsOperator` for what keeps us from replicating."""
+    """Return the server's flavor; raise `NeedsOperator` if it cannot be replicated."""
     with address.session() as connection:
         for check in check_server(connection):
             if check.passed:

@@ -57,7 +57,7 @@ DRAWN = 100_000
 
 
 def draw_server_id(taken: Collection[int], below: Callable[[int], int]) -> int:
-    """Return a number that is not `taken`; `below(n)` draws from 0 to n - 1."""
+    """Return a server id that is not `taken`; `below(n)` draws from 0 to n - 1."""
     assert len(taken) < DRAWN, "more replicas than numbers"
     while (drawn := FIRST_DRAWN + below(DRAWN)) in taken:
         pass
@@ -149,7 +149,6 @@ class BinlogStream:
     """One session and its dump; `start` once, then `batches`. `close` may come from any thread."""
 
     def __init__(self, address: ServerAddress, options: StreamOptions) -> None:
-        """Connect and ask who the server is."""
         self._address = address
         self._options = options
         self._closing = False
@@ -165,17 +164,15 @@ class BinlogStream:
 
     @property
     def ack_wanted(self) -> bool:
-        """True once the server waits for `ack`."""
         return self._reader.ack_wanted
 
     def start_at(self, file: str, position: int, *, to_the_end: bool = False) -> None:
-        """Ask for everything from a place on; `to_the_end` ends there instead of waiting."""
+        """Request everything from a position on; `to_the_end` ends there instead of waiting."""
         server_id = self._set_up(None)
         flags = self._flags(to_the_end=to_the_end)
         self._send(dump_from_position(server_id, file, position, flags))
 
     def start_after(self, gtids: GtidSet) -> None:
-        """Ask for everything that is not in `gtids`."""
         if isinstance(gtids, MariadbGtidSet):
             self._check_flavor(Flavor.MARIADB)
             server_id = self._set_up(gtids)
@@ -221,7 +218,6 @@ class BinlogStream:
         return server_id
 
     def _registered(self) -> None:
-        """Read the answer to a registration; raise what it says unless it is OK."""
         try:
             self._private("_read_packet")()
         except pymysql.err.OperationalError as error:
@@ -237,7 +233,6 @@ class BinlogStream:
         return getattr(self._connection, name)
 
     def _send(self, payload: bytes) -> None:
-        """Send a command, which starts the sequence of packets again."""
         with server_errors(self._address):
             self._private("_write_bytes")(len(payload).to_bytes(3, "little") + b"\0" + payload)
             self._connection._next_seq_id = 1  # type: ignore[attr-defined]
@@ -284,7 +279,7 @@ class BinlogStream:
             raise type(error)(problem, hint=error.hint, code=error.code) from error
 
     def _receive(self) -> Iterator[bytes | None]:
-        """Yield what the socket has, None after each `idle_s` without anything."""
+        """Yield data from the socket, or None after each `idle_s` without data."""
         sock = self._private("_sock")
         if sock is None:
             raise Retryable(f"{self._address}: the connection is closed", code=Code.SERVER_AWAY)
@@ -312,18 +307,17 @@ class BinlogStream:
             )
 
     def events(self) -> Iterator[bytes]:
-        """Yield the events of `batches` one by one."""
         for batch in self.batches():
             yield from batch
 
     def ack(self, file: str, position: int) -> None:
-        """Report to the server that everything up to here is on a disk."""
+        """Report to the server that everything up to here is on disk."""
         self._reader.ack_wanted = False
         with server_errors(self._address):
             self._private("_write_bytes")(acknowledge(file, position))
 
     def close(self) -> None:
-        """End the stream; the server's thread is killed, or it runs on until it next sends."""
+        """End the stream; if the server's thread is not killed, it runs until it next sends."""
         if self._closing:
             return
         self._closing = True
@@ -356,7 +350,6 @@ _FIRST_POSITION = 4
 def description_of(
     address: ServerAddress, options: StreamOptions, file: str
 ) -> tuple[ServerIdentity, bytes]:
-    """Return which server answered, and the FORMAT_DESCRIPTION at the beginning of its `file`."""
     with closing(BinlogStream(address, options)) as stream:
         stream.start_at(file, _FIRST_POSITION)
         for event in stream.events():
@@ -379,17 +372,15 @@ class History(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What an operator's decision is about."""
         return f"{self.server.uuid} {self.file} {self.digest:08x}"
 
     def __str__(self) -> str:
-        """Return it for people."""
         begun = dt.datetime.fromtimestamp(self.begun_s, dt.UTC).isoformat(" ", "seconds")
         return f"{self.file} of {self.server.uuid}, begun {begun}"
 
 
 def history_of(address: ServerAddress, options: StreamOptions) -> History:
-    """Return the history that a server has now; raise `NeedsOperator` where it has no binlog."""
+    """Return a server's current history; raise `NeedsOperator` if it has no binlog."""
     with address.session() as connection:
         names = [file.name for file in binlog_files(connection)]
     if not names:

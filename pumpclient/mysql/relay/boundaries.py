@@ -43,7 +43,7 @@ class TransactionTracker:
     """Follows one run of events; `gtids` grows only where transactions end."""
 
     def __init__(self, gtids: GtidSet) -> None:
-        """Begin outside of a transaction, with what is complete already."""
+        """Start outside of a transaction; `gtids` are already complete."""
         self.gtids = gtids
         self.inside = Inside.NONE
         self.checksum = Checksum.NONE
@@ -58,13 +58,12 @@ class TransactionTracker:
         }
 
     def begin_file(self, checksum: Checksum) -> None:
-        """Continue with a file, or again after a complete transaction."""
+        """Continue with a file, or resume after a complete transaction."""
         self.checksum = checksum
         self.inside = Inside.NONE
         self._pending = None
 
     def take(self, type_: int, event: bytes) -> None:
-        """Take the next event."""
         handle = self._handlers.get(type_)
         if handle is not None:
             handle(type_, event)

@@ -48,7 +48,7 @@ class FileName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the name that `text` is; raise `Malformed` when it is none."""
+        """Parse a file name; raise `Malformed` if `text` is not one."""
         found = _FILE.fullmatch(text)
         if found is None or int(found[2]) == 0:
             raise Malformed(
@@ -57,7 +57,6 @@ class FileName(NamedTuple):
         return cls(found[1], int(found[2]))
 
     def __str__(self) -> str:
-        """Return the name as the server writes it."""
         return f"{self.base}.{self.number:06d}"
 
 
@@ -69,7 +68,7 @@ class SubDir(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the sub-directory that a line of the index names; raise `Malformed`."""
+        """Parse a sub-directory from an index line; raise `Malformed`."""
         found = _SUB_DIR.fullmatch(text)
         if found is None or int(found[2]) == 0:
             raise Malformed(
@@ -80,11 +79,9 @@ class SubDir(NamedTuple):
         return cls(found[1], int(found[2]))
 
     def __str__(self) -> str:
-        """Return the directory's name."""
         return f"{self.uuid}.{self.suffix:06d}"
 
     def next(self, uuid: str) -> SubDir:
-        """Return the sub-directory that follows, for a server with `uuid`."""
         return SubDir(uuid, self.suffix + 1)
 
 
@@ -97,7 +94,7 @@ class Location(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the place that `text` names, as `str` writes it; raise `Malformed`."""
+        """Parse a location in the form that `str` writes; raise `Malformed`."""
         found = _LOCATED.fullmatch(text)
         if found is None or int(found[2]) == 0 or int(found[3]) == 0:
             hint = "write it as mysql-bin|000001.000003:4, the sub-directory's number in between"
@@ -111,7 +108,6 @@ class Location(NamedTuple):
         return f"{self.file.base}|{self.suffix:06d}.{self.file.number:06d}:{self.position}"
 
     def at(self, position: int) -> Location:
-        """Return another place in the same file."""
         return Location(self.suffix, self.file, position)
 
 
@@ -132,7 +128,6 @@ def read_index(text: str) -> list[SubDir]:
 
 
 def write_index(listed: list[SubDir]) -> str:
-    """Return the index's text."""
     return "".join(f"{sub_dir}\n" for sub_dir in listed)
 
 
@@ -149,7 +144,7 @@ class Meta:
 
     @classmethod
     def parse(cls, text: str, flavor: Flavor) -> Self:
-        """Return what `text` says; raise `Malformed` when it is no meta."""
+        """Parse a meta file's text; raise `Malformed` if it is not valid."""
         hint = f"restore {META_NAME}, or move this sub-directory away and start again"
         try:
             found = tomllib.loads(text)
@@ -163,7 +158,6 @@ class Meta:
         return cls(found["binlog-name"], found["binlog-pos"], gtids)
 
     def __str__(self) -> str:
-        """Return the file's text."""
         return (
             f"binlog-name = {json.dumps(self.file)}\n"
             f"binlog-pos = {self.position}\n"
@@ -175,7 +169,7 @@ class RelayFolder:
     """The index and the metas of one relay log on the disk; its latest sub-directory is written."""
 
     def __init__(self, root: Path, flavor: Flavor) -> None:
-        """Read the index; raise `NeedsOperator` when it cannot be right."""
+        """Read the index; raise `NeedsOperator` if it cannot be correct."""
         self.root = root
         self._flavor = flavor
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -191,15 +185,14 @@ class RelayFolder:
 
     @property
     def current(self) -> SubDir | None:
-        """The sub-directory that is written; None in a fresh relay log."""
+        """The sub-directory being written; None in a fresh relay log."""
         return self.sub_dirs[-1] if self.sub_dirs else None
 
     def path(self, sub_dir: SubDir) -> Path:
-        """Return where a sub-directory is."""
         return self.root / str(sub_dir)
 
     def load(self, sub_dir: SubDir) -> Meta:
-        """Return a sub-directory's meta, an empty one when it was never saved."""
+        """Return a sub-directory's meta, or an empty meta if none was saved."""
         path = self.path(sub_dir) / META_NAME
         if not path.exists():
             return Meta("", FIRST_POSITION, parse_gtid_set("", self._flavor))
@@ -211,7 +204,7 @@ class RelayFolder:
         replace_file(self.path(self.current) / META_NAME, str(meta).encode())
 
     def add(self, uuid: str, *, first_suffix: int = 1) -> SubDir:
-        """Begin the next sub-directory, for a server with `uuid`, with the GTIDs of the last."""
+        """Create the next sub-directory for a server with `uuid`, with the last GTIDs."""
         current = self.current
         made = current.next(uuid) if current else SubDir(uuid, first_suffix)
         empty = Meta("", FIRST_POSITION, parse_gtid_set("", self._flavor))
@@ -235,7 +228,7 @@ class RelayFolder:
             )
 
     def trim(self) -> list[SubDir]:
-        """Drop index lines whose sub-directory is gone; return them. The current one stays."""
+        """Drop and return the index lines of missing sub-directories, except the current."""
         gone = [sub_dir for sub_dir in self.sub_dirs[:-1] if not self.path(sub_dir).is_dir()]
         # Numbers must follow each other: only a beginning can go.
         leading = self.sub_dirs[: len(gone)]
@@ -250,5 +243,5 @@ class RelayFolder:
 
 
 def is_meta(name: str) -> bool:
-    """Return whether a file is a sub-directory's meta, or one that a crash left half written."""
+    """Return whether a file is a meta, or a meta that a crash left half written."""
     return name in (META_NAME, META_NAME + DRAFT)

@@ -49,7 +49,6 @@ class Purger:
         expires_s: float = 0.0,
         remain_space_bytes: int = 15 << 30,
     ) -> None:
-        """Delete nothing yet; `start` begins to look now and then."""
         self._root = root
         self._needed = needed
         self._interval_s = interval_s
@@ -62,11 +61,9 @@ class Purger:
         """How many files are gone so far."""
 
     def start(self) -> None:
-        """Look now and then, in a thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Look no more."""
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -80,18 +77,18 @@ class Purger:
         return self._purge(lambda path: True)
 
     def before(self, file: FileName, suffix: int | None = None) -> list[str]:
-        """Delete all before a file of a sub-directory, by default the one that is read."""
+        """Delete all files before `file`; the sub-directory is by default the one being read."""
         needed = self._place()
         end = Location(suffix or needed.suffix, file, FIRST_POSITION)
         return self._purge(lambda path: True, min(end, needed))
 
     def expired(self, age_s: float, now_s: float | None = None) -> list[str]:
-        """Delete the oldest files, up to the first that was written within `age_s`."""
+        """Delete the oldest files, up to the first file written within `age_s`."""
         oldest_s = (time.time() if now_s is None else now_s) - age_s
         return self._purge(lambda path: path.stat().st_mtime < oldest_s)
 
     def check(self) -> list[str]:
-        """Do what is due by space, else by time."""
+        """Purge what is due by free space, or else by age."""
         if shutil.disk_usage(self._root).free < self._remain_space_bytes:
             return self.inactive()
         return self.expired(self._expires_s) if self._expires_s else []

@@ -39,31 +39,28 @@ class Growth:
     """Reported by the writer, awaited by readers; reporting never blocks."""
 
     def __init__(self) -> None:
-        """Start without any place."""
         self._grown = threading.Condition()
         self._end: Location | None = None
 
     @property
     def end(self) -> Location | None:
-        """Where the last whole event ends that readers can see; None before the first."""
+        """The end of the last complete event visible to readers; None before the first."""
         with self._grown:
             return self._end
 
     def report(self, end: Location) -> None:
-        """Wake the readers when there is more than before."""
         with self._grown:
             if end != self._end:
                 self._end = end
                 self._grown.notify_all()
 
     def wait_beyond(self, seen: Location | None, timeout_s: float) -> Location | None:
-        """Return the end as soon as it is not `seen`, or after `timeout_s` as it is."""
+        """Return the end as soon as it differs from `seen`, or unchanged after `timeout_s`."""
         with self._grown:
             self._grown.wait_for(lambda: self._end != seen, timeout_s)
             return self._end
 
     def is_active(self, location: Location) -> bool:
-        """Return whether the file of `location` is the one that is written."""
         with self._grown:
             return self._end is not None and self._end[:2] == location[:2]
 
@@ -100,7 +97,7 @@ class RelayReader:
         poll_s: float = 0.1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin at `start`, an event's beginning; `growth` is the writer's, if it is in here."""
+        """Start at `start`, where an event starts; `growth` is that of a writer in this process."""
         self._root = root
         self._growth = growth
         self._poll_s = poll_s
@@ -130,7 +127,7 @@ class RelayReader:
                 os.close(file)
 
     def _file(self, path: Path, file: int) -> Iterator[Chunk]:
-        """Yield a file's events until the next one is to be read, which `location` then is."""
+        """Yield a file's events until the next file is due, where `location` then points."""
         if self._is_first:
             yield from self._fetched(path, file)
             self._is_first = False
@@ -223,7 +220,6 @@ class RelayReader:
             yield Chunk(self.location, [])
 
     def _description(self, path: Path, file: int) -> Chunk:
-        """Return the event that describes the file."""
         if os.pread(file, FIRST_POSITION, 0) != FILE_MAGIC:
             raise Corrupt(
                 str(path), 0, "no binlog file: its first bytes are others", code=Code.RELAY_DAMAGED
@@ -233,7 +229,6 @@ class RelayReader:
         return Chunk(self.location.at(FIRST_POSITION), [event])
 
     def _next(self) -> Location | None:
-        """Return where the next file begins, None while there is none."""
         sub_dirs = self._sub_dirs()
         for sub_dir in sub_dirs:
             if sub_dir.suffix < self.location.suffix:
@@ -249,7 +244,7 @@ class RelayReader:
         return None
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Wait until there may be more; the caller does this when a chunk had no events."""
+        """Wait until more may exist; the caller does this after a chunk without events."""
         timeout_s = self._poll_s if timeout_s is None else timeout_s
         if self._growth is None:
             time.sleep(timeout_s)
@@ -257,12 +252,12 @@ class RelayReader:
             self._seen = self._growth.wait_beyond(self._seen, timeout_s)
 
     def server(self) -> str:
-        """Return the uuid of the server whose events `location` is among."""
+        """Return the uuid of the server that the events at `location` come from."""
         found = [each.uuid for each in self._sub_dirs() if each.suffix == self.location.suffix]
         return found[0] if found else ""
 
     def damaged(self, place: Location) -> Corrupt:
-        """Return the error for an event, in the file of `location`, that is not what was sent."""
+        """Return the error for a corrupted event in the file of `location`."""
         return Corrupt(
             str(self._path()),
             place.position,
@@ -281,7 +276,6 @@ class RelayReader:
         return read_index(index.read_text()) if index.exists() else []
 
     def _check_expected(self, path: Path) -> None:
-        """Raise unless the file may still come."""
         later = self._next()
         if later is not None:
             raise NeedsOperator(
@@ -290,7 +284,6 @@ class RelayReader:
 
 
 def _whole(file: int, size: int, position: int) -> bytes:
-    """Read that many bytes, in as many reads as it takes."""
     parts = []
     while size and (part := os.pread(file, size, position)):
         parts.append(part)
@@ -300,7 +293,6 @@ def _whole(file: int, size: int, position: int) -> bytes:
 
 
 def file_in(root: Path, file: FileName) -> Location | None:
-    """Return the beginning of the newest file of that name, None without one."""
     index = root / INDEX_NAME
     for sub_dir in reversed(read_index(index.read_text()) if index.exists() else []):
         if (root / str(sub_dir) / str(file)).exists():

@@ -64,7 +64,6 @@ class Transformer:
     """Feeds a writer and a tracker; what is complete ends at `safe` of the writer's file."""
 
     def __init__(self, writer: RelayWriter, tracker: TransactionTracker) -> None:
-        """Continue where both are."""
         self.writer = writer
         self.tracker = tracker
         self.safe = FIRST_POSITION
@@ -72,7 +71,7 @@ class Transformer:
         self.is_idle = False
 
     def take(self, events: Iterable[bytes]) -> None:
-        """Take events as they came; raise `Malformed` for one that is not whole."""
+        """Process events as received; raise `Malformed` for an event that is not intact."""
         unpack, put, take = HEADER.unpack_from, self.writer.put, self.tracker.take
         writer, tracker = self.writer, self.tracker
         for event in events:
@@ -177,7 +176,6 @@ class RelayReceiver:
         options: RelayOptions,
         growth: Growth | None = None,
     ) -> None:
-        """Relay into `root`, reporting to `growth` what readers can see."""
         self.growth = growth or Growth()
         self._root = root
         self._address = address
@@ -195,21 +193,20 @@ class RelayReceiver:
         self._heard_s = time.monotonic()
 
     def status(self) -> RelayStatus:
-        """Return how far it is; from any thread."""
         status = self._status
         if status.heard:
             return status
         return replace(status, behind_s=status.behind_s + time.monotonic() - self._heard_s)
 
     def stop(self) -> None:
-        """Make `run` return soon, everything synced."""
+        """Make `run` return soon, with everything synced."""
         self._stopped.set()
         stream = self._stream
         if stream is not None:
             stream.close()
 
     def run(self) -> None:
-        """Relay until `stop`; raise `NeedsOperator` or `Corrupt` when retrying cannot help."""
+        """Relay until `stop`; raise `NeedsOperator` or `Corrupt` if a retry cannot help."""
         failures = 0
         while not self._stopped.is_set():
             relayed_bytes = self._status.relayed_bytes
@@ -246,7 +243,7 @@ class RelayReceiver:
         self._status = replace(self._status, reconnects=self._status.reconnects + 1)
 
     def _once_only(self, error: Malformed) -> None:
-        """Let a damaged event be sent again, once: the network may be to blame, or the server."""
+        """Allow one resend of a damaged event: the network may be at fault, or the server."""
         writer = self._transformer.writer if self._transformer else None
         at = (str(writer.file), writer.at) if writer else ("", 0)
         if at == self._damaged_at:
@@ -259,7 +256,6 @@ class RelayReceiver:
         self._abandon()
 
     def _abandon(self) -> None:
-        """Forget what is in memory; the next connection recovers the files."""
         if self._transformer is not None:
             self._transformer.writer.abandon()
         self._transformer = None
@@ -297,7 +293,7 @@ class RelayReceiver:
             self._sync_when_due(transformer, stream)
 
     def _place(self, folder: RelayFolder, stream: BinlogStream) -> tuple[str, int]:
-        """Return where the dump begins; the writer stands there."""
+        """Return where the dump starts, and position the writer there."""
         known = self._complete()
         origin = ResumeFinder(folder, self._address, self._options.stream)
         found = origin.find(stream.identity, self._options.start, known)
@@ -310,7 +306,7 @@ class RelayReceiver:
         return str(found.file), found.position
 
     def _complete(self) -> Recovered | None:
-        """Close the writer; return where its last complete transaction ends, when it is known."""
+        """Close the writer; return the end of its last complete transaction, if it is known."""
         transformer, self._transformer = self._transformer, None
         if transformer is None or transformer.writer.file is None:
             return None
@@ -356,7 +352,7 @@ class RelayReceiver:
             self._sync(transformer)
 
     def _sync(self, transformer: Transformer) -> None:
-        """Data to the disk, then the meta that speaks of it."""
+        """Sync the data to disk, then the meta that refers to it."""
         self._synced_s = time.monotonic()
         writer = transformer.writer
         if writer.file is None or self._folder is None:
@@ -377,7 +373,7 @@ class RelayReceiver:
 
 
 def start_thread(receiver: RelayReceiver, failed: Callable[[Exception], None]) -> threading.Thread:
-    """Run the receiver in a thread of its own; `failed` hears what `run` raised."""
+    """Run the receiver in its own thread; `failed` receives the exception `run` raised."""
 
     def run() -> None:
         try:

@@ -40,7 +40,7 @@ class Recovered:
 
 
 def files_in(folder: Path) -> list[FileName]:
-    """Return the binlog files of a sub-directory, in order; raise `Malformed` for another file."""
+    """Return a sub-directory's binlog files in order; raise `Malformed` for another file."""
     return sorted(
         FileName.parse(child.name) for child in folder.iterdir() if not is_meta(child.name)
     )
@@ -73,7 +73,7 @@ def recover(folder: Path, meta: Meta) -> Recovered:
 
 
 def cut(folder: Path, known: Recovered) -> Recovered:
-    """Cut the file of `known`, whose writer says where its last complete transaction ends."""
+    """Cut the file of `known` after its last complete transaction, as its writer recorded."""
     path = folder / str(known.file)
     # A file without its FORMAT_DESCRIPTION begins again.
     end = known.position if known.position > FIRST_POSITION else 0
@@ -134,7 +134,7 @@ def _scan(path: Path, data: mmap.mmap, tracker: TransactionTracker, trusted: int
 
 
 def _take(type_: int, event: bytes, tracker: TransactionTracker) -> str:
-    """Take one event; return what is wrong with it."""
+    """Process one event; return a description of its defect."""
     if type_ == EventType.FORMAT_DESCRIPTION:
         try:
             checksum = FormatDescription.decode(event[HEADER_SIZE:]).checksum

@@ -67,7 +67,6 @@ class ResumeFinder:
     """Decides, with questions to the server on connections of their own."""
 
     def __init__(self, folder: RelayFolder, address: ServerAddress, options: StreamOptions) -> None:
-        """Look below `folder`."""
         self._folder = folder
         self._address = address
         self._options = options
@@ -143,7 +142,6 @@ class ResumeFinder:
         return self._begin(file, gtids)
 
     def _is_reset(self, current: SubDir, found: Recovered, identity: ServerIdentity) -> bool:
-        """Return whether the server's file of our file's name is another one."""
         assert found.file is not None
         stored = relayed_description(self._folder.path(current) / str(found.file))
         if not stored:
@@ -169,7 +167,6 @@ class ResumeFinder:
         return history_of(self._address, self._options).name == start.accepts
 
     def _accepted(self, identity: ServerIdentity) -> Recovered:
-        """Begin with the oldest file of a history that an operator accepts."""
         history = history_of(self._address, self._options)
         self._check_same(history.server, identity)
         empty = parse_gtid_set("", identity.flavor)
@@ -180,7 +177,7 @@ class ResumeFinder:
 
 
 def relayed_description(path: Path) -> bytes:
-    """Return the event that describes a relay file, nothing where it is not there yet."""
+    """Return a relay file's FORMAT_DESCRIPTION, or nothing if it does not exist yet."""
     try:
         with path.open("rb") as file:
             head = file.read(FIRST_POSITION + HEADER_SIZE)
@@ -249,7 +246,6 @@ def continued_in(
 
 
 def lacks(has: GtidSet, gtids: GtidSet) -> GtidSet:
-    """Return what of `gtids` a server with `has` does not have."""
     if isinstance(has, MariadbGtidSet):
         assert isinstance(gtids, MariadbGtidSet), "one flavour has one kind of GTID"
         # A position alone proves nothing: another server may have come to a larger number.
@@ -264,7 +260,6 @@ def lacks(has: GtidSet, gtids: GtidSet) -> GtidSet:
 
 
 def other_history(address: ServerAddress, problem: str, history: History) -> NeedsOperator:
-    """Return the refusal of a server whose history does not continue ours, naming both."""
     return NeedsOperator(
         f"{address} has another history, which begins with {history}: {problem}",
         hint=f"{RELOAD_ALL}; or follow that history from its beginning (mysql-source continue"
@@ -274,7 +269,7 @@ def other_history(address: ServerAddress, problem: str, history: History) -> Nee
 
 
 def check_same(address: ServerAddress, answered: ServerIdentity, identity: ServerIdentity) -> None:
-    """Raise `Retryable` where another server answers now."""
+    """Raise `Retryable` if another server answers now."""
     if answered != identity:
         raise Retryable(
             f"{address} leads to {answered.uuid}, just now {identity.uuid}", code=Code.SERVER_OTHER

@@ -52,7 +52,6 @@ class RelayWriter:
     """Writes the files of one sub-directory; one thread."""
 
     def __init__(self, folder: Path) -> None:
-        """Write below `folder`; the first ROTATE says which file."""
         self._folder = folder
         self.file: FileName | None = None
         self.checksum = Checksum.NONE
@@ -70,7 +69,7 @@ class RelayWriter:
         return self._descriptor >= 0
 
     def rotate(self, event: bytes, header: Header) -> None:
-        """Take a ROTATE: one of the file is written, one of the stream says where it is."""
+        """Handle a ROTATE: append a real event; take the stream's position from a fake event."""
         rotate = rotate_of(event)
         name = FileName.parse(rotate.file)
         if not is_fake(header):
@@ -86,7 +85,7 @@ class RelayWriter:
         self._next = name
 
     def describe(self, event: bytes, header: Header, description: FormatDescription) -> None:
-        """Take a FORMAT_DESCRIPTION: open the file it is of, and write it unless it is there."""
+        """Handle a FORMAT_DESCRIPTION: open its file, and append it unless already present."""
         if self._next is None:
             raise PositionLost(
                 "a FORMAT_DESCRIPTION before any ROTATE",
@@ -115,7 +114,7 @@ class RelayWriter:
             )
 
     def put(self, event: bytes, end_position: int, size: int) -> None:
-        """Take any other event: write it at its place, or see that it is there."""
+        """Append any other event at its position, or verify it if it is already present."""
         if not self.is_open:
             raise PositionLost(
                 "an event before any FORMAT_DESCRIPTION",
@@ -185,7 +184,6 @@ class RelayWriter:
             data = memoryview(data)[written:]
 
     def sync(self) -> None:
-        """Put everything so far on the disk."""
         if self.is_open:
             self.flush()
             if self.unsynced_bytes:
@@ -193,13 +191,13 @@ class RelayWriter:
                 self.unsynced_bytes = 0
 
     def close(self) -> None:
-        """Sync and close the file; the next FORMAT_DESCRIPTION opens one again."""
+        """Sync and close the file; the next FORMAT_DESCRIPTION opens a file again."""
         if self.is_open:
             self.sync()
             self.abandon()
 
     def abandon(self) -> None:
-        """Close the file as it is: its end may be torn."""
+        """Close the file without flushing it; it may end in a torn event."""
         if self.is_open:
             with contextlib.suppress(OSError):
                 os.close(self._descriptor)

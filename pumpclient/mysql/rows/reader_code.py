@@ -40,7 +40,6 @@ class _Source:
             self.names.update(readings[index].names)
 
     def add(self, indent: int, line: str) -> None:
-        """Append a line."""
         self.lines.append(" " * 4 * indent + line)
 
     def run(self, indent: int, columns: Sequence[int]) -> None:
@@ -76,7 +75,7 @@ class _Source:
             self.add(indent, line)
 
     def _unpack(self, indent: int, codes: list[str], targets: list[str], length: str) -> None:
-        """Read `codes` into `targets`; a prefixed value, of that `length`, is at `q` then."""
+        """Emit a read of `codes` into `targets`; a prefixed value of `length` starts at `q`."""
         layout = struct.Struct("<" + "".join(codes))
         if codes == ["B"]:
             self.add(indent, f"{targets[0]} = d[p]")
@@ -90,7 +89,6 @@ class _Source:
             self.add(indent, f"p += {layout.size}")
 
     def runs(self) -> list[list[int]]:
-        """Return the columns cut after each prefixed one."""
         out: list[list[int]] = [[]]
         for index, reading in enumerate(self._readings):
             out[-1].append(index)
@@ -116,7 +114,7 @@ class Made:
 def read_rows(
     readings: Sequence[Reading], wanted: Sequence[int], name: str, made: Made | None = None
 ) -> ReadRows:
-    """Return a function for images of all columns that gives the `wanted` ones in that order."""
+    """Compile a function that reads the `wanted` columns, in that order, from full images."""
     values = f"({''.join(f'v{index}, ' for index in wanted)})"
     made = made or Made(values, "")  # In parentheses the tuple is itself.
     source = _Source(readings, frozenset(wanted))

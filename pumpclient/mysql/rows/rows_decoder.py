@@ -41,7 +41,6 @@ Row = tuple[Any, ...]
 
 
 def value_reader(reading: Reading) -> Callable[[bytes], Any]:
-    """Return a function from a value's bytes, its length in front left out, to the value."""
     if reading.prefix:
         source = f"lambda raw: {reading.value('raw')}"
         return eval(source, dict(reading.names))  # type: ignore[no-any-return]
@@ -61,7 +60,7 @@ class ImageReader:
         readings: Sequence[Reading],
         optional: frozenset[int] = frozenset(),
     ) -> None:
-        """Of the columns that are `optional` a row without its value has None."""
+        """A row without a value for an `optional` column has None there."""
         self._optional = optional
         self._name = name
         self._columns = columns
@@ -119,7 +118,6 @@ class ImageReader:
     def _slices(
         self, body: BodyReader, present: int, absent: Sequence[bytes | None]
     ) -> list[bytes | None]:
-        """Return the bytes of each column, None for NULL; missing ones from `absent`."""
         nulls = body.uint(bitmap_size(present.bit_count()))
         out: list[bytes | None] = []
         for index, reading in enumerate(self._readings):
@@ -199,7 +197,7 @@ class Decoder:
             ) from error
 
     def _unusual(self, event: RowsEvent) -> RowChanges:
-        """Read what is compressed, partial, has extra data, or is not there in full."""
+        """Decode rows that are compressed, partial, carry extra data or lack columns."""
         if event.width != len(self._readings):
             raise ValueError(f"{event.width} columns where the map has {len(self._readings)}")
         bitmaps = (event.before, event.after)

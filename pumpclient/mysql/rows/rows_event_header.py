@@ -58,7 +58,6 @@ LAYOUTS: dict[int, Layout] = {type_: _layout(type_) for type_ in ROWS_TYPES}
 
 
 def bitmap_size(count: int) -> int:
-    """Return the bytes that hold a bit for each of `count` columns."""
     return (count + 7) // 8
 
 
@@ -81,7 +80,7 @@ class RowsEvent:
 
     @classmethod
     def decode(cls, type_: EventType, data: bytes, *, id_size: int = TABLE_ID_SIZE) -> Self:
-        """Read a body; raise `Malformed` when it is none."""
+        """Decode an event body; raise `Malformed` if it is invalid."""
         layout = LAYOUTS[type_]
         body = BodyReader(data, type_.name)
         table_id, flags = body.uint(id_size), body.uint(2)
@@ -105,7 +104,6 @@ class RowsEvent:
 
     @property
     def layout(self) -> Layout:
-        """What the type says."""
         return LAYOUTS[self.type]
 
 

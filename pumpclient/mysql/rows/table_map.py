@@ -57,7 +57,7 @@ def charset_name(collation_id: int) -> str:
 
 
 def charset_of(collation_id: int) -> Charset:
-    """Return how texts of a collation are read; raise `NeedsOperator` for an unknown id."""
+    """Return the charset of a collation; raise `NeedsOperator` for an unknown id."""
     return charset_named(charset_name(collation_id))
 
 
@@ -147,12 +147,11 @@ class Column:
 
     @property
     def real_type(self) -> WireType:
-        """The type with ENUM and SET told apart from STRING; an unknown one is malformed."""
+        """The wire type, with ENUM and SET told apart from STRING; `Malformed` if unknown."""
         return self._string()[0] if self.type is WireType.STRING else self.type
 
     @property
     def length(self) -> int:
-        """The bytes that STRING's metadata has."""
         return self._string()[1]
 
     def _string(self) -> tuple[WireType, int]:
@@ -166,11 +165,11 @@ class Column:
 
     @property
     def is_numeric(self) -> bool:
-        """Return whether SIGNEDNESS counts this column."""
+        """Return whether the SIGNEDNESS field covers this column."""
         return self.type in _NUMERIC
 
     def is_textual(self, flavor: Flavor) -> bool:
-        """Return whether the charset fields count this column."""
+        """Return whether the charset fields cover this column."""
         if self.type is WireType.GEOMETRY:
             return flavor is Flavor.MARIADB
         if self.type is WireType.VECTOR:
@@ -179,7 +178,6 @@ class Column:
 
     @property
     def is_choice(self) -> bool:
-        """Return whether this is an ENUM or a SET."""
         return self.real_type in (WireType.ENUM, WireType.SET)
 
 
@@ -196,7 +194,6 @@ def wire_type(number: int) -> WireType:
 
 
 def metadata_size(type_: WireType) -> int:
-    """Return how many bytes of the TABLE_MAP's metadata belong to a column."""
     return _METADATA_SIZES.get(type_, 0)
 
 
@@ -232,7 +229,6 @@ class OptionalField(IntEnum):
 def read_optional(
     body: BodyReader, columns: list[Column], flavor: Flavor
 ) -> tuple[list[Column], PrimaryKey | None]:
-    """Return the columns with all that the rest of `body` says of them, and the primary key."""
     fields: dict[int, BodyReader] = {}
     while body.left:
         number = body.uint(1)
@@ -342,7 +338,6 @@ class _ColumnFields:
 
 
 def label_text(raw: bytes, collation: int | None, flavor: Flavor) -> str:
-    """Return a label's text."""
     if flavor is Flavor.MARIADB or collation is None:
         return raw.decode("utf-8")
     charset = charset_of(collation)
@@ -371,7 +366,7 @@ class TableMap:
 
     @classmethod
     def decode(cls, data: bytes, flavor: Flavor, *, id_size: int = TABLE_ID_SIZE) -> Self:
-        """Read a body; raise `Malformed` when it is none."""
+        """Decode an event body; raise `Malformed` if it is invalid."""
         body = BodyReader(data, "TABLE_MAP")
         table_id, flags = body.uint(id_size), body.uint(2)
         schema, table = _name(body), _name(body)
@@ -392,7 +387,6 @@ class TableMap:
 
     @property
     def name(self) -> str:
-        """Schema and table, as errors name it."""
         return f"{self.schema}.{self.table}"
 
     def completed(self, declared: Mapping[int, Mapping[str, Any]]) -> Self:

@@ -50,7 +50,6 @@ def unreadable(
 
 
 def format_of(column: Column) -> str:
-    """Return the type and the charset as which a column's values are read."""
     kind = column.real_type
     if kind is WireType.NEWDECIMAL:
         return f"DECIMAL({column.metadata >> 8},{column.metadata & 0xFF})"
@@ -76,7 +75,6 @@ def _undecodable(column: Column, error: UnicodeDecodeError) -> str:
 def _first(
     table_map: TableMap, readings: Sequence[Reading], type_: int, body: bytes, id_size: int
 ) -> tuple[int, Exception] | None:
-    """Return the first column whose values cannot be read, None where the images cannot."""
     try:
         event = RowsEvent.decode(EventType(type_), body, id_size=id_size)
         full = (1 << len(readings)) - 1

@@ -76,7 +76,6 @@ _COMMANDS = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a source or a command; return the exit code, raise what `penstock.node.command` sorts."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if {"-h", "--help"} & set(arguments) and arguments[0] not in _COMMANDS:
         sys.stdout.write(f"{__doc__}\n")
@@ -97,7 +96,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _facts(answer: str) -> Any:
-    """Return a page's answer for programs: its object, or the lines that it says."""
     try:
         return json.loads(answer)
     except ValueError:
@@ -105,12 +103,11 @@ def _facts(answer: str) -> Any:
 
 
 def load(argv: Sequence[str]) -> SourceConfig:
-    """Return the settings; raise `NeedsOperator` for what cannot be."""
+    """Return the settings; raise `NeedsOperator` if they are invalid."""
     return read_settings(SourceConfig, argv, prog=PROG, env_prefix=ENV_PREFIX)
 
 
 def run(settings: SourceConfig) -> int:
-    """Run until a signal asks to stop; return the exit code."""
     source = SourceService(settings)
 
     async def serve(stop: asyncio.Event) -> None:
@@ -144,14 +141,14 @@ def run(settings: SourceConfig) -> int:
 
 
 def reached_at(pages_url: str) -> str:
-    """Return where others may reach pages: those of any address have this machine's name."""
+    """Return the URL for other hosts: a wildcard address becomes this machine's name."""
     for every in ("//0.0.0.0:", "//[::]:"):
         pages_url = pages_url.replace(every, f"//{socket.gethostname()}:")
     return pages_url
 
 
 def check(settings: SourceConfig, form: str = TEXT) -> int:
-    """Print what was found on the server; return 2 when it cannot be replicated from."""
+    """Print the checks of the server; return 2 if it cannot be replicated from."""
     address = settings.source.address()
     with address.session() as connection:
         checks = check_server(connection)
@@ -203,7 +200,6 @@ def ask(argv: Sequence[str]) -> str:
 
 
 def _check_identity(status_addr: str, source_id: str) -> None:
-    """Raise `NeedsOperator` if another source than the settings' answers at an address."""
     found = json.loads(_answer(status_addr, "GET", "/status"))["source"]
     if found != source_id:
         raise NeedsOperator(
@@ -219,7 +215,6 @@ def _usual_address() -> str:
 
 
 def _check_asked(asked: argparse.Namespace, settings: SourceConfig | None) -> None:
-    """Raise `NeedsOperator` for a command that lacks something."""
     if asked.command == "reload" and bool(asked.tables) == asked.all:
         problem, hint = "reload needs tables or --all", "name them, or give --all"
     elif asked.command == "reload" and asked.all and settings is None:
@@ -253,7 +248,6 @@ def _answer(status_addr: str, method: str, path: str) -> str:
 
 
 def _refusal(text: str) -> PenstockError:
-    """Return the error that a page answered with."""
     try:
         answer = json.loads(text)
         problem, hint = answer["error"], answer.get("hint")
@@ -289,7 +283,6 @@ def _requests(asked: argparse.Namespace) -> list[tuple[str, str]]:
 
 
 def _edits(asked: argparse.Namespace, settings: SourceConfig) -> list[Edit]:
-    """Return what an override changes in the checkpoint; nothing for what needs the process."""
     rules = Rules(settings.filter)
     match asked.command:
         case "skip-table":
@@ -343,7 +336,6 @@ def _part(text: str) -> str:
 
 
 def command_parser() -> argparse.ArgumentParser:
-    """Return the parser of the commands about a source that runs, or is stopped."""
     parser = argparse.ArgumentParser(
         prog=PROG, description="Ask a source that runs here, or change one that is stopped."
     )
@@ -384,7 +376,6 @@ def command_parser() -> argparse.ArgumentParser:
 
 
 def _about_tables(commands: Any, shared: argparse.ArgumentParser) -> None:
-    """Add the commands about tables, and about all of them."""
     for name, about in (
         ("skip-table", "leave tables out from here on, counted"),
         ("reload", "load tables again from the server, while all others go on"),

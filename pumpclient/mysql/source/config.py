@@ -40,11 +40,10 @@ class ServerConfig:
     semi_sync: bool = setting(False, "acknowledge what is on the disk, if the server waits for it")
 
     def __post_init__(self) -> None:
-        """Raise `NeedsOperator` for settings that cannot be."""
         SqlTls(verify=self.ssl_verify)
 
     def address(self) -> ServerAddress:
-        """Return where it is, and who asks; raise `NeedsOperator` for a file that is not there."""
+        """Return the server's address and credentials; raise `NeedsOperator` for a missing file."""
         tls = None
         if self.ssl_ca or self.ssl_cert:
             ca, cert, key = (
@@ -57,7 +56,6 @@ class ServerConfig:
         )
 
     def stream(self) -> StreamOptions:
-        """Return how to ask for its binlog."""
         return StreamOptions(
             server_id=self.server_id or None,
             heartbeat_s=self.heartbeat_s,
@@ -100,7 +98,7 @@ class LoadConfig:
     sink_checkpoint: str = setting("tidb_binlog.checkpoint", "the Drainer's checkpoint there")
 
     def sink_options(self) -> SinkOptions | None:
-        """Return where rows go straight, if they do; raise `NeedsOperator` for what is no URL."""
+        """Return the sink for direct loading, if set; raise `NeedsOperator` for an invalid URL."""
         if not self.sink:
             return None
         return SinkOptions(
@@ -119,7 +117,7 @@ class OnlineConfig:
     trash: tuple[str, ...] = setting(TRASH, "patterns of what else they make")
 
     def rules(self) -> OnlineDdl | None:
-        """Compile; raise `NeedsOperator` for a pattern that cannot be."""
+        """Compile the patterns; raise `NeedsOperator` for an invalid pattern."""
         return OnlineDdl(self.shadow, self.trash) if self.enabled else None
 
 
@@ -171,7 +169,6 @@ class SourceConfig:
         return shlex.join([*config, f"--status-addr={self.status_addr}"])
 
     def __post_init__(self) -> None:
-        """Raise `NeedsOperator` for a value out of range."""
         check_address("pd_address", self.pd_address)
         if self.status_addr != OFF:
             check_address("addr", self.status_addr)

@@ -98,7 +98,7 @@ def _place_of(
 
 
 def moment_s(text: str) -> int:
-    """Return the seconds since 1970 of a moment, UTC unless it says another zone."""
+    """Return a point in time as seconds since 1970; it is UTC unless it names a zone."""
     try:
         moment = dt.datetime.fromisoformat(text)
     except ValueError as error:
@@ -109,7 +109,7 @@ def moment_s(text: str) -> int:
 def _current(
     connection: Connection, identity: ServerIdentity, root: Path, tables: Tables
 ) -> Checkpoint:
-    """Note the end, and define all tables as they are there; writes wait meanwhile if they can."""
+    """Record the binlog's end and define all tables, with writes blocked if possible."""
     is_locked = _locked(connection)
     try:
         status = master_status(connection, identity.flavor)
@@ -123,7 +123,7 @@ def _current(
 
 
 def _locked(connection: Connection) -> bool:
-    """Let nothing change on the server for a moment; False without the privilege."""
+    """Block all changes on the server; return False without the privilege."""
     try:
         with connection.cursor() as cursor:
             cursor.execute("FLUSH TABLES WITH READ LOCK")
@@ -208,7 +208,6 @@ def without_relay(
 
 
 def _in_first(place: str) -> str:
-    """Return a place in the first sub-directory of a new relay log, "" for none."""
     return str(Location.parse(place)._replace(suffix=1)) if place else ""
 
 
@@ -244,7 +243,7 @@ def _not_continued(
     identity: ServerIdentity,
     gtids: GtidSet,
 ) -> str:
-    """Return why the server that a checkpoint is of does not continue from it; empty if it does."""
+    """Return why the server cannot continue from its checkpoint; empty if it can."""
     place = checkpoint.place
     with address.session() as connection:
         lacking = lacks(binlog_gtids(connection, identity.flavor), gtids)
@@ -261,7 +260,7 @@ def _not_continued(
 
 
 def _check_not_older(checkpoint: Checkpoint, root: Path) -> None:
-    """Raise `NeedsOperator` where a checkpoint is in a history that a relay log has not."""
+    """Raise `NeedsOperator` if the relay log lacks the checkpoint's history."""
     index = root / INDEX_NAME
     listed = read_index(index.read_text()) if index.exists() else []
     place = checkpoint.place

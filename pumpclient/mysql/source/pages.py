@@ -23,7 +23,6 @@ from pumpclient.mysql.source.state.overrides import VERBS, revoked, table_name
 
 
 def described(service: SourceService) -> dict[str, Any]:
-    """Return what a service's status page says."""
     counters, relay = service.counters, service.relay.status() if service.relay else None
     checkpoint = counters.checkpoint
     reloads = {} if service.reloads is None else service.reloads.statuses
@@ -84,12 +83,10 @@ class Pages:
     """What the pages of one source say."""
 
     def __init__(self, service: SourceService, source_id: str) -> None:
-        """Show `service`."""
         self._service = service
         self._source_id = source_id
 
     def add_to(self, server: HttpStatus) -> None:
-        """Add all pages to a server."""
         add = server.add
         add("GET", "/status", self.status, "state, places, GTIDs, seconds behind the server")
         add("GET", "/metrics", self.metrics, "for Prometheus")
@@ -112,16 +109,13 @@ class Pages:
         add("POST", "/purge/{strategy}/{what}", self.purge, "inactive, filename or time; - is none")
 
     async def status(self, names: Mapping[str, str]) -> Answer:
-        """Answer with all that there is to know."""
         page = {"source": self._source_id, **described(self._service)}
         return Answer(json.dumps(page, indent=2, default=list) + "\n", JSON)
 
     async def metrics(self, names: Mapping[str, str]) -> Answer:
-        """Answer with the metrics."""
         return Answer(metrics_text(self._service, self._source_id), _PROMETHEUS)
 
     async def change_state(self, names: Mapping[str, str]) -> Answer:
-        """Pause or resume."""
         action = names["action"]
         if action not in ("pause", "resume"):
             raise NeedsOperator(
@@ -131,7 +125,6 @@ class Pages:
         return Answer(f"{action}: done\n")
 
     async def rule(self, names: Mapping[str, str]) -> Answer:
-        """Take an operator's override of a statement."""
         verb, place = names["verb"], names["place"].removeprefix("-")
         sql = names["sql"] if names["sql"] != "-" else ""
         if verb not in VERBS:
@@ -148,26 +141,21 @@ class Pages:
         return Answer(await asyncio.to_thread(self._service.rule, verb, place, statements))
 
     async def skip_table(self, names: Mapping[str, str]) -> Answer:
-        """Leave a table out from here on."""
         return Answer(await asyncio.to_thread(self._service.skip_table, table_name(names["table"])))
 
     async def reload(self, names: Mapping[str, str]) -> Answer:
-        """Have a table loaded again."""
         gap = names["gap"] == "accept"
         name = table_name(names["table"])
         return Answer(await asyncio.to_thread(self._service.reload_table, name, accepts_gap=gap))
 
     async def follow_history(self, names: Mapping[str, str]) -> Answer:
-        """Follow another history of the server from its beginning."""
         return Answer(await asyncio.to_thread(self._service.follow_history))
 
     async def revoke(self, names: Mapping[str, str]) -> Answer:
-        """Take an override back."""
         edit = revoked(names["what"], accepts_gap=names["gap"] == "accept")
         return Answer(await asyncio.to_thread(self._service.change, edit))
 
     async def purge(self, names: Mapping[str, str]) -> Answer:
-        """Purge the relay log."""
         purger, what = self._service.purger, names["what"].removeprefix("-")
         if purger is None:
             raise NeedsOperator(
@@ -198,7 +186,6 @@ def _file(text: str) -> tuple[FileName, int | None]:
 
 
 def metrics_text(service: SourceService, source_id: str) -> str:
-    """Return all metrics in Prometheus' text format."""
     status = described(service)
     counters = service.counters
     checkpoint, read = counters.checkpoint, counters.read_location
@@ -249,7 +236,6 @@ def metrics_text(service: SourceService, source_id: str) -> str:
 
 
 def _left_out_lines(source: str, tables: Sequence[LeftOutTable]) -> list[str]:
-    """Return how much is left out of each table, and which tables are left out as a whole."""
     kinds: list[tuple[str, str, str, Callable[[LeftOutTable], int]]] = [
         ("table_left_out", "gauge", "1 while no changes of a table are followed.",
          lambda each: int(each.is_whole)),

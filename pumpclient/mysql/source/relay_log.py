@@ -32,7 +32,7 @@ class RelayLog:
         needed: Needed,
         ended: Callable[[], None],
     ) -> None:
-        """Nothing runs yet; `ended` is called, from another thread, when the writer has failed."""
+        """Start nothing yet; a failed writer calls `ended` from another thread."""
         self._config = config
         self._address = address
         self._stream = stream
@@ -51,12 +51,10 @@ class RelayLog:
 
     @property
     def dir(self) -> Path:
-        """Where it is."""
         return self._config.dir
 
     @property
     def receiver(self) -> RelayReceiver | None:
-        """The writer: the newest one, None before the first."""
         return self._receiver
 
     def begin(self, place: Location, accepts: str) -> RelayReceiver:
@@ -89,7 +87,6 @@ class RelayLog:
         self._ended()
 
     def close(self) -> None:
-        """Stop the writer, everything synced, and the purger."""
         if self._thread is None or self._receiver is None:
             return
         self.purger.close()

@@ -84,7 +84,7 @@ class SourceService:
     """One source; `run` in a thread of its own until `stop`."""
 
     def __init__(self, config: SourceConfig, pace: Pace | None = None) -> None:
-        """Compile the rules; raise `NeedsOperator` for settings that cannot be."""
+        """Compile the rules; raise `NeedsOperator` for invalid settings."""
         self._config = config
         self._pace = pace or Pace()
         self._address = config.source.address()
@@ -107,18 +107,16 @@ class SourceService:
 
     @property
     def relay(self) -> RelayReceiver | None:
-        """What writes the relay log, None before it begins."""
         return self._relay_log.receiver
 
     @property
     def purger(self) -> Purger | None:
-        """What purges the relay log, None before it begins."""
         return self._relay_log.purger if self.relay else None
 
     # What others ask for, from any thread.
 
     def stop(self) -> None:
-        """Make `run` return soon: at a transaction's end, with the checkpoint stored."""
+        """Make `run` return soon, at the end of a transaction, with the checkpoint stored."""
         self._stopped.set()
         self._interrupt()
 
@@ -128,7 +126,6 @@ class SourceService:
         self._interrupt()
 
     def resume(self) -> None:
-        """Continue after a pause or a failure."""
         self._paused = False
         counters = self.counters
         counters.problem = counters.hint = counters.code = ""
@@ -152,7 +149,7 @@ class SourceService:
         return self.change(override_at(verb, place, statements))
 
     def skip_table(self, name: Name) -> str:
-        """Leave a table out from here on, durably; return what was noted."""
+        """Skip a table from here on, durably; return a confirmation."""
         return self.change(table_skipped(name, self._rules.is_replicated))
 
     def reload_table(self, name: Name, *, accepts_gap: bool = False) -> str:
@@ -163,7 +160,6 @@ class SourceService:
         return self.change(reloaded(self._config, self._rules, name, accepts_gap=accepts_gap))
 
     def follow_history(self) -> str:
-        """Follow the history that the server has now from its beginning; return what was noted."""
         history = history_of(self._address, self._stream)
         return self.change(history_accepted(history.name, str(history)))
 
@@ -204,7 +200,7 @@ class SourceService:
     # The thread.
 
     def run(self) -> None:
-        """Run until `stop`; raise what no resume could cure."""
+        """Run until `stop`; raise an error that `resume` cannot cure."""
         with ExitStack() as opened:
             opened.callback(self._refuse_changes)
             context, checkpoint = self._started(opened)
@@ -329,7 +325,6 @@ class SourceService:
         )
 
     def _look_for_cascades(self, cascades: Cascades, security: Security) -> None:
-        """Raise `NeedsOperator` for what the server has, but of tables that are left out."""
         try:
             cascades.look_at_server(self._address)
         except NeedsOperator as refused:
@@ -383,7 +378,6 @@ class SourceService:
                 own_once_back(store, self._stopped)
 
     def _change(self, store: SourceStore) -> None:
-        """Make the changes that were asked for."""
         with self._news:
             edits, self._edits = self._edits, []
         for edit, done in edits:
@@ -404,13 +398,11 @@ class SourceService:
                 self.resume()
 
     def _take(self, checkpoint: Checkpoint) -> None:
-        """Let others see a checkpoint that is not the syncer's."""
         counters = self.counters
         counters.checkpoint = counters.stored = checkpoint
         counters.rulings, counters.left_out = checkpoint.rulings, checkpoint.left_out
 
     def _needed(self) -> Location | None:
-        """Return the earliest place that is still to be read, for the purger."""
         checkpoint = self.counters.stored
         if checkpoint is None:
             return None
@@ -495,5 +487,4 @@ class SourceService:
 
 
 def _begin(checkpoint: Checkpoint) -> Location:
-    """Return where the relay log is to be read from."""
     return Location.parse(checkpoint.restart) if checkpoint.restart else checkpoint.place

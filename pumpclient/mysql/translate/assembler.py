@@ -65,7 +65,7 @@ from pumpclient.mysql.translate.statements.statement_text import dialect_of
 
 
 def refuse_losses(event: Event, place: Location) -> None:
-    """Raise `NeedsOperator` for an event at `place` with which changes are lost."""
+    """Raise `NeedsOperator` if the event at `place` means that changes are lost."""
     if isinstance(event, Incident):
         raise NeedsOperator(
             f"the server says at {place} that its binlog lacks changes: {event}",
@@ -101,16 +101,14 @@ class PreparedRows:
         self._waiting: dict[bytes, Prepared] = {}
 
     def __len__(self) -> int:
-        """Return how many wait."""
         return len(self._waiting)
 
     @property
     def begins(self) -> list[Location]:
-        """Where those that wait began."""
         return [each.begin for each in self._waiting.values()]
 
     def add(self, prepared: Prepared, made: TableChanges | RowsLeftOut) -> None:
-        """Let rows of an open transaction wait; raise `NeedsOperator` when they are too many."""
+        """Hold rows of an open transaction; raise `NeedsOperator` when they are too many."""
         prepared.rows.append(made)
         if isinstance(made, TableChanges):
             prepared.bytes += sum(map(len, made.changes[1]))
@@ -124,19 +122,17 @@ class PreparedRows:
             )
 
     def keep(self, xid: XaId, prepared: Prepared) -> None:
-        """Keep a transaction that is prepared."""
         name = b"X'%b',X'%b',%d" % (
             xid.global_id.hex().encode(), xid.branch.hex().encode(), xid.format,
         )  # fmt: skip
         self._waiting[name] = prepared
 
     def end(self, name: bytes) -> Prepared | None:
-        """Return and forget what waits under a name, None when nothing does."""
         return self._waiting.pop(name, None)
 
 
 def read_statement(statement: bytes) -> tuple[bytes, bytes | None]:
-    """Return an XA statement's verb in capitals and the name in one spelling, None for no name."""
+    """Return an XA statement's verb in capitals and its normalized name, None for none."""
     found = _STATEMENT.match(statement)
     if found is None:
         return b"", None
@@ -207,7 +203,7 @@ class Assembler:
 
     @property
     def restart(self) -> Location | None:
-        """From where events must come again after a restart now; None: from the last end."""
+        """The position to reread from after a restart now; None means from the last end."""
         if self._open is None and not self._prepared:
             return None
         begins = self._prepared.begins
@@ -216,7 +212,6 @@ class Assembler:
         return min(begins, default=None)
 
     def forget_tables(self) -> None:
-        """Ask for all transcoders again."""
         self._tables.forget()
 
     def take(self, begin: Location, end: Location, event: bytes) -> Iterator[Output]:
@@ -268,7 +263,6 @@ class Assembler:
         self._open = _Open(begin, gtid, not is_standalone, prepared)
 
     def _decoded(self, begin: Location, end: Location, event: bytes) -> Iterator[Output]:
-        """Take an event of a type that is not looked at elsewhere."""
         header = read_header(event)
         decoded = decode_event(event, self._checksum, header)
         if isinstance(decoded, Query):
@@ -287,7 +281,6 @@ class Assembler:
             yield from self._loss(decoded, begin, end)
 
     def _loss(self, event: Event, begin: Location, end: Location) -> Iterator[Output]:
-        """Refuse an event that says that changes are not in rows, unless it is skipped."""
         try:
             refuse_losses(event, begin)
         except NeedsOperator as error:
@@ -296,7 +289,6 @@ class Assembler:
             yield RowsLeftOut(None, None)
 
     def _read_with(self, checksum: Checksum) -> None:
-        """Note whether events have a checksum after them from here on."""
         self._checksum = checksum
         self._tables.read_with(checksum)
         self._xid_size = HEADER_SIZE + _XID_SIZE + (CHECKSUM_SIZE if checksum else 0)
@@ -304,7 +296,7 @@ class Assembler:
     def _payload(
         self, payload: TransactionPayload, begin: Location, end: Location
     ) -> Iterator[Output]:
-        """Take the events within one; they have no checksums and no places of their own."""
+        """Take the events of a payload, which have neither checksums nor positions."""
         checksum = self._checksum
         self._read_with(Checksum.NONE)
         try:
@@ -330,7 +322,7 @@ class Assembler:
     def _rows(
         self, type_: int, event: bytes, begin: Location, at: int, end: Location | None
     ) -> tuple[TableChanges | RowsLeftOut, ...] | None:
-        """Return an event's rows, None when no one wants them, or none before XA COMMIT."""
+        """Return an event's rows; None if they are not wanted, empty before an XA COMMIT."""
         if self._open is None:
             self._open = _Open(begin.at(at), has_begun=True)
         try:
@@ -356,7 +348,7 @@ class Assembler:
         return made if self._open.prepared is None else None
 
     def _is_done(self) -> bool:
-        """Return whether the open transaction was brought in before; XA's wait all the same."""
+        """Return whether the open transaction was already applied; False for XA."""
         is_open = self._open is not None and self._open.prepared is None
         return bool(is_open and self._done and self._open and self._open.begin < self._done)
 
@@ -399,7 +391,6 @@ class Assembler:
     def _statement(
         self, query: Query, begin: Location, end: Location, header: Header
     ) -> Iterator[Output]:
-        """Pass a statement on: the whole transaction, unless BEGIN or a GTID said otherwise."""
         assert self._open is not None, "the caller opened one"
         ends_open = query.statement.rstrip()[-_WORD_BYTES:].upper().split()[-2:]
         if ends_open == [b"START", b"TRANSACTION"]:
@@ -450,7 +441,6 @@ class Assembler:
             yield RowsLeftOut(None, None)
 
     def _refuse(self, end: Location, error: NeedsOperator) -> None:
-        """Raise `error` as refused, unless an operator wants to skip what ends there."""
         if not self._is_skipped(end):
             raise Refused(error, place=end)
 

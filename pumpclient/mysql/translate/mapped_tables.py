@@ -37,7 +37,7 @@ class LeftOutRows:
     def __init__(
         self, name: tuple[str, str], table_map: Callable[[], TableMap], id_size: int
     ) -> None:
-        """`table_map` returns the table's TABLE_MAP, or raises for one that cannot be decoded."""
+        """`table_map` returns the table's TABLE_MAP, or raises if it cannot be decoded."""
         self.name = name
         self._table_map = table_map
         self._id_size = id_size
@@ -89,7 +89,6 @@ class LeftOutRows:
 
 
 def _with_size(column: Column) -> Column:
-    """Return a column with what its reading wants to know and its size does not depend on."""
     return replace(column, is_unsigned=False, collation=_BINARY)
 
 
@@ -103,7 +102,6 @@ IsLeftOut = Callable[[str, str], bool]
 
 
 def nothing_left_out(schema: str, table: str) -> bool:
-    """Leave no table out."""
     return False
 
 
@@ -113,7 +111,6 @@ class MappedTables:
     def __init__(
         self, choose: Choose, id_size: int, is_left_out: IsLeftOut = nothing_left_out
     ) -> None:
-        """Know no table yet."""
         self._choose = choose
         self._is_left_out = is_left_out
         self._id_size = id_size
@@ -124,21 +121,17 @@ class MappedTables:
         self.statement_is_over()
 
     def read_with(self, checksum: Checksum) -> None:
-        """Note whether events have a checksum after them from here on."""
         self._cut = -CHECKSUM_SIZE if checksum else None
 
     def forget(self) -> None:
-        """Ask for all transcoders again."""
         self._kept.clear()
         self.statement_is_over()
 
     def statement_is_over(self) -> None:
-        """Forget which table a number means."""
         self._of_id: dict[bytes, Transcoder | SequenceRows | LeftOutRows | None]
         self._of_id = {self._no_table: None}
 
     def take_map(self, event: bytes, flavor: Flavor, *, is_wanted: bool) -> None:
-        """Take a TABLE_MAP; rows of one that is not wanted are not looked at."""
         number, rest = event[HEADER_SIZE : self._rest_at], event[self._rest_at : self._cut]
         if not is_wanted:
             self._of_id[number] = None
@@ -151,7 +144,7 @@ class MappedTables:
             self._of_id[number] = self._kept[rest] = made
 
     def leave_out(self, event: bytes, flavor: Flavor) -> None:
-        """Take a TABLE_MAP whose rows, until the statement ends, are counted only."""
+        """Take a TABLE_MAP whose rows are only counted until the statement ends."""
         made = self._left_out(event[HEADER_SIZE : self._cut], flavor)
         self._of_id[event[HEADER_SIZE : self._rest_at]] = made
 

@@ -32,7 +32,6 @@ class Refused(NeedsOperator):
 
 
 def place_text(place: Location) -> str:
-    """Return the text by which operators name a place in a server's binlog."""
     return f"{place.file}:{place.position}"
 
 

@@ -8,8 +8,6 @@ from penstock.node import command
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; return the exit code as `penstock.node.command` defines."""
-
     def body() -> int:
         from pumpclient.mysql.verify.command import main
 

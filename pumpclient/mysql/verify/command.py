@@ -26,7 +26,6 @@ _STATEMENT_S = 3600.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return the exit code."""
     args = command_parser().parse_args(argv)
     try:
         return verify(args)
@@ -36,7 +35,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def verify(args: argparse.Namespace) -> int:
-    """Compare as asked; return the exit code."""
     names = names_of(args.source_config, args.route)
     options = VerifyOptions(
         tables=tuple(args.tables or ["*"]),
@@ -62,7 +60,6 @@ def verify(args: argparse.Namespace) -> int:
 
 
 def _facts(report: VerifyReport) -> dict[str, Any]:
-    """Return the report for programs."""
     differences = [
         {
             "table": each.table,
@@ -121,13 +118,12 @@ def _downstream(args: argparse.Namespace) -> Downstream:
 
 
 def _address(url: str, side: str) -> ServerAddress:
-    """Return where a URL leads to; the password may be in the environment instead."""
+    """Parse a URL; the password may come from the environment instead."""
     password = os.environ.get(f"PENSTOCK_{side}_PASSWORD", "")
     return replace(address_in(url, side.lower(), password), statement_timeout_s=_STATEMENT_S)
 
 
 def command_parser() -> argparse.ArgumentParser:
-    """Return the parser of `penstock verify`."""
     parser = argparse.ArgumentParser(
         prog="penstock verify", description="Compare an upstream with a downstream."
     )

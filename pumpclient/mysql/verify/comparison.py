@@ -56,7 +56,6 @@ class Difference:
     columns: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Return a line for people."""
         key = f" ({', '.join(map(_shown, self.key))})" if self.key else ""
         where = f" in {', '.join(self.columns)}" if self.columns else ""
         return f"{self.table}{key}: {self.kind}{where}"
@@ -68,7 +67,6 @@ def _shown(value: object) -> str:
 
 
 def normal(value: Any, type_: str) -> object:
-    """Return a value in the form of its type."""
     if value is None:
         return None
     if type_ in INTEGERS:
@@ -107,7 +105,7 @@ class ComparedRows:
 def rows_of(
     columns: tuple[ComparedColumn, ...], key: Sequence[str], found: Sequence[Sequence[Any]]
 ) -> ComparedRows:
-    """Return what was read; without a key, a row and how often it is there are its key."""
+    """Return the rows by key; without a key, row and occurrence number form the key."""
     positions = [n for n, c in enumerate(columns) if c.name in key]
     by_key: dict[Key, Key] = {}
     raw: dict[Key, Sequence[object]] = {}
@@ -126,7 +124,7 @@ def rows_of(
 def compared(
     before: ComparedRows, downstream: ComparedRows, after: ComparedRows
 ) -> tuple[dict[Key, tuple[str, tuple[str, ...]]], int]:
-    """Return what surely differs, kind and columns by key, and how many rows are undecided."""
+    """Return the certain differences (kind, columns) by key, and the undecided row count."""
     differing: dict[Key, tuple[str, tuple[str, ...]]] = {}
     undecided = 0
     names = [c.name for c in before.columns]
@@ -147,6 +145,5 @@ def compared(
 
 
 def reached(origins: Mapping[str, Sequence[int]], source: str, floor: tuple[int, int]) -> bool:
-    """Return whether a checkpoint's `origins` are after a place of the source's binlog."""
     place = origins.get(source)
     return place is not None and tuple(place[1:]) >= floor

@@ -22,12 +22,11 @@ class Position:
     origins: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def source(self, asked: str) -> str:
-        """Return the source that is meant, empty where there are several and none is asked for."""
+        """Return the source asked for, or the only source; empty if there are several."""
         names = self.sources()
         return asked or (names[0] if len(names) == 1 else "")
 
     def sources(self) -> list[str]:
-        """Return the sources that have a place."""
         # Names with a slash are a source's reloads: what they bring, it brings from then on.
         return [name for name in self.origins if "/" not in name]
 
@@ -36,10 +35,10 @@ class Moment(Protocol):
     """A moment of the upstream; as text it says which one."""
 
     def is_in(self, position: Position, source: str) -> bool:
-        """Return whether a downstream that is there has all of the upstream of that moment."""
+        """Return whether a downstream at `position` has everything up to this moment."""
 
     def doubt(self, position: Position, source: str) -> str:
-        """Return a line about a wait after which nothing showed it."""
+        """Return a line for a wait that ended without proof that this moment was reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +49,10 @@ class BinlogEnd:
     offset: int
 
     def is_in(self, position: Position, source: str) -> bool:
-        """Return whether the origin of the source is there."""
         floor = file_number(self.file), self.offset
         return reached(position.origins, position.source(source), floor)
 
     def doubt(self, position: Position, source: str) -> str:
-        """Return what is not known about the origins."""
         names = position.sources()
         if not names:
             what = (
@@ -73,7 +70,6 @@ class BinlogEnd:
         return f"{what} {self}"
 
     def __str__(self) -> str:
-        """Return the place in the binlog."""
         return f"{self.file}:{self.offset}"
 
 
@@ -84,16 +80,13 @@ class ClusterMoment:
     ts: int
 
     def is_in(self, position: Position, source: str) -> bool:
-        """Return whether the checkpoint is not before the timestamp."""
         return position.commit_ts >= self.ts
 
     def doubt(self, position: Position, source: str) -> str:
-        """Return where the checkpoint is."""
         return (
             f"the downstream's checkpoint is at {position.commit_ts}: what differs may be under"
             f" way, up to {self}"
         )
 
     def __str__(self) -> str:
-        """Return the timestamp."""
         return f"commit_ts {self.ts}"

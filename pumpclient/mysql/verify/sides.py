@@ -37,29 +37,29 @@ class Downstream(Protocol):
     flavor: Flavor | None
 
     def tables(self) -> list[Name]:
-        """Return all tables, those of servers and of the Drainer apart."""
+        """Return all tables, except those of the server itself and of the Drainer."""
 
     def columns(self, table: SourceTable) -> tuple[ComparedColumn, ...]:
-        """Return a table's columns, none when it is not there."""
+        """Return a table's columns, empty if the table does not exist."""
 
     def key_collations(self, table: Name) -> tuple[str, ...]:
-        """Return the collations of a primary key's texts; only of a server."""
+        """Return the collations of a primary key's text columns; only for a server."""
 
     def checksum(
         self, table: SourceTable, columns: Sequence[ComparedColumn], range_: Range
     ) -> Checksum:
-        """Return a checksum of a chunk; only where `flavor` is the upstream's."""
+        """Return a checksum of a chunk; only if `flavor` is the upstream's."""
 
     def rows(
         self, table: SourceTable, columns: Sequence[ComparedColumn], range_: Range
     ) -> list[tuple[Any, ...]]:
-        """Return the rows of a chunk, in no order."""
+        """Return the rows of a chunk, in no particular order."""
 
     def position(self) -> Position:
         """Return the checkpoint, as of the last `refresh`."""
 
     def refresh(self) -> None:
-        """See what is there now; all reads until the next call see one moment."""
+        """Start a new snapshot; all reads until the next call see one point in time."""
 
     def write(
         self,
@@ -68,14 +68,13 @@ class Downstream(Protocol):
         deleted: Sequence[Key],
         written: Sequence[Sequence[object]],
     ) -> None:
-        """Delete rows by key and write others whole, in one transaction."""
+        """Delete rows by key and write other rows completely, in one transaction."""
 
-    def close(self) -> None:
-        """End the session."""
+    def close(self) -> None: ...
 
 
 def selected(column: ComparedColumn) -> str:
-    """Return what to select for a column, safe beside parameters."""
+    """Return a column's SELECT expression, safe in a statement with parameters."""
     name = parameter_safe(quote_name(column.name))
     if column.type == "bit":
         return f"{name} + 0"
@@ -83,7 +82,7 @@ def selected(column: ComparedColumn) -> str:
 
 
 def checksum_sql(columns: Sequence[ComparedColumn]) -> str:
-    """Return expressions over a chunk that are equal for equal rows, whatever their order."""
+    """Return SQL for a chunk's checksum, equal for equal rows in any order."""
     parts = ", ".join(f"IF({_bytes(c)} IS NULL, 'N', CONCAT('V', LENGTH({_bytes(c)}), ':',"
                       f" {_bytes(c)}))" for c in columns)  # fmt: skip
     digest = f"SHA2(CONCAT({parts}), 224)"  # MySQL has no MD5() any more.
@@ -109,7 +108,6 @@ class MysqlSide:
     """A server, as upstream or downstream."""
 
     def __init__(self, address: ServerAddress, checkpoint: str = "tidb_binlog.checkpoint") -> None:
-        """Connect; `checkpoint` is the table of the Drainer's checkpoint."""
         self._address = address
         self._checkpoint = tuple(checkpoint.split("."))
         if len(self._checkpoint) != 2:
@@ -123,7 +121,6 @@ class MysqlSide:
         self._moment.connection.decoders = {}  # Values as text.
 
     def moment(self) -> Moment:
-        """Return the present, as a downstream's checkpoint has it."""
         assert self.flavor is not None
         with self._address.session() as connection:
             if self.session.is_tidb:
@@ -132,11 +129,9 @@ class MysqlSide:
         return BinlogEnd(status.file, status.position)
 
     def tables(self) -> list[Name]:
-        """Return all tables of users."""
         return [table.full_name for table in base_tables(self.session)]
 
     def columns(self, table: SourceTable) -> tuple[ComparedColumn, ...]:
-        """Return a table's columns, none when it is not there."""
         found = self.session.fetch(
             "SELECT column_name, data_type, COALESCE(generation_expression, '')"  # noqa: S608
             " FROM information_schema.columns WHERE table_schema = %s AND table_name = %s"
@@ -149,7 +144,7 @@ class MysqlSide:
         )
 
     def key_collations(self, table: Name) -> tuple[str, ...]:
-        """Return the collations of a primary key's texts, in the key's order."""
+        """Return the collations of a primary key's text columns, in key order."""
         found = self.session.fetch(
             "SELECT c.collation_name FROM information_schema.statistics s"
             " JOIN information_schema.columns c ON c.table_schema = s.table_schema"
@@ -163,7 +158,6 @@ class MysqlSide:
     def checksum(
         self, table: SourceTable, columns: Sequence[ComparedColumn], range_: Range
     ) -> Checksum:
-        """Return the checksum that the server computes."""
         return tuple(self._select(checksum_sql(columns), table, range_)[0])
 
     def rows(
@@ -179,11 +173,9 @@ class MysqlSide:
         return self._moment.fetch(sql if values else sql.replace("%%", "%"), values)
 
     def refresh(self) -> None:
-        """Begin another snapshot."""
         self._moment.begin()
 
     def position(self) -> Position:
-        """Return the checkpoint of the snapshot."""
         there = self.session.fetch(
             "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s",
             self._checkpoint,
@@ -200,7 +192,6 @@ class MysqlSide:
         deleted: Sequence[Key],
         written: Sequence[Sequence[object]],
     ) -> None:
-        """Delete and write in one transaction."""
         kept = [n for n, c in enumerate(columns) if not c.is_generated]
         names = ", ".join(parameter_safe(quote_name(columns[n].name)) for n in kept)
         condition = " AND ".join(f"{name} = %s" for name in quoted_key(table))
@@ -222,7 +213,6 @@ class MysqlSide:
             cursor.execute("COMMIT")
 
     def close(self) -> None:
-        """End the session."""
         self._moment.close()
         self.session.close()
 
@@ -233,7 +223,7 @@ class SqliteSide:
     flavor: Flavor | None = None
 
     def __init__(self, path: str) -> None:
-        """Open the file; raise `NeedsOperator` when there is none."""
+        """Open the file; raise `NeedsOperator` if it does not exist."""
         database = None
         try:
             database = sqlite3.connect(f"file:{path}?mode=rw", uri=True, isolation_level=None)
@@ -253,24 +243,21 @@ class SqliteSide:
         return sorted((s, t) for s, _, t in names if t and s not in SYSTEM_SCHEMAS)
 
     def columns(self, table: SourceTable) -> tuple[ComparedColumn, ...]:
-        """Return a table's columns; types are the upstream's to say."""
+        """Return a table's columns; their types come from the upstream."""
         found = self._database.execute(f"PRAGMA table_xinfo({_sqlite_name(table)})").fetchall()
         return tuple(ComparedColumn(str(row[1]), "") for row in found)
 
     def key_collations(self, table: Name) -> tuple[str, ...]:
-        """Is never asked for."""
         raise NotImplementedError
 
     def checksum(
         self, table: SourceTable, columns: Sequence[ComparedColumn], range_: Range
     ) -> Checksum:
-        """Is never asked for."""
         raise NotImplementedError
 
     def rows(
         self, table: SourceTable, columns: Sequence[ComparedColumn], range_: Range
     ) -> list[tuple[Any, ...]]:
-        """Return the rows of a chunk."""
         condition, values = range_.condition([quote_name(name) for name in table.key])
         where = f" WHERE {condition}" if condition else ""
         names = ", ".join(quote_name(c.name) for c in columns)
@@ -278,13 +265,11 @@ class SqliteSide:
         return self._database.execute(sql.replace("%s", "?") if values else sql, values).fetchall()
 
     def refresh(self) -> None:
-        """Begin another read transaction."""
         if self._database.in_transaction:
             self._database.execute("ROLLBACK")
         self._database.execute("BEGIN")
 
     def position(self) -> Position:
-        """Return the checkpoint of the read transaction."""
         try:
             found = self._database.execute(
                 "SELECT checkPoint FROM `tidb_binlog.checkpoint`"
@@ -300,7 +285,7 @@ class SqliteSide:
         deleted: Sequence[Key],
         written: Sequence[Sequence[object]],
     ) -> None:
-        """Is not possible: how values are kept there is the Drainer's to decide."""
+        """Refuse: only the Drainer decides how values are stored there."""
         raise NeedsOperator(
             "an SQLite downstream is not repaired",
             hint="build it again from a load",
@@ -308,7 +293,6 @@ class SqliteSide:
         )
 
     def close(self) -> None:
-        """Close the file."""
         self._database.close()
 
 
@@ -317,7 +301,6 @@ def _sqlite_name(table: SourceTable) -> str:
 
 
 def _written(value: object, type_: str) -> tuple[str, list[object]]:
-    """Return what a statement has for a value that was read as text, and its parameters."""
     if value is not None and type_ == "json":
         text = value.decode() if isinstance(value, bytes) else str(value)
         return parameter_safe(literal_of_text(text)), []

@@ -35,16 +35,13 @@ class Names:
     """Whether the settings leave out rows by their values or by kinds of change."""
 
     def is_compared(self, name: Name) -> bool:
-        """Return whether a table of the upstream is replicated under its own or another name."""
         is_copy = self.online is not None and self.online.is_copy(name[1])
         return self.rules.is_replicated(*name) and not is_copy
 
     def targets(self, tables: Iterable[Name]) -> dict[Name, Name]:
-        """Return the name downstream of each table that is compared."""
         return {name: self.rules.target(*name) for name in tables if self.is_compared(name)}
 
     def merged(self, targets: dict[Name, Name]) -> set[Name]:
-        """Return the tables whose rows share a table downstream with others."""
         count = Counter(targets.values())
         return {
             name

@@ -66,7 +66,7 @@ class VerifyReport:
 
     @property
     def is_equal(self) -> bool:
-        """True when nothing differs, or no longer does."""
+        """True if nothing differs, or no longer does after a repair."""
         return self.different == self.repaired and not self.undecided
 
 
@@ -79,7 +79,6 @@ class _TablePair:
     is_merged: bool
 
     def __str__(self) -> str:
-        """Return the name, or both names where they differ."""
         names = [".".join(table.full_name) for table in (self.here, self.there)]
         return " -> ".join(dict.fromkeys(names))
 
@@ -128,7 +127,6 @@ class Verifier:
         return any(fnmatchcase(".".join(name), pattern) for pattern in self._options.tables)
 
     def _only_there(self, targets: Mapping[Name, Name], schemas: set[str]) -> None:
-        """Report tables that only the downstream has, in the schemas that are compared."""
         known = {tuple(map(str.lower, target)) for target in targets.values()}
         for name in self._down.tables():
             is_asked = name[0] in schemas and self._is_chosen(name)
@@ -200,7 +198,6 @@ class Verifier:
     def _examined(
         self, pair: _TablePair, columns: tuple[ComparedColumn, ...], range_: Range
     ) -> tuple[Found, int, ComparedRows]:
-        """Return what differs in every round, how much is undecided, and upstream's rows."""
         lasting: Found | None = None
         undecided = 0
         for _ in range(self._options.rounds):
@@ -230,7 +227,6 @@ class Verifier:
         return rows_of(columns, table.key, side.rows(table, columns, range_))
 
     def _wait(self) -> None:
-        """Wait until the downstream has what the upstream had, as far as anything shows that."""
         moment = self._up.moment()
         deadline_s = time.monotonic() + self._options.wait_s
         while True:
@@ -274,7 +270,7 @@ class Verifier:
 
 
 def _fitting(table: SourceTable, up: MysqlSide, down: Downstream, there: Name) -> SourceTable:
-    """Return the table in one chunk where the downstream orders its key in another way."""
+    """Return the table as one chunk if the downstream orders its key differently."""
     types = set(table.key_types)
     if down.flavor is None:
         is_fit = types <= INTEGER_TYPES - {"bigint"}

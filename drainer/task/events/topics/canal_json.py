@@ -105,7 +105,7 @@ class CanalJson:
     def __init__(
         self, destinations: Destinations, *, limit: Limit = NO_LIMIT, only_changed: bool = False
     ) -> None:
-        """Take where rows go; with `only_changed` a row before has the columns that differ."""
+        """With `only_changed`, a before image contains only the columns that differ."""
         self._destinations = destinations
         self._bytes_max = limit.bytes_max
         self._limit = limit
@@ -113,7 +113,6 @@ class CanalJson:
         self._tables = PerTable(self._compiled)
 
     def transaction(self, commit_ts: int, events: Sequence[RowEvent]) -> Iterable[Message]:
-        """Return a message for each row."""
         ms = physical_ms(commit_ts)
         times = f'"es":{ms},"ts":{ms},"sql":"","sqlType":'
         tail = f'"_tidb":{{"commitTs":{commit_ts}'
@@ -125,7 +124,6 @@ class CanalJson:
     slice = transaction
 
     def ddl(self, commit_ts: int, change: SchemaChange) -> Iterable[Message]:
-        """Return one message, or one for each table of a DROP."""
         return [self._ddl(commit_ts, job) for job in ddl_jobs(change)]
 
     def _ddl(self, commit_ts: int, job: DdlJob) -> Message:
@@ -140,7 +138,6 @@ class CanalJson:
         return Message(json_text(value).encode(), to=self._destinations.ddl)
 
     def watermark(self, commit_ts: int) -> Message:
-        """Return the message that nothing at or before `commit_ts` follows it."""
         value = _envelope(commit_ts) | {
             "type": "TIDB_WATERMARK",
             "_tidb": {"watermarkTs": commit_ts},

@@ -105,7 +105,6 @@ class DebeziumJson:
         tombstones: bool = True,
         decimals: str = PRECISE,
     ) -> None:
-        """`name` is what `source` calls the upstream; the rest is as the module says it."""
         self._destinations = destinations
         self._name = name
         self._bytes_max = limit.bytes_max
@@ -135,14 +134,12 @@ class DebeziumJson:
         yield self._status(commit_ts, "END", counts)
 
     def slice(self, commit_ts: int, events: Sequence[RowEvent]) -> Iterator[Message]:
-        """Return a message or more for each row."""
         for event in events:
             table = self._tables.of(event.schema, event.table)
             for change in _changes(event, table.destination):
                 yield from self._messages(table, change, commit_ts, _NULL)
 
     def ddl(self, commit_ts: int, change: SchemaChange) -> Iterable[Message]:
-        """Return messages like those of Debezium's schema changes: of a DROP one for each table."""
         return [self._ddl(commit_ts, job) for job in ddl_jobs(change)]
 
     def _ddl(self, commit_ts: int, job: DdlJob) -> Message:
@@ -159,7 +156,6 @@ class DebeziumJson:
         return Message(json_text(value).encode(), key, self._destinations.ddl)
 
     def watermark(self, commit_ts: int) -> Message:
-        """Return the message that nothing at or before `commit_ts` follows it."""
         value = {
             "source": self._source(commit_ts, "", ""),
             "ts_ms": physical_ms(commit_ts),

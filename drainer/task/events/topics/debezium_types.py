@@ -64,7 +64,6 @@ class DebeziumType(NamedTuple):
 
 
 def debezium_type(column: ColumnInfo, decimals: str, *, has_schema: bool) -> DebeziumType:
-    """Return how a column is written, with a schema that says so or without one."""
     tp = column.tp
     if has_schema and tp is MysqlType.LONGLONG and column.is_unsigned:
         return _PRECISE_INTEGER
@@ -113,7 +112,7 @@ def _decimal_schema(precision: int, scale: int) -> dict[str, Any]:
 
 
 def _twos_complement(number: int) -> bytes:
-    """Return a number as Java's BigInteger has its bytes: big-endian, as few as hold its sign."""
+    """Return a number in the form of Java's BigInteger: big-endian, as few bytes as hold it."""
     bits = (number if number >= 0 else ~number).bit_length()
     return number.to_bytes(bits // 8 + 1, "big", signed=True)
 
@@ -192,7 +191,7 @@ _OTHERS: dict[MysqlType, Callable[[ColumnInfo], DebeziumType]] = {
 
 
 def _days(text: str) -> int | None:
-    """Return a date's days since the epoch; None for one that is no date."""
+    """Return a date's days since the epoch, or None if it is not a valid date."""
     try:
         return date.fromisoformat(text).toordinal() - _EPOCH
     except ValueError:

@@ -38,7 +38,7 @@ _SEED, _M, _U32 = 0x9747B28C, 0x5BD1E995, 0xFFFFFFFF
 
 
 def ddl_jobs(change: SchemaChange) -> list[DdlJob]:
-    """Return the job of a DDL; of a DROP of several tables one for each, which names its table."""
+    """Return the job of a DDL; for a DROP of several tables, one job for each table."""
     # Imported here, because a Spark task has no DDL.
     from penstock.ddl.dropping import table_by_table
 
@@ -66,7 +66,6 @@ class KeyColumn(NamedTuple):
     column: ColumnInfo
 
     def value(self, row: tuple[Any, ...]) -> Any:
-        """Return its value in the one form that equal keys have."""
         return normal_value(self.column, row[self.at])
 
 
@@ -81,13 +80,11 @@ class Destination(NamedTuple):
     goes_by_key: bool
 
     def to(self, key: bytes | None) -> str:
-        """Return where a message with a key goes."""
         if key is None or not self.goes_by_key:
             return self.default
         return f"{self.topic}/{murmur2(key)}"
 
     def moves(self, before: tuple[Any, ...], after: tuple[Any, ...]) -> bool:
-        """Return whether an update changes the row's key."""
         return any(each.value(before) != each.value(after) for each in self.key)
 
 
@@ -99,7 +96,6 @@ class Limit(NamedTuple):
     keeps_whole: bool = False
 
     def headers(self, whole: bytes) -> Headers:
-        """Return the headers of the key that stands for a message."""
         return ((WHOLE, whole),) if self.keeps_whole else ()
 
 
@@ -110,22 +106,21 @@ class Destinations:
     """The rules of an output: `topic` is a template with {prefix}, {schema} and {table}."""
 
     def __init__(self, *, prefix: str, topic: str, partition: str) -> None:
-        """Check nothing: the URL has been."""
         self._prefix = prefix
         self._topic = topic
         self._partition = partition
 
     def topic(self, schema: str, table: str) -> str:
-        """Return a table's topic; raise `NeedsOperator` for one that cannot be."""
+        """Return a table's topic; raise `NeedsOperator` for an invalid topic name."""
         names = {"prefix": self._prefix, "schema": schema, "table": table}
         return topic_name(self._topic.format(**names))
 
     def shared_by(self, schema: str, table: str) -> tuple[str, str]:
-        """Return what those tables have in common that the topic's template means to share one."""
+        """Return the names common to tables that the topic template intends to share a topic."""
         return schema * ("{schema}" in self._topic), table * ("{table}" in self._topic)
 
     def of(self, schema: str, table: TableInfo) -> Destination:
-        """Return a table's destination; raise `NeedsOperator` for a topic that cannot be."""
+        """Return a table's destination; raise `NeedsOperator` for an invalid topic name."""
         topic = self.topic(schema, table.name)
         index = apply_key(table)
         parts = () if index is None else index.columns
@@ -136,17 +131,17 @@ class Destinations:
 
     @property
     def ddl(self) -> str:
-        """Where DDL and watermarks go."""
+        """The destination of DDL and watermarks."""
         return f"{topic_name(f'{self._prefix}.ddl')}/0"
 
     @property
     def transactions(self) -> str:
-        """Where the begin and the end of transactions go."""
+        """The destination of the begin and end messages of transactions."""
         return f"{topic_name(f'{self._prefix}.transaction')}/0"
 
 
 def topic_name(text: str) -> str:
-    """Return a text as a topic's name; raise `NeedsOperator` for one that is too long."""
+    """Return `text` as a topic name; raise `NeedsOperator` if it is too long."""
     name = _UNFIT.sub("_", text)
     if not 0 < len(name) <= TOPIC_BYTES_MAX or name in (".", ".."):
         raise NeedsOperator(
@@ -159,11 +154,9 @@ def topic_name(text: str) -> str:
 
 
 def topic_of(to: str) -> str:
-    """Return the topic."""
     return to.partition("/")[0]
 
 
 def hash_of(to: str, commit_ts: int) -> int:
-    """Return the hash that chooses the partition for a transaction's message."""
     chosen = to.partition("/")[2]
     return murmur2(b"%d" % commit_ts) if chosen == BY_TS else int(chosen)

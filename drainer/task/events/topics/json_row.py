@@ -42,7 +42,6 @@ class JsonRow:
     """Writes rows of one table version."""
 
     def __init__(self, table: TableInfo, text_of: Callable[[ColumnInfo], Text]) -> None:
-        """Take how the values of a column are written."""
         self.columns = tuple(
             JsonColumn(at, f"{quoted(column.name)}:", text_of(column))
             for at, column in enumerate(table.columns)
@@ -52,11 +51,9 @@ class JsonRow:
         self._texts = {column.at: column.text for column in self.columns}
 
     def whole(self, row: Row) -> str:
-        """Return all columns, those that a route adds at the end."""
         return _object(_members(self.columns, row) + self._constants)
 
     def changed(self, before: Row, after: Row) -> str:
-        """Return the values before of those columns that differ."""
         differing = [column for column in self.columns if before[column.at] != after[column.at]]
         return _object(_members(differing, before))
 
@@ -72,13 +69,11 @@ class JsonRow:
         return _object(members).encode()
 
     def some(self, row: Row, positions: Iterable[int]) -> str:
-        """Return the columns at some positions."""
         wanted = frozenset(positions)
         return _object(_members((each for each in self.columns if each.at in wanted), row))
 
 
 def written_columns(table: TableInfo) -> list[ColumnInfo]:
-    """Return the columns that messages have, in their order."""
     return [column for column in table.columns if is_written(column)]
 
 
@@ -98,12 +93,11 @@ json_text: Callable[[Any], str] = JSONEncoder(ensure_ascii=False, separators=(",
 
 
 def base64_text(value: bytes) -> str:
-    """Return bytes as a JSON string in base64."""
     return f'"{base64.b64encode(value).decode()}"'
 
 
 def positional(column: ColumnInfo) -> Text:
-    """Return what writes a float without an exponent, in as few digits as tell it apart."""
+    """Return a writer of floats without exponent, in as few digits as identify them."""
     kind = np.float32 if column.tp is MysqlType.FLOAT else np.float64
     digits = shortest(column)
 
@@ -117,7 +111,7 @@ def positional(column: ColumnInfo) -> Text:
 
 
 def shortest(column: ColumnInfo) -> Text:
-    """Return what writes a float as a JSON number, in as few digits as tell it apart."""
+    """Return a writer of floats as JSON numbers, in as few digits as identify them."""
     if column.tp is MysqlType.FLOAT:
         return lambda value: str(np.float32(value))
     return float.__repr__

@@ -64,7 +64,6 @@ class MaxwellJson:
     """See `Encoder`."""
 
     def __init__(self, destinations: Destinations, *, limit: Limit = NO_LIMIT) -> None:
-        """Take where rows go."""
         self._destinations = destinations
         self._bytes_max = limit.bytes_max
         self._limit = limit
@@ -78,12 +77,10 @@ class MaxwellJson:
             yield self._message(table, change, commit_ts, f",{place}")
 
     def slice(self, commit_ts: int, events: Sequence[RowEvent]) -> Iterator[Message]:
-        """Return a message for each row."""
         for table, change in self._changes(events):
             yield self._message(table, change, commit_ts, "")
 
     def ddl(self, commit_ts: int, change: SchemaChange) -> Iterable[Message]:
-        """Return one message, or one for each table of a DROP: statements without definitions."""
         return [self._ddl(commit_ts, job) for job in ddl_jobs(change)]
 
     def _ddl(self, commit_ts: int, job: DdlJob) -> Message:
@@ -98,7 +95,6 @@ class MaxwellJson:
         return Message(json_text(value).encode(), to=self._destinations.ddl)
 
     def watermark(self, commit_ts: int) -> Message:
-        """Return the message that nothing at or before `commit_ts` follows it."""
         value = {"type": "watermark", "ts": physical_ms(commit_ts), "xid": commit_ts}
         return Message(json_text(value).encode(), to=self._destinations.ddl)
 

@@ -12,7 +12,7 @@ Change = tuple[str, Values | None, Values]
 
 
 def changes_of(event: RowEvent, destination: Destination) -> Iterator[Change]:
-    """Yield the messages of a change: two where a row gets another key and goes by its key."""
+    """Yield a change's messages: two if the row's key changes and destinations use the key."""
     before, after = event.before, event.after
     if before is None:
         assert after is not None, "a change has a row before or after"

@@ -71,7 +71,7 @@ class Plan:
     parts: tuple[IndexColumn, ...]
 
     def order(self, kind: MutationType, sample: Sequence[int] = ()) -> list[Step]:
-        """Return the steps in the order of `sample`, other columns after those they follow."""
+        """Return the steps in the order of `sample`, other columns after their predecessors."""
         ids = list(dict.fromkeys(sample))
         previous = -1
         for column_id in self.steps:
@@ -88,7 +88,7 @@ class Plan:
 
 @lru_cache(maxsize=256)
 def plan_of(table: TableInfo) -> Plan:
-    """Return the plan of a table version; recent ones are kept."""
+    """Return the plan of a table version; recent plans are cached."""
     stored = stored_columns(table)
     steps = {
         s.column.id: Step(values.int_datum(s.column.id), s.position, row_flag(s.column))
@@ -155,7 +155,7 @@ def decode_columns(
 def decode_keys(
     table: TableInfo, kind: MutationType, rows: pa.Array
 ) -> tuple[list[pa.Array] | None, list[pa.Array] | None]:
-    """Decode the columns of `table.row_key`, reading no further than they reach."""
+    """Decode the columns of `table.row_key` without reading beyond them."""
     key = table.row_key
     assert key is not None, f"table {table.name!r} has no key that names its rows"
     positions = [part.offset for part in key.columns]
@@ -202,7 +202,6 @@ class _Batch:
         ]
 
     def decode(self) -> Images:
-        """Return the arrays."""
         self._walk()
         by_image = [
             self._render(image) if asked else None
@@ -232,7 +231,6 @@ class _Batch:
         self._odd[left] = True
 
     def _learned(self, row: int) -> list[Step]:
-        """Return the order of a left over row, nothing when the row makes no sense."""
         is_insert = self._kind is MutationType.INSERT
         try:
             sample = self._plan.reader.column_ids(self._rows[row].as_py(), is_insert=is_insert)
@@ -241,7 +239,6 @@ class _Batch:
         return self._plan.order(self._kind, sample)
 
     def _walk_once(self, rows: Ints | None, order: list[Step]) -> Ints:
-        """Walk these rows in this order; return the numbers of those that are left over."""
         walk = Walk(self._data, rows)
         if self._kind is MutationType.INSERT:
             self._read_handle(walk)
@@ -262,7 +259,6 @@ class _Batch:
         return self._settle(walk, rows, walk.unfinished())
 
     def _settle(self, walk: Walk, rows: Ints | None, left: Mask) -> Ints:
-        """Note the broken rows as odd; return the numbers of the other left over ones."""
         left &= ~walk.broken
         if rows is None:
             self._odd |= walk.broken
@@ -294,7 +290,6 @@ class _Batch:
         return left
 
     def _read_handle(self, walk: Walk) -> None:
-        """Read what stands before an inserted row."""
         plan, image = self._plan, self._images[0]
         if not plan.parts:
             walk.read(
@@ -308,7 +303,7 @@ class _Batch:
                 walk.cut()
 
     def _render(self, image: Image) -> list[pa.Array]:
-        """Return an array per wanted column, odd rows NULL; rows may become odd by it."""
+        """Return an array per wanted column with odd rows NULL; more rows may become odd."""
         arrays = []
         for position in self._positions:
             column = self._plan.table.columns[position]
@@ -334,7 +329,6 @@ class _Batch:
         return pc.if_else(pa.array(missing), pa.scalar(default, array.type), array)
 
     def _patch(self, by_image: list[list[pa.Array] | None]) -> None:
-        """Read the odd rows one by one and put their values in."""
         if not self._odd.any():
             return
         read = self._row_reader()
@@ -359,7 +353,7 @@ class _Batch:
 
 
 def _checked(rows: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Return the rows as one array; anything but bytes in every row is malformed."""
+    """Return the rows as a single array; `Malformed` unless every row holds bytes."""
     if isinstance(rows, pa.ChunkedArray):
         rows = rows.combine_chunks()
     if rows.type not in (pa.binary(), pa.large_binary()) or rows.null_count:

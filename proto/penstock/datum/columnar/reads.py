@@ -84,7 +84,7 @@ class RowBytes:
         return low
 
     def uvarints(self, at: Ints) -> tuple[Words, Ints, Mask | None]:
-        """Return the varint at each position, its size, and where it is not one."""
+        """Return each position's varint and its size, and a mask of invalid varints."""
         word = self.word(at)
         if not (word & np.uint64(0x80)).any():
             return word & np.uint64(0x7F), np.ones(len(at), np.int64), None
@@ -113,7 +113,6 @@ class RowBytes:
 
 
 def _squeeze(word: Words) -> Words:
-    """Close the gaps between eight groups of seven bits."""
     for low, high, shift in (
         (0x007F007F007F007F, 0x7F007F007F007F00, 1),
         (0x00003FFF00003FFF, 0x3FFF00003FFF0000, 2),
@@ -163,7 +162,7 @@ def _read_bytes(data: RowBytes, at: Ints) -> Datums:
 
 
 def _slice(data: RowBytes, start: Ints, length: Words, broken: Mask | None) -> Datums:
-    """Return slices; a length beyond all bytes, as a negative one is too, is broken."""
+    """Return slices; a length beyond the data, such as a negative length, breaks the row."""
     too_long = length > data.size
     if too_long.any():
         length = np.where(too_long, np.uint64(0), length)
@@ -210,7 +209,7 @@ def _read_json(data: RowBytes, at: Ints) -> Datums:
 
 @cache
 def _json_sizes() -> Ints:
-    """Return the size of a JSON value by type; 0 depends on the value, -1 does not exist."""
+    """Return the size of a JSON value by type; 0: depends on the value, -1: no such type."""
     sizes: Ints = np.full(256, -1, np.int64)
     sizes[[jsonb.OBJECT, jsonb.ARRAY, jsonb.STRING, jsonb.OPAQUE]] = 0
     sizes[jsonb.LITERAL] = 2

@@ -38,7 +38,7 @@ def _quads() -> Bytes:
 
 
 def put_digits(matrix: Matrix, column: int, value: Words, digits: int) -> None:
-    """Write `value`, which has at most `digits` digits, with leading zeros from `column` on."""
+    """Write `value`, zero-padded, from `column` on; it has at most `digits` digits."""
     end = column + digits
     while digits > 4:
         rest = value // np.uint64(10_000)
@@ -49,7 +49,7 @@ def put_digits(matrix: Matrix, column: int, value: Words, digits: int) -> None:
 
 
 def datetime_matrix(packed: Words, fsp: int, *, is_date: bool) -> tuple[Matrix, Mask]:
-    """Return packed times as text of equal width, and which of them are no such time."""
+    """Return packed times as text of equal width, and a mask of invalid times."""
     micro = packed & np.uint64(0xFFFFFF)
     clock = packed >> np.uint64(24)
     date = packed >> np.uint64(41)
@@ -77,7 +77,6 @@ def datetime_matrix(packed: Words, fsp: int, *, is_date: bool) -> tuple[Matrix, 
 
 
 def _put_clock(matrix: Matrix, column: int, parts: tuple[Words, Words, Words], width: int) -> None:
-    """Write hh:mm:ss, the hours `width` digits wide."""
     put_digits(matrix, column, parts[0], width)
     for part in parts[1:]:
         column += width
@@ -87,7 +86,7 @@ def _put_clock(matrix: Matrix, column: int, parts: tuple[Words, Words, Words], w
 
 
 def _put_fraction(matrix: Matrix, column: int, micro: Words, fsp: int) -> Mask:
-    """Write the fraction digits; return where they do not suffice or there is a full second."""
+    """Write the fraction digits; return where they do not suffice or make a full second."""
     unit = np.uint64(10 ** (6 - fsp))
     kept = micro // unit
     bad: Mask = (kept * unit != micro) | (micro >= times.MICROS)
@@ -98,7 +97,7 @@ def _put_fraction(matrix: Matrix, column: int, micro: Words, fsp: int) -> Mask:
 
 
 def duration_matrix(nanos: Ints, fsp: int) -> tuple[Matrix, Ints, Mask]:
-    """Return durations as text, where each begins in its row, and which of them are none."""
+    """Return durations as text, their start in each row, and a mask of invalid durations."""
     magnitude = np.abs(nanos).view(np.uint64)
     micros = magnitude // np.uint64(times.NANOS_PER_MICRO)
     bad = micros * np.uint64(times.NANOS_PER_MICRO) != magnitude
@@ -116,7 +115,6 @@ def duration_matrix(nanos: Ints, fsp: int) -> tuple[Matrix, Ints, Mask]:
 
 
 def _signed(matrix: Matrix, first: Ints, negative: Mask) -> Ints:
-    """Put a minus before the first digit where it belongs; return where the text begins."""
     rows = np.flatnonzero(negative)
     matrix[rows, first[rows] - 1] = _MINUS
     start: Ints = first - negative
@@ -126,7 +124,7 @@ def _signed(matrix: Matrix, first: Ints, negative: Mask) -> Ints:
 def decimal_matrix(
     data: RowBytes, at: Ints, size: tuple[int, int], scale: int
 ) -> tuple[Matrix, Ints, Mask]:
-    """Return decimals of one precision and frac, `scale` being at least frac, like durations."""
+    """Return decimals of equal precision and frac, at most `scale`, like `duration_matrix`."""
     precision, frac = size
     integer, fraction = decimals.word_sizes(precision, frac)
     whole = max(precision - frac, 1)
@@ -157,7 +155,6 @@ def decimal_matrix(
 
 
 def _first_digit(matrix: Matrix, whole: int) -> Ints:
-    """Return the column of the first digit that is not zero, at least the last before the dot."""
     # The last integer digit always counts, so the search needs no special case for zero.
     counts = matrix[:, 1 : 1 + whole] != _ZERO
     counts[:, -1] = True
@@ -184,7 +181,6 @@ def is_unsigned(column: ColumnInfo) -> bool:
 
 
 def arrow_type(column: ColumnInfo) -> pa.DataType:
-    """Return the type of the arrays in which a column's stored values come."""
     if column.tp in fields.INTEGER_BITS or column.tp in _UNSIGNED_TYPES | {MysqlType.YEAR}:
         return pa.uint64() if is_unsigned(column) else pa.int64()
     if column.tp in (MysqlType.FLOAT, MysqlType.DOUBLE):
@@ -195,7 +191,6 @@ def arrow_type(column: ColumnInfo) -> pa.DataType:
 
 
 def row_flag(column: ColumnInfo) -> int:
-    """Return the flag under which rows hold a column."""
     tp = column.tp
     if tp in fields.INTEGER_BITS:
         return values.UVARINT_FLAG if column.is_unsigned else values.VARINT_FLAG
@@ -213,14 +208,13 @@ def row_flag(column: ColumnInfo) -> int:
 
 
 def handle_flag(column: ColumnInfo) -> int:
-    """Return the flag under which a common handle holds a column."""
     return values.DURATION_FLAG if column.tp is MysqlType.DURATION else row_flag(column)
 
 
 def render(
     column: ColumnInfo, cells: Cells, data: RowBytes, *, marks_json: bool = False
 ) -> Rendered:
-    """Return a column's cells as an array; every check of the row-wise reader is made here too."""
+    """Return a column's cells as an array, with all checks of the row-wise reader."""
     tp = column.tp
     if tp in fields.INTEGER_BITS or tp in _UNSIGNED_TYPES | {MysqlType.YEAR}:
         return _render_ints(column, cells)
@@ -287,7 +281,6 @@ def _render_durations(column: ColumnInfo, cells: Cells) -> Rendered:
 
 
 def _matrix_texts(matrix: Matrix, start: Ints, rows: Mask, valid: Mask) -> pa.Array:
-    """Return the ends of the matrix's rows as texts; `rows` says which values have a matrix row."""
     width = matrix.shape[1]
     if len(matrix) == len(valid):
         base = np.arange(len(matrix), dtype=np.int64) * width
@@ -352,7 +345,6 @@ def _value_slices(cells: Cells, data: RowBytes, valid: Mask) -> pa.Array:
 
 
 def _slices(data: Matrix, start: Ints, end: Ints, valid: Mask, tp: pa.DataType) -> pa.Array:
-    """Return data[start:end] of every row, copied together; rows lie one after the other."""
     count = len(valid)
     large = data.size > _OFFSET_MAX
     if large:

@@ -43,14 +43,12 @@ class Cells:
         self.size: Ints = np.zeros(count, np.int64)
 
     def put(self, rows: Which, datums: Datums, nulls: Mask | None) -> None:
-        """Take the datums of these rows."""
         self.state[rows] = VALUE if nulls is None else np.where(nulls, NULL, VALUE)
         self.raw[rows] = datums.raw
         if datums.size is not None:
             self.size[rows] = datums.size
 
     def forget(self, rows: Ints) -> None:
-        """Drop what was read of these rows."""
         self.state[rows] = MISSING
 
 
@@ -74,18 +72,16 @@ class Walk:
         self.broken: Mask = np.zeros(len(self.at), np.bool_)
 
     def unfinished(self) -> Mask:
-        """Return which rows are neither broken nor at their end."""
         unfinished: Mask = self.at != self._end
         return unfinished
 
     def read(self, flag: int, cells: Cells | None, which: Which = _ALL) -> None:
-        """Read the next datum of these rows, which must have this flag; NULL is not accepted."""
+        """Read the next datum of these rows, which must have this flag; NULL is rejected."""
         at = self.at[which]
         wrong = self._data.bytes[at] != flag
         self._take(which, READERS[flag](self._data, at), wrong, None, cells)
 
     def cut(self, which: Which = _ALL) -> None:
-        """Step over the next datum of these rows, whatever it is."""
         flags = self._data.bytes[self.at[which]]
         found = np.flatnonzero(np.bincount(flags, minlength=1))
         if len(found) == 1:
@@ -102,7 +98,7 @@ class Walk:
             self._break(which, np.ones(len(self.at[which]), np.bool_))
 
     def step(self, step: Step, cells: Cells | None) -> Which | None:
-        """Read one column of the rows that come to it next; return which these are."""
+        """Read a column of the rows where it comes next; return these rows."""
         which, flags = self._next(step.header)
         if which is None:
             return None
@@ -124,7 +120,6 @@ class Walk:
         return which
 
     def _next(self, header: bytes) -> tuple[Which | None, Bytes]:
-        """Return the rows at this header, and for all rows the byte that follows it."""
         bits = 8 * len(header)
         word = self._data.word(self.at)
         hit = (word & np.uint64((1 << bits) - 1)) == int.from_bytes(header, "little")
@@ -143,7 +138,6 @@ class Walk:
         nulls: Mask | None,
         cells: Cells | None,
     ) -> None:
-        """Move on past the datums and keep them; whatever is amiss breaks its row."""
         broken = datums.next > self._end[which]
         for amiss in (wrong, datums.broken):
             if amiss is not None:
@@ -160,7 +154,7 @@ class Walk:
         self.broken[lost] = True
 
     def refuse_nothing(self) -> None:
-        """Break rows that end where their columns should begin; even no columns are a byte."""
+        """Break rows that end before their columns; even an empty column list takes a byte."""
         nothing = self.at == self._end
         if nothing.any():
             self._break(_ALL, nothing)
@@ -172,12 +166,10 @@ class Walk:
         self.at[empty] += 1
 
     def columns(self, order: Sequence[Step], image: Mapping[int, Cells]) -> list[Which | None]:
-        """Read one row image in this order; return the rows that had each column."""
         return [self.step(step, image.get(step.position)) for step in order]
 
 
 def same_columns(before: Sequence[Which | None], after: Sequence[Which | None], count: int) -> Mask:
-    """Return which rows had the same columns in both images."""
     same: Mask = np.ones(count, np.bool_)
     for old, new in zip(before, after, strict=True):
         if isinstance(old, slice) and isinstance(new, slice):

@@ -40,7 +40,7 @@ def missing_datum(column: ColumnInfo) -> bytes | None:
 
 
 def parse_default(column: ColumnInfo, text: str) -> object:
-    """Read the text in which a schema keeps a default; raises `Malformed` if it does not fit."""
+    """Parse the text of a default in a schema; raise `Malformed` if it does not fit."""
     field = fields.compile_field(column)
     return field.decode(field.encode(_parsed(column, text)), 0)[0]
 
@@ -96,7 +96,7 @@ def _bad_default(column: ColumnInfo, text: str) -> Malformed:
 
 
 def zero_value(column: ColumnInfo) -> object:
-    """Return what a NOT NULL column without a default takes: 0, "", an ENUM's first member."""
+    """Return the value of a NOT NULL column without a default: 0, "", first ENUM member."""
     tp = column.tp
     if tp in fields.STRING_TYPES:
         return _zero_string(column)

@@ -48,7 +48,6 @@ _SMALL = range(-128, 2048)
 
 
 def integer_range(column: ColumnInfo) -> tuple[int, int]:
-    """Return the smallest and the largest value of an integer, year, bit, enum or set column."""
     if column.tp is MysqlType.YEAR:
         return 0, YEAR_RANGE[1]
     if column.tp is MysqlType.BIT:
@@ -64,7 +63,6 @@ def integer_range(column: ColumnInfo) -> tuple[int, int]:
 
 
 def bit_length(column: ColumnInfo) -> int:
-    """Return how many bits a BIT column has."""
     return column.flen if column.flen > 0 else 1
 
 
@@ -110,7 +108,6 @@ def _ranged_reader(low: int, high: int) -> Callable[[bytes, int], tuple[int, int
 
 
 def integer_field(column: ColumnInfo) -> Field:
-    """Compile an integer column, signed or unsigned."""
     low, high = integer_range(column)
     datum = values.uint_datum if column.is_unsigned else values.int_datum
     # Most numbers in most tables are small: a look-up costs a third of building the bytes.
@@ -129,8 +126,6 @@ def integer_field(column: ColumnInfo) -> Field:
 
 
 def year_field(column: ColumnInfo) -> Field:
-    """Compile a YEAR column."""
-
     def encode(value: object) -> bytes:
         number = as_int(column, value)
         if number and not YEAR_RANGE[0] <= number <= YEAR_RANGE[1]:
@@ -167,18 +162,16 @@ class Numbered(str):
     number: int
 
     def __new__(cls, text: str, number: int) -> Numbered:
-        """Return a text with its number."""
         made = super().__new__(cls, text)
         made.number = number
         return made
 
     def __reduce__(self) -> tuple[type[Numbered], tuple[str, int]]:
-        """Keep the number when the value is sent to another process."""
         return Numbered, (str(self), self.number)
 
 
 def number_of(column: ColumnInfo) -> Callable[[str], int]:
-    """Return what finds the index or mask of a text of an ENUM or SET; KeyError for others."""
+    """Return a function from an ENUM or SET text to index or mask; KeyError for other texts."""
     labels = list(reversed(list(enumerate(column.elems))))
     if column.tp is MysqlType.ENUM:
         known = {"": 0} | {name: at + 1 for at, name in labels}
@@ -194,7 +187,7 @@ def number_of(column: ColumnInfo) -> Callable[[str], int]:
 
 
 def text_of(column: ColumnInfo) -> Callable[[int], str]:
-    """Return what reads an index or mask of an ENUM or SET as text; an index of no label is 0."""
+    """Return a function from ENUM or SET index or mask to text; an index without label is 0."""
     number, labels = number_of(column), column.elems
     if column.tp is MysqlType.ENUM:
         texts = [
@@ -288,7 +281,6 @@ class Field:
 
 
 def refused(column: ColumnInfo, value: object, why: str) -> Malformed:
-    """Return the error for a value that `column` does not take."""
     shown = repr(value)
     if len(shown) > 80:
         shown = shown[:77] + "..."
@@ -318,7 +310,7 @@ DECIMAL_DEFAULT = (10, 0)
 
 
 def compile_field(column: ColumnInfo) -> Field:
-    """Return the functions of one column; a type that no row can hold raises `Malformed`."""
+    """Return the functions of a column; `Malformed` for a type that rows cannot hold."""
     for types, build in _BUILDERS:
         if column.tp in types:
             return build(column)
@@ -330,7 +322,6 @@ def compile_field(column: ColumnInfo) -> Field:
 
 
 def fraction_digits(column: ColumnInfo) -> int:
-    """Return how many fraction digits a time column keeps."""
     return min(max(column.decimal, 0), 6)
 
 
@@ -342,7 +333,6 @@ def decimal_size(column: ColumnInfo) -> tuple[int, int]:
 
 
 def read_raw(data: bytes, at: int) -> tuple[bytes, int]:
-    """Read bytes in either form."""
     # Short strings are by far the most; they are read without a call between.
     if at + 1 < len(data) and data[at] == 2 and not (size := data[at + 1]) & 0x81:
         end = at + 2 + (size >> 1)

@@ -54,7 +54,6 @@ def stored_columns(table: TableInfo) -> tuple[Stored, ...]:
 
 
 def handle_position(table: TableInfo) -> int | None:
-    """Return the position of the integer primary key that is the row's handle."""
     key = table.primary_key if table.pk_is_handle else None
     return key.columns[0].offset if key else None
 
@@ -70,7 +69,7 @@ _VARINTS = frozenset({values.VARINT_FLAG, values.UVARINT_FLAG})
 
 
 def cut_one(data: bytes, at: int) -> int:
-    """Return where the datum at `at` ends; raises `Malformed` if it is cut off or has no flag."""
+    """Return the end of the datum at `at`; `Malformed` if it is truncated or has no flag."""
     flag = values.flag_at(data, at)
     at += 1
     if flag in _VARINTS:
@@ -134,7 +133,6 @@ class RowReader:
         self._insert_steps = [step for step in self._steps if step[1] != self._handle]
 
     def insert(self, data: bytes) -> Row:
-        """Read the bytes of an inserted row."""
         try:
             found, at = self._read_handle(data)
             if quick := self._quick(data, at, self._insert_steps, found):
@@ -146,7 +144,6 @@ class RowReader:
             raise self._in_table(problem) from None
 
     def update(self, data: bytes) -> tuple[Row, Row]:
-        """Read the bytes of an updated row: the row before and the row after."""
         try:
             if before := self._quick(data, 0, self._steps, {}):
                 after = self._quick(data, before[1], self._steps, {})
@@ -157,7 +154,6 @@ class RowReader:
             raise self._in_table(problem) from None
 
     def delete(self, data: bytes) -> Row:
-        """Read the bytes of a deleted row."""
         try:
             if quick := self._quick(data, 0, self._steps, {}):
                 row, at, _ = quick
@@ -225,11 +221,10 @@ class RowReader:
         return self._complete(seen)
 
     def missing(self, position: int) -> object:
-        """Return what a column reads as in a row that does not hold it."""
         return self._missing[position]()
 
     def column_ids(self, data: bytes, *, is_insert: bool) -> list[int]:
-        """Return the ids of a row's columns as they come, an update's twice, values unread."""
+        """Return the column ids of a row in order, an update's twice, without reading values."""
         at = self._read_handle(data)[1] if is_insert else 0
         found: list[int] = []
         while at < len(data):
@@ -264,7 +259,6 @@ class RowReader:
         return found, at
 
     def _with_text_keys(self, row: Row, data: bytes) -> Row:
-        """Return a row with the texts that stand in the handle only."""
         whole = list(row)
         for position, decode in self._text_keys.items():
             at = whole[position]
@@ -340,7 +334,7 @@ def _read_id(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _missing_reader(stored: Stored, read: Callable[[Field], Decode]) -> Callable[[], object]:
-    """Return what reads a missing column; so a bad default harms only rows that need it."""
+    """Return a reader of a missing column; a bad default thus affects only rows needing it."""
     if stored.omits_null:
         return lambda: None
 

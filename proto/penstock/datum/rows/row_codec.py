@@ -65,7 +65,7 @@ class RowCodec:
         self.decode_delete = reader.delete
 
     def encode_insert(self, row: Sequence[object], *, rowid: int = 0) -> bytes:
-        """Return the bytes of a new row; `rowid` counts only in tables without a handle."""
+        """Return the bytes of a new row; `rowid` is used only in tables without a handle."""
         self._check_width(row)
         out = [self._encode_handle(row, rowid)]
         for position, header, encode, stored in self._in_insert:
@@ -81,11 +81,9 @@ class RowCodec:
     def encode_update(
         self, before: Sequence[object], after: Sequence[object], *, rowid: int = 0
     ) -> bytes:
-        """Return the bytes of a changed row: the whole row before, and the whole row after."""
         return self._encode_row(before, rowid) + self._encode_row(after, rowid)
 
     def encode_delete(self, before: Sequence[object], *, rowid: int = 0) -> bytes:
-        """Return the bytes of a row that is gone."""
         return self._encode_row(before, rowid)
 
     def _encode_row(self, row: Sequence[object], rowid: int) -> bytes:
@@ -135,7 +133,6 @@ def _null(stored: Stored) -> bytes:
 
 
 def _handle_datum(stored: Stored, value: object, length: int) -> bytes:
-    """Return a key column's datum; a prefix column of `length` characters is cut to it."""
     if value is None:
         raise refused(stored.column, None, "it is part of the primary key")
     datum = stored.field.encode(value)

@@ -53,7 +53,6 @@ _ASCII = "CHARACTER SET ascii COLLATE ascii_bin"
 
 
 def read_type(cur: Cursor) -> TypeSpec:
-    """Read a column's type and the attributes that belong to it."""
     written = cur.token.upper
     if written in _NO_ENCODING:
         cur.refuse(f"columns of type {written}", "binlogs have no row encoding for it")
@@ -70,7 +69,6 @@ def read_type(cur: Cursor) -> TypeSpec:
 
 
 def _long_type(cur: Cursor) -> TypeSpec | None:
-    """Read LONG [VARCHAR|VARBINARY] and NATIONAL CHAR, types of more than a word."""
     if cur.take("LONG"):
         if cur.take("VARBINARY"):
             return TypeSpec(name="MEDIUMBLOB")
@@ -153,7 +151,6 @@ _OLD_CHARSETS = {"ASCII": "latin1", "UNICODE": "ucs2"}
 
 
 def _charset_attribute(cur: Cursor, charset: CharsetClause) -> CharsetClause | None:
-    """Read a column's character set, by one of its old names too; None if none is here."""
     start = cur.token.start
     if cur.take("BYTE"):
         return CharsetClause(charset="binary", collate="binary")
@@ -168,7 +165,7 @@ def _charset_attribute(cur: Cursor, charset: CharsetClause) -> CharsetClause | N
 
 
 def _compressed(cur: Cursor) -> bool:
-    """Move past COMPRESSED[=method]: how a MariaDB stores values, and writes them into binlogs."""
+    """Skip COMPRESSED[=method]: how MariaDB stores values and writes them to binlogs."""
     start = cur.token.start
     if not cur.take("COMPRESSED"):
         return False
@@ -179,12 +176,10 @@ def _compressed(cur: Cursor) -> bool:
 
 
 def take_charset(cur: Cursor) -> bool:
-    """Move past CHARACTER SET or CHARSET."""
     return cur.take("CHARACTER", "SET") or cur.take("CHAR", "SET") or cur.take("CHARSET")
 
 
 def _charset_name(cur: Cursor) -> str:
-    """Read the name of a character set or collation: a name, a string, or the word BINARY."""
     if cur.token.kind is Kind.STRING:
         return cur.string().lower()
     if cur.take("BINARY"):
@@ -213,12 +208,10 @@ def read_charset(cur: Cursor, given: CharsetClause) -> CharsetClause | None:
 
 
 def with_keys_at(column: ColumnDef, at: int) -> ColumnDef:
-    """Return a column that knows where its keys would be written behind it."""
     return replace(column, keys=tuple(replace(key, at=at) for key in column.keys))
 
 
 def read_column(cur: Cursor, name: str | None = None) -> ColumnDef:
-    """Read a column definition; `name` if it was read already."""
     name = name or cur.column_name()
     first, start = cur.at, cur.token.start
     column = ColumnDef(name=name, type=read_type(cur))
@@ -242,7 +235,7 @@ def read_column(cur: Cursor, name: str | None = None) -> ColumnDef:
 
 
 def _note_json(cur: Cursor, column: ColumnDef, first: int) -> None:
-    """Note how a JSON column reads where JSON is a text, as MariaDB's SHOW CREATE TABLE has it."""
+    """Record how a JSON column reads where JSON is a text, as in MariaDB's SHOW CREATE TABLE."""
     if column.type.name != "JSON":
         return
     tokens = cur.source.tokens[first : cur.at]
@@ -254,7 +247,6 @@ def _note_json(cur: Cursor, column: ColumnDef, first: int) -> None:
 
 
 def _column_attribute(cur: Cursor, column: ColumnDef) -> ColumnDef | None:
-    """Read one attribute after the type; None when none follows."""
     start = cur.token.start
     if cur.take("NOT", "NULL") or cur.take("NULL"):
         if column.generated:
@@ -296,7 +288,7 @@ _BARE = (ValueKind.NULL, ValueKind.EXPRESSION)
 
 
 def _default(cur: Cursor, column: ColumnDef, start: int) -> Value:
-    """Read a default as both flavors take it; `start` is where DEFAULT stands."""
+    """Read a default in a form that both flavors accept; `start` is the offset of DEFAULT."""
     value_start, refs = cur.token.start, len(cur.refs)
     value = cur.value()
     if len(cur.refs) > refs:
@@ -312,7 +304,7 @@ def _default(cur: Cursor, column: ColumnDef, start: int) -> Value:
 
 
 def _decimals(cur: Cursor, column: ColumnDef, now: Value, start: int) -> Value:
-    """Give the current time the column's decimals, as MySQL wants it; MariaDB may have fewer."""
+    """Give the current time the column's decimals for MySQL; MariaDB may have fewer."""
     wanted = column.type.numbers[0] if column.type.numbers else 0
     if not 0 < int(now.text) < wanted:
         return _same_decimals(cur, column, now, start)
@@ -321,7 +313,6 @@ def _decimals(cur: Cursor, column: ColumnDef, now: Value, start: int) -> Value:
 
 
 def _same_decimals(cur: Cursor, column: ColumnDef, now: Value, start: int) -> Value:
-    """Give the current time the column's decimals, as MariaDB does and MySQL wants it."""
     wanted = str(column.type.numbers[0]) if column.type.numbers else "0"
     if now.text != wanted:
         text = "CURRENT_TIMESTAMP" + f"({wanted})" * (wanted != "0")
@@ -355,7 +346,6 @@ _ENGINE_WISHES = (
 
 
 def _quiet_attribute(cur: Cursor, column: ColumnDef) -> ColumnDef | None:
-    """Read what changes no row image."""
     start = cur.token.start
     if cur.take("VISIBLE") or cur.take("NOT", "SECONDARY"):
         cur.drop_text(start)
@@ -390,13 +380,11 @@ def _quiet_attribute(cur: Cursor, column: ColumnDef) -> ColumnDef | None:
 
 
 def _is_json_valid(expression: str, name: str) -> bool:
-    """Return whether a CHECK is the one of MariaDB's JSON, which outlives a MODIFY on a MySQL."""
     texts = [token.text.lower() for token in read(expression).tokens]
     return texts[:-1] == ["json_valid", "(", name.lower(), ")"]
 
 
 def read_place(cur: Cursor, column: ColumnDef) -> ColumnDef:
-    """Read FIRST or AFTER."""
     if cur.take("FIRST"):
         return replace(column, place=ColumnPlace.FIRST)
     if cur.take("AFTER"):
@@ -425,7 +413,6 @@ _TIDB_OPTIONS = _WORD_OPTIONS[-4:]
 
 
 def read_option(cur: Cursor, options: TableOptions) -> TableOptions | None:
-    """Read one table option; None when none follows."""
     if (charset := read_charset(cur, options.charset)) is not None:
         return replace(options, charset=charset, end=cur.last_end)
     start = cur.token.start

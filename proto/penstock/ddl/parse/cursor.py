@@ -44,12 +44,10 @@ class Cursor:
 
     @property
     def token(self) -> Token:
-        """The token under the cursor."""
         return self.source.tokens[self.at]
 
     @property
     def last_end(self) -> int:
-        """The place where the token before the cursor ends."""
         return self.source.tokens[self.at - 1].end if self.at else 0
 
     def peek(self, ahead: int = 1) -> Token:
@@ -57,7 +55,6 @@ class Cursor:
         return self.source.tokens[min(self.at + ahead, len(self.source.tokens) - 1)]
 
     def next(self) -> Token:
-        """Return the token under the cursor and move on."""
         token = self.token
         if token.kind is not Kind.END:
             self.at += 1
@@ -74,17 +71,15 @@ class Cursor:
         )
 
     def refuse(self, what: str, hint: str) -> NoReturn:
-        """Raise NeedsOperator for something understood but not supported."""
+        """Raise NeedsOperator for syntax that is understood but not supported."""
         raise NeedsOperator(
             f"Penstock does not support {what}", hint=hint, code=Code.DDL_UNSUPPORTED
         )
 
     def is_word(self, *words: str) -> bool:
-        """Return whether bare words stand here, in this order."""
         return all(self.peek(i).upper == word for i, word in enumerate(words))
 
     def take(self, *words: str) -> bool:
-        """Move past these bare words if they stand here."""
         if not self.is_word(*words):
             return False
         self.at += len(words)
@@ -97,32 +92,27 @@ class Cursor:
         return ""
 
     def expect(self, *words: str) -> None:
-        """Move past these words or fail."""
         if not self.take(*words):
             self.fail(" ".join(words))
 
     def is_sign(self, sign: str) -> bool:
-        """Return whether a punctuation character stands here."""
         return self.token.kind is Kind.SIGN and self.token.text == sign
 
     def take_sign(self, sign: str) -> bool:
-        """Move past a punctuation character if it stands here."""
         if not self.is_sign(sign):
             return False
         self.at += 1
         return True
 
     def expect_sign(self, sign: str) -> None:
-        """Move past a punctuation character or fail."""
         if not self.take_sign(sign):
             self.fail(repr(sign))
 
     def at_end(self) -> bool:
-        """Return whether the statement ends here."""
         return self.token.kind is Kind.END or self.is_sign(";")
 
     def name(self, *, follows_dot: bool = False) -> str:
-        """Read an identifier; reserved words must be quoted, but for those that follow a dot."""
+        """Read an identifier; reserved words must be quoted unless they follow a dot."""
         token = self.token
         is_reserved = token.upper in RESERVED and not follows_dot
         if token.kind is Kind.WORD and (is_reserved or token.text.isdigit()):
@@ -140,14 +130,13 @@ class Cursor:
         return token.text
 
     def is_name(self) -> bool:
-        """Return whether an identifier stands here."""
         token = self.token
         return token.kind is Kind.QUOTED or (
             token.kind is Kind.WORD and token.upper not in RESERVED and not token.text.isdigit()
         )
 
     def table_ref(self) -> TableRef:
-        """Read a table's name with or without its schema; after a dot it is the current one's."""
+        """Read a table name, optionally with schema; a leading dot means the current schema."""
         start = self.token.start
         if self.take_sign("."):
             ref = TableRef(None, self.name(follows_dot=True), start, self.last_end)
@@ -162,21 +151,18 @@ class Cursor:
         return ref
 
     def schema_name(self) -> str:
-        """Read a database's name."""
         start = self.token.start
         name = self.name()
         self.refs.append(TableRef(name, "", start, self.last_end))
         return name
 
     def column_name(self) -> str:
-        """Read a column's name, which may come with its table's."""
         name = self.name()
         while self.take_sign("."):
             name = self.name(follows_dot=True)
         return name
 
     def integer(self) -> int:
-        """Read a whole number."""
         token = self.token
         if token.kind is not Kind.NUMBER or not token.text.isdigit():
             self.fail("a whole number")
@@ -184,7 +170,7 @@ class Cursor:
         return int(token.text)
 
     def string(self) -> str:
-        """Read a string literal; literals side by side are one."""
+        """Read a string literal; adjacent literals are joined."""
         if self.token.kind is not Kind.STRING:
             self.fail("a string")
         text = ""
@@ -193,7 +179,7 @@ class Cursor:
         return text
 
     def comment(self, longest: int = COMMENT_MAX) -> str:
-        """Read a comment and cut it as a server does."""
+        """Read a comment, truncating it as a server does."""
         start = self.token.start
         text = self.string()
         if len(text) > longest:
@@ -202,7 +188,6 @@ class Cursor:
         return text
 
     def names(self) -> tuple[str, ...]:
-        """Read names in parentheses."""
         self.expect_sign("(")
         found = [self.column_name()]
         while self.take_sign(","):
@@ -226,7 +211,6 @@ class Cursor:
         return self.source.text[start : self.last_end - 1].strip()
 
     def sequence_call(self) -> bool:
-        """Move past the next number of a sequence, or the last one, up to after its name."""
         if self.is_word("NEXT", "VALUE", "FOR") or self.is_word("PREVIOUS", "VALUE", "FOR"):
             self.at += 3
             self.table_ref()
@@ -243,7 +227,7 @@ class Cursor:
         return False
 
     def _json_path(self) -> bool:
-        """Spell MySQL's column->path and column->>path as functions, which MariaDB has too."""
+        """Rewrite MySQL's column->path and column->>path as functions, which MariaDB also has."""
         if not (self.is_sign("-") and self.peek().text == ">"):
             return False
         unquotes = self.peek(2).kind is Kind.SIGN and self.peek(2).text == ">"
@@ -265,7 +249,7 @@ class Cursor:
         return True
 
     def drop_text(self, start: int) -> None:
-        """Leave out downstream what stands from `start` up to the cursor."""
+        """Omit the text from `start` to the cursor downstream."""
         self.edits.append(Edit(start, self.last_end, ""))
 
     def drop_from_mariadb(self, start: int) -> None:
@@ -284,7 +268,7 @@ class Cursor:
         self.foreign.append(ForeignEdit(flavor, Edit(start, self.last_end, text), what))
 
     def kept_if(self, *words: str) -> bool:
-        """Move past IF [NOT] EXISTS, which stays where a server alone can say whether it is so."""
+        """Skip IF [NOT] EXISTS, keeping it where only a server can evaluate it."""
         start = self.token.start
         if not self.take(*words):
             return False
@@ -292,7 +276,7 @@ class Cursor:
         return True
 
     def waits(self) -> None:
-        """Move past MariaDB's WAIT n or NOWAIT: how long to wait is each server's own affair."""
+        """Skip MariaDB's WAIT n or NOWAIT: each server decides how long to wait."""
         start = self.token.start
         if self.take("NOWAIT"):
             self.drop_text(start)
@@ -301,7 +285,7 @@ class Cursor:
             self.drop_text(start)
 
     def if_exists(self) -> bool:
-        """Move past IF EXISTS and leave it out downstream, where a miss must be loud."""
+        """Skip IF EXISTS and omit it downstream, where a missing object must fail loudly."""
         start = self.token.start
         if not self.take("IF", "EXISTS"):
             return False
@@ -309,7 +293,7 @@ class Cursor:
         return True
 
     def if_not_exists(self) -> bool:
-        """Move past IF NOT EXISTS and leave it out downstream, where a clash must be loud."""
+        """Skip IF NOT EXISTS and omit it downstream, where a conflict must fail loudly."""
         start = self.token.start
         if not self.take("IF", "NOT", "EXISTS"):
             return False
@@ -317,7 +301,6 @@ class Cursor:
         return True
 
     def now(self) -> Value | None:
-        """Read CURRENT_TIMESTAMP and its like, with or without a precision."""
         if not self.take_any(*_NOW):
             return None
         fsp = 0
@@ -327,7 +310,6 @@ class Cursor:
         return Value(ValueKind.NOW, str(fsp))
 
     def value(self) -> Value:
-        """Read what may stand after DEFAULT."""
         if self.is_sign("("):
             return self._in_parentheses()
         found = self.literal() or self.now() or self._next_value() or self._call()
@@ -347,14 +329,12 @@ class Cursor:
         return Value(ValueKind.EXPRESSION, self.parenthesised())
 
     def _next_value(self) -> Value | None:
-        """Read the next number of a sequence, as MariaDB spells it."""
         start = self.token.start
         if not self.sequence_call():
             return None
         return Value(ValueKind.EXPRESSION, self.source.text[start : self.last_end])
 
     def _call(self) -> Value | None:
-        """Read a function, CASE or a column that MariaDB takes bare; both take parentheses."""
         start = self.token.start
         if self.token.kind is Kind.WORD and self.peek().text == "(":
             self.next()
@@ -375,7 +355,6 @@ class Cursor:
         return self.bare(start)
 
     def _case(self) -> None:
-        """Move past CASE … END."""
         depth = 0
         while True:
             depth += self.is_word("CASE") - self.is_word("END")
@@ -385,13 +364,11 @@ class Cursor:
                 return
 
     def bare(self, start: int) -> Value:
-        """Return what stands from `start` up to the cursor as an expression, in parentheses."""
         self.edits.append(Edit(start, start, "("))
         self.edits.append(Edit(self.last_end, self.last_end, ")"))
         return Value(ValueKind.EXPRESSION, self.source.text[start : self.last_end])
 
     def literal(self) -> Value | None:
-        """Read a literal if one stands here."""
         if self.take("NULL"):
             return Value(ValueKind.NULL)
         if word := self.take_any("TRUE", "FALSE"):
@@ -413,7 +390,6 @@ class Cursor:
         return self.raw()
 
     def raw(self) -> Value | None:
-        """Read a literal in hexadecimal or bits if one stands here."""
         kind = _RAW.get(self.token.kind)
         return None if kind is None else Value(kind, self.next().text)
 

@@ -150,7 +150,6 @@ def _create(cur: Cursor) -> Statement:
 
 
 def _lacks_everywhere(cur: Cursor, start: int) -> None:
-    """Leave out what no server but a TiDB reads, from `start` up to the cursor."""
     cur.drop_from_mariadb(start)
     cur.lacks(Flavor.MYSQL, start, "")
 
@@ -243,7 +242,6 @@ def _create_table(cur: Cursor, replaces: bool, start: int) -> Statement:
 
 
 def _table_options(cur: Cursor) -> tuple[TableOptions, bool]:
-    """Return what stands after the parentheses, and whether the table is to be versioned."""
     options, is_versioned = TableOptions(end=cur.last_end), False
     while True:
         if versioning.take_clause(cur):
@@ -319,7 +317,7 @@ def _period(cur: Cursor) -> tuple[str, ...]:
 
 
 def _key_element(cur: Cursor) -> list[KeyDef]:
-    """Read a key or constraint; MariaDB has no keys over expressions, nor CHECKs as remarks."""
+    """Read a key or constraint; MariaDB lacks expression keys and CHECKs as remarks."""
     before = cur.source.tokens[cur.at - 1]
     start = before.start if before.text == "," else cur.token.start
     key = read_key(cur)
@@ -451,7 +449,6 @@ _TYPES = ("TINYINT", "SMALLINT", "MEDIUMINT", "INT", "INTEGER", "BIGINT", "SIGNE
 
 
 def create_sequence(cur: Cursor, *, replaces: bool) -> CreateSequence:
-    """Read what follows CREATE SEQUENCE."""
     absent = cur.if_not_exists()
     ref = cur.table_ref()
     if cur.take("AS"):
@@ -462,7 +459,6 @@ def create_sequence(cur: Cursor, *, replaces: bool) -> CreateSequence:
 
 
 def alter_sequence(cur: Cursor) -> AlterSequence:
-    """Read what follows ALTER SEQUENCE."""
     absent = cur.if_exists()
     ref = cur.table_ref()
     _options(cur)

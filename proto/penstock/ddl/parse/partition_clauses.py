@@ -30,14 +30,12 @@ _TYPES = {
 
 
 def is_partition_operation(cur: Cursor) -> bool:
-    """Return whether an operation on partitions stands here."""
     if cur.is_word("CONVERT", "TABLE"):
         return True
     return cur.peek().upper in ("PARTITION", "PARTITIONING") and bool(cur.token.upper)
 
 
 def partition_operation(cur: Cursor) -> Operation:
-    """Read an operation on partitions."""
     if cur.take("REMOVE", "PARTITIONING"):
         return PartitionBy(())
     if cur.take("CONVERT", "TABLE"):
@@ -112,7 +110,6 @@ def _validation(cur: Cursor) -> None:
 
 
 def partition_by(cur: Cursor) -> PartitionBy:
-    """Read PARTITION BY and all that belongs to it."""
     cur.expect("PARTITION", "BY")
     if cur.token.upper not in ("RANGE", "LIST", "HASH", "KEY", "LINEAR"):
         cur.refuse(f"PARTITION BY {cur.token.text}", "use RANGE, LIST, HASH or KEY")
@@ -131,13 +128,11 @@ def partition_by(cur: Cursor) -> PartitionBy:
 
 
 def _at_definitions(cur: Cursor) -> bool:
-    """Return whether partitions are listed here; MariaDB needs no word PARTITION before a name."""
     after = cur.peek(2).upper
     return cur.is_sign("(") and (cur.peek().upper == "PARTITION" or after in _AFTER_NAME)
 
 
 def _definitions(cur: Cursor) -> tuple[tuple[str, ...], bool]:
-    """Read `(PARTITION name …, …)`; return the names, and whether there are subpartitions."""
     names, has_parts = [], False
     cur.expect_sign("(")
     while True:
@@ -162,7 +157,6 @@ def _skip_rest(cur: Cursor) -> None:
 
 
 def _step(cur: Cursor) -> None:
-    """Move past one token, or past parentheses and what is between them."""
     if cur.is_sign("("):
         cur.parenthesised()
     else:

@@ -46,7 +46,6 @@ _HINT = "leave the table out, or keep its history in a table of its own, by trig
 
 
 def named_period(cur: Cursor) -> tuple[str, ...]:
-    """Return the columns of PERIOD FOR SYSTEM_TIME in the rest of the statement, if it is there."""
     begun = cur.at
     try:
         while not cur.at_end():
@@ -60,14 +59,14 @@ def named_period(cur: Cursor) -> tuple[str, ...]:
 
 
 def take_period(cur: Cursor) -> tuple[str, ...] | None:
-    """Move past PERIOD FOR SYSTEM_TIME (a, b) and return the names; None when it is not here."""
+    """Skip PERIOD FOR SYSTEM_TIME (a, b) and return the names; None if it is absent."""
     if not cur.take("PERIOD", "FOR", "SYSTEM_TIME"):
         return None
     return cur.names()
 
 
 def take_clause(cur: Cursor) -> bool:
-    """Move past the table option WITH SYSTEM VERSIONING, and leave it out."""
+    """Skip the table option WITH SYSTEM VERSIONING and omit it."""
     start = cur.token.start
     if not cur.take("WITH", "SYSTEM", "VERSIONING"):
         return False
@@ -76,7 +75,7 @@ def take_clause(cur: Cursor) -> bool:
 
 
 def take_partitions(cur: Cursor, instead: str = "") -> bool:
-    """Move past PARTITION BY SYSTEM_TIME and all that belongs to it; `instead` stands there."""
+    """Skip PARTITION BY SYSTEM_TIME with all its clauses; `instead` replaces it."""
     start = cur.token.start
     if not cur.take("PARTITION", "BY", "SYSTEM_TIME"):
         return False
@@ -90,7 +89,6 @@ def take_partitions(cur: Cursor, instead: str = "") -> bool:
 
 
 def column_attribute(cur: Cursor, column: ColumnDef) -> ColumnDef | None:
-    """Read an attribute of a column of such a table; None when none is here."""
     start, begun = cur.token.start, cur.at
     if take_clause(cur):
         return replace(column, is_versioned=True)
@@ -112,14 +110,14 @@ def column_attribute(cur: Cursor, column: ColumnDef) -> ColumnDef | None:
 
 
 def check_unique(cur: Cursor, first: int) -> None:
-    """Refuse a unique key, whose columns begin with that token, over ROW START."""
+    """Refuse a unique key over ROW START; the key's columns start at token `first`."""
     tokens = cur.source.tokens[first : cur.at]
     if any(_is_name(token.kind) and token.text.lower() == cur.period[0] for token in tokens):
         cur.refuse(f"{_WHAT} with a unique key over ROW START", _HINT)
 
 
 def check_expressions(cur: Cursor, first: int) -> None:
-    """Refuse an element of a table, from that token on, with an expression over a bound."""
+    """Refuse a table element, from token `first` on, with an expression over a bound."""
     depth = 0
     for token in cur.source.tokens[first : cur.at]:
         if token.kind is Kind.SIGN:
@@ -133,13 +131,13 @@ def _is_name(kind: Kind) -> bool:
 
 
 def is_over_period(cur: Cursor, keys: Sequence[KeyDef]) -> bool:
-    """Return whether a key holds the bounds alone; over other columns they are left out of it."""
+    """Return whether a key has only bounds; bounds are omitted from other keys."""
     parts = [part.name.lower() for key in keys for part in key.parts]
     return bool(parts) and all(name in cur.period for name in parts)
 
 
 def take_operation(cur: Cursor) -> Versioning | None:
-    """Read ADD or DROP of versioning or of its period; None when it is something else."""
+    """Read ADD or DROP of versioning or of its period; None for any other operation."""
     begun = cur.at
     verb = cur.take_any("ADD", "DROP")
     if verb and cur.take("SYSTEM", "VERSIONING"):
@@ -153,7 +151,7 @@ def take_operation(cur: Cursor) -> Versioning | None:
 
 
 def is_of_period(cur: Cursor, operation: Operation) -> bool:
-    """Return whether an operation adds a bound, or a key over bounds; other ones are refused."""
+    """Return whether an operation adds a bound or a key over bounds; refuse other bounds."""
     if isinstance(operation, AddKey):
         return is_over_period(cur, [operation.key])
     if isinstance(operation, ChangeColumn) and operation.column.is_bound:
@@ -167,7 +165,7 @@ def is_of_period(cur: Cursor, operation: Operation) -> bool:
 
 
 def versioned(table: TableInfo, parts: Sequence[Part]) -> tuple[tuple[str, ...], tuple[Part, ...]]:
-    """Return a table's period after an ALTER TABLE, and the operations that are about the rest."""
+    """Return a table's period after an ALTER TABLE, and the operations on the rest of it."""
     given = [part.operation.names for part in parts if isinstance(part.operation, Versioning)]
     period = next((names for names in given if names), table.period)
     if () in given:

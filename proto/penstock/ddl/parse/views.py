@@ -31,7 +31,7 @@ _HINT = "write every table in the view as schema.table, or choose the view's own
 
 
 def check_view(select: str, schema: str) -> None:
-    """Raise NeedsOperator if a view of schema `schema` relies on another current database."""
+    """Raise NeedsOperator if a view of this schema depends on another current database."""
     for table in TableScan(read(select)).tables():
         if not table.schema:
             raise NeedsOperator(
@@ -88,7 +88,6 @@ def _check_distinct(names: Sequence[tuple[str, str]], schema: str) -> None:
 def _column_edits(
     source: Source, start: int, moved: set[tuple[str, str]], tables: Sequence[ReadTable]
 ) -> list[Edit]:
-    """Return the edits that leave the database out of columns like db.table.column."""
     places = {table.start for table in tables}
     wanted = {(schema.lower(), name.lower()) for schema, name in moved}
     tokens = source.tokens
@@ -149,13 +148,12 @@ class TableScan:
     """One pass over the tokens of a SELECT."""
 
     def __init__(self, source: Source) -> None:
-        """Take the tokens; nothing is read yet."""
         self._tokens = source.tokens
         self._levels = [_Level()]
         self._has_definitions = False
 
     def tables(self) -> Iterator[ReadTable]:
-        """Yield the tables in their order; a FROM without one raises NeedsOperator."""
+        """Yield the tables in order; a FROM without a table raises NeedsOperator."""
         at = 0
         while self._tokens[at].kind is not Kind.END:
             found, at = self._step(at)
@@ -228,7 +226,6 @@ class TableScan:
         )
 
     def _behind_hint(self, at: int) -> int:
-        """Move past FOR JOIN, FOR ORDER BY or FOR GROUP BY, up to the names of indexes."""
         while self._word(at) in ("FOR", "JOIN", "ORDER", "GROUP", "BY"):
             at += 1
         return at
@@ -246,7 +243,6 @@ class TableScan:
         return self._read(found, after, has_alias=True), after
 
     def _wanted(self, at: int) -> tuple[ReadTable | None, int]:
-        """Read what stands where a table is wanted."""
         level = self._levels[-1]
         word = self._word(at)
         if word == "LATERAL":
@@ -272,7 +268,7 @@ class TableScan:
         return self._read(found, after, has_alias, name_end, is_dated), after
 
     def _behind_time(self, at: int) -> int:
-        """Move past AS OF, so that its AS begins no alias, and FROM, so that it begins no list."""
+        """Skip AS OF, so that AS does not start an alias, and FROM, so that it starts no list."""
         if self._word(at) == "AS" and self._word(at + 1) == "OF":
             return at + 3 if self._word(at + 2) in ("TIMESTAMP", "TRANSACTION") else at + 2
         return at + 1 if self._word(at) in ("FROM", "BETWEEN", "ALL", "BEFORE") else at
@@ -297,7 +293,6 @@ class TableScan:
         return ReadTable(schema, found[-1].text, found[0].start, end, at, has_alias, is_dated)
 
     def _name(self, at: int) -> tuple[list[Token], int]:
-        """Read a name of one or two parts; return its tokens and where it ends."""
         found: list[Token] = []
         while True:
             token = self._token(at)
@@ -310,14 +305,13 @@ class TableScan:
             at += 2
 
     def _is_defined(self, name: str, at: int) -> bool:
-        """Return whether WITH has defined a name that stands here."""
         wanted = name.lower()
         if not self._has_definitions:
             return False
         return any(n == wanted and at >= known for one in self._levels for n, known in one.defined)
 
     def _define(self, level: _Level, at: int) -> None:
-        """Note what WITH defines; each name is known after itself, or all over if RECURSIVE."""
+        """Record WITH definitions; a name is visible after itself, or everywhere if RECURSIVE."""
         is_recursive = self._word(at) == "RECURSIVE"
         start, at = at, at + is_recursive
         while True:
@@ -342,7 +336,6 @@ class TableScan:
             at += 1
 
     def _closing(self, at: int) -> int:
-        """Return where the parenthesis is closed that opens here."""
         depth, start = 0, at
         while self._token(at).kind is not Kind.END:
             depth += self._is_sign(at, "(")

@@ -73,7 +73,6 @@ class AlterPlan:
     """Another table that gets, becomes or is made of a partition."""
 
     def text(self, source: str, edits: Sequence[Edit]) -> str:
-        """Return the operations that stay, as SQL."""
         text = ""
         for part in self.parts:
             piece = edited(source, part.start, part.end, edits)
@@ -90,7 +89,7 @@ def plan_alter(
     parts: Sequence[Part],
     context: DdlContext | None = None,
 ) -> AlterPlan | None:
-    """Return what the operations come to, None if that is nothing; `context` is the session."""
+    """Return the effect of the operations, None without any; `context` is the session."""
     period, live = versioned(before, live_parts(before, parts))
     operations = [_tracked(before, p.operation) for p in live]
     if period == before.period and all(isinstance(o, Untracked) and o.tuning for o in operations):
@@ -116,7 +115,6 @@ def plan_alter(
 
 
 def _tracked(table: TableInfo, operation: Operation) -> Operation:
-    """Return DROP CONSTRAINT as what it drops: an index, or something that is not tracked."""
     if isinstance(operation, DropKey) and operation.lenient:
         wanted = operation.name.lower()
         if wanted == "primary":
@@ -203,7 +201,6 @@ def other_table(
 def emit_altered(
     jobs: Jobs, plan: AlterPlan, schema: SchemaInfo, table: TableInfo, query: str
 ) -> None:
-    """Add the job of an ALTER TABLE that leaves `table`, and maybe another one more or less."""
     if plan.other is not None and plan.type == DdlType.CONVERT_PARTITION:
         made = replace(emptied(without(table)), id=jobs.next_id(), name=plan.other.name)
         pairs = ((schema.name, table), (jobs.schema(plan.other.schema).name, made))

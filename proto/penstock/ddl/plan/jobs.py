@@ -35,12 +35,11 @@ class Jobs:
         self.jobs: list[DdlJob] = []
 
     def emit(self, type_: int, owner: SchemaInfo, query: str, **fields: object) -> None:
-        """Add a job and take it into account; `owner` is the schema it runs in."""
+        """Add a job and apply it to the catalog; `owner` is the schema it runs in."""
         job = self._job(type_, owner, query)
         self._add(replace(job, **fields))  # type: ignore[arg-type]
 
     def emit_drop(self, dropped: Dropped) -> None:
-        """Add one job that drops all these tables."""
         self._add(drop_job(self._job(0, self.schema(dropped[0][0]), ""), dropped))
 
     def _job(self, type_: int, owner: SchemaInfo, query: str) -> DdlJob:
@@ -59,7 +58,6 @@ class Jobs:
         self.jobs.append(job)
 
     def schema_name(self, name: str | None) -> str:
-        """Return the schema that a name without or with one belongs to."""
         wanted = name or self.default_schema
         if wanted is None:
             raise NeedsOperator(
@@ -70,7 +68,7 @@ class Jobs:
         return wanted
 
     def schema(self, name: str | None) -> SchemaInfo:
-        """Return that schema, or raise NeedsOperator."""
+        """Return the schema of that name, or raise NeedsOperator."""
         wanted = self.schema_name(name)
         found = self.catalog.schema(wanted)
         if found is None:
@@ -82,7 +80,6 @@ class Jobs:
         return found
 
     def find(self, ref: TableRef) -> TableInfo | None:
-        """Return the table, view or sequence of that name, None if there is none."""
         return self.catalog.table(self.schema_name(ref.schema), ref.name)
 
     def table(self, ref: TableRef) -> tuple[SchemaInfo, TableInfo]:
@@ -125,21 +122,17 @@ class Jobs:
             )
 
     def text(self, statement: Statement, *edits: Edit) -> str:
-        """Return a statement as it is to run downstream."""
         return edited(self.source.text, statement.start, statement.end, (*statement.edits, *edits))
 
     def emit_table(self, type_: int, schema: SchemaInfo, table: TableInfo, query: str) -> None:
-        """Add a job that leaves one table changed."""
         self.emit(type_, schema, query, table_id=table.id, table_name=table.name, table=table)
 
 
 def qualified(schema: SchemaInfo, name: str, current: SchemaInfo | None) -> str:
-    """Return a table's name as it reads while `current` is the database."""
     if current is not None and schema.name == current.name:
         return quote_name(name)
     return quote_path(schema.name, name)
 
 
 def named(ref: TableRef, schema: SchemaInfo, name: str, current: SchemaInfo) -> Edit:
-    """Return the edit that spells a table's name as the catalog does."""
     return Edit(ref.start, ref.end, qualified(schema, name, current))

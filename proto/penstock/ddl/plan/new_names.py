@@ -27,7 +27,7 @@ _RAW_FILE = "#mysql50#"
 
 
 def check_new_names(source: Source, catalog: Catalog) -> None:
-    """Raise `NeedsOperator` for a name with a character that servers do not have in names."""
+    """Raise `NeedsOperator` for a name with a character that servers reject in names."""
     if _UNFIT.search(source.text) is None:
         return
     known = set(_known(catalog))
@@ -43,7 +43,7 @@ def check_new_names(source: Source, catalog: Catalog) -> None:
 
 
 def check_file_name(name: str) -> None:
-    """Raise `NeedsOperator` for a new database or table whose file could not have its name."""
+    """Raise `NeedsOperator` for a new database or table that cannot be named as a file."""
     threes = len(_THREE_BYTES.findall(name))
     ones = len(_ONE_BYTE.findall(name))
     size = ones + 3 * threes + 5 * (len(name) - ones - threes)

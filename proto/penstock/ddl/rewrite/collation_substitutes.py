@@ -60,7 +60,6 @@ class Substitute:
 
 
 def aliases(name: str) -> tuple[str, ...]:
-    """Return other names of the very same collation."""
     found = []
     if name.startswith("utf8_"):
         found.append(name.replace("utf8_", "utf8mb3_", 1))
@@ -72,7 +71,7 @@ def aliases(name: str) -> tuple[str, ...]:
 
 
 def substitutes(name: str) -> list[Substitute]:
-    """Return what may stand in for a collation, the nearest first; empty for most."""
+    """Return the possible replacements of a collation, nearest first; empty for most."""
     return [Substitute(each, fine) for each, fine in _substitutes(name)]
 
 
@@ -133,7 +132,6 @@ def recollated(sql: str, collation: Callable[[str], str], charset: Callable[[str
 
 
 def _named(tokens: tuple[Token, ...]) -> Iterator[tuple[Token, bool]]:
-    """Yield what may be a charset's or a collation's name, and whether it is a collation's."""
     for at, token in enumerate(tokens):
         word, after = token.upper, at + 1
         if word in ("CHARACTER", "CHAR") and tokens[after].upper == "SET":

@@ -53,7 +53,6 @@ CollationOf = Callable[[str], str]
 
 
 def column_edits(column: ColumnDef, collation_of: CollationOf = our_own) -> list[Edit]:
-    """Return the COLLATE clause that a column with only a character set needs."""
     given = column.type.charset
     if column.type.binary or given.charset == "binary":
         return []
@@ -61,7 +60,6 @@ def column_edits(column: ColumnDef, collation_of: CollationOf = our_own) -> list
 
 
 def own_column_edits(column: ColumnDef, table: TableInfo) -> list[Edit]:
-    """Return the same for a column of this table, which gives it a character set."""
     given = column.type.charset
     if given.says_nothing and given.collate_is_default:
         return [Edit(given.end, given.end, f" COLLATE {built_in(table.charset)}")]
@@ -69,7 +67,6 @@ def own_column_edits(column: ColumnDef, table: TableInfo) -> list[Edit]:
 
 
 def collate_edits(given: CharsetClause, collation_of: CollationOf = our_own) -> list[Edit]:
-    """Return the COLLATE clause for a character set that is written without one."""
     if given.charset is None or given.collate is not None:
         return []
     return [Edit(given.end, given.end, f" COLLATE {collation_of(given.charset)}")]
@@ -85,12 +82,10 @@ def option_edits(options: TableOptions, table: TableInfo) -> list[Edit]:
 
 
 def changed_option_edits(options: TableOptions) -> list[Edit]:
-    """Return the COLLATE clause that ALTER TABLE … CHARSET needs."""
     return collate_edits(options.charset)
 
 
 def convert_edits(convert: Convert, table: TableInfo) -> list[Edit]:
-    """Return CONVERT TO's character set and collation in full; `table` is the one afterwards."""
     text = f"{table.charset} COLLATE {table.collate}"
     return [Edit(convert.start, convert.charset.end, text)]
 
@@ -107,7 +102,7 @@ def period_edits(keys: Iterable[KeyDef], table: TableInfo) -> list[Edit]:
 
 
 def key_edits(unnamed: Sequence[tuple[KeyDef, str]], verb: str) -> list[Edit]:
-    """Return the names of keys that servers would choose; `verb` is "ADD " in ALTER TABLE."""
+    """Return edits that name unnamed keys as servers would; `verb` is "ADD " in ALTER TABLE."""
     out = []
     for key, name in unnamed:
         if key.name_at >= 0:
@@ -133,7 +128,6 @@ class SessionCollations:
     the schema's: MariaDB's way."""
 
     def of(self, charset: str) -> str:
-        """Return the collation of a character set that is written without one."""
         plain = "utf8mb3" if charset == "utf8" else charset
         return self.by_charset.get(plain) or built_in(plain)
 
@@ -304,7 +298,6 @@ def _as_server(session: SessionCollations) -> str:
 
 
 def _in_full(given: CharsetClause, session: SessionCollations, at: int) -> Iterator[Edit]:
-    """Yield the collation of a database in full: a short name is of the server's set."""
     if given.charset is None and given.collate is not None and session.server is not None:
         name = full_name(given.collate, charset_of_collation(session.server))
         if name != given.collate:
@@ -321,7 +314,6 @@ def _unclear() -> NeedsOperator:
 
 
 def _collations(given: CharsetClause, session: SessionCollations) -> Iterator[Edit]:
-    """Yield what is left to the session where a character set or collation may be written."""
     if given.says_nothing and _is_default(given) and session.is_reset:
         if session.by_charset:
             raise _unclear()

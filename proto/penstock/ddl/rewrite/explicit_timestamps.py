@@ -25,7 +25,7 @@ _ZEROS = "0000-00-00 00:00:00"
 
 
 def explicit_timestamps(sql: str) -> str:
-    """Return statements that mean to such a server what they say; NeedsOperator for no grammar."""
+    """Return statements that such a server takes literally; NeedsOperator for bad syntax."""
     source, statements = parse(sql)
     texts = []
     for statement in statements:
@@ -35,7 +35,6 @@ def explicit_timestamps(sql: str) -> str:
 
 
 def defined_columns(statement: Statement) -> Iterator[ColumnDef]:
-    """Yield the columns that a statement defines."""
     if isinstance(statement, CreateTable):
         yield from statement.columns
     for part in statement.parts if isinstance(statement, AlterTable) else ():

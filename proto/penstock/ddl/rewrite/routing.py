@@ -69,8 +69,6 @@ def _mapped(ref: TableRef, schema: str | None, mapping: Mapping) -> tuple[str, .
 
 
 def route_change(change: SchemaChange, mapping: Mapping) -> SchemaChange:
-    """Return the change as a sink is to run it: job and tables under their mapped names."""
-
     def placed(schema: str, table: TableInfo) -> tuple[str, TableInfo]:
         new_schema, new_name = mapping(schema, table.name)
         return new_schema, table.renamed(new_name)

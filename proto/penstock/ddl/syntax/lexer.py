@@ -45,7 +45,7 @@ class Token:
 
     @property
     def upper(self) -> str:
-        """The word in capitals, or "" for what is not a bare word."""
+        """The word in capitals, "" unless it is a bare word."""
         return self.text.upper() if self.kind is Kind.WORD else ""
 
 
@@ -57,7 +57,6 @@ class Source:
     tokens: tuple[Token, ...]
 
     def slice(self, start: int, end: int) -> str:
-        """Return the text between two places."""
         return self.text[start:end]
 
 
@@ -157,12 +156,10 @@ def _escaped(char: str) -> str:
 
 
 def quote_name(name: str) -> str:
-    """Return an identifier between backticks."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def quote_path(*names: str) -> str:
-    """Return a name after what it is in, such as a table's after its schema's."""
     return ".".join(map(quote_name, names))
 
 

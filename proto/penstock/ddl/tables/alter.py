@@ -121,7 +121,6 @@ def _as_converted(builder: TableBuilder, actions: Actions, column: ColumnInfo) -
 
 
 def _apply_columns(builder: TableBuilder, actions: Actions) -> dict[str, str]:
-    """Change the columns; returns the new name of each that stays, by its old one."""
     _check_generated(builder, actions)
     moving = {key for key, _ in actions.placed if key is not None}
     kept: list[ColumnInfo] = []
@@ -222,7 +221,7 @@ def _insert(
 
 
 def _check_generated(builder: TableBuilder, actions: Actions) -> None:
-    """Refuse to drop what a generated column that stays is computed from."""
+    """Refuse to drop columns that a remaining generated column is computed from."""
     for definition in (*actions.changed.values(), *(each for _, each in actions.placed)):
         names = names_in(definition.generated) if definition.generated else set()
         builder.check_bounds(f"column {definition.name!r}", names)
@@ -240,7 +239,7 @@ def _check_generated(builder: TableBuilder, actions: Actions) -> None:
 
 
 def names_in(expression: str) -> set[str]:
-    """Return the names in an expression that are no functions, in lower case."""
+    """Return the names in an expression, except functions, in lower case."""
     return {token.text.lower() for token in _name_tokens(expression)}
 
 
@@ -253,7 +252,6 @@ def _name_tokens(expression: str) -> list[Token]:
 
 
 def _with_names(column: ColumnInfo, names: dict[str, str]) -> ColumnInfo:
-    """Return a generated column over columns under their new names, as MariaDB renames them."""
     edits = [
         Edit(token.start, token.end, quote_name(new))
         for token in _name_tokens(column.generated_expr)
@@ -322,7 +320,7 @@ def _key_name(builder: TableBuilder, actions: Actions, key: KeyBuilder) -> str:
 
 
 def _part(builder: TableBuilder, part: KeyPart, name: str) -> KeyPart:
-    """Return a part of a key over its column's new form: a prefix it outgrew is the whole."""
+    """Return a key part for the column's new form: an outgrown prefix becomes the whole."""
     column = builder.column(name)
     assert column is not None, name
     length = part.length

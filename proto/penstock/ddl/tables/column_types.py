@@ -93,12 +93,10 @@ Shape = tuple[MysqlType, int, int]
 
 
 def refuse(column: ColumnDef, problem: str, hint: str) -> NeedsOperator:
-    """Return the error for something a column cannot have."""
     return NeedsOperator(f"column {column.name!r}: {problem}", hint=hint, code=Code.DDL_DEFINITION)
 
 
 def shape_of(column: ColumnDef, charset: str) -> Shape:
-    """Return type code, length and decimals."""
     spec = column.type
     name = spec.name
     _check_numbers(column)
@@ -225,7 +223,7 @@ def _large_shape(column: ColumnDef, charset: str) -> Shape:
 
 
 def large_type(size_bytes: int) -> tuple[MysqlType, int]:
-    """Return the smallest BLOB type that holds so many bytes, and how many it can."""
+    """Return the smallest BLOB type that holds this size, and its capacity in bytes."""
     for tp, flen in _LARGE.values():
         if size_bytes <= flen:
             return tp, flen
@@ -300,7 +298,7 @@ def build_column(
 
 
 def _lax_shape(column: ColumnDef, charset: str, context: DdlContext | None) -> Shape | None:
-    """Return the TEXT or BLOB that a lax session makes of a VARCHAR that is too long."""
+    """Return the TEXT or BLOB that a non-strict session makes of an overlong VARCHAR."""
     modes = None if context is None else context.sql_mode
     if modes is None or modes & {"STRICT_TRANS_TABLES", "STRICT_ALL_TABLES"}:
         return None

@@ -44,7 +44,7 @@ _DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
 def date_text(column: ColumnInfo, value: Value) -> str:
-    """Return a DATE, DATETIME or TIMESTAMP as MySQL prints it; ValueError if it is none."""
+    """Return a DATE, DATETIME or TIMESTAMP as MySQL prints it; ValueError if it is invalid."""
     text = value.text.strip()
     if re.fullmatch(r"\d{8}|\d{6}", text):
         text = f"{text[:-4]}-{text[-4:-2]}-{text[-2:]}"
@@ -87,7 +87,7 @@ def _clock(column: ColumnInfo, groups: tuple[str | None, ...], hours_max: int) -
 
 
 def duration_text(column: ColumnInfo, value: Value) -> str:
-    """Return a TIME as MySQL prints it; ValueError if it is none."""
+    """Return a TIME as MySQL prints it; ValueError if it is invalid."""
     text = value.text.strip()
     minus = "-" if text.startswith("-") else ""
     text = text.removeprefix("-")
@@ -131,7 +131,6 @@ NATIVE_ZEROS = {
 
 
 def zero_text(column: ColumnInfo) -> str:
-    """Return the zero value of a column's type, in the form that defaults have."""
     if column.native:
         return NATIVE_ZEROS[column.native]
     if column.tp in _NUMBERS:
@@ -188,7 +187,6 @@ _MOMENTS = (MysqlType.DATETIME, MysqlType.TIMESTAMP)
 
 
 def _in_session(column: ColumnInfo, value: Value, context: DdlContext) -> str:
-    """Return a literal's text as a server stores what a session wrote."""
     of_session = connection_charset(context)
     if value.kind is ValueKind.TEXT and of_session is not None and not value.has_charset:
         value = replace(value, text=of_session.kept(value.text))
@@ -213,7 +211,6 @@ def _rounded(column: ColumnInfo, value: Value) -> str:
 
 
 def _shifted(column: ColumnInfo, text: str, context: DdlContext) -> str:
-    """Return a literal of a TIMESTAMP in UTC."""
     if column.tp is not MysqlType.TIMESTAMP or text.startswith("0000-00-00"):
         return text
     zone, written = context.zone(), datetime.fromisoformat(text)
@@ -231,7 +228,6 @@ def _shifted(column: ColumnInfo, text: str, context: DdlContext) -> str:
 
 
 def is_now(text: str | None) -> bool:
-    """Return whether a default's text stands for the current time."""
     return text is not None and re.fullmatch(rf"{NOW}(\(\d\))?", text) is not None
 
 
@@ -274,7 +270,7 @@ _UNREPEATABLE = frozenset(_UNREPEATABLE_TEXT.split())
 
 
 def _check_repeatable(column: ColumnInfo) -> None:
-    """Refuse a default that a downstream would compute otherwise for rows that are there."""
+    """Refuse a default that a downstream would compute differently for existing rows."""
     tokens = read(column.default or "").tokens
     if any(t.text == "@" or t.upper in _UNREPEATABLE for t in tokens if t.kind is not Kind.STRING):
         raise NeedsOperator(
@@ -315,7 +311,7 @@ def literal_text(column: ColumnInfo, value: Value) -> str:
 
 
 def convert(column: ColumnInfo, text: str) -> str | None:
-    """Return a default's text as another type of column would keep it, None if it cannot."""
+    """Return a default's text as kept by another column type, None if that cannot keep it."""
     if is_now(text):
         return text
     try:
@@ -391,7 +387,6 @@ def _text(column: ColumnInfo, value: Value) -> str:
 
 
 def _own_text(column: ColumnInfo, value: Value) -> str:
-    """Return a literal as text; hexadecimal and bit literals are bytes of the column's charset."""
     return literal_in(charset_named(column.charset), value)
 
 
@@ -399,7 +394,6 @@ _U16_MAX = 0xFFFF
 
 
 def _native(column: ColumnInfo, value: Value) -> str:
-    """Return a UUID or an address as MariaDB prints it."""
     raw = bytes.fromhex(value.text) if value.kind is ValueKind.HEX else None
     if column.native == "UUID":
         return str(UUID(bytes=raw) if raw is not None else UUID(value.text))

@@ -24,7 +24,7 @@ Names = tuple[str, ...]
 
 
 def made_up(first: int, count: int) -> Names:
-    """Return the names that a server gives to partitions by number."""
+    """Return the names that a server generates for partitions, by number."""
     return tuple(f"p{i}" for i in range(first, first + count))
 
 
@@ -43,7 +43,6 @@ def partitioned(table: TableInfo, operations: Iterable[Operation]) -> TableInfo:
 
 
 def without(table: TableInfo) -> TableInfo:
-    """Return a table of the same columns and keys that is not partitioned."""
     return replace(table, partitions=None if table.partitions is None else ())
 
 

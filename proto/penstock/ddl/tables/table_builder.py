@@ -58,7 +58,7 @@ class KeyBuilder:
 
 
 def part_bytes(column: ColumnInfo, length: int) -> int:
-    """Return how many bytes a column, or a prefix of it, takes in a key at most."""
+    """Return the maximum bytes that a column, or a prefix of it, takes in a key."""
     if column.tp is MysqlType.GEOMETRY and length != -1:
         return length
     if column.tp not in TEXT_TYPES or column.tp in (MysqlType.ENUM, MysqlType.SET):
@@ -151,12 +151,12 @@ class TableBuilder:
         return any(c is not None and c.tp is MysqlType.GEOMETRY and n == -1 for c, n in columns)
 
     def column(self, name: str) -> ColumnInfo | None:
-        """Return the column of that name, letter case aside."""
+        """Return the column of that name, ignoring case."""
         wanted = name.lower()
         return next((c for c in self.columns if c.name.lower() == wanted), None)
 
     def key(self, name: str) -> KeyBuilder | None:
-        """Return the key of that name, letter case aside."""
+        """Return the key of that name, ignoring case."""
         wanted = name.lower()
         return next((k for k in self.keys if k.name.lower() == wanted), None)
 
@@ -166,7 +166,7 @@ class TableBuilder:
         return self.table.max_column_id
 
     def add_keys(self, keys: Sequence[KeyDef]) -> None:
-        """Add keys in their order; those that foreign keys imply come last, where needed."""
+        """Add keys in order; keys implied by foreign keys come last, if they are needed."""
         for key in map(self._with_period, keys):
             if not key.implied:
                 self._add_key(key)
@@ -175,7 +175,6 @@ class TableBuilder:
                 self._add_key(key)
 
     def _with_period(self, key: KeyDef) -> KeyDef:
-        """Return a key with the columns of a period WITHOUT OVERLAPS, as MariaDB keeps it."""
         if not any(part.is_period for part in key.parts):
             return key
         name, start, end = (*self.table.own_period, "", "", "")[:3]
@@ -188,7 +187,6 @@ class TableBuilder:
         return replace(key, parts=tuple(parts))
 
     def has_expression(self, name: str) -> bool:
-        """Return whether an index over an expression has that name, letter case aside."""
         return name.lower() in {each.lower() for each in self.expressions}
 
     def _add_key(self, key: KeyDef) -> None:
@@ -215,7 +213,7 @@ class TableBuilder:
         )
 
     def _free_name(self, key: KeyDef) -> str:
-        """Return the name MySQL gives: that of the first column, with _2, _3 … if it is taken."""
+        """Return the name MySQL chooses: the first column's, with _2, _3 … if it is taken."""
         column = self.column(key.parts[0].name)
         base = column.name if column is not None else key.parts[0].name
         if key.parts[0].is_expression:
@@ -226,7 +224,6 @@ class TableBuilder:
         return next(n for i in range(2, 1000) if (n := f"{base}_{i}").lower() not in taken)
 
     def _serves(self, foreign: KeyDef) -> bool:
-        """Return whether some key starts with the columns of a foreign key."""
         wanted = [p.name.lower() for p in foreign.parts]
         return any(
             [p.name.lower() for p in key.parts[: len(wanted)]] == wanted
@@ -236,14 +233,14 @@ class TableBuilder:
         )
 
     def _is_hashed(self, key: KeyBuilder) -> bool:
-        """Return whether a unique key is too long for an index: MariaDB keeps a hash then."""
+        """Return whether a unique key is too long for an index: MariaDB then stores a hash."""
         columns = [(c, p.length) for p in key.parts if (c := self.column(p.name)) is not None]
         return key.unique and (
             sum(part_bytes(column, length) for column, length in columns) > KEY_BYTES_MAX
         )
 
     def check_bounds(self, what: str, names: Collection[str]) -> None:
-        """Refuse something that names a column of SYSTEM_TIME, which is left out here."""
+        """Refuse anything that names a column of SYSTEM_TIME, which is omitted here."""
         bounds = {name.lower() for name in self.table.period} & {name.lower() for name in names}
         if bounds:
             raise self.refuse(
@@ -252,13 +249,12 @@ class TableBuilder:
             )
 
     def refuse(self, problem: str, hint: str) -> NeedsOperator:
-        """Return the error for something this table cannot have."""
         return NeedsOperator(
             f"table {self.table.name!r}: {problem}", hint=hint, code=Code.DDL_DEFINITION
         )
 
     def finish(self) -> TableInfo:
-        """Return the table; what MySQL would refuse raises NeedsOperator."""
+        """Return the table; raise NeedsOperator for anything that MySQL would reject."""
         self._check_columns()
         self._place_columns()
         indexes = tuple(self._index(key) for key in self.keys)
@@ -295,7 +291,7 @@ class TableBuilder:
             self._check_default(column)
 
     def _check_default(self, column: ColumnInfo) -> None:
-        """Refuse a default that is another column's value where there is no such column."""
+        """Refuse a default that is another column's value if that column does not exist."""
         tokens = read(column.default or "").tokens if column.default_is_expr else ()
         is_name = len(tokens) == 2 and tokens[0].upper not in (*RESERVED, "CURRENT_ROLE")
         if (
@@ -403,7 +399,7 @@ def create_table(
     schema: SchemaInfo,
     context: DdlContext | None = None,
 ) -> tuple[TableInfo, list[tuple[KeyDef, str]]]:
-    """Return the table that CREATE TABLE makes in this schema, and its keys without a name."""
+    """Return the table that CREATE TABLE creates in this schema, and its unnamed keys."""
     charset, collate = resolve(statement.options.charset, (schema.charset, schema.collate))
     table = TableInfo(
         id=table_id,
@@ -425,22 +421,21 @@ def create_table(
 
 
 def emptied(table: TableInfo) -> TableInfo:
-    """Return the table without what only older rows need."""
+    """Return the table without data that only older rows need."""
     return replace(table, columns=tuple(without_origin(c) for c in table.columns))
 
 
 def without_origin(column: ColumnInfo) -> ColumnInfo:
-    """Return a column of a table that has no older rows."""
     return replace(column, origin_default=None, origin_is_expr=False)
 
 
 def nullable_of(columns: Iterable[ColumnDef]) -> set[str]:
-    """Return the columns that are written as NULL; what counts has no NULLs in a primary key."""
+    """Return columns written as NULL; in a primary key, AUTO_INCREMENT excludes NULLs."""
     return {c.name.lower() for c in columns if c.not_null is False and not c.auto_increment}
 
 
 def check_primary(builder: TableBuilder, nullable: set[str]) -> None:
-    """Refuse columns written as NULL in the primary key; a MariaDB makes them NOT NULL."""
+    """Refuse columns written as NULL in the primary key; MariaDB makes them NOT NULL."""
     for key in builder.keys if builder.context is None else ():
         if key.primary and nullable & {p.name.lower() for p in key.parts}:
             raise builder.refuse("a primary key with NULLs", "leave NULL out of its columns")

@@ -31,7 +31,7 @@ Convert = Callable[[Any], Any]
 
 
 def comparison(name: str, left: Term, right: Term) -> Term:
-    """Return the term of `left <name> right`; raise `NeedsOperator` for what is unclear."""
+    """Return the term of `left <name> right`; `NeedsOperator` for an ambiguous comparison."""
     left, right, convert = _aligned(left, right)
     one, other, compare = left.run, right.run, _COMPARE[name]
     null_safe = name == "<=>"
@@ -51,7 +51,6 @@ def comparison(name: str, left: Term, right: Term) -> Term:
 
 
 def membership(args: Sequence[Term]) -> Term:
-    """Return the term of `x IN (…)`."""
     if len(args) < 2:
         raise refuse("IN () has no values", "give at least one")
     tests = [comparison("=", args[0], each).run for each in args[1:]]
@@ -64,7 +63,6 @@ def membership(args: Sequence[Term]) -> Term:
 
 
 def _aligned(left: Term, right: Term) -> tuple[Term, Term, tuple[Convert, Convert]]:
-    """Return both terms, constants in the other's form, and what each value is compared as."""
     left, right = _constant_like(left, right), _constant_like(right, left)
     kinds = {left.kind, right.kind}
     if SqlKind.NULL in (left.kind, right.kind):
@@ -87,7 +85,6 @@ def _aligned(left: Term, right: Term) -> tuple[Term, Term, tuple[Convert, Conver
 
 
 def _constant_like(term: Term, other: Term) -> Term:
-    """Return a constant text as what it is compared with; others as they are."""
     if not (term.is_constant and term.kind is SqlKind.TEXT):
         if term.is_listed and other.kind is SqlKind.NUMBER:
             raise refuse("an ENUM or SET is compared with a number", "compare it with a text")
@@ -132,7 +129,7 @@ def _as_bytes(value: Any) -> bytes:
 
 
 def pattern_test(name: str) -> Callable[[Sequence[Term]], Term]:
-    """Return how LIKE or REGEXP is built; the pattern must be a constant."""
+    """Return the builder of LIKE or REGEXP; the pattern must be a constant."""
 
     def build(args: Sequence[Term]) -> Term:
         value, pattern = args[0], args[1]

@@ -38,7 +38,7 @@ _COMPARISONS = {"=", "<=>", "<>", "<", "<=", ">", ">="}
 
 
 def check_expression(text: str) -> None:
-    """Raise `NeedsOperator` for an expression that no table could make right."""
+    """Raise `NeedsOperator` for an expression that is invalid for every table."""
     _check_names(parse_expression(text), text)
 
 
@@ -218,7 +218,6 @@ def _negative(args: Sequence[Term]) -> Term:
 
 
 def _common(args: Sequence[Term]) -> tuple[SqlKind, str | None]:
-    """Return what several terms are that stand for one value."""
     kinds = {a.kind for a in args} - {SqlKind.NULL}
     if len(kinds) > 1:
         raise refuse("one value is of several kinds", "make all results numbers, or all texts")

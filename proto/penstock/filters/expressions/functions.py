@@ -43,7 +43,6 @@ class Function:
 
 
 def prepared(takes: SqlKind, kind: SqlKind) -> Callable[[Any], Any]:
-    """Return how an argument of a kind becomes what a function takes."""
     if takes is SqlKind.TEXT:
         return as_text
     if takes is SqlKind.NUMBER:
@@ -85,7 +84,7 @@ def _sign(number: Number) -> int:
 
 
 def remainder(left: Number, right: Number) -> Number | None:
-    """Return the rest of a division, with the sign of what is divided; None by zero."""
+    """Return the remainder with the dividend's sign; None for a division by zero."""
     if right == 0:
         return None
     if isinstance(left, float) or isinstance(right, float):
@@ -235,7 +234,6 @@ def _moment(value: Any, *, date: bool) -> str | None:
 
 
 def cast(to: str, term: Term) -> Term:
-    """Return the term of CAST(… AS SIGNED | UNSIGNED | CHAR | DATE | DATETIME | BINARY)."""
     kind, inner = term.kind, term.run
     converters: dict[str, tuple[SqlKind, Callable[[Any], Any]]] = {
         "SIGNED": (SqlKind.NUMBER, lambda v: _integer(kind, v, signed=True)),

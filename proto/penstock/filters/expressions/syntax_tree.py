@@ -61,7 +61,7 @@ _RESERVED = {
 
 
 def parse_expression(text: str) -> Node:
-    """Return the tree of an expression; raise `NeedsOperator` for what cannot be read whole."""
+    """Return the tree of an expression; raise `NeedsOperator` if any part cannot be parsed."""
     parser = _ExpressionParser(text)
     node = parser.expr()
     if parser.token.kind is not Kind.END:
@@ -88,7 +88,6 @@ class _ExpressionParser:
         )
 
     def word(self, *words: str) -> bool:
-        """Take these words if they come next."""
         upper = [t.upper for t in self.tokens[self.at : self.at + len(words)]]
         if upper != list(words):
             return False
@@ -96,7 +95,7 @@ class _ExpressionParser:
         return True
 
     def sign(self, sign: str) -> bool:
-        """Take this sign, all of its characters side by side, if it comes next."""
+        """Take this sign if it comes next, its characters adjacent."""
         tokens = self.tokens[self.at : self.at + len(sign)]
         if "".join(t.text for t in tokens if t.kind is Kind.SIGN) != sign:
             return False
@@ -211,7 +210,6 @@ class _ExpressionParser:
     # --- the smallest pieces ------------------------------------------------------------------
 
     def _list(self) -> tuple[Node, ...]:
-        """Read what is between parentheses, the first of which is taken already."""
         items: list[Node] = []
         if self.sign(")"):
             return ()

@@ -48,18 +48,16 @@ class Term:
 
     @property
     def value(self) -> Any:
-        """The value of a constant."""
         assert self.is_constant
         return self.run(_NO_ROW)
 
 
 def fixed(kind: SqlKind, value: Any) -> Term:
-    """Return a constant."""
     return Term(kind, lambda _: value, is_constant=True)
 
 
 def constant(node: Literal) -> Term:
-    """Return the term of a literal; raise `NeedsOperator` for DATE '…' that is no date."""
+    """Return the term of a literal; raise `NeedsOperator` for DATE '…' with an invalid date."""
     value = node.value
     if node.kind:
         assert isinstance(value, str)
@@ -75,7 +73,6 @@ def constant(node: Literal) -> Term:
 
 
 def refuse(problem: str, hint: str) -> NeedsOperator:
-    """Return the error for what an expression may not do."""
     return NeedsOperator(problem, hint=hint, code=Code.FILTER_EXPRESSION)
 
 
@@ -116,7 +113,6 @@ _KINDS = {
 
 
 def kind_of(column: ColumnInfo) -> SqlKind:
-    """Return the kind of a column's values."""
     if column.tp in STRING_TYPES:
         return SqlKind.BYTES if column.is_binary else SqlKind.TEXT
     return _KINDS.get(column.tp, SqlKind.NUMBER)
@@ -129,13 +125,13 @@ def leading_number(text: str) -> float:
 
 
 def whole_number(text: str) -> int | None:
-    """Return the number of a text that is nothing but an integer."""
+    """Return the integer that is the entire text, None for any other text."""
     stripped = text.strip()
     return int(stripped) if re.fullmatch(r"[+-]?\d+", stripped, re.ASCII) else None
 
 
 def moment(text: str) -> str | None:
-    """Return a date or time of a date in one form that sorts, None when the text is none."""
+    """Return a date or time of a date in a single sortable form, None if it is neither."""
     match = _MOMENT.fullmatch(text.strip())
     if match is None:
         return None
@@ -156,7 +152,7 @@ def is_real_day(text: str) -> bool:
 
 
 def span(text: str) -> int | None:
-    """Return a TIME in microseconds, None when the text is none."""
+    """Return a TIME in microseconds, None if the text is not a time."""
     match = _SPAN.fullmatch(text.strip())
     if match is None or int(match[3]) > 59 or int(match[4] or 0) > 59:
         return None
@@ -167,7 +163,6 @@ def span(text: str) -> int | None:
 
 
 def as_number(kind: SqlKind, value: object) -> Number | None:
-    """Return a value as arithmetic sees it."""
     if value is None or isinstance(value, int | float | Decimal):
         return value
     if isinstance(value, bytes):
@@ -182,7 +177,6 @@ def as_number(kind: SqlKind, value: object) -> Number | None:
 
 
 def as_text(value: object) -> str | None:
-    """Return a value as string functions see it."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bytes):

@@ -41,7 +41,6 @@ class AsyncStream:
 
     @property
     def outcome(self) -> Outcome | None:
-        """How the call ended; None while it is under way."""
         return self._outcome
 
     async def read(self) -> bytes | None:
@@ -59,7 +58,6 @@ class AsyncStream:
         return message
 
     def take(self) -> bytes | None:
-        """Return the next message if it is there already, else None."""
         if not self._came:
             return None
         message = self._came.popleft()
@@ -68,12 +66,10 @@ class AsyncStream:
         return message
 
     def on_message(self, message: bytes) -> None:
-        """Keep a message until it is asked for."""
         self._came.append(message)
         self._wake()
 
     def on_end(self, outcome: Outcome) -> None:
-        """Note how the call ended, which is known after all messages."""
         self._outcome = outcome
         self._wake()
 
@@ -88,7 +84,6 @@ class AsyncChannel:
     def __init__(
         self, address: str, tls: Tls | None = None, *, connect_s: float = _CONNECT_S
     ) -> None:
-        """Prepare a connection to `host:port`, which may take `connect_s` to come about."""
         self._address = address
         self._tls = tls
         self._connect_s = connect_s
@@ -123,7 +118,6 @@ class AsyncChannel:
         self._connection.close()
 
     def server_stream(self, method: str, request: bytes) -> AsyncStream:
-        """Make a call that is answered by any number of messages."""
         block = request_block(method, self._address, is_tls=self._tls is not None)
         return self._connection.call(block, request)
 
@@ -138,7 +132,7 @@ class _Connection(asyncio.Protocol):
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def ready(self) -> None:
-        """Return once the server's settings have come; raise `OSError` when they do not."""
+        """Return once the server's settings arrive; raise `OSError` if they do not."""
         await self._ready
 
     def call(self, block: bytes, request: bytes) -> AsyncStream:
@@ -162,7 +156,6 @@ class _Connection(asyncio.Protocol):
         self._lose("the channel is closed")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.Protocol`."""
         self._transport = transport
         end = transport.get_extra_info("ssl_object")
         agreed = None if end is None else end.selected_alpn_protocol()
@@ -171,7 +164,6 @@ class _Connection(asyncio.Protocol):
         self._flush()
 
     def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
         self._dispatch(self._state.receive(data))
         if (fault := self._state.fault) is not None:
             self._flush()
@@ -181,12 +173,10 @@ class _Connection(asyncio.Protocol):
         self._flush()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
         is_ready = self._state.is_ready
         self._lose(lost_text(error, is_ready=is_ready, is_tls=self._is_tls))
 
     def _lose(self, problem: str) -> None:
-        """End all calls, as nothing will come any more."""
         self._dispatch(self._state.lost(problem))
         if not self._ready.done():
             self._ready.set_exception(ConnectionResetError(self._state.ending))

@@ -28,7 +28,6 @@ class PendingReply:
     def __init__(
         self, channel: Channel, method: str, *, timeout_s: float | None, metadata: Metadata = ()
     ) -> None:
-        """Begin a call of which the messages are to be sent yet."""
         self._channel = channel
         self._message: bytes | None = None
         self._error: CallFailed | None = None
@@ -47,18 +46,15 @@ class PendingReply:
         timeout_s: float | None,
         metadata: Metadata = (),
     ) -> Self:
-        """Make a unary call and return at once."""
         pending = cls(channel, method, timeout_s=timeout_s, metadata=metadata)
         pending.call.queue((request,), is_last=True)
         pending.call.flush()
         return pending
 
     def on_message(self, message: bytes) -> None:
-        """Keep the answer."""
         self._message = message
 
     def on_end(self, error: CallFailed | None) -> None:
-        """Wake the thread that waits."""
         if not self._is_over:
             self._error = error
             self._is_over = True
@@ -66,11 +62,10 @@ class PendingReply:
 
     @property
     def is_over(self) -> bool:
-        """True once there is an answer, or none to come."""
         return self._is_over
 
     def result(self) -> bytes:
-        """Wait for the answer; raises `CallFailed`. Only one thread may wait."""
+        """Wait for the response; raises `CallFailed`. Only a single thread may wait."""
         if not self._channel.wait(lambda: self._is_over, self._wait, self.call.deadline_s):
             self.call.expire()
             if not self._is_over:  # It ended at this very moment, and the reader has still to say.
@@ -93,7 +88,6 @@ def unary(
     timeout_s: float | None,
     metadata: Metadata = (),
 ) -> bytes:
-    """Make a call and return the answer."""
     made = PendingReply.to(channel, method, request, timeout_s=timeout_s, metadata=metadata)
     return made.result()
 
@@ -139,7 +133,6 @@ class MessageStream:
         timeout_s: float | None = None,
         metadata: Metadata = (),
     ) -> None:
-        """Begin a call of which the messages are to be sent yet."""
         self._channel = channel
         self._came: queue.SimpleQueue[bytes | CallFailed | None] = queue.SimpleQueue()
         self._end: CallFailed | None = None
@@ -149,30 +142,26 @@ class MessageStream:
         )
 
     def on_message(self, message: bytes) -> None:
-        """Keep a message until it is asked for."""
         self._came.put(message)
 
     def on_end(self, error: CallFailed | None) -> None:
-        """Note the end, which comes after all messages."""
         self._came.put(error)
 
     def send(self, message: bytes) -> None:
-        """Send a message, waiting while much is unsent."""
+        """Send a message, blocking while too much is unsent."""
         self.call.send(message)
 
     def end(self) -> None:
-        """Say that no more messages will be sent."""
         self.call.end()
 
     def send_all(self, messages: Iterable[bytes]) -> Self:
-        """Send these messages and the end, and return this stream."""
         for message in messages:
             self.send(message)
         self.end()
         return self
 
     def cancel(self) -> None:
-        """End the call at once; what has come may still be read."""
+        """Cancel the call immediately; messages already received may still be read."""
         self.call.cancel()
 
     def __iter__(self) -> Iterator[bytes]:

@@ -75,19 +75,16 @@ class CallFailed(grpc.RpcError):  # type: ignore[misc]
 
     @property
     def never_reached(self) -> bool:
-        """True when the server surely has not seen the call, so that it may be made again."""
+        """True when the server has certainly not seen the call, so that it may be retried."""
         return self.outcome.never_reached
 
     def code(self) -> grpc.StatusCode:
-        """Return the status."""
         return _STATUS[self.outcome.status]
 
     def details(self) -> str:
-        """Return the status's text."""
         return self.outcome.text
 
     def trailing_metadata(self) -> Metadata:
-        """Return what the server sent with the status."""
         return metadata_in(self.outcome.metadata)
 
 
@@ -95,10 +92,10 @@ class Handler(Protocol):
     """What becomes of a call; the reader calls it, so it must be quick and must not raise."""
 
     def on_message(self, message: bytes) -> None:
-        """Take a message; it is the handler's now."""
+        """Take ownership of a message."""
 
     def on_end(self, error: CallFailed | None) -> None:
-        """Take note of the end; None means that the status was OK."""
+        """Handle the end of the call; `error` is None if the status is OK."""
 
 
 class ClientCall:
@@ -124,11 +121,11 @@ class ClientCall:
             self._channel._connection.send(self.stream, pieces, is_last=is_last)
 
     def flush(self) -> None:
-        """Send what is queued, as far as the socket takes it; the rest follows by itself."""
+        """Send queued data as far as the socket accepts it; the rest follows automatically."""
         self._channel.flush()
 
     def send(self, message: bytes) -> None:
-        """Send a message, first waiting while much is unsent, until the call's deadline at most."""
+        """Send a message, blocking while too much is unsent, at most until the call's deadline."""
         if self._channel.wait_for_room(self.stream, self.deadline_s):
             self.queue((message,))
             self._channel.flush()
@@ -136,13 +133,12 @@ class ClientCall:
             self.expire()
 
     def end(self) -> None:
-        """Say that no more messages will come."""
         with self._channel._lock:
             self._channel._connection.end(self.stream)
         self._channel.flush()
 
     def cancel(self, status: grpc.StatusCode = grpc.StatusCode.CANCELLED, text: str = "") -> None:
-        """End the call at once with that status, unless it is over already."""
+        """End the call immediately with that status, unless it is already over."""
         with self._channel._lock:
             was_open = self._channel._connection.cancel(self.stream)
         if was_open:
@@ -160,11 +156,10 @@ class ClientCall:
             handler.on_end(error)
 
     def expire(self) -> None:
-        """End the call as one whose deadline is over."""
         self.cancel(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
 
     def consumed(self, message: bytes) -> None:
-        """Give back the room that a message had in the window of a call that holds it."""
+        """Return a message's bytes to the window of a call that holds them."""
         with self._channel._lock:
             self._channel._connection.consumed(self.stream, message)
         self._channel.flush()
@@ -241,7 +236,7 @@ class Channel:
             raise
 
     def start(self) -> None:
-        """Begin to read in a thread of the channel's own, so that any thread may make calls."""
+        """Start reading in the channel's own thread, so that any thread may make calls."""
         self._reader = threading.Thread(
             target=self.serve, name=f"penstock channel {self.address}", daemon=True
         )
@@ -249,21 +244,19 @@ class Channel:
 
     @property
     def ending(self) -> str | None:
-        """Why no more calls can be made; None while they can."""
+        """Why no more calls can be made; None while they can be made."""
         return self._connection.ending
 
     @property
     def is_connecting(self) -> bool:
-        """True when there is a socket, and nothing was heard from the server yet."""
         return self._socket is not None and not self._connection.is_ready
 
     @property
     def reads_by_itself(self) -> bool:
-        """True when the channel has a thread that reads."""
         return self._reader is not None
 
     def serve(self, is_done: Callable[[], bool] = lambda: False) -> None:
-        """Read in this thread, calling handlers, until that is true or the connection is over."""
+        """Read in this thread and call handlers until `is_done` or the connection ends."""
         with self._reading:
             while not is_done() and self._read():
                 pass
@@ -295,7 +288,7 @@ class Channel:
         return ClientCall(self, ClientStream.never_opened(), handler, deadline_s)
 
     def flush(self) -> None:
-        """Send what is queued, for all threads, unless another thread is just doing that."""
+        """Send queued data of all threads, unless another thread is already sending."""
         while self._is_open and not self._is_full and self._has_output():
             if not self._sending.acquire(blocking=False):
                 return  # Who has it looks again after giving it back.
@@ -305,7 +298,7 @@ class Channel:
                 self._sending.release()
 
     def abort(self) -> None:
-        """Break the connection, from any thread and without waiting; its calls end in `serve`."""
+        """Break the connection from any thread, without waiting; its calls end in `serve`."""
         self._is_aborted = True
         if self._socket is not None:
             # Not `close`: another thread is in `recv`, and the number must stay taken.
@@ -313,7 +306,7 @@ class Channel:
                 self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """End the connection and all its calls, and wait for the threads that use it."""
+        """End the connection and all its calls; wait for the threads that use it."""
         self._is_closed = True
         self.abort()
         with self._reading:  # Who reads notices the end of the socket at once.
@@ -358,7 +351,7 @@ class Channel:
         return is_done()
 
     def wait_for_room(self, stream: ClientStream, deadline_s: float | None) -> bool:
-        """Wait until little is unsent, or the stream is over; False when the deadline is over."""
+        """Wait until little is unsent or the stream is over; False if the deadline expires."""
         if self._backlog(stream) < _BACKLOG_BYTES:
             return True
         with self._room:
@@ -384,7 +377,6 @@ class Channel:
         return block
 
     def _open_socket(self, deadline_s: float) -> None:
-        """Connect to the first of the host's addresses that answers, and shake hands."""
         found = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
         problem: OSError | None = None
         for family, kind, protocol, _, address in found:
@@ -462,7 +454,6 @@ class Channel:
                 handler.on_message(what)
 
     def _tick(self) -> bool:
-        """Once a second: end calls that are late, and look whether the server is alive."""
         now_s = time.monotonic()
         self._next_tick_s = now_s + _TICK_S
         with self._lock:
@@ -485,7 +476,7 @@ class Channel:
         return True
 
     def _lose(self, problem: str) -> bool:
-        """End all calls, as nothing will come any more; returns False."""
+        """End all calls, because nothing more will arrive; returns False."""
         self._is_over = True
         with self._lock:
             # A server may answer our own close with a reset, and that is not why calls end.
@@ -504,7 +495,7 @@ class Channel:
         )
 
     def _send_now(self) -> None:
-        """Send until nothing is left or the socket is full; `_sending` is held."""
+        """Send until nothing is left or the socket is full; the caller holds `_sending`."""
         try:
             while self._is_open and (self._unsent or self._take()):
                 self._send_some()
@@ -530,7 +521,6 @@ class Channel:
         return not self._is_aborted and not self._is_over
 
     def _take(self) -> bool:
-        """Take what is queued, ready for the socket; False when there is nothing."""
         with self._lock:
             pieces = self._connection.take()
         if self._end is None:
@@ -547,7 +537,7 @@ class Channel:
         return bool(self._unsent)
 
     def _send_some(self) -> None:
-        """Give the socket what it takes at once; raises `BlockingIOError` when that is nothing."""
+        """Send without blocking; raises `BlockingIOError` when the socket accepts nothing."""
         assert self._socket is not None
         pieces = self._unsent
         if len(pieces) == 1:
@@ -564,7 +554,6 @@ class Channel:
             pieces[0] = memoryview(pieces[0])[sent:]
 
     def _send_rest(self) -> None:
-        """Send what the socket did not take at once; a thread that begins with the first such."""
         assert self._socket is not None
         poll = select.poll()
         poll.register(self._socket, select.POLLOUT)
@@ -585,13 +574,12 @@ class Channel:
 
 
 def address_parts(address: str) -> tuple[str, str]:
-    """Return host and port of `host:port`, where an IPv6 host stands in brackets."""
+    """Return host and port of `host:port`; an IPv6 host is in brackets."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), port
 
 
 def request_block(method: str, address: str, *, is_tls: bool, metadata: Metadata = ()) -> bytes:
-    """Return the header block that begins a call of `/service/method`."""
     return encode_request(
         method,
         address,
@@ -602,7 +590,7 @@ def request_block(method: str, address: str, *, is_tls: bool, metadata: Metadata
 
 
 def packed(pieces: list[Piece]) -> list[Piece]:
-    """Return the same bytes in fewer pieces: small ones are joined, large ones are not copied."""
+    """Return the same bytes in fewer pieces: small pieces joined, large pieces not copied."""
     if len(pieces) <= 1:
         return pieces
     if sum(map(len, pieces)) < _SMALL_BYTES:
@@ -637,7 +625,7 @@ def _left_s(deadline_s: float) -> float:
 
 
 def lost_text(error: Exception | None, *, is_ready: bool, is_tls: bool) -> str:
-    """Return what to say of a connection's end; of one that a server ended at once, why it may."""
+    """Describe the end of a connection; if the server closed it early, suggest a reason."""
     if not is_ready and (error is None or isinstance(error, ConnectionError)):
         early = "it closed the connection before it spoke HTTP/2"
         return early if is_tls else f"{early}; does it want TLS?"
@@ -645,7 +633,6 @@ def lost_text(error: Exception | None, *, is_ready: bool, is_tls: bool) -> str:
 
 
 def text_of(error: Exception) -> str:
-    """Return what is wrong with a connection, in a few words."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"TLS: {error.verify_message}"
     return str(getattr(error, "strerror", None) or error)

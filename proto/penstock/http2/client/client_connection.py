@@ -129,7 +129,6 @@ class ClientStream:
 
     @classmethod
     def never_opened(cls) -> Self:
-        """Return a stream that is over, of a connection that takes none."""
         return cls(b"", MessageReader(0), is_over=True)
 
 
@@ -178,22 +177,19 @@ class ClientConnection:
 
     @property
     def has_output(self) -> bool:
-        """True when there are bytes to be sent."""
         return bool(self._out)
 
     @property
     def streams(self) -> list[ClientStream]:
-        """All streams that are not over, those that wait among them."""
         return [*self._streams.values(), *self._waiting]
 
     def take(self) -> list[Piece]:
-        """Return all bytes that are to be sent now, in pieces."""
         out, self._out = self._out, []
         self.unsent_bytes = self._answers = 0
         return out
 
     def open(self, block: bytes, timeout_s: float | None = None) -> ClientStream:
-        """Begin a call with that block of header fields; see `ending` first."""
+        """Start a call with that block of header fields; check `ending` first."""
         assert self.ending is None, "a connection that ends takes no calls"
         if timeout_s is not None:
             block += encode_timeout(timeout_s)
@@ -207,7 +203,7 @@ class ClientConnection:
         return stream
 
     def send(self, stream: ClientStream, pieces: Sequence[bytes], *, is_last: bool = False) -> None:
-        """Send a message, given in pieces that are not to change; nothing for a stream over."""
+        """Send a message in pieces, which must not change; do nothing if the stream is over."""
         if stream.is_over:
             return
         assert not stream.is_ended, "a message after the last"
@@ -235,13 +231,12 @@ class ClientConnection:
         self._push(stream)
 
     def end(self, stream: ClientStream) -> None:
-        """Say that nothing more will be sent on a stream."""
         if not stream.is_over and not stream.is_ended:
             stream.is_ended = True
             self._push(stream)
 
     def cancel(self, stream: ClientStream, code: ErrorCode = ErrorCode.CANCEL) -> bool:
-        """End a stream at once; False when it was over. It gets no outcome."""
+        """End a stream immediately, without an outcome; False when it was already over."""
         if stream.is_over:
             return False
         if stream.id:
@@ -250,17 +245,16 @@ class ClientConnection:
         return True
 
     def consumed(self, stream: ClientStream, message: bytes) -> None:
-        """Give the room of a message back, for streams that are `is_held`."""
+        """Return a message's bytes to the window, for streams that are `is_held`."""
         stream.unconsumed_bytes -= len(message) + MESSAGE_HEAD.size
         if not stream.is_over:
             self._give_back(stream)
 
     def ping(self) -> None:
-        """Ask the server for a sign of life, which `pings_answered` counts."""
+        """Ask the server for a sign of life; `pings_answered` counts the answers."""
         self._out.append(frames.ping(bytes(8)))
 
     def lost(self, problem: str) -> list[Event]:
-        """End everything, as the connection is gone."""
         self.ending = self.ending or problem
         self._out.clear()
         events: list[Event] = []
@@ -515,7 +509,7 @@ class ClientConnection:
                 events.append(self._over(stream, Outcome(UNAVAILABLE, self.ending, (), True)))
 
     def _check_was_open(self, stream_id: int, what: str) -> None:
-        """Refuse frames of streams that never were; those that ended may have some on their way."""
+        """Refuse frames of streams that were never opened; ended streams may still get frames."""
         if stream_id % 2 == 0 or stream_id >= self._next_id:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"{what} on stream {stream_id}")
 
@@ -550,7 +544,7 @@ class ClientConnection:
             self._begin(self._waiting.popleft())
 
     def _push_all(self) -> None:
-        """Send what waits for room, a frame of each stream in turn."""
+        """Send waiting data, a frame of each stream in turn."""
         while self._blocked and self._window > 0:
             before = self._window
             for stream in list(self._blocked):
@@ -559,7 +553,6 @@ class ClientConnection:
                 return
 
     def _push(self, stream: ClientStream, frames_max: int = 1 << 31) -> None:
-        """Send what waits on a stream, as far as there is room."""
         if not stream.id:
             return
         while stream.unsent_bytes and frames_max:
@@ -577,7 +570,6 @@ class ClientConnection:
             self._out.append(frames.head(0, frames.DATA, END_STREAM, stream.id))
 
     def _cut(self, stream: ClientStream, size: int) -> None:
-        """Send one frame of what waits on a stream, without copying it."""
         stream.unsent_bytes -= size
         stream.window -= size
         self._window -= size
@@ -595,12 +587,10 @@ class ClientConnection:
             size -= len(piece)
 
     def _over(self, stream: ClientStream, outcome: Outcome) -> Event:
-        """End a stream with what came of it."""
         self._close(stream)
         return stream, outcome
 
     def _answered(self, stream: ClientStream, outcome: Outcome) -> Event:
-        """End a stream that the server has ended on its side."""
         if not stream.is_half_closed:
             self._answer(frames.rst_stream(stream.id, ErrorCode.CANCEL))
         return self._over(stream, outcome)

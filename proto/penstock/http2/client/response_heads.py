@@ -72,11 +72,10 @@ class ResponseHead:
 
     @property
     def is_interim(self) -> bool:
-        """True for a 1xx, after which the response is still to come."""
         return 100 <= self.http_status < 200
 
     def problem(self) -> tuple[int, str] | None:
-        """Return status and text for a response that is not gRPC's; None for one that is."""
+        """Return status and text for a response that is not gRPC, else None."""
         if self.http_status == 200 and (self.is_grpc or self.status is not None):
             return None
         status = _STATUS_OF_HTTP.get(self.http_status, UNKNOWN)
@@ -100,7 +99,7 @@ class ResponseDecoder:
         self._is_stateless = True
 
     def decode(self, block: bytes) -> ResponseHead:
-        """Return what a block says; raises `ConnectionFault` for one that cannot be decoded."""
+        """Decode a header block; raise `ConnectionFault` if it cannot be decoded."""
         head = self._known.get(block)
         if head is not None:
             return head
@@ -124,7 +123,7 @@ class ResponseDecoder:
 
 
 def response_head(fields: Sequence[Field]) -> ResponseHead:
-    """Return what header fields say; raises `ConnectionFault` where they are not HTTP's."""
+    """Parse header fields; raise `ConnectionFault` if they are not valid HTTP."""
     known = dict(fields)
     http_status = known.pop(b":status", b"0")
     status = known.pop(b"grpc-status", None)
@@ -160,7 +159,6 @@ def encode_request(
 
 
 def encode_timeout(timeout_s: float) -> bytes:
-    """Return the field that says how long the caller waits."""
     unit_s, unit = next(
         (each for each in _TIMEOUT_UNITS if timeout_s / each[0] < _TIMEOUT_MAX), _TIMEOUT_UNITS[-1]
     )
@@ -169,7 +167,6 @@ def encode_timeout(timeout_s: float) -> bytes:
 
 
 def _text(data: bytes) -> bytes:
-    """Return a string as it is, without Huffman's code."""
     size, prefix = len(data), bytearray()
     if size < 0x7F:
         return bytes((size,)) + data

@@ -19,7 +19,7 @@ class TlsEnd:
     """A client's end of one TLS connection."""
 
     def __init__(self, context: ssl.SSLContext, host: str) -> None:
-        """`host` is empty where no name is checked."""
+        """`host` is empty if no name is checked."""
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._end = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host or None)
         self._lock = threading.Lock()
@@ -27,7 +27,7 @@ class TlsEnd:
         """True once the peer has said that it sends no more."""
 
     def shake_hands(self, connection: socket.socket) -> str | None:
-        """Return the protocol that was agreed on; raises `OSError`, of which `SSLError` is one."""
+        """Return the negotiated protocol; raises `OSError`, which includes `SSLError`."""
         while True:
             try:
                 self._end.do_handshake()
@@ -47,7 +47,7 @@ class TlsEnd:
         self._incoming.write(received)
 
     def encrypt(self, pieces: Iterable[bytes | memoryview]) -> bytes:
-        """Return the records of these bytes, and of whatever else TLS has to say."""
+        """Return the TLS records of these bytes, and any other pending TLS output."""
         with self._lock:
             for piece in pieces:
                 if len(piece):
@@ -79,5 +79,5 @@ class TlsEnd:
 
     @property
     def has_output(self) -> bool:
-        """True when TLS itself has something to send, such as an answer to a new key."""
+        """True when TLS itself has output pending, such as the answer to a key update."""
         return bool(self._outgoing.pending)

@@ -73,12 +73,10 @@ class Opaque(NamedTuple):
 
 
 def malformed(problem: str) -> Malformed:
-    """Return the error for bytes that are no JSON."""
     return Malformed(f"JSON: {problem}", hint=_HINT, code=Code.ROWS_EVENT)
 
 
 def inlined(is_large: bool) -> set[int]:
-    """Return the types whose values stand in their entries."""
     return _LARGE_INLINE if is_large else _SMALL_INLINE
 
 
@@ -96,13 +94,12 @@ def read_json(data: bytes) -> object:
 
 
 def json_text(data: bytes) -> str:
-    """Return the text that the server prints for a value, a `TypedJson` where that is not all."""
+    """Return a value as the server prints it; a `TypedJson` if it has opaque values."""
     value = read_json(data)
     return typed_text(value) if _OPAQUE_BYTE in data else text_of(value)
 
 
 def typed_text(value: object) -> str:
-    """Return the text of a value, a `TypedJson` where it has opaque values."""
     text = text_of(value)
     return TypedJson.of(text, jsonb.encode(_typed(value))) if _has_opaque(value) else text
 
@@ -116,7 +113,6 @@ def _has_opaque(value: object) -> bool:
 
 
 def _typed(value: object) -> object:
-    """Return a value with decimals and `Scalar`s as its opaque values."""
     if isinstance(value, Opaque):
         return _typed_scalar(value)
     if isinstance(value, dict):
@@ -135,7 +131,6 @@ class _Reader:
             raise malformed("its parts overlap")
 
     def value(self, type_: int, at: int, depth: int) -> object:
-        """Return the value of `type_` at index `at`."""
         if depth > DEPTH_MAX + 1:
             raise malformed(f"nested deeper than {DEPTH_MAX}")
         if type_ <= LARGE_ARRAY:
@@ -211,7 +206,6 @@ def text_of(value: object) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return a text between quotes, as the server escapes it."""
     return json.dumps(text, ensure_ascii=False)
 
 
@@ -245,7 +239,7 @@ _WORD = (1 << 64) - 1
 
 
 def _typed_scalar(value: Opaque) -> Decimal | jsonb.Scalar | str:
-    """Return an opaque value as TiDB's JSON has it; as text where it has no such value."""
+    """Return an opaque value in TiDB's JSON form, or as text if TiDB has no such value."""
     text = _opaque_text(value)
     if value.type == WireType.NEWDECIMAL:
         return Decimal(text)
@@ -309,7 +303,7 @@ class JsonChange:
 
 
 def read_changes(data: bytes) -> list[JsonChange]:
-    """Return the changes of a partial value; raise `Malformed` when it holds none."""
+    """Return the changes of a partial value; raise `Malformed` if it is invalid."""
     body = BodyReader(data, "partial JSON")
     changes = []
     while body.left:
@@ -325,7 +319,7 @@ def read_changes(data: bytes) -> list[JsonChange]:
 
 
 def path_legs(path: str) -> list[str | int]:
-    """Return names and indexes of a path; raise `Malformed` for what is none."""
+    """Return the names and indexes of a path; raise `Malformed` if it is invalid."""
     legs: list[str | int] = []
     if path[:1] != "$":
         raise malformed(f"path {path!r} does not begin with $")
@@ -348,7 +342,7 @@ def _unquoted(name: str) -> str:
 
 
 def apply_changes(value: object, changes: list[JsonChange]) -> object:
-    """Return `value`, which is changed in place, after all changes."""
+    """Return `value` after all changes; it is modified in place."""
     for change in changes:
         legs = path_legs(change.path)
         if not legs:
@@ -396,6 +390,5 @@ def _insert(parent: object, leg: str | int, change: JsonChange) -> None:
 
 
 def key_order(key: str) -> tuple[int, bytes]:
-    """Return what the keys of an object are sorted by."""
     raw = key.encode()
     return len(raw), raw

@@ -27,7 +27,6 @@ _FIXED_POINT_MAX = 15  # Doubles with their point farther away print with an exp
 
 
 def integer(size: int, *, is_unsigned: bool) -> Reading:
-    """Return the reading of an integer column of `size` bytes."""
     if is_unsigned:
         return unsigned(size)
     codes = _SIGNED_CODES[size]
@@ -35,7 +34,7 @@ def integer(size: int, *, is_unsigned: bool) -> Reading:
 
 
 def shortest_float(value: float) -> float:
-    """Return the double with the fewest digits that is `value` when made a FLOAT again."""
+    """Return the double with the fewest digits that converts back to the FLOAT `value`."""
     for digits in ".6g", ".7g", ".8g":
         short = float(format(value, digits))
         try:
@@ -47,7 +46,6 @@ def shortest_float(value: float) -> float:
 
 
 def float_reading() -> Reading:
-    """Return the reading of FLOAT."""
     return fixed("f", "shortest_float({0})", shortest_float=shortest_float)
 
 
@@ -79,7 +77,6 @@ def decimal_reading(precision: int, scale: int) -> Reading:
 
 
 def _decimal_reader(precision: int, scale: int) -> tuple[Callable[[bytes], Decimal], int]:
-    """Return a function made for one precision: its words are added up in one expression."""
     integer_words, fraction_words = word_sizes(precision, scale)
     terms, shift, factor = [], 0, 1
     for digits in reversed(integer_words + fraction_words):
@@ -102,7 +99,7 @@ def _decimal_reader(precision: int, scale: int) -> tuple[Callable[[bytes], Decim
 
 
 def double_text(value: float) -> str:
-    """Return a DOUBLE as MySQL and MariaDB print it: shortest digits, 1e15 past 15 of them."""
+    """Format a DOUBLE as MySQL and MariaDB do: shortest digits, `1e15` past 15 digits."""
     if value == 0:
         return "-0" if str(value)[0] == "-" else "0"
     sign, digits, exponent = Decimal(repr(value)).as_tuple()

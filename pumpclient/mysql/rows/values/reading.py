@@ -34,26 +34,21 @@ class Reading:
 
     @property
     def size(self) -> int:
-        """The bytes of a fixed value; of a prefixed one, those of its length."""
         return self.prefix or struct.calcsize("<" + "".join(self.codes))
 
     def value(self, *raw: str) -> str:
-        """Return the expression over the names of what was read."""
         return self.expression.format(*raw)
 
 
 def fixed(codes: str | tuple[str, ...], expression: str = "{0}", **names: object) -> Reading:
-    """Return a reading of fixed size."""
     return Reading(expression, (codes,) if isinstance(codes, str) else codes, names=names)
 
 
 def prefixed(prefix: int, expression: str = "{0}", **names: object) -> Reading:
-    """Return a reading of a value after its length."""
     return Reading(expression, prefix=prefix, names=names)
 
 
 def joined(codes: tuple[str, ...]) -> str:
-    """Return the expression of a number whose little-endian parts were read one by one."""
     parts, shift = [], 0
     for n, code in enumerate(codes):
         parts.append(f"{{{n}}} << {shift}" if shift else f"{{{n}}}")
@@ -62,11 +57,9 @@ def joined(codes: tuple[str, ...]) -> str:
 
 
 def unsigned(size: int) -> Reading:
-    """Return the reading of a little-endian number of 1 to 8 bytes without a sign."""
     codes = _UINT_CODES[size]
     return fixed(codes, joined(codes))
 
 
 def big_endian(size: int) -> Reading:
-    """Return the reading of a big-endian number without a sign."""
     return fixed(f"{size}s", "from_bytes({0}, 'big')", from_bytes=int.from_bytes)

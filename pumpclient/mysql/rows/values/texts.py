@@ -34,7 +34,6 @@ _MAPPED, _COMPATIBLE = b"\0" * 10 + b"\xff\xff", b"\0" * 12
 
 
 def length_size(bytes_max: int) -> int:
-    """Return how many bytes the length of a CHAR or VARCHAR of `bytes_max` takes."""
     return 1 if bytes_max <= _SHORT_MAX else 2
 
 
@@ -57,7 +56,7 @@ def text(prefix: int, charset: Charset, *, pad_to: int = 0, is_compressed: bool 
 
 
 def decompressed(raw: bytes) -> bytes:
-    """Return the value in a COMPRESSED column's bytes; raise `Malformed` when there is none."""
+    """Return the value of a COMPRESSED column; raise `Malformed` if it is damaged."""
     if not raw:
         return raw
     if not raw[0] & _BLOCK:
@@ -94,7 +93,6 @@ def vector(prefix: int) -> Reading:
 
 
 def read_vector(raw: bytes) -> tuple[float, ...]:
-    """Return a vector's numbers."""
     return tuple(map(shortest_float, struct.unpack(f"<{len(raw) // _FLOAT_SIZE}f", raw)))
 
 
@@ -108,17 +106,15 @@ def choice(size: int) -> Reading:
 
 
 def uuid_text(raw: bytes) -> str:
-    """Return MariaDB's UUID of 16 bytes."""
     return str(UUID(bytes=raw))
 
 
 def inet4_text(raw: bytes) -> str:
-    """Return MariaDB's INET4 of 4 bytes."""
     return str(IPv4Address(raw))
 
 
 def inet6_text(raw: bytes) -> str:
-    """Return MariaDB's INET6 of 16 bytes; mapped and compatible addresses end as IPv4 does."""
+    """Format 16 bytes as MariaDB's INET6; mapped and compatible addresses end in IPv4 form."""
     if raw[:12] == _MAPPED:
         return f"::ffff:{inet4_text(raw[12:])}"
     if raw[:12] == _COMPATIBLE and raw[12:14] != b"\0\0":
@@ -141,7 +137,6 @@ _DECLARED: dict[str, tuple[int, Callable[[bytes], str]]] = {
 
 
 def declared(name: str) -> Reading:
-    """Return the reading of MariaDB's `uuid`, `inet4` or `inet6`, which is text."""
     if name not in _DECLARED:
         raise Malformed(
             f"{name!r} is no type that comes as bytes",

@@ -39,7 +39,6 @@ class Texts(dict[int, str]):
         self._make = make
 
     def __missing__(self, number: int) -> str:
-        """Make a text, and keep it."""
         if len(self) >= _CACHE_MAX:
             self.clear()
         text = self[number] = self._make(number)
@@ -47,7 +46,6 @@ class Texts(dict[int, str]):
 
 
 def date_text(packed: int) -> str:
-    """Return the text of a packed DATE."""
     return f"{packed >> 9:04d}-{packed >> 5 & 15:02d}-{packed & 31:02d}"
 
 
@@ -59,7 +57,7 @@ _SECONDS = Texts(lambda s: f"{s // 3600:02d}:{s // 60 % 60:02d}:{s % 60:02d}")
 
 
 def fraction_size(fsp: int) -> int:
-    """Return the bytes of `fsp` fraction digits; more than six are malformed."""
+    """Return the bytes of `fsp` fraction digits; raise `Malformed` for more than six."""
     if fsp > FSP_MAX:
         raise Malformed(
             f"{fsp} fraction digits", hint="the TABLE_MAP is damaged", code=Code.ROWS_EVENT
@@ -78,7 +76,6 @@ def _split(fsp: int) -> tuple[int, int, int]:
 
 
 def datetime2(fsp: int) -> Reading:
-    """Return the reading of DATETIME(fsp)."""
     size, bits, mask = _split(fsp)
     clock_mask = (1 << _CLOCK_BITS) - 1
     days, clocks, from_bytes = _MONTH_DAYS, _CLOCKS, int.from_bytes
@@ -99,7 +96,6 @@ def datetime2(fsp: int) -> Reading:
 
 
 def time2(fsp: int) -> Reading:
-    """Return the reading of TIME(fsp)."""
     size, bits, mask = _split(fsp)
     bias = _TIME_BIAS << bits
     clocks, from_bytes = _CLOCKS, int.from_bytes
@@ -123,7 +119,6 @@ def epoch_text(seconds: int) -> str:
 
 
 def timestamp2(fsp: int) -> Reading:
-    """Return the reading of TIMESTAMP(fsp)."""
     size, bits, mask = _split(fsp)
     from_bytes = int.from_bytes
 
@@ -136,7 +131,6 @@ def timestamp2(fsp: int) -> Reading:
 
 
 def date() -> Reading:
-    """Return the reading of DATE."""
     return fixed(
         ("H", "B"),
         "dates[{0} | {1} << 16]",

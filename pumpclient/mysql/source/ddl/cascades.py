@@ -66,7 +66,6 @@ class Cascade:
     actions: tuple[str, ...]
 
     def __str__(self) -> str:
-        """Return it as an operator is to read it."""
         return f"{'.'.join(self.table)}: {self.key} {' '.join(self.actions)}"
 
 
@@ -81,7 +80,6 @@ def cascades_of_table(table: Name, create_table: str) -> list[Cascade]:
 
 
 def cascades_of_piece(piece: Piece, dialect: Dialect) -> list[Cascade]:
-    """Return those that a DDL brings to a server of this dialect."""
     takes_inline = dialect.version >= _INLINE_SINCE[dialect.flavor]
     return [
         each
@@ -161,7 +159,6 @@ class Cascades:
 
     @classmethod
     def of(cls, config: SourceConfig) -> Cascades:
-        """Return those of a source with these settings."""
         rules = Rules(config.filter)
         address = config.source.address()
 
@@ -172,7 +169,7 @@ class Cascades:
         return cls(config.cascades, rules.is_replicated, config.online_ddl.rules(), are_logged)
 
     def checks(self, address: ServerAddress) -> list[Check]:
-        """Return an answer for each key on the server, a good one where there is none."""
+        """Return a check for each cascade on the server, or one passed check if there is none."""
         found = self._on_server(address)
         if found and self._are_logged():
             return [Check(_CHECK, True, "the binlog has the rows that they change")]
@@ -181,12 +178,12 @@ class Cascades:
         ] or [Check(_CHECK, True, "none changes rows by itself")]
 
     def look_at_server(self, address: ServerAddress, left_out: Collection[Name] = ()) -> None:
-        """Raise `NeedsOperator` or warn, naming what is there now, but of tables left out."""
+        """Raise `NeedsOperator` or warn about the server's cascades, except of skipped tables."""
         found = [each for each in self._on_server(address) if each.table not in left_out]
         self._judge(found, f"{address}: {_WHAT}", _HINT)
 
     def look_at(self, pieces: Iterable[Piece], dialect: Dialect) -> None:
-        """Raise `NeedsOperator` or warn, naming what these DDL bring."""
+        """Raise `NeedsOperator` or warn about the cascades that these pieces of DDL create."""
         for piece in pieces:
             found = cascades_of_piece(piece, dialect)
             self._judge(found, _WHAT, _HINT_OF_DDL, is_decided=piece.is_ruled)

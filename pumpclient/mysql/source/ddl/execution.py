@@ -168,7 +168,7 @@ class Statements:
         return found
 
     def judge(self, statement: Statement, translation: Translation, left_out: LeftOut) -> Verdict:
-        """Return what is to be executed where tables are left out; raise `Refused`."""
+        """Return the pieces to execute, given the skipped tables; raise `Refused`."""
         catalog = self._client.session.schemas.catalog()
         try:
             found = judged(
@@ -184,7 +184,7 @@ class Statements:
         return found
 
     def tables_of(self, statement: Statement) -> tuple[Name, ...]:
-        """Return the replicated tables that a statement changes, as far as that is sure."""
+        """Return the replicated tables that a statement certainly changes."""
         schema = statement.query.schema.decode()
         try:
             mode = statement.query.variables().sql_mode or 0
@@ -195,7 +195,6 @@ class Statements:
         return tuple(name for name in names if name[1] and self._rules.is_replicated(*name))
 
     def _text(self, statement: Statement, schema: str) -> str:
-        """Return a statement's text, and in it all that its session did unasked."""
         variables = statement.query.variables()
         mode = variables.sql_mode or 0
         rough = statement.query.statement.decode("latin1")
@@ -219,11 +218,10 @@ class Statements:
         return written_out(text, here)
 
     def _reads_utf8_as_utf8mb4(self, dialect: Dialect) -> bool:
-        """Return whether utf8 means utf8mb4 on the server; no event says it."""
+        """Return whether utf8 means utf8mb4 on the server, which no event records."""
         return may_mean_utf8mb4(dialect) and means_utf8mb4(self._tables.server_defaults.variables)
 
     def _named(self, sql: str, dialect: Dialect, schema: str) -> str:
-        """Return a statement with all that its server read into it."""
         if dialect.flavor is not Flavor.MARIADB:
             return sql  # A plan has MySQL's.
 
@@ -266,7 +264,7 @@ class Statements:
     def _check_whole(
         self, statement: Statement, pieces: Sequence[Piece | None], origin: Origin
     ) -> None:
-        """Raise `Refused` when a DROP or RENAME of several tables cannot be executed to its end."""
+        """Raise `Refused` when a DROP or RENAME of several tables cannot be completed."""
         if len(pieces) == 1 or self._merges:
             return  # Its job is planned as a whole, or each table has other sources.
         catalog = self._client.session.schemas.catalog().copy()
@@ -329,7 +327,7 @@ class Statements:
             return False
 
     def _meant(self, piece: Piece) -> Piece | None:
-        """Return a piece without what it would drop that is spelled otherwise here."""
+        """Return a piece without the DROPs of names that are spelled differently here."""
         parts = [
             part
             for part in table_by_table(piece)
@@ -364,7 +362,7 @@ class Statements:
             ensure_schema(self._client, schema, self._tables.database_collation(own))
 
     def _is_wanted(self, piece: Piece, statement: Parsed) -> bool:
-        """Return whether another of several merged tables has not brought a statement already."""
+        """Return False if another merged table has already brought this statement."""
         if not self._merges or not any(self._rules.router.is_routed(*n) for n in piece.tables):
             return True
         catalog = self._client.session.schemas.catalog()
@@ -380,7 +378,6 @@ class Statements:
         return wanted
 
     def _passed(self, piece: Piece, context: DdlContext) -> list[tuple[Piece, list[SchemaChange]]]:
-        """Return the parts that event rules let pass, each with what it will do."""
         planned = [(part, self._planned(part, context)) for part in table_by_table(piece)]
         passed = [
             (part, changes)
@@ -392,7 +389,6 @@ class Statements:
         return passed
 
     def _planned(self, piece: Piece, context: DdlContext) -> list[SchemaChange]:
-        """Return what a piece will do."""
         catalog = self._client.session.schemas.catalog().copy()
         ids = itertools.count(1 << 62)
         jobs = plan_ddl(piece.sql, None, catalog, lambda: next(ids), context)
@@ -419,7 +415,6 @@ class Statements:
 
 
 def place_of(statement: Statement) -> str:
-    """Return the text by which operators name a statement's place."""
     return place_text(statement.end)
 
 

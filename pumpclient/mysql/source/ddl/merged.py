@@ -122,7 +122,7 @@ def _added(
 
 
 def _kind(column: ColumnInfo) -> tuple[object, ...]:
-    """Return what of a column must be alike so that its values fit; the length is apart."""
+    """Return the attributes of a column, length aside, that must match for values to fit."""
     own = column.tp, column.is_unsigned, column.decimal, column.charset, column.elems
     return *own, column.generated_expr
 
@@ -130,7 +130,6 @@ def _kind(column: ColumnInfo) -> tuple[object, ...]:
 def _check_change(
     name: str, table: TableInfo, there: ColumnInfo | None, definition: ColumnDef
 ) -> None:
-    """Refuse what rows that fit today might not fit any more."""
     if there is None:
         return
     wanted = build_column(definition, there.id, (table.charset, table.collate))
@@ -144,7 +143,6 @@ def _check_change(
 
 
 def _room(column: ColumnInfo) -> tuple[object, tuple[int, ...]]:
-    """Return the kind of a column's values, and how much room they have."""
     tp, scale = column.tp, max(column.decimal, 0)
     if tp in INTEGER_BITS:
         return ("integer", column.is_unsigned), (INTEGER_BITS[tp],)

@@ -66,7 +66,6 @@ def check_session(
 
 
 def _tables_of(changes: Sequence[SchemaChange]) -> tuple[TableInfo | None, TableInfo | None]:
-    """Return what an ALTER TABLE changed, as it was before its first job and after its last."""
     pairs = [(old, new) for change in changes for _, old, new in change.altered]
     pairs += [(old, new) for change in changes for _, old, _, new in change.renamed]
     return (pairs[0][0], pairs[-1][1]) if pairs else (None, None)

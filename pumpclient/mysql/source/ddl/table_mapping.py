@@ -52,7 +52,6 @@ class Routed(Transcoder):
         is_merged: bool,
         on_history: Callable[[int], None],
     ) -> None:
-        """Compile for the table `here`."""
         super().__init__(table_map, here.info, may_lack=is_merged, on_history=on_history)
         self.here = here
         self.policy = policy
@@ -74,7 +73,6 @@ class Tables:
         *,
         merges: bool = False,
     ) -> None:
-        """Look tables up in `schemas`, and define them through `client`."""
         self._client = client
         self._schemas = schemas
         self._rules = rules
@@ -89,14 +87,13 @@ class Tables:
         """Which tables of the server became one here, by its name in lower case."""
 
     def reserve_numbers(self) -> None:
-        """Let the cluster's sequences continue after the numbers that were given away."""
         for (schema, name), sql in self.sequences.take():
             found = self._schemas.catalog().table(schema, name)
             if found is not None and found.is_sequence:
                 self._client.execute_ddl(sql)
 
     def choose(self, table_map: TableMap) -> Routed | SequenceRows | None:
-        """Return what reads the rows of a table as of now, None when no one wants them."""
+        """Return the current reader of a table's rows, None if the rows are not wanted."""
         schema, name = table_map.schema, table_map.table
         if self.only is not None and (schema, name) not in self.only:
             return None
@@ -168,7 +165,6 @@ class Tables:
 
     @property
     def server_defaults(self) -> ServerDefaults:
-        """What the server has for all of its sessions now."""
         with self._address.session() as connection:
             return server_defaults(connection)
 
@@ -177,13 +173,12 @@ class Tables:
         return replace(self._address, statement_timeout_s=_SCAN_S_MAX).session()
 
     def define(self, schema: str, name: str) -> None:
-        """Create a table here as the server has it now, under its target's name."""
         with self._address.session() as connection:
             define_table(self._client, connection, (schema, name), self._rules.target)
         self._schemas.catch_up()
 
     def side_effects(self, changed: RowsChanged) -> str:
-        """Return why changes of these tables may change others: a trigger, a stored function."""
+        """Name a trigger or stored function by which these changes may change other tables."""
         with self._address.session() as connection:
             for schema, name in changed.tables:
                 for row in rows(connection, _TRIGGERS, schema, name):
@@ -231,7 +226,6 @@ _FUNCTIONS = (
 
 
 def two_names(name: str, other: str) -> NeedsOperator:
-    """Return the refusal of a name that differs from another one by letter case only."""
     return NeedsOperator(
         f"{name} and {other} are two on the server, but letter case makes no difference here",
         hint=f"skip what is about {name}, or rename it on the server",
@@ -240,12 +234,10 @@ def two_names(name: str, other: str) -> NeedsOperator:
 
 
 def server_tables(connection: Connection) -> list[tuple[str, str]]:
-    """Return schema and name of every table of a server, views and sequences aside."""
     return _server_names(connection, *TABLE_TYPES)
 
 
 def server_sequences(connection: Connection) -> list[tuple[str, str]]:
-    """Return schema and name of every sequence of a server, none of a MySQL."""
     return _server_names(connection, "SEQUENCE")
 
 
@@ -261,7 +253,7 @@ def _server_names(connection: Connection, *kinds: str) -> list[tuple[str, str]]:
 
 
 def server_defaults(connection: Connection) -> ServerDefaults:
-    """Return what a server has for all of its sessions; leaves `connection` in its SYSTEM zone."""
+    """Return a server's defaults for all sessions; sets `connection` to the SYSTEM zone."""
     names = ", ".join(f"'{name}'" for name in GLOBALS)
     found = rows(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})")
     ((likely,),) = (row.values() for row in rows(connection, "SELECT @@system_time_zone"))
@@ -278,7 +270,7 @@ def server_defaults(connection: Connection) -> ServerDefaults:
 
 
 def show_create(connection: Connection, table: tuple[str, str]) -> str:
-    """Return what SHOW CREATE TABLE says, or SHOW CREATE SEQUENCE; empty for a view."""
+    """Return the text of SHOW CREATE TABLE or SHOW CREATE SEQUENCE; empty for a view."""
     (row,) = rows(connection, f"SHOW CREATE TABLE {quote_path(*table)}")
     sql = str(row.get("create table", ""))
     if _SEQUENCE.search(sql):
@@ -320,7 +312,6 @@ def define_table(
 
 
 def database_collation(connection: Connection, schema: str) -> str | None:
-    """Return the collation that tables of a database take; None when there is none such."""
     found = rows(
         connection,
         "SELECT default_collation_name AS collation FROM information_schema.schemata"
@@ -331,6 +322,5 @@ def database_collation(connection: Connection, schema: str) -> str | None:
 
 
 def ensure_schema(client: PumpClient, schema: str, collation: str | None) -> None:
-    """Create a schema in the cluster, with its collation on the server, unless it is there."""
     clause = f" COLLATE {collation}" if collation else ""
     client.execute_ddl(f"CREATE DATABASE IF NOT EXISTS {quote_name(schema)}{clause}")

@@ -81,22 +81,20 @@ class Checkpoint:
 
     @property
     def place(self) -> Location:
-        """Up to where everything is committed."""
+        """The position up to which everything is committed."""
         return _place(self.done)
 
     def epoch_of(self, location: Location) -> int:
-        """Return the epoch of a place in the relay log."""
         return self.epoch + location.suffix - self.place.suffix
 
     @property
     def written_place(self) -> Location | None:
-        """What `written` says."""
         return _place(self.written) if self.written else None
 
     def origin(
         self, source_id: str, end: Location, gtid: str, written: Location | None = None
     ) -> Origin:
-        """Return the origin of what ends at a place; `written` as in the field, before it."""
+        """Return the origin that ends at `end`; `written` is the field's value before it."""
         assert written is None or written.suffix == end.suffix, "an epoch begins with none"
         epoch = self.epoch_of(end)
         return Origin(
@@ -110,7 +108,7 @@ class Checkpoint:
 
     @classmethod
     def parse(cls, text: bytes, key: str) -> Checkpoint:
-        """Return what was stored; raise `Malformed`."""
+        """Return the stored checkpoint; raise `Malformed` if it is invalid."""
         try:
             fields = json.loads(text)
             left_out = tuple(LeftOutTable(**each) for each in fields.pop("left_out", ()))
@@ -135,7 +133,7 @@ class Begun(NamedTuple):
 
 
 def fresh_epoch(client: PumpClient, source: str, known: int = 0) -> int:
-    """Return an epoch above `known` and above all that was ever committed for a source."""
+    """Return an epoch above `known` and above every epoch ever committed for a source."""
     last = client.last_ddl_origin(source)
     known = max(known, 0 if last is None else last.epoch)
     return max(known + 1, physical_ms(client.session.oracle.get_many(1)[0]))
@@ -143,7 +141,7 @@ def fresh_epoch(client: PumpClient, source: str, known: int = 0) -> int:
 
 @lru_cache(maxsize=64)
 def _place(text: str) -> Location:
-    """Parse a place; each transaction asks for the one of the checkpoint before it."""
+    """Parse a place; cached, because each transaction parses the previous checkpoint's."""
     return Location.parse(text)
 
 
@@ -162,10 +160,10 @@ class CheckpointStore(Protocol):
     """Where a syncer's checkpoint is kept, as long as the source is this process's."""
 
     def is_ours(self) -> bool:
-        """Return whether no other process can have the source."""
+        """Return whether no other process can own the source."""
 
     def is_lost(self) -> bool:
-        """Return whether another process may have it."""
+        """Return whether another process may own the source."""
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint, durably; raise `Retryable` when the source is not ours."""
@@ -175,7 +173,7 @@ class SourceStore:
     """One source's checkpoint while this process owns it; `own` first."""
 
     def __init__(self, etcd: EtcdClient, source_id: str, *, ttl_s: int = 10) -> None:
-        """Name the source; nothing is asked yet. A dead owner has it for `ttl_s` seconds more."""
+        """Contact nothing yet. A dead owner keeps the source for `ttl_s` more seconds."""
         if not source_id or "/" in source_id:
             raise NeedsOperator(
                 f"source-id is {source_id!r}", hint="a name without /", code=Code.SETTING_VALUE
@@ -196,11 +194,11 @@ class SourceStore:
         self._stored: set[bytes | None] = set()
 
     def own(self, holder: str) -> None:
-        """Take the source over; raise `SourceTaken` naming who has it."""
+        """Take ownership of the source; raise `SourceTaken`, naming its owner."""
         self._take(holder, [])
 
     def own_again(self) -> None:
-        """Take the source again once its lease is lost; raise `SourceTaken` when another had it."""
+        """Retake the source after a lost lease; raise `SourceTaken` if another process had it."""
         found = read(self._etcd, self._key)
         if found not in self._stored:
             raise SourceTaken(
@@ -243,11 +241,11 @@ class SourceStore:
             self._stored = {answers[1][0][0] if answers[1] else None}
 
     def is_ours(self) -> bool:
-        """Return whether no other process can have the source; answers from the local clock."""
+        """Return whether no other process can own the source, by the local clock."""
         return self._lease is not None and self._lease.is_held()
 
     def is_lost(self) -> bool:
-        """Return whether the source is another's, or no one's, for good."""
+        """Return whether the source is lost for good, to another process or to none."""
         return self._lease is None or self._lease.is_lost()
 
     def load(self) -> Checkpoint | None:
@@ -256,7 +254,6 @@ class SourceStore:
         return None if found is None else Checkpoint.parse(found, self._key)
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Replace the checkpoint; raise `Retryable` when the source is no longer ours."""
         text = json.dumps(asdict(checkpoint), ensure_ascii=False).encode()
         begun = Begun(checkpoint.epoch, is_followed=True)
         put = self._etcd.transactions.put
@@ -270,7 +267,7 @@ class SourceStore:
         self._noted = begun
 
     def begun(self) -> Begun:
-        """Return the last epoch of the source, 0 where etcd knows of none."""
+        """Return the last epoch of the source, 0 if etcd has none."""
         found = read(self._etcd, self._epoch_key)
         if found is None:
             return Begun()
@@ -284,12 +281,12 @@ class SourceStore:
             ) from error
 
     def begin(self, epoch: int) -> None:
-        """Note that a new epoch begins, before anything of it is committed; raise as `save`."""
+        """Record a new epoch before anything of it is committed; raises like `save`."""
         text = json.dumps(Begun(epoch)._asdict())
         self._write([self._etcd.transactions.put(self._epoch_key, text)])
 
     def forget(self) -> None:
-        """Remove the checkpoint; what is known of epochs stays. Raise as `save`."""
+        """Remove the checkpoint but keep the epoch record; raises like `save`."""
         with self._lock:
             self._write([self._etcd.transactions.delete(self._key)])
             self._stored = {None}
@@ -309,13 +306,12 @@ class SourceStore:
             )
 
     def close(self) -> None:
-        """Let others have it."""
         if self._lease is not None:
             self._lease.close()
 
 
 def own_once_free(store: SourceStore, stopped: threading.Event) -> None:
-    """Take the source over, waiting for its owner; raise `Retryable` when stopped before."""
+    """Take the source, waiting for its owner; raise `Retryable` when stopped first."""
     holder = f"{socket.gethostname()}-{os.getpid()}"
     while True:
         try:
@@ -328,7 +324,7 @@ def own_once_free(store: SourceStore, stopped: threading.Event) -> None:
 
 
 def own_once_back(store: SourceStore, stopped: threading.Event) -> None:
-    """Take a source again that was lost; raise `SourceTaken` when another process had it."""
+    """Retake a lost source; raise `SourceTaken` if another process had it."""
     while not stopped.is_set():
         try:
             store.own_again()
@@ -346,7 +342,7 @@ def own_once_back(store: SourceStore, stopped: threading.Event) -> None:
 
 
 def save_with_retries(store: SourceStore, stopped: threading.Event, checkpoint: Checkpoint) -> None:
-    """Replace the checkpoint before anything runs; take a source that was lost meanwhile again."""
+    """Replace the checkpoint before anything runs; retake the source if it was lost."""
     while True:
         try:
             return store.save(checkpoint)
@@ -357,7 +353,7 @@ def save_with_retries(store: SourceStore, stopped: threading.Event, checkpoint: 
 
 
 def load_with_retries(store: SourceStore, stopped: threading.Event) -> Checkpoint | None:
-    """Return the checkpoint, asking until etcd answers; None when stopped before."""
+    """Return the checkpoint, retrying until etcd answers; None when stopped first."""
     while True:
         try:
             return store.load()

@@ -51,21 +51,17 @@ class SourceCounters:
     """Transactions per second, as of the last whole second."""
 
     def read(self, location: Location, size: int) -> None:
-        """Note how far the relay log was read."""
         self.read_location = location
         self.read_bytes += size
 
     def history(self, count: int) -> None:
-        """Note rows of history that were left out."""
         self.history_rows += count
 
     def seen(self, end: Location, timestamp_s: int) -> None:
-        """Note the end of a transaction that was read, and when the server made it."""
         self.seen_location = end
         self.seen_s = timestamp_s
 
     def committed(self, checkpoint: Checkpoint, count: int) -> None:
-        """Note what is committed by now."""
         self.checkpoint = checkpoint
         self.transactions += count
         self.groups += count > 0
@@ -76,7 +72,7 @@ class SourceCounters:
             self._rate_from = now_s, self.transactions
 
     def behind_s(self, relay_behind_s: float) -> float:
-        """Return the seconds behind the server: 0 when all that it has is committed."""
+        """Return the seconds behind the server; 0 when all its changes are committed."""
         if self.idle:
             return relay_behind_s
         return max(0.0, time.time() - self.seen_s) if self.seen_s else relay_behind_s

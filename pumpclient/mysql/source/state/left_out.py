@@ -75,17 +75,14 @@ class LeftOutTable:
 
     @property
     def name(self) -> Name:
-        """Schema and table."""
         return self.schema, self.table
 
     @property
     def is_complete(self) -> bool:
-        """Return whether nothing has been left out of it yet."""
         return not (self.rows or self.events or self.statements)
 
     @property
     def label(self) -> str:
-        """The name for people."""
         return f"{self.schema}.{self.table}" if self.schema else "(no table)"
 
 
@@ -93,34 +90,30 @@ class LeftOut:
     """All of them, as of one place of the stream."""
 
     def __init__(self, tables: Iterable[LeftOutTable]) -> None:
-        """Continue with what a checkpoint has."""
         self._tables = {each.name: each for each in tables}
         self._open_rows: Counter[Name] = Counter()
         self._open_events: Counter[Name] = Counter()
 
     @property
     def tables(self) -> tuple[LeftOutTable, ...]:
-        """What a checkpoint keeps."""
         return tuple(self._tables.values())
 
     def has(self, schema: str, table: str) -> bool:
-        """Return whether a table is left out."""
         found = self._tables.get((schema, table))
         return found is not None and found.is_whole
 
     def of(self, name: Name) -> LeftOutTable | None:
-        """Return what is known of a table."""
         return self._tables.get(name)
 
     def add(self, name: Name | None, rows: int | None) -> None:
-        """Count an event of the open transaction; `rows` None where no one can count them."""
+        """Count an event of the open transaction; `rows` is None if they cannot be counted."""
         if rows is None:
             self._open_events[name or NO_TABLE] += 1
         else:
             self._open_rows[name or NO_TABLE] += rows
 
     def finish(self, place: str) -> bool:
-        """Count what the transaction that ends at `place` has; return whether it has anything."""
+        """Add the open transaction's counts at `place`; return whether it had any."""
         names = self._open_rows.keys() | self._open_events.keys()
         for name in names:
             before = self._known(name, place)
@@ -134,39 +127,34 @@ class LeftOut:
         return bool(names)
 
     def drop_open(self) -> None:
-        """Forget the open transaction."""
         self._open_rows.clear()
         self._open_events.clear()
 
     def add_statement(self, names: Sequence[Name], place: str) -> None:
-        """Count a statement that was left out."""
         for name in names or (NO_TABLE,):
             before = self._known(name, place)
             self._tables[name] = replace(before, statements=before.statements + 1, dropped="")
 
     def drop(self, name: Name, place: str) -> None:
-        """Note that the server dropped a table; a mark that stays, for a CREATE TABLE may come."""
+        """Mark a table as dropped by the server; the mark stays for a later CREATE TABLE."""
         self._tables[name] = replace(self._known(name, place), dropped=place)
 
     def begin(self, name: Name, place: str, reload: int) -> None:
-        """Leave a table out from `place` on, as one of a reload."""
         self._tables[name] = replace(
             self._known(name, place), is_whole=True, since=place, reload=reload, dropped=""
         )
 
     def rename(self, old: Name, new: Name) -> None:
-        """Follow a RENAME: what is left out under one name is so under the other."""
+        """Follow a RENAME: the entry of the old name moves to the new name."""
         moved = self._tables.pop(old, None)
         self._tables.pop(new, None)
         if moved is not None:
             self._tables[new] = replace(moved, schema=new[0], table=new[1])
 
     def change(self, table: LeftOutTable) -> None:
-        """Replace what is known of a table."""
         self._tables[table.name] = table
 
     def remove(self, name: Name) -> None:
-        """Forget a table."""
         self._tables.pop(name, None)
 
     def _known(self, name: Name, place: str) -> LeftOutTable:
@@ -256,7 +244,7 @@ def judged(
 def _dropping(
     piece: Piece, statement: Parsed, names: Sequence[Name], marks: LeftOut, here: _Here
 ) -> Piece | None:
-    """Return what a DROP comes to here: of tables that are left out, those that the cluster has."""
+    """Reduce a DROP: of the skipped tables, keep only those that the cluster has."""
     kept = [
         part
         for n, part in enumerate(table_by_table(piece))
@@ -271,14 +259,12 @@ def _is_dropped(name: Name, marks: LeftOut) -> bool:
 
 
 def _followed(pieces: Iterable[Piece], marks: LeftOut) -> Iterator[Piece]:
-    """Yield the pieces; a RENAME of which something is left out, or may be, pair by pair."""
     for piece in pieces:
         is_known = any(marks.of(name) is not None for name in piece.tables)
         yield from pair_by_pair(piece) if is_known and not piece.is_ruled else [piece]
 
 
 def _joined(name: Name, reload: int | None, marks: LeftOut) -> list[tuple[Name, int]]:
-    """Leave a table out with those of a reload, if there is one and it is not left out."""
     if reload is None or marks.has(*name):
         return []
     marks.begin(name, "", reload)
@@ -296,14 +282,12 @@ class _Here:
         return self._changed[name] if name in self._changed else self._exists(name)
 
     def rename(self, old: Name, new: Name) -> bool:
-        """Follow a RENAME; return whether the table was there."""
         is_here = self.has(old)
         self._changed |= {new: is_here, old: False}
         return is_here
 
 
 def _names(piece: Piece, statement: Parsed) -> tuple[Name, ...]:
-    """Return the server's names of the tables that a piece changes."""
     refs = [(ref.schema or "", ref.name) for ref in statement.refs]
     if len(refs) != len(piece.tables):  # A tool's ALTER of its copy, which is run on the table.
         return piece.tables[:1]
@@ -312,13 +296,12 @@ def _names(piece: Piece, statement: Parsed) -> tuple[Name, ...]:
 
 
 def _is_swapped_in(piece: Piece, statement: Parsed) -> bool:
-    """Return whether a piece is what a tool did to its copy, which now is the table."""
+    """Return whether a DDL tool ran a piece on its copy, which is now the table."""
     wanted = changed_by(statement, "")
     return bool(wanted) and wanted[0][1] != piece.tables[0][1]
 
 
 def _target(piece: Piece, statement: Parsed, number: int) -> Name:
-    """Return the name here of the `number`-th table that a piece changes."""
     made = parse(piece.sql)[1][0]
     ref_names = changed_by(made, "")
     assert type(made) is type(statement), "only names differ"
@@ -326,7 +309,7 @@ def _target(piece: Piece, statement: Parsed, number: int) -> Name:
 
 
 def _renaming(piece: Piece, statement: Parsed, is_left_out: bool, here: _Here) -> Piece | None:
-    """Return what a RENAME comes to here: of a table that is left out, its new name only."""
+    """Return the RENAME to run here; of a skipped table only the name changes."""
     old, new = _target(piece, statement, 0), _target(piece, statement, 1)
     is_here = here.rename(old, new)
     if not is_left_out:

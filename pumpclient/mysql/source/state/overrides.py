@@ -37,8 +37,6 @@ VERBS = ("skip", "replace", "inject")
 
 
 def override_at(verb: str, place: str, statements: Sequence[str]) -> Edit:
-    """Return the edit that notes what to do at a place, instead of what was noted before."""
-
     def edit(checkpoint: Checkpoint) -> tuple[Checkpoint, str]:
         override = {"verb": verb, "statements": tuple(statements)}
         rulings = {**checkpoint.rulings, place: override}
@@ -48,7 +46,6 @@ def override_at(verb: str, place: str, statements: Sequence[str]) -> Edit:
 
 
 def table_skipped(name: Name, is_replicated: Callable[[str, str], bool]) -> Edit:
-    """Return the edit that leaves a table out from the checkpoint's place on."""
     label = ".".join(name)
 
     def edit(checkpoint: Checkpoint) -> tuple[Checkpoint, str]:
@@ -109,8 +106,6 @@ def tables_reloaded(names: Sequence[Name], gone: Collection[Name] = ()) -> Edit:
 
 
 def history_accepted(name: str, label: str) -> Edit:
-    """Return the edit that has a history of the server followed from its beginning."""
-
     def edit(checkpoint: Checkpoint) -> tuple[Checkpoint, str]:
         return replace(checkpoint, accepts=name), (
             f"the source continues with {label}: what it had not read of the history before is"
@@ -191,7 +186,6 @@ def forget_rulings(rulings: Mapping[str, object], begin: Location) -> dict[str, 
 
 
 def is_passed(checkpoint: Checkpoint, place: str) -> bool:
-    """Return whether a source is past a place, written as operators write it."""
     file, _, position = place.rpartition(":")
     done = checkpoint.place
     try:
@@ -201,7 +195,6 @@ def is_passed(checkpoint: Checkpoint, place: str) -> bool:
 
 
 def table_name(text: str) -> Name:
-    """Return schema and table of `schema.table`, or of the same in backticks."""
     return split_name(text, None)
 
 
@@ -257,7 +250,6 @@ def _of(checkpoint: Checkpoint, name: Name) -> LeftOutTable:
 
 
 def _without_reload(checkpoint: Checkpoint, number: int) -> Checkpoint:
-    """Return the checkpoint without a reload; its tables stay left out, partial as they are."""
     tables = (
         replace(each, reload=0, is_partial=True) if each.reload == number else each
         for each in checkpoint.left_out

@@ -21,18 +21,15 @@ class FollowFile:
         self.is_ours = may_commit
 
     def is_lost(self) -> bool:
-        """Return whether another process may have the source."""
         return not self.is_ours()
 
     def load(self) -> Checkpoint | None:
-        """Return what was stored, None before the first time."""
         try:
             return Checkpoint.parse(self._path.read_bytes(), str(self._path))
         except FileNotFoundError:
             return None
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Store durably."""
         try:
             replace_file(self._path, json.dumps(asdict(checkpoint)).encode())
         except OSError as error:

@@ -21,7 +21,7 @@ class Gatherer:
     def __init__(
         self, *, count_max: int, bytes_max: int, spill_bytes: int, spill_dir: str | Path | None
     ) -> None:
-        """Groups have at most that many transactions, and few bytes more than `bytes_max`."""
+        """A group has at most `count_max` transactions and little more than `bytes_max` bytes."""
         self._count_max = count_max
         self._bytes_max = bytes_max
         # What stays in memory must fit into one message, whatever its rows' frames add to them.
@@ -39,23 +39,19 @@ class Gatherer:
 
     @property
     def is_full(self) -> bool:
-        """Return whether the group should go before anything is added."""
         return len(self._group) >= self._count_max or self._group_bytes >= self._bytes_max
 
     @property
     def is_large(self) -> bool:
-        """Return whether the open transaction must go in a group of its own."""
         return self._open is not None and self._open.spool_file is not None
 
     @property
     def count(self) -> int:
-        """How many transactions the group has."""
         return len(self._group)
 
     def add(
         self, table: Table, policy: RowPolicy, kind: MutationType, rows: Sequence[bytes]
     ) -> None:
-        """Add rows to the open transaction, those that filters let pass."""
         if not policy.takes_all:
             rows = self._passing(policy, kind, rows)
         if not rows:
@@ -98,7 +94,7 @@ class Gatherer:
         return passing
 
     def finish(self, origin: Origin) -> bool:
-        """End the open transaction; return False for one without rows, which is none."""
+        """End the open transaction; drop it and return False if it has no rows."""
         changes, self._open = self._open, None
         if changes is not None:
             self._group.append(PendingTransaction(changes, origin))
@@ -107,7 +103,6 @@ class Gatherer:
         return changes is not None
 
     def take(self) -> list[PendingTransaction]:
-        """Return the group and begin another."""
         group, self._group, self._group_bytes = self._group, [], 0
         return group
 
@@ -122,14 +117,12 @@ class Gatherer:
         return counts
 
     def drop_open(self) -> None:
-        """Forget the open transaction: its end will not come."""
         if self._open is not None:
             self._open.close()
             self._open = None
         self._open_bytes = self._in_memory_bytes = 0
 
     def close(self) -> None:
-        """Forget everything."""
         for each in self._group:
             each.changes.close()
         self._group = []

@@ -46,11 +46,10 @@ class KnownTransactions:
 
     @property
     def is_needed(self) -> bool:
-        """Return whether anything can still be left out."""
         return self._gtids is not None or self._since_s > 0
 
     def is_left_out(self, event: bytes, checksum: Checksum) -> bool:
-        """Take the next event."""
+        """Take the next event; return whether it is skipped."""
         timestamp_s, type_, server_id, _, _, _ = HEADER.unpack_from(event)
         if type_ in _BEGINS:
             if self._since_s and timestamp_s >= self._since_s:
@@ -80,31 +79,27 @@ class SeenGtids:
     """Grows with each transaction, and with the list at a file's beginning."""
 
     def __init__(self, text: str, flavor: Flavor) -> None:
-        """Begin with a checkpoint's."""
         self._flavor = flavor
         self._gtids: GtidSet = parse_gtid_set(text, flavor)
 
     def __str__(self) -> str:
-        """Return them as the server writes them."""
         return str(self._gtids)
 
     def copy(self) -> GtidSet:
-        """Return a set of its own that is equal."""
         return self._gtids.copy()
 
     def clear(self) -> None:
-        """Forget all: the server's history begins again."""
+        """Forget all GTIDs, because the server's history starts again."""
         self._gtids = parse_gtid_set("", self._flavor)
 
     def add(self, gtid: str) -> None:
-        """Add a transaction, as the assembler names it."""
         if isinstance(self._gtids, MariadbGtidSet):
             self._gtids.add(MariadbGtid(*map(int, gtid.split("-"))))
         else:
             self._gtids = self._gtids.union(type(self._gtids).parse(gtid))
 
     def add_list(self, type_: int, event: bytes, checksum: Checksum) -> None:
-        """Add what all earlier files have; everything there was brought in or left out."""
+        """Add the GTIDs of all earlier files, which were all replicated or skipped."""
         body = body_of(event, checksum)
         if isinstance(self._gtids, MariadbGtidSet):
             if type_ == EventType.GTID_LIST:

@@ -30,7 +30,6 @@ log = logging.getLogger(__name__)
 
 
 def state_path(config: SourceConfig) -> Path:
-    """Return where a source's load is kept."""
     return config.data_dir / f"{config.source_id}.load.json"
 
 
@@ -102,19 +101,17 @@ def begin_epoch(config: SourceConfig, client: PumpClient, store: SourceStore) ->
 
 
 def is_load_asked(config: SourceConfig) -> bool:
-    """Return whether an operator asked for a load, or one that was asked for has not ended."""
+    """Return whether an operator requested a load, or a requested load is unfinished."""
     load = StateFile(state_path(config)).read()
     return load is not None and not load.is_complete
 
 
 def floors_of(config: SourceConfig) -> Floors:
-    """Return what the load of an earlier run has; nothing when there was none."""
     state = StateFile(state_path(config)).read()
     return Floors() if state is None else state.floors
 
 
 def load_report(config: SourceConfig) -> dict[str, Any]:
-    """Return what the load did, for people; nothing when there was none."""
     state = StateFile(state_path(config)).read()
     return {} if state is None else state.report
 
@@ -123,18 +120,15 @@ class CatchUp:
     """What of the binlog was loaded; `at` is the end of the event that is being read."""
 
     def __init__(self, floors: Floors, checkpoint: Checkpoint) -> None:
-        """Begin after `checkpoint`."""
         self._floors = floors
         self.at = checkpoint.place
         is_same_epoch = checkpoint.epoch == floors.epoch
         self.is_active = is_same_epoch and _floor(self.at) < floors.highest
 
     def has(self, *tables: Name) -> bool:
-        """Return whether what is being read, on these tables of the server, was loaded."""
         return self.is_active and self._floors.has(tables, _floor(self.at))
 
     def without_loaded(self, translation: Translation) -> Translation:
-        """Return a translation without the pieces that were loaded."""
         if not self.is_active:
             return translation
         left = tuple(piece for piece in translation.pieces if not self.has(*piece.tables))
@@ -144,7 +138,7 @@ class CatchUp:
         return replace(translation, pieces=left)
 
     def passed(self) -> bool:
-        """Note that a transaction has ended; True while tables are to be looked up again."""
+        """Note the end of a transaction; True while tables must be looked up again."""
         was_active = self.is_active
         if was_active and _floor(self.at) >= self._floors.highest:
             self.is_active = False
@@ -152,7 +146,7 @@ class CatchUp:
         return was_active
 
     def check_over(self) -> None:
-        """Raise `NeedsOperator` when another history begins before the load was passed."""
+        """Raise `NeedsOperator` if another history starts before the load was passed."""
         if self.is_active:
             raise NeedsOperator(
                 "the server was changed or reset before its binlog had passed the load",

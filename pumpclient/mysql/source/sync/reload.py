@@ -126,7 +126,6 @@ class StatementsOfSome(Statements):
         rulings: Mapping[str, Mapping[str, Any]],
         left_out: LeftOut,
     ) -> Translation:
-        """Return what a statement comes to."""
         if self.only.isdisjoint(self.tables_of(statement)):
             return Translation((), kept)
         return super().translate(statement, kept, rulings, left_out)
@@ -143,7 +142,7 @@ class Reload:
         suffix: int,
         growth: Growth,
     ) -> None:
-        """`server` and `suffix` name the sub-directory of the relay log that the source is in."""
+        """`server` and `suffix` name the source's sub-directory of the relay log."""
         self.names, self.number = frozenset(each.name for each in tables), tables[0].reload
         self.status = ReloadStatus()
         self._dropped = {each.name: each.dropped for each in tables if each.dropped}
@@ -163,7 +162,6 @@ class Reload:
 
     @property
     def needed(self) -> Location | None:
-        """The earliest place of the relay log that it still reads."""
         found = self._follow.load()
         if found is not None:
             return found.place
@@ -174,7 +172,7 @@ class Reload:
         return self._snapshot(state) if state.is_complete else self._location(state.start)
 
     def stop(self) -> None:
-        """End it, in the middle of what it does; another process or another one continues."""
+        """Stop even in the middle of an operation; another process or reload continues."""
         self._stopped.set()
         syncer = self._syncer
         if syncer is not None:
@@ -215,7 +213,6 @@ class Reload:
         self._join(loaded)
 
     def _loaded(self) -> LoadState:
-        """Load the table unless it is loaded; return the load's state."""
         here, file = self._here, StateFile(self._load_file)
         state = file.read()
         # In an etcd that was put back, a number comes twice; files of the first time do not count.
@@ -251,7 +248,6 @@ class Reload:
         return state
 
     def _snapshot(self, state: LoadState) -> Location:
-        """Return where the snapshot was from which all tables were loaded."""
         return max(self._location(state.loaded[name]) for name in self.names)
 
     def _location(self, place: BinlogPlace) -> Location:
@@ -317,7 +313,6 @@ class Reload:
         return checkpoint.place
 
     def _distance_bytes(self) -> int:
-        """Return how much binlog lies between this and the source; a file counts as much."""
         found, end = self._follow.load(), self._source_place()
         assert found is not None, "it was stored before"
         begin = found.place
@@ -325,7 +320,6 @@ class Reload:
         return end.position - begin.position if not files else max(files, 0) * (_NEAR_BYTES + 1)
 
     def _read_up_to(self, end: Location) -> None:
-        """Bring in what the binlog has of the table up to `end`."""
         here, found = self._here, self._follow.load()
         assert found is not None, "it was stored before"
         if found.place >= end:
@@ -366,7 +360,6 @@ class Reload:
             raise Retryable("stopped", code=Code.CLOSED)
 
     def _join(self, loaded: LoadState) -> None:
-        """Let the source follow the table, from a place on up to which this has brought it in."""
         done = self._here.change(partial(self._joined, loaded))
         while True:
             try:
@@ -378,7 +371,7 @@ class Reload:
         self._remove_files()
 
     def _joined(self, loaded: LoadState, checkpoint: Checkpoint) -> tuple[Checkpoint, str]:
-        """Bring in the rest, with the source stopped at `checkpoint`; the table is followed."""
+        """Apply the rest with the source stopped at `checkpoint`, then follow the table."""
         left_out = LeftOut(checkpoint.left_out)
         tables = [each for each in left_out.tables if each.reload == self.number]
         if {each.name for each in tables} != self.names or checkpoint.server != self._server:
@@ -408,7 +401,6 @@ class Reload:
         )
 
     def _check_there(self) -> None:
-        """Raise `NeedsOperator` where the cluster does not have a table that is loaded."""
         rules, catalog = self._here.rules, self._here.client.session.schemas.catalog()
         for name in sorted(self.names - self._dropped.keys()):
             target = rules.target(*name)
@@ -437,19 +429,17 @@ class Reloads:
 
     @property
     def statuses(self) -> Mapping[Name, ReloadStatus]:
-        """What the status page says, by table."""
         found = {name: status for names, status in self._ended.values() for name in names}
         running = self._running
         return found if running is None else found | dict.fromkeys(running.names, running.status)
 
     @property
     def needed(self) -> Location | None:
-        """The earliest place of the relay log that one still reads, None for none."""
         running = self._running
         return None if running is None else running.needed
 
     def see(self, checkpoint: Checkpoint, growth: Growth) -> None:
-        """Begin what a checkpoint asks for; end what it does not ask for any more."""
+        """Start the reloads that a checkpoint requests; end all others."""
         wanted: dict[int, list[LeftOutTable]] = {}
         for table in sorted(checkpoint.left_out, key=lambda each: each.reload):
             if table.reload:
@@ -469,13 +459,12 @@ class Reloads:
                 return
 
     def cancel(self, names: Sequence[Name]) -> None:
-        """End the one of these tables, if it runs: it is to begin again."""
+        """End the running reload if it has one of these tables: it must start again."""
         running = self._running
         if running is not None and not running.names.isdisjoint(names):
             self.stop()
 
     def stop(self) -> None:
-        """End what runs."""
         running, self._running = self._running, None
         if running is not None:
             running.stop()

@@ -67,7 +67,6 @@ def reload_all(config: SourceConfig, *, accepts_gap: bool = False) -> str:
 
 
 def _names(gone: Sequence[Name]) -> str:
-    """Return the tables of an earlier load that the server does not have, for people."""
     if not gone:
         return ""
     more = f" and {len(gone) - _NAMED_MAX} more" if len(gone) > _NAMED_MAX else ""

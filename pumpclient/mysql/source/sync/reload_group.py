@@ -18,7 +18,7 @@ from pumpclient.mysql.source.state.overrides import Edit, tables_reloaded
 
 
 def siblings(config: SourceConfig, rules: Rules, names: Iterable[Name]) -> frozenset[Name]:
-    """Return all tables of the server that go where some of them go."""
+    """Return all tables of the server that share a target with one of `names`."""
     targets = {rules.target(*name) for name in names}
     return frozenset(
         name for name in replicated_tables(config, rules) if rules.target(*name) in targets
@@ -26,7 +26,6 @@ def siblings(config: SourceConfig, rules: Rules, names: Iterable[Name]) -> froze
 
 
 def replicated_tables(config: SourceConfig, rules: Rules) -> frozenset[Name]:
-    """Return the tables of the server that the filters take, without an online DDL's copies."""
     online = config.online_ddl.rules()
     with config.source.address().session() as connection:
         return frozenset(

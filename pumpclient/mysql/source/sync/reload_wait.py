@@ -14,7 +14,6 @@ _POLL_S = 0.5
 
 
 def report_text(label: str, report: Mapping[str, Any]) -> str:
-    """Return the line that says what the reload of a table did, from a checkpoint's report."""
     if report["dropped"]:
         return f"{label}: the server dropped it at {report['dropped']}, nothing was loaded\n"
     return f"{label}: {report['rows']} rows loaded, {report['started']} to {report['ended']}\n"

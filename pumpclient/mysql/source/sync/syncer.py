@@ -94,7 +94,7 @@ class Syncer:
         *,
         until: Location | None = None,
     ) -> None:
-        """Continue from `checkpoint`, up to the end `until`; `reader` stands where it says."""
+        """Continue from `checkpoint`, where `reader` must stand, up to the end `until`."""
         self._until = until
         self._context = context
         self._reader = reader
@@ -128,7 +128,7 @@ class Syncer:
         )
 
     def stop(self) -> None:
-        """Make `run` return at the end of a transaction, all before it committed."""
+        """Make `run` return at the end of a transaction, with everything before it committed."""
         self._stopped.set()
 
     def run(self) -> None:
@@ -157,7 +157,7 @@ class Syncer:
             raise Retryable("the lease on this source ran out", code=Code.SOURCE_TAKEN)
 
     def _keep_what_is_done(self) -> None:
-        """Commit all before what cannot be followed, so that an override begins right there."""
+        """Commit everything before the failure, so that an override starts exactly there."""
         try:
             self._barrier()
         except PenstockError as error:
@@ -185,7 +185,7 @@ class Syncer:
         self._save_when_due()
 
     def _is_plain(self, events: Sequence[bytes]) -> bool:
-        """Return whether events are whole, and no one but the assembler has to look at each."""
+        """Return whether the events are intact and only the assembler must see each of them."""
         if self._known.is_needed or self._catch_up.is_active:
             return False
         types = bytes([event[_TYPE_AT] for event in events])
@@ -213,7 +213,6 @@ class Syncer:
             self._output(output)
 
     def _describe(self, begin: Location, event: bytes) -> None:
-        """Note which file this is; raise `NeedsOperator` for another one than the checkpoint's."""
         self._described = description_digest(event)
         if begin[:2] != self._end[:2]:
             return
@@ -230,11 +229,9 @@ class Syncer:
         self._left_out.drop_open()
 
     def _is_left_out(self, schema: str, table: str) -> bool:
-        """Return whether rows are to be counted: not those that the load has."""
         return self._left_out.has(schema, table) and not self._catch_up.has((schema, table))
 
     def _is_skipped(self, end: Location) -> bool:
-        """Return whether an operator wants to leave out what ends there."""
         found = self._context.counters.rulings.get(place_text(end))
         return found is not None and found["verb"] == Verb.SKIP.value
 
@@ -299,7 +296,7 @@ class Syncer:
             self._submit()
 
     def _statement(self, statement: Statement) -> None:
-        """All before it is committed; then the DDL; then its place is noted, whatever it was."""
+        """Commit everything before the DDL, run it, then record its position in any case."""
         counters = self._context.counters
         counters.statement_place = place_of(statement)
         translation, verdict = self._decided(statement)
@@ -327,7 +324,7 @@ class Syncer:
             self._barrier()
 
     def _reload_again(self, names: Sequence[Name]) -> None:
-        """Let the reloads of tables that come, are renamed or dropped begin again: end them now."""
+        """End the reloads of created, renamed or dropped tables, so that they start again."""
         found = [self._left_out.of(name) for name in names]
         ended = dict.fromkeys(each.reload for each in found if each is not None and each.reload)
         if not ended:
@@ -344,7 +341,6 @@ class Syncer:
         self._stopped.set()  # The next run begins them.
 
     def _decided(self, statement: Statement) -> tuple[Translation, Verdict]:
-        """Return what a statement comes to, and what of it is to be executed."""
         statements, counters = self._context.statements, self._context.counters
         translation = statements.translate(
             statement, self._checkpoint.kept, counters.rulings, self._left_out
@@ -355,7 +351,6 @@ class Syncer:
     def _note_left_out(
         self, statement: Statement, translation: Translation, verdict: Verdict
     ) -> None:
-        """Count what of a statement is left out, and follow the names of tables that are."""
         place = str(statement.end)
         counted: list[tuple[Name, ...]] = [(name,) for name in verdict.counted]
         if translation.left_out is not None:
@@ -379,7 +374,6 @@ class Syncer:
         return self._checkpoint.origin(self._context.source_id, end, gtid, self._written)
 
     def _advance(self, end: Location, gtid: str) -> None:
-        """Note, for the group that is being made, where it ends."""
         if gtid:
             self._gtids.add(gtid)
         self._end, self._restart = end, self._assembler.restart
@@ -394,7 +388,6 @@ class Syncer:
         self._context.counters.idle = False
 
     def _submit(self) -> None:
-        """Send the group on its way; its end counts once it is committed."""
         checkpoint = self._noted()
         group = self._gatherer.take()
         if group:
@@ -403,7 +396,6 @@ class Syncer:
             self._is_committed(checkpoint, 0)
 
     def _noted(self) -> Checkpoint:
-        """Return the checkpoint as it is to be stored, once all before it is committed."""
         end, restart = self._end, self._restart
         if str(end) != self._checkpoint.done:
             self._checkpoint = replace(
@@ -429,7 +421,6 @@ class Syncer:
         self._context.counters.committed(checkpoint, count)
 
     def _barrier(self) -> None:
-        """Commit all that is gathered, and store the checkpoint."""
         self._submit()
         self._writer.drain()
         self._is_committed(self._noted(), 0)

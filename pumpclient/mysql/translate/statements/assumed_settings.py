@@ -70,7 +70,6 @@ def conditions(
 
 
 def week_modes(sql: str) -> list[str]:
-    """Return the mode of each WEEK(…) in a text, "" where none is written."""
     tokens = read(sql).tokens
     return [
         _second(tokens[at + 2 :])
@@ -80,7 +79,6 @@ def week_modes(sql: str) -> list[str]:
 
 
 def _added_defaults(statement: AlterTable) -> dict[str, str]:
-    """Return the expressions that new columns have as defaults: older rows take their values."""
     added = (p.operation.columns for p in statement.parts if isinstance(p.operation, AddColumns))
     return {
         column.name: column.default.text
@@ -91,7 +89,6 @@ def _added_defaults(statement: AlterTable) -> dict[str, str]:
 
 
 def _is_open(expression: str, *, is_mariadb: bool) -> bool:
-    """Return whether a value depends on settings that only its session knows."""
     tokens = read(expression).tokens
     for at, token in enumerate(tokens):
         if token.kind is Kind.SIGN and token.text == "/":
@@ -104,7 +101,6 @@ def _is_open(expression: str, *, is_mariadb: bool) -> bool:
 
 
 def _stored(expression: str, column: ColumnInfo) -> str:
-    """Return an expression as a column stores its value."""
     if column.tp in _WHOLE:
         return f"ROUND({expression})"
     if column.tp is MysqlType.NEWDECIMAL:
@@ -122,7 +118,6 @@ def _kept(before: TableInfo, after: TableInfo) -> Iterator[tuple[ColumnInfo, Col
 
 
 def _second(tokens: Sequence[Token]) -> str:
-    """Return the second argument of a call whose arguments begin here."""
     depth, begins = 0, -1
     for at, token in enumerate(tokens):
         if token.kind is Kind.SIGN:

@@ -36,7 +36,7 @@ _JOINS = {"JOIN", "STRAIGHT_JOIN"}
 
 
 def changed_tables(text: str, schema: str) -> tuple[Name, ...]:
-    """Return the tables that a statement changes, none where that is not sure."""
+    """Return the tables that a statement changes; empty if that is uncertain."""
     try:
         _, statements = parse(_FROM_SELECT.sub("", text))
     except (NeedsOperator, RecursionError, LookupError):
@@ -59,7 +59,6 @@ def changed_by(statement: Statement, schema: str) -> tuple[Name, ...]:
 
 
 def likened(statement: Statement, schema: str) -> Name | None:
-    """Return the table whose definition a statement copies, None when it copies none."""
     if not isinstance(statement, CreateLike):
         return None
     return statement.like.schema or schema, statement.like.name
@@ -101,7 +100,6 @@ def rows_changed(text: str, schema: str) -> RowsChanged | None:
 
 
 def _listed(tokens: Sequence[Token], at: int, schema: str, ends: Set[str]) -> tuple[Name, ...]:
-    """Return the tables of a list or a join, none where it has anything but names and aliases."""
     found: list[Name] = []
     is_due = True
     for n in range(at, len(tokens)):

@@ -183,7 +183,7 @@ class Translator:
         return Translation(tuple(pieces), kept, skipped)
 
     def _rows_as_statement(self, text: str, schema: str, kept: Kept) -> Translation:
-        """Leave out what changes no replicated table, whatever the default schema is."""
+        """Skip a statement that changes no replicated table, whatever the default schema is."""
         found = rows_changed(text, schema)
         tables = ", ".join(".".join(name) for name in found.tables) if found else ""
         why = "its text does not say on which tables"
@@ -200,7 +200,7 @@ class Translator:
         )
 
     def _each(self, sql: str, statement: Statement, schema: str) -> Iterable[tuple[str, Statement]]:
-        """Return a statement, or the parts of a RENAME or a DROP: all in one where they may be."""
+        """Split a RENAME or DROP into the fewest parts; return any other statement unchanged."""
         if not isinstance(statement, (DropTables, RenameTables)):
             return [(sql, statement)]
         names = _names(statement, schema)
@@ -257,7 +257,6 @@ class Translator:
         return found.statements, found.kept
 
     def _of_shadow(self, steps: Sequence[str], tables: Sequence[Name], schema: str) -> list[Piece]:
-        """Return the kept statements, as ones on the real table, which is the last of `tables`."""
         if not steps:
             return []
         shadow, real = tables[0], tables[-1]
@@ -271,7 +270,7 @@ class Translator:
 
 
 def origins_of(origin: Origin, count: int) -> list[Origin]:
-    """Return an origin for each of a statement's pieces, growing, the last one the statement's."""
+    """Return increasing origins for a statement's pieces; the last is the statement's."""
     return [replace(origin, position=origin.position - n) for n in range(count - 1, -1, -1)]
 
 
@@ -286,7 +285,6 @@ def _split(text: str) -> Iterator[tuple[str, Statement]]:
 
 
 def _drop_before(made: Statement) -> str:
-    """Return what drops the thing that a CREATE OR REPLACE makes."""
     if isinstance(made, CreateSchema):
         return f"DROP DATABASE IF EXISTS {quote_name(made.name)}"
     table = _written(made.refs[0])
@@ -296,7 +294,7 @@ def _drop_before(made: Statement) -> str:
 
 
 def pair_by_pair(piece: Piece) -> list[Piece]:
-    """Return a RENAME of several tables as a piece for each pair, any other piece alone."""
+    """Split a RENAME of several tables into one piece per pair; keep any other piece."""
     if not isinstance(made := parse(piece.sql)[1][0], RenameTables) or len(made.pairs) == 1:
         return [piece]
     source = parse(piece.source_sql)[1][0]
@@ -310,7 +308,7 @@ def pair_by_pair(piece: Piece) -> list[Piece]:
 
 
 def table_by_table(piece: Piece) -> list[Piece]:
-    """Return a DROP of several tables as a piece for each table, any other piece alone."""
+    """Split a DROP of several tables into one piece per table; keep any other piece."""
     if piece.is_ruled:
         return [piece]
     if not isinstance(made := parse(piece.sql)[1][0], DropTables) or len(made.refs) == 1:
@@ -324,7 +322,7 @@ def table_by_table(piece: Piece) -> list[Piece]:
 
 
 def together(pieces: Sequence[Piece]) -> Piece:
-    """Return one piece again of some that `table_by_table` returned, at least one."""
+    """Join pieces that `table_by_table` split; at least one is required."""
     if len(pieces) == 1:
         return pieces[0]
     return replace(
@@ -366,7 +364,6 @@ def _written(ref: TableRef) -> str:
 
 
 def _names(statement: Statement, schema: str) -> tuple[Name, ...]:
-    """Return the tables that a statement names; a database has an empty table."""
     if isinstance(statement, RenameTables):
         refs: Sequence[TableRef] = [ref for pair in statement.pairs for ref in pair]
     else:

@@ -21,12 +21,12 @@ _CURRENT = "\0"
 
 
 def may_have_failed(written: str, error_code: int) -> bool:
-    """Return whether a statement, as the binlog has it, may have been executed in part only."""
+    """Return whether a logged statement may have been executed only in part."""
     return error_code != 0 or (bool(_DROP.match(written)) and written.rstrip().endswith(_BY_SERVER))
 
 
 def left_by_failed(text: str) -> str:
-    """Return a statement that does what this one, in plain text, did before it failed."""
+    """Return a statement with the effect that `text`, in plain text, had before it failed."""
     if _DROP.match(text):
         return _DROP.sub(lambda found: f"{found[0]}IF EXISTS ", text, count=1)
     names = changed_tables(text, _CURRENT) if _REPLACE.match(text) else ()

@@ -51,7 +51,6 @@ class OnlineDdl:
         self._trash = [_compiled(pattern) for pattern in trash]
 
     def role(self, table: str) -> tuple[Role, str]:
-        """Return what a table is, and the real table's name."""
         for role, patterns in ((Role.SHADOW, self._shadow), (Role.TRASH, self._trash)):
             for pattern in patterns:
                 found = pattern.match(table)
@@ -60,11 +59,9 @@ class OnlineDdl:
         return Role.REAL, table
 
     def is_copy(self, table: str) -> bool:
-        """Return whether a table is a tool's copy, or what it leaves over."""
         return self.role(table)[0] is not Role.REAL
 
     def changed(self, kind: str, table: Name, statement: str, kept: Kept) -> Outcome:
-        """Return what becomes of a DDL about one table, RENAME aside; `kind` is its first word."""
         role, _ = self.role(table[1])
         if role is Role.REAL:
             return Outcome(None, kept)

@@ -65,7 +65,6 @@ Tokens = Sequence[tuple[str, str]]
 
 
 def _tokens(text: str) -> Iterator[tuple[str, str]]:
-    """Yield kind and text of each token; words in capitals."""
     for match in _TOKEN.finditer(text):
         kind = match.lastgroup or ""
         if kind != "skipped":
@@ -73,7 +72,6 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _after_value(head: Tokens, at: int) -> int:
-    """Return where a value ends that begins there: a word, user@host or CURRENT_USER()."""
     at += 1
     while at < len(head) and head[at][1] in ("@", "(", ")"):
         at += 2 if head[at][1] == "@" else 1
@@ -81,7 +79,6 @@ def _after_value(head: Tokens, at: int) -> int:
 
 
 def _kind(head: Tokens) -> tuple[str, list[str]]:
-    """Return the kind of object after a verb, and all words from it up to the first other token."""
     at = 1
     while at < len(head) and head[at][1] in _MODIFIERS:
         at += 1
@@ -95,13 +92,13 @@ def _kind(head: Tokens) -> tuple[str, list[str]]:
 
 
 def is_routine(text: str) -> bool:
-    """Return whether a statement as written makes a routine, whatever its body holds."""
+    """Return whether a statement defines a routine, whatever the routine's body holds."""
     head = list(islice(_tokens(text), _HEAD_TOKENS))
     return bool(head) and head[0][1] in ("CREATE", "ALTER") and _kind(head)[0] in _ROUTINES
 
 
 def skip_reason(text: str) -> str | None:
-    """Return why a statement is no concern of replication, None when it is or may be."""
+    """Return why a statement is irrelevant to replication, None if it may be relevant."""
     head = islice(_tokens(text), 3)
     words = [word if kind == "word" else "" for kind, word in head]
     verb, after = (words[0] if words else ""), words[1:]

@@ -54,7 +54,7 @@ def context_of(
     timestamp_s: int,
     defaults: Callable[[], ServerDefaults],
 ) -> DdlContext:
-    """Return the session of a QUERY; raise `NeedsOperator` for a zone that no one could follow."""
+    """Return a QUERY's session context; raise `NeedsOperator` for an unknown time zone."""
     fraction_us = variables.microseconds or variables.mariadb_hrnow_us or 0
     moment_us = timestamp_s * 1_000_000 + fraction_us
     zone = variables.time_zone
@@ -86,7 +86,6 @@ def context_of(
 
 
 def modes_named(mode: int, dialect: Dialect) -> frozenset[str]:
-    """Return the names of a server's sql_mode."""
     names = set(modes_of(mode))
     if dialect.flavor is Flavor.MARIADB:
         names |= {name for bit, name in _MARIADB_MODES.items() if mode >> bit & 1}
@@ -113,12 +112,11 @@ def _of_event(variables: StatusVariables, is_mariadb: bool) -> dict[str, str]:
 
 
 def may_mean_utf8mb4(dialect: Dialect) -> bool:
-    """Return whether `old_mode` decides what utf8 means; elsewhere it has always been utf8mb3."""
+    """Return whether `old_mode` decides the meaning of utf8; elsewhere it is utf8mb3."""
     return dialect.flavor is Flavor.MARIADB and dialect.version >= _OLD_MODE_OF_ALIAS_SINCE
 
 
 def means_utf8mb4(variables: Mapping[str, str]) -> bool:
-    """Return whether utf8 means utf8mb4 with these variables of a server that has the choice."""
     return _OLD_MODES[0] not in variables.get("old_mode", "").upper()
 
 

@@ -68,12 +68,10 @@ class Dialect:
 
     @property
     def version_text(self) -> str:
-        """The version as the server writes it, without what its distributor adds."""
         number = f"{self.version // 10_000}.{self.version // 100 % 100}.{self.version % 100}"
         return number + "-MariaDB" * (self.flavor is Flavor.MARIADB)
 
     def runs(self, *, is_for_mariadb: bool, version: int) -> bool:
-        """Return whether the server ran what a comment with this mark holds."""
         if is_for_mariadb and self.flavor is not Flavor.MARIADB:
             return False
         if self.flavor is Flavor.MARIADB and not is_for_mariadb and version in _MARIADB_IGNORES:
@@ -92,7 +90,7 @@ def dialect_of(server_version: str) -> Dialect:
 
 
 def statement_text(query: Query) -> str:
-    """Return a statement as it was written; raise `NeedsOperator` when its charset has no such."""
+    """Return a statement as written; raise `NeedsOperator` if it is invalid in its charset."""
     charsets = query.variables().charsets
     try:
         charset = charset_of(charsets[0]) if charsets else None
@@ -108,7 +106,7 @@ def statement_text(query: Query) -> str:
 
 
 def phase_to_skip(variables: StatusVariables) -> str:
-    """Return why an ALTER in two phases (`binlog_alter_two_phase`) is not run here; "" if it is."""
+    """Return why a two-phase ALTER (`binlog_alter_two_phase`) is skipped; "" if it is not."""
     flags = (variables.mariadb_gtid_flags3 or (0, 0))[0]
     if flags & ALTER_BEGINS:
         return "it only begins here: what ends it follows"
@@ -157,7 +155,7 @@ _ALIAS = re.compile(r"(_?)utf8(?=_|$)", re.IGNORECASE)
 
 
 def with_utf8mb4(text: str) -> str:
-    """Return a statement in plain text with utf8mb4 for its alias utf8, and collations alike."""
+    """Replace the alias utf8, and its collations, by utf8mb4 in a plain-text statement."""
     tokens = read(text).tokens
     edits: list[Edit] = []
     for at, token in enumerate(tokens):
@@ -172,7 +170,7 @@ def with_utf8mb4(text: str) -> str:
 
 
 def _without_settings(text: str) -> str:
-    """Return what MariaDB's SET STATEMENT runs: the status variables have what it set."""
+    """Strip MariaDB's SET STATEMENT prefix; the status variables have its settings."""
     if not _SET_STATEMENT.match(text):
         return text
     depth = 0
@@ -185,7 +183,6 @@ def _without_settings(text: str) -> str:
 
 
 def _means_another(word: str, sql_mode: int, dialect: Dialect) -> bool:
-    """Return whether a word may be a type that a MariaDB in MAXDB or ORACLE takes for another."""
     if dialect.flavor is not Flavor.MARIADB:
         return False
     if word == "TIMESTAMP":
@@ -230,13 +227,13 @@ _UCA9 = "utf8mb4_0900_ai_ci"
 
 
 def built_into(dialect: Dialect) -> SessionCollations:
-    """Return what a server takes, or leaves out of SHOW CREATE, where no one chose anything."""
+    """Return the collations that a server uses, or omits in SHOW CREATE, by default."""
     is_newer = dialect.flavor is Flavor.MYSQL and dialect.version >= _UCA9_SINCE
     return SessionCollations(by_charset={"utf8mb4": _UCA9} if is_newer else {})
 
 
 def session_collations(variables: StatusVariables, dialect: Dialect) -> SessionCollations:
-    """Return what the session of a QUERY took; raise `NeedsOperator` for an unknown collation."""
+    """Return a QUERY's session collations; raise `NeedsOperator` for an unknown collation."""
     is_mariadb = dialect.flavor is Flavor.MARIADB
 
     def named(number: int) -> str:

@@ -44,7 +44,6 @@ _ZEROS = "0000-00-00 00:00:00"
 
 
 def is_implicit(variables: StatusVariables, dialect: Dialect) -> bool:
-    """Return whether a statement's session gave TIMESTAMP columns defaults unasked."""
     if dialect.flavor is Flavor.MARIADB:
         return variables.flags2 is not None and not variables.flags2 & _EXPLICIT_BIT
     is_explicit = variables.explicit_defaults_ts
@@ -52,12 +51,11 @@ def is_implicit(variables: StatusVariables, dialect: Dialect) -> bool:
 
 
 def may_hold_timestamps(sql: str) -> bool:
-    """Return whether a statement in plain text could define such a column."""
     return _CONCERNED.match(sql) is not None
 
 
 def written_out(sql: str, table_of: Callable[[TableRef], TableInfo | None]) -> str:
-    """Return statements with what such a session adds; `table_of` is a table as it was before."""
+    """Return statements with implicit defaults; `table_of` gives a table's previous state."""
     source, statements = parse(sql)
     out = []
     for statement in statements:
@@ -86,7 +84,6 @@ class _Place:
 def _altered(
     statement: AlterTable, before: TableInfo | None
 ) -> tuple[list[ColumnDef], list[_Place]]:
-    """Return the columns that a statement defines, and the order of all afterwards."""
     defined: list[ColumnDef] = []
     columns = before.columns if before is not None else ()
     order = [_Place(c.name.lower(), c.tp is MysqlType.TIMESTAMP) for c in columns]
@@ -113,7 +110,6 @@ def _altered(
 
 
 def _take(order: list[_Place], name: str) -> int:
-    """Take a column out; return where it was, the end when it was nowhere."""
     for at, each in enumerate(order):
         if each.name == name.lower():
             del order[at]

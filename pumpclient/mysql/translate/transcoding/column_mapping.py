@@ -84,7 +84,6 @@ class ColumnPair:
 
     @property
     def column(self) -> ColumnInfo:
-        """The table's column."""
         return self.stored.column
 
 
@@ -184,7 +183,6 @@ def period_of(table_map: TableMap, table: TableInfo) -> tuple[int, int] | None:
 def _positions(
     table_map: TableMap, table: TableInfo, period: tuple[int, int] | None
 ) -> dict[int, int]:
-    """Return, for each column of the image but those of versioning, its position in the table."""
     names = [column.name for column in table_map.columns]
     if None in names:
         if period is not None:
@@ -207,7 +205,6 @@ def _positions(
 
 
 def _declared(wire: Column, column: ColumnInfo) -> Mapping[str, Any]:
-    """Return what the server did not send."""
     declared_fields: dict[str, Any] = {"name": column.name}
     if column.native:  # No server ever distinguishes these from bytes.
         declared_fields["declared"] = column.native.lower()

@@ -175,7 +175,6 @@ def _text(pair: ColumnPair, reading: Reading) -> Reading | None:
 
 @lru_cache(maxsize=1024)
 def _begins(head: bytes) -> list[bytes]:
-    """Return what stands before strings of each short length; most tables share them."""
     return [head + values.bytes_datum(bytes(n))[: -n or None] for n in range(_SHORT)]
 
 
@@ -184,13 +183,12 @@ def _length(size: int) -> bytes:
 
 
 def _fraction(fsp: int) -> tuple[int, int, int]:
-    """Return the bits of a fraction, their mask, and what makes them microseconds."""
     size = (fsp + 1) // 2
     return 8 * size, (1 << 8 * size) - 1, 10 ** (6 - 2 * size)
 
 
 def _date(pair: ColumnPair, reading: Reading) -> Reading:
-    """Return what takes a DATE as it is: with ALLOW_INVALID_DATES servers hold 31 February too."""
+    """Return a reading that keeps invalid days such as 31 February (ALLOW_INVALID_DATES)."""
     begin, datum = pair.stored.header + bytes([values.UVARINT_FLAG]), protowire.encode_uvarint
 
     @lru_cache(maxsize=_DAYS_KEPT)

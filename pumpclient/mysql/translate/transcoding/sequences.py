@@ -46,7 +46,6 @@ class Numbers:
     cycles: bool
 
     def reserved(self) -> int:
-        """Return the number that a downstream is to continue with."""
         if self.cycles:
             return min(max(self.next, self.lowest), self.highest)
         step = self.increment or 1  # 0 stands for the session's auto_increment_increment.
@@ -54,7 +53,7 @@ class Numbers:
         return min(max(self.next + step * count, self.lowest), self.highest)
 
     def is_within(self, reserved: int) -> bool:
-        """Return whether a downstream that continues with `reserved` gives no number twice."""
+        """Return whether a downstream that continues at `reserved` issues no number twice."""
         if self.cycles:
             return self.next == reserved
         return self.next >= reserved if self.increment < 0 else self.next <= reserved
@@ -64,23 +63,20 @@ class Sequences:
     """The sequences of one source, as far as this process has seen rows of theirs."""
 
     def __init__(self) -> None:
-        """Know none: the first row of each makes a DDL."""
         self._reserved: dict[Name, int] = {}
         self._waiting: dict[Name, int] = {}
 
     def note(self, name: Name, numbers: Numbers) -> None:
-        """Take what a row of a sequence says."""
         known = self._waiting.get(name, self._reserved.get(name))
         if known is None or not numbers.is_within(known):
             self._waiting[name] = numbers.reserved()
 
     @property
     def is_due(self) -> bool:
-        """True when a downstream has to reserve more."""
         return bool(self._waiting)
 
     def take(self) -> Iterator[tuple[Name, str]]:
-        """Yield each sequence that has to reserve more, and the DDL; it counts as run then."""
+        """Yield each sequence that must reserve more, and the DDL, which then counts as run."""
         while self._waiting:
             name, number = self._waiting.popitem()
             self._reserved[name] = number
@@ -93,7 +89,7 @@ class SequenceRows:
     def __init__(
         self, table_map: TableMap, name: Name, sequences: Sequences, id_size: int = TABLE_ID_SIZE
     ) -> None:
-        """`name` is the sequence's here. Raises `Malformed` for a table that is none."""
+        """`name` is the cluster's. Raise `Malformed` if the server's table is not a sequence."""
         if len(table_map.columns) != len(_COLUMNS):
             raise Malformed(
                 f"{table_map.name} is a sequence here and a table of {len(table_map.columns)}"
@@ -111,7 +107,7 @@ class SequenceRows:
         self._decoder: Decoder = decoder_for(self.table_map, id_size=id_size)
 
     def take(self, type_: int, body: bytes) -> None:
-        """Note what the rows of an event say; raise `Malformed` for what is no row."""
+        """Record the state in an event's rows; raise `Malformed` for an invalid row."""
         for _, after in self._decoder.changes(type_, body):
             if after is not None:
                 row = dict(zip(_COLUMNS, after, strict=True))

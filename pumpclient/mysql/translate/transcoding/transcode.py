@@ -99,8 +99,7 @@ _Pieces = tuple[bytes | None, ...]
 _Read = TypeVar("_Read")
 
 
-def ignored(count: int) -> None:
-    """Take a number and do nothing."""
+def ignored(count: int) -> None: ...
 
 
 class Transcoder:
@@ -234,7 +233,6 @@ class Transcoder:
         return (b"".join(image) + self._end) or EMPTY_ROW  # type: ignore[arg-type]
 
     def _unusual(self, type_: int, body: bytes) -> EncodedChanges:
-        """Read what is compressed, partial, has extra data, or is not there in full."""
         event = self._decoded(type_, body)
         if self._is_whole(event):
             return self._rows(event.layout.kind, event.images, 0)
@@ -311,7 +309,6 @@ class _Inserts:
         self._in_parts = {n for n, _ in self._parts}
 
     def row(self, image: _Pieces) -> bytes:
-        """Return the bytes of a new row."""
         if self._is_slow:
             return self._by_values(image)
         if None in image:
@@ -332,7 +329,6 @@ class _Inserts:
         return handle + ((b"".join(pieces) + self._end) or EMPTY_ROW)
 
     def made(self, names: Sequence[str]) -> Made:
-        """Return how generated code makes a row of these variables; only NULLs come to `row`."""
         key = self._parts if self._key is None else [self._key]
         others = [name for n, name in enumerate(names) if n not in dict(key)]
         if self._is_slow or not key or not others:
@@ -353,12 +349,10 @@ class _Inserts:
 
 
 def _is_copied(table: TableInfo, offset: int, length: int) -> bool:
-    """Return whether a key's column stands in the handle as it stands in the row."""
     return length == -1 and table.columns[offset].tp is not MysqlType.DURATION
 
 
 def _held(column: ColumnInfo, value: object) -> object:
-    """Return a value that a server holds as what its field takes."""
     return Held(value) if column.tp in TIME_TYPES else value
 
 
@@ -377,7 +371,6 @@ def _made(
     function: Callable[[_Pieces], bytes],
     values: Sequence[str] = (),
 ) -> Made:
-    """Return code that joins `pieces`; without any, and with NULLs, `function` makes the row."""
     listed = "".join(f"{each}, " for each in pieces or values)
     whole = f"join(({listed}{'tail, ' if end else ''}))" if pieces else f"{name}(({listed}))"
     return Made(whole, name, {"join": b"".join, "tail": end, name: function})
