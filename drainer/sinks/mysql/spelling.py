@@ -5,17 +5,20 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from drainer.sinks.mysql.session import is_mariadb, version_of
+from drainer.sinks.mysql.session import is_mariadb, many, version_of
 from penstock.codes import Code
 from penstock.ddl.parse.parser import parse
+from penstock.ddl.rewrite.constraint_names import as_server_names
 from penstock.ddl.rewrite.foreign import spelled_for
 from penstock.ddl.syntax.statements import AlterTable, ChangeColumn, Flavor
 from penstock.ddl.tables.column_types import TEXT_TYPES
 from penstock.errors import NeedsOperator
+from penstock.schema.ddl_context import DdlContext
 
 if TYPE_CHECKING:
     from drainer.sinks.mysql.session import Connection
     from penstock.ddl import SchemaChange
+    from penstock.ddl.syntax.statements import TableRef
     from penstock.schema.model import ColumnInfo
 
 log = logging.getLogger(__name__)
@@ -38,7 +41,27 @@ def spelled(connection: Connection, change: SchemaChange, *, is_tidb: bool) -> s
     if found.lacking:
         lacking = ", ".join(found.lacking)
         log.warning("the downstream, a %s, does not have %s: %s", flavor.value, lacking, query)
-    return found.sql
+    return _with_check_names(connection, change, found.sql) if found.sql else ""
+
+
+def _with_check_names(connection: Connection, change: SchemaChange, sql: str) -> str:
+    """Return a statement with the names that CHECKs have on this server."""
+    context = change.job.context or DdlContext()
+    version = dict(context.variables).get("version", "")
+
+    def there(ref: TableRef) -> dict[str, bool]:
+        schema, table = connection.escape(ref.schema or change.job.schema_name), ref.name
+        found = many(
+            connection,
+            "SELECT constraint_name, constraint_type = 'CHECK'"  # noqa: S608
+            " FROM information_schema.table_constraints"
+            f" WHERE LOWER(table_schema) = LOWER({schema})"
+            f" AND LOWER(table_name) = LOWER({connection.escape(table)})",
+        )
+        return {str(name): bool(is_check) for name, is_check in found}
+
+    is_moved = is_mariadb(version) and not is_mariadb(version_of(connection))
+    return as_server_names(sql, there, numbers_by_table=is_moved)
 
 
 def _check_conversions(change: SchemaChange) -> None:

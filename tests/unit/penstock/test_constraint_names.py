@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.ddl.rewrite.constraint_names import as_mariadb_reads
+from penstock.ddl.rewrite.constraint_names import as_mariadb_reads, as_server_names
 from penstock.ddl.rewrite.foreign import spelled_for
 from penstock.ddl.syntax.statements import Flavor
 from penstock.schema.model import MysqlType
@@ -107,3 +107,72 @@ def test_a_mysql_gets_that_text_without_the_check_and_with_its_default() -> None
     assert spelled_for(Flavor.MARIADB, query).sql == query
     column = session.table().columns[0]
     assert (column.tp, column.default) == (MysqlType.LONG_BLOB, "{}")
+
+
+def test_a_number_is_free_again_once_its_check_is_dropped_and_a_foreign_keys_is_not() -> None:
+    session = DdlSession(*BEFORE, "ALTER TABLE t DROP CHECK t_chk_4, ADD CHECK (v > 2)")
+    assert session.table().constraints == ("t_chk_1", "t_ibfk_1", "t_chk_2")
+    session.run(
+        "ALTER TABLE t DROP FOREIGN KEY t_ibfk_1, ADD FOREIGN KEY (v) REFERENCES p (id)",
+    )
+    assert session.table().constraints == ("t_chk_1", "t_chk_2", "t_ibfk_2")
+
+
+def test_an_alter_that_renames_gives_names_of_the_new_name() -> None:
+    session = DdlSession(*BEFORE)
+    (job,) = session.run("ALTER TABLE t ADD CHECK (v > 2), RENAME TO u")
+    assert "ADD CONSTRAINT `u_chk_5` CHECK (v > 2)" in job.query
+    assert session.table("u").constraints == ("u_chk_4", "u_chk_1", "u_ibfk_1", "u_chk_5")
+
+
+def test_a_column_that_goes_may_take_checks_with_it_so_the_servers_name_those_after_it() -> None:
+    session = DdlSession("CREATE TABLE t (a INT, b INT, CHECK (b > 0))")
+    (job,) = session.run("ALTER TABLE t DROP COLUMN b, ADD CHECK (a > 0)")
+    assert job.query.endswith("ADD CHECK (a > 0)")
+    assert session.table().constraints is None
+    session.run("CREATE TABLE k (a INT, b INT, FOREIGN KEY (a) REFERENCES p (id))")
+    session.run("ALTER TABLE k DROP COLUMN b")
+    assert session.table("k").constraints == ("k_ibfk_1",)
+    sql = "ALTER TABLE t DROP COLUMN b, ADD CHECK (a > 0)"
+    assert as_mariadb_reads(sql, lambda _: ("CONSTRAINT_1",)) == sql
+
+
+@pytest.mark.parametrize(
+    ("elements", "names"),
+    [
+        ("CHECK (a > 0), CONSTRAINT t_chk_7 CHECK (a > 1), FOREIGN KEY (a) REFERENCES p (id)",
+         ("l_chk_1", "l_chk_2")),
+        ("CONSTRAINT CONSTRAINT_2 CHECK (a > 0)", ("CONSTRAINT_2",)),
+        ("CONSTRAINT own CHECK (a > 0)", None),
+        ("FOREIGN KEY (a) REFERENCES p (id)", ()),
+    ],
+)  # fmt: skip
+def test_a_copy_of_a_table_has_the_names_that_a_server_gives_it(
+    elements: str, names: tuple[str, ...] | None
+) -> None:
+    session = DdlSession(f"CREATE TABLE t (a INT, {elements})", "CREATE TABLE l LIKE t")
+    assert session.table("l").constraints == names
+
+
+@pytest.mark.parametrize(
+    ("sql", "mysql", "mariadb"),
+    [
+        ("CREATE TABLE t (a INT CHECK (a > 0), CONSTRAINT `CONSTRAINT_2` CHECK (a > 1))",
+         "CREATE TABLE t (a INT CHECK (a > 0), CONSTRAINT `t_chk_2` CHECK (a > 1))", None),
+        ("ALTER TABLE t ADD CONSTRAINT CONSTRAINT_3 CHECK (a > 1), RENAME TO u",
+         "ALTER TABLE t ADD CONSTRAINT `u_chk_3` CHECK (a > 1), RENAME TO u", None),
+        ("ALTER TABLE t DROP CONSTRAINT IF EXISTS CONSTRAINT_4, DROP CONSTRAINT own",
+         "ALTER TABLE t DROP CONSTRAINT IF EXISTS `old_chk_4`, DROP CONSTRAINT own",
+         "ALTER TABLE t DROP CONSTRAINT IF EXISTS `old_chk_4`, DROP CONSTRAINT own"),
+        ("ALTER TABLE t DROP CONSTRAINT t_chk_5, ALTER CHECK t_chk_4 NOT ENFORCED",
+         "ALTER TABLE t DROP CONSTRAINT t_chk_5, ALTER CHECK `old_chk_4` NOT ENFORCED",
+         "ALTER TABLE t DROP CONSTRAINT t_chk_5, ALTER CHECK `old_chk_4` NOT ENFORCED"),
+        ("ALTER TABLE t DROP CONSTRAINT T_CHK_6", None, None),
+    ],
+)  # fmt: skip
+def test_a_check_is_called_as_it_is_called_there(
+    sql: str, mysql: str | None, mariadb: str | None
+) -> None:
+    there = {"old_chk_4": True, "uk_chk_5": False, "t_chk_6": True, "v_chk_6": True}
+    found = [as_server_names(sql, lambda _: there, numbers_by_table=n) for n in (True, False)]
+    assert found == [mysql or sql, mariadb or sql]

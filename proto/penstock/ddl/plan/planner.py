@@ -30,7 +30,13 @@ from penstock.ddl.parse.views import check_view
 from penstock.ddl.plan.alter_jobs import AlterPlan, emit_altered, other_table, plan_alter
 from penstock.ddl.plan.jobs import Jobs, named, qualified
 from penstock.ddl.plan.new_names import check_file_name, check_new_names
-from penstock.ddl.rewrite.constraint_names import constraint_edits, renamed, within
+from penstock.ddl.rewrite.constraint_names import (
+    constraint_edits,
+    copied,
+    renamed,
+    within,
+    without_columns,
+)
 from penstock.ddl.rewrite.explicit_collations import (
     key_edits,
     option_edits,
@@ -195,7 +201,7 @@ class _Plan(Jobs):
             self._make_room(schema, statement.ref.name)
         self.check_free(schema, statement.ref.name)
         name = statement.ref.name
-        names = renamed(like.constraints, like.name, name)
+        names = copied(like.constraints, like.name, name)
         table = replace(emptied(like), id=self.next_id(), name=name, constraints=names)
         query = (
             f"CREATE TABLE {quote_name(table.name)} LIKE"
@@ -335,10 +341,13 @@ class _Plan(Jobs):
             target = self.schema(plan.rename.schema)
             self.check_free(target, plan.rename.name, unless_id=before.id)
         edits = [*plan.edits, named(ref, schema, before.name, target)]
-        if table.constraints is not None:
+        known = without_columns(table.constraints, before.name, plan.parts)
+        if known is not None:
             tokens = within(self.source.tokens, statement.start, statement.end)
-            names, known = constraint_edits(tokens, before.name, table.constraints)
-            table, edits = replace(table, constraints=known), [*edits, *names]
+            new_name = plan.rename.name if plan.rename is not None else ""
+            names, known = constraint_edits(tokens, before.name, known, new_name)
+            edits += names
+        table = replace(table, constraints=known)
         if plan.rename is not None:
             table = _renamed(table, plan.rename.name)
         if plan.other is not None:

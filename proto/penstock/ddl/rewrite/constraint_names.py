@@ -5,11 +5,12 @@ What a MariaDB reads into a statement beyond them is written out here, too: JSON
 A server that runs a statement twice, or another server than upstream's, would choose names of its
 own, and a later DROP CONSTRAINT would not find what it names. So they are written out:
 
-    FOREIGN KEY      t_ibfk_1, one more than the highest of the table
-    CHECK            t_chk_1, likewise, as MySQL has it
+    FOREIGN KEY      t_ibfk_1, one more than the highest of the table before the statement
+    CHECK            t_chk_1, one more than the highest of those that stay, as MySQL has it
     CHECK, MariaDB   CONSTRAINT_1, the first that is free; those of a column have no name there
 
-A table of which the names are not known, because an older version created it, keeps its server's.
+A table of which the names are not known keeps its server's: an older version created it, or CHECKs
+went with a column that was dropped.
 A MySQL has the same names for CHECKs of columns, so these get theirs only beside others. MySQL
 ignores the name of a foreign key's index, MariaDB names the key by it, and so does this.
 """
@@ -17,14 +18,27 @@ ignores the name of a foreign key's index, MariaDB names the key by it, and so d
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from penstock.ddl.parse.parser import parse
 from penstock.ddl.syntax.lexer import Kind, Token, quote_name
-from penstock.ddl.syntax.statements import AlterTable, CreateTable, Edit, TableRef, edited
+from penstock.ddl.syntax.statements import (
+    AlterTable,
+    CreateTable,
+    DropColumn,
+    Edit,
+    Part,
+    RenameTo,
+    TableRef,
+    edited,
+)
 
 _NO_NAMES = ("CHECK", "FOREIGN", "PRIMARY", "UNIQUE")
+_MARIADBS = re.compile(r"CONSTRAINT_[1-9]\d*", re.IGNORECASE)
+_GENERATED = re.compile(r"(?:.*_chk|CONSTRAINT)_([1-9]\d*)", re.IGNORECASE | re.DOTALL)
+"""The name of a CHECK that a server chose, whatever its table was called then."""
 _ABSENT = ["IF", "NOT", "EXISTS"]
 _BEFORE_NAME = ("CONSTRAINT", *_ABSENT)
 
@@ -46,15 +60,21 @@ class _Found:
 
 
 def constraint_edits(
-    tokens: Sequence[Token], table: str, known: Collection[str]
+    tokens: Sequence[Token], table: str, known: Sequence[str], new_name: str = ""
 ) -> tuple[list[Edit], tuple[str, ...]]:
     """Return how unnamed constraints get their names, and the names that the table has then.
 
-    `tokens` are those of a CREATE or ALTER TABLE, `known` the names that the table had.
+    `tokens` are those of a CREATE or ALTER TABLE, `known` the names that the table had. An ALTER
+    that renames it as well gives it the `new_name`, and its constraints names of that.
     """
-    numbers = {kind: _highest(table, kind, known) for kind in ("chk", "ibfk")}
     dropped = {name.lower() for name in _dropped(tokens)}
-    names = [name for name in known if name.lower() not in dropped]
+    kept = [name for name in known if name.lower() not in dropped]
+    if new_name:
+        known, kept = _renamed(known, table, new_name), _renamed(kept, table, new_name)
+        table = new_name
+    # Of foreign keys a server counts those that the statement drops.
+    numbers = {"chk": _highest(table, "chk", kept), "ibfk": _highest(table, "ibfk", known)}
+    names = list(kept)
     edits: list[Edit] = []
     constraints = list(_constraints(tokens))
     # MySQL numbers those of columns as it comes to them, so they need names only beside others.
@@ -72,14 +92,36 @@ def constraint_edits(
 
 def renamed(names: tuple[str, ...] | None, old: str, new: str) -> tuple[str, ...] | None:
     """Return the names after a RENAME, which takes those along that servers chose."""
-    if names is None:
-        return None
-    return tuple(
-        f"{new}{name[len(old) :]}" if _number(old, "chk|ibfk", name) else name for name in names
-    )
+    return None if names is None else tuple(_renamed(names, old, new))
 
 
-def as_mariadb_reads(sql: str, known: Callable[[TableRef], Collection[str] | None]) -> str:
+def copied(names: tuple[str, ...] | None, old: str, new: str) -> tuple[str, ...] | None:
+    """Return the names after CREATE TABLE … LIKE, None where servers differ.
+
+    It copies no foreign keys. A MySQL numbers all CHECKs, a MariaDB keeps their names.
+    """
+    checks = [name for name in names or () if not _number(old, "ibfk", name)]
+    if names is not None and all(_number(old, "chk", name) for name in checks):
+        return tuple(f"{new}_chk_{n}" for n in range(1, len(checks) + 1))
+    is_mariadbs = all(_MARIADBS.fullmatch(name) for name in checks)
+    return tuple(checks) if names is not None and is_mariadbs else None
+
+
+def without_columns(
+    names: tuple[str, ...] | None, table: str, parts: Iterable[Part]
+) -> tuple[str, ...] | None:
+    """Return the names before an ALTER TABLE, None if it may drop CHECKs with their columns."""
+    drops = any(isinstance(part.operation, DropColumn) for part in parts)
+    has_checks = any(not _number(table, "ibfk", name) for name in names or ())
+    return None if drops and has_checks else names
+
+
+def _renamed(names: Iterable[str], old: str, new: str) -> list[str]:
+    return [f"{new}{name[len(old) :]}" if _number(old, "chk|ibfk", name) else name
+            for name in names]  # fmt: skip
+
+
+def as_mariadb_reads(sql: str, known: Callable[[TableRef], tuple[str, ...] | None]) -> str:
     """Return statements with the names that a MariaDB gives CHECKs, and JSON as the text it is.
 
     `known` is what a table has.
@@ -89,13 +131,70 @@ def as_mariadb_reads(sql: str, known: Callable[[TableRef], Collection[str] | Non
     for statement in statements:
         edits: list[Edit] = []
         if isinstance(statement, CreateTable | AlterTable):
-            had = () if isinstance(statement, CreateTable) else known(statement.ref)
+            had: Collection[str] | None = ()
+            if isinstance(statement, AlterTable):
+                had = without_columns(known(statement.ref), statement.ref.name, statement.parts)
             if had is not None:
                 tokens = within(source.tokens, statement.start, statement.end)
                 edits = list(_mariadb(tokens, had))
             edits += statement.json
         out.append(edited(source.text, statement.start, statement.end, edits))
     return "; ".join(out)
+
+
+def as_server_names(
+    sql: str, there: Callable[[TableRef], Mapping[str, bool]], *, numbers_by_table: bool
+) -> str:
+    """Return statements with the names that CHECKs have on the server that runs them.
+
+    `there` says which constraints a table has there, and which of them are CHECKs. A RENAME TABLE
+    renames them in a MySQL only, so a name that is not there may be the one of the same number.
+    `numbers_by_table` is for a MariaDB's statement on a MySQL, where two tables cannot both have a
+    CONSTRAINT_1.
+    """
+    source, statements = parse(sql)
+    out = []
+    for statement in statements:
+        edits: list[Edit] = []
+        if isinstance(statement, CreateTable | AlterTable):
+            tokens = within(source.tokens, statement.start, statement.end)
+            if numbers_by_table:
+                edits += _numbered(tokens, statement)
+            edits += _found_there(tokens, partial(there, statement.ref))
+        out.append(edited(source.text, statement.start, statement.end, edits))
+    return "; ".join(out)
+
+
+def _numbered(tokens: Sequence[Token], statement: CreateTable | AlterTable) -> Iterator[Edit]:
+    parts = statement.parts if isinstance(statement, AlterTable) else ()
+    renamed = [part.operation.ref.name for part in parts if isinstance(part.operation, RenameTo)]
+    table = (*renamed, statement.ref.name)[0]
+    for at, token in enumerate(tokens[:-1]):
+        name = tokens[at - 1]
+        if token.upper != "CHECK" or tokens[at + 1].text != "(" or name.upper == "CONSTRAINT":
+            continue
+        if _constraint_word(tokens, at) >= 0 and _MARIADBS.fullmatch(name.text):
+            number = name.text.rpartition("_")[2]
+            yield Edit(name.start, name.end, quote_name(f"{table}_chk_{number}"))
+
+
+def _found_there(
+    tokens: Sequence[Token], there: Callable[[], Mapping[str, bool]]
+) -> Iterator[Edit]:
+    for at, token in enumerate(tokens[:-2]):
+        if token.upper not in ("DROP", "ALTER"):
+            continue
+        if tokens[at + 1].upper not in ("CONSTRAINT", "CHECK"):
+            continue
+        name = tokens[at + (4 if tokens[at + 2].upper == "IF" else 2)]
+        number = _GENERATED.fullmatch(name.text)
+        names = there() if number else {}
+        if number is None or name.text.lower() in map(str.lower, names):
+            continue
+        same = [each for each, is_check in names.items() if is_check
+                and (found := _GENERATED.fullmatch(each)) and found[1] == number[1]]  # fmt: skip
+        if len(same) == 1:
+            yield Edit(name.start, name.end, quote_name(same[0]))
 
 
 def within(tokens: Sequence[Token], start: int, end: int) -> list[Token]:
