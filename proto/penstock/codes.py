@@ -816,11 +816,11 @@ class Code(Enum):
         "The list of a log's copies in etcd is older than a disk, or disks have parted.",
         "The Pump does not serve the log: copies that are newer would be cut to what it has. Where"
         " one disk has all that any disk has, its Pump continues the log once all Pumps run.",
-        "Was etcd restored from a backup? Start all Pumps of the cluster. If the histories have"
-        " parted, the error names them, and for each one the `penstock ctl adopt-log` that"
-        " continues it; what only the other one has is lost then, so back up its folder before."
-        " If no disk has the log, it names the one that begins a new log. See [Restoring from"
-        " backups](restoring.md#etcd).",
+        "Was etcd restored from a backup? Start all Pumps of the cluster, also those that etcd"
+        " calls offline. If the histories have parted, the error names them, and for each one the"
+        " `penstock ctl adopt-log` that continues it; what only the other one has is lost then, so"
+        " back up its folder before. If no disk has the log, it names the one that begins a new"
+        " log. See [Restoring from backups](restoring.md#etcd).",
     )
 
     # Binlogs and rows.

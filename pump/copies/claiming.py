@@ -25,7 +25,7 @@ proved (`refuse_older`). So is an entry that was restored, with etcd (`refuse_ot
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from google_crc32c import value
@@ -33,6 +33,7 @@ from google_crc32c import value
 from penstock import failpoints
 from penstock.cluster.log_entries import Found, LogEntries
 from penstock.cluster.log_entry import LOGS, Copy, LogEntry
+from penstock.cluster.node_registry import ROOT, NodeKind, NodeState
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.log.frame import HEADER_SIZE
@@ -40,7 +41,7 @@ from penstock.log.mending import Donor
 from penstock.log.segment import BEGIN, CHUNK_BYTES, Head, last_synced
 from pump.replicas.chain import Chain, Link
 from pump.replicas.claim import Claim
-from pump.replicas.histories import Seen, Verdict, foreign, judge, lacks
+from pump.replicas.histories import Seen, Verdict, described, foreign, judge, lacks
 from pump.replicas.messages import Swap
 from pump.replicas.replica import Replica
 
@@ -68,6 +69,25 @@ class Wanted(NamedTuple):
     copies_min: int
     gives_ids: bool = True
     """False while a Pump runs that takes no segments with an epoch's id, being older."""
+
+
+class Unseen(NamedTuple):
+    """The Pumps in etcd whose disks were not looked at, by their names."""
+
+    running: Sequence[str]
+    offline: Sequence[str]
+    """An etcd that was put back may call a Pump offline that has taken copies since."""
+
+    @classmethod
+    def of(cls, states: Mapping[str, NodeState], seen: Iterable[str]) -> Unseen:
+        """Return which Pumps with these states were not seen."""
+        missing = sorted(states.keys() - set(seen))
+        offline = [name for name in missing if states[name] is NodeState.OFFLINE]
+        return cls([name for name in missing if name not in offline], offline)
+
+    def named(self) -> list[str]:
+        """Return all of them, with the state of those that are offline."""
+        return [*self.running, *(f"{name} (offline)" for name in self.offline)]
 
 
 class Displaced(Retryable):
@@ -152,19 +172,56 @@ def begin_again(
     return again
 
 
-def no_disk_has(node_id: str, own: Copy, entry: LogEntry) -> NeedsOperator:
-    """Return the error of a Pump that was displaced from a log that no disk has any more.
+def refuse_gone(
+    node_id: str, own: Copy, entry: LogEntry, edges: Sequence[Seen], missing: Unseen
+) -> None:
+    """Raise `NeedsOperator` if no disk that may continue a log has it; its Pump was displaced.
 
-    It would wait for that log indefinitely.
+    That Pump would wait for the log indefinitely. The `edges` are the first and the last segment
+    on each disk that answered; `missing` are the Pumps of the other disks. Nothing is decided
+    before the disks of all listed Pumps were seen, and of all Pumps that are not offline.
     """
-    listed = ", ".join(f"{copy.pump}, disk {copy.disk}" for copy in entry.copies_known)
-    return NeedsOperator(
-        f"etcd lists epoch {entry.epoch} of the log of {node_id} on {listed}, but no disk has it",
+    having = [each for each in edges if each.links]
+    if not _are_all_seen(own, entry, edges, missing) or any(
+        entry.may_claim(each.copy.disk) or _is_newer(entry, each) for each in having
+    ):
+        return
+    places = ", ".join(f"{copy.pump}, disk {copy.disk}" for copy in entry.copies_known)
+    epoch = max(entry.epoch, *(link.epoch for each in having for link in each.links), 0)
+    problem, others = "no disk has it", ""
+    if having:
+        parts = [
+            f"{described(entry, each)}, segments {each.links[0].number} to {each.links[-1].number}"
+            for each in having
+        ]
+        problem = f"no disk that may continue it has it: {'; '.join(parts)}"
+        commands = [_adopt(node_id, each.copy, Chain(each.links), epoch) for each in having]
+        others = f" Else continue with the disk that served it last: {' or '.join(commands)}."
+    if missing.offline:
+        problem += f"; not seen: {', '.join(missing.named())}"
+    raise NeedsOperator(
+        f"etcd lists epoch {entry.epoch} of the log of {node_id} on {places}, but {problem}",
         hint="was etcd restored from a backup? Copies are deleted once every Drainer has the log."
-        f" If every Drainer had it, begin a new log: {_adopt_command(node_id, own, entry.epoch)}"
-        " --empty. What a Drainer lacks of the old one is lost then",
+        f" If every Drainer had it, begin a new log: {_adopt_command(node_id, own, epoch)}"
+        f" --empty. What a Drainer lacks of the old one is lost then.{others}",
         code=Code.LOG_PUT_BACK,
     )
+
+
+def is_nowhere(own: Copy, entry: LogEntry, edges: Sequence[Seen], missing: Unseen) -> bool:
+    """Return whether no disk has a log; False before the disks of all Pumps were seen."""
+    all_seen = not missing.offline and _are_all_seen(own, entry, edges, missing)
+    return all_seen and not any(each.links for each in edges)
+
+
+def _are_all_seen(own: Copy, entry: LogEntry, edges: Sequence[Seen], missing: Unseen) -> bool:
+    listed = {copy.pump for copy in entry.copies_known} - {own.pump}
+    return not missing.running and listed <= {each.copy.pump for each in edges}
+
+
+def _is_newer(entry: LogEntry, seen: Seen) -> bool:
+    """Return whether a disk continues the log although it is not listed, see `takeover.py`."""
+    return seen.links[-1].epoch > entry.epoch and foreign(entry, seen.links) is not None
 
 
 def is_out_of(entry: LogEntry, former_since: int | None) -> bool:
@@ -210,40 +267,49 @@ def refuse_other_history(
     own: Copy,
     chain: Chain,
     seen: Sequence[Seen],
-    missing: Sequence[str],
+    missing: Unseen,
+    withdraw_offline: Callable[[], None],
 ) -> None:
     """Raise unless the entry is as new as all disks that were `seen`; see `histories.py`.
 
     Where this disk has all that any disk has, the log is adopted by a new entry. Raises
     `NeedsOperator` where the histories have parted, `Retryable` where another disk may continue the
-    log, or Pumps are `missing`.
+    log, or Pumps are `missing`, whatever their state is in an etcd that was put back. Before any of
+    that `withdraw_offline` takes back the state of this Pump if it is offline there.
     """
     found = entries.read(node_id)
     if found is None and chain.links[-1].epoch > 0:
         return  # `claim` says what is to be done.
     entry, revision = found or (LogEntry(epoch=0, primary=own), 0)
-    verdict = judge(entry, own, chain, seen, missing)
-    if verdict.adopted is not None:
-        if entries.swap(node_id, revision, verdict.adopted) is None:
-            raise Retryable(f"{LOGS}{node_id} has changed", code=Code.LOG_PUT_BACK)
+    verdict = judge(entry, own, chain, seen, missing.named())
+    if verdict == Verdict():
+        return
+    withdraw_offline()
+    if verdict.adopted is None:
+        all_seen = [Seen(own, tuple(chain.links)), *seen]
+        _raise_put_back(node_id, entry, verdict, all_seen, missing)
+    elif entries.swap(node_id, revision, verdict.adopted) is None:
+        raise Retryable(f"{LOGS}{node_id} has changed", code=Code.LOG_PUT_BACK)
+    else:
         log.warning(
             "%s%s was put back to epoch %d; this disk has all that any disk has, and continues the"
             " log after epoch %d",
             *(LOGS, node_id, entry.epoch, verdict.adopted.epoch),
         )
-    elif verdict.waits or verdict.refuses:
-        _raise_put_back(node_id, entry, verdict, [Seen(own, tuple(chain.links)), *seen])
 
 
 def _raise_put_back(
-    node_id: str, entry: LogEntry, verdict: Verdict, all_seen: Sequence[Seen]
+    node_id: str, entry: LogEntry, verdict: Verdict, all_seen: Sequence[Seen], missing: Unseen
 ) -> None:
     epoch = max(entry.epoch, verdict.newest)
     chains = [(each.copy, Chain(each.links)) for each in all_seen if each.links]
     commands = " or ".join(_adopt(node_id, copy, chain, epoch) for copy, chain in chains)
     if verdict.waits:
+        keys = ", ".join(f"{ROOT}/{NodeKind.PUMP}/{name}" for name in missing.offline)
+        gone = f" If an offline Pump is gone for good, delete its key in etcd: {keys}."
         raise Retryable(
-            f"{verdict.waits}. Start the Pumps that are down; to decide without them: {commands}",
+            f"{verdict.waits}. Start the Pumps that are down.{gone if keys else ''}"
+            f" To decide without them: {commands}",
             code=Code.LOG_PUT_BACK,
         )
     raise NeedsOperator(

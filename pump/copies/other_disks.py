@@ -129,12 +129,14 @@ class OtherDisk:
         finally:
             self._answer_s = _ANSWER_S
 
-    def has_log(self) -> bool | None:
-        """Return whether the disk has a segment of the log; None without an answer."""
+    def edges(self) -> Seen | None:
+        """Return the first and the last segment that the disk has; None without an answer."""
         try:
-            return self._edges()[0] is not None
+            heads = self._edges()
         except (CallFailed, DecodeError, OSError, PenstockError):
             return None
+        links = (_link(head, BEGIN) for head in heads if head is not None)
+        return Seen(Copy(self._disk.pump, self._disk.id), tuple(links))
 
     def _edges(self) -> tuple[Head | None, Head | None]:
         """Return the headers of the first and the last segment."""

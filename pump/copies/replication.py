@@ -49,11 +49,13 @@ from pump.copies.claiming import (
     Claimed,
     Displaced,
     Former,
+    Unseen,
     Wanted,
     begin_again,
     claim,
+    is_nowhere,
     is_out_of,
-    no_disk_has,
+    refuse_gone,
     refuse_older,
     refuse_other_history,
 )
@@ -67,6 +69,7 @@ from pump.copies.shipper import Lines
 from pump.copies.shipping import Shipping
 from pump.copies.takeover import StandIn, Surroundings, TakeOvers, arguments_for
 from pump.replicas.chain import Chain, Link
+from pump.replicas.histories import Seen
 from pump.store.recovery import lock_folder
 from pump.store.space import Reserve
 from pump.store.storage import Storage
@@ -328,14 +331,11 @@ class Replication:
         if found is None or not is_out_of(found[0], former):
             with self._others.of(self._node_id) as others:
                 seen = [each for other in others if (each := other.seen(chain)) is not None]
-                try:
-                    refuse_other_history(
-                        *(self._entries, self._node_id, self._own, chain, seen),
-                        missing=self._unseen(each.copy.pump for each in seen),
-                    )
-                except PenstockError:
-                    self._withdraw_offline()
-                    raise
+                refuse_other_history(
+                    *(self._entries, self._node_id, self._own, chain, seen),
+                    missing=self._unseen(each.copy.pump for each in seen),
+                    withdraw_offline=self._withdraw_offline,
+                )
                 if (found := self._entries.read(self._node_id)) is not None:
                     refuse_older(self._node_id, self._own, chain, found[0], others)
         knows_ids = all(disk.knows_ids for disk in self._disks.values())
@@ -371,12 +371,9 @@ class Replication:
                 f"{self._config.data_dir}: {error}", code=Code.LOG_WRITE_FAILED
             ) from error
 
-    def _unseen(self, seen: Iterable[str]) -> list[str]:
-        """Return the Pumps of the cluster whose disks were not looked at."""
-        known = {self._pump, *seen}
-        pumps = self._registry.list(NodeKind.PUMP)
-        needed = {pump.node_id for pump in pumps if pump.state is not NodeState.OFFLINE}
-        return sorted(needed - known)
+    def _unseen(self, seen: Iterable[str]) -> Unseen:
+        states = {pump.node_id: pump.state for pump in self._registry.list(NodeKind.PUMP)}
+        return Unseen.of(states, [self._pump, *seen])
 
     def ship(self, claimed: Claimed, storage: Storage) -> Shipping:
         """Return what ships the own log, not started yet; from now on damage in it is mended."""
@@ -433,21 +430,32 @@ class Replication:
             # disk that the log was on may be gone for good.
             self._registry.forget_last_word(self._node_id)
         is_drained = status is not None and status.state is NodeState.OFFLINE
-        if not (is_drained or (status is None and self._was_never_seen())):
-            self._refuse_if_gone(displaced.found[0])
-            return None
+        if not is_drained:
+            is_new = status is None and self._node_id not in self._registry.entered()
+            if not self._is_nowhere(displaced.found[0], is_new):
+                return None
         return begin_again(self._entries, self._node_id, self._own, displaced.found, self._wanted)
 
-    def _refuse_if_gone(self, entry: LogEntry) -> None:
-        """Raise `NeedsOperator` if no disk has the log that another one is to serve."""
+    def _is_nowhere(self, entry: LogEntry, is_new: bool) -> bool:
+        """Return whether no disk has the log of a Pump that etcd has never seen in the cluster.
+
+        That Pump lost its disk before it took anything. An etcd that was put back may not know it
+        either, but then some disk has the log. Raises `NeedsOperator` if no disk has the log of
+        another Pump.
+        """
         assert self.followed is not None
+        edges = []
         if self._node_id in self.followed.names():
-            return
+            edges.append(Seen(self._own, self.followed.links(self._node_id)))
+            if not edges[0].links or entry.may_claim(self._own.disk):  # It is served, or is to be.
+                return False
         with self._others.of(self._node_id) as others:
-            without = [other.pump for other in others if other.has_log() is False]
-        listed = {copy.pump for copy in entry.copies_known} - {self._pump}
-        if not self._unseen(without) and listed <= set(without):
-            raise no_disk_has(self._node_id, self._own, entry)
+            edges += [each for other in others if (each := other.edges()) is not None]
+        missing = self._unseen(each.copy.pump for each in edges)
+        if is_new and is_nowhere(self._own, entry, edges, missing):
+            return True
+        refuse_gone(self._node_id, self._own, entry, edges, missing)
+        return False
 
     def _take_own(self, entry: LogEntry) -> None:
         """Take a copy of the log that this Pump was displaced from, once no list has this disk.
@@ -466,10 +474,6 @@ class Replication:
                 raise Retryable(f"{folder}: {error}", code=Code.LOG_WRITE_FAILED) from error
         self.followed.takes_own = True
 
-    def _was_never_seen(self) -> bool:
-        """Return whether this Pump was never in the cluster: then no one has written to it."""
-        return self._node_id not in self._registry.entered()
-
     def begin_again(self, entry: LogEntry) -> None:
         """Set the former log's files aside, and begin the one that the entry is of.
 
@@ -482,6 +486,8 @@ class Replication:
         try:
             set_aside(folder)
             begin_log(OsFiles(), folder / "log", entry.since, entry.id_of(entry.since) or 0)
+            # From now on the folder is compared with an entry from before, if etcd is put back.
+            forget_former(folder)
         except OSError as error:
             room = f"; no one needs what is in {displaced}" if displaced.exists() else ""
             raise Retryable(

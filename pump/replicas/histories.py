@@ -10,8 +10,9 @@ entry was put back, and what the disks acknowledged under the lost entries is no
 of the old entry would have the newer copies cut.
 
 Only the disk whose log contains all others continues without an operator, and only when the disks
-of all Pumps were seen: then nothing that was acknowledged can be anywhere else. It adopts the log:
-it puts an entry with the newest epoch that was found, and itself as the only disk.
+of all Pumps were seen: then nothing that was acknowledged can be anywhere else. A Pump that etcd
+calls offline counts like any other, for its state was put back with the entry. The disk adopts the
+log: it puts an entry with the newest epoch that was found, and itself as the only disk.
 
 A disk can be older than the entry, too: its data folder was restored from a backup. The entry has a
 mark, up to which all disks of the list have the log, and a disk that *lacks* it claims nothing. The
@@ -84,16 +85,14 @@ def judge(
     if not any(foreign(entry, each.links) for each in all_seen):
         return Verdict()
     newest = max(entry.epoch, *(link.epoch for each in all_seen for link in each.links))
-    what = "; ".join(_described(entry, each) for each in all_seen if each.links)
+    what = "; ".join(described(entry, each) for each in all_seen if each.links)
     what = f"etcd lists epoch {_named(entry.epoch, entry.id)} of this log, but disks have: {what}"
-    firsts = [each.links[0].number for each in seen if each.links]
-    needed = _needed(entry, chain)
-    has_oldest = all(chain.first <= max(first, needed) for first in firsts)
     lacking = [each for each in seen if not _contains(entry, chain.links, each.links)]
     if any(_contains_all(entry, each, chain, lacking) for each in lacking):
         return Verdict(waits=f"{what}; another disk has more than this one", newest=newest)
     if missing:
         return Verdict(waits=f"{what}; not seen: {', '.join(missing)}", newest=newest)
+    has_oldest = _has_oldest(entry, chain, seen)
     if mine.links and has_oldest and not lacking and _contains_entry(entry, mine, seen):
         return Verdict(_adopted(entry, own, chain, newest), newest=newest)
     return Verdict(refuses=what, newest=newest)
@@ -127,6 +126,13 @@ def _contains_all(entry: LogEntry, mine: Seen, chain: Chain, others: Sequence[Se
     """Return whether one disk has all that this disk and others have."""
     links = [chain.links, *(other.links for other in others if other is not mine)]
     return all(_contains(entry, mine.links, each) for each in links)
+
+
+def _has_oldest(entry: LogEntry, chain: Chain, seen: Sequence[Seen]) -> bool:
+    """Return whether no other disk has a needed segment from before the first one of this disk."""
+    firsts = [each.links[0].number for each in seen if each.links]
+    needed = _needed(entry, chain)
+    return all(chain.first <= max(first, needed) for first in firsts)
 
 
 def _contains_entry(entry: LogEntry, mine: Seen, seen: Sequence[Seen]) -> bool:
@@ -171,7 +177,8 @@ def _adopted(entry: LogEntry, own: Copy, chain: Chain, newest: int) -> LogEntry:
     )
 
 
-def _described(entry: LogEntry, seen: Seen) -> str:
+def described(entry: LogEntry, seen: Seen) -> str:
+    """Return in words whose disk it is, and the epoch of its newest segment."""
     last = seen.links[-1]
     mark = " (foreign)" if foreign(entry, seen.links) else ""
     copy = seen.copy

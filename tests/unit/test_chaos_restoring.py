@@ -9,7 +9,7 @@ import pytest
 
 from penstock.cluster.log_entry import LOGS, Copy, LogEntry
 from penstock.errors import NeedsOperator
-from pump.copies.claiming import refuse_other_history
+from pump.copies.claiming import Unseen, refuse_other_history
 from pump.replicas.chain import Chain, Link
 from pump.replicas.histories import Seen
 from tests.chaos.faults import JUMPS_S, PATIENCE_MAX, jump_s, patience_of
@@ -30,7 +30,10 @@ def test_of_histories_that_have_parted_the_one_with_the_higher_epoch_continues()
     own, other = [shared, Link(2, 4, 90, 0x4A)], (shared, Link(2, 5, 90, 0x5B))
     entries: Any = Entries()
     with pytest.raises(NeedsOperator) as parted:
-        refuse_other_history(entries, "pump-1", ONE, Chain(own), [Seen(TWO, other)], [])
+        refuse_other_history(
+            *(entries, "pump-1", ONE, Chain(own), [Seen(TWO, other)], Unseen([], [])),
+            withdraw_offline=lambda: None,
+        )
     assert decision(f"{parted.value.problem}; {parted.value.hint}") == [
         *("adopt-log", "pump-1", "--pump", "pump-2", "--disk", "b2"),
         *("--epoch", "5", "--from", "1", "--confirm", "pump-1"),

@@ -17,14 +17,18 @@ from pump.copies.claiming import (
     Claimed,
     Displaced,
     Former,
+    Unseen,
     Wanted,
     begin_again,
     claim,
+    is_nowhere,
     is_out_of,
+    refuse_gone,
     refuse_older,
     refuse_unmarked,
 )
 from pump.replicas.chain import Chain, Link
+from pump.replicas.histories import Seen
 from tests.kit.fakes.log_entries import MemoryLogEntries
 
 OWN, OTHER, THIRD = Copy("pump-1", "d1"), Copy("pump-2", "d2"), Copy("pump-3", "d3")
@@ -112,6 +116,59 @@ def test_a_folder_that_is_out_of_a_log_never_claims_it_for_the_copy_beside_it() 
     with pytest.raises(Former):
         claim(entries, "pump-1", OWN, chain(6), TWO, former_since=2)
     assert claim(entries, "pump-1", OWN, chain(7), TWO, former_since=2) is not None
+
+
+LISTED = LogEntry(epoch=6, primary=OTHER, replicas=(Copy("pump-3", "d3", first=9),), needed=8)
+NONE_MISSING = Unseen([], [])
+THERE = (Link(8, 5, BEGIN), Link(13, 6, BEGIN))
+
+
+def gone(*edges: Seen, missing: Unseen = NONE_MISSING) -> NeedsOperator | None:
+    try:
+        refuse_gone("pump-1", OWN, LISTED, edges, missing)
+    except NeedsOperator as error:
+        return error
+    return None
+
+
+def test_a_pump_stops_that_would_wait_for_a_log_that_no_disk_has() -> None:
+    error = gone(Seen(OTHER, ()), Seen(THIRD, ()))
+    assert error is not None
+    assert "on pump-2, disk d2, pump-3, disk d3, but no disk has it" in error.problem
+    begins = "penstock ctl adopt-log pump-1 --pump pump-1 --disk d1 --epoch 6 --empty"
+    assert begins in error.hint
+    # Nothing is decided before all were seen, and while one that is listed may continue it.
+    assert gone(Seen(OTHER, ())) is None
+    assert gone(Seen(OTHER, ()), Seen(THIRD, ()), missing=Unseen(["pump-4"], [])) is None
+    assert gone(Seen(OTHER, THERE), Seen(THIRD, ())) is None
+    # A Pump that was decommissioned does not keep it from saying so, but is named.
+    error = gone(Seen(OTHER, ()), Seen(THIRD, ()), missing=Unseen([], ["pump-5"]))
+    assert error is not None
+    assert "not seen: pump-5 (offline)" in error.problem
+
+
+def test_a_log_is_nowhere_only_once_the_disks_of_all_pumps_were_seen_without_it() -> None:
+    nothing = [Seen(OTHER, ()), Seen(THIRD, ())]
+    assert is_nowhere(OWN, LISTED, nothing, NONE_MISSING)
+    assert not is_nowhere(OWN, LISTED, nothing[:1], NONE_MISSING)
+    for missing in (Unseen(["pump-4"], []), Unseen([], ["pump-5"])):
+        assert not is_nowhere(OWN, LISTED, nothing, missing)
+    # An etcd from before a Pump's first start does not know it, but a disk has its log.
+    for edges in ((THERE[0],), THERE):
+        assert not is_nowhere(OWN, LISTED, [nothing[0], Seen(THIRD, edges)], NONE_MISSING)
+
+
+def test_a_log_that_is_only_on_disks_that_may_not_continue_it_is_named_with_each_of_them() -> None:
+    error = gone(Seen(OTHER, ()), Seen(THIRD, THERE))
+    assert error is not None
+    having = "no disk that may continue it has it: pump-3, disk d3: 6 (no id), segments 8 to 13"
+    assert having in error.problem
+    continues = "penstock ctl adopt-log pump-1 --pump pump-3 --disk d3 --epoch 6 --from 8"
+    assert continues in error.hint
+    assert "--empty" in error.hint
+    # A disk with a later epoch continues the log, although it is not listed as whole.
+    newer = (Link(8, 5, BEGIN), Link(14, 7, BEGIN))
+    assert gone(Seen(OTHER, ()), Seen(THIRD, newer)) is None
 
 
 class OtherDisk:

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from penstock.cluster.log_entry import Copy, LogEntry
+from penstock.cluster.node_registry import NodeState
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from penstock.log.segment import BEGIN
-from pump.copies.claiming import refuse_other_history
+from pump.copies.claiming import Unseen, refuse_other_history
 from pump.replicas.chain import Chain, Link
 from pump.replicas.histories import Seen, Verdict, foreign, judge
 from tests.kit.fakes.log_entries import MemoryLogEntries
@@ -130,18 +131,31 @@ def test_a_segment_of_an_earlier_epoch_that_holds_nothing_is_no_history() -> Non
     assert foreign(replace(later, ids=()), AT_4) is None  # An operator has chosen.
 
 
+NONE_MISSING = Unseen([], [])
+
+
+def compared(entries: MemoryLogEntries, own: Chain, seen: Seen, missing: Unseen) -> list[str]:
+    """Return what was withdrawn."""
+    withdrawn: list[str] = []
+    refuse_other_history(
+        *(entries, "pump-1", OWN, own, [seen], missing),
+        withdraw_offline=lambda: withdrawn.append("pump-1"),
+    )
+    return withdrawn
+
+
 def test_an_operator_is_told_how_each_history_is_continued() -> None:
     entries = MemoryLogEntries()
     entries.swap("pump-1", 0, ENTRY)
     own = Chain((*AT_2, Link(2, 3, 90, 23)))
     with pytest.raises(NeedsOperator) as refused:
-        refuse_other_history(entries, "pump-1", OWN, own, [Seen(OTHER, AT_4)], [])
+        compared(entries, own, Seen(OTHER, AT_4), NONE_MISSING)
     assert refused.value.code is Code.LOG_PUT_BACK
     for pump, disk in (("pump-1", "d1"), ("pump-2", "d2")):
         command = f"penstock ctl adopt-log pump-1 --pump {pump} --disk {disk} --epoch 4 --from 0"
         assert command in str(refused.value)
     with pytest.raises(Retryable, match="another disk has more"):
-        refuse_other_history(entries, "pump-1", OWN, Chain(AT_2), [Seen(OTHER, AT_4)], [])
+        compared(entries, Chain(AT_2), Seen(OTHER, AT_4), NONE_MISSING)
     found = entries.read("pump-1")
     assert found is not None
     assert found[0] == ENTRY
@@ -150,7 +164,37 @@ def test_an_operator_is_told_how_each_history_is_continued() -> None:
 def test_the_disk_that_has_all_puts_the_entry_right_before_it_claims() -> None:
     entries = MemoryLogEntries()
     entries.swap("pump-1", 0, ENTRY)
-    refuse_other_history(entries, "pump-1", OWN, Chain(AT_4), [Seen(OTHER, AT_2)], [])
+    # Else Drainers, and this Pump with another disk, would take a state from before for its end.
+    assert compared(entries, Chain(AT_4), Seen(OTHER, AT_2), NONE_MISSING) == ["pump-1"]
     found = entries.read("pump-1")
     assert found is not None
     assert (found[0].epoch, found[0].ids, found[0].replicas) == (4, (14,), ())
+
+
+def test_a_pump_that_an_etcd_calls_offline_that_was_put_back_is_waited_for() -> None:
+    entries = MemoryLogEntries()
+    entries.swap("pump-1", 0, ENTRY)
+    states = {name: NodeState.ONLINE for name in ("pump-1", "pump-2")}
+    missing = Unseen.of({**states, "pump-3": NodeState.OFFLINE}, ["pump-1", "pump-2"])
+    # It may have started again since, and have more of the log than any disk that was seen.
+    with pytest.raises(Retryable) as waits:
+        compared(entries, Chain(AT_4), Seen(OTHER, AT_2), missing)
+    assert waits.value.code is Code.LOG_PUT_BACK
+    for remedy in (
+        "not seen: pump-3 (offline)",
+        "If an offline Pump is gone for good, delete its key in etcd: /tidb-binlog/v1/pumps/pump-3",
+        "penstock ctl adopt-log pump-1 --pump pump-1 --disk d1 --epoch 4 --from 0",
+    ):
+        assert remedy in str(waits.value)
+    found = entries.read("pump-1")
+    assert found is not None
+    assert found[0] == ENTRY
+    seen = Unseen.of(states, ["pump-1", "pump-2"])
+    compared(entries, Chain(AT_4), Seen(OTHER, AT_2), seen)
+
+
+def test_an_entry_as_new_as_all_disks_waits_for_no_pump() -> None:
+    entries = MemoryLogEntries()
+    entries.swap("pump-1", 0, ENTRY)
+    missing = Unseen(["pump-4"], ["pump-3"])
+    assert compared(entries, Chain(AT_2), Seen(OTHER, AT_2), missing) == []
