@@ -6,12 +6,17 @@ method each; a switch replaces it. Those that a shell has to keep are flags of t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
+from unittest import mock
 
 from penstock.cluster.log_entry import Copy, LogEntry
 from penstock.log.segments import Place
+from pump.replicas import histories
 from pump.replicas.chain import Link
 from pump.replicas.claim import Claim
+from pump.replicas.histories import Verdict
 from pump.replicas.messages import Actions, Append, Damaged, Standing
 from pump.replicas.primary import Follower, Primary
 from pump.replicas.replica import Replica
@@ -275,6 +280,16 @@ class _KnowsPumpsOnly(Claim):
         return entry.claimed(Copy(self._copy.pump, known[0].disk) if known else self._copy)
 
 
+def _judges_without(name: str) -> Callable[..., Verdict]:
+    """Return `judge` as if what it asks under this name were always so."""
+
+    def judged(*asked: Any) -> Verdict:
+        with mock.patch.object(histories, name, return_value=True):
+            return histories.judge(*asked)
+
+    return judged
+
+
 RULES: dict[str, Rules] = {
     rules.name: rules
     for rules in (
@@ -331,6 +346,17 @@ RULES: dict[str, Rules] = {
         ),
         Rules("R11 an entry older than a disk is refused", compares_histories=False, restores=1),
         Rules("R11 adopted is what all disks were held to", waits_for_all_disks=False, restores=2),
+        Rules(
+            "R11 the disk that adopts has all older segments",
+            judge=_judges_without("_has_oldest"),
+            restores=1,
+        ),
+        Rules(
+            "R11 the disk that adopts has all that a whole disk had",
+            judge=_judges_without("_contains_entry"),
+            restores=4,
+            loses_whole=True,
+        ),
         Rules(
             "R11 an epoch that is won twice has two ids",
             claim=_GivesNoIds,

@@ -53,7 +53,7 @@ from pump.copies.claiming import refuse_older
 from pump.replicas import messages as m
 from pump.replicas.chain import Chain
 from pump.replicas.claim import Claim
-from pump.replicas.histories import Seen, foreign, judge, lacks
+from pump.replicas.histories import Seen, Verdict, foreign, judge, lacks
 from pump.replicas.primary import Primary
 from pump.replicas.replica import Replica
 from tests.kit.replicas.disk import Disk, OtherDisk, Piece, Stored
@@ -93,9 +93,12 @@ class Rules:
     compares_for_status: bool = True
     streams_acknowledged_only: bool = True
     compares_histories: bool = True
+    judge: Callable[..., Verdict] = judge
     waits_for_all_disks: bool = True
     restores: float = 0.1
     """How often etcd is put back."""
+    loses_whole: bool = False
+    """Whether the disks are lost then that have all of the log."""
     damages: float = 1
     """How often a copy is found damaged."""
     refuses_older: bool = True
@@ -272,7 +275,7 @@ class World:
         ]
         missing = [each.copy.pump for each in others if each.copy not in {s.copy for s in seen}]
         missing = missing if self.rules.waits_for_all_disks else []
-        found = judge(self.store.entry, machine.copy, chain, seen, missing)
+        found = self.rules.judge(self.store.entry, machine.copy, chain, seen, missing)
         if found.adopted is not None:
             self.note("pump-%d adopts the log: %s", machine.number, found.adopted)
             self.store.put(found.adopted)
@@ -796,7 +799,10 @@ class World:
         self.sync_own()
         found, revision = self.random.choice(self.store.history[-6:])
         self.put_back(found, revision)
-        self.begin_after_restore(found)
+        if self.rules.loses_whole:
+            self.lose_whole(found)
+        else:
+            self.begin_after_restore(found)
 
     def restore_epoch(self, machine: Machine) -> None:
         """Put etcd back to before an epoch of which only its primary's disk has any yet.
@@ -839,6 +845,30 @@ class World:
             is_held_back = self.has_all(machine) if how == "weak" else machine in known
             is_free = some is self.machines or (not is_held_back and self.random.random() < 0.8)
             machine.is_up = machine is first or is_free
+
+    def lose_whole(self, entry: LogEntry) -> None:
+        """Lose each disk that has all, or had all under an entry that was put back.
+
+        Where another disk shows that, and nothing shows what was acknowledged, none may continue.
+        """
+        began = (entry.epoch, entry.id)
+        lost = [m for m in self.machines if self.has_all(m) or entry.may_claim(m.disk.id)]
+        chains = [machine.replica.chain.links for machine in self.machines if machine not in lost]
+        of_entry = any((link.epoch, link.epoch_id) == began for links in chains for link in links)
+        if of_entry or not any(foreign(entry, links) for links in chains):
+            self.begin_after_restore(entry)
+            return
+        for machine in self.machines:
+            machine.is_up = True
+            if machine in lost:
+                self.disks += 1
+                machine.disk = Disk(f"d{self.disks}")
+                self.open(machine)
+        for machine in self.machines:
+            self.may_claim(machine)
+        if self.store.entry != entry:
+            raise Violation(f"restored: {self.store.entry} is adopted, and lacks what is lost")
+        raise Stalled("restored: no disk may continue the log, as is right")
 
     def has_all(self, machine: Machine) -> bool:
         expected = self.acknowledged[self.drained :]
@@ -932,8 +962,8 @@ class World:
         self.note("pump-%d gets an older folder back, with a replica", machine.number)
         self.older_disks += 1
         self.crash(machine)
-        for waiting in (self.network, self.late):  # No answer is under way for as long.
-            waiting[:] = [message for message in waiting if message.sender != machine.number]
+        for waiting in (self.network, self.late):  # No message is under way for as long.
+            waiting[:] = [each for each in waiting if machine.number not in (each.sender, each.to)]
         machine.disk.segments = segments
         self.older.add(machine.disk.id)
         machine.is_up = True

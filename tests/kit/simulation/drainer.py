@@ -73,6 +73,10 @@ class Drainer:
         self.world.ledger.taken_back(self.checkpoint_ts)
         self._begin()
 
+    def etcd_was_put_back(self) -> None:
+        """Have nothing purged that a Pump has which had left, and may take part again."""
+        self.drained_ts = min([self.drained_ts, *self._left.values(), *self._had_left.values()])
+
     def notify(self) -> None:
         """List the Pumps, and have those in the merge that take part."""
         if self.is_stopped:

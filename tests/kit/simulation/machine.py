@@ -212,17 +212,17 @@ class Machine:
         state = None if status is None else status.state
         if state is NodeState.PAUSED and word is None:
             state = None
+        if is_due and _is_newer(entry, copy):
+            return self._take_over(copies, name, copy, entry)
         if state is NodeState.OFFLINE:
-            if is_long_silent:
+            if is_long_silent and foreign(entry, copy.log.links) is None:
                 self._drop(copies, name, copy)
         elif is_primary or (is_due and state is not NodeState.PAUSED):
-            self._take_over(copies, name, copy)
+            return self._take_over(copies, name, copy, entry)
         return False
 
     def _is_due(self, entry: LogEntry, copy: Copy, silence_s: float) -> bool:
-        strange = foreign(entry, copy.log.links)
-        is_newer = strange is not None and strange.epoch > entry.epoch
-        if not (is_newer or entry.may_claim(self.disk)):
+        if not (_is_newer(entry, copy) or entry.may_claim(self.disk)):
             return False
         if self.world.chance.random() < self.world.suspicion:
             return True
@@ -230,15 +230,22 @@ class Machine:
         turn = disks.index(self.disk) if self.disk in disks else len(disks)
         return silence_s > TAKE_OVER_AFTER_S * (1 + TURN * turn)
 
-    def _take_over(self, copies: Copies, name: str, copy: Copy) -> None:
+    def _take_over(self, copies: Copies, name: str, copy: Copy, entry: LogEntry) -> bool:
+        """Start a Pump on a copy; True when the copy lacks a part of the log."""
         copy.is_closed = True
         try:
             copies.in_turn(copy, copy.log.open)
+            links = copy.log.links
         finally:
             copies.in_turn(copy, copy.log.close)
+        is_newer = bool(links) and links[-1].epoch > entry.epoch
+        if not is_newer and (not links or links[0].number > entry.needed):
+            copy.is_closed = False
+            return True
         guest = self.guests[name] = Pump(self.world, self, name, self.folder(name))
         self.world.note("%s takes over %s", guest.name, name)
         guest.start()
+        return False
 
     def _drop(self, copies: Copies, name: str, copy: Copy) -> None:
         self.world.note("%s drops its copy of %s", self.name, name)
@@ -256,3 +263,9 @@ class Machine:
             folder = self.own_folder
         node = self.files.durable_names.get(folder / "log" / segment_name(segment))
         return b"" if node is None else bytes(node.durable)
+
+
+def _is_newer(entry: LogEntry, copy: Copy) -> bool:
+    """Return whether a copy is of a later epoch than an entry that was put back."""
+    links = copy.log.links
+    return foreign(entry, links) is not None and links[-1].epoch > entry.epoch

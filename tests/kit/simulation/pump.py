@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,10 +30,13 @@ from pump.copies.claiming import (
     Claimed,
     Displaced,
     Former,
+    Unseen,
     Wanted,
     begin_again,
     claim,
+    is_nowhere,
     is_out_of,
+    refuse_gone,
     refuse_older,
     refuse_other_history,
 )
@@ -43,6 +46,7 @@ from pump.copies.replication import copies_by_disk
 from pump.copies.shipper import Lines
 from pump.copies.shipping import Deposed
 from pump.replicas.chain import Chain, Link
+from pump.replicas.histories import Seen
 from pump.replicas.messages import Acknowledge, Action
 from pump.store.record import NotStored, Record
 from pump.store.storage import Storage, StorageConfig
@@ -194,30 +198,50 @@ class Pump(Process):
         former = self.machine.former_since if is_told else None
         found = world.etcd.read(self.log)
         if found is None or not is_out_of(found[0], former):
-            self._refuse(chain, None if found is None else found[0])
+            self._refuse(chain)
         claimed = claim(
             *(world.etcd, self.log, self.own, chain, Wanted(*world.wanted)), former_since=former
         )
         assert claimed is not None
         self._takes_own(False)
+        if not self.is_guest:
+            self.machine.former_since = None
         return claimed
 
-    def _refuse(self, chain: Chain, entry: LogEntry | None) -> None:
+    def _refuse(self, chain: Chain) -> None:
         """Compare the entry and this disk with all other disks, as `Replication.claim` does."""
         world = self.world
-        around = Around(CLUSTER, self.own.disk, None, entry=world.etcd.seen, disks=self._disks)
-        with OtherDisks(around).of(self.log) as others:
+        with self._others.of(self.log) as others:
             if world.rules.compares_histories:
                 seen = [each for other in others if (each := other.seen(chain)) is not None]
-                known = {self.own.pump, *(each.copy.pump for each in seen)}
-                statuses = world.etcd.statuses.items()
-                needed = {name for name, s in statuses if s.state is not NodeState.OFFLINE}
                 refuse_other_history(
                     *(world.etcd, self.log, self.own, chain, seen),
-                    missing=sorted(needed - known),
+                    missing=self._unseen(each.copy.pump for each in seen),
+                    withdraw_offline=self._withdraw_offline,
                 )
-            if entry is not None and world.rules.refuses_older:
-                refuse_older(self.log, self.own, chain, entry, others)
+            found = world.etcd.read(self.log)
+            if found is not None and world.rules.refuses_older:
+                refuse_older(self.log, self.own, chain, found[0], others)
+
+    def _withdraw_offline(self) -> None:
+        """Do what `Replication._withdraw_offline` does."""
+        etcd, name = self.world.etcd, self.log
+        status, word = etcd.statuses.get(name), etcd.last_words.get(name)
+        if status is None or status.state is not NodeState.OFFLINE:
+            return
+        if word is not None:
+            etcd.enter(name, word.up_to_ts)
+        etcd.call(lambda: etcd.statuses.__setitem__(name, status._replace(state=NodeState.PAUSED)))
+        etcd.forget_last_word(name)
+
+    def _unseen(self, seen: Iterable[str]) -> Unseen:
+        states = {name: status.state for name, status in self.world.etcd.statuses.items()}
+        return Unseen.of(states, [self.own.pump, *seen])
+
+    @property
+    def _others(self) -> OtherDisks:
+        etcd = self.world.etcd
+        return OtherDisks(Around(CLUSTER, self.own.disk, None, entry=etcd.seen, disks=self._disks))
 
     def _ship(self, claimed: Claimed, storage: Storage) -> Any:
         world = self.world
@@ -256,8 +280,10 @@ class Pump(Process):
                 status = world.etcd.call(lambda: world.etcd.statuses.get(self.log))
                 if status is not None and status.state is NodeState.PAUSED:
                     world.etcd.forget_last_word(self.log)
-                if status is not None and status.state is not NodeState.OFFLINE:
-                    return storage
+                if status is None or status.state is not NodeState.OFFLINE:
+                    is_new = status is None and self.log not in world.etcd.entered
+                    if not self._is_nowhere(entry, is_new):
+                        return storage
                 found, wanted = displaced.found, Wanted(*world.wanted)
                 entry = begin_again(world.etcd, self.log, self.own, found, wanted)
             except Retryable:
@@ -268,7 +294,23 @@ class Pump(Process):
         self.machine.forget_folder(self.folder)
         since_id = entry.id_of(entry.since) or 0
         begin_log(self.files, self.folder / "log", entry.since, since_id)
+        self.machine.former_since = None
         return self._opened()
+
+    def _is_nowhere(self, entry: LogEntry, is_new: bool) -> bool:
+        """Do what `Replication._is_nowhere` does."""
+        copies, edges = self.machine.copies, []
+        if copies is not None and self.log in copies.copies:
+            edges.append(Seen(self.own, copies.copies[self.log].log.links))
+            if not edges[0].links or entry.may_claim(self.own.disk):  # It is served, or is to be.
+                return False
+        with self._others.of(self.log) as others:
+            edges += [each for other in others if (each := other.edges()) is not None]
+        missing = self._unseen(each.copy.pump for each in edges)
+        if is_new and is_nowhere(self.own, entry, edges, missing):
+            return True
+        refuse_gone(self.log, self.own, entry, edges, missing)
+        return False
 
     def _takes_own(self, is_so: bool) -> None:
         """Say whether this machine takes a copy of its own log."""

@@ -67,6 +67,8 @@ class Restoring:
         """Disks that lack what they had of a log."""
         self.refused: set[str] = set()
         """Disks whose Pump refuses them; an operator empties them as soon as no log needs them."""
+        self.gone: set[str] = set()
+        """Logs that no disk has, as their Pumps say."""
         self.acknowledged: dict[str, Acknowledged] = {}
         self._needed: dict[tuple[str, int], int] = {}
         self._snapshots: list[Snapshot] = []
@@ -91,6 +93,8 @@ class Restoring:
             return False
         if error.code is Code.LOG_OLDER and not pump.is_guest:
             self.refused.add(pump.machine.disk)
+        if "--empty" in str(error):
+            self.gone.add(pump.log)
         return True
 
     def look_after(self) -> None:
@@ -155,9 +159,10 @@ class Restoring:
         self, machine: Machine, log: str, files: MemoryFiles, former_since: int | None
     ) -> Chain:
         """Return the log as it is in a folder of a machine."""
-        entry = self.world.etcd.logs[log][0]
+        found = self.world.etcd.logs.get(log)
+        since = 0 if found is None else found[0].since
         folder = machine.folder(log)
-        if log == machine.name and (former_since is None or entry.since > former_since):
+        if log == machine.name and (former_since is None or since > former_since):
             folder = machine.own_folder
         files = files.after_crash(None)
         if not files.names(folder / "log"):
@@ -192,6 +197,7 @@ class Restoring:
                 self.needed(log, entry)
             world.network.generation += 1
             world.etcd.put_back(snapshot)
+            world.drainer.etcd_was_put_back()
             self._snapshots = [each for each in self._snapshots if each.at_s <= snapshot.at_s]
             world.note("etcd is put back: %s", {n: e.epoch for n, (e, _) in snapshot.logs.items()})
             for machine in world.machines:
@@ -223,16 +229,17 @@ class Restoring:
     def _adopt(self, log: str) -> None:
         """Let the disk that has all of a log continue it (`penstock ctl adopt-log`)."""
         world = self.world
-        entry = world.etcd.logs[log][0] if log in world.etcd.logs else None
-        if entry is None:
-            return
+        found = world.etcd.logs.get(log)
         chains = [(m, self._chain(m, log, m.files, m.former_since)) for m in world.machines]
         whole = [each for each in chains if each[1].links and self._has_all(each[1], log)]
+        epochs = [link.epoch for _, chain in chains for link in chain.links]
         for machine, chain in sorted(whole, key=lambda each: each[1].first)[:1]:
+            own = Copy(machine.name, machine.disk)
+            entry = LogEntry(epoch=0, primary=own) if found is None else found[0]
             adopted = replace(
                 entry,
-                epoch=max(entry.epoch, *(link.epoch for link in chain.links)),
-                primary=Copy(machine.name, machine.disk),
+                epoch=max(entry.epoch, *epochs),
+                primary=own,
                 replicas=(),
                 eligible=(),
                 needed=chain.first,
@@ -242,6 +249,12 @@ class Restoring:
             self.adopted += 1
             world.note("an operator lets %s continue %s: %s", machine.name, log, adopted)
             world.etcd.put(log, adopted)
+        if not whole and log in self.gone and found is not None:
+            self.gone.discard(log)
+            machine = world.machine(log)
+            own = Copy(machine.name, machine.disk)
+            world.note("an operator begins a new log of %s", log)
+            world.etcd.put(log, found[0].begun_again(own, found[0].copies, found[0].copies_min))
 
     @contextmanager
     def _quiet(self) -> Iterator[None]:

@@ -80,7 +80,7 @@ class World:
         self.suspicion = chance.choice((0, 0.005, 0.02))
         self.purging = chance.choice((0, 0.1, 0.5))
         self.drainer_deaths = chance.choice((0, 0.002, 0.01))
-        self.restores_etcd = 0.0  # In some worlds a log is not served again: see tests/fault.
+        self.restores_etcd = chance.choice((0.0, 0.0, 2.0))
         self.restores_disks = chance.choice((0.0, 0.3))
         self.restoring = Restoring(self)
         self.etcd.on_swap = self.restoring.note_lists
