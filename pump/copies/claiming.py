@@ -183,7 +183,7 @@ def refuse_gone(
     """
     having = [each for each in edges if each.links]
     if not _are_all_seen(own, entry, edges, missing) or any(
-        entry.may_claim(each.copy.disk) or _is_newer(entry, each) for each in having
+        _continues(entry, each) for each in having
     ):
         return
     places = ", ".join(f"{copy.pump}, disk {copy.disk}" for copy in entry.copies_known)
@@ -219,9 +219,15 @@ def _are_all_seen(own: Copy, entry: LogEntry, edges: Sequence[Seen], missing: Un
     return not missing.running and listed <= {each.copy.pump for each in edges}
 
 
-def _is_newer(entry: LogEntry, seen: Seen) -> bool:
-    """Return whether a disk continues the log although it is not listed, see `takeover.py`."""
-    return seen.links[-1].epoch > entry.epoch and foreign(entry, seen.links) is not None
+def _continues(entry: LogEntry, seen: Seen) -> bool:
+    """Return whether a replica takes the log over without an operator, see `takeover.py`.
+
+    A listed replica without the first needed segment does not. An entry that was put back may call
+    segments needed that were purged since, but nothing tells them from files that were deleted.
+    """
+    if seen.links[-1].epoch > entry.epoch and foreign(entry, seen.links) is not None:
+        return True
+    return entry.may_claim(seen.copy.disk) and seen.links[0].number <= entry.needed
 
 
 def is_out_of(entry: LogEntry, former_since: int | None) -> bool:

@@ -447,10 +447,13 @@ class Replication:
         edges = []
         if self._node_id in self.followed.names():
             edges.append(Seen(self._own, self.followed.links(self._node_id)))
-            if not edges[0].links or entry.may_claim(self._own.disk):  # It is served, or is to be.
+            if not edges[0].links:  # It is not open: a Pump may run on it.
                 return False
         with self._others.of(self._node_id) as others:
             edges += [each for other in others if (each := other.edges()) is not None]
+        found = self._entries.read(self._node_id)
+        if found is None or found[0] != entry:  # What it called needed may have been purged since.
+            return False
         missing = self._unseen(each.copy.pump for each in edges)
         if is_new and is_nowhere(self._own, entry, edges, missing):
             return True

@@ -287,8 +287,9 @@ class TakeOvers:
             raise NeedsOperator(
                 f"it cannot take over: {self._copies.folder(node_id)} has {has}, and segment"
                 f" {entry.needed} is needed",
-                hint="put back what was deleted there; or start the Pump of the log, or another one"
-                " that etcd lists for it",
+                hint="put back what was deleted there; or start another Pump that etcd lists for"
+                f" the log, or {node_id} itself: if no disk has all of it, {node_id} names the"
+                " disks that can continue the log",
                 code=Code.COPY_INCOMPLETE,
             )
 

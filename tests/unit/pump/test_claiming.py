@@ -158,6 +158,15 @@ def test_a_log_is_nowhere_only_once_the_disks_of_all_pumps_were_seen_without_it(
         assert not is_nowhere(OWN, LISTED, [nothing[0], Seen(THIRD, edges)], NONE_MISSING)
 
 
+def test_a_listed_replica_without_the_first_needed_segment_does_not_continue_a_log() -> None:
+    # A backup of etcd lists it as needed, but it was purged since; or its file was deleted.
+    assert LISTED.needed == 8
+    error = gone(Seen(OTHER, (Link(9, 5, BEGIN), THERE[1])), Seen(THIRD, ()))
+    assert error is not None
+    assert "pump-2, disk d2: 6 (no id), segments 9 to 13" in error.problem
+    assert "adopt-log pump-1 --pump pump-2 --disk d2 --epoch 6 --from 9" in error.hint
+
+
 def test_a_log_that_is_only_on_disks_that_may_not_continue_it_is_named_with_each_of_them() -> None:
     error = gone(Seen(OTHER, ()), Seen(THIRD, THERE))
     assert error is not None
