@@ -1,6 +1,6 @@
 """Penstock for applications: write transactions and DDL into a cluster of Pumps.
 
-This is the published interface; what is not named in `__all__` may change any day.
+`__all__` is the published interface; all other names may change at any time.
 """
 
 from penstock.errors import Corrupt, Malformed, NeedsOperator, PenstockError, Retryable

@@ -1,13 +1,13 @@
-"""Aio: the client for programs on asyncio, each call of it a coroutine.
+"""The client for asyncio programs: each call is a coroutine.
 
     async with await AsyncPumpClient.connect("127.0.0.1:2379") as client:
         async with client.begin("shop") as txn:
             await txn.insert("orders", {"id": 1, "what": "nut"})
         print(txn.commit_ts)
 
-It is the same client: its calls run on threads of their own, `threads` at a time, and so what many
-tasks commit at the same time travels together. A task that is cancelled does not take back what it
-has begun: a commit that is under way goes on, and `commit_ts` says what became of it.
+It wraps `PumpClient` and runs its calls on up to `threads` dedicated threads, so commits of many
+tasks still share messages. Cancelling a task does not undo a call that has started: a commit in
+progress continues, and `commit_ts` shows its outcome.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ P = ParamSpec("P")
 
 
 class AsyncPumpClient:
-    """A connection to a Penstock cluster for writers; made by `connect`, shared by all tasks."""
+    """A writer's connection to a Penstock cluster; made by `connect`, shared by all tasks."""
 
     def __init__(self, client: PumpClient, threads: ThreadPoolExecutor) -> None:
         self._client = client
@@ -69,7 +69,7 @@ class AsyncPumpClient:
 
     async def close(self) -> None:
         """Deliver pending writes, for some seconds at most, and end all threads."""
-        with contextlib.suppress(NeedsOperator):  # It is closed already.
+        with contextlib.suppress(NeedsOperator):  # The client is already closed.
             await _on(self._threads, self._client.close)
         self._threads.shutdown(wait=False)
 
@@ -91,7 +91,7 @@ class AsyncPumpClient:
 class AsyncTransaction:
     """Row changes that are committed together; for one task at a time.
 
-    With `async with` it commits at the end of the block, and rolls back when the block raises.
+    With `async with` it commits at the end of the block and rolls back when the block raises.
     """
 
     def __init__(self, transaction: Transaction, threads: ThreadPoolExecutor) -> None:

@@ -1,11 +1,11 @@
-"""Changes: the rows of one transaction, encoded as they come, in memory, and in a file when many.
+"""The row changes of one transaction, encoded as they arrive and spilled to a file when large.
 
     insert, update, delete ──> lists per table ── above `spill_bytes` ──> spool file
                                                                            finished mutations
 
-The file has no name, so it is gone with the process. It is a sequence of whole `TableMutation`
-fields, so its bytes are the row changes of the binlog. A table may have several of them; the order
-of its changes is kept.
+The file has no name, so it disappears with the process. It is a sequence of complete
+`TableMutation` fields, so its bytes are the row changes of the binlog. A table may have several
+mutations; the order of its changes is kept.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from penstock.wire.codec import decode_prewrite_value, encode_mutation_field, en
 from pumpclient.rows import Table
 
 MUTATION_BYTES_MAX = 4 << 20
-"""Rows of one mutation in a spool file; one row may be larger."""
+"""Maximum size of a mutation in a spool file; a single row may be larger."""
 
-# Tables without a primary key have a hidden row id. No one reads it; it only must differ.
+# Tables without a primary key have a hidden row id. It is never read; it must only be unique.
 _row_ids = itertools.count(time.time_ns())
 
 
@@ -40,7 +40,7 @@ def next_row_id() -> int:
 
 @dataclass(slots=True)
 class Changes:
-    """The changes of one table, as bytes of the table version in `table`."""
+    """The changes of one table, encoded for the table version in `table`."""
 
     table: Table
     inserted: list[bytes] = field(default_factory=list)
@@ -116,15 +116,15 @@ class _Field(NamedTuple):
 
 
 class SpoolFile:
-    """One transaction's rows that are too many for memory.
+    """The rows of one transaction that is too large for memory.
 
-    For one thread at a time; any number may read.
+    Only one thread may write; any number may read.
     """
 
     def __init__(self, folder: str | Path | None) -> None:
-        """Open a file in `folder`, by default where the system keeps temporary files.
+        """Open a file in `folder`, by default the system's temporary directory.
 
-        Raises `NeedsOperator`, here and everywhere, when the disk does not do its part.
+        This and all other methods raise `NeedsOperator` when the disk fails.
         """
         self._folder = folder
         self._fields: list[_Field] = []
@@ -191,7 +191,7 @@ def _named(done: str) -> Iterator[None]:
 
 
 class ChangeSet:
-    """The changes of all tables; holds no more than about `spill_bytes` of rows in memory."""
+    """The changes of all tables; holds at most about `spill_bytes` of rows in memory."""
 
     def __init__(
         self,
@@ -200,7 +200,7 @@ class ChangeSet:
         *,
         mutation_bytes_max: int = MUTATION_BYTES_MAX,
     ) -> None:
-        # By table id, because one table may be called by names of different letter case.
+        # By table id, because the same table may be named in different letter case.
         self.tables: dict[int, Changes] = {}
         self.size_bytes = 0
         self._spill_bytes = spill_bytes

@@ -1,6 +1,7 @@
-"""Client: what applications embed, transactions in, binlogs out to the Pumps.
+"""The client that applications embed: it writes their transactions to the Pumps.
 
-Blocking calls, safe to share between threads; all threads' writes to one Pump travel together.
+Calls block and are safe to share between threads. Writes of all threads to the same Pump are
+batched.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _HOMES_MAX = 1 << 20
 
 
 class PumpClient:
-    """A connection to a Penstock cluster for writers; made by `connect`."""
+    """A writer's connection to a Penstock cluster; made by `connect`."""
 
     def __init__(self, session: Session, ddl: DdlExecutor, resources: ExitStack) -> None:
         self._session = session
@@ -55,7 +56,7 @@ class PumpClient:
         self._resources = resources
         self._is_closed = False
         self._lock = threading.Lock()
-        # Where the Prewrites of `write_binlog` went, and when, until their Commit or Rollback.
+        # The Pump and the time of each Prewrite of `write_binlog`, until its Commit or Rollback.
         self._homes: OrderedDict[int, tuple[Pump, float]] = OrderedDict()
 
     @classmethod
@@ -70,10 +71,10 @@ class PumpClient:
     ) -> Self:
         """Return a client of the cluster whose nodes are registered in that etcd.
 
-        `strategy` says which Pump gets the next transaction: "range" (in turn), "hash" (by
-        start_ts) or "score" (as the Pumps report). A write that no Pump takes within
-        `write_timeout_s` fails. Raises `NoPump` when no Pump was ever registered, `Retryable`
-        when etcd or the oracle does not answer, `NeedsOperator` for bad settings.
+        `strategy` chooses the Pump of the next transaction: "range" (round robin), "hash" (by
+        start_ts) or "score" (by the score that Pumps report). A write that no Pump accepts within
+        `write_timeout_s` fails. Raises `NoPump` when no Pump was ever registered, `Retryable` when
+        etcd or the oracle does not answer, `NeedsOperator` for bad settings.
         """
         options = options or Options()
         if tls is not None:
@@ -132,10 +133,10 @@ class PumpClient:
     ) -> Transaction:
         """Begin a transaction; tables named without a schema are in `schema`.
 
-        `prewrite_key` is what a Pump's resolver looks the transaction up by, if it has one. With an
-        `origin` the transaction comes downstream once, however often it is committed here: a
-        source's transactions must be committed in the order of their origins, one of which is not
-        beyond the last one seen is left out by the Drainer.
+        A Pump's resolver, if it has one, looks the transaction up by `prewrite_key`. With an
+        `origin`, the transaction is applied downstream once, however often it is committed here. A
+        source must commit its transactions in the order of their origins: the Drainer skips a
+        transaction whose origin is not beyond the last origin it has seen.
         """
         self._check_open()
         return Transaction(self._session, schema, prewrite_key, origin)
@@ -150,17 +151,20 @@ class PumpClient:
     ) -> list[int]:
         """Execute a DDL statement and return the commit timestamps of its jobs.
 
-        Of several statements, or one that makes several jobs (DROP TABLE a, b), each is done for
-        good before the next one is begun; none is begun when one of them cannot be. Waits for the
-        transactions of all writers that are being committed, up to 30 s, then for the DDL to be
-        durable and decided. An IF [NOT] EXISTS without effect returns an empty list.
-        With an `origin` it is done once, however often it is asked for: when the last DDL of the
-        same source is not before it, nothing happens and the list is empty. Such a statement must
-        come to one job: DROP TABLE a, b is for the caller to split. `context` is the session that
-        the statement ran in elsewhere; without it literals are in UTC, old rows are converted
-        strictly, and the current time is that of the commit timestamp. Raises `NeedsOperator` for
-        what cannot be done, `Retryable` when it did not happen but may work later, `OutcomeUnknown`
-        when no one could be asked.
+        Several statements, or a statement with several jobs (DROP TABLE a, b), are executed one
+        after the other, each durably done before the next starts. If any of them cannot be done,
+        none is started. Waits up to 30 s for the transactions that other writers are committing,
+        then until the DDL is durable and decided. An IF [NOT] EXISTS without effect returns an
+        empty list.
+
+        With an `origin` the DDL is done once, however often it is requested: when the last DDL of
+        the same source is not before that origin, nothing happens and the list is empty. A
+        statement with an origin must have a single job; the caller must split DROP TABLE a, b.
+        `context` is the session in which the statement ran elsewhere. Without it literals are in
+        UTC, old rows are converted strictly, and the current time is that of the commit timestamp.
+
+        Raises `NeedsOperator` if the DDL cannot be done, `Retryable` if it did not happen but may
+        work later, `OutcomeUnknown` if the outcome could not be determined.
         """
         self._check_open()
         return self._ddl.execute(sql, schema, origin, context)
@@ -181,10 +185,10 @@ class PumpClient:
     def write_binlog(self, binlog: Binlog) -> None:
         """Write one binlog; for writers that make their own transactions and timestamps.
 
-        Returns once it is durable. A Commit or Rollback must follow a Prewrite written by this
-        client within 10 minutes and goes to the same Pump; it is retried and may end in
-        `OutcomeUnknown` as `Transaction.commit` says. A caller's rows must be encoded for a
-        schema version that cannot change meanwhile: only `begin` looks after that.
+        Returns once the binlog is durable. A Commit or Rollback must follow within 10 minutes of a
+        Prewrite written by this client, and goes to the same Pump; it is retried and may end in
+        `OutcomeUnknown` (see `Transaction.commit`). The caller must encode rows for a schema
+        version that cannot change until the commit; only `begin` ensures this automatically.
         """
         self._check_open()
         if binlog.tp is BinlogType.PREWRITE:

@@ -1,30 +1,32 @@
-"""DDL: changes the schema for all writers, one DDL at a time, in one order with all row changes.
+"""Executes DDL: one statement at a time for all writers, in one order with all row changes.
 
-    1  DDL lock in etcd                 no one else plans a DDL; the catalog read now is the last,
+    1  DDL lock in etcd                 no other writer plans a DDL; the catalog read now is last,
                                         and has every DDL of the stream (`lost_ddl.py`)
-    2  plan                             what the tables will be; a bad statement stops here
-    3  fence raised                     every writer has finished what it encoded with the old
-                                        schema, knows its commit_ts, and begins nothing new
+    2  plan                             the tables after the DDL; a bad statement stops here
+    3  fence raised                     every writer has finished all rows encoded with the old
+                                        schema, knows its commit_ts, and starts nothing new
     4  DDL Prewrite durable on a Pump   that Pump's stream now waits for this DDL
     5  commit_ts from the oracle        after all old row changes, before all new ones
     6  job appended to history          THE DECISION, one etcd transaction that demands the lock
     7  Commit binlog                    the stream continues
     8  fence lowered                    writers read history and continue with the new schema
 
-Why a crash is safe at any point. Before 6 there is no job: the Prewrite is rolled back by us, or by
-the Pump's resolver, at once when a later DDL is recorded and else after its timeout; nothing
-happened. From 6 on the DDL is done: the Pump's resolver finds the job in history under the binlog's
-job id and commits the Prewrite with the job's `finished_ts`, which is the `commit_ts` of 5, whether
-or not 7 arrives. Between 4 and 6 the resolver must not decide against us: so 6 is refused by
-ourselves when too long after 4 (`DECISION_S_MAX`, far below the Pumps' `txn_timeout`), and by etcd
-when our lock or our fence is gone, as they are when this process was frozen for longer than their
-lease, before a later DDL, and once a Pump has rolled this one back, which it notes in etcd first.
-When the answer to 6 is lost, we ask until it is known; before that there is neither a Rollback nor
-a Commit. If etcd does not answer within `ASK_S_MAX`, `OutcomeUnknown` says so; the resolver and all
-writers read the truth later.
+Why a crash is safe at any point. Before 6 no job exists: the Prewrite is rolled back by this client
+or by the Pump's resolver (immediately when a later DDL is recorded, otherwise after its timeout),
+and nothing happened. From 6 on the DDL is done: the Pump's resolver finds the job in the history
+under the binlog's job id and commits the Prewrite with the job's `finished_ts`, which is the
+`commit_ts` of 5, whether or not 7 arrives.
+
+Between 4 and 6 the resolver must not decide against this client. This client refuses step 6 itself
+when step 4 is too long ago (`DECISION_S_MAX`, far below the Pumps' `txn_timeout`). etcd refuses
+step 6 when the lock or the fence is gone (which is the case when this process was frozen for longer
+than their lease), when a later DDL is recorded, and once a Pump has rolled this DDL back, which the
+Pump records in etcd first. When the answer to 6 is lost, this client asks until the outcome is
+known; until then it sends neither a Rollback nor a Commit. If etcd does not answer within
+`ASK_S_MAX`, it raises `OutcomeUnknown`; the resolver and all writers read the outcome later.
 
 A DDL Prewrite that was left on a second Pump does no harm even before its Rollback arrives: both
-Pumps' resolvers find the same job with the same `finished_ts`, and the Drainer drops the double.
+Pumps' resolvers find the same job with the same `finished_ts`, and the Drainer drops the duplicate.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ from pumpclient.lost_ddl import LostDdl
 log = logging.getLogger(__name__)
 
 DECISION_S_MAX: Final = 120.0
-# etcd elects in seconds; after this long our lease, and with it lock and fence, are gone anyway.
+# etcd elects in seconds; after this long our lease, and with it the lock and the fence, is gone.
 ASK_S_MAX: Final = 30.0
 _ASK_AGAIN_S: Final = 0.5
 
@@ -69,7 +71,8 @@ class DdlExecutor:
         self._lost = lost
         self._fence = fence
         self._holder = holder
-        # The History object knows one held lock; threads of this client take their turns first.
+        # The History object supports a single held lock; threads of this client wait for each other
+        # here.
         self._one_at_a_time = threading.Lock()
 
     def execute(
@@ -81,11 +84,11 @@ class DdlExecutor:
     ) -> list[int]:
         """Execute one statement and return the `finished_ts` of its jobs, none for a no-op.
 
-        Raises `NeedsOperator` for what cannot be planned, `Retryable` when it surely did not
-        happen, `OutcomeUnknown` when no one could be asked. Of a statement that makes several jobs
-        (CREATE OR REPLACE TABLE) a failure may leave the first one done. With an `origin` it is a
-        no-op when a DDL of that place or a later one is in the history: a job and its origin are
-        recorded together, and under the lock no one comes in between.
+        Raises `NeedsOperator` if the DDL cannot be planned, `Retryable` if it surely did not
+        happen, `OutcomeUnknown` if the outcome could not be determined. When a statement has
+        several jobs (CREATE OR REPLACE TABLE), a failure may leave the first job done. With an
+        `origin` the call is a no-op if the history has a DDL of that or a later place: a job and
+        its origin are recorded together, and the lock excludes every other DDL between them.
         """
         with self._one_at_a_time, self._history.lock(self._holder):
             self._lost.refuse()
@@ -154,7 +157,7 @@ class DdlExecutor:
                 commit_ts=commit_ts,
                 wait=lambda timeout_s: self._wait_for(job, timeout_s),
             )
-        # The job id is in the Commit as well: merged with its Prewrite, the last value counts.
+        # The Commit carries the job id as well: merged with its Prewrite, the last value counts.
         commit = Binlog(
             tp=BinlogType.COMMIT, start_ts=start_ts, commit_ts=commit_ts, ddl_job_id=job.id
         )
@@ -168,12 +171,13 @@ class DdlExecutor:
         deadline_s = time.monotonic() + ASK_S_MAX
         while True:
             try:
-                # Appending the same job twice does nothing, so this asks as well as it writes.
+                # Appending the same job twice has no effect, so this call both asks and writes.
                 self._history.append(job, guards=[guard])
                 return True
             except Retryable as error:
-                # Without a cause it is etcd's own verdict, lock lost or overtaken, and final: what
-                # the transaction demanded can never become true again, for a late copy either.
+                # An error without a cause is etcd's own, final verdict, lock lost or overtaken: the
+                # transaction's conditions can never become true again, not even for a late
+                # duplicate.
                 if error.__cause__ is None:
                     raise
                 log.warning("asking again whether DDL %d was recorded: %s", job.id, error)

@@ -1,7 +1,7 @@
-"""Errors: what can become of a write, and the failures that only a writer of binlogs can meet.
+"""The outcomes of a write, and the failures that only a writer of binlogs can meet.
 
-The one question that matters after a failed try is whether the Pump may have stored the binlog:
-only then is there something to clean up. `Failure.maybe_stored` answers it, on the safe side.
+After a failed attempt a client must know whether the Pump may have stored the binlog, because only
+then must something be cleaned up. `Failure.maybe_stored` answers this; in doubt it is true.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from penstock.errors import NeedsOperator, PenstockError
 
 
 class Reason(Enum):
-    """Why a Pump did not take a binlog, by what a client should do next."""
+    """Why a Pump did not accept a binlog; each reason implies the client's next step."""
 
-    BROKEN = "the connection broke"  # Another Pump now; this one when a probe succeeds.
-    TIMED_OUT = "no answer in time"  # Likewise.
-    BUSY = "the queue to the Pump is full"  # Another Pump, no blame.
-    ERROR = "the Pump failed"  # This or another Pump again.
-    NOT_ONLINE = "the Pump is not online"  # Another Pump; Commits are accepted.
-    NO_SPACE = "the Pump is out of space"  # Another Pump, never this one again for this binlog.
-    CERTIFICATE = "a certificate is refused"  # Another Pump, never this one again for this binlog.
-    INVALID = "the Pump refuses the binlog"  # No Pump will take it.
-    TOO_OLD = "the Pump cannot take it"  # Another Pump, never this one again for this binlog.
+    BROKEN = "the connection broke"  # Try another Pump; use this Pump again when a probe succeeds.
+    TIMED_OUT = "no answer in time"  # As for BROKEN.
+    BUSY = "the queue to the Pump is full"  # Try another Pump; this Pump is not at fault.
+    ERROR = "the Pump failed"  # Retry on this or another Pump.
+    NOT_ONLINE = "the Pump is not online"  # Try another Pump; Commits are still accepted.
+    NO_SPACE = "the Pump is out of space"  # Try another Pump, never this one for this binlog.
+    CERTIFICATE = "a certificate is refused"  # Try another Pump, never this one for this binlog.
+    INVALID = "the Pump refuses the binlog"  # No Pump will accept it.
+    TOO_OLD = "the Pump cannot take it"  # Try another Pump, never this one for this binlog.
     CLUSTER_MISMATCH = "the Pump is of another cluster"
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One failed try on one Pump."""
+    """One failed attempt on one Pump."""
 
     reason: Reason
     message: str
@@ -42,7 +42,7 @@ class Failure:
 
 
 class NoPump(NeedsOperator):
-    """There is no Pump that could take a binlog."""
+    """No Pump exists that could accept a binlog."""
 
 
 def closed() -> NeedsOperator:
@@ -50,10 +50,10 @@ def closed() -> NeedsOperator:
 
 
 class OutcomeUnknown(PenstockError):
-    """The commit was decided and sent, but no answer came: it is most likely, not surely, done.
+    """The commit was decided and sent, but not acknowledged: it is probably, but not surely, done.
 
-    The client continues delivering it in the background. Do not run the transaction again before
-    `wait` has shown its outcome: that could apply it twice.
+    The client keeps delivering it in the background. Do not run the transaction again before `wait`
+    has shown its outcome, because that could apply it twice.
     """
 
     def __init__(

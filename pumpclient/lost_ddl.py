@@ -1,15 +1,15 @@
-"""Lost DDL: a DDL that is in a Pump's stream, but not in the DDL history in etcd.
+"""Detects lost DDL: a DDL that is in a Pump's stream, but not in the DDL history in etcd.
 
-A DDL is in the history before it is committed on a Pump. So one that the history lacks shows that
-etcd was restored from an older backup: a writer would continue with tables as they were before that
-DDL, and its next DDL would begin a second history. Each Pump names the newest DDL of its log. A
-writer asks all Pumps that are online before its first transaction, and under the DDL lock before
-each DDL, and writes nothing while the newest of these DDLs is lost, unless an operator has given it
-up (`penstock ctl lost-ddl`).
+A DDL enters the history before it is committed on a Pump. If the history does not contain a DDL of
+the stream, etcd was restored from an older backup. A writer would then continue with the tables as
+they were before that DDL, and its next DDL would start a second history. Each Pump reports the
+newest DDL of its log. A writer asks all online Pumps before its first transaction and, under the
+DDL lock, before each DDL. It writes nothing while the newest of these DDLs is lost, unless an
+operator has given that DDL up (`penstock ctl lost-ddl`).
 
-Not checked are Pumps that do not answer, as one that is down must not keep all others from a DDL,
-Pumps of older versions, and DDL of a TiDB, whose history is not in etcd. A Drainer compares each
-DDL of the stream with the history in any case.
+Not checked are Pumps that do not answer (a stopped Pump must not block DDL on all others), Pumps of
+older versions, and DDL of a TiDB, whose history is not in etcd. In every case a Drainer compares
+each DDL of the stream with the history.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 _QUERY_MAX = 200
 
 Statuses = Callable[[], dict[str, penstock_pb2.StatusReply | str]]
-"""Returns what each Pump that is online answers, or why it does not."""
+"""Returns each online Pump's status, or the reason why it does not answer."""
 
 
 class LostDdl:

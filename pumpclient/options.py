@@ -1,4 +1,4 @@
-"""Options: settings of a `PumpClient` that few applications ever need to change."""
+"""Settings of a `PumpClient` that few applications ever need to change."""
 
 from __future__ import annotations
 
@@ -20,60 +20,60 @@ TRANSPORTS = ("http2", "grpcio")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Limits and intervals of one client; bounds are for each Pump unless they say otherwise."""
+    """Limits and intervals of one client; bounds apply to each Pump unless stated otherwise."""
 
-    # Off sends one binlog per call through TiDB-Binlog's unary method: slower, and only worth it
-    # to compare.
+    # Off sends one binlog per call through TiDB-Binlog's unary method: slower, and useful only for
+    # comparison.
     coalesce: bool = True
-    # How calls get to the Pumps: "http2" is our own, "grpcio" the public library, which is slower.
+    # The gRPC implementation: "http2" is our own, "grpcio" the public library, which is slower.
     transport: str = "http2"
-    # How many binlogs go in one message.
+    # Maximum number of binlogs in a message.
     batch_count_max: int = 512
-    # How many bytes of them do.
+    # Maximum size of a message's binlogs in bytes.
     batch_bytes_max: int = 4 << 20
-    # More batches in flight hide the network's delay, fewer let each one grow larger.
+    # Maximum number of unanswered batches: more hide the network's delay, fewer let batches grow.
     batches_in_flight_max: int = 4
-    # A writer that would pass this waits: memory is bounded by this and not by the Pump's speed.
+    # A writer that would exceed this waits; this bounds memory whatever the Pump's speed.
     queue_bytes_max: int = 64 << 20
     # Rows of one transaction; Pumps have a limit of their own, transaction-bytes-max.
     transaction_bytes_max: int = 4 << 30
-    # Above this much, rows wait for the commit in an unnamed file, and go to the Pump in chunks.
+    # Above this size, rows wait for the commit in an unnamed file and go to the Pump in chunks.
     spill_bytes: int = 16 << 20
-    # Where that file is; None means the system's folder for temporary files.
+    # The folder of that file; None means the system's folder for temporary files.
     spill_dir: str | Path | None = None
-    # How long `connect` waits for a Pump, and one connection for its Pump's name.
+    # How long `connect` waits for a Pump, and a connection for its Pump's name.
     connect_timeout_s: float = 3.0
-    # How long one try on one Pump may take before the next Pump is asked; large binlogs get more.
+    # Time limit of an attempt on one Pump before the next Pump is asked; large binlogs get more.
     attempt_timeout_s: float = 5.0
-    # The pause before a Prewrite that no Pump took is tried again.
+    # The pause before a Prewrite that no Pump accepted is tried again.
     prewrite_retry_s: float = 0.1
-    # The pause before a Commit that got no answer is sent again.
+    # The pause before an unanswered Commit is sent again.
     commit_retry_s: float = 1.0
-    # Just under the Pumps' own `txn_timeout` (10 min), after which they may take a transaction
-    # for rolled back: a Commit must never arrive after that verdict.
+    # Just under the Pumps' own `txn_timeout` (10 min), after which they may consider a transaction
+    # rolled back: a Commit must never arrive after that verdict.
     commit_timeout_s: float = 570.0
-    # TiDB-Binlog probes every 30 s; a Pump's restart takes one, and each probe is one small call.
+    # TiDB-Binlog probes every 30 s; a restarted Pump needs one probe, and each is one small call.
     probe_interval_s: float = 3.0
     # A Pump that fails more often than this in a row gets no new transactions until a probe works.
     errors_in_a_row_max: int = 10
     # A Pump that is out of space or overloaded gets no new transactions for this long; each refusal
-    # in a row doubles it, up to the second.
+    # in a row doubles the pause, up to `full_pause_s_max`.
     full_pause_s: float = 1.0
     # The longest such pause.
     full_pause_s_max: float = 30.0
-    # How many Commits may be under way in the background.
+    # Maximum number of Commits that are delivered in the background.
     deliveries_max: int = 100_000
     # How long `close` waits for them.
     close_timeout_s: float = 10.0
-    # Only Pumps that bear all of these are written to: ("zone=a", "disk=fast").
+    # Only Pumps with all of these labels are written to: ("zone=a", "disk=fast").
     labels: tuple[str, ...] = ()
-    # Among those, Pumps that bear all of these come first, the others when none can take it.
+    # Among those, Pumps with all of these labels come first, the others when none can accept.
     prefer: tuple[str, ...] = ()
     # Address of a real PD to take timestamps from; None means the oracle that the Pumps elect.
     pd_address: str | None = None
-    # For an etcd at https://; None means the `tls` that the Pumps are asked with.
+    # For an etcd at https://; None means the `tls` that is used for the Pumps.
     etcd_tls: Tls | None = None
-    # For a PD at https://; None means the same.
+    # For a PD at https://; None means the `tls` that is used for the Pumps.
     pd_tls: Tls | None = None
 
     def __post_init__(self) -> None:
@@ -101,10 +101,10 @@ class Options:
 
 
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
-    # A transaction may be large; the Pump has the limit and says it in words.
+    # A transaction may be large; the Pump enforces the limit and reports it clearly.
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
-    # A fresh channel is a fresh connection, without the back-off that an older one has earned.
+    # A fresh channel is a fresh connection, without the backoff of an older connection.
     ("grpc.use_local_subchannel_pool", 1),
 )
 

@@ -1,4 +1,4 @@
-"""Outbox: transactions committed in the writer's own database and in Penstock, or in neither.
+"""Transactions that are committed both in the writer's own database and in Penstock, or in neither.
 
     box = Outbox("shop")                   # one for each database, shared by all threads
     box.create_table(connection)           # once; commits
@@ -6,16 +6,16 @@
         connection.execute("UPDATE item SET ...")
         txn.update("item", before, after)
 
-At the end of the block the Prewrite goes to a Pump, the outbox row into the connection's
-transaction, that is committed, and the Commit goes to the Pump: `penstock.outbox` says why. The
-Pumps must know where the database is: `[resolver] kind = "sql"`, `url = …`.
+At the end of the block the Prewrite goes to a Pump and the outbox row into the connection's
+transaction; then that transaction is committed, and the Commit goes to the Pump. `penstock.outbox`
+gives the reasons. The Pumps must know the database: `[resolver] kind = "sql"`, `url = …`.
 
-Locks that the block takes in the database are held until the Prewrite is durable: milliseconds, or
-`write_timeout_s` when no Pump answers; SQLite has one lock for all writers. Read a row that the
-block is going to change with FOR UPDATE, or the value before that Penstock gets may be wrong.
+The database locks of the block are held until the Prewrite is durable: milliseconds, or
+`write_timeout_s` when no Pump answers. SQLite has one lock for all writers. Read a row that the
+block is going to change with FOR UPDATE; otherwise Penstock may get a wrong value before.
 
-A connection of sqlite3 or PyMySQL, or a session of SQLAlchemy on one, which is flushed at the
-block's end; whatever is open on it already belongs to the transaction. The database may be in
+The connection is of sqlite3 or PyMySQL, or a SQLAlchemy session on either, which is flushed at the
+block's end. Changes already pending on it belong to the transaction. The database may be in
 autocommit mode. A DDL within the block would commit too early in MySQL and is refused at its end.
 """
 
@@ -51,11 +51,11 @@ class Outbox:
 
     def __init__(self, name: str = "main", *, table: str = TABLE) -> None:
         """`name` is the name in the Pumps' `resolver.url`: `name=URL` leads to the database."""
-        outbox.new_key(name)  # Raises for a name that cannot be.
+        outbox.new_key(name)  # Raises for an invalid name.
         self._name = name
         self._table = table
         self._is_checked = False
-        # Rows that no one needs any more; they go along with later transactions.
+        # Rows that are not needed any more; later transactions remove them.
         self._acknowledged: deque[bytes] = deque(maxlen=_ACKNOWLEDGED_MAX)
 
     def __repr__(self) -> str:
@@ -70,15 +70,16 @@ class Outbox:
     ) -> OutboxTransaction:
         """Return a transaction of both, for a `with`; `schema` is for tables named without one.
 
-        The block's end raises `Retryable` or another error when nothing happened, in neither of
-        the two; `OutcomeUnknown` when the database was lost while it committed (`settle`).
+        The end of the block raises `Retryable` or another error when nothing happened, neither in
+        the database nor in Penstock. It raises `OutcomeUnknown` when the database was lost while it
+        committed (see `settle`).
         """
         return OutboxTransaction(self, client, connection, schema)
 
     def settle(self, connection: Any, transaction: OutboxTransaction) -> int:
         """Return the commit_ts of a transaction that ended in `OutcomeUnknown`, 0 if rolled back.
 
-        For a connection that works, with nothing open on it. If the transaction was not committed
+        `connection` must work and have no open transaction. If the transaction was not committed,
         it never will be. Raises the driver's errors.
         """
         found = outbox.settle(
@@ -94,10 +95,11 @@ class Outbox:
     def purge(
         self, connection: Any, *, checkpoint_ts: int, fences_older_than_s: float = _DAY_S
     ) -> int:
-        """Remove what writers that died have left, commit, and return how many rows went.
+        """Remove outbox rows left by writers that died, commit, and return the number of rows
+        removed.
 
-        `checkpoint_ts` is the smallest of all Drainers' (`binlogctl drainers`). Run it now and
-        then, on a connection with nothing open; writers that run clean up after themselves.
+        `checkpoint_ts` is the smallest of all Drainers' (`binlogctl drainers`). Run this now and
+        then, on a connection without an open transaction; running writers clean up their own rows.
         """
         return outbox.purge(
             _driver_connection(connection),
@@ -128,7 +130,7 @@ class OutboxTransaction:
     def __init__(
         self, box: Outbox, client: PumpClient, connection: Any, schema: str | None
     ) -> None:
-        outbox.is_mysql(_driver_connection(connection))  # Raises for a connection that is neither.
+        outbox.is_mysql(_driver_connection(connection))  # Raises for an unsupported connection.
         self._box = box
         self._connection = connection
         self.key = outbox.new_key(box._name)
@@ -191,7 +193,7 @@ class OutboxTransaction:
         except OutcomeUnknown as unknown:
             if not self._is_decided:
                 raise
-            # Not in doubt at all: the row says so, and the Pump will read it if need be.
+            # Not in doubt: the outbox row decides, and the Pump reads it if necessary.
             log.info("committed, the Pump will know later: %s", unknown)
             return
         except BaseException as error:
@@ -209,7 +211,7 @@ class OutboxTransaction:
         if self._is_decided:
             self._box._acknowledged.append(self.key)
         else:
-            self._connection.commit()  # Nothing for Penstock in it.
+            self._connection.commit()  # The transaction has no changes for Penstock.
         if self._interrupt is not None:
             raise self._interrupt
 
@@ -240,7 +242,7 @@ class OutboxTransaction:
         """Determine the outcome of a failed COMMIT, or raise `OutcomeUnknown`."""
         try:
             if _is_session(self._connection):
-                self._connection.rollback()  # It asks on a connection that works.
+                self._connection.rollback()  # The query needs a connection that works.
             return self._box.settle(self._connection, self) > 0
         except Exception as second:
             self._undo()

@@ -1,13 +1,13 @@
-"""Rows: as an application gives them, made complete: names matched, defaults filled in.
+"""Completes the rows that an application passes: matches names and fills in defaults.
 
     insert          a column that is not named takes its default, as in MySQL
-    before image    every column is named: what was in the row cannot be guessed, and more than
-                    the key is needed: a unique value that is given up is deleted before another
-                    row takes it, filters look at the row before, and so may who reads the stream
+    before image    every column is named: the old values cannot be guessed, and more than the key
+                    is needed: a unique value that is given up is deleted before another row takes
+                    it, and filters and readers of the stream may look at the row before
     after image     a column that is not named keeps its value from before, and
                     ON UPDATE CURRENT_TIMESTAMP columns take the time, as in MySQL
 
-Rows are mappings by column name (letter case aside) or sequences in the table's column order.
+Rows are mappings by column name (case-insensitive) or sequences in the table's column order.
 Generated columns may be left out everywhere.
 """
 

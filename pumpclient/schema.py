@@ -1,12 +1,12 @@
-"""Schema: the tables as a writer knows them, as new as the schema version that it may use.
+"""A writer's view of the tables, as new as the schema version that the writer may use.
 
-DDL history in etcd is the truth; `catch_up` reads what is new there. The schema fence says when
-that must happen (after every DDL, before the next transaction), so there is no watch here. A table
-that is not known is looked for in history first: another writer may just have created it.
+The DDL history in etcd is authoritative; `catch_up` reads its new jobs. The schema fence determines
+when that must happen (after every DDL, before the next transaction), so no watch is needed. An
+unknown table is first looked for in the history, because another writer may just have created it.
 
-A history that was read stays a part of the history. Where the last job that was read is not in it
-any more, etcd was restored from a backup, and the schema version that the fence names is another
-one's: then nothing is written.
+The history only grows. If the last job that was read is not in it any more, etcd was restored from
+a backup, and the schema version that the fence names belongs to another history: then nothing is
+written.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class Schemas:
         return self._catalog.version
 
     def catch_up(self, version: int | None = None) -> None:
-        """Read history up to its end, or up to `version`; raises `Retryable`.
+        """Read the history up to its end, or up to `version`; raises `Retryable`.
 
-        Raises `NeedsOperator` when it is not the history any more that was read before.
+        Raises `NeedsOperator` when it is no longer the history that was read before.
         """
         if version is not None and version <= self._catalog.version:
             return
@@ -69,7 +69,7 @@ class Schemas:
             catalog = self._catalog.copy()
             for job in jobs:
                 catalog.apply(job)
-            # What did not change stays compiled, and the same object: transactions compare.
+            # Unchanged tables stay compiled and the same object: transactions compare by identity.
             self._by_id = {
                 table_id: table
                 for table_id, table in self._by_id.items()
@@ -121,7 +121,7 @@ class Schemas:
             problem = f"{schema}.{name} is a {info.kind.lower()}"
             raise NeedsOperator(problem, hint="write to a table", code=Code.TABLE_UNKNOWN)
         table = self.table_by_id(info.id)
-        if table is None:  # It was dropped a moment ago.
+        if table is None:  # The table has just been dropped.
             raise _unknown(catalog, schema, name)
         with self._lock:
             if self._by_id.get(info.id) is table:

@@ -1,4 +1,4 @@
-"""Transaction: row changes are encoded as they come and written at the commit.
+"""A transaction: row changes are encoded as they come and written at the commit.
 
     insert, update, delete ──> row bytes per table            nothing is sent; many wait in a file
     commit:  pin the schema ── are the tables as they were? if not, carry the rows over
@@ -6,9 +6,9 @@
              commit_ts from the oracle ── unpin
              Commit to the same Pump ── acknowledged: committed, for good
 
-The order is the point: a `commit_ts` asked for only after the Prewrite is durable is greater than
-all that Pump has streamed so far. And as the schema is pinned from the last look at the tables
-until `commit_ts` is known, no DDL's `commit_ts` can lie between a row and its encoding.
+The order matters: a `commit_ts` that is fetched only after the Prewrite is durable is greater than
+every timestamp which that Pump has streamed so far. The schema is pinned from the last look at the
+tables until `commit_ts` is known, so no DDL's `commit_ts` can lie between a row and its encoding.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ class Transaction:
     def insert(self, table: str, row: Row) -> None:
         """Add a row; columns that a mapping does not name take their default.
 
-        Raises `Malformed` for an unknown table or column, a missing value or one that does not fit.
+        Raises `Malformed` for an unknown table or column, or a value that is missing or does not
+        fit.
         """
 
         def encode(current: Table) -> bytes:
@@ -91,7 +92,8 @@ class Transaction:
         return count
 
     def update(self, table: str, before: Row, after: Row) -> None:
-        """Change a row from `before`, complete, to `after`, which may name only what changes.
+        """Change a row from `before`, which must be complete, to `after`, which may name only
+        changes.
 
         The primary key may change like any other column. Raises as `insert` does.
         """
@@ -115,20 +117,21 @@ class Transaction:
     ) -> int:
         """Write everything and return the `commit_ts`, once the Pump acknowledged the commit.
 
-        An empty transaction writes nothing and returns 0. Any failure before the commit was sent
-        means that the transaction did not happen and never will: `Retryable` (run it again),
-        `NeedsOperator` or `Malformed`. When the Pump of the Prewrite does not answer the Commit
-        within the write time-out, `OutcomeUnknown` is raised and the Commit is tried further in
-        the background, by default just under 10 minutes from the Prewrite: it normally succeeds
-        as soon as the Pump is back. No other Pump can take it. If this process ends before, the
-        Pump's resolver decides, and without one (`none`) the transaction is rolled back.
+        An empty transaction writes nothing and returns 0. If this fails before the commit was sent,
+        the transaction did not happen and never will: `Retryable` (run it again), `NeedsOperator`
+        or `Malformed`. When the Pump of the Prewrite does not answer the Commit within the write
+        time-out, `OutcomeUnknown` is raised and the Commit is retried in the background, by default
+        until just under 10 minutes after the Prewrite: it normally succeeds as soon as the Pump is
+        back. No other Pump can accept it. If this process ends before, the Pump's resolver decides,
+        and without a resolver (`none`) the transaction is rolled back.
 
-        Without `wait` the background does all of that and this returns at once; a failure is then
-        only logged.
+        Without `wait` the whole delivery happens in the background and this returns immediately; a
+        failure is then only logged.
 
-        `decide` is called with the `commit_ts` after the Prewrite and before the Commit: when it
+        `decide` is called with the `commit_ts` after the Prewrite and before the Commit. When it
         returns, the transaction is committed; when it raises, it is not; when it raises
-        `OutcomeUnknown`, the Pump's resolver finds out. `pumpclient.outbox` commits in it.
+        `OutcomeUnknown`, the Pump's resolver finds out. `pumpclient.outbox` commits the database in
+        `decide`.
         """
         self._end()
         if self._changes.is_empty:
@@ -156,7 +159,7 @@ class Transaction:
             )
             with session.prewritten(prewrite) as home:
                 commit_ts = session.oracle.get_ts()
-                # Unpinning fails when a DDL may have passed meanwhile: then all is undone.
+                # Unpinning fails when a DDL may have passed in between: then all is undone.
                 pinned.close()
                 decide(commit_ts)
         self.commit_ts = commit_ts
@@ -204,7 +207,7 @@ class Transaction:
         try:
             return changes, encode(changes.table)
         except Malformed:
-            # The row may be right for a table that was altered a moment ago.
+            # The row may be right for a table that has just been altered.
             stale = changes.table
             self._session.schemas.catch_up()
             changes = self._changes_of(name)

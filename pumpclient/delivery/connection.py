@@ -1,15 +1,15 @@
-"""Connection: carries binlogs to one Pump, batches in flight, acknowledgements in order.
+"""Carries binlogs to one Pump: batches in flight, acknowledgements in order.
 
     put ──> WriteQueue ──> (the thread that puts, or the receiver) ──> penstock.Pump/Write
                  ^                                                            │
                  └──────────── receiver (our thread, opens gates) <── acks ───┘
 
-The receiver also connects, and on each connection first asks the Pump for its node id. A Pump
-may die and another be started on its address: a Commit that went there would be lost, and a
-Rollback could undo a transaction that is none of its business. Nothing is sent to another node.
+The receiver also connects, and first asks on each connection for the Pump's node id. A Pump may die
+and another may be started at its address: a Commit sent there would be lost, and a Rollback could
+undo an unrelated transaction. Nothing is sent to a different node.
 
-TiDB-Binlog's Pumps have neither batches nor a node id to ask for: they answer UNIMPLEMENTED and
-get one unary call per binlog, a window of calls at a time.
+TiDB-Binlog's Pumps have neither batches nor a node id to ask for: they answer UNIMPLEMENTED and get
+one unary call per binlog, a window of calls at a time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _WRITE_BINLOG: Final = "/binlog.Pump/WriteBinlog"
 _CALLS_AT_ONCE: Final = 64
 _UNARY_CALL_S: Final = 15.0
 
-# A Pump that failed to write may still have part of it in its file, and find it after a restart.
+# A Pump that failed to write may have part of the binlog in its file and find it after a restart.
 _MAYBE_STORED: Final = frozenset({Reason.ERROR, Reason.TIMED_OUT, Reason.BROKEN})
 _REASONS: Final = {
     penstock_pb2.Refusal.UNKNOWN: Reason.ERROR,
@@ -64,7 +64,7 @@ class Target:
 
 
 class _NotReached(Exception):
-    """No connection to the Pump came about, so nothing was sent."""
+    """The connection to the Pump failed, so nothing was sent."""
 
     def __init__(self, problem: str, reason: Reason = Reason.BROKEN) -> None:
         super().__init__(problem)
@@ -72,7 +72,7 @@ class _NotReached(Exception):
 
 
 class PumpWriter:
-    """Writes binlogs to one Pump for all threads; connects by itself, as often as needed."""
+    """Writes binlogs to one Pump for all threads; connects and reconnects automatically."""
 
     def __init__(self, target: Target, options: Options) -> None:
         self.target = target
@@ -231,7 +231,7 @@ class PumpWriter:
 
 
 class _Batches:
-    """The batches of one connection, numbered as they leave, and their acknowledgements."""
+    """The batches of one connection, numbered as they are sent, and their acknowledgements."""
 
     conversation: Conversation
     in_flight: InFlight
@@ -266,7 +266,7 @@ class _Batches:
 
 
 class _Windows:
-    """Batches for the thread that makes a call of each binlog."""
+    """Batches for the thread that makes one call per binlog."""
 
     def __init__(self) -> None:
         self._batches: queue.SimpleQueue[list[PendingWrite] | None] = queue.SimpleQueue()
@@ -343,7 +343,7 @@ def text_of(error: grpc.RpcError) -> str:
 
 
 class _LargeMessages:
-    """The messages of one try, and whether they are all sent."""
+    """The messages of one attempt, and whether all of them are sent."""
 
     def __init__(self, cluster_id: int, prewrite: LargePrewrite) -> None:
         self._cluster_id = cluster_id
@@ -362,10 +362,10 @@ class _LargeMessages:
 def write_large(
     target: Target, options: Options, prewrite: LargePrewrite, timeout_s: float
 ) -> Failure | None:
-    """Try once to make a large Prewrite durable on a Pump; None means that it is.
+    """Try once to make a large Prewrite durable on a Pump; None means success.
 
-    It has a connection of its own, so that no small write waits for it, and the same question
-    first: is the node at this address the one that is meant? Raises what reading the rows raises.
+    It uses a dedicated connection, so that no small write waits for it, and first verifies that the
+    node at this address is the target. Raises the errors of reading the rows.
     """
     messages = _LargeMessages(target.cluster_id, prewrite)
     with open_transport(options.transport, target.address, target.tls) as transport:

@@ -1,28 +1,29 @@
-"""Group commit: transactions of one source, in its order, many at a time.
+"""Group commit: commits the transactions of one source in order, many at a time.
 
-What `Transaction` does for one, in groups:
+It does the work of `Transaction` for groups:
 
     caller    pin the schema ── are the tables as they were? if not, carry the rows over
-              start_ts for all in one call ── journal: these, on this Pump ── Prewrites, at once
+              start_ts for all in one call ── journal: these, on this Pump ── all Prewrites
     finisher  all acknowledged ── commit_ts for all in one call, in order ── unpin
               journal: these commit_ts ── Commits to the same Pump ── all acknowledged: `done`
 
-The caller makes the next group meanwhile. A group's Commits leave only after those of the group
-before it were acknowledged, and once the journal has their commit_ts, all of them or none are
-committed: after a kill the Commits are sent again. So what is committed of a source is always a
-beginning of what it has; a source that begins again at an earlier place loses nothing, and what is
-there twice is known by its origin.
+The caller prepares the next group while the finisher works. The Commits of a group are sent only
+after those of the previous group were acknowledged. Once the journal has the commit_ts of a group,
+all of its transactions or none are committed: after a kill the Commits are sent again. Therefore
+the committed transactions of a source are always a prefix of its log. A source that restarts from
+an earlier position loses nothing, and duplicates are recognised by their origin.
 
-Where this process is stopped for longer than the Pumps' `txn-timeout-s`, the Pump may roll back
-the first transactions of a group, and take the Commits of the others when it continues. That is not
-silent: the Pump says which it refused, and the source stops with that (`_check_verdicts`), or at
-its next start, which sends the Commits again (`pumpclient.mysql.journal`). When the source is
-started again, it brings in again what was rolled back, and a Drainer drops that as repeated, for it
-has seen a later place. No row is lost in silence: the first later transaction that the Pump took
-names the one that was rolled back as its predecessor, and the Drainer stops before it (PS-6015).
+If this process is stopped for longer than the Pumps' `txn-timeout-s`, the Pump may roll back the
+first transactions of a group and accept the Commits of the others when the process continues. This
+is reported: the Pump names the refused transactions, and the source stops with this error
+(`_check_verdicts`), or at its next start, when it sends the Commits again
+(`pumpclient.mysql.journal`). After a restart the source reads the rolled back transactions again,
+and a Drainer drops these as repeated, because it has seen a later place. No row is lost silently:
+the first later transaction that the Pump accepted names the rolled back transaction as its
+predecessor, and the Drainer stops before it (PS-6015).
 
-Without a commit_ts in the journal no Commit was sent, and a group is rolled back. Should
-the journal be lost with its machine, the Pump's resolver decides; its log has the Commits in order.
+Without a commit_ts in the journal no Commit was sent, and a group is rolled back. If the journal is
+lost with its machine, the Pump's resolver decides; its log has the Commits in order.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ _after_commits = failpoints.point("source.after_commits")
 
 
 class GroupJournal(Protocol):
-    """Remembers, on a disk, which transactions may be open on which Pump."""
+    """Records, on a disk, which transactions may be open on which Pump."""
 
     def begin(self, node_id: str, start_ts: range) -> None:
         """Record a group before its Prewrites are sent; durable on return."""
@@ -113,10 +114,10 @@ class GroupWriter:
         self._thread.start()
 
     def submit(self, group: Sequence[PendingTransaction], done: Callable[[], None]) -> None:
-        """Send a group on its way; `done` is called once all of it is committed.
+        """Send a group; `done` is called once all of its transactions are committed.
 
         Raises `Retryable`, `NeedsOperator` or `Malformed` when this or an earlier group failed:
-        nothing after that was committed, and nothing more will be; begin again with a new writer.
+        nothing after that group was or will be committed; restart with a new writer.
         """
         assert 0 < len(group) <= GROUP_COUNT_MAX
         self._check()
@@ -137,7 +138,7 @@ class GroupWriter:
     def is_busy(self) -> bool:
         """Return whether anything is in flight; raise as `submit` does."""
         is_busy = self._flights.unfinished_tasks > 0
-        self._check()  # Afterwards: a group that has failed says so before it is done.
+        self._check()  # Afterwards, so that a failed group is reported before it is done.
         return is_busy
 
     def drain(self) -> None:
@@ -197,7 +198,7 @@ class GroupWriter:
                     self._finish(flight)
                 else:
                     self._abandon(flight, self._failure)
-            except Exception as error:  # Whatever it is, the caller must know of it.
+            except Exception as error:  # The caller must learn of every error.
                 self._failure = error
             finally:
                 self._flights.task_done()
@@ -216,7 +217,7 @@ class GroupWriter:
             self._roll_back(flight)
             raise Retryable("another process has this source now", code=Code.SOURCE_TAKEN)
         if time.monotonic() > flight.start_s + self._session.options.commit_timeout_s:
-            # As after SIGSTOP: the Pump may be rolling them back one by one.
+            # After SIGSTOP, for example: the Pump may be rolling the transactions back one by one.
             self._roll_back(flight)
             raise Retryable("this process did nothing for too long", code=Code.COMMIT_LATE)
         self._journal.decide(flight.start_ts, commit_ts)

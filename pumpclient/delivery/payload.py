@@ -1,8 +1,8 @@
-"""Payload: a Prewrite as it goes to a Pump, whole in one message, or in chunks when it is large.
+"""The serialized form of a Prewrite: one message, or chunks when it is large.
 
 changes ── encoded again where a table has another version ──┬─ whole: a write in a batch
-                                                             └─ large: a stream of its own,
-                                                                read from wherever its rows lie
+                                                             └─ large: a dedicated stream, read
+                                                                from wherever its rows lie
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pumpclient.schema import Schemas
 
 
 class Taker(Protocol):
-    """A Pump as a payload sees it."""
+    """A Pump as seen by a payload."""
 
     def write(self, payload: bytes) -> Failure | None:
         """Try once to make a serialized binlog durable; None means success."""
@@ -76,7 +76,7 @@ class Rows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RowsInMemory:
-    """Row changes that the caller has as bytes already."""
+    """Row changes that the caller already has as bytes."""
 
     data: bytes
 
@@ -89,7 +89,7 @@ class RowsInMemory:
 
 
 class LargePrewrite:
-    """A Prewrite whose rows are read when they are sent."""
+    """A Prewrite whose rows are read while they are sent."""
 
     def __init__(self, prewrite: Binlog, rows: Rows) -> None:
         """Append `rows` to `prewrite`, whose `prewrite_value` precedes the rows."""
@@ -123,9 +123,9 @@ def payload_of(prewrite: Binlog, large_bytes: int) -> WholePrewrite | LargePrewr
 
 
 def bring_up_to_date(changes: ChangeSet, schemas: Schemas) -> None:
-    """Encode again the changes of tables that have another version by now.
+    """Encode the changes again for tables that have a new version by now.
 
-    Raises `Retryable` when one of them is gone.
+    Raises `Retryable` when one of the tables is gone.
     """
     carried: dict[int, Table] = {}
     for table_id, each in changes.tables.items():
@@ -152,7 +152,7 @@ def prewrite_of(
 ) -> Payload:
     """Return changes encoded for `version`: large when rows are in the spool file.
 
-    Rows in memory make it large when they are more than `large_bytes`.
+    Rows in memory make it large when they exceed `large_bytes`.
     """
     rows = changes.spool_all() if changes.spool_file is not None else None
     value = encode_prewrite_value(PrewriteValue(schema_version=version))

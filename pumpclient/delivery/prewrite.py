@@ -1,12 +1,12 @@
-"""Prewriter: makes a Prewrite durable on some Pump, whatever happens to single ones.
+"""Makes a Prewrite durable on some Pump, even while individual Pumps fail.
 
     pick a Pump ─> write ─> acknowledged: the transaction's home, its Commit goes there
         ^            │
         │            ├─ no answer, broken: it may be stored; remember, ask the next Pump
-        └────────────┴─ refused: ask the next Pump; out of space: never this one again
+        └────────────┴─ refused: ask the next Pump; out of space: never this Pump again
 
-When it is settled which Pump is the home (or that none is), all others that may have stored the
-Prewrite get a Rollback (see `retries.py`), because an orphan would hold back their streams.
+Once the home is settled (or no Pump became the home), all other Pumps that may have stored the
+Prewrite get a Rollback (see `retries.py`), because an orphan would block their streams.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pumpclient.options import Options
 
 @dataclass(slots=True)
 class _Tries:
-    """What happened so far to one Prewrite."""
+    """The attempts made so far for one Prewrite."""
 
     deadline_s: float
     count: int = 0
@@ -55,9 +55,9 @@ class Prewriter:
     def write(self, prewrite: Payload) -> Pump:
         """Make a Prewrite durable and return the Pump that has it.
 
-        Tries until the write time-out has passed and every Pump had its turn, then raises
-        `Retryable`; `NoPump` when there is none to ask; `NeedsOperator` when all are out of
-        space. After any error no Pump will ever see a Commit of this `start_ts`.
+        Tries until the write time-out has passed and every Pump was tried, then raises `Retryable`;
+        `NoPump` when no Pump exists; `NeedsOperator` when all are out of space. After any error no
+        Pump will ever see a Commit of this `start_ts`.
         """
         tries = _Tries(time.monotonic() + self._write_timeout_s)
         home: Pump | None = None
@@ -99,7 +99,7 @@ class Prewriter:
 
     def _try(self, tries: _Tries, pump: Pump, prewrite: Payload) -> bool:
         was_suspect = pump in tries.suspects
-        # Before and not after the write, so that an interrupt within it leaves a suspect, too.
+        # Before the write and not after it, so that an interrupt within it also leaves a suspect.
         tries.suspects.add(pump)
         failure = prewrite.write_to(pump)
         self._pumps.report_prewrite(pump, failure)

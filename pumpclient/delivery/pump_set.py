@@ -1,4 +1,4 @@
-"""Pump set: the Pumps as a writer sees them, which exist, which are well, whose turn it is.
+"""The Pumps known to a writer: which exist, which are available, and which is next.
 
 etcd's list and our own writes decide together:
 
@@ -10,8 +10,8 @@ etcd's list and our own writes decide together:
 
 A Pump without space is left alone for a while (`Backoff`) but stays available.
 
-Only a Prewrite is offered to whatever Pump is available. Everything else of a transaction goes to
-the Pump of its Prewrite, whatever state that is in: it accepts Commits even while closing.
+Only a Prewrite may go to any available Pump. All later binlogs of a transaction go to the Pump of
+its Prewrite, whatever its state: a Pump accepts Commits even while closing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 _PROBE: Final = encode_binlog(Binlog(tp=BinlogType.PREWRITE))
 _BYTES_PER_S_MIN: Final = 20 << 20
 _LARGE_BYTES_PER_S_MIN: Final = 8 << 20
-# These are no one's fault, or the fault of the binlog and not of the Pump.
+# For these no Pump is at fault, or the binlog is and not the Pump.
 _BLAMELESS: Final = frozenset({Reason.BUSY, Reason.INVALID, Reason.NO_SPACE, Reason.TOO_OLD})
 _FATAL: Final = frozenset({Reason.BROKEN, Reason.CERTIFICATE, Reason.TIMED_OUT, Reason.NOT_ONLINE})
 
@@ -51,7 +51,7 @@ class Backoff:
 
         refused ── 1 s ── asked again, refused ── 2 s ── asked again ── 4 s … 30 s ── taken: none
 
-    Refusals of transactions that were under way together count once.
+    Refusals of concurrent transactions count once.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Backoff:
 
 
 class Pump:
-    """One Pump, known by its node id; its address may change when it is restarted."""
+    """One Pump, identified by its node id; its address may change when it is restarted."""
 
     def __init__(self, status: NodeStatus, cluster_id: int, options: Options, tls: Tls | None):
         self.node_id = status.node_id
@@ -145,7 +145,7 @@ class Pump:
             self._is_elsewhere.notify_all()
         self._retirements = [t for t in self._retirements if t.is_alive()]
         if old is not None:
-            # Its thread may be waiting for a dead host; no one should wait for that here.
+            # Its thread may be waiting for a dead host; no caller should wait for that here.
             retirement = threading.Thread(target=old.close, args=(0,), daemon=True)
             retirement.start()
             self._retirements.append(retirement)
@@ -192,7 +192,7 @@ class Pumps:
         self._prober = threading.Thread(target=self._probe, name="pumpclient probes", daemon=True)
         self._prober.start()
         self.on_moved: Callable[[Pump], None] = lambda pump: None
-        """Called when a Pump is at another address; it must not wait."""
+        """Called when a Pump is at another address; it must not block."""
 
     def __len__(self) -> int:
         with self._lock:
@@ -216,10 +216,11 @@ class Pumps:
             )
 
     def pick(self, start_ts: int, retry: int, but: Collection[Pump] = ()) -> Pump | None:
-        """Return the Pump for a try of a Prewrite; None when there is none but those in `but`.
+        """Return the Pump for an attempt to write a Prewrite; None when only Pumps in `but` are
+        left.
 
-        Only Pumps with our labels are chosen from, among them first those that we prefer.
-        With no Pump available, those that etcd calls online get their chance, well or not.
+        Only Pumps with our labels qualify; preferred Pumps come first. If no Pump is available, all
+        Pumps that etcd lists as online qualify.
         """
         with self._lock:
             ours = [p for p in self._pumps.values() if self._is_ours(p)]
@@ -334,5 +335,5 @@ class Pumps:
                 if failure is None:
                     self._set_well(pump)
                 elif failure.reason is Reason.TIMED_OUT:
-                    # The other end may be gone silently: only a new connection would show it.
+                    # The peer may have disappeared silently: only a new connection would show this.
                     pump.drop_connection()

@@ -1,25 +1,26 @@
-"""Retries: delivers Commits and Rollbacks, in the background, until their Pump has acknowledged.
+"""Delivers Commits and Rollbacks in the background until their Pump has acknowledged.
 
-Both end a transaction on the Pump that holds its Prewrite, and until one arrives that Pump's
-stream stands still. So they are tried again each second, and at once when the Pump is at another
-address, for as long as it can help: the Pump may be restarting.
+Both end a transaction on the Pump that holds its Prewrite, and until one arrives that Pump's stream
+waits. A delivery is therefore retried each second, and immediately when the Pump is at another
+address, for as long as a retry can help: the Pump may be restarting.
 
-Why a Rollback never hides a commit. A Prewrite whose try ended without an answer may be stored
-on Pump A although the transaction continued with Pump B. A gets a Rollback, under these rules:
+Why a Rollback never hides a commit. A Prewrite that was sent without an answer may be stored on
+Pump A although the transaction continued with Pump B. A gets a Rollback, under these rules:
 
   1. A Rollback is sent only when it is settled that no Commit of this start_ts will ever go to
      that Pump: either the transaction failed before its Commit was sent anywhere, or its
-     Prewrite was acknowledged by another Pump, and a Commit goes to that one only. A Pump that
-     was tried twice and acknowledged in the end is not an orphan's Pump.
+     Prewrite was acknowledged by another Pump, and a Commit goes to that Pump only. A Pump that
+     was tried twice and acknowledged in the end does not hold an orphan.
   2. A start_ts is never used again, so no later transaction can be meant.
   3. Pumps are distinguished by node id and not by address, and a connection is used only after its
-     other end has given its node id (`connection.py`). A Pump that cannot (TiDB-Binlog's) gets
-     no Rollback for an orphan; its resolver asks the database.
-  4. Pumps match Rollbacks with Prewrites by start_ts each in its own log: what A undoes, B keeps.
+     peer has given its node id (`connection.py`). A Pump that cannot (TiDB-Binlog's) gets no
+     Rollback for an orphan; its resolver asks the database.
+  4. Each Pump matches Rollbacks with Prewrites by start_ts in its own log: a Rollback on A does
+     not affect B.
 
-A Rollback might overtake its Prewrite if that was still stuck on its way when the connection
-broke. So an orphan's Rollback is repeated once after a while; it is idempotent. If the client
-dies first, the Pump's resolver undoes the orphan after its `txn_timeout`.
+A Rollback might overtake its Prewrite if that was still in transit when the connection broke. An
+orphan's Rollback is therefore repeated once after a while; it is idempotent. If the client dies
+first, the Pump's resolver undoes the orphan after its `txn_timeout`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 class Destination(Protocol):
-    """A Pump as deliveries see it."""
+    """A Pump as seen by deliveries."""
 
     node_id: str
 
@@ -49,16 +50,16 @@ class Destination(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Delivery:
-    """One Commit or Rollback under way; `done` is set once it is acknowledged."""
+    """One Commit or Rollback in progress; `done` is set once it is acknowledged."""
 
     pump: Destination
     payload: bytes
     what: str
-    abandon_at_s: float  # On the monotonic clock, as is `next_try_s`.
+    abandon_at_s: float  # On the monotonic clock, like `next_try_s`.
     next_try_s: float = 0.0
     repeat_after_s: float | None = None
     needs_known: bool = False
-    has_moved: bool = False  # The Pump, since it was tried last.
+    has_moved: bool = False  # Whether the Pump has moved since the last attempt.
     done: threading.Event = field(default_factory=threading.Event)
 
 
@@ -78,9 +79,10 @@ class Deliveries:
     def add(self, delivery: Delivery) -> bool:
         """Take a delivery over; False when there are too many already, or after `close`.
 
-        Then its transaction is decided by the Pump's resolver, for which it stays open until then:
-        a Commit is found in the outbox or the DDL history, and the rest is rolled back by time, as
-        is what a writer leaves that dies. Who waits for a Commit gets `OutcomeUnknown`.
+        If it is refused, the Pump's resolver decides its transaction, which stays open until then:
+        the resolver finds a Commit in the outbox or the DDL history, and rolls back all other
+        transactions after a timeout, like those of a writer that died. A caller that waits for a
+        Commit gets `OutcomeUnknown`.
         """
         with self._changed:
             if self._closed or len(self._open) >= self._count_max:
@@ -134,7 +136,8 @@ class Deliveries:
         with self._changed:
             while True:
                 if self._closed:
-                    # What only waits for its repetition has been acknowledged once: enough.
+                    # A delivery that waits only for its repetition has been acknowledged once:
+                    # enough.
                     self._open = [d for d in self._open if not d.done.is_set()]
                     if not self._open:
                         return None

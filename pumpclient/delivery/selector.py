@@ -1,10 +1,10 @@
-"""Selector: which Pump gets the next Prewrite, by one of three strategies, all pure.
+"""Selects the Pump for the next Prewrite by one of three strategies, all pure.
 
     range   one after the other
-    hash    by the transaction's start_ts; a retry moves on to the next one
+    hash    by the transaction's start_ts; a retry moves on to the next Pump
     score   smooth weighted rotation by the score that Pumps report (a b a c a b a …)
 
-A Commit or a Rollback is never selected for: it follows its Prewrite.
+Commits and Rollbacks follow their Prewrite and are not subject to selection.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SPREAD = 0x9E3779B97F4A7C15
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A Pump as the strategies see it."""
+    """A Pump as seen by the strategies."""
 
     node_id: str
     score: int = 0
@@ -36,7 +36,7 @@ class Selector(Protocol):
 
 
 class RangeSelector:
-    """Takes the Pumps in turn, from the first again whenever the list has changed."""
+    """Takes the Pumps in rotation, restarting from the first whenever the list has changed."""
 
     def __init__(self) -> None:
         self._seen: tuple[str, ...] = ()
@@ -53,10 +53,10 @@ class RangeSelector:
 
 
 class HashSelector:
-    """Takes the Pump that `start_ts` falls to, and its neighbour for each retry.
+    """Takes the Pump that `start_ts` hashes to, and the next Pump for each retry.
 
-    Under light load the low 18 bits of timestamps are nearly all alike, so `start_ts mod 2`
-    would send everything to one of two Pumps: the bits are mixed first.
+    Under light load the low 18 bits of timestamps are nearly all alike, so `start_ts mod 2` would
+    send everything to one of two Pumps: the bits are mixed first.
     """
 
     def pick(self, candidates: Sequence[Candidate], start_ts: int, retry: int) -> int:
@@ -66,7 +66,7 @@ class HashSelector:
 
 
 class ScoreSelector:
-    """Takes each Pump as often as its score says, spread out in time; all zero means equally."""
+    """Takes each Pump in proportion to its score, spread out in time; all zero means equally."""
 
     def __init__(self) -> None:
         self._credit: dict[str, int] = {}
@@ -76,7 +76,7 @@ class ScoreSelector:
         weights = [max(c.score, 0) for c in candidates]
         if not any(weights):
             weights = [1] * len(candidates)
-        # Pumps that are gone lose their credit: one that comes back starts again.
+        # Pumps that are gone lose their credit: a Pump that comes back starts at zero.
         credit = {
             c.node_id: self._credit.get(c.node_id, 0) + weight
             for c, weight in zip(candidates, weights, strict=True)

@@ -1,4 +1,4 @@
-"""Session: what all transactions of one client share, and the two phases they all go through."""
+"""The state that all transactions of one client share, and the two phases of a commit."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from pumpclient.schema import Schemas
 
 
 class _RolledBack(Exception):
-    """The Pump has another verdict about the transaction than our Commit."""
+    """The Pump's verdict about the transaction contradicts our Commit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """The parts of a client; every one of them is safe to share between threads."""
+    """The parts of a client; all of them are safe to share between threads."""
 
     oracle: Oracle
     schemas: Schemas
@@ -43,9 +43,9 @@ class Session:
     def prewritten(self, prewrite: Payload) -> Iterator[Pump]:
         """Run the block with the Prewrite durable on a Pump; undo it when the block raises.
 
-        The block decides the transaction and must not send anything: after it raised, no Commit
-        may exist anywhere, or the Rollback sent from here would fight it. After `OutcomeUnknown`
-        nothing is sent: the Pump's resolver will find out.
+        The block decides the transaction and must not send anything: after it raised, no Commit may
+        exist anywhere, or it would conflict with the Rollback sent from here. After
+        `OutcomeUnknown` nothing is sent: the Pump's resolver will find out.
         """
         home = self.prewriter.write(prewrite)
         try:
@@ -64,7 +64,7 @@ class Session:
     def commit(self, home: Pump, commit: Binlog, *, start_s: float, wait: bool) -> None:
         """Deliver a Commit to the Pump of its Prewrite; raise `OutcomeUnknown` as it says.
 
-        Raises `Retryable` when that Pump has rolled the transaction back already.
+        Raises `Retryable` when that Pump has already rolled the transaction back.
 
         `start_s` is when `start_ts` was fetched, on the monotonic clock: soon after
         `commit_timeout_s` from then the Pump may give its own verdict, so no Commit goes out later.
@@ -82,13 +82,13 @@ class Session:
             is_done = wait and self._commit_now(home, payload)
         except _RolledBack as verdict:
             is_done = True
-            # The Pump's resolver was quicker, so this is no doubt but a verdict.
+            # The Pump's resolver was quicker, so this is a verdict and not an unknown outcome.
             raise Retryable(
                 f"transaction {commit.start_ts} did not happen: pump {home.node_id}: {verdict}",
                 code=Code.COMMIT_ROLLED_BACK,
             ) from verdict
         finally:
-            # Also after an interrupt: what was decided is delivered.
+            # Also after an interrupt: a decided transaction is delivered.
             if not is_done:
                 is_followed = self.deliveries.add(delivery)
         if not wait or is_done:

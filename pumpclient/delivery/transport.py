@@ -1,11 +1,11 @@
-"""Transport: how calls get to a Pump, by our own HTTP/2 or by public grpcio.
+"""Carries calls to a Pump, by our own HTTP/2 or by public grpcio.
 
-Both do the same for a writer; messages are bytes, and failures are errors that carry gRPC's
+Both behave alike for a writer: messages are bytes, and failures are errors that carry gRPC's
 `code()` and `details()`.
 
     http2     the thread that puts a binlog sends it, the writer's own thread reads the answers:
-              a lone write costs no hand-over between threads but that of its answer
-    grpcio    two threads of gRPC's in between; for what our own might not get along with
+              a lone write is handed over between threads only for its answer
+    grpcio    two threads of gRPC's in between; for peers that our own might not get along with
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Conversation(Protocol):
 
 
 class Reply(Protocol):
-    """An answer to come."""
+    """A pending answer."""
 
     def result(self) -> bytes: ...
 
@@ -73,7 +73,7 @@ class Transport(AbstractContextManager["Transport"], Protocol):
 
 
 class Http2Transport:
-    """Our own."""
+    """A connection by our own HTTP/2."""
 
     def __init__(self, address: str, tls: Tls | None) -> None:
         self._channel = Channel(address, tls)
@@ -116,7 +116,7 @@ class Http2Transport:
 
 
 class _Http2Conversation:
-    """The thread in `run` reads the socket, and hands over each message where it stands."""
+    """The thread in `run` reads the socket and hands over each message directly."""
 
     def __init__(self, channel: Channel, method: str, on_message: OnMessage) -> None:
         self._channel = channel
@@ -147,7 +147,7 @@ class _Http2Conversation:
 
 
 class GrpcioTransport:
-    """Public grpcio's."""
+    """A connection by public grpcio."""
 
     def __init__(self, address: str, tls: Tls | None) -> None:
         self._channel: Any = open_channel(address, tls)
@@ -203,7 +203,7 @@ class GrpcioTransport:
 
 
 class _Sent:
-    """Messages as gRPC's thread takes them, and what went wrong in making them."""
+    """The messages that gRPC's thread pulls, and the error of making them."""
 
     def __init__(self, messages: Iterable[bytes]) -> None:
         self._messages = messages
@@ -240,7 +240,7 @@ class _GrpcioConversation:
                 self._on_message(message)
         except grpc.RpcError as error:
             return error
-        except ValueError:  # gRPC's way to say that the channel was closed meanwhile.
+        except ValueError:  # gRPC raises this when the channel has been closed.
             return None
         finally:
             self._messages.put(None)
@@ -248,7 +248,7 @@ class _GrpcioConversation:
 
 
 class _ClosedIsUnavailable:
-    """Turns gRPC's `ValueError` about a channel that is closed into the error that it is."""
+    """Turns gRPC's `ValueError` about a closed channel into an error with a code."""
 
     def __enter__(self) -> None: ...
 

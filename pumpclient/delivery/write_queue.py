@@ -1,19 +1,19 @@
-"""Write queue: between an application's threads and the connection to a Pump.
+"""The queue between an application's threads and the connection to a Pump.
 
     thread ─ put ─┐            ┌─ batch 7 ┄┐
     thread ─ put ─┼─> queued ──┼─ batch 8 ┄┼┄> Pump ┄> acked ── each write's gate opens
     thread ─ put ─┘  (bytes    └─ batch 9 ┄┘
                     bounded)  in flight (count bounded)
 
-There is no thread that sends. A lone write leaves at once, by the thread that puts it; while
-something is in flight, writes gather until they are many, or until a batch is acknowledged and the
-thread that received this sends what has gathered. So batches grow with the load, and no one is
-woken to send. Wake-ups cost more than bytes here: a thread waits on one bare lock of its own.
+No dedicated thread sends. A lone write is sent immediately by the thread that puts it. While a
+batch is in flight, writes gather until they are many, or until a batch is acknowledged and the
+thread that received the acknowledgement sends the gathered writes. Batches grow with the load, and
+no thread is woken to send. Wake-ups cost more than bytes here: a thread waits on one bare lock.
 
-What is much at once goes in two halves, so that one is prepared while the Pump has the other.
+A large backlog is sent in two halves, so that one is prepared while the Pump has the other.
 
-Invariant: each write is in one of three places (queued, in flight, finished), moves under the
-one lock, and only forward. So "was it sent?" has an answer at any moment.
+Invariant: each write is in one of three places (queued, in flight, finished), moves under the one
+lock, and only forward. So "was it sent?" has an answer at any moment.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _QUEUED: Final = 0
 _IN_FLIGHT: Final = 1
 _FINISHED: Final = 2
 
-# While a batch is in flight, the next one waits for this much, or for the ack. A batch costs both
+# While a batch is in flight, the next batch waits for this much, or for the ack. A batch costs both
 # sides some 300 µs whatever it holds: with 16 threads this halved the CPU time per write.
 _EAGER_COUNT: Final = 32
 _EAGER_BYTES: Final = 256 << 10
 
 # With more than this outstanding, a batch is at most half of it: one half is prepared or answered
-# here while the Pump works on the other. In one piece, both would wait for each other in turn.
+# here while the Pump works on the other. As a single batch, each side would wait for the other.
 _WHOLE_COUNT: Final = 64
 
 
 class PendingWrite:
-    """One binlog on its way; its thread waits in `settle` for how it ended, or `on_end` is called.
+    """One binlog to be sent; its thread waits in `settle` for the outcome, or `on_end` is called.
 
-    It is called by the receiver's thread, must be quick, must not raise, and may submit more.
+    `on_end` is called by the receiver's thread, must be quick, must not raise, and may submit more.
     """
 
     __slots__ = ("_gate", "_on_end", "_place", "_queue", "failure", "needs_known", "payload")
@@ -56,24 +56,24 @@ class PendingWrite:
         on_end: Callable[[PendingWrite], None] | None = None,
     ) -> None:
         self.payload = payload
-        # Must not go to a node that cannot prove to be the one it is meant for.
+        # Must not go to a node that cannot prove its identity.
         self.needs_known = needs_known
         self.failure: Failure | None = None
         self._place: int = _QUEUED
         self._queue: WriteQueue | None = None
         self._on_end = on_end
-        # A bare lock, taken now and released when finished: the cheapest one-time signal there is.
+        # A bare lock, taken now and released when finished: the cheapest one-time signal available.
         self._gate = threading.Lock()
         self._gate.acquire()
 
     def settle(self, timeout_s: float) -> Failure | None:
-        """Wait for the end of this write; None once it is durable, else what went wrong.
+        """Wait for the end of this write; return None once it is durable, else the failure.
 
         A write that was not sent by then is withdrawn. Only one thread may wait.
         """
         try:
             answered = self._gate.acquire(timeout=max(timeout_s, 0))
-        except BaseException:  # An interrupt: no one will look at the answer.
+        except BaseException:  # An interrupt: the answer will not be read.
             self._withdraw()
             raise
         if answered or self._withdraw():
@@ -95,7 +95,7 @@ class PendingWrite:
 
 
 class Link(Protocol):
-    """A connection as the queue sees it."""
+    """A connection as seen by the queue."""
 
     def queue(self, batch: list[PendingWrite]) -> None:
         """Buffer a batch to be sent; called under the queue's lock, so it must not block."""
@@ -222,7 +222,7 @@ class WriteQueue:
         with self._lock:
             failed = [pending for pending in self._queued if pending._place == _QUEUED]
             for pending in failed:
-                pending._place = _IN_FLIGHT  # So that no one withdraws it.
+                pending._place = _IN_FLIGHT  # So that it cannot be withdrawn any more.
             self._queued.clear()
             self._queued_bytes = 0
             self._space.notify_all()
