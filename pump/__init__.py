@@ -1,1 +1,1 @@
-"""One Pump: keeps what writers gave it, and streams it back in commit order."""
+"""Pump, the storage node: persists writers' binlogs and streams them in commit order."""

@@ -1,11 +1,11 @@
-"""Command: `python -m pump`, the same as the `pump` script, runs one Pump in the foreground."""
+"""Command `python -m pump`, the same as the `pump` script: runs one Pump in the foreground."""
 
 from __future__ import annotations
 
 import os
 
-# gRPC reads it at its import; its lines about callers become ours (`penstock.node.logs`).
-if os.environ.get("GRPC_VERBOSITY", "NONE") == "NONE":  # Maybe from a program that started us.
+# gRPC reads this when it is imported. `penstock.node.logs` logs its lines about callers.
+if os.environ.get("GRPC_VERBOSITY", "NONE") == "NONE":  # A parent may have set it.
     os.environ["GRPC_VERBOSITY"] = "INFO"
 
 import contextlib
@@ -40,7 +40,7 @@ def _run(argv: Sequence[str] | None) -> int:
     from pump.node import run
 
     settings, notes = load_settings(argv)
-    # Half as long as a fast disk takes: else the loop and the pulls' threads wait for each other.
+    # Half of a fast disk's write time; else the loop and the threads of pulls wait for each other.
     sys.setswitchinterval(0.0005)
     _tune_memory()
 
@@ -60,15 +60,15 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def _tune_memory() -> None:
-    """Keep Python and the C library from doing again and again what is useless here.
+    """Avoid useless garbage collection, and keep freed memory in the process.
 
-    The ledger holds some 100,000 tuples that no cycle runs through: they need no visits. And a
-    group's buffers of some MiB, given back to the kernel each time, come back as page faults,
-    which took a sixth of the CPU time at 100 KB per binlog; so up to 64 MiB stay with the process.
+    The ledger holds some 100,000 tuples without cycles, which the collector need not visit. A
+    group's buffers of some MiB, returned to the kernel each time, come back as page faults, which
+    took a sixth of the CPU time at 100 KB per binlog. Up to 64 MiB therefore stay in the process.
     """
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
-    with contextlib.suppress(AttributeError, OSError):  # Another C library than GNU's.
+    with contextlib.suppress(AttributeError, OSError):  # The C library is not GNU's.
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES // 2)
         mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)

@@ -1,7 +1,7 @@
-"""Build: constructs every part of a Pump, in order, and hands them over.
+"""Build: constructs every part of a Pump, in dependency order.
 
 port bound, pages up ── data folder opened ── etcd answered ── `build` ── `Entrance.open`
-     └─ health: NOT_SERVING; every other call: UNAVAILABLE with what it waits for
+     └─ health: NOT_SERVING; every other call: UNAVAILABLE, naming the missing dependency
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ from pump.store.storage import Storage
 log = logging.getLogger(__name__)
 
 SERVER_GRACE_S = 0.5
-"""For calls under way; streams of batches stay open indefinitely and are then cut."""
+"""For calls in progress. Streams of batches stay open indefinitely and are then cut."""
 
 _HEALTH = "/grpc.health.v1.Health/"
 
 
 class Foundation(NamedTuple):
-    """What is there before the parts: a data folder that is open, and etcd, which has answered."""
+    """The parts that must exist before `build`: an open data folder, and a connected etcd."""
 
     storage: Storage
     etcd: EtcdClient
@@ -69,7 +69,7 @@ class Foundation(NamedTuple):
     kept: Copies | None
     repairs: Repairs
     mender: OwnMender | None
-    """What mends the log of this Pump; None where no other disk has it."""
+    """Repairs this Pump's log; None if no other disk has it."""
 
 
 def build(
@@ -91,7 +91,7 @@ def build(
         on_indexed=pulls.wake,
         group_bytes_max=config.write_group_bytes,
         queue_bytes_max=config.write_queue_bytes,
-        # Waiting for other disks is not for the event loop.
+        # The event loop must not wait for other disks.
         inline_below_s=INLINE_BELOW_S if copies is None else 0,
         counters=counters,
     )
@@ -151,7 +151,7 @@ def _resolver(
     ours = DdlResolver(history, open_resolver(config.resolver, timeout))
     if not config.pd_address:
         return ours
-    # First: the DDL of a TiDB has the job ids of a TiDB, of which our history knows nothing.
+    # TiKV first: DDL of a TiDB has TiDB's job ids, which our history does not know.
     return open_tikv_resolver(
         config.pd_address, security.pd_tls, clock.next_ts, ours, config.resolver
     )
@@ -236,9 +236,9 @@ def _add_services(components: Components, operator: Operator, cluster_id: int, s
 
 
 class Entrance:
-    """The port and the pages of a Pump, from the first moment to the last.
+    """The port and the pages of a Pump, for the whole life of its process.
 
-    Until the parts are there, it says what the Pump waits for.
+    Until the parts exist, every answer names the dependency that the Pump waits for.
     """
 
     def __init__(self, config: PumpConfig, security: Security) -> None:
@@ -250,7 +250,7 @@ class Entrance:
         self.waits_for = "its data folder is being opened"
         """The answer to every caller until `open`."""
         self.let_in = {_HEALTH}
-        """What the methods begin with that are served before `open`."""
+        """Prefixes of the methods that are served before `open`."""
         self._status_addr = config.status_addr
         self._advertised = config.advertise_addr or config.addr
         self._began_s = time.monotonic()
@@ -297,10 +297,9 @@ class Entrance:
 
 
 class _Doorkeeper(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Stands before all services while the Pump is starting.
+    """Refuses all calls while the Pump is starting.
 
-    Without it the answer to a caller would be that the method does not exist, as from another kind
-    of node.
+    Otherwise gRPC would answer that the method does not exist, which suggests another kind of node.
     """
 
     def __init__(self, entrance: Entrance) -> None:

@@ -1,4 +1,4 @@
-"""Components: the parts of a running Pump, and what an operator wants to read about them."""
+"""Components: the parts of a running Pump, and their details for an operator."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _WAITING_SHOWN_MAX = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Components:
-    """What `build` constructs, `node` runs, and status and metrics ask when they are asked."""
+    """The parts that `build` constructs, `node` runs, and status and metrics query on demand."""
 
     config: PumpConfig
     counters: Counters
@@ -49,12 +49,12 @@ class Components:
     resolving: Resolving
     retention: Retention
     copies: Shipping | None
-    """The copies of the log; None with one copy."""
+    """Replication of this log; None with one copy."""
     kept: Copies | None
-    """The copies of other Pumps' logs; None where none are kept."""
+    """Replicas of other Pumps' logs; None if this Pump keeps none."""
     scrubbing: Scrubbing
     front: GrpcFront | None
-    """What serves the port, where that is our own server."""
+    """Our own server of the port; None if grpcio serves it."""
     began_s: float = field(default_factory=time.monotonic)
 
     def now_ts(self) -> int:

@@ -1,7 +1,7 @@
-"""Config: a Pump's settings, and what becomes of the keys, flags, variables of TiDB-Binlog's Pump.
+"""Config: a Pump's settings, and the mapping of TiDB-Binlog's keys, flags and variables to them.
 
-A setting has its default, its unit in its name, and what it moves. A name of TiDB-Binlog that is
-also one of ours is not in the tables; what their answers mean is in `penstock.settings.compat`.
+Each setting gives its default, its unit in its name, and its effect. The tables omit the names of
+TiDB-Binlog that are also ours. `penstock.settings.compat` defines the answers in the tables.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _GRPC_MESSAGE_BYTES_END = (2 << 30) - (16 << 20)
 _DAY_S = 86400.0
 _COPIES_MAX = 7
 _COPIED_SEGMENT_BYTES_MAX = 3 << 30
-"""A group may make a segment larger than is asked for; with copies it has to be below 4 GiB."""
+"""A group may make a segment larger than requested. With copies, a segment must be below 4 GiB."""
 
 HTTP2, GRPCIO = ENGINES = ("http2", "grpcio")
-"""What may serve the port; both serve the same."""
+"""The servers that can serve the port; both serve the same calls."""
 
 _NO_PUSH = "nothing is pushed: Prometheus fetches /metrics at status-addr"
 _OWN_INDEX = "the index has other parts: storage.index-write-buffer-bytes, index-cache-bytes"
@@ -37,7 +37,7 @@ _OWN_INDEX = "the index has other parts: storage.index-write-buffer-bytes, index
 
 @dataclass(frozen=True, kw_only=True)
 class ResolverConfig:
-    """Whom a Pump asks about transactions whose writer went silent."""
+    """Settings for finding out the state of transactions whose writer went silent."""
 
     kind: str = setting(
         "",
@@ -254,7 +254,7 @@ KEYS: dict[str, Answer] = {
         )
     },
 }  # fmt: skip
-"""Keys of its pump.toml that are not ours under the same name, sections before them."""
+"""Keys of TiDB-Binlog's pump.toml that differ from ours; sections come first."""
 
 FLAGS = {
     **{
@@ -270,15 +270,15 @@ FLAGS = {
     "L": "log-level",
     "V": "version",
 }  # fmt: skip
-"""Its flags, which may begin with one dash, and the key that each sets."""
+"""TiDB-Binlog's flags, which may begin with one dash, and the key that each of them sets."""
 
 
 def load_settings(
     argv: Sequence[str] | None, *, env: Mapping[str, str] | None = None
 ) -> tuple[PumpConfig, list[str]]:
-    """Return the settings from every source, and what the log is to say about them.
+    """Return the settings from every source, and lines for the log about them.
 
-    Exits for --help and --version. Raises `NeedsOperator` for what cannot be.
+    Exits for --help and --version. Raises `NeedsOperator` for impossible settings.
     """
     translated = Translation(
         keys=KEYS,

@@ -1,7 +1,7 @@
-"""Counters: what the parts of a Pump count while they work, and the files and calls that are timed.
+"""Counters: counts and timings that the parts of a Pump record while they work.
 
-Metrics are made of them at a scrape (`metrics.py`); nothing here knows how they look.
-Counting takes no lock: each counter has one thread that writes it.
+`metrics.py` computes metrics from them at a scrape; nothing here depends on their format.
+Counting takes no lock, because each counter has only one thread that writes it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COUNTS = tuple(float(2**n) for n in range(16))
 
 
 class Counters:
-    """All that one Pump counts since it started."""
+    """All counters of one Pump since it started."""
 
     def __init__(self) -> None:
         self.calls: defaultdict[tuple[str, ...], Distribution] = defaultdict(
@@ -38,13 +38,13 @@ class Counters:
         self.write_s = Distribution(SECONDS)
         self.sync_s = Distribution(SECONDS)
         self.rotate_s = Distribution(SECONDS)
-        """From one segment to the next: its header on the disk under its name."""
+        """From one segment to the next, until its header is on the disk under its name."""
         self.write_bytes = Distribution(SIZES_BYTES)
         self.group_records = Distribution(COUNTS)
         self.refused: Counter[str] = Counter()
         self.failed_groups = 0
         self.failed_writes = 0
-        """What was submitted in failed groups."""
+        """Binlogs that were submitted in failed groups."""
         self.failed_indexing = 0
 
     def refuse(self, error: BaseException) -> None:
@@ -72,7 +72,7 @@ def reason_of(error: BaseException) -> str:
 
 
 class MeteredFile:
-    """A file that is written to; everything but the measuring is done by another one."""
+    """A writable file that measures writes and syncs, and delegates all work to another file."""
 
     def __init__(self, file: File, counters: Counters) -> None:
         self._file = file
@@ -108,7 +108,7 @@ class MeteredFile:
 
 
 class MeteredFiles:
-    """A file system whose written files are measured; what is only read costs nothing more."""
+    """A file system that measures the files that are written; reads cost nothing more."""
 
     def __init__(self, files: Files, counters: Counters) -> None:
         self._files = files

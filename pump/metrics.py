@@ -1,7 +1,7 @@
-"""Metrics: computed at each scrape from what the parts of a Pump count anyway.
+"""Metrics: computes a Pump's metrics at each scrape, from counters that its parts keep anyway.
 
-`binlog_pump_…` are the names of TiDB-Binlog, as its dashboards and alerts spell them; its gauges of
-timestamps hold milliseconds. `penstock_pump_…` are what else a person needs in the night.
+`binlog_pump_…` are TiDB-Binlog's names, spelled for its dashboards and alerts; its gauges of
+timestamps hold milliseconds. `penstock_pump_…` are further metrics for a person on call.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _STORED = {
     "replayed_records": "Records that were read again at the start.",
     "purged_entries": "Index entries that purges removed since the start.",
 }
-"""What a storage counts of itself, for `storage_…`."""
+"""Counters of a storage, exported as `storage_…`."""
 
 
 class PumpMetrics(Collector):

@@ -1,4 +1,4 @@
-"""Node: one run of a Pump, from an empty process to a clean end.
+"""Node: one run of a Pump, from an empty process to a clean shutdown.
 
 port bound, pages ─ storage open ─ etcd, cluster id ─ serving ─ oracle ─ Drainers notified ─ online
      └─ Commits and pulls are served from `serving` on, Prewrites from `online` on
@@ -153,11 +153,11 @@ async def _mended(
     entrance: Entrance,
     stop: asyncio.Event,
 ) -> Storage | None:
-    """Return the storage, open after all that kept it from that was put back.
+    """Return the storage, opened after everything that prevented opening it was repaired.
 
-    None when asked to stop before. Raises the damage that no disk of the list has mended. While one
-    of them is not there, it is waited for, but not by a Pump on a copy: that would keep it from its
-    primary.
+    Returns None when asked to stop earlier. Raises the damage if no listed disk could repair it.
+    Waits for a listed disk that is unreachable, except in a Pump that runs on a replica: waiting
+    would keep that Pump from its primary.
     """
     mend = replication.closed_mender()
     while isinstance(opening, Corrupt):
@@ -213,7 +213,7 @@ async def _unless_set(event: asyncio.Event, length_s: float) -> None:
 
 
 class _Node:
-    """A Pump that is built: what it does by itself, and how it ends."""
+    """A Pump that is built: its background duties, and its shutdown."""
 
     def __init__(
         self,
@@ -231,14 +231,14 @@ class _Node:
         self._membership = components.membership
 
     async def serve(self, stop: asyncio.Event) -> None:
-        """Serve until `stop`, or until an operator's verb has done its work.
+        """Serve until `stop`, or until an operator's command has done its work.
 
         Raises `Deposed` when another Pump has the log now.
         """
         if (copies := self._components.copies) is not None:
             loop = asyncio.get_running_loop()
             copies.on_over = partial(loop.call_soon_threadsafe, self._deposed.set)
-            if copies.over:  # Since before that.
+            if copies.over:  # The Pump was deposed earlier.
                 self._deposed.set()
         try:
             async with asyncio.TaskGroup() as group:

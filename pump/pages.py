@@ -1,7 +1,7 @@
-"""Pages: TiDB-Binlog's paths and fields, and the metrics.
+"""Pages: serves TiDB-Binlog's HTTP paths and fields, and the metrics.
 
-`self` on /status is ours, typed and in snake_case; `isAlive` is a fresh heartbeat, which nodes do
-not write of themselves. What cannot be done is answered with the fitting status of HTTP, and with
+`self` on /status is ours, typed and in snake_case. `isAlive` means a fresh heartbeat, which nodes
+do not write about themselves. An impossible request gets the fitting HTTP status, and
 TiDB-Binlog's code in the body.
 """
 
@@ -35,7 +35,7 @@ _OK, _WRONG = 200, 3
 
 
 class Pages:
-    """What the pages of one Pump say."""
+    """The content of one Pump's pages."""
 
     def __init__(self, registry: NodeRegistry, operator: Operator, components: Components) -> None:
         self._registry = registry

@@ -1,15 +1,15 @@
-"""Command: `python -m pump.stand_in` has a Pump's program, and waits to hear on which copy it runs.
+"""Command `python -m pump.stand_in`: a warm standby process that can become a Pump on a replica.
 
 It reads lines of JSON from its parent, which is a Pump (`pump.copies.takeover`):
 
-    ["--node-id=pump-1", ...]                 the arguments of `pump`: it is that Pump now
+    ["--node-id=pump-1", ...]                 the arguments of `pump`: become that Pump now
     {"parent": 14, "lease": 7587874, "arguments": [...]}
-                                              the parent's process id, on which lease in etcd it
-                                              leads the oracle, and what it runs with
-    {}                                        it does not lead the oracle
+                                              the parent's process id and arguments, and the etcd
+                                              lease with which it leads the oracle
+    {}                                        the parent does not lead the oracle
 
-Without a line it ends, as it does with its parent. Where that one has died and led the oracle, it
-gives the lease back: all writers would wait until etcd lets it go, although no one leads any more.
+It ends when the input ends, or with its parent. If the parent died while it led the oracle, this
+process revokes the parent's lease. Otherwise all writers would wait until etcd expires it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from typing import Any
 
-from pump import __main__ as pump  # First: it says what gRPC is to log.
+from pump import __main__ as pump  # Imported first: it configures gRPC's logging.
 from pump import node as _loaded  # noqa: F401
 
 _DIES_WITHIN_S = 1.0
@@ -45,7 +45,7 @@ def main() -> int:
 
 def _has_died(parent: int) -> bool:
     until_s = time.monotonic() + _DIES_WITHIN_S
-    while os.getppid() == parent:  # Of a process that dies, files are closed before it is gone.
+    while os.getppid() == parent:  # A dying process closes its files first.
         if time.monotonic() > until_s:
             return False
         time.sleep(0.005)
@@ -53,7 +53,7 @@ def _has_died(parent: int) -> bool:
 
 
 def _give_back(lease: int, arguments: Sequence[str]) -> None:
-    # Not above: what imports gRPC comes after `pump.__main__`.
+    # Not at the top: modules that import gRPC must follow `pump.__main__`.
     from penstock.cluster.etcd import connect, etcd_errors
     from penstock.errors import PenstockError
     from penstock.security.tls import Security
@@ -63,9 +63,9 @@ def _give_back(lease: int, arguments: Sequence[str]) -> None:
     tls = Security(settings.security).etcd_tls
     etcd = connect(settings.etcd_urls, timeout_s=_ETCD_WITHIN_S, tls=tls)
     with closing(etcd), suppress(PenstockError), etcd_errors(etcd):
-        etcd.revoke_lease(lease)  # Else it ends by itself, as it would have.
+        etcd.revoke_lease(lease)  # If this fails, the lease expires on the usual schedule.
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # While it waits, it has nothing to end in order.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # A waiting process needs no clean shutdown.
     raise SystemExit(main())
