@@ -1,13 +1,13 @@
-"""Copies of logs on other Pumps: what carries out what `pump.replicas` decides.
+"""Replication of logs to other Pumps: carries out the decisions of `pump.replicas`.
 
                  this Pump's own log                    other Pumps' logs
 claiming         is it still ours? an epoch of it
 shipping         its groups, until enough disks have it
-shipper          … to one copy          ── wire ──>     followed logs, one thread each
-takeover                                                a Pump on a copy whose primary is silent
-repairs          bytes that have rotted, put back  <── wire ──  other disks with the log
-scrubbing        all that is on the disk is read now and then
-recruits         which disk the next copy goes to
-leaving, moving  before this Pump ends: the copies that it has, and its own log
-replication      what of this a Pump has, from its start to its end
+shipper          … to one replica       ── wire ──>     followed logs, one thread each
+takeover                                                failover: a Pump on a local replica
+repairs          corrupted bytes are restored  <── wire ──  other disks with the log
+scrubbing        reads all data on the disk now and then
+recruits         chooses the disk for the next replica
+leaving, moving  before this Pump ends: hand over its replicas, and its own log
+replication      the parts of this that a Pump runs, from its start to its end
 """

@@ -1,12 +1,12 @@
-"""Beginning: how a Pump with copies comes to a log that it may serve, however long that takes.
+"""Beginning: a Pump with copies keeps trying, at its start, to get a log that it may serve.
 
-claimed ── shipped ── enough copies have all of it          the log is served
-displaced ── until every Drainer has all of the former log ── begun again ── claimed …
-    └─────── on a copy that was to be taken over: it ends, and the copy is followed again
+claimed ── shipped ── enough replicas have all of it          the log is served
+fenced ── until every Drainer has all of the former log ── re-initialised ── claimed …
+    └─────── on a replica during a failover: it ends, and the replica is followed again
 
-A Pump on a copy ends as well when another one claims the log before enough copies have all of it.
-Both may still be whole copies then: if each claimed it again from the other, neither would ever
-find the other's copy followed, and the log would have no primary that can acknowledge.
+A Pump on a replica also ends when another Pump claims the log before enough replicas have all of
+it. Both replicas may still be complete then. If each kept reclaiming the log from the other,
+neither would ever find the other's replica followed, and no primary could acknowledge.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _AGAIN_S = 1.0
 
 
 class Beginning:
-    """One start; `say` shows callers and operators what it waits for."""
+    """One start of a Pump; `say` reports the reason for waiting to callers and operators."""
 
     def __init__(
         self, replication: Replication, say: Callable[[str], None], stop: asyncio.Event
@@ -45,10 +45,10 @@ class Beginning:
         opened_again: Callable[[], Awaitable[Storage]],
         stack: AsyncExitStack,
     ) -> tuple[Storage, Shipping | None] | None:
-        """Return the storage to serve, and what ships it, if it has copies.
+        """Return the storage to serve, and its shipping if it has copies.
 
-        None when it was asked to stop before, or has nothing to take over. `opened_again` is asked
-        for the storage of a log that begins again, after the one before was closed.
+        Returns None when asked to stop first, or if a failover must not continue. `opened_again`
+        opens the storage of a re-initialised log, after the former storage was closed.
         """
         while not self._stop.is_set():
             try:

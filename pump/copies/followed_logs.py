@@ -1,22 +1,23 @@
-"""Copies: the logs that this Pump keeps a copy of, each followed by its own thread.
+"""Copies: the replicas that this Pump keeps of other logs, each followed by its own thread.
 
     copies/pump-1/          the log of pump-1; the folder's name is its node id, quoted as in a URL
-        .node .cluster      as in the data folder of a Pump, so that one can take over on it
-        .disk               this Pump's, for the copy is on the same disk
+        .node .cluster      as in the data folder of a Pump, so that a failover can use it
+        .disk               this Pump's, for the replica is on the same disk
         .lock               held while the log is followed
-        log/                the copy, see penstock/log/copied_log.py
-        damaged/            what is left of one that no disk could mend, and that has begun again
+        log/                the replica, see penstock/log/copied_log.py
+        damaged/            remains of a replica that no disk could repair and that restarted
 
-A request for a log is carried out after those before it, by a thread that does nothing else: a sync
-takes milliseconds, and neither the Pump's own writes nor another log may wait for it. The segments
-that are sent whole are written beside that, by others, and only put in place in their turn.
+Requests for a log are carried out in order, by a thread that does nothing else. A sync takes
+milliseconds, and neither the Pump's own writes nor another log may wait for it. Other threads write
+the segments that are sent whole. Only moving such a segment into place waits for earlier requests.
 
-`close_one` lets go of a folder so that a Pump can run on it. It leaves its index there, which holds
-only for the log as it is then. That Pump may come back; but before a primary's request is carried
-out, which may change the log, the index is removed.
+`close_one` releases a folder so that a Pump can run on it. That Pump leaves its index there, which
+is valid only for the log at that time. The Pump may come back and use it. Before a primary's
+request, which may change the log, is carried out, the index is removed.
 
-They are logs of other Pumps; and the own one, while another disk is its primary and this Pump waits
-for that (`takes_own`). The folder of the own log is no part of it then.
+The followed logs are those of other Pumps. The own log is followed while another disk is its
+primary and this Pump waits for that log's end (`takes_own`); that replica is separate from the own
+log's folder.
 """
 
 from __future__ import annotations
@@ -54,32 +55,32 @@ log = logging.getLogger(__name__)
 
 COPIES_FOLDER = "copies"
 _DROPPED = "+dropped"
-"""What the name of a folder ends with that is being deleted; no quoted node id has a plus."""
+"""Suffix of the name of a folder that is being deleted; no quoted node id has a plus."""
 _EPOCH_MAX = (1 << 32) - 2
-"""As many as a segment's header has room for."""
+"""The largest epoch that fits in a segment's header."""
 _WAITING_MAX = 16
-"""Requests for one log: a primary has one under way, and a new one for each connection."""
+"""Requests for one log. A primary has one in progress, and a new one for each connection."""
 _MENDED_AGAIN_S = 3.0
-"""When other disks are asked again for what a copy lacks; the second time decides."""
+"""The delay before asking other disks again for missing bytes; the second attempt decides."""
 _FILES = OsFiles()
 
 _Result = TypeVar("_Result")
 
 
 class CopyStatus(NamedTuple):
-    """What there is of one copy: for status pages."""
+    """The status of one replica, for status pages."""
 
     first: int
     end: Place | None
-    """None for a copy that has nothing, or is not open."""
+    """None for a replica that is empty or not open."""
     epoch: int
     bytes: int
     problem: str
-    """Why the last request failed; empty if it did not."""
+    """The reason why the last request failed; empty if it succeeded."""
 
 
 class _Copy:
-    """One copy: its folder, its thread, and when its primary was heard of."""
+    """One replica: its folder, its thread, and the last time that its primary made a request."""
 
     def __init__(self, node_id: str, folder: Path, mender: Mender) -> None:
         self.node_id = node_id
@@ -91,7 +92,7 @@ class _Copy:
         self.is_closed = False
         self.problem = ""
         self._lock: int | None = None
-        self._may_have_index = False  # Since the folder was locked.
+        self._may_have_index = False  # An index may have been left since the folder was locked.
 
     @property
     def is_held(self) -> bool:
@@ -102,7 +103,7 @@ class _Copy:
         if self._lock is not None:
             return
         for folder in (self.folder.parent, self.folder):
-            _FILES.names(folder)  # Creates it, durably.
+            _FILES.names(folder)  # This creates it durably.
         try:
             lock = lock_folder(self.folder)
         except NeedsOperator as error:
@@ -157,7 +158,7 @@ class _Copy:
 
 
 class Copies:
-    """All copies of other Pumps' logs in one data folder; for one event loop."""
+    """All replicas of other Pumps' logs in one data folder; for one event loop."""
 
     def __init__(
         self,
@@ -171,11 +172,12 @@ class Copies:
     ) -> None:
         """Without a `remedy`, corruption is only reported."""
         self.takes_own: bool | None = None
-        """Whether a copy of the own log is taken; None until it is known whose that log is."""
+        """Whether a replica of the own log is accepted; None until that log's primary is known."""
         self.epoch_listed: Callable[[str], int | None] = lambda node_id: _EPOCH_MAX
-        """The epoch of a log's entry in etcd; None without one, then no copy is begun."""
+        """The epoch of a log's entry in etcd; None without an entry, and no replica is then
+        started."""
         self.reserve: Reserve | None = None
-        """What of the volume copies leave free; None: they may fill it."""
+        """The part of the volume that replicas leave free; None lets them fill the volume."""
         self._remedy = remedy or Remedy(Repairs(), no_sources)
         self._folder = data_folder / COPIES_FOLDER
         self._node_id = node_id
@@ -185,7 +187,7 @@ class Copies:
         self._copies: dict[str, _Copy] = {}
         self._is_closed = False
         self._drafts = itertools.count()
-        # What one thread does with a draft is over before it does the next thing with it.
+        # One thread, so that a step with a draft is complete before the next step starts.
         self._draft_thread = ThreadPoolExecutor(1, "pump-copy-older")
 
     async def start(self) -> None:
@@ -201,7 +203,7 @@ class Copies:
         opened = (self._in_turn(copy, copy.log.open) for copy in self._copies.values())
         for failure in await asyncio.gather(*opened, return_exceptions=True):
             if isinstance(failure, PenstockError) and failure.code is Code.COPY_NOT_FOLLOWED:
-                # A Pump that an earlier run of this one has started still serves the log.
+                # A Pump that an earlier run of this Pump started still serves the log.
                 log.info("left alone: %s", coded(failure))
             elif isinstance(failure, PenstockError):
                 log.error("a copy of another Pump's log cannot be opened: %s", coded(failure))
@@ -227,13 +229,13 @@ class Copies:
         copy = self._copies[node_id] = _Copy(node_id, folder, mender)
         return copy
 
-    # What a primary asks.
+    # Requests of a primary.
 
     async def follow(self, name: Name, request: Followed, data: bytes) -> Answer | None:
-        """Carry out a request after those before it, and return the answer.
+        """Carry out a request after all earlier requests, and return the answer.
 
         `data` are the bytes of an Append. Raises `NeedsOperator` for another cluster or disk,
-        `Malformed`, `Corrupt` for a copy that is damaged, and `Retryable` for everything else.
+        `Malformed`, `Corrupt` for a damaged replica, and `Retryable` for everything else.
         """
         begun = self.begin(name, request, data)
         return await begun if isinstance(begun, asyncio.Future) else begun
@@ -277,7 +279,7 @@ class Copies:
         finally:
             await aside(older.drop)
 
-    # What this Pump wants to know, and does with a copy.
+    # Queries and actions of this Pump.
 
     def names(self) -> list[str]:
         """Return the node ids of the Pumps whose logs have a replica here."""
@@ -308,9 +310,9 @@ class Copies:
         return self._copies[node_id].is_held
 
     def last_heard_s(self, node_id: str) -> float | None:
-        """Return when the primary of a log last asked for something, by the monotonic clock.
+        """Return when the primary of a log last made a request, by the monotonic clock.
 
-        None if it has not since this Pump started. What is of an earlier epoch does not count.
+        None if it has made none since this Pump started. Requests of an earlier epoch do not count.
         """
         return self._copies[node_id].heard_s
 
@@ -336,10 +338,10 @@ class Copies:
         return [] if copy is None else copy.log.segments()
 
     def mend(self, node_id: str, segment: Segment, damages: Sequence[Damage]) -> None:
-        """Put back what other disks have of damage in a copy; for a thread of its own.
+        """Repair damage in a replica with bytes of other disks; needs a separate thread.
 
-        What comes is written in the copy's turn, so what its primary sends need not wait for other
-        disks.
+        The fetched bytes are written between two requests of the primary, so the primary's
+        requests need not wait for other disks.
         """
         copy = self._copies.get(node_id)
         if copy is None:
@@ -349,7 +351,7 @@ class Copies:
             assert copy is not None
             try:
                 done = copy.thread.submit(copy.log.put_back, segment, patch)
-            except RuntimeError as error:  # The copy was dropped meanwhile.
+            except RuntimeError as error:  # The replica was dropped during the fetch.
                 raise _not_followed(node_id) from error
             done.result()
 
@@ -366,10 +368,10 @@ class Copies:
         self._remedy.repairs.note(segment.path, found)
 
     async def close_one(self, node_id: str) -> CopyStatus:
-        """Stop to follow a log and let go of its folder, for a Pump to run on it.
+        """Stop following a log and release its folder, so that a Pump can run on it.
 
-        Returns what there is, all of which is on the disk then. Raises what opening it raises; it
-        is closed all the same.
+        Returns the replica's status; all of its data is on the disk by then. Raises any error of
+        opening it, and closes it nevertheless.
         """
         copy = self._copies[node_id]
         copy.is_closed = True
@@ -397,12 +399,12 @@ class Copies:
         copy.thread.shutdown(wait=False)
 
     async def read(self, name: Name, wanted: Stretch) -> bytes:
-        """Return bytes of a segment as they are on this disk, of a copy or of this Pump's own log.
+        """Return bytes of a segment as they are on this disk, of a replica or of this Pump's log.
 
-        They may be rotten here, too, or be those of another log of that name: who asks takes only
-        what proves itself. So they are read also while the log is not open, or another Pump runs on
-        it, and of a copy that was set aside. Raises `NeedsOperator` for another cluster or disk,
-        `Retryable` where there are none.
+        The bytes may be corrupted, or belong to another log of that name, so a caller must accept
+        only bytes that prove themselves. They can therefore be read while the log is not open,
+        while another Pump runs on it, and from a replica that was set aside. Raises `NeedsOperator`
+        for another cluster or disk, and `Retryable` if the segment does not exist.
         """
         self._check(name)
         folder = self._folder.parent
@@ -451,11 +453,11 @@ class Copies:
         return copy
 
     def _heard(self, copy: _Copy, epoch: int) -> Refusal | None:
-        """Take note that a primary is there, or return the refusal of one that is deposed.
+        """Record a request of a primary, or return the refusal for a fenced primary.
 
-        An epoch is promised only if etcd may list it by now: a primary has won its epoch there, and
-        the watch of this Pump may be one change late. A promise of any other would keep the log
-        from its primary.
+        An epoch is promised only if etcd may list it by now. A primary has won its epoch in etcd,
+        and this Pump's watch may be one change late. Promising any other epoch would lock the
+        primary out of its log.
         """
         if epoch < copy.log.promised:
             return Refusal(copy.log.promised)
@@ -474,7 +476,7 @@ class Copies:
             self.reserve.check_copy(wanted_bytes, is_new=is_new)
 
     def _answered(self, copy: _Copy, work: Callable[[], Answer]) -> asyncio.Future[Answer]:
-        if copy.is_closed:  # Since the request came.
+        if copy.is_closed:  # Closed since the request came.
             raise _not_followed(copy.node_id)
         if copy.waiting >= _WAITING_MAX:
             raise Retryable(

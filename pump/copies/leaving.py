@@ -1,8 +1,8 @@
-"""Leaving: before a Pump ends, others are given the copies of logs that are on its disk.
+"""Leaving: drains the replicas on a Pump's disk to other Pumps before the Pump ends.
 
-The disk is listed as one that leaves. The primary of each log sees that and has another disk join;
-once that one is whole it takes this one off the list (`pump/replicas/primary.py`), and no writer
-waits.
+The disk is listed as draining. The primary of each log sees that and adds another disk. Once that
+replica is complete, the primary removes this disk from the replica set
+(`pump/replicas/primary.py`). No writer waits.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ log = logging.getLogger(__name__)
 
 _TICK_S = 0.05
 _SILENT_S = 2.0
-"""A primary that was not heard of for so long changes no list."""
+"""A primary that has been silent for this long does not change its replica set."""
 
 
 class Leaving:
-    """The copies on this Pump's disk, and whether they are anywhere else yet."""
+    """The drain of the replicas on this Pump's disk."""
 
     def __init__(
         self,
@@ -39,9 +39,9 @@ class Leaving:
         logs: Callable[[], Mapping[str, LogEntry]],
         state: Callable[[str], NodeState | None],
     ) -> None:
-        """Prepare; `logs` returns the entries of all logs, as they were seen last.
+        """Prepare; `logs` returns the last seen entries of all logs.
 
-        `state` returns that of a Pump, asking etcd.
+        `state` returns the state of a Pump, asking etcd.
         """
         self._disk = disk
         self._offered = offered
@@ -50,7 +50,7 @@ class Leaving:
         self._logs = logs
         self._state = state
         self.is_leaving = False
-        """What was said last."""
+        """The value that was last listed."""
 
     async def say(self, is_leaving: bool) -> None:
         """List the disk as draining, or as staying after all; `Retryable` without etcd."""
@@ -80,7 +80,7 @@ class Leaving:
         for node_id, entry in sorted(self._logs().items()):
             if self._is_kept(node_id, entry):
                 state = await asyncio.to_thread(self._state, node_id)
-                is_needed = state is not NodeState.OFFLINE  # Else every Drainer has all of it.
+                is_needed = state is not NodeState.OFFLINE  # OFFLINE: every Drainer has all of it.
                 if is_needed and node_id in self._followed.names():
                     found.append(self._why_kept(node_id, entry))
         return found

@@ -1,12 +1,12 @@
-"""Moving: an operator has a log served by another Pump, while its own one runs.
+"""Moving: lets an operator move a log to another Pump while its own Pump runs.
 
-    a copy there ── `copies` whole ones beside this one ── the copies kept here handed over ──
+    a replica there ── `copies` complete replicas beside this one ── replicas here handed over ──
     no new transactions, a grace for open ones ── given away ── deposed: this process ends
 
-Up to the last step all can be taken back, and is when the other Pump is gone: then the log stays.
-The other Pump sees in etcd that its disk is the primary, and starts a process on the copy
-(`takeover.py`): a take-over without the wait. Whatever dies in between, it is one that failed, or
-one that was called for.
+Every step but the last can be undone, and is undone when the other Pump is gone; the log then
+stays. The other Pump sees in etcd that its disk is the primary, and starts a process on the replica
+(`takeover.py`), which is a failover without the wait. A crash during a move is a failed move, or a
+failover that was requested.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class States(Protocol):
 
 
 class Ships(Protocol):
-    """The copies of this Pump's log (`pump.copies.shipping.Shipping`)."""
+    """The replicas of this Pump's log (`pump.copies.shipping.Shipping`)."""
 
     over: str
 
@@ -68,24 +68,24 @@ class Ships(Protocol):
 
 
 class Way(NamedTuple):
-    """What a move goes by; `leaving` is None for a Pump on a copy, which keeps none itself."""
+    """The parts that a move uses; `leaving` is None for a Pump on a replica, which keeps none."""
 
     shipping: Ships
     recruits: Recruits
     leaving: Leaving | None
     states: States
     count_open: Callable[[], int]
-    """Returns how many transactions are open."""
+    """Returns the number of open transactions."""
     pause_grace_s: float
     leave_grace_s: float
 
 
 class GivenUp(Retryable):
-    """The log stays where it is."""
+    """The move was given up, and the log stays on its Pump."""
 
 
 class Moving:
-    """The moves of one log, of which one is under way at a time."""
+    """The moves of one log, at most one at a time."""
 
     def __init__(self, node_id: str, way: Way) -> None:
         self._node_id = node_id
@@ -94,7 +94,7 @@ class Moving:
         self._goal = 0
         self._task: asyncio.Task[None] | None = None
         self.progress = ""
-        """How it goes, or why it was given up; empty before the first one."""
+        """The progress, or the reason for giving up; empty before the first move."""
 
     @property
     def is_under_way(self) -> bool:
@@ -106,9 +106,10 @@ class Moving:
         return self._way.shipping.entry.primary.pump
 
     async def begin(self, to: str) -> str:
-        """Begin to move the log to a Pump, empty: to one with a copy; return that Pump's name.
+        """Start to move the log to a Pump, and return that Pump's name.
 
-        One that is under way goes on. Raises `NeedsOperator` where it cannot go there, or is there.
+        If `to` is empty, a Pump with a replica is chosen. A move in progress continues. Raises
+        `NeedsOperator` if the log cannot move there, or is already there.
         """
         if self.is_under_way:
             assert self._to is not None
@@ -130,7 +131,7 @@ class Moving:
             await asyncio.gather(self._task, return_exceptions=True)
             await asyncio.to_thread(self._way.shipping.move_to, "")
 
-    # Where to.
+    # Choosing the target.
 
     def _chosen(self, to: str) -> tuple[Disk, int]:
         entry, disks = self._way.shipping.entry, self._way.recruits.disks()
@@ -139,7 +140,7 @@ class Moving:
         if entry.replica(disk.id) is None:
             self._check_apart(disk, [disks[c.disk] for c in there if c.disk in disks])
             there.append(Copy(disk.pump, disk.id))
-        # As if each that could be asked had joined, and the one that is here had gone.
+        # As if all candidates had joined, and the disk of this Pump had gone.
         spare: Disk | None = disk
         while len(there) < entry.copies and spare is not None:
             asked = replace(entry, replicas=tuple(there))
@@ -216,7 +217,7 @@ class Moving:
             f"the log of {self._node_id} {problem}", hint=hint, code=Code.LOG_NOT_MOVED
         )
 
-    # The way.
+    # The steps of a move.
 
     async def _move(self, disk: Disk) -> None:
         shipping, states, leaving = self._way.shipping, self._way.states, self._way.leaving
@@ -226,7 +227,7 @@ class Moving:
             await asyncio.to_thread(shipping.move_to, disk.id)
             await self._until_whole(disk)
             _whole()
-            if leaving is not None:  # This process ends, and its supervisor starts it again.
+            if leaving is not None:  # This process ends, and its supervisor restarts it.
                 self.progress = "other Pumps are given the copies that are here"
                 await leaving.hand_over(self._way.leave_grace_s)
             if before is NodeState.ONLINE:

@@ -1,4 +1,4 @@
-"""Recruits: the disk that a log's next copy goes to."""
+"""Recruits: chooses the disk for the next replica of a log."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from penstock.cluster.log_entry import LogEntry
 
 
 class Recruits(NamedTuple):
-    """Where disks for more copies come from."""
+    """The disks that are candidates for more replicas."""
 
     disks: Callable[[], Mapping[str, Disk]]
     load: Callable[[], Mapping[str, int]]
-    """How many copies each disk has."""
+    """The number of replicas on each disk."""
     apart: str
-    """The label in which copies must differ; empty: none."""
+    """The label in which replicas must differ; empty for none."""
 
     def leaving(self) -> set[str]:
         return {disk.id for disk in self.disks().values() if disk.is_leaving}
@@ -28,10 +28,10 @@ class Recruits(NamedTuple):
         shunned: Collection[str] = (),
         moves_to: str = "",
     ) -> Disk | None:
-        """Return the disk for the next copy of a log, None when there is none.
+        """Return the disk for the next replica of a log, None if no disk is suitable.
 
-        One that has taken part before goes first, and before it the one that the log `moves_to`;
-        then the primary's own does not count as one that stays.
+        A disk that had a replica before is preferred. The disk that the log `moves_to` comes before
+        it, and the primary's own disk is then not counted as staying.
         """
         disks, leaving = self.disks(), self.leaving()
         listed = [copy.disk for copy in (entry.primary, *entry.replicas)]

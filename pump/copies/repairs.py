@@ -1,9 +1,9 @@
-"""Repairs: what a Pump finds damaged on its disk, what of it is mended, and what is left.
+"""Repairs: repairs damage that a Pump finds on its disk, and tracks the damage that remains.
 
-    met by a read, a scrub, an opening ──> mended from another disk ── counted, one line in the log
-                                       └─> left: named, counted until it is found whole or gone
+    found by a read, a scrub, an opening ──> repaired from another disk ── counted, one log line
+                                         └─> left: named, counted until found whole or gone
 
-What is damaged on all disks is named as without copies, and asked for again after a while only.
+Damage on all disks is reported as in a log without copies; a repair is retried only after a while.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ Sources = Callable[[], AbstractContextManager[Iterable[Donor]]]
 
 
 class Repairs:
-    """What was found and mended since this Pump started; for any number of threads."""
+    """The damage that was found and repaired since this Pump started; for any number of threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._left: dict[tuple[str, int], str] = {}
         self.mended_bytes = 0
         self.mended_places = 0
-        """How often something was put back: once for each segment and occasion."""
+        """The number of repairs: one for each segment and occasion."""
 
     def note(self, path: Path, found: Mended) -> None:
         if found.put_back:
@@ -79,7 +79,7 @@ def no_sources(node_id: str) -> Iterator[Iterable[Donor]]:
 
 
 class Remedy(NamedTuple):
-    """Where damage is counted, and what it is mended from."""
+    """The counters of damage, and the sources of repair."""
 
     repairs: Repairs
     sources: Callable[[str], AbstractContextManager[Iterable[Donor]]]
@@ -87,7 +87,7 @@ class Remedy(NamedTuple):
 
 
 class ClosedMender:
-    """Mends a log that cannot be opened, one segment for each damage that the opening names."""
+    """Repairs a log that cannot be opened, one segment for each damage that the opening names."""
 
     def __init__(
         self,
@@ -99,9 +99,9 @@ class ClosedMender:
         catching_up: Callable[[], Place | None] = lambda: None,
         again_s: float = _NOT_AGAIN_S,
     ) -> None:
-        """After one that did not help, the next attempt is made `again_s` later.
+        """After an attempt that did not help, the next attempt is made `again_s` later.
 
-        `catching_up` returns where the part of a copy begins whose frames prove nothing.
+        `catching_up` returns the start of the part of a replica whose frames prove nothing.
         """
         self._again_s = again_s
         self._folder = folder
@@ -111,7 +111,7 @@ class ClosedMender:
         self._catching_up = catching_up
         self._not_before_s = 0.0
         self._unmended: tuple[str, int] | None = None
-        """Where nothing was put back the last time."""
+        """The damage that the last attempt could not repair."""
         self._hopeless: tuple[str, int] | None = None
 
     def is_hopeless(self, damage: Corrupt) -> bool:
@@ -141,7 +141,7 @@ class ClosedMender:
 
 
 class OpenLog(Protocol):
-    """What of a storage's log is needed here (`penstock.log.segments.Segments`)."""
+    """The parts of a storage's log that repairs use (`penstock.log.segments.Segments`)."""
 
     def find(self, number: int) -> Segment | None: ...
 
@@ -150,7 +150,7 @@ class OpenLog(Protocol):
 
 
 class OwnMender:
-    """Mends the log that this process is the primary of, while it is open."""
+    """Repairs the open log that this process is the primary of."""
 
     def __init__(
         self,

@@ -1,14 +1,14 @@
-"""Scrubbing: all logs on a Pump's disk are read now and then, at a bounded rate, and mended.
+"""Scrubbing: reads all logs on a Pump's disk periodically, at a bounded rate, and repairs damage.
 
-    due, or asked for ── each segment of the own log, then of each copy ── read, checked ── pause …
-                                                                             └─ damaged: mended
+    due, or asked for ── each segment of the own log, then of each replica ── read, checked ── pause
+                                                                               └─ damaged: repaired
 
-What is not read rots unnoticed, on the one disk and years later on the other. Bytes that the kernel
-has in memory prove nothing about the disk: of sealed segments it is made to forget them before they
-are read, and after that, so that they do not displace what pulls read.
+Data that is never read can become corrupted on every disk without being detected. Bytes in the
+kernel's page cache prove nothing about the disk. The kernel is therefore made to drop the pages of
+a sealed segment before the read, and again after it, so that they do not displace data of pulls.
 
-When it was done last is kept in the data folder: a Pump that is restarted every few days is
-scrubbed, too.
+The time of the last scrub is kept in the data folder, so that a Pump that restarts every few days
+is scrubbed as well.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ _DONE_FILE = ".scrubbed"
 _LOOK_EVERY_S = 30.0
 _BEHIND_S = 1.0
 _BLOCK_BYTES = 128 << 10
-"""Checking as much takes half a millisecond, for which a writer's thread may have to wait."""
+"""Checking one block takes half a millisecond, for which a writer's thread may have to wait."""
 _DAY_S = 86400.0
 _SHOWN_MAX = 20
 _FILES = OsFiles()
 
 
 class Scrubbed(NamedTuple):
-    """One log that is to be read."""
+    """One log to scrub."""
 
     segments: Callable[[], Sequence[Segment]]
-    """What it has, oldest first."""
+    """Its segments, oldest first."""
     end: Callable[[Segment], int]
-    """Up to where a segment is to be whole."""
+    """The offset up to which a segment must be whole."""
     ends_anywhere: bool
-    """True for a copy: its last segment may end within a frame."""
+    """True for a replica, whose last segment may end within a frame."""
     mend: Callable[[Segment, Sequence[Damage]], None]
 
 
@@ -82,17 +82,17 @@ def copy_of(copies: Copies, node_id: str) -> Scrubbed:
 
 
 class Schedule(NamedTuple):
-    """How fast, and how often."""
+    """Rate and interval of scrubs."""
 
     bytes_per_s: float
     every_days: float
-    """0: only when asked."""
+    """0: only on request."""
     folder: Path
-    """Where it is kept when it was done last."""
+    """The folder that keeps the time of the last scrub."""
 
 
 class Scrubbing:
-    """The scrubs of one Pump; for one event loop, but for what metrics and status ask."""
+    """The scrubs of one Pump; for one event loop, except the values for metrics and status."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Scrubbing:
         self._kept_s = self._last_s()
         self.repairs = repairs
         self.scrubbed_bytes = 0
-        """What was read since this Pump started."""
+        """Bytes read since this Pump started."""
 
     @property
     def is_running(self) -> bool:
@@ -159,7 +159,7 @@ class Scrubbing:
             if not (self._asked.is_set() or self._is_due()):
                 await self._pause()
                 continue
-            self._begun_s = time.monotonic()  # Never neither asked for nor under way.
+            self._begun_s = time.monotonic()  # A request is always visible as pending or running.
             self._asked.clear()
             scrub = asyncio.ensure_future(asyncio.to_thread(self.scrub))
             try:
@@ -205,7 +205,7 @@ class Scrubbing:
 
     def _read(self, each: Scrubbed, segment: Segment) -> None:
         is_last = not any(other.number > segment.number for other in each.segments())
-        end = each.end(segment)  # After that: what comes meanwhile is in the next one.
+        end = each.end(segment)  # Later appends belong to the next scrub.
         try:
             file = _FILES.open(segment.path)
             try:
@@ -214,7 +214,7 @@ class Scrubbing:
             finally:
                 file.close()
         except OSError as error:
-            if segment in each.segments():  # Else it was purged meanwhile.
+            if segment in each.segments():  # Otherwise it was purged during the scrub.
                 log.error("scrub: %s: %s [%s]", segment.path, error, Code.LOG_UNREADABLE)
                 self._unread.append(segment.path)
             return
@@ -222,7 +222,7 @@ class Scrubbing:
             return
         if each.ends_anywhere and is_last and damages and not damages[-1].is_followed:
             del damages[-1]
-        if damages and segment in each.segments():  # A copy may have been cut meanwhile.
+        if damages and segment in each.segments():  # A replica may have been cut during the scrub.
             end = each.end(segment)
             damages = [damage for damage in damages if damage.end <= end]
         if not damages:
@@ -256,7 +256,7 @@ class Scrubbing:
             now_s = self._clock()
         try:
             self._note(now_s)
-        except OSError as error:  # A Pump serves yet while its disk is full.
+        except OSError as error:  # A Pump still serves while its disk is full.
             log.warning("the time of the first scrub is not set durably: %s", error)
         return now_s
 
@@ -272,7 +272,7 @@ class Scrubbing:
 
 
 class _Paced:
-    """A file that is read from the disk, and no faster than it should be."""
+    """A file that is read from the disk, at a bounded rate."""
 
     def __init__(self, file: File, scrubbing: Scrubbing, *, forgets: bool) -> None:
         self._file = file
@@ -288,7 +288,7 @@ class _Paced:
             self._file.forget(offset, length)
         self._scrubbing.note_read(len(data))
         now_s = time.monotonic()
-        # After a pause, such as that of a mending, it does not catch up.
+        # After a pause, such as for a repair, it does not catch up.
         self._due_s = max(self._due_s, now_s - _BEHIND_S) + len(data) / self._scrubbing.bytes_per_s
         self._scrubbing.wait(max(0.0, self._due_s - now_s))
         return data

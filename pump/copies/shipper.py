@@ -1,18 +1,18 @@
-"""Shipper: carries a primary's requests to one copy, one at a time, and its answers back.
+"""Shipper: carries a primary's requests to one replica, one at a time, and returns the answers.
 
-    connect ── connected ──> ask, append, append …  one call under way
+    connect ── connected ──> ask, append, append …  one call in progress
        ^                         │ nothing to send: a sign of life
        └──── 0.1 s ── broken <───┘ silent, once that has lasted for the time-out
 
-A machine that answers that no one listens there has no Pump: then a part of the time-out is enough.
-A copy that answers where it stands and refuses what it is sent then, as one on a full disk does, is
-as good as silent.
+If a machine refuses the connection, no Pump runs there, and a part of the time-out is enough. A
+replica that reports its position and then refuses the data sent to it, such as on a full disk,
+counts as silent.
 
-What a copy is sent later than others, as one that joins is, was acknowledged long ago, and may have
-rotted since: so a segment is checked, and mended, before a part of it is sent that all others have.
+A joining replica is sent data that was acknowledged long ago and may have become corrupted. A
+segment is therefore checked, and repaired, before any part of it is sent that all others have.
 
-What was asked while there was no connection is forgotten: the core asks again when it hears
-`connected`. An older segment goes over a connection of its own, so that live groups need not wait.
+Requests that were queued without a connection are dropped; the core asks again when it hears
+`connected`. An older segment goes over a separate connection, so that live groups need not wait.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ ReadLog = Callable[[int, int, int], bytes]
 
 
 class Listener(Protocol):
-    """Who hears what became of the calls; from the shipper's threads."""
+    """Receives the outcome of the calls, in the shipper's threads."""
 
     def connected(self, disk: str) -> None:
         """Requests in flight to this replica may be lost."""
@@ -76,31 +76,31 @@ class Listener(Protocol):
 
 
 class Lines(NamedTuple):
-    """How the copies of one log are reached, and with what."""
+    """How to reach the replicas of one log, and the data to send."""
 
     cluster_id: int
     node_id: str
     address: Callable[[str], str | None]
-    """Where the Pump with a disk is now; None while it is not known."""
+    """The address of the Pump with a disk; None while it is unknown."""
     tls: Tls | None
     timeout_s: float
     read: ReadLog
     epoch: Callable[[], int]
     mend: Callable[[int], bool] = lambda number: False
-    """Checks what is acknowledged of a segment, and mends it; may take seconds."""
+    """Checks the acknowledged part of a segment, and repairs it; may take seconds."""
     acknowledged: Callable[[], Place] = lambda: Place(0, 0)
-    """Up to where all listed copies have the log."""
+    """The position up to which all listed replicas have the log."""
     is_well: Callable[[], bool] = lambda: True
-    """False while copies are to find this primary silent."""
+    """False while replicas must find this primary silent."""
 
 
 class Shipper:
-    """The calls to one copy."""
+    """The calls to one replica."""
 
     def __init__(self, copy: Copy, lines: Lines, listener: Listener) -> None:
         self.copy = copy
         self.problem = ""
-        """Why the copy cannot be reached; empty while it can."""
+        """The reason why the replica cannot be reached; empty while it can."""
         self._name = Name(lines.cluster_id, lines.node_id, copy.disk)
         self._lines = lines
         self._timeout_s = lines.timeout_s
@@ -108,13 +108,13 @@ class Shipper:
         self._requests: queue.SimpleQueue[Followed | None] = queue.SimpleQueue()
         self._closed = threading.Event()
         self._heard_s = time.monotonic()
-        """When the copy answered last, unless it refuses what it is sent."""
+        """When the replica answered last, not counting a replica that refuses data."""
         self._refuses = False
         self._older_problem = ""
-        """Why the last older segment was not taken."""
+        """The reason why the last older segment was refused."""
         self._older_pause_s = lines.timeout_s
         self._checked = -1
-        """The last segment that was checked for this connection before a part of it was sent."""
+        """The last segment that was checked, for this connection, before a part of it was sent."""
         self._thread = threading.Thread(target=self._run, name=f"ship {copy.pump}", daemon=True)
         self._thread.start()
 
@@ -198,7 +198,7 @@ class Shipper:
             self._lines.mend(request.segment)
 
     def _note_answer(self, request: Followed) -> None:
-        # A sign of life is sent when there is nothing to send: then nothing is refused any more.
+        # A sign of life is sent only when no data waits, so nothing is refused any longer.
         self._refuses &= isinstance(request, Ask)
         if self._refuses:
             return
@@ -217,7 +217,7 @@ class Shipper:
             log.warning("the copy on pump %s cannot be reached: %s", self.copy.pump, text)
         self.problem = text
 
-    # An older segment.
+    # Sending an older segment.
 
     def _prepend(self, request: Prepend) -> None:
         try:
@@ -240,7 +240,7 @@ class Shipper:
             number = request.link.number
             log.warning("segment %d is not given to pump %s: %s", number, self.copy.pump, problem)
         self._older_problem = problem
-        # It checks every frame before it takes one; what is sent was not checked here.
+        # The replica checks every frame before it accepts it; this side has not checked the bytes.
         if code_in(problem) is Code.COPY_MALFORMED:
             self._lines.mend(request.link.number)
         pause_s = self._older_pause_s

@@ -1,21 +1,20 @@
-"""Shipping: the primary's side of a log with copies, around the core that decides.
+"""Shipping: runs the primary's side of a log with copies, around the core `Primary` that decides.
 
-    storage ── store(write, sync) ──> Primary ──> actions ──┬── Begin: a segment is begun
-       ▲                                ▲                   ├── Send: to the copy's shipper
+    storage ── store(write, sync) ──> Primary ──> actions ──┬── Begin: a segment is started
+       ▲                                ▲                   ├── Send: to the replica's shipper
        └── all listed disks have it     │ events            ├── Swap, ReadEntry: to etcd
                                         └── shippers, etcd  └── Acknowledge, StepDown
 
-Any thread may bring an event; under one lock the core hears of it, and its actions are carried out
-in their order. A group is written under that lock, too, so that no epoch begins in the middle of
-it. While its sync is under way, which is not under the lock, an epoch that is to begin has to wait,
-and with it all actions after that.
+Any thread may bring an event. The core receives it under one lock, and its actions are carried out
+in order. A group is also written under that lock, so that no epoch starts in the middle of it. The
+sync of a group runs without the lock; until it ends, a new epoch and all actions after it wait.
 
-Calls of etcd are made by a thread of their own, which also looks around five times a second: for a
-segment that could not be begun, and for a disk for a copy that is missing.
+A separate thread calls etcd. Five times a second it also retries a segment that could not be
+started, and looks for a disk for a missing replica.
 
-A disk that takes nothing any more must not hold the log for itself. Once a sync has lasted for
-`STUCK_AFTER_S`, or a segment could not be begun for as long, copies get no sign of life, and one of
-them takes over. Only a full disk is waited for: that is mended by a purge or by hand.
+A primary with a stalled disk must give up leadership. Once a sync, or the failure to start a
+segment, has lasted for `STUCK_AFTER_S`, replicas get no sign of life, and a failover follows. Only
+a full disk is waited for, because a purge or an operator can free space.
 """
 
 from __future__ import annotations
@@ -71,12 +70,12 @@ STUCK_AFTER_S = 10.0
 _MARK_EVERY_S = 10.0
 _SHUNNED_S = 5.0
 _SHUNNED_ELIGIBLE_S = 1.0
-"""For a disk that may take over. It must hear of this primary before it takes it for silent, and
-without any listed copy nothing is acknowledged that another disk could be better for."""
+"""For a disk that is electable. It must hear from this primary before it takes the primary for
+silent. Without any listed replica nothing is acknowledged, so no other disk can be better."""
 
 
 class OwnLog(Protocol):
-    """What of a storage's log is needed here (`penstock.log.segments.Segments`)."""
+    """The parts of a storage's log that shipping uses (`penstock.log.segments.Segments`)."""
 
     @property
     def end(self) -> Place: ...
@@ -86,11 +85,11 @@ class OwnLog(Protocol):
 
 
 class Deposed(Retryable):
-    """This process is the primary of its log no more; another one is, or may be."""
+    """This process is no longer the primary of its log; another process is, or may be."""
 
 
 class Shipping:
-    """The copies of the log that this process is the primary of."""
+    """The replicas of the log that this process is the primary of."""
 
     def __init__(
         self,
@@ -116,9 +115,9 @@ class Shipping:
         self._actions: deque[Action] = deque()
         self._is_syncing = False
         self._stuck_since_s: float | None = None
-        """Since when the own disk has not finished with a group, or taken a segment."""
+        """When the own disk stalled; no group was finished and no segment accepted since then."""
         self._is_full = False
-        """True if the last segment could not be begun because the own disk is full."""
+        """True if the last segment could not be started because the own disk is full."""
         self._shippers: dict[str, Shipper] = {}
         self._calls: queue.SimpleQueue[Swap | ReadEntry | None] = queue.SimpleQueue()
         self._closed = threading.Event()
@@ -129,15 +128,15 @@ class Shipping:
         self._said_damage: dict[str, int] = {}
         self._said_strange: dict[str, Link] = {}
         self._silent_s: dict[str, float] = {}
-        """When disks did not answer last: they are not to be asked for a copy at once."""
+        """When disks last failed to answer; they are not asked for a replica right after that."""
         self._moves_to = ""
         self._marked_s = float("-inf")
         self.over = ""
-        """Why this is the primary no more; empty while it is."""
+        """The reason why this process is no longer the primary; empty while it is."""
         self.on_over: Callable[[], object] = lambda: None
-        """Called once, from any thread, when that has come."""
+        """Called once, from any thread, when `over` is set."""
         self.acknowledged = Place(0, 0)
-        """Up to where the log is on enough disks."""
+        """The position up to which the log is on enough disks."""
 
     @property
     def entry(self) -> LogEntry:
@@ -173,15 +172,16 @@ class Shipping:
         for shipper in self._shippers.values():
             shipper.close()
 
-    # What the storage calls.
+    # Called by the storage, to write.
 
     def store(
         self, write: Callable[[], list[Position]], sync: Callable[[], None]
     ) -> list[Position]:
         """Write a group, and return once all listed disks have it, however long that takes.
 
-        Raises what `write` and `sync` raise; the group is then no part of the log. Raises `Deposed`
-        when this is the primary no more; then it may be, and nothing can be stored any more.
+        Raises the errors of `write` and `sync`; the group is then not part of the log. Raises
+        `Deposed` when this process is no longer the primary; the group may then be part of the log,
+        and nothing can be stored any longer.
         """
         with self._lock:
             self._wait_until(lambda: self._primary.is_ready and not self._actions)
@@ -212,7 +212,7 @@ class Shipping:
         _stored()
         return positions
 
-    # What an operator asks for.
+    # Called for an operator.
 
     def move_to(self, disk: str) -> None:
         """Ensure that `disk` and `copies` staying disks have a replica; empty cancels this."""
@@ -233,7 +233,7 @@ class Shipping:
         with self._lock:
             return self._primary.lacks_bytes(disk)
 
-    # What the storage asks.
+    # Called by the storage, to purge.
 
     def needs(self, segment: int) -> None:
         """Record that no Drainer and no open transaction needs anything before a segment."""
@@ -241,10 +241,10 @@ class Shipping:
             self._do(self._primary.needs(segment))
 
     def may_drop_before(self, segment: int) -> int:
-        """Return before which segment a purge may drop, of those before `segment`.
+        """Return the segment before which a purge may drop, at most `segment`.
 
-        No Drainer and no open transaction needs those: what of them is still listed as needed may
-        go at the next purge. What may go is shipped no more.
+        No Drainer and no open transaction needs those segments. A segment that is still listed as
+        needed may go at the next purge. A segment that may go is no longer shipped.
         """
         with self._lock:
             self._do(self._primary.needs(segment))
@@ -307,7 +307,7 @@ class Shipping:
             found["copies_problem"] = problem
         return found
 
-    # What copies answer (`shipper.Listener`).
+    # Answers of replicas (`shipper.Listener`).
 
     def connected(self, disk: str) -> None:
         with self._lock:
@@ -358,7 +358,7 @@ class Shipping:
         """Execute actions after all waiting actions; the lock must be held."""
         self._actions.extend(actions)
         for action in actions:
-            if isinstance(action, StepDown):  # It must not wait for a segment that cannot be begun.
+            if isinstance(action, StepDown):  # Not after a segment that cannot be started.
                 self._end(action.why)
         while self._actions and not self.over:
             action = self._actions[0]
@@ -407,7 +407,7 @@ class Shipping:
 
     def _abandon(self) -> None:
         if any(isinstance(action, Begin) for action in self._actions):
-            # The core counts it already as sealed by the segment that was to be begun.
+            # The core already counts it as sealed by the segment that waits to be started.
             self._end("a sync failed while the list of copies changed; it starts again")
         else:
             self._do(self._primary.abandoned(self._log.end))
@@ -472,12 +472,12 @@ class Shipping:
                 _swapped()
                 with self._lock:
                     self._do(self._primary.swapped(revision))
-                self._look_around()  # Where a copy left, the next one is not to wait for a tick.
+                self._look_around()  # After a replica left, the next one must not wait for a tick.
                 return
             found = self._entries.read(node_id)
         except PenstockError as error:
             self._say("etcd does not answer for the list of copies, trying again: %s", error)
-            self._look_around()  # A segment that could not be begun is not to wait for etcd.
+            self._look_around()  # A segment that could not be started must not wait for etcd.
             self._closed.wait(_ETCD_RETRY_S)
             self._calls.put(ReadEntry())
             return

@@ -1,16 +1,16 @@
-"""Take-over: starts a Pump on the copy of a log whose primary is silent, under that log's name.
+"""Take-over: starts a Pump on a local replica (failover) when the log's primary is silent.
 
-    silent ── listed as a whole copy? ── not paused ── followed no more ── a Pump starts ── online
+    silent ── listed as complete? ── not paused ── followed no more ── a Pump starts ── online
                                                                              │
-                       dropped, once all of it is with every Drainer <───────┘ closing at once
+                       dropped, once all of it is with every Drainer <───────┘ closing immediately
 
-It may be wrong about the silence, which costs a move and loses nothing: the Pump that it starts
-claims the log as any Pump does at its start (`claiming.py`), and ends at once where it may not.
-Among several copies the first one of the list begins, the others wait a little longer each. One on
-a disk that leaves does not begin while there is another.
+A wrong suspicion costs a failover and loses nothing. The Pump that is started claims the log as any
+Pump does at its start (`claiming.py`), and ends immediately if it must not. Among several replicas
+the first of the list starts, and each of the others waits a little longer. A replica on a draining
+disk does not start while another one can.
 
-The Pump that was started lives on if this one is killed. When this one is back, its copy is locked,
-and it is left alone.
+The started Pump lives on if this Pump is killed. When this Pump is back, it finds the replica
+locked and leaves it alone.
 """
 
 from __future__ import annotations
@@ -47,51 +47,51 @@ _LATE_S = 0.5
 _AGAIN_S = 2.0
 _STATE_EVERY_S = 1.0
 _TURN = 0.5
-"""How much longer than the one before it the next copy waits, as a part of the silence."""
+"""How much longer each replica waits than the previous one, as a part of the silence."""
 _END_S = 10.0
 _UNNEEDED_S = 5.0
-"""How long the primary of a log that is offline is silent before its copy goes; else a new log of
-that name has begun."""
+"""How long the primary of an offline log must be silent before its replica is dropped. A primary
+that is not silent serves a new log of that name."""
 _STOPPED = (NodeState.PAUSED, NodeState.OFFLINE)
 
 
 class Surroundings(NamedTuple):
-    """What has to be known to take a log over."""
+    """The information that a failover needs."""
 
     disk: str
     entry: Callable[[str], LogEntry | None]
-    """The entry of a log, as it was seen last."""
+    """The last seen entry of a log."""
     state: Callable[[str], NodeState | None]
-    """The state of a Pump in etcd; paused only if it stopped in order. Blocks, may be Retryable."""
+    """The state of a Pump in etcd; paused only after a clean shutdown. Blocks, may be Retryable."""
     start: Callable[[str, Path], Awaitable[Process]]
-    """Starts a Pump on the copy of a log in a folder; may raise `OSError`."""
+    """Starts a Pump on the replica of a log in a folder; may raise `OSError`."""
     leaving: Callable[[], Collection[str]] = frozenset
-    """The disks that are to go."""
+    """The draining disks."""
 
 
 class StandIn:
-    """A process that has a Pump's program already, and waits to hear on which copy it runs.
+    """A warm standby process: has loaded a Pump's program, and waits for a replica to run on.
 
-    To start Python and load what a Pump needs takes a second, several on a busy machine, and all
-    others would wait for that. For one event loop.
+    Starting Python and loading a Pump takes a second, and several on a busy machine; all writers
+    would wait for that. For one event loop.
     """
 
     def __init__(self, folder: Path, arguments: Sequence[str] = ()) -> None:
-        """`folder` is where the copies are: the list of processes shows whose stand-in it is.
+        """`folder` holds the replicas, and tells standby processes apart in the list of processes.
 
-        `arguments` are those of the Pump that it stands in for.
+        `arguments` are those of the Pump that starts it.
         """
         self._shown = f"--copies-in={folder}/"
         self._arguments = arguments
         self.process: Process | None = None
-        """The one that waits, or has died since."""
+        """The waiting process, which may have died."""
         self._told = 0
 
     async def keep(self, lease: int = 0) -> None:
-        """Start one, unless one waits; raise `OSError` when that fails.
+        """Start a process, unless one waits; raise `OSError` on failure.
 
-        `lease` is that on which this Pump leads the oracle, or 0: if this process dies, it is given
-        back.
+        `lease` is the etcd lease with which this Pump leads the oracle, or 0. If this process dies,
+        the standby process revokes that lease.
         """
         if self.process is None or self.process.returncode is not None:
             command = (sys.executable, "-m", "pump.stand_in", self._shown)
@@ -115,7 +115,7 @@ class StandIn:
         process, self.process = self.process, None
         if process is not None and process.stdin is not None:
             if self._told:
-                with suppress(OSError):  # It has died.
+                with suppress(OSError):  # The process has died.
                     await _tell(process, {})
             process.stdin.close()
             await process.wait()
@@ -128,7 +128,7 @@ async def _tell(process: Process, what: object) -> None:
 
 
 class TakeOvers:
-    """Watches over the primaries of the logs that this Pump has copies of."""
+    """Watches the primaries of the logs that this Pump has replicas of."""
 
     def __init__(self, copies: Copies, surroundings: Surroundings, after_s: float) -> None:
         """If `after_s` is 0, no log is taken over, but unneeded replicas are deleted."""
@@ -136,10 +136,10 @@ class TakeOvers:
         self._around = surroundings
         self._after_s = after_s
         self._heeds_s = time.monotonic()
-        """Since when this process would have heard of a primary: its start, or a pause of it."""
+        """Since when this process can hear primaries: its start, or the end of its last pause."""
         self._started: dict[str, Process] = {}
         self._followed_s: dict[str, float] = {}
-        """Since when a log is followed again."""
+        """When a log was last followed again."""
         self._not_before_s: dict[str, float] = {}
         self._states: dict[str, tuple[float, NodeState | None]] = {}
         self._said_foreign: dict[str, Link] = {}
@@ -153,7 +153,7 @@ class TakeOvers:
             slept_s = time.monotonic()
             await asyncio.sleep(_TICK_S)
             if time.monotonic() - slept_s > _TICK_S + _LATE_S:
-                self._heeds_s = time.monotonic()  # What came meanwhile was not read yet.
+                self._heeds_s = time.monotonic()  # Requests are still unread.
             for node_id in self._copies.names():
                 try:
                     await self._look(node_id)
@@ -200,7 +200,7 @@ class TakeOvers:
             return
         is_primary, is_due, is_long_silent = self._reasons(node_id, entry)
         if is_due and self._is_newer(node_id, entry):
-            # A state that was put back with the entry is of before this copy.
+            # A state that was restored with the entry predates this replica.
             await self._start(node_id, entry, "its list was put back, and this copy is newer")
         elif state is NodeState.OFFLINE:
             if is_long_silent and not self._is_foreign(node_id, entry):
@@ -275,10 +275,10 @@ class TakeOvers:
             refuse_unmarked(node_id, own, chain, entry)
 
     def _check_whole(self, node_id: str, entry: LogEntry, standing: CopyStatus) -> None:
-        """Raise `NeedsOperator` when the disk has less than the list says: files were deleted.
+        """Raise `NeedsOperator` if the disk has less than the list says: files were deleted.
 
-        A copy with a later epoch than the entry is no such one: the entry was put back, which the
-        Pump that is started finds.
+        A replica with a later epoch than the entry is accepted: the entry was restored, and the
+        started Pump detects that.
         """
         if standing.epoch > entry.epoch:
             return
@@ -325,7 +325,7 @@ class TakeOvers:
 def arguments_for(
     arguments: Sequence[str], *, pump: str, address: str, bind: str
 ) -> Callable[[str, Path], Sequence[str]]:
-    """Return with what a Pump runs on a copy: what this one has, and behind that what must differ.
+    """Return the arguments of a Pump on a replica: this Pump's own, followed by the differing ones.
 
     `arguments` are this Pump's own; `pump` is its name, `address` where it is reached, and `bind`
     where it listens. The port is any free one.
