@@ -1,17 +1,18 @@
-"""A server's changes into a Penstock cluster: relay log, filters, routes, transactions, checkpoint.
+"""Replicates a server's changes into a Penstock cluster.
 
     relay receiver ──> relay log ──> syncer: reader ─> assembler ─> groups ──> Pumps
                                         │
                                         └─ DDL: all before it is committed, then `execute_ddl`
 
-Exactly once: a transaction's origin (epoch, file, position) travels with it, and the Drainer leaves
-out what is not beyond the last one. So the checkpoint in etcd may lag; what comes again is known
-downstream. It is stored before and after each DDL, so that no row comes again after the DDL that
-changed its table. What was under way at a kill is settled by the journal in `data-dir`: rolled
-back, or committed to its end where Commits may have been sent.
+Exactly once: a transaction carries its origin (epoch, file, position), and the Drainer skips a
+transaction whose origin is not beyond the last origin it has seen. Therefore the checkpoint in etcd
+may lag: repeated transactions are recognised downstream. The checkpoint is stored before and after
+each DDL, so that no row is repeated after a DDL that changed its table. The journal in `data-dir`
+settles transactions that were open at a kill: they are rolled back, or committed to the end where
+Commits may have been sent.
 
 Consecutive transactions go to a Pump in groups: all Prewrites, one call for all `commit_ts`, all
-Commits; the next group is made meanwhile. Their order is the server's. A run of events is taken at
-once (`Assembler.take_run`): what a transaction costs is mostly Python, 14 events for sysbench's
-four changes.
+Commits; the next group is prepared during this. Their order is the server's. A run of events is
+processed in one call (`Assembler.take_run`), because the cost of a transaction is mostly Python:
+sysbench's four changes are 14 events.
 """

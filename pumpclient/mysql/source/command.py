@@ -1,19 +1,19 @@
-"""`mysql-source`: runs a source, or asks one that runs on this machine.
+"""`mysql-source`: runs a source, or asks a source that runs on this machine.
 
-mysql-source --config mysql_source.toml        run until asked to stop
-mysql-source check --config …                  only check the server
-mysql-source status | pause | resume           of the one at --status-addr
-mysql-source skip | replace SQL | inject SQL   decide about a place, by default the failed one
-mysql-source skip-table DB.TABLE               leave a table out from here on, counted
-mysql-source reload DB.TABLE                   load a table again, while all others go on
-mysql-source reload --all                      load all tables again at the next start
-mysql-source continue --accept-gap             follow a server that was reset or put back
-mysql-source revoke PLACE | DB.TABLE           take such an override back
-mysql-source purge inactive | filename | time  relay log files
+    mysql-source --config mysql_source.toml        run until asked to stop
+    mysql-source check --config …                  only check the server
+    mysql-source status | pause | resume           the source at --status-addr
+    mysql-source skip | replace SQL | inject SQL   decide about a place, by default the failed one
+    mysql-source skip-table DB.TABLE               skip a table from here on, counted
+    mysql-source reload DB.TABLE                   load a table again, while all others continue
+    mysql-source reload --all                      load all tables again at the next start
+    mysql-source continue --accept-gap             follow a server that was reset or restored
+    mysql-source revoke PLACE | DB.TABLE           take such an override back
+    mysql-source purge inactive | filename | time  relay log files
 
-Each command takes --status-addr HOST:PORT, or --config FILE, with which overrides can also be given
-to a source that is stopped; and -o json. A command that changes a source needs one of them: no
-default stands in, and the answer names the source. `mysql-source COMMAND --help` says more.
+Each command accepts --status-addr HOST:PORT, or --config FILE (then an override can also be given
+to a stopped source), and -o json. A command that changes a source requires one of them: there is no
+default, and the answer names the source. `mysql-source COMMAND --help` shows the details.
 """
 
 from __future__ import annotations
@@ -126,9 +126,9 @@ def run(settings: SourceConfig) -> int:
             stopping.cancel()
             await pages.close()
 
-    # Else the reader, the finisher and gRPC's threads wait for each other.
+    # Otherwise the reader, the finisher and gRPC's threads wait for each other.
     sys.setswitchinterval(0.0005)
-    # Groups are made of some ten thousand lists that no cycle runs through: they need no visits.
+    # Groups consist of some ten thousand lists without cycles: the collector need not visit them.
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
     return service.run(
@@ -166,7 +166,7 @@ def check(settings: SourceConfig, form: str = TEXT) -> int:
 
 
 def ask(argv: Sequence[str]) -> str:
-    """Ask the source that runs here; return its answer, raise what it refuses.
+    """Ask the running source; return its answer, raise its refusal.
 
     With `--config` the source may also be stopped: an override then goes into its checkpoint.
     """
@@ -308,9 +308,9 @@ def _edits(asked: argparse.Namespace, settings: SourceConfig) -> list[Edit]:
 
 
 def changed_while_stopped(settings: SourceConfig, edit: Edit) -> str:
-    """Change the checkpoint of a source that does not run; return what the edit says.
+    """Change the checkpoint of a stopped source; return the edit's report.
 
-    Raises `Retryable` when a process has the source, `NeedsOperator` when it has not begun.
+    Raises `Retryable` when a process owns the source, `NeedsOperator` when it has no checkpoint.
     """
     security = Security(settings.security)
     with ExitStack() as opened:

@@ -65,7 +65,7 @@ class ServerConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RelayConfig:
-    """The copy of the server's binlog on this side."""
+    """The local copy of the server's binlog."""
 
     dir: Path = field(default=Path("data.source/relay"), metadata={"help": "where it is"})
     sync_interval_s: float = setting(1.0, "what is relayed is on the disk after this")
@@ -87,7 +87,7 @@ class SyncConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadConfig:
-    """How tables that are there already are loaded, with mode full or all."""
+    """How existing tables are loaded, with mode full or all."""
 
     readers: int = setting(4, "sessions that read at once, all of one snapshot")
     rows_per_chunk: int = setting(100_000, "rows of a table that one session reads in one go")

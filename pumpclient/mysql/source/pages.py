@@ -1,6 +1,6 @@
-"""Pages of a source: its status, metrics for Prometheus, and what an operator may ask for.
+"""A source's HTTP pages: its status, metrics for Prometheus, and an operator's commands.
 
-The metrics are written here: eight numbers are not worth a package that writers must have.
+The metrics are formatted here: eight numbers do not justify a package that writers must install.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Pages:
-    """What the pages of one source say."""
+    """The content of one source's pages."""
 
     def __init__(self, service: SourceService, source_id: str) -> None:
         self._service = service

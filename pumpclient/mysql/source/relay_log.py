@@ -1,4 +1,4 @@
-"""Relay log of a source: its receiver, which may fail and begin again, and its purger."""
+"""The relay log of a source: its receiver, which may fail and be restarted, and its purger."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OPENED_HINT = (
 
 
 class RelayLog:
-    """One relay log; `close` ends what `begin` starts."""
+    """One relay log; `close` ends all threads that `begin` starts."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class RelayLog:
         self._thread: threading.Thread | None = None
         self._receiver: RelayReceiver | None = None
         self.failure: PenstockError | None = None
-        """Why the writer ended by itself."""
+        """The error that ended the receiver."""
         self.purger = Purger(
             config.dir,
             needed,
@@ -58,7 +58,7 @@ class RelayLog:
         return self._receiver
 
     def begin(self, place: Location, accepts: str) -> RelayReceiver:
-        """Return a writer that runs; where there is no relay log yet, it begins with that file.
+        """Return a running receiver; a new relay log starts with the file of `place`.
 
         `accepts` names a history of the server that an operator accepts.
         """

@@ -1,1 +1,1 @@
-"""A server's DDL becomes the cluster's."""
+"""Translates a server's DDL to the cluster's."""

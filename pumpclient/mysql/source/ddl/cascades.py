@@ -1,22 +1,22 @@
-"""Cascades: foreign keys that change rows below the binlog; refused or named, as the settings say.
+"""Finds foreign keys that change rows without logging them; refuses or reports these keys.
 
-InnoDB does CASCADE and SET NULL by itself, below the binlog, which has the parent's row and none of
-its children's. RESTRICT, NO ACTION and SET DEFAULT (which InnoDB does not do) change no row.
-What counts is the table that has the key; the parent need not be replicated.
+InnoDB executes CASCADE and SET NULL itself, below the binlog: the binlog has the parent's row but
+none of its children's. RESTRICT, NO ACTION and SET DEFAULT (which InnoDB does not do) change no
+row. The table that has the key decides; the parent need not be replicated.
 
-at a start         in SHOW CREATE TABLE of each table that is followed: a MariaDB's
-                   information_schema hides such keys from a user who has only SELECT
-in the stream      in each DDL that is followed, before it is executed
-logged             a server may do all that above its storage engine, and log it: nothing to judge
-"stop"             `NeedsOperator` names table and key
-"accept"           a warning names them, once in a process
-an operator's SQL  a warning too: the operator chose it
+    at a start         in SHOW CREATE TABLE of each replicated table: a MariaDB's
+                       information_schema hides such keys from a user who has only SELECT
+    in the stream      in each replicated DDL, before it is executed
+    logged             a server may cascade above its storage engine, and log it: nothing to judge
+    "stop"             `NeedsOperator` names table and key
+    "accept"           a warning names them, once in a process
+    an operator's SQL  a warning as well: the operator chose it
 
 Why the Drainer does not cascade instead, with foreign key checks on and strategy `statements`:
 after an unclean stop it sends rows again as REPLACE, which would delete a parent and with it
-children that no one sends again; workers order transactions by the rows that they name, which the
-cascaded ones are not among; and filters, routes and sessions with checks off upstream make its
-tables and keys others than the server's.
+children that are not sent again. Workers order transactions by the rows that they name, and the
+cascaded rows are not among these. With filters, routes and sessions with checks off upstream, the
+tables and keys downstream also differ from the server's.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ from pumpclient.mysql.translate.statements.statement_text import Dialect
 
 _BELOW_BINLOG = ("CASCADE", "SET NULL")
 _INLINE_SINCE = {Flavor.MARIADB: 100500, Flavor.MYSQL: 90000}
-"""Versions before take a REFERENCES within a column's definition, and forget it."""
+"""Older versions accept a REFERENCES within a column's definition, and ignore it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cascade:
-    """One such key: of which table of the server, its name or columns, and what it does."""
+    """A foreign key: its table on the server, its name or columns, and its action."""
 
     table: Name
     key: str
@@ -70,9 +70,9 @@ class Cascade:
 
 
 def cascades_of_table(table: Name, create_table: str) -> list[Cascade]:
-    """Return those of a table as SHOW CREATE TABLE has it, which writes none inline.
+    """Return a table's keys from its SHOW CREATE TABLE, which writes none inline.
 
-    Raises `NeedsOperator` for what cannot be read.
+    Raises `NeedsOperator` for an unreadable definition.
     """
     if not any(action in create_table for action in _BELOW_BINLOG):
         return []
@@ -138,7 +138,7 @@ _HINT_OF_DDL = (
 
 
 class Cascades:
-    """The keys of one source, and what becomes of them."""
+    """The cascading foreign keys of one source, and how they are treated."""
 
     def __init__(
         self,
@@ -147,9 +147,9 @@ class Cascades:
         online: OnlineDdl | None,
         are_logged: Callable[[], bool],
     ) -> None:
-        """Look at tables that are replicated and no copies of `online`.
+        """Check the tables that are replicated and are not copies of `online`.
 
-        `are_logged` asks the server whether its binlog has what its foreign keys change.
+        `are_logged` asks the server whether its binlog has the changes made by its foreign keys.
         """
         self._is_accepted = policy == ACCEPT
         self._are_logged = are_logged
@@ -223,7 +223,7 @@ def _of_table(connection: Connection, name: Name) -> list[Cascade]:
         sql = show_create(connection, name)
     except pymysql.err.ProgrammingError as error:
         if error.args[0] == _NO_TABLE:
-            return []  # It has gone since it was listed: the binlog has it.
+            return []  # It was dropped after it was listed: the binlog has the DROP.
         raise
     try:
         return cascades_of_table(name, sql)

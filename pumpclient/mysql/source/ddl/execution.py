@@ -1,4 +1,4 @@
-"""DDL execution: a server's DDL on the cluster, piece by piece, each by its origin once."""
+"""Executes a server's DDL on the cluster, piece by piece, each by its origin once."""
 
 from __future__ import annotations
 
@@ -99,9 +99,9 @@ class Statements:
         tables: Tables,
         merges: bool = False,
     ) -> None:
-        """Execute through `client` what `rules` let pass; `merges` as `merged` says.
+        """Execute through `client` the statements that `rules` allow; for `merges` see `merged`.
 
-        `tables` asks the server what only it knows.
+        `tables` asks the server for facts that only the server knows.
         """
         self._tables = tables
         self._cascades = cascades
@@ -123,9 +123,9 @@ class Statements:
         rulings: Mapping[str, Mapping[str, Any]],
         left_out: LeftOut,
     ) -> Translation:
-        """Return what a statement comes to; raise `Refused`, naming its place and tables.
+        """Return the translation of a statement; raise `Refused`, naming its place and tables.
 
-        What cannot be followed and is certainly of tables that are left out is left out.
+        A statement that cannot be followed is skipped if it certainly concerns only skipped tables.
         """
         override = _override_of(rulings.get(place_of(statement)))
         schema = statement.query.schema.decode()
@@ -233,9 +233,10 @@ class Statements:
         return as_mariadb_reads(sql, known)
 
     def _foreign_collation(self, schema: str, table: str) -> str | None:
-        """Return what a new table's database takes on the server, None where the cluster knows.
+        """Return the server's collation of a new table's database, None where the cluster knows.
 
-        It does not where several databases are routed into one, nor of one that it never saw.
+        The cluster does not know it where several databases are routed into one, or for a database
+        that it never saw.
         """
         target, _ = self._rules.target(schema, table)
         catalog = self._client.session.schemas.catalog()
@@ -246,9 +247,9 @@ class Statements:
     def execute(self, statement: Statement, pieces: Sequence[Piece | None], origin: Origin) -> int:
         """Execute all pieces that were not executed before; return how many were.
 
-        None stands for a piece that is left out, so that the others keep their origins. Raises
-        `Refused`, naming place and statement, and `Retryable`. Of a statement that cannot be
-        executed to its end nothing is.
+        None stands for a skipped piece, so that the others keep their origins. Raises `Refused`,
+        naming place and statement, and `Retryable`. If a statement cannot be executed to its end,
+        none of its pieces is executed.
         """
         done = 0
         self._check_whole(statement, pieces, origin)
@@ -321,7 +322,7 @@ class Statements:
             sql = together([part for part, _ in passed]).sql
             return bool(self._client.execute_ddl(sql, origin=origin, context=context))
         except NeedsOperator:
-            # The source of another merged table may have been faster by a moment.
+            # The source of another merged table may have been slightly faster.
             if self._are_wanted(piece, statements):
                 raise
             return False
@@ -336,9 +337,9 @@ class Statements:
         return together(parts) if parts else None
 
     def _means_itself(self, piece: Piece, statement: Parsed) -> bool:
-        """Return whether a statement finds here what it is of, and not what is spelled otherwise.
+        """Return whether a statement's name matches here exactly, and not only in other spelling.
 
-        Where it does not, there is nothing to drop; anything else raises `NeedsOperator`.
+        Where it does not, nothing is to be dropped; any other statement raises `NeedsOperator`.
         """
         for ref in statement.refs:
             name = (ref.schema or "", ref.name)

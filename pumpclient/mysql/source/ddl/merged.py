@@ -1,17 +1,19 @@
-"""Merged tables' DDL: what runs of several sources' statements, what is there already. Pure.
+"""Decides which DDL of several sources runs on their merged table, and which is already done.
 
-    CREATE                          the first one's runs
-    adds a column, an index         the first one's runs; the others' rows have its default until
-                                    they add it too; another type, or NULL that does not fit, is
+Pure.
+
+    CREATE                          the first source's statement runs
+    adds a column, an index         the first source's runs; the others' rows have its default until
+                                    they add it as well; another type, or NULL that does not fit, is
                                     refused
-    drops one                       nothing runs: others may have it; rows without it have its
+    drops a column, an index        nothing runs: others may have it; rows without it have its
                                     default, or NULL; where it has neither, this is refused
-    changes one, sets defaults      runs each time; refused where rows of the others do not fit
-                                    behind it: another kind of type, less room, NULL no longer
-    TRUNCATE, DROP, RENAME          would take the rows of the others too: refused
+    changes one, sets defaults      runs each time; refused if rows of sources that lag behind
+                                    would not fit: another kind of type, less room, NULL not allowed
+    TRUNCATE, DROP, RENAME          would also affect the rows of the others: refused
 
-No one knows all sources, so nothing here waits for the last one, as `penstock.filters.shard_merge`
-does: a column that all of them have dropped is dropped by hand.
+The set of all sources is unknown, so nothing here waits for the last source (unlike
+`penstock.filters.shard_merge`): a column that all of them have dropped must be dropped by hand.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ class _Vote(Enum):
 
 
 def runs(name: str, statement: Statement, table: TableInfo | None) -> bool:
-    """Return whether a statement of one of several sources is to run on their `table`, if it is.
+    """Return whether a statement of one of several sources must run on their `table`, if any.
 
     Raises `NeedsOperator` naming the table when it must not, or when only a part of it should.
     """

@@ -1,7 +1,8 @@
-"""Session proofs: a DDL that depends on settings no event has is followed if the server agrees.
+"""Verifies DDL that depends on settings no event carries: it is followed if the server agrees.
 
-`assumed_settings` says what the server shows if the session had the global settings. Where it shows
-something else, or no longer has the table, the statement is refused before it is executed.
+`assumed_settings` gives the definition that the server shows if the session had the global
+settings. Where the server shows another definition, or no longer has the table, the statement is
+refused before it is executed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from pumpclient.mysql.translate.statements.ddl_pieces import Piece
 Opens = Callable[[], AbstractContextManager[Connection]]
 
 _MODES = frozenset({"HIGH_NOT_PRECEDENCE", "NO_UNSIGNED_SUBTRACTION", "PAD_CHAR_TO_FULL_LENGTH"})
-"""Those that change values, and not how the text is read, which is in plain text here."""
+"""Modes that change values, and not how the text is read, which is in plain text here."""
 _VARIABLES = ("default_week_format", "div_precision_increment")
 
 
@@ -46,7 +47,7 @@ def check_session(
 ) -> None:
     """Raise `NeedsOperator` unless the server shows a session that `context` describes.
 
-    `says_utf8` tells that the statement has a character set by a name whose meaning `old_mode`
+    `says_utf8` means that the statement has a character set by a name whose meaning `old_mode`
     decides. `opens` gives a session of the server; it is used for statements that depend on one.
     """
     for statement in statements:

@@ -1,7 +1,7 @@
-"""Table mapping: which table of the cluster a table of the server is, and how its rows get there.
+"""Maps each table of the server to a table of the cluster and to the transcoder of its rows.
 
-A table that the cluster does not know is defined from the server's own CREATE TABLE. Where filters
-want nothing of a table, there is no transcoder, and none of its rows is looked at.
+A table that the cluster does not know is defined from the server's own CREATE TABLE. A table that
+the filters exclude has no transcoder, and none of its rows is read.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SEQUENCE = re.compile(r"\) ENGINE=\w+ SEQUENCE=1\b")
 
 
 class Routed(Transcoder):
-    """Reads the rows of one table of the server, and knows where they go, and which of them."""
+    """Reads the rows of one table of the server, and knows their target and which are wanted."""
 
     def __init__(
         self,
@@ -58,10 +58,10 @@ class Routed(Transcoder):
 
 
 class Tables:
-    """The tables of one source, by what rows events say of them."""
+    """The tables of one source, by the names and ids in rows events."""
 
     only: frozenset[tuple[str, str]] | None = None
-    """The tables of the server whose rows are wanted; without it all that are replicated."""
+    """The server's tables whose rows are wanted; None means all that are replicated."""
 
     def __init__(
         self,
@@ -81,10 +81,10 @@ class Tables:
         self._merges = merges
         self.sequences = Sequences()
         self.on_history: Callable[[int], None] = ignored
-        """Gets numbers of rows that were left out, see `Transcoder`."""
+        """Called with numbers of rows that were skipped, see `Transcoder`."""
         self._said_versioned: set[tuple[str, str]] = set()
         self._sources: dict[str, set[tuple[str, str]]] = {}
-        """Which tables of the server became one here, by its name in lower case."""
+        """The server's tables that are mapped to one table here, by its name in lower case."""
 
     def reserve_numbers(self) -> None:
         for (schema, name), sql in self.sequences.take():
@@ -127,7 +127,7 @@ class Tables:
         return made
 
     def check_merged(self) -> None:
-        """Raise `NeedsOperator` where the server's tables become one here without a route for it.
+        """Raise `NeedsOperator` where the server's tables are merged here without a route for it.
 
         Names without a route that differ in letter case only are refused with their first row.
         """
@@ -145,9 +145,9 @@ class Tables:
                 router.check_merged(names)
 
     def namesake(self, schema: str, name: str) -> str:
-        """Return what has a name here in other letters, and is another table on the server.
+        """Return the name here that differs only in letter case and is another table on the server.
 
-        An empty `name` is the database; the answer is empty where there is nothing like that.
+        An empty `name` is the database; the answer is empty where no such name exists.
         """
         catalog = self._schemas.catalog()
         found = catalog.schema(schema)
@@ -205,7 +205,7 @@ class Tables:
                 try:
                     define_table(self._client, connection, (schema, name), self._rules.target)
                 except NeedsOperator as error:
-                    # Its first rows ask again, and then an override can answer for this table.
+                    # Its first rows retry this, and then an override can answer for this table.
                     log.warning("%s.%s cannot be defined yet: %s", schema, name, error)
                     continue
                 catalog = self._schemas.catalog()

@@ -1,1 +1,1 @@
-"""How far a source is, what it leaves out, what an operator overrides."""
+"""The state of a source: its progress, its skipped tables, the operator's overrides."""

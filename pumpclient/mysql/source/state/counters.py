@@ -1,4 +1,4 @@
-"""Counters of a source: counted by the syncer, read by its pages, without locks."""
+"""Counters of a source: written by the syncer, read by its pages, without locks."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ class SourceCounters:
     problem: str = ""
     hint: str = ""
     code: str = ""
-    """The code of the problem, as people see it."""
+    """The code of the problem, as shown to people."""
     statement_place: str = ""
     """The place of the statement that is being executed, or that failed."""
     overrides: tuple[str, ...] = ()
-    """What an operator may do about the problem, with the consequences, the safe one first."""
+    """The operator's choices for the problem, with the consequences, the safest first."""
     rulings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     left_out: tuple[LeftOutTable, ...] = ()
-    """Tables that are left out, and how much of any, as far as the stream was read."""
+    """Tables that are skipped, and how much of any table was, as far as the stream was read."""
     load: Mapping[str, Any] = field(default_factory=dict)
-    """What the initial load, or a reload of all tables, brought; empty without one."""
+    """The result of the initial load, or of a reload of all tables; empty without one."""
     read_location: Location | None = None
     read_bytes: int = 0
     seen_location: Location | None = None
     seen_s: int = 0
     idle: bool = False
     checkpoint: Checkpoint | None = None
-    """All up to it is committed; the one that is stored may be older."""
+    """Everything up to it is committed; the stored checkpoint may be older."""
     stored: Checkpoint | None = None
-    """Where another process would continue: what is after it in the relay log must stay."""
+    """Where another process would continue: the relay log after this place must stay."""
     transactions: int = 0
     groups: int = 0
     ddl: int = 0
     runs: int = 0
     history_rows: int = 0
-    """Rows of system-versioned tables that are left out, being current no more."""
+    """Skipped rows of system-versioned tables, which are historical."""
     _rate_from: tuple[float, int] = field(default_factory=lambda: (time.monotonic(), 0))
     rate: float = 0.0
     """Transactions per second, as of the last whole second."""

@@ -1,19 +1,22 @@
-"""Left-out tables: those that a source leaves out, and how much was left out of each. Pure.
+"""The tables that a source skips, and how much was skipped of each.
 
-    skip-table t     nothing of t is followed from the next transaction on: its rows and statements
-                     are counted. What is downstream of it stays as it is.
-    RENAME t TO u    u is left out from there on, t is free again; downstream t becomes u. Figures
-                     of single events that were skipped go along, too
-    a RENAME of a table that is followed to a name that is left out: the name is followed again
-    DROP TABLE t     is done downstream too. A CREATE TABLE t is left out: t stays left out, and a
-                     reload of t begins again
-    other statements on t are left out; CREATE TABLE u LIKE t is refused once there were any
-    reload t         takes it back, with all that are routed to where it is; a CREATE TABLE of
-                     another such table meanwhile is left out, and the reload begins again with it.
-                     One that is ended leaves a part of the rows: only a reload takes t back then
+Pure.
 
-Figures are the stream's: they are stored with the place up to which they count, so that what comes
-again after a kill is counted once.
+    skip-table t     t is skipped from the next transaction on: its rows and statements are counted.
+                     The table downstream stays as it is.
+    RENAME t TO u    u is skipped from there on, t is free again; downstream t becomes u. The counts
+                     of single events that were skipped move with it
+    a RENAME of a replicated table to a skipped name: the name is replicated again
+    DROP TABLE t     is executed downstream as well. A CREATE TABLE t is skipped: t stays skipped,
+                     and a reload of t restarts
+    other statements on t are skipped; CREATE TABLE u LIKE t is refused once there were any
+    reload t         replicates t again, with all tables that are routed to the same table; a CREATE
+                     TABLE of another such table in the meantime is skipped, and the reload restarts
+                     with it. A reload that is ended leaves a part of the rows: then only another
+                     reload makes t replicated again
+
+The counts belong to the stream: they are stored with the place up to which they count, so that
+events read again after a kill are counted once.
 """
 
 from __future__ import annotations
@@ -46,7 +49,7 @@ from pumpclient.mysql.translate.statements.ddl_pieces import (
 )
 
 NO_TABLE: Name = ("", "")
-"""Under this name is counted what is no table's, or whose table no one knows."""
+"""Name for the counts of events that belong to no table, or to an unknown table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,21 +60,22 @@ class LeftOutTable:
     table: str
     since: str
     is_whole: bool = False
-    """Left out from `since` on; False where only single events or statements were skipped."""
+    """Skipped from `since` on; False where only single events or statements were skipped."""
     rows: int = 0
     events: int = 0
     """Row events, and others, whose rows could not be counted."""
     statements: int = 0
     reload: int = 0
-    """The number of the reload that takes it back, 0 while none was asked for.
+    """The number of the reload that replicates it again, 0 while none was requested.
 
-    Tables with one number go to one table downstream, and are loaded together.
+    Tables with the same number go to one table downstream, and are loaded together.
     """
     is_partial: bool = False
-    """A reload was ended before it was done: downstream are some of the rows, and no count says
-    how many are missing. Only another reload takes the table back."""
+    """A reload was ended before it was done: some of the rows are downstream, and no count tells
+    how many are missing. Only another reload makes the table replicated again.
+    """
     dropped: str = ""
-    """Where the source read its DROP, "" while the stream says that the server has the table."""
+    """Where the source read its DROP, "" while the table exists on the server per the stream."""
 
     @property
     def name(self) -> Name:
@@ -87,7 +91,7 @@ class LeftOutTable:
 
 
 class LeftOut:
-    """All of them, as of one place of the stream."""
+    """All skipped tables, as of one place of the stream."""
 
     def __init__(self, tables: Iterable[LeftOutTable]) -> None:
         self._tables = {each.name: each for each in tables}
@@ -164,20 +168,22 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a statement comes to where some tables are left out."""
+    """The effect of a statement where some tables are skipped."""
 
     pieces: tuple[Piece | None, ...]
-    """What is to be executed all the same; None for a piece that is left out."""
+    """The pieces that must be executed all the same; None for a skipped piece."""
     counted: tuple[Name, ...] = ()
-    """A table for each piece that is left out."""
+    """A table for each skipped piece."""
     renamed: tuple[tuple[Name, Name], ...] = ()
-    """In their order; also of tables that are followed, when anything is known of a name."""
+    """In their order; also of replicated tables, if anything is known of a name."""
     moved: tuple[Name, ...] = ()
-    """Tables that this renames or drops, or creates again: a reload of one must begin again."""
+    """Tables that this renames, drops or creates again: a reload of any of them must restart."""
     dropped: tuple[Name, ...] = ()
-    """Those of the left-out tables that this drops."""
+    """The skipped tables that this drops."""
     joined: tuple[tuple[Name, int], ...] = ()
-    """Tables that this creates where those of a reload go, with its number: they are its, too."""
+    """Tables that this creates with the target of a reload, with its number: the reload covers
+    them.
+    """
 
 
 def judged(
@@ -186,10 +192,10 @@ def judged(
     exists: Callable[[Name], bool],
     target: Callable[[Name], Name] = lambda name: name,
 ) -> Verdict:
-    """Return what is left of a translation; `exists` says whether the cluster has a table.
+    """Return the effect of a translation; `exists` tells whether the cluster has a table.
 
-    `target` says where a table of the server goes. Raises `NeedsOperator` for a statement that
-    copies the definition of a table that is left out.
+    `target` maps a table of the server to the cluster. Raises `NeedsOperator` for a statement that
+    copies the definition of a skipped table.
     """
     marks, here = LeftOut(left_out.tables), _Here(exists)
     pieces: list[Piece | None] = []
@@ -217,7 +223,7 @@ def judged(
             pieces.append(piece)
             may_rename = len(names) == 2 and not isinstance(statement, DropTables)
             if may_rename and any(marks.of(name) is not None for name in names):
-                renamed.append((names[0], names[1]))  # What is missing of a table goes with it.
+                renamed.append((names[0], names[1]))  # Its counts of missing rows move along.
                 marks.rename(*names)
         elif len(names) == 2 and isinstance(statement, (RenameTables, AlterTable)):
             counted += [names[0]] * (isinstance(statement, AlterTable) and marks.has(*names[0]))
@@ -272,7 +278,7 @@ def _joined(name: Name, reload: int | None, marks: LeftOut) -> list[tuple[Name, 
 
 
 class _Here:
-    """Which tables the cluster has, in the course of a statement."""
+    """The cluster's tables in the course of a statement."""
 
     def __init__(self, exists: Callable[[Name], bool]) -> None:
         self._exists = exists

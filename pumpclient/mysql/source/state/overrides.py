@@ -1,15 +1,17 @@
-"""Overrides: an operator's answers to what a source refuses, as edits of its checkpoint. Pure.
+"""Overrides: an operator's answers to a source's refusals, as edits of its checkpoint.
+
+Pure.
 
     skip, replace SQL, inject SQL    about one place of the server's binlog
     skip-table DB.TABLE              about all of a table from here on
-    reload DB.TABLE                  the same, until it is loaded again with all that goes there
-    continue                         about a server whose history is another one than before
-    revoke FILE:POSITION | DB.TABLE  takes one of these back, while nothing was left out by it
+    reload DB.TABLE                  the same, until it is loaded again with its merged tables
+    continue                         about a server whose history differs from the known history
+    revoke FILE:POSITION | DB.TABLE  takes one of these back, while nothing was skipped by it
 
-All of them are in the checkpoint, so they belong to the source and outlive its process. Those of a
-place end with the server's history, since another one has the same places. They are made between
-two of its runs, or with the process stopped: what is before the checkpoint's place is committed, so
-a table is left out from the beginning of a transaction on.
+All overrides are in the checkpoint, so they belong to the source and outlive its process. Overrides
+of a place end with the server's history, since another history has the same places. They are made
+between two of the source's runs, or with the process stopped: all transactions before the
+checkpoint's place are committed, so a table is skipped from the start of a transaction on.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from pumpclient.schema import split_name
 log = logging.getLogger(__name__)
 
 Edit = Callable[[Checkpoint], tuple[Checkpoint, str]]
-"""Makes another checkpoint of one, and says what it did; raises `NeedsOperator`."""
+"""Returns a changed checkpoint and a report of the change; raises `NeedsOperator`."""
 
 VERBS = ("skip", "replace", "inject")
 
@@ -74,10 +76,10 @@ def table_skipped(name: Name, is_replicated: Callable[[str, str], bool]) -> Edit
 
 
 def tables_reloaded(names: Sequence[Name], gone: Collection[Name] = ()) -> Edit:
-    """Return the edit that has tables loaded again; until they are, nothing of them is followed.
+    """Return the edit that requests a reload of tables; until it is done, they are skipped.
 
-    Several are all those that are routed into one. The server does not have those that are `gone`:
-    they must be left out already, so that the source has seen their DROP, or sees it.
+    `names` are all tables that are routed into one. The tables in `gone` are missing on the server:
+    they must be skipped already, so that the source has seen or will see their DROP.
     """
     label = ", ".join(".".join(name) for name in names)
 
@@ -117,9 +119,9 @@ def history_accepted(name: str, label: str) -> Edit:
 
 
 def revoked(what: str, *, accepts_gap: bool = False) -> Edit:
-    """Return the edit that takes an override back: of a place, or of a table.
+    """Return the edit that revokes the override of a place, or of a table.
 
-    With `accepts_gap` also of a table of which something was left out: that stays missing.
+    With `accepts_gap` also of a table of which something was skipped, which stays missing.
     """
 
     def edit(checkpoint: Checkpoint) -> tuple[Checkpoint, str]:
@@ -172,9 +174,9 @@ def _without_decision(checkpoint: Checkpoint, place: str) -> tuple[Checkpoint, s
 
 
 def forget_rulings(rulings: Mapping[str, object], begin: Location) -> dict[str, Any]:
-    """Return no overrides, and log those that are lost where another history begins.
+    """Return no overrides, and log the overrides that are lost where another history starts.
 
-    A place is a file and a position, which another history has for another event.
+    A place is a file and a position, which denote another event in another history.
     """
     if rulings:
         log.warning(
@@ -203,8 +205,8 @@ def choices(
 ) -> tuple[str, ...]:
     """Return the commands with which an operator may continue, each with its effect, safest first.
 
-    `overridden` are the places with an override: one that does not help can be taken back. `flags`
-    complete each command: they name the source.
+    `overridden` are the places with an override: an override that does not help can be revoked.
+    `flags` complete each command: they name the source.
     """
     flags = flags and f" {flags}"
     place = place_text(error.place) if error.place is not None else ""

@@ -1,1 +1,1 @@
-"""The relay log into transactions, from the checkpoint on."""
+"""Reads the relay log from the checkpoint on and turns it into transactions."""

@@ -1,4 +1,4 @@
-"""Follow file: how far a reload has read the binlog."""
+"""The file that stores how far a reload has read the binlog."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pumpclient.mysql.source.state.checkpoint import Checkpoint
 
 
 class FollowFile:
-    """How far a reload has read the binlog, in a file: what a syncer stores its checkpoint in."""
+    """How far a reload has read the binlog; a syncer stores its checkpoint in this file."""
 
     def __init__(self, path: Path, may_commit: Callable[[], bool]) -> None:
         self._path = path

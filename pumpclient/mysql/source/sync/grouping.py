@@ -1,6 +1,6 @@
-"""Grouping: gathers rows into transactions, and those into groups of bounded count and size.
+"""Gathers rows into transactions, and transactions into groups of bounded count and size.
 
-Pure but for the file in which a transaction's rows wait when they are many.
+Pure, except for the file that holds a transaction's rows when they are many.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Gatherer:
         """A group has at most `count_max` transactions and little more than `bytes_max` bytes."""
         self._count_max = count_max
         self._bytes_max = bytes_max
-        # What stays in memory must fit into one message, whatever its rows' frames add to them.
+        # The rows in memory must fit into one message, whatever their frames add to them.
         self._spill_bytes = spill_bytes // 4
         self._spill_dir = spill_dir
         self._group: list[PendingTransaction] = []
@@ -35,7 +35,7 @@ class Gatherer:
         self.rows = 0
         """How many rows were taken so far."""
         self.left_out = 0
-        """How many rows filters left out."""
+        """How many rows the filters skipped."""
 
     @property
     def is_full(self) -> bool:

@@ -1,4 +1,7 @@
-"""Known transactions: left out by what is at their beginning, their GTID or their moment. Pure."""
+"""Recognises transactions to skip by the GTID or the time in their first event.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +35,12 @@ _KEPT = frozenset(
 
 
 class KnownTransactions:
-    """Says of each event whether it belongs to a transaction that is left out."""
+    """Tells for each event whether it belongs to a skipped transaction."""
 
     def __init__(self, gtids: GtidSet | None, since_s: int) -> None:
-        """Leave out what `gtids` has, and what was before `since_s` until the first that was not.
+        """Skip the transactions in `gtids`, and all before the first at or after `since_s`.
 
-        Without both, nothing is left out.
+        With neither, nothing is skipped.
         """
         self._gtids = gtids
         self._since_s = since_s
@@ -72,11 +75,11 @@ class KnownTransactions:
 
 
 LISTS = (int(EventType.GTID_LIST), int(EventType.PREVIOUS_GTIDS))
-"""The types of events that say what all earlier files have."""
+"""The types of events that list the transactions of all earlier files."""
 
 
 class SeenGtids:
-    """Grows with each transaction, and with the list at a file's beginning."""
+    """Grows with each transaction, and with the list at a file's start."""
 
     def __init__(self, text: str, flavor: Flavor) -> None:
         self._flavor = flavor

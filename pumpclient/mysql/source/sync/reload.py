@@ -1,28 +1,32 @@
-"""Reload: takes a left-out table back, loaded again while the source continues with all others.
+"""Reload: loads a skipped table again and replicates it, while the source continues with all
+others.
 
-    source     t is left out ───────────── P ───────────── Q ┌ stops for a moment
+    source     t is skipped ────────────── P ───────────── Q ┌ stops for a moment
     reload          snapshot at P ── waits until the source is at P
                     drops and creates t, loads its rows as of P
                     reads the relay log from P on, t only ── up to Q ┘ t is followed from Q on
 
-Exactly once. What a reload writes has origins of a source of its own, `<source-id>/reload`, with
-an epoch that no one has seen: the load's as in `pumpclient.mysql.load`, then the binlog's. So the
-Drainer and the DDL history know what comes again after a kill. How far it is, is in two files
-beside the source's: `<source-id>.reload-<number>.load.json`, and `….json` for what follows it.
+Exactly once. The writes of a reload have the origins of a separate source, `<source-id>/reload`,
+with an unused epoch: first the load's as in `pumpclient.mysql.load`, then the binlog's. So the
+Drainer and the DDL history recognise repeated writes after a kill. The progress of the reload is in
+two files beside the source's: `<source-id>.reload-<number>.load.json`, and `….json` for the binlog
+part.
 
-What readers downstream see: t is dropped and created, fills, and then runs behind the other tables,
-until Q: from there on all tables are of one moment again. A transaction on t and others between P
-and Q comes in two parts.
+Readers downstream see t dropped and created; t fills, and then runs behind the other tables until
+Q. From Q on all tables are consistent again. A transaction on t and others between P and Q arrives
+in two parts.
 
-A statement that renames or drops t, and another server, make the reload begin again, under another
-number: the snapshot is then of what came of t. Nothing of the cluster is changed before the source
-is at P, so what is seen of such statements from then on is all there is. If the snapshot lacks t
-although the source has read no DROP of it, the server lost t without logging that: the reload
-fails, and downstream t stays as it is. The report of a reload that ended is in the checkpoint.
+A statement that renames or drops t, and a switch to another server, restart the reload under
+another number: the snapshot is then of the resulting table. Nothing of the cluster is changed
+before the source is at P, so the source sees every such statement that matters from then on. If the
+snapshot lacks t although the source has read no DROP of it, the server lost t without logging that:
+the reload fails, and downstream t stays as it is. The report of a reload that ended is in the
+checkpoint.
 
-Of several tables that are routed into one, t is all of them: they are left out, loaded and followed
-again together. One that is created meanwhile joins them, and the reload begins again. What another
-source has in that table is dropped with it, so this must be asked for outright.
+If several tables are routed into one, t stands for all of them: they are skipped, loaded and
+followed again together. A table that is created in the meantime joins them, and the reload
+restarts. Rows of another source in that table are dropped with it, so the operator must explicitly
+accept this.
 """
 
 from __future__ import annotations
@@ -68,13 +72,13 @@ from pumpclient.mysql.translate.statements.online import Kept
 log = logging.getLogger(__name__)
 
 _NEAR_BYTES = 8 << 20
-"""As near to the source the reload asks it to stop for the rest."""
+"""When it is this near to the source, the reload asks the source to stop for the rest."""
 _REPORTS_MAX = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How long a source waits before it tries again, and between two looks."""
+    """The pauses of a source before a retry, and between two polls."""
 
     retry_s_min: float = 0.2
     retry_s_max: float = 30.0
@@ -85,7 +89,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What all reloads of one source work with."""
+    """The context that all reloads of one source share."""
 
     config: SourceConfig
     client: PumpClient
@@ -93,20 +97,20 @@ class Surroundings:
     rules: Rules
     flavor: Flavor
     statements: Callable[[frozenset[Name]], Statements]
-    """Makes what executes the statements on some tables only."""
+    """Makes the executor of the statements on some tables only."""
     counters: SourceCounters
     """The source's own."""
     may_commit: Callable[[], bool]
     change: Callable[[Edit], Future[str]]
-    """Has the source's checkpoint changed, between two of its runs and in its thread."""
+    """Changes the source's checkpoint, between two of its runs and in its thread."""
     wake: Callable[[], None]
-    """Has the source look for reloads again."""
+    """Makes the source look for reloads again."""
     pace: Pace
 
 
 @dataclass(slots=True)
 class ReloadStatus:
-    """What the status page says of a reload."""
+    """A reload on the status page."""
 
     state: str = "begins"
     problem: str = ""
@@ -115,7 +119,7 @@ class ReloadStatus:
 
 
 class StatementsOfSome(Statements):
-    """Executes the statements that change some tables; no concern are those that change others."""
+    """Executes only the statements that change the given tables."""
 
     only: frozenset[Name] = frozenset()
 
@@ -132,7 +136,7 @@ class StatementsOfSome(Statements):
 
 
 class Reload:
-    """Of one table, or all that go to one; begins at once, in a thread of its own."""
+    """A reload of one table, or all with one target; starts immediately, on a thread of its own."""
 
     def __init__(
         self,
@@ -168,7 +172,7 @@ class Reload:
         state = StateFile(self._load_file).read()
         if state is None or state.start is None:
             return None
-        # While it is loaded, its snapshot is no older than the first attempt's.
+        # During the load, the snapshot is at least as new as the first attempt's.
         return self._snapshot(state) if state.is_complete else self._location(state.start)
 
     def stop(self) -> None:
@@ -215,10 +219,10 @@ class Reload:
     def _loaded(self) -> LoadState:
         here, file = self._here, StateFile(self._load_file)
         state = file.read()
-        # In an etcd that was put back, a number comes twice; files of the first time do not count.
+        # In a restored etcd a number may occur twice; files of the first occurrence do not count.
         if state is None or not self.names <= state.begun:
             self._remove_files()
-            # What is there of it downstream is old: it goes.
+            # The table downstream is old and will be dropped.
             epoch = fresh_epoch(here.client, self._source)
             state = LoadState(
                 source=self._source, epoch=epoch, begun=self.names, started=now_text()
@@ -254,7 +258,7 @@ class Reload:
         return Location(self._suffix, FileName.parse(place.file), place.position)
 
     def _wait_for_source(self, place: BinlogPlace, missing: frozenset[Name]) -> None:
-        """Return once the source has read all before a snapshot, and it is still this table's.
+        """Return once the source has read all before a snapshot that still covers these tables.
 
         Raises `NeedsOperator` for tables that are `missing` on the server without a DROP.
         """
@@ -273,8 +277,8 @@ class Reload:
     def _check_lost(self, missing: frozenset[Name]) -> None:
         """Raise `NeedsOperator` for tables that the server lost without a DROP in its binlog.
 
-        The list of tables is younger than the snapshot, so a DROP may come after what the source
-        has read. At the next snapshot the source has read it, and has ended this reload.
+        The list of tables is younger than the snapshot, so a DROP may come after the part that the
+        source has read. At the next snapshot the source has read it, and has ended this reload.
         """
         lost = missing - self._dropped.keys()
         is_sure = lost <= self._missing
@@ -295,7 +299,7 @@ class Reload:
     def _check_whole(self) -> None:
         """Raise `Retryable` while the server has another table that goes where these go.
 
-        It is a new one: once the source is at its CREATE TABLE, the reload begins again with it.
+        It is new: once the source is at its CREATE TABLE, the reload restarts with it.
         """
         here = self._here
         others = siblings(here.config, here.rules, self.names) - self.names

@@ -1,8 +1,8 @@
-"""Reload of all: a stopped source forgets how far it is, and loads all tables at its next start.
+"""Reload of all: discards a stopped source's position; its next start loads all tables.
 
 For a server whose history does not continue, and for a source whose checkpoint is lost. The next
-start begins an epoch above all that was ever seen of the source's id, so that no Drainer takes its
-rows for repeated ones. The relay log is put aside, since it may be the only copy of what a server
+start uses an epoch above all epochs ever seen of the source's id, so that no Drainer considers its
+rows repeated. The relay log is moved aside, since it may be the only copy of binlogs that a server
 has lost.
 """
 
@@ -29,7 +29,7 @@ _NAMED_MAX = 20
 
 
 def reload_all(config: SourceConfig, *, accepts_gap: bool = False) -> str:
-    """Have a stopped source load all its tables when it starts; return what was done.
+    """Make a stopped source load all its tables when it starts; return a report.
 
     Raises `Retryable` while a process has the source, and `NeedsOperator` where tables may have
     rows of other sources, which a load drops, without `accepts_gap`.

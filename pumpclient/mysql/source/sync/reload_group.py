@@ -1,4 +1,4 @@
-"""Reload group: the tables of a server that are loaded again when one of them is."""
+"""Finds the server's tables that must be loaded again together because they share a target."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def replicated_tables(config: SourceConfig, rules: Rules) -> frozenset[Name]:
 
 
 def reloaded(config: SourceConfig, rules: Rules, name: Name, *, accepts_gap: bool = False) -> Edit:
-    """Return the edit that has a table loaded again, with all that go where it goes.
+    """Return the edit that requests a reload of a table and of all tables with the same target.
 
-    Raises `NeedsOperator` for a table that the filters leave out, and, without `accepts_gap`, where
-    other sources may have brought rows into the same table, which a reload drops.
+    Raises `NeedsOperator` for a table that the filters exclude, and, without `accepts_gap`, where
+    other sources may have written rows into the same table, which a reload drops.
     """
     label = ".".join(name)
     if not rules.is_replicated(*name):

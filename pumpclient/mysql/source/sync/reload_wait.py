@@ -1,4 +1,4 @@
-"""Reload wait: follows a source's status until reloads of its tables have ended."""
+"""Polls a source's status until the reloads of given tables have ended."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def waited_for(
     status: Callable[[], Mapping[str, Any]],
     sleep: Callable[[float], None] = time.sleep,
 ) -> str:
-    """Return what the reloads of tables did, once they have ended; `status` asks the source.
+    """Return the report of the tables' reloads, once they have ended; `status` asks the source.
 
-    Raises `NeedsOperator` for one that fails, or ends without the table being followed.
+    Raises `NeedsOperator` for a reload that fails, or ends without the table being replicated.
     """
     return "".join(_waited(".".join(table_name(each)), status, sleep) for each in tables)
 

@@ -1,4 +1,4 @@
-"""Sync context: what a run of a source works with, and its bounds."""
+"""The context of a source's run, and its bounds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pumpclient.mysql.source.state.counters import SourceCounters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncOptions:
-    """Bounds of groups, and how often the checkpoint is noted."""
+    """Bounds of groups, and how often the checkpoint is stored."""
 
     group_count_max: int = 512
     group_bytes_max: int = 4 << 20
@@ -27,7 +27,7 @@ class SyncOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncContext:
-    """What a run works with; all of it outlives the run."""
+    """The objects that a run works with; all of them outlive the run."""
 
     client: PumpClient
     store: CheckpointStore
@@ -39,4 +39,4 @@ class SyncContext:
     flavor: Flavor
     floors: Floors = field(default_factory=Floors)
     cancel_reload: Callable[[Sequence[Name]], None] = lambda names: None
-    """Ends the reload of one of these tables: a statement moves it."""
+    """Ends the reload of any of these tables, because a statement moves it."""
