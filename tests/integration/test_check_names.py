@@ -103,3 +103,15 @@ def test_a_check_of_a_mysql_is_dropped_in_a_mariadb_after_its_table_was_renamed(
         "ALTER TABLE c DROP COLUMN y, ADD COLUMN z INT",
     )
     assert replica.checks() == [("c", "a_chk_1")]
+
+
+@pytest.mark.mariadb
+def test_a_foreign_key_of_a_routed_table_is_dropped_by_upstreams_name(mariadb: SqlServer) -> None:
+    replica = Replica(mariadb, "9.7.0")
+    replica.run(
+        "CREATE TABLE p (id INT PRIMARY KEY)",
+        "CREATE TABLE routed (x INT, FOREIGN KEY (x) REFERENCES p (id))",
+        "ALTER TABLE routed DROP FOREIGN KEY orders_ibfk_1",
+    )
+    keys = "SELECT constraint_name FROM information_schema.referential_constraints"
+    assert mariadb.query(keys) == []

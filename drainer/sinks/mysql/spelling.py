@@ -41,24 +41,24 @@ def spelled(connection: Connection, change: SchemaChange, *, is_tidb: bool) -> s
     if found.lacking:
         lacking = ", ".join(found.lacking)
         log.warning("the downstream, a %s, does not have %s: %s", flavor.value, lacking, query)
-    return _with_check_names(connection, change, found.sql) if found.sql else ""
+    return _with_own_names(connection, change, found.sql) if found.sql else ""
 
 
-def _with_check_names(connection: Connection, change: SchemaChange, sql: str) -> str:
-    """Return a statement with the names that CHECKs have on this server."""
+def _with_own_names(connection: Connection, change: SchemaChange, sql: str) -> str:
+    """Return a statement with the names that constraints have on this server."""
     context = change.job.context or DdlContext()
     version = dict(context.variables).get("version", "")
 
-    def there(ref: TableRef) -> dict[str, bool]:
+    def there(ref: TableRef) -> dict[str, str]:
         schema, table = connection.escape(ref.schema or change.job.schema_name), ref.name
         found = many(
             connection,
-            "SELECT constraint_name, constraint_type = 'CHECK'"  # noqa: S608
-            " FROM information_schema.table_constraints"
+            "SELECT constraint_name, constraint_type FROM"  # noqa: S608
+            " information_schema.table_constraints"
             f" WHERE LOWER(table_schema) = LOWER({schema})"
             f" AND LOWER(table_name) = LOWER({connection.escape(table)})",
         )
-        return {str(name): bool(is_check) for name, is_check in found}
+        return {str(name): str(type_) for name, type_ in found}
 
     is_moved = is_mariadb(version) and not is_mariadb(version_of(connection))
     return as_server_names(sql, there, numbers_by_table=is_moved)

@@ -168,11 +168,18 @@ def test_a_copy_of_a_table_has_the_names_that_a_server_gives_it(
          "ALTER TABLE t DROP CONSTRAINT t_chk_5, ALTER CHECK `old_chk_4` NOT ENFORCED",
          "ALTER TABLE t DROP CONSTRAINT t_chk_5, ALTER CHECK `old_chk_4` NOT ENFORCED"),
         ("ALTER TABLE t DROP CONSTRAINT T_CHK_6", None, None),
+        ("ALTER TABLE t DROP FOREIGN KEY IF EXISTS t_ibfk_4, DROP FOREIGN KEY t_ibfk_3",
+         "ALTER TABLE t DROP FOREIGN KEY IF EXISTS `routed_ibfk_4`, DROP FOREIGN KEY t_ibfk_3",
+         "ALTER TABLE t DROP FOREIGN KEY IF EXISTS `routed_ibfk_4`, DROP FOREIGN KEY t_ibfk_3"),
+        ("ALTER TABLE t DROP CONSTRAINT t_ibfk_4",
+         "ALTER TABLE t DROP CONSTRAINT `routed_ibfk_4`",
+         "ALTER TABLE t DROP CONSTRAINT `routed_ibfk_4`"),
     ],
 )  # fmt: skip
-def test_a_check_is_called_as_it_is_called_there(
+def test_a_constraint_is_called_as_it_is_called_there(
     sql: str, mysql: str | None, mariadb: str | None
 ) -> None:
-    there = {"old_chk_4": True, "uk_chk_5": False, "t_chk_6": True, "v_chk_6": True}
+    there = {"old_chk_4": "CHECK", "uk_chk_5": "UNIQUE", "t_chk_6": "CHECK", "v_chk_6": "CHECK",
+             "routed_ibfk_4": "FOREIGN KEY"}  # fmt: skip
     found = [as_server_names(sql, lambda _: there, numbers_by_table=n) for n in (True, False)]
     assert found == [mysql or sql, mariadb or sql]

@@ -37,8 +37,10 @@ from penstock.ddl.syntax.statements import (
 
 _NO_NAMES = ("CHECK", "FOREIGN", "PRIMARY", "UNIQUE")
 _MARIADBS = re.compile(r"CONSTRAINT_[1-9]\d*", re.IGNORECASE)
-_GENERATED = re.compile(r"(?:.*_chk|CONSTRAINT)_([1-9]\d*)", re.IGNORECASE | re.DOTALL)
-"""The name of a CHECK that a server chose, whatever its table was called then."""
+_GENERATED = re.compile(
+    r"(?:.*_chk|(?P<foreign>.*_ibfk)|CONSTRAINT)_([1-9]\d*)", re.IGNORECASE | re.DOTALL
+)
+"""The name of a constraint that a server chose, whatever its table was called then."""
 _ABSENT = ["IF", "NOT", "EXISTS"]
 _BEFORE_NAME = ("CONSTRAINT", *_ABSENT)
 
@@ -143,14 +145,14 @@ def as_mariadb_reads(sql: str, known: Callable[[TableRef], tuple[str, ...] | Non
 
 
 def as_server_names(
-    sql: str, there: Callable[[TableRef], Mapping[str, bool]], *, numbers_by_table: bool
+    sql: str, there: Callable[[TableRef], Mapping[str, str]], *, numbers_by_table: bool
 ) -> str:
-    """Return statements with the names that CHECKs have on the server that runs them.
+    """Return statements with the names that constraints have on the server that runs them.
 
-    `there` says which constraints a table has there, and which of them are CHECKs. A RENAME TABLE
-    renames them in a MySQL only, so a name that is not there may be the one of the same number.
-    `numbers_by_table` is for a MariaDB's statement on a MySQL, where two tables cannot both have a
-    CONSTRAINT_1.
+    `there` says which constraints a table has there, and of which types. Servers rename them
+    differently in a RENAME TABLE, and a routed table has another name, so a name that is not there
+    may be the one of the same number. `numbers_by_table` is for a MariaDB's statement on a MySQL,
+    where two tables cannot both have a CONSTRAINT_1.
     """
     source, statements = parse(sql)
     out = []
@@ -178,21 +180,25 @@ def _numbered(tokens: Sequence[Token], statement: CreateTable | AlterTable) -> I
             yield Edit(name.start, name.end, quote_name(f"{table}_chk_{number}"))
 
 
-def _found_there(
-    tokens: Sequence[Token], there: Callable[[], Mapping[str, bool]]
-) -> Iterator[Edit]:
+def _found_there(tokens: Sequence[Token], there: Callable[[], Mapping[str, str]]) -> Iterator[Edit]:
     for at, token in enumerate(tokens[:-2]):
         if token.upper not in ("DROP", "ALTER"):
             continue
-        if tokens[at + 1].upper not in ("CONSTRAINT", "CHECK"):
+        is_foreign = (tokens[at + 1].upper, tokens[at + 2].upper) == ("FOREIGN", "KEY")
+        if not is_foreign and tokens[at + 1].upper not in ("CONSTRAINT", "CHECK"):
             continue
-        name = tokens[at + (4 if tokens[at + 2].upper == "IF" else 2)]
+        after = at + 2 + is_foreign
+        name = tokens[after + (2 if tokens[after].upper == "IF" else 0)]
         number = _GENERATED.fullmatch(name.text)
         names = there() if number else {}
         if number is None or name.text.lower() in map(str.lower, names):
             continue
-        same = [each for each, is_check in names.items() if is_check
-                and (found := _GENERATED.fullmatch(each)) and found[1] == number[1]]  # fmt: skip
+        kind = "FOREIGN KEY" if is_foreign or number["foreign"] else "CHECK"
+        same = [
+            each
+            for each, type_ in names.items()
+            if type_ == kind and (found := _GENERATED.fullmatch(each)) and found[2] == number[2]
+        ]
         if len(same) == 1:
             yield Edit(name.start, name.end, quote_name(same[0]))
 
