@@ -1,1 +1,1 @@
-"""A Pump among the others: its name, its status, its time, what it may let go of."""
+"""A Pump's part in the cluster: identity, membership, time, retention, and open transactions."""

@@ -1,11 +1,12 @@
-"""Cluster clock: timestamps of the oracle, asked in a thread, and a guess that never waits.
+"""Cluster clock: timestamps from the oracle, asked in a thread, and an estimate that never waits.
 
-`next_ts` is a timestamp of the Oracle; `now_ts` is the last one moved on by the local monotonic
-clock, good for ages and heartbeats and for nothing that orders binlogs.
+`next_ts` is a timestamp of the oracle. `now_ts` is the last timestamp, advanced by the local
+monotonic clock; it serves for ages and heartbeats, and must not order binlogs.
 
-A binlog whose timestamp the oracle cannot have handed out yet would keep a Pump from taking any
-smaller one, and the merge from passing it. So what is `AHEAD_S_MAX` ahead of `now_ts` counts as
-ahead, until the oracle itself has come that far: it is asked at once, as its clock may have moved.
+A binlog with a timestamp that the oracle cannot have issued yet would keep a Pump from accepting a
+smaller timestamp, and block the merge. A timestamp more than `AHEAD_S_MAX` ahead of `now_ts`
+therefore counts as ahead until the oracle has reached it. The oracle is asked immediately, because
+its clock may have moved.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class ClusterClock:
         self._last_s = 0.0
         self._asking: asyncio.Task[None] | None = None
         self.horizon_ts = 1 << 63
-        """What is not above it is not ahead."""
+        """A timestamp up to this one is not ahead."""
 
     @property
     def is_set(self) -> bool:
@@ -53,10 +54,11 @@ class ClusterClock:
         return self._last_ts > 0
 
     async def next_ts(self) -> int:
-        """Return a new timestamp; `Retryable` when the Oracle does not answer in time.
+        """Return a new timestamp; `Retryable` when the oracle does not answer in time.
 
-        `NeedsOperator` for what it refuses at the first time. Later that is Retryable too: a Pump
-        that runs has a place among the others, and certificates are mended without a restart.
+        Raises `NeedsOperator` when the oracle refuses the first call. A later refusal is Retryable
+        as well: a running Pump has its place in the cluster, and certificates can be replaced
+        without a restart.
         """
         loop = asyncio.get_running_loop()
         try:

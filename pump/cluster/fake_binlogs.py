@@ -1,18 +1,18 @@
-"""Fake binlogs: say that nothing older than this is still to come from an idle Pump.
+"""Fake binlogs: advance the stream of an idle Pump, so that it does not block the merge.
 
 The Drainer can emit a transaction only when every Pump's stream has passed it, so a silent Pump
-holds up all others. When the greatest commit_ts has not moved for an interval, a timestamp is
-taken from the Oracle and written as a Rollback with both timestamps equal. It is taken before it
-is appended: every transaction with a smaller commit_ts had its Prewrite durable here before that.
+blocks all others. When the greatest commit_ts has not moved for an interval, a timestamp is taken
+from the oracle and written as a Rollback with both timestamps equal. The timestamp is taken before
+the append, so every transaction with a smaller commit_ts had its Prewrite durable here before.
 
-    a puller waits at the end:  at once if idle that long already, then every 100 ms
-    a merge waits for it:       at once, as often as a Drainer asks
-    no one pulls:               every 3 s, so that the status in etcd moves on
-    a fake binlog is held up by an unmatched Prewrite:  no further one until it is through
-    a writer's clock ran ahead:  the stream does not move until the Oracle's time is there; no more
-                                 are written in the meantime than when it moves
+    a puller waits at the end:  immediately if idle that long already, then every 100 ms
+    a merge waits for it:       immediately, as often as a Drainer asks
+    no one pulls:               every 3 s, so that the status in etcd advances
+    a fake binlog is blocked by an unmatched Prewrite:  none is added until it is through
+    a writer's clock ran ahead:  the stream does not move until the oracle reaches that time; the
+                                 rate of fake binlogs is the same as for a stream that moves
 
-The Oracle is asked in a thread of its own: when it is stuck, only time stands still, not writes.
+The oracle is asked in a separate thread. When it is stuck, only time stops, not writes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 class FakeBinlogs:
-    """The task that keeps an idle Pump's stream moving."""
+    """The task that advances an idle Pump's stream."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class FakeBinlogs:
             left_s = max(pulls.moved_at_s, self._written_at_s) + interval_s - now_s
             is_asked = is_waited_for and at_ts < pulls.asked_ts
             if at_ts >= self._last_ts and (left_s <= 0 or is_asked):
-                pulls.asked_ts = 0  # One for each time that someone asks.
+                pulls.asked_ts = 0  # One fake binlog per request.
                 return
             left_s = left_s if left_s > 0 else interval_s
             await _at_most(left_s, pulls.asked if is_waited_for else pulls.puller_waits)

@@ -1,13 +1,13 @@
-"""Identity: what a Pump is called and where it is reached; the name stays with the data.
+"""Identity: the name, the address and the disk id of a Pump; the name stays with the data.
 
     .node      the name, in the data folder: text of one line, written once
     .cluster   the id of the cluster whose binlogs these are: decimal text, written once
     .disk      an id of this folder alone: 32 hexadecimal digits, written once, and only for a log
-               with copies on other Pumps, or for these copies; a copy's folder has the same id
-    .copy      empty: the folder is a copy of a log, and no Pump's own
-    .former    decimal text, the epoch in which a log began of which this folder has no part any
-               more: what is listed on this disk for that log is a copy beside it. Gone once the
-               folder has its log again: a restored etcd may name that epoch a second time
+               with copies on other Pumps, or for replicas; a replica's folder has the same id
+    .copy      empty: the folder is a replica of a log, not a Pump's own folder
+    .former    decimal text, the epoch in which a log began that this folder no longer belongs to:
+               an entry that lists this disk for that log means a replica beside the folder. Deleted
+               once the folder has its log again: a restored etcd may issue that epoch twice
 
 A Pump that moves to another host, or whose host is renamed, keeps its name, and with it its place
 in the merge and its writers; only the address in its status changes.
@@ -38,19 +38,19 @@ _DISK_ID = re.compile(rb"[0-9a-f]{32}\n?")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a running Pump publishes about itself."""
+    """The facts that a running Pump publishes about itself."""
 
     node_id: str
     host: str
     labels: Mapping[str, str]
     instance: str = field(default_factory=lambda: uuid.uuid4().hex)
-    """Distinguishes processes of the same name; also one from itself at a second address."""
+    """Distinguishes processes of the same name, and a process from itself at a second address."""
 
 
 def refuse_original(folder: Path) -> None:
-    """Raise `NeedsOperator` for the data of a Pump of TiDB-Binlog, which would pass for ours.
+    """Raise `NeedsOperator` for the data of a TiDB-Binlog Pump, which could be mistaken for ours.
 
-    It has a `.node` too: under its name Drainers would take us for that Pump, with all it held.
+    It also has a `.node`: under that name, Drainers would take us for that Pump and its data.
     """
     if any(folder.glob(_ORIGINAL_FILES)):
         raise NeedsOperator(
@@ -62,14 +62,14 @@ def refuse_original(folder: Path) -> None:
 
 
 def kept_node_id(folder: Path, configured: str, address: str) -> str:
-    """Return the name this data folder already bears; else the configured one, or the address.
+    """Return the name in this data folder; without a name, the configured one or the address.
 
     A new name is durable when this returns. Raises `NeedsOperator` for two different names.
     """
     path = folder / _NAME_FILE
     if not path.exists():
         name = configured or address
-        # All of it or nothing: half a name would be another Pump's.
+        # Atomic: a truncated name could be another Pump's.
         replace_file(path, f"{name}\n".encode())
         return name
     name = path.read_text(encoding="utf-8").strip()
@@ -89,11 +89,11 @@ def kept_node_id(folder: Path, configured: str, address: str) -> str:
 
 
 def kept_disk_id(folder: Path) -> str:
-    """Return the id of this data folder, which is drawn and durable when this returns.
+    """Return the id of this data folder; a new id is random, and durable when this returns.
 
-    The name of a Pump is that of its data; a machine that lost its disk may come back under it. The
-    id says which disk it is: what is listed as a copy of a log is a disk. Raises `NeedsOperator`
-    for a file that holds no id.
+    A Pump's name belongs to its data, and a machine that lost its disk may come back under the
+    same name. The id tells disks apart, because a replica of a log is listed by disk. Raises
+    `NeedsOperator` for a file without a valid id.
     """
     path = folder / _DISK_FILE
     if not path.exists():
@@ -129,9 +129,9 @@ def forget_former(folder: Path) -> None:
 
 
 def former_since(folder: Path) -> int | None:
-    """Return in which epoch that log began, None while the folder is part of all it ever was.
+    """Return the epoch noted by `note_former`; None while the folder belongs to its log.
 
-    Raises `NeedsOperator` for a file that says something else.
+    Raises `NeedsOperator` for a file with other content.
     """
     path = folder / _FORMER_FILE
     if not path.exists():
@@ -148,9 +148,9 @@ def former_since(folder: Path) -> int | None:
 
 
 def mark_copy(folder: Path, node_id: str, cluster_id: int, disk: str) -> None:
-    """Give the folder of a copy the name, the cluster and the disk that a Pump's own has.
+    """Give a replica's folder the same name, cluster and disk marks as a Pump's own folder.
 
-    So a Pump can take over on it as it is. Raises `NeedsOperator` if it bears others already.
+    A failover can then use it unchanged. Raises `NeedsOperator` if it bears different marks.
     """
     if not (folder / _COPY_FILE).exists():
         replace_file(folder / _COPY_FILE, b"")
@@ -169,10 +169,10 @@ def mark_copy(folder: Path, node_id: str, cluster_id: int, disk: str) -> None:
 
 
 def refuse_copy(folder: Path) -> None:
-    """Raise `NeedsOperator` for the folder of a copy, which no one may run a Pump on by hand.
+    """Raise `NeedsOperator` for a replica's folder, which must not be run as a Pump by hand.
 
-    It bears the name of its log's Pump and the id of a listed disk, but may have been brought from
-    there, and lack since then what was acknowledged: a Pump on it would take the log over.
+    It bears the name of its log's Pump and the id of a listed disk. If it was brought from
+    elsewhere, it may lack acknowledged data, and a Pump on it would become the log's primary.
     """
     if (folder / _COPY_FILE).exists():
         raise NeedsOperator(
@@ -186,7 +186,7 @@ def refuse_copy(folder: Path) -> None:
 def refuse_other_cluster(folder: Path, cluster_id: int) -> None:
     """Raise `NeedsOperator` for a data folder of another cluster; its id stays with the data.
 
-    A folder that bears none yet, being new or of an earlier version, belongs to `cluster_id`.
+    A folder without an id, new or from an earlier version, is assigned to `cluster_id`.
     """
     path = folder / _CLUSTER_FILE
     if not path.exists():

@@ -1,27 +1,27 @@
-"""Membership: joins the cluster, keeps this Pump's entry in etcd, and leaves its last word there.
+"""Membership: joins the cluster, keeps this Pump's entry in etcd, and records its last word there.
 
     serving ──> `paused` in etcd ──> Notify every live Drainer ──> `online` in etcd ──> Prewrites
-       └─ its last word is withdrawn first; the next one is left when it stops
+       └─ its last word is withdrawn first; the next one is recorded when it stops
 
-A Drainer that was notified has this Pump in its merge before any writer can choose it; so no
-binlog can be overtaken. A Drainer that cannot be notified and whose heartbeat does not change for
-ten seconds is dead and skipped: when it starts, it finds this Pump in etcd. Each Pump watches all
-Drainers, and notes in etcd who is silent, so that one that joins need not wait for that. etcd calls
-run in threads; while etcd is away, only the status grows old.
+A notified Drainer has this Pump in its merge before any writer can choose the Pump, so no binlog
+can be overtaken. A Drainer that cannot be notified, and whose heartbeat does not change for ten
+seconds, is dead and skipped; when it starts, it finds this Pump in etcd. Each Pump watches all
+Drainers and records the silent ones in etcd, so that a joining Pump need not wait for that. etcd
+calls run in threads; while etcd is unreachable, only the status becomes outdated.
 
 Each heartbeat carries a score from 0 to 1000, for clients that choose by `score`:
 
-    score = 1000 × space × queue × latency, at least 1 while new transactions are taken
+    score = 1000 × space × queue × latency, at least 1 while new transactions are accepted
 
     space      free bytes above the reserve / bytes of the volume above the reserve
-    queue      the part of the write queue that is empty
+    queue      the empty part of the write queue
     latency    1 / (1 + average append / 10 ms): one half where a group takes 10 ms
 
-Each factor is 1 for a Pump at rest on an empty disk. Clients give each Pump turns in proportion to
-its score. So a Pump whose disk is nine tenths full gets a tenth of the transactions of an empty
-one, and the disks fill up together. One that is out of space or whose queue is full scores 0 and
-gets none while another scores more. A slow append is forgotten by way of new ones; fake binlogs see
-to it that there are some.
+Each factor is 1 for an idle Pump with an empty disk. Clients choose each Pump in proportion to its
+score. A Pump whose disk is nine tenths full therefore gets a tenth of the transactions of an empty
+Pump, and the disks fill up together. A Pump that is out of space, or whose queue is full, scores 0
+and gets none while another Pump scores more. New appends replace a slow append in the average, and
+fake binlogs ensure that new appends occur.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _SAME_NAME_WITHIN_S = 2.0
 _STOPPED_WITHIN_S = 3.0
 
 Notify = Callable[[NodeStatus, Tls | None], Coroutine[Any, Any, None]]
-"""Asks a Drainer to look at the list of Pumps now; `Retryable` when it did not."""
+"""Asks a Drainer to list the Pumps now; `Retryable` if it did not."""
 
 
 class Membership:
@@ -87,15 +87,15 @@ class Membership:
         """Prepare; nothing is published before `join`."""
         self.retry_s = _RETRY_S
         self.notify: Notify = _notify
-        """How a Drainer is reached that is alive."""
+        """Notifies a live Drainer."""
         self.notify_stopped: Notify = _notify_stopped
-        """How one is reached that is said to have stopped."""
+        """Notifies a Drainer that is listed as stopped."""
         self.watched = Heartbeats()
-        """Of the Drainers."""
+        """Heartbeats of the Drainers."""
         self.namesakes = Heartbeats()
-        """Of a Pump elsewhere that has our name."""
+        """Heartbeats of a Pump elsewhere that has our name."""
         self.holds_log = False
-        """True when an entry in etcd says that the log is this process's: another one that has its
+        """True when an entry in etcd says that the log is this process's. Another process of its
         name may run, but can neither acknowledge nor publish anything."""
         self._registry = registry
         self._storage = storage
@@ -135,16 +135,16 @@ class Membership:
         await self._beat()
 
     async def leave(self, state: NodeState, word: LastWord | None) -> None:
-        """Take the last state, once nothing can be written any more, and say what is held.
+        """Enter the last state, once nothing can be written any longer, and record what is held.
 
-        The word comes first: who sees an offline Pump can know why. After offline there is no
-        heartbeat any more: then this tries for a minute.
+        The last word comes first, so that a reader who sees an offline Pump can know the reason.
+        Offline Pumps send no heartbeat, so publishing that state is retried for a minute.
         """
         self._word = word
         await self.enter(state)
         if state is NodeState.OFFLINE and self.etcd_is_away:
             await self._insist()
-        elif self.etcd_is_away:  # As when a change of the list of copies came in between.
+        elif self.etcd_is_away:  # Such as after a concurrent change of the replica set.
             await asyncio.sleep(_AGAIN_S)
             await self._beat()
 
@@ -197,11 +197,11 @@ class Membership:
         return listed
 
     async def _enter_cluster(self, now_ts: int) -> None:
-        """Say since when this Pump may hold what Drainers lack, unless it has been there before.
+        """Record when this Pump may start to hold binlogs that Drainers lack, unless done before.
 
-        A Drainer that meets it for the first time only later can see what it has missed. If the
-        last word in etcd lacks transactions that are here, a backup of etcd was restored: then it
-        is since that word.
+        A Drainer that meets this Pump only later can then see which binlogs it missed. If the last
+        word in etcd lacks transactions that are here, etcd was restored from a backup, and the time
+        of that word is recorded.
         """
         if self._node_id not in await asyncio.to_thread(self._registry.entered):
             word = (await asyncio.to_thread(self._registry.last_words)).get(self._node_id)
@@ -257,10 +257,10 @@ class Membership:
         await asyncio.to_thread(self._registry.put, NodeKind.PUMP, status)
 
     async def _check_name(self) -> None:
-        """Raise `NeedsOperator` when we were declared lost, or another running Pump has our name.
+        """Raise `NeedsOperator` if we were declared lost, or another running Pump has our name.
 
-        One that does not answer may still run: `Retryable` until its heartbeat has not changed for
-        long enough. Where no one listens, no process is left.
+        A Pump that does not answer may still run: raises `Retryable` until its heartbeat has not
+        changed for long enough. If its port refuses connections, no process is left.
         """
         lost = (await asyncio.to_thread(self._registry.lost)).get(self._node_id)
         if lost is not None:
@@ -285,7 +285,7 @@ class Membership:
                         code=Code.NODE_ID_TAKEN,
                     ) from error
                 return
-        is_us = status.details["instance"] == self._identity.instance  # Under our former address.
+        is_us = status.details["instance"] == self._identity.instance  # At our former address.
         if status.node_id == self._node_id and not is_us:
             raise NeedsOperator(
                 f"a Pump at {other.host} already has the node id {self._node_id}",
@@ -297,7 +297,7 @@ class Membership:
         notified = []
         for drainer in await asyncio.to_thread(self._watch_drainers):
             if drainer.is_reader:
-                continue  # It lists the Pumps itself before it goes on, and takes no calls.
+                continue  # It lists the Pumps before it continues, and accepts no calls.
             if drainer.state in (NodeState.PAUSED, NodeState.OFFLINE):
                 if not self.watched.is_silent(drainer):
                     notified.append(self.notify_stopped(drainer, self._tls))
@@ -376,7 +376,7 @@ def last_word_of(node_id: str, storage: Storage) -> LastWord | None:
 
 
 class Load(NamedTuple):
-    """What a Pump's score is made of."""
+    """The inputs of a Pump's score."""
 
     free_bytes: int
     reserve_bytes: int

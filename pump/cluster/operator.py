@@ -1,16 +1,18 @@
-"""Operator: what can be asked of a Pump: status, pause, go offline, move its log, purge.
+"""Operator: carries out an operator's requests: status, pause, go offline, move the log, purge.
 
     online ── Pause ──> pausing ──────────────────────────────────────────────> paused
     online ── Close ──> closing ── every Drainer's checkpoint passed our end ──> offline
     online ── MoveLog ──> another Pump serves the log (`pump/copies/moving.py`); this process ends
 
-Paused means "will be back with the binlogs it holds", so the Drainers wait for it; offline means
-"everything here was applied, forget me". A paused Pump of which that is true can be taken offline
-without being started, by its last word (`penstock.cluster.departed_pumps`). A Drainer that is dead
-but not offline will want its binlogs when it starts again: it holds up `Close`, and log and status
-name it. So do the copies of other Pumps' logs on its disk, with `empty_disk`, until those are
-elsewhere. `Close` may be repeated while closing, to name Drainers that shall not be waited for as
-long as they are dead; what such a one loses is an error in the log.
+Paused means "will be back with the binlogs it holds", so the Drainers wait for it. Offline means
+"everything here was applied, forget me". If everything a paused Pump holds was applied, its last
+word allows it to go offline without a start (`penstock.cluster.departed_pumps`).
+
+A Drainer that is dead but not offline will need its binlogs when it restarts. It blocks `Close`,
+and log and status name it. With `empty_disk`, replicas of other Pumps' logs on this disk also block
+`Close` until other disks have them. `Close` may be repeated while closing, to name Drainers that
+must not be waited for as long as they are dead; binlogs that such a Drainer loses are an error in
+the log.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ class Moves(Protocol):
 
 
 class Leaves(Protocol):
-    """Has others take the copies that are on this disk (`pump/copies/leaving.py`)."""
+    """Drains the replicas on this disk (`pump/copies/leaving.py`)."""
 
     async def say(self, is_leaving: bool) -> None: ...
 
@@ -67,7 +69,7 @@ class Leaves(Protocol):
 
 
 class Operator:
-    """The verbs of `penstock.Pump`, and the reasons for which the process ends."""
+    """The commands of `penstock.Pump`, and the events that end the process."""
 
     def __init__(
         self,
@@ -92,9 +94,9 @@ class Operator:
         self._empties_disk = False
         self._progress = ""
         self.moving: Moves | None = None
-        """Moves the log; None for one that has one copy."""
+        """Moves the log; None for a log with one copy."""
         self.leaving: Leaves | None = None
-        """Knows the copies of other Pumps' logs here; None for a Pump that keeps none."""
+        """Drains replicas of other Pumps' logs; None for a Pump that keeps none."""
         self.ended = asyncio.Event()
         self.drained = False
 
@@ -138,12 +140,12 @@ class Operator:
     async def close(
         self, node_id: str, skip_drainers: Collection[str] = (), *, empty_disk: bool = False
     ) -> None:
-        """Refuse Prewrites from now on, end when all is drained.
+        """Refuse Prewrites from now on, and end when every Drainer has everything.
 
-        `skip_drainers` are not waited for as long as they are dead; a second call may add some.
-        With `empty_disk` the copies that are here have to be on other disks as well.
-        Raises `NeedsOperator` unless online or closing, and for a Drainer to skip that is unknown
-        or runs; `Retryable` when etcd cannot be asked about those.
+        Drainers in `skip_drainers` are not waited for while they are dead; a second call may add
+        some. With `empty_disk`, other disks must also have the replicas that are here. Raises
+        `NeedsOperator` unless online or closing, and for a Drainer to skip that is unknown or
+        runs; `Retryable` when etcd cannot be asked about those Drainers.
         """
         self._check(node_id, NodeState.ONLINE, NodeState.CLOSING)
         if skip_drainers:
@@ -166,9 +168,10 @@ class Operator:
             await self._membership.enter(NodeState.CLOSING)
 
     async def move_log(self, node_id: str, to: str) -> str:
-        """Begin to have the log served by another Pump, `to` or one with a copy; return its name.
+        """Start to move the log to Pump `to`, or to a Pump with a replica; return its name.
 
-        Raises `NeedsOperator` unless online or closing, and where it cannot go or is already.
+        Raises `NeedsOperator` unless online or closing, and if the log cannot move there or is
+        already there.
         """
         self._check(node_id, NodeState.ONLINE, NodeState.CLOSING, *self._while_moving())
         if self.moving is None:
@@ -236,7 +239,8 @@ class Operator:
         while True:
             abandoned: Sequence[NodeStatus] = ()
             try:
-                # Every transaction here commits before this: no Prewrite is taken any more.
+                # Every transaction here commits before this, because Prewrites are no longer
+                # accepted.
                 end_ts = end_ts or await self._fake_binlogs.write()
                 late, abandoned = await self._look(end_ts)
                 self._progress = "; ".join([late] * bool(late) + await self._kept_copies())

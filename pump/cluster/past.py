@@ -1,13 +1,13 @@
-"""Past: whether a data folder with the only copy of a log is the one that its Pump wrote last.
+"""Past: checks that the data folder of a log with one copy is the folder that its Pump wrote last.
 
     .runs                       in the folder: an id for each start on it, the newest last
     /penstock/v1/runs/<pump>    in etcd: the id of the last start
 
-A folder from a backup lacks the id of the starts after it, and so does the folder of a Pump that
-ran on another one meanwhile. A folder that is newer than etcd has the id in its list. Within one
-run, etcd's status says up to where the Pump had sorted.
+A folder from a backup lacks the ids of later starts, and so does a folder whose Pump ran on another
+folder since. A folder that is newer than etcd has etcd's id in its list. Within one run, the status
+in etcd records the timestamp up to which the Pump had sorted.
 
-A Pump that is offline has handed everything over: it starts with any folder.
+An offline Pump has handed everything over, and starts with any folder.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _RUNS_MAX = 1000
 
 
 class Held(NamedTuple):
-    """What a data folder holds."""
+    """The content of a data folder."""
 
     folder: Path
     up_to_ts: int | None
-    """The largest timestamp in it; None if a crash may have cut what was acknowledged."""
+    """The largest timestamp in it; None if a crash may have cut acknowledged data."""
 
 
 def begin_run(registry: NodeRegistry, node_id: str, held: Held) -> None:
-    """Note the start of a Pump on its folder; raise `NeedsOperator` for one that is not its last.
+    """Record the start of a Pump on its folder; raise `NeedsOperator` unless it wrote it last.
 
     Raises `Retryable` while etcd does not answer.
     """
@@ -54,7 +54,7 @@ def begin_run(registry: NodeRegistry, node_id: str, held: Held) -> None:
     run = uuid.uuid4().hex
     try:
         replace_file(path, "".join(f"{each}\n" for each in [*runs, run][-_RUNS_MAX:]).encode())
-    except OSError as error:  # On a full disk it starts all the same, so that a purge helps.
+    except OSError as error:  # It starts even on a full disk, so that a purge helps.
         log.warning("this start is not noted in %s: %s", path, error)
         return
     registry.put_run(node_id, run)

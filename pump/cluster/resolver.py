@@ -1,25 +1,25 @@
-"""Resolver: finds out what became of a transaction whose writer went silent.
+"""Resolver: finds out the outcome of a transaction whose writer went silent.
 
-A Prewrite without its Commit holds up everything this Pump received after it. So after a second a
-resolver is asked, and again with growing pauses, outside the write path; the answer enters the log
-as a Commit or Rollback of the Pump's own, through the same group commit as everything else.
+A Prewrite without its Commit blocks everything that this Pump received after it. After a second a
+resolver is asked, and again with growing pauses, outside the write path. The answer enters the log
+as this Pump's Commit or Rollback, through the same group commit as everything else.
 
     unmatched for 1 s ──> Resolver ──> COMMITTED(ts)  a Commit binlog
                               ├──────> ROLLED_BACK    a Rollback binlog; a later Commit is refused
                               └──────> UNKNOWN        asked again after 1, 2, 4 … 30 s, or when
                                                       the resolver says that it will know more
 
-Each question is a task of its own, so one that waits for its answer keeps no other from being
-asked; a resolver bounds what it has under way. A Prewrite is read once, for what a question needs.
+Each question is a separate task, so waiting for one answer delays no other question; a resolver
+bounds its questions in progress. A Prewrite is read once, for the facts that a question needs.
 
-How long a Prewrite has been open is measured by this Pump's monotonic clock, and begins again when
-the Pump starts: the cluster's time may jump, and must not make a transaction old.
+The age of a Prewrite is measured by this Pump's monotonic clock, and starts from zero when the Pump
+starts. The cluster's time may jump, and must not make a transaction old.
 
-One answer cannot be written down as it is: COMMITTED at or below what this Pump had streamed when
-the Prewrite arrived (its floor, see `store/sorter.py`). A writer asks for its commit_ts when some
-Pump has acknowledged the Prewrite. Had that been this one, it would have had the Prewrite before
+One answer cannot be written as it is: COMMITTED at or below the end of this Pump's stream when the
+Prewrite arrived (its floor, see `store/sorter.py`). A writer asks for its commit_ts after some Pump
+acknowledged the Prewrite. If that Pump had been this one, it would have had the Prewrite before
 anyone had that commit_ts or a later one, and the floor would be smaller. So the Prewrite here is a
-copy that arrived late, another Pump commits the transaction, and here it is rolled back.
+duplicate that arrived late. Another Pump commits the transaction, and this Pump rolls it back.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ ASK_AFTER_S = 1.0
 _BACK_OFF_S_MAX = 30.0
 _TICK_S = 0.25
 _AWAKE_S_MAX = 2.0
-"""How much time a tick counts for at most."""
+"""The most time that one tick counts for."""
 _ASKING_MAX = 1024
 _COMPLAIN_EVERY_S = 5.0
 
 
 class Outcome(Enum):
-    """What a resolver can say about a transaction."""
+    """The possible answers about a transaction."""
 
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
@@ -66,8 +66,8 @@ class Outcome(Enum):
 class Resolution:
     """An outcome, with the commit_ts when it is COMMITTED.
 
-    One that is UNKNOWN says `why`, for people, and after how long to ask again: 0 leaves that to
-    who asks. `failure` is true when someone who should have answered did not.
+    An UNKNOWN resolution says `why`, for people, and after how long to ask again; 0 leaves that to
+    the asker. `failure` is true when a service that should have answered did not.
     """
 
     outcome: Outcome
@@ -83,33 +83,35 @@ ROLLED_BACK = Resolution(Outcome.ROLLED_BACK)
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a resolver gets; `waited_s` is for how long the Prewrite has been open here."""
+    """A question to a resolver; `waited_s` is how long the Prewrite has been open here."""
 
     start_ts: int
     prewrite_key: bytes = b""
     ddl_job_id: int = 0
     waited_s: float = ASK_AFTER_S
     size_bytes: int = 0
-    """Of the Prewrite; of one that came in chunks, of what is before its row changes."""
+    """The size of the Prewrite; for chunks, of the part before its row changes."""
 
 
 class Resolver(Protocol):
-    """Says what became of a transaction: time alone, the DDL history, the writers' databases."""
+    """Finds a transaction's outcome: by its age, the DDL history, or the writers' databases."""
 
     async def resolve(self, question: Question) -> Resolution:
-        """Return what is known now; UNKNOWN is asked about again. May raise a `PenstockError`.
+        """Return what is known now; an UNKNOWN transaction is asked about again.
 
-        COMMITTED and ROLLED_BACK are final: the opposite can never become true any more.
+        May raise a `PenstockError`. COMMITTED and ROLLED_BACK are final: the opposite can never
+        become true.
         """
 
     async def close(self) -> None: ...
 
 
 class TimeoutResolver:
-    """Knows nothing but the time: a transaction open for longer than the timeout is rolled back.
+    """Decides by age alone: a transaction open for longer than the timeout is rolled back.
 
-    A writer acknowledges a commit to its caller only when the Pump has acknowledged the Commit
-    binlog, and stops trying within ten minutes: so what is dropped here no one was promised.
+    A writer acknowledges a commit to its caller only after the Pump has acknowledged the Commit
+    binlog, and stops trying within ten minutes. A transaction that is dropped here was therefore
+    promised to no caller.
     """
 
     def __init__(self, *, txn_timeout_s: float) -> None:
@@ -127,7 +129,7 @@ class TimeoutResolver:
 
 
 class DdlHistory(Protocol):
-    """The part of the DDL history that says what became of a DDL; blocking."""
+    """The part of the DDL history that records the outcomes of DDL; blocking."""
 
     def get(self, job_id: int) -> DdlJob | None: ...
 
@@ -148,9 +150,9 @@ class DdlResolver:
     async def resolve(self, question: Question) -> Resolution:
         """Return COMMITTED at the job's `finished_ts` when the history holds the job.
 
-        ROLLED_BACK when it does not and never will: a writer that died within a DDL and does it
-        again, or does the next one, would else wait for the other resolver's timeout. Where that
-        one decides, the history has the last word: either the job is in it, or never will be.
+        Returns ROLLED_BACK when it does not and never will. Otherwise a writer that died within a
+        DDL, and repeats it or runs the next DDL, would wait for the other resolver's timeout. When
+        the other resolver rolls back, the history decides: it holds the job, or never will.
         """
         job_id = question.ddl_job_id
         if job_id <= 0:
@@ -172,7 +174,7 @@ class DdlResolver:
 
 
 def _is_of(job: DdlJob, question: Question) -> bool:
-    """Return whether a job is this Prewrite's, and not one that a restored etcd gave its id to.
+    """Return whether a job is this Prewrite's; a restored etcd may have reused the job's id.
 
     Jobs of older versions have no start_ts.
     """
@@ -181,7 +183,7 @@ def _is_of(job: DdlJob, question: Question) -> bool:
 
 @dataclass(slots=True)
 class _Case:
-    """What is remembered of one open transaction between its questions."""
+    """The memory of one open transaction between its questions."""
 
     first_s: float
     """Of the time for which this Pump has been awake."""
@@ -190,14 +192,14 @@ class _Case:
     about: Question | None = None
     why: str = ""
     since_s: float = field(default_factory=lambda: time.time() - ASK_AFTER_S)
-    """Since when it is open here, by this machine's clock: about when it arrived, or the start."""
+    """When it was opened here, by this machine's clock: about its arrival, or this Pump's start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """An open transaction that was asked about: the key, since when (Unix time), and why it waits.
 
-    `prewrite_key` is empty for one that has none, or whose Prewrite was not read yet.
+    `prewrite_key` is empty for a Prewrite that has no key, or that was not read yet.
     """
 
     start_ts: int
@@ -207,7 +209,7 @@ class Waiting:
 
 
 class Resolving:
-    """The task that asks about unmatched Prewrites and writes down the answers."""
+    """The task that asks about unmatched Prewrites and writes the answers."""
 
     def __init__(self, storage: Storage, group_commit: GroupCommit, resolver: Resolver) -> None:
         self._storage = storage
@@ -254,7 +256,7 @@ class Resolving:
 
     def _ask_due(self) -> None:
         now_s = asyncio.get_running_loop().time()
-        # A Pump that was stopped for hours has kept its writers waiting, and not the other way.
+        # While this process was suspended, its writers waited for it, so that time does not count.
         self._awake_s += max(0.0, min(now_s - self._ticked_s, _AWAKE_S_MAX))
         self._ticked_s = now_s
         unmatched = self._storage.unmatched(older_than_s=ASK_AFTER_S)

@@ -1,18 +1,17 @@
-"""Retention: which binlogs may go, by age, never past a Drainer's checkpoint unless forced.
+"""Retention: purges binlogs by age, never past a Drainer's checkpoint unless forced.
 
     ──────────────┬───────────────────────┬──────────────────┬──────────────> commit_ts
       older than  │    older than         │                  now
       gc-force-after-days   gc-days       └ a Drainer's checkpoint holds the purge here
 
-Every Drainer that is not offline holds the purge, a dead one too: when it starts again it needs
-its binlogs, and a full disk only makes writers wait, while a gap cannot be closed any more. A
-Drainer that will not come back is marked offline with `binlogctl update-drainer`. Who wants the
-disk bounded whatever happens sets `gc-force-after-days`: what is older goes, and an error in the
-log names the Drainers that lost something, and what. Both are announced, as in TiDB-Binlog,
-20 hours ahead.
+Every Drainer that is not offline holds the purge, including a dead Drainer. It needs its binlogs
+when it restarts; a full disk only makes writers wait, while a gap can never be closed. A Drainer
+that will not come back is marked offline with `binlogctl update-drainer`. To bound the disk in any
+case, set `gc-force-after-days`: older binlogs are purged, and an error in the log names the
+Drainers that lost binlogs, and which. Both purges are announced 20 hours ahead, as in TiDB-Binlog.
 
-Now is the earlier one of the cluster's time and this machine's clock: one clock that has jumped
-ahead makes nothing old.
+The current time is the earlier of the cluster's time and this machine's clock, so that one clock
+that has jumped ahead makes nothing old.
 """
 
 from __future__ import annotations
@@ -39,16 +38,16 @@ _DAY_MS = 24 * 3600 * 1000
 _LOOK_EVERY_S = 600.0
 _LOOKS_PER_PURGE = 6
 NOTICE_S = 20 * 3600.0
-"""How long before its checkpoint is reached a Drainer is named; at most half of the age itself."""
+"""How long before its checkpoint is reached a Drainer is named; at most half of the age."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a purge may take: nothing at or after `before_ts`."""
+    """The extent of a purge: nothing at or after `before_ts`."""
 
     before_ts: int
     holding: Sequence[NodeStatus] = ()
-    """Drainers that need what is old enough to go, the latest first."""
+    """Drainers that need binlogs old enough to be purged, the latest first."""
     forced: bool = False
     """True when `before_ts` passes the checkpoint of the first of them."""
     warnings: Sequence[str] = ()
@@ -94,7 +93,7 @@ def _remedy(drainer: NodeStatus) -> str:
 
 
 class Retention:
-    """Purges once an hour, and when an operator asks; looks every ten minutes who is late."""
+    """Purges every hour and on request; looks for late Drainers every ten minutes."""
 
     def __init__(
         self,

@@ -1,26 +1,25 @@
 """SQL resolver: asks the writers' own databases, where a row in the outbox is a commit.
 
-A row that is not there is kept out by a fence. Why the answers are right, whatever a writer does at
-whatever moment, is argued in `penstock.outbox`. This module keeps a bad database from harming
-anything else:
+A fence prevents an absent row from being written later. `penstock.outbox` argues why the answers
+are right whatever a writer does at any time. This module keeps a bad database from harming others:
 
-    one thread asks           up to 4 threads per database, each with a connection of its own
-    it is slow                a question takes `timeout_s` at most, in the driver and in its locks
-    it is away or broken      no one tries again for a second: the others' questions fail at once
-                              and come again
-    too many ask              256 per database may wait, the others come again
+    one thread asks           up to 4 threads per database, each with a dedicated connection
+    it is slow                a question takes at most `timeout_s`, in the driver and in its locks
+    it is away or broken      no thread retries for a second; other questions fail immediately and
+                              are asked again
+    too many ask              256 per database may wait, the rest are asked again
 
 A transaction with an outbox key is never decided by its age, however long its database is away:
-what it committed must reach the downstream. To abandon a database, set `kind = "none"`.
+a committed transaction must reach the downstream. To abandon a database, set `kind = "none"`.
 
 A database is named by a URL:
 
     mysql://user:password@host:port/schema?ssl-ca=/path/ca.pem
     sqlite:///relative/file.db    sqlite:////absolute/file.db
 
-Special characters are percent-encoded, the comma too: it separates URLs. The user needs SELECT,
-INSERT and UPDATE on the outbox table and nothing else. PyMySQL is loaded only when a MySQL is
-configured.
+Special characters are percent-encoded, including the comma, which separates URLs. The user needs
+SELECT, INSERT and UPDATE on the outbox table and nothing else. PyMySQL is loaded only when a MySQL
+is configured.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ class Database:
             connection = self._take()
             found = outbox.settle(connection, self._table, key, start_ts, fence=fence)
         except BaseException as error:
-            # In whatever state it is: a lock may be held, half of an answer may be on its way.
+            # Its state is unknown: a lock may be held, half of an answer may be on its way.
             if connection is not None:
                 _close(connection)
             if isinstance(error, PenstockError) or not isinstance(error, Exception):
@@ -123,7 +122,7 @@ class Database:
             )
         self._away_because = f"the database {self.name} does not answer: {error}"
         self._away_until_s = time.monotonic() + _AWAY_S
-        self._drop_idle()  # What was connected to a server that is gone is of no use.
+        self._drop_idle()  # Connections to a server that is gone are useless.
         return Retryable(self._away_because, code=Code.RESOLVER_AWAY)
 
     def _drop_idle(self) -> None:
@@ -135,7 +134,7 @@ class Database:
 
 
 class _Queue:
-    """The threads that ask one database, and who waits for them."""
+    """The threads that ask one database, and the questions that wait for them."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -223,7 +222,7 @@ def split(entry: str) -> tuple[str, str]:
 def opener(url: str, *, timeout_s: float) -> tuple[str, Connect]:
     """Return a name for log lines, without a password, and a function that opens a connection.
 
-    Raises `NeedsOperator` for a URL that cannot be right; the function raises the driver's errors.
+    Raises `NeedsOperator` for an invalid URL; the function raises the driver's errors.
     """
     try:
         parts = urlsplit(url)
@@ -253,7 +252,7 @@ def _sqlite(parts: SplitResult, timeout_s: float) -> tuple[str, Connect]:
     path = unquote(parts.path).removeprefix("/")
     if parts.netloc or not path:
         raise NeedsOperator("resolver.url names no file", hint=_HINT, code=Code.RESOLVER_URL)
-    # A file that is not there must not be created: an empty database would fence everything.
+    # A missing file must not be created: an empty database would fence everything.
     uri = f"file:{quote(str(Path(path).absolute()))}?mode=rw"
 
     def connect() -> sqlite3.Connection:
@@ -297,7 +296,8 @@ def _mysql(parts: SplitResult, timeout_s: float) -> tuple[str, Connect]:
             **options,
         )
         with connection.cursor() as cursor:
-            # A writer holds its row's lock only between two statements: no use in waiting for it.
+            # A writer holds its row's lock only between two statements, so waiting for it is
+            # useless.
             cursor.execute("SET SESSION innodb_lock_wait_timeout = 1")
         return connection
 
@@ -305,9 +305,9 @@ def _mysql(parts: SplitResult, timeout_s: float) -> tuple[str, Connect]:
 
 
 def open_resolver(config: ResolverConfig, otherwise: Resolver) -> Resolver:
-    """Return the configured resolver; `otherwise` is asked where that has nothing to say.
+    """Return the configured resolver; `otherwise` is asked about all other transactions.
 
-    Raises `NeedsOperator` for a URL that cannot be right; nothing is connected yet.
+    Raises `NeedsOperator` for an invalid URL; nothing is connected yet.
     """
     if config.kind != "sql":
         return otherwise

@@ -1,45 +1,45 @@
-"""TiKV resolver: what became of a TiDB's transaction, by the lock or the record at its primary key.
+"""TiKV resolver: finds a TiDB transaction's outcome by the lock or record at its primary key.
 
 TiDB sends the Prewrite to a Pump and its locks to TiKV at the same time, waits for both, takes a
 commit_ts, commits in TiKV, and only then sends the Commit to the Pump, without waiting for that. So
-what a Pump has heard says nothing about the outcome, and TiKV decides alone:
+the binlogs at a Pump say nothing about the outcome, and TiKV decides alone:
 
     COMMITTED, ROLLED_BACK   final in TiKV, and therefore here, however early it is asked
-    LOCKED                   the transaction may still commit. A TiDB that runs renews its lock;
-                             the lock of one that is dead ends with its TTL, and then TiKV itself
-                             rolls it back when it is asked (3 s after the start of a small
+    LOCKED                   the transaction may still commit. A running TiDB renews its lock. The
+                             lock of a dead TiDB ends with its TTL, and then TiKV rolls the
+                             transaction back when it is asked (3 s after the start of a small
                              optimistic transaction, up to 20 s after the last sign of any other)
     ABSENT                   the lock has not come yet, or never will
 
 **When an absent lock can no longer come.** Waiting alone never makes that certain: a TiDB may have
-stood still, a message may be on its way. What makes it certain is TiKV's rollback record, which it
-leaves when it is asked with `rollback_if_not_exist`. A lock that comes later finds the record and
-is refused, by Percolator's own rule, as a write conflict; in a pessimistic transaction too, and
-the record is kept as long as such a lock can come (TiKV protects it). TiKV does either one before
-the other: had the lock come first, the answer were LOCKED. One-phase and async commit, in which a
-lock alone may already be a commit, are refused by the record as well; TiDB uses neither as long as
-it writes binlogs, and the lock of an async commit counts here as one that never ends.
+stood still, a message may be on its way. TiKV's rollback record makes it certain, which TiKV leaves
+when it is asked with `rollback_if_not_exist`. A lock that comes later finds the record and is
+refused, by Percolator's rule, as a write conflict. This also holds for a pessimistic transaction;
+the record is kept as long as such a lock can come (TiKV protects it). TiKV orders the lock and the
+record: if the lock had come first, the answer would be LOCKED. The record also refuses one-phase
+and async commit, in which a lock alone may already be a commit. TiDB uses neither while it writes
+binlogs, and the lock of an async commit counts here as a lock that never ends.
 
 So the wait before is not for safety. It keeps a Pump from interrupting a TiDB that runs and is
-only slow: `lock_wait_s`, 2 s, makes 3 s with the second before the first look, and that is what
-TiDB grants itself, being the TTL of its smallest locks. It counts from the first of an unbroken run
-of answers ABSENT: while a region cannot answer, its locks cannot come either, and a TiDB that waits
-for it must have its turn first. A transaction of many rows may have its regions split before it
-sets any lock, for which TiDB waits some two minutes: `_SPLIT_S`. A transaction that is interrupted
-all the same gets a write conflict, as from any other, and is repeated by TiDB or by who began it.
+only slow. `lock_wait_s`, 2 s, makes 3 s with the second before the first question. TiDB allows
+itself the same time, the TTL of its smallest locks. The wait counts from the first of an unbroken
+run of answers ABSENT. While a region cannot answer, its locks cannot come either, and a TiDB that
+waits for it must have its turn first. A transaction of many rows may have its regions split before
+it sets any lock, for which TiDB waits some two minutes: `_SPLIT_S`. A transaction that is
+interrupted nevertheless gets an ordinary write conflict, and TiDB or its client repeats it.
 
 **When the absence of a record says nothing.** TiKV collects old versions, and the record of a
 commit with them, up to PD's GC safe point. Above it nothing has been collected. So an absence
-counts only when the transaction began above the safe point, read *after* TiKV answered; at the end,
-when the record is left, nothing that was absent can have been committed and collected since: a
-commit takes a commit_ts above that moment, and the safe point is minutes behind. A Prewrite from
-before the safe point of which TiKV knows nothing stays open and stops the stream, because both
-guesses could be wrong; that takes a Pump that was away for longer than TiDB's `tidb_gc_life_time`
+counts only when the transaction began above the safe point, read *after* TiKV answered. When the
+record is finally left, no absent transaction can have been committed and collected since: a commit
+takes a commit_ts above that point in time, and the safe point is minutes behind. A Prewrite from
+before the safe point that TiKV does not know stays open and stops the stream, because both guesses
+could be wrong. That requires a Pump that was away for longer than TiDB's `tidb_gc_life_time`
 (10 min). An operator who has compared its rows may give it up by its start_ts, which has no effect
 on any transaction that TiKV does know.
 
-Current time is a timestamp of PD, since TTLs are judged by it; one serves for a fifth of a second,
-and being late it only lets a lock last longer.
+The current time is a timestamp of PD, since TTLs are judged by it. One timestamp serves for a fifth
+of a second; a late timestamp only lets a lock last longer.
 """
 
 from __future__ import annotations
@@ -73,14 +73,15 @@ _FORGOTTEN_AGAIN_S = 5.0
 _TIME_STANDS_S = 0.2
 _LARGE_BYTES = 4 << 20
 _SPLIT_S = 150.0
-"""TiDB splits a region before it sets more than 32 MiB of locks in it, and waits 20 s for the split
-and 120 s for each part to be moved away. Indexes can make eight times as much of a Prewrite."""
+"""TiDB splits a region before it sets more than 32 MiB of locks in it, and waits 20 s for the
+split and 120 s for each part to be moved away. Indexes can make eight times as much of a
+Prewrite."""
 _REMEMBERED_MAX = 4096
 _RUN_BREAKS_S = 60.0
 
 
 class Store(Protocol):
-    """What TiKV says: `Tikv` is it, by gRPC."""
+    """TiKV's answers; `Tikv` implements it by gRPC."""
 
     async def status(
         self, key: bytes, start_ts: int, current_ts: int, *, forbid: bool = False
@@ -94,14 +95,14 @@ class Store(Protocol):
 
 @dataclass(slots=True)
 class _Absence:
-    """An unbroken run of answers that there is neither lock nor record."""
+    """An unbroken run of answers with neither lock nor record."""
 
     first_s: float
     last_s: float
 
 
 class TikvResolver:
-    """Resolves what has a key of TiDB, DDL too; passes the others on."""
+    """Resolves transactions with a key of TiDB, including DDL; passes the others on."""
 
     def __init__(
         self,
@@ -238,7 +239,7 @@ def open_tikv_resolver(
 ) -> TikvResolver:
     """Return the resolver for the cluster of these PDs; nothing is connected yet.
 
-    TiKV is asked with the same TLS as PD, for there is one switch for all of a TiDB cluster.
+    TiKV is asked with the same TLS as PD, because a TiDB cluster has one switch for TLS.
     """
     tls = pd_tls_of(pd_address, pd_tls)
     channels = Channels(tls)
