@@ -1,1 +1,1 @@
-"""What a Pump asks of the PD and the TiKV of a TiDB cluster, by their own gRPC."""
+"""A Pump's queries to the PD and the TiKV of a TiDB cluster, by their own gRPC."""

@@ -1,8 +1,8 @@
 """Channels: gRPC to the PDs and stores of a TiDB cluster, one for each address, opened when needed.
 
-One that failed is thrown away: the next one resolves the name again and reads the certificates
-again. An address that did not answer is left alone for a second, so that many questions to one that
-is away cost the time of one.
+A failed channel is thrown away; the next one resolves the name and reads the certificates again. An
+address that did not answer is not asked for a second, so that many questions to it cost the time of
+one.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from penstock.security.tls import Tls, open_aio_channel
 _OPEN_MAX = 64
 _AWAY_S = 1.0
 _SLOW_S = 0.5
-"""Who has had less time than this to answer is not taken for one that is away."""
+"""A node that had less time than this to answer is not taken for unreachable."""
 
 Answer = TypeVar("Answer")
 
 
 @dataclass(slots=True)
 class _Channel:
-    """A gRPC channel; closing it would cancel what others have under way on it."""
+    """A gRPC channel; closing it would cancel the calls of others in progress on it."""
 
     grpc: Any
     calls: int = 0
@@ -53,9 +53,9 @@ class Channels:
     async def call(
         self, address: str, method: str, request: Any, answer: type[Answer], timeout_s: float
     ) -> Answer:
-        """Return what the node at `address` answers; raise `Retryable` when it does not.
+        """Return the answer of the node at `address`; raise `Retryable` when it does not answer.
 
-        `NeedsOperator` when it refuses our certificate, or we its.
+        Raises `NeedsOperator` when it refuses our certificate, or we refuse its certificate.
         """
         known = self._away.get(address)
         if known is not None and self._monotonic_s() < known[0]:

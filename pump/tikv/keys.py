@@ -1,15 +1,15 @@
-"""Keys: how TiDB names what it writes, and how PD and TiKV order it.
+"""Keys: how TiDB names its data, and how PD and TiKV order the names.
 
-A key of TiDB is bytes that it chose so that they sort as it wants:
+A key of TiDB is bytes that it chose for their sort order:
 
     row      t  table id, 8 bytes   _r  handle
     index    t  table id, 8 bytes   _i  index id, values
     meta     m  a name, memcomparable   …                      where DDL jobs are kept
 
-PD and TiKV put another encoding around all of them, memcomparable, in which no key is the beginning
-of another one: groups of 8 bytes, the last padded with zeros, each followed by 255 less the number
-of bytes of padding. A key of a multiple of 8 bytes, the empty one too, ends with a group of padding
-only:
+PD and TiKV put another encoding around all keys, memcomparable, in which no key is a prefix of
+another key: groups of 8 bytes, the last padded with zeros, each followed by 255 less the number
+of bytes of padding. A key of a multiple of 8 bytes, including the empty key, ends with a group of
+padding only:
 
     a b c                  a b c 0 0 0 0 0  250
     a b c d e f g h        a b c d e f g h  255  0 0 0 0 0 0 0 0  247
@@ -34,10 +34,10 @@ def memcomparable(key: bytes) -> bytes:
 
 
 def is_of_tidb(key: bytes) -> bool:
-    """Return whether a Prewrite's key is one that TiDB makes.
+    """Return whether a Prewrite's key is made by TiDB.
 
-    No key of an outbox is one, and no text is: what stands where a meta key's first group ends
-    occurs in no UTF-8.
+    No key of an outbox is, and no text: the bytes at the end of a meta key's first group occur in
+    no UTF-8.
     """
     if key[:1] == b"t":
         kind = key[_TABLE_PREFIX_BYTES : _TABLE_PREFIX_BYTES + 2]

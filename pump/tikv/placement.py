@@ -1,11 +1,11 @@
-"""Placement: where a key is just now, by PD; and up to when TiKV may have forgotten its past.
+"""Placement: finds the current place of a key, and TiKV's GC safe point, by asking PD.
 
     key ── memcomparable ── GetRegion ──> region, its epoch, the peer that leads it
                             GetStore  ──> that peer's store: host:port
 
-Little of it is kept, because only what hangs is asked about, and regions split, merge and move:
-for a second where a store is, for the many questions after a TiDB has died; and who leads the PDs,
-until one of them does not answer or has an error.
+Little of it is cached, because only stuck transactions are asked about, and regions split, merge
+and move. A store's address is kept for a second, for the many questions after a TiDB has died. The
+leader of the PDs is kept until a PD does not answer or has an error.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A region, and the peer of it that is to be asked, with the address of its store."""
+    """A region, and the peer of it to ask, with the address of its store."""
 
     region: metapb_pb2.Region
     peer: metapb_pb2.Peer
@@ -44,7 +44,7 @@ class Place:
 
 
 class Placement:
-    """Asks the PD that leads; for one event loop."""
+    """Asks the leading PD; for one event loop."""
 
     def __init__(
         self,
@@ -62,9 +62,9 @@ class Placement:
         self._addresses: dict[int, tuple[float, str]] = {}
 
     async def of(self, key: bytes, attempt: int, left_s: float) -> Place:
-        """Return where `key` is; `Retryable` when no PD says so.
+        """Return the place of `key`; `Retryable` when no PD knows it.
 
-        Where PD knows no leader of the region, its peers come in turn, by `attempt`.
+        If PD knows no leader of the region, `attempt` selects one of its peers.
         """
         until_s = self._monotonic_s() + left_s
         request = pdpb_pb2.GetRegionRequest(region_key=memcomparable(key))

@@ -1,16 +1,16 @@
-"""Transaction status: what TiKV says of a transaction, asked at its primary key.
+"""Transaction status: TiKV's status of a transaction, asked at its primary key.
 
     lock, whose TTL is not over      LOCKED      its owner may still commit
     a commit record                  COMMITTED   final
-    a rollback record                ROLLED_BACK final: TiKV takes no lock and no commit for it
+    a rollback record                ROLLED_BACK final: TiKV accepts no lock and no commit for it
     a lock whose TTL is over         ROLLED_BACK TiKV replaces the lock by a rollback record
     neither lock nor record          ABSENT      or, asked to `forbid` it: TiKV leaves a rollback
                                                  record, and it is ROLLED_BACK
 
 A region error answers nothing: the region has split, moved, has no leader, or its store is busy.
-Then PD is asked again where the key is, with a pause, until the time of the question is over; only
-a leader that TiKV names itself is asked at once, because PD hears of it later. What is unknown here
-is never taken for an answer.
+Then PD is asked again where the key is, with a pause, until the time of the question is over. A
+leader that TiKV names is asked without a pause, because PD learns of it later. Unknown content is
+never taken for an answer.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _METHOD = "/tikvpb.Tikv/KvCheckTxnStatus"
 _FIRST_PAUSE_S = 0.02
 _PAUSE_S_MAX = 0.5
 _SHORT_S = 0.3
-"""With less time left, that it was too short says nothing about why there is no answer."""
+"""With less time left, a time-out says nothing about the cause."""
 _FINAL_ROLLBACKS = frozenset({
     tikvpb_pb2.NoAction, tikvpb_pb2.TTLExpireRollback, tikvpb_pb2.LockNotExistRollback,
 })  # fmt: skip
-"""The others with neither a TTL nor a commit_ts are about pessimistic locks that were let go."""
+"""The other actions with neither a TTL nor a commit_ts concern released pessimistic locks."""
 
 
 class State(Enum):
-    """How a transaction stands in TiKV."""
+    """The state of a transaction in TiKV."""
 
     LOCKED = "locked"
     COMMITTED = "committed"
@@ -49,7 +49,7 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TransactionStatus:
-    """TiKV's answer: the commit_ts of one that is COMMITTED, the whole TTL of a lock."""
+    """TiKV's answer: the commit_ts of a COMMITTED transaction, the whole TTL of a lock."""
 
     state: State
     commit_ts: int = 0
@@ -76,11 +76,11 @@ class Tikv:
     async def status(
         self, key: bytes, start_ts: int, current_ts: int, *, forbid: bool = False
     ) -> TransactionStatus:
-        """Return how the transaction with that primary key stands; `Retryable` when no one says so.
+        """Return the status of the transaction with that primary key; `Retryable` if unknown.
 
         A lock that has outlived its TTL at `current_ts`, a real timestamp, is rolled back by TiKV;
-        with `forbid` also what has neither lock nor record. `NeedsOperator` for an answer that no
-        other try would change.
+        with `forbid`, so is a transaction with neither lock nor record. Raises `NeedsOperator` for
+        an answer that a retry would not change.
         """
         request = tikvpb_pb2.CheckTxnStatusRequest(
             primary_key=key,
