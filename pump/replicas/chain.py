@@ -1,14 +1,14 @@
-"""Chain: the segments of a log without their bytes, which is all that copies are compared by.
+"""Chain: the segments of a log without their bytes, which is enough to compare replicas.
 
     number   0      1      2      3
-    epoch    0      0      4      5        of the primary that began the segment
+    epoch    0      0      4      5        of the primary that started the segment
     id       –      –      a9…    3c…      of that epoch, random, as its number may be won twice
     end      900    512    700    32       up to where it counts: before its successor, all of it
 
-A primary begins each epoch with a new segment and its epoch is its own, so two logs that both have
-segment n of one epoch have the same bytes up to the nearer of the two ends there, and the same log
-before it. One epoch means the same number and the same id: after etcd was restored from a backup a
-number may be won twice.
+A primary starts each epoch with a new segment, and no other primary has the same epoch. If two logs
+both have segment n of one epoch, they have the same bytes up to the nearer of the two ends there,
+and the same log before it. "One epoch" means the same number and the same id: after etcd was
+restored from a backup, a number may be won twice.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from penstock.log.segments import Place
 
 
 class Link(NamedTuple):
-    """One segment: its number, the epoch that began it, and where it ends."""
+    """One segment: its number, the epoch that started it, and its end."""
 
     number: int
     epoch: int
     end: int
     epoch_id: int = 0
-    """0 for an epoch that had none."""
+    """0 for an epoch without an id."""
 
     def is_same(self, other: Link) -> bool:
         """Return whether both are the same segment of the same epoch, so their bytes are equal."""
@@ -36,7 +36,7 @@ class Link(NamedTuple):
 
 
 class Chain:
-    """The links of one log, oldest first and without gaps; empty for a copy that has nothing."""
+    """The links of one log, oldest first and without gaps; empty for an empty replica."""
 
     def __init__(self, links: Iterable[Link] = ()) -> None:
         self.links = list(links)

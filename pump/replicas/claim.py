@@ -1,15 +1,15 @@
-"""Claim: how a disk becomes the primary of a log, at each start and at a take-over.
+"""Claim: how a disk becomes the primary of a log, at each start and at a failover.
 
-    entry read ── may this disk? ── promise the next epoch ── swap ── won: begin the epoch
+    entry read ── may this disk? ── promise the next epoch ── swap ── won: start the epoch
 
-The promise comes first: so no claim is won on a disk that would still help the primary whom it
-replaces. Every start claims an epoch, also one of the Pump that is the primary already: bytes that
-its last run sent and did not sync would else stand where other ones of the same epoch do.
+The promise comes first, so that no claim is won on a disk that would still help the replaced
+primary. Every start claims an epoch, even for the Pump that is already the primary. Otherwise bytes
+that its last run sent and did not sync would stand where other bytes of the same epoch do.
 
 A disk whose log has a segment of another history than the entry claims nothing (`histories.py`): it
 was restored, or etcd was.
 
-Nothing here is about time. A take-over without need costs a move and loses nothing.
+Nothing here depends on time. An unneeded failover costs a move and loses nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pump.replicas.replica import Replica
 
 
 class Claim:
-    """One attempt of a disk; `won` has the entry and its revision once it has succeeded."""
+    """One attempt of a disk; after success, `won` has the entry and its revision."""
 
     def __init__(self, copy: Copy, replica: Replica, *, gives_ids: bool = True) -> None:
         """Without `gives_ids`, the epoch has no id because some Pumps do not know epoch ids."""
@@ -59,9 +59,7 @@ class Claim:
         if revision is None:
             return [ReadEntry()]
         self.is_over = True
-        if (
-            self._replica.promised == self._proposal.entry.epoch
-        ):  # Else it is another one's already.
+        if self._replica.promised == self._proposal.entry.epoch:  # Otherwise another disk has it.
             self.won = (self._proposal.entry, revision)
         return []
 

@@ -1,9 +1,9 @@
-"""Followed log: one copy of a log on this disk, as its primary has it written.
+"""Followed log: one replica of a log on this disk, written as its primary requests.
 
-It checks a request, asks `Replica` what is to be done, and does it on a `CopiedLog`, in order. When
-anything fails the folder is opened again at the next request, and with it `Replica`: what a failed
-write left is unknown, and a request is never carried out by halves without the primary hearing of
-it. It has no thread and no clock of its own.
+It checks a request, asks `Replica` for the actions, and does them on a `CopiedLog`, in order. After
+a failure, the next request reopens the folder, and with it `Replica`, because the result of a
+failed write is unknown. The primary hears of every request that is only partly carried out. It has
+no thread and no clock.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ _cleared = failpoints.point("copies.copy.cleared")
 _set_aside = failpoints.point("copies.copy.set_aside")
 
 DAMAGED_FOLDER = "damaged"
-"""Beside `log`: what is left of a copy that has begun again since."""
+"""Beside `log`: the remains of a replica that was re-initialised since."""
 
 
 class Mender(Protocol):
-    """Mends the folder of a copy that cannot be opened."""
+    """Repairs the folder of a replica that cannot be opened."""
 
     def __call__(self, damage: Corrupt) -> bool:
         """Return whether anything was repaired, so that the opening may get further."""
@@ -69,14 +69,14 @@ class _NoMender:
 
 
 class FollowedLog:
-    """The copy in the folder `log`; its methods are for one thread at a time, but for `links`."""
+    """The replica in the folder `log`; for one thread at a time, except `links`."""
 
     def __init__(self, folder: Path, files: Files, mender: Mender | None = None) -> None:
         """The `mender` is notified of damage that prevents opening the folder."""
         self.folder = folder
         self.files = files
         self.problem = ""
-        """Which damage the primary has heard of; empty once the folder was opened."""
+        """The damage that was reported to the primary; empty once the folder was opened."""
         self._mender = mender or _NoMender()
         self._log: CopiedLog | None = None
         self._replica = Replica(Chain())
@@ -92,9 +92,9 @@ class FollowedLog:
         return tuple(self._replica.chain.links)
 
     def open(self) -> None:
-        """Open the folder, unless it is open, and have all that it holds on the disk.
+        """Open the folder, unless it is open, and sync everything that it holds.
 
-        Raises `Corrupt` for what cannot be mended, or `Retryable` when the disk fails.
+        Raises `Corrupt` for damage that cannot be repaired, or `Retryable` when the disk fails.
         """
         tried: set[tuple[str, int]] = set()
         while self._log is None:
@@ -121,11 +121,11 @@ class FollowedLog:
         self._log.put_back(segment, patch)
 
     def answer(self, request: Ask | Append, data: bytes) -> Answer:
-        """Do what a request asks for and return the answer; `data` are the bytes of an Append.
+        """Carry out a request and return the answer; `data` are the bytes of an Append.
 
         Raises `Malformed` for a request that contradicts itself, and does nothing; `Retryable` when
-        the disk fails; `Corrupt` for a copy that is damaged and may be mended yet, or whose primary
-        does not know of such copies.
+        the disk fails; `Corrupt` for a damaged replica that may still be repaired, or whose primary
+        does not know of damaged replicas.
         """
         if isinstance(request, Append):
             _check(request, data)

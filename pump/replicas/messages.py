@@ -1,7 +1,7 @@
-"""Messages between a primary and the copies of its log, and the actions that either asks for.
+"""Messages between a primary and the replicas of its log, and the actions that either asks for.
 
                     Ask(epoch) ──────────────>
-    primary         <────────────── Standing(links)          where the copy's log is
+    primary         <────────────── Standing(links)          where the replica's log is
                     Append(bytes of one segment) ────>       written and synced, then
                     <────────────── Have(place, first)
                     Prepend(an older segment) ───────>       written and synced, then
@@ -22,7 +22,7 @@ from pump.replicas.chain import Link
 
 
 class Ask(NamedTuple):
-    """Take nothing of an earlier epoch from now on, and say where your log is."""
+    """Accept nothing of an earlier epoch from now on, and report the position of the log."""
 
     epoch: int
     takes_damaged: bool = True
@@ -30,7 +30,7 @@ class Ask(NamedTuple):
 
 
 class Append(NamedTuple):
-    """Bytes of one segment, from `offset` on; from 0 on they begin with its header."""
+    """Bytes of one segment, from `offset` on; bytes from 0 start with its header."""
 
     epoch: int
     segment: int
@@ -38,29 +38,29 @@ class Append(NamedTuple):
     offset: int
     end: int
     previous: Link | None
-    """With offset 0: the segment before, up to where it counts; None at the log's beginning."""
+    """With offset 0: the segment before, up to where it counts; None at the log's start."""
     instead_of: tuple[Link, ...] | None
-    """With offset 0: begin a copy here, if the log that is there is still this one."""
+    """With offset 0: start a replica here, if the log that is there is still this one."""
     needed: int
     """Segments before this one may go."""
     damage: int = 0
-    """With offset 0: begin a copy here, if the one that is there still has this damage."""
+    """With offset 0: start a replica here, if the replica that is there still has this damage."""
     epoch_id: int = 0
-    """That of `segment_epoch`."""
+    """The id of `segment_epoch`."""
 
     def is_of(self, link: Link) -> bool:
         return link.is_same(Link(self.segment, self.segment_epoch, 0, self.epoch_id))
 
 
 class Prepend(NamedTuple):
-    """A whole segment, for a copy that begins with its successor."""
+    """A whole segment, for a replica that starts with its successor."""
 
     epoch: int
     link: Link
 
 
 class Standing(NamedTuple):
-    """The log of a copy that has promised `epoch`; it need not agree with the primary's."""
+    """The log of a replica that has promised `epoch`; it need not agree with the primary's."""
 
     epoch: int
     links: tuple[Link, ...]
@@ -75,15 +75,15 @@ class Have(NamedTuple):
 
 
 class Damaged(NamedTuple):
-    """The copy cannot be opened, and no other disk has mended it."""
+    """The replica cannot be opened, and no other disk has repaired it."""
 
     epoch: int
     damage: int
-    """A number that no other damage has; it is another one after each start."""
+    """A number that no other damage has; it differs after each start."""
 
 
 class Refusal(NamedTuple):
-    """What was asked is of an earlier epoch than `promised`."""
+    """The request is of an earlier epoch than `promised`."""
 
     promised: int
 
@@ -99,21 +99,21 @@ class Reply(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """Drop all after `place`, the last segment first, durably."""
+    """Drop everything after `place`, the last segment first, durably."""
 
     place: Place
 
 
 class Clear(NamedTuple):
-    """Drop the whole copy, the last segment first, durably."""
+    """Drop the whole replica, the last segment first, durably."""
 
 
 class SetAside(NamedTuple):
-    """Set the files of a damaged copy aside, and begin an empty one, durably."""
+    """Set the files of a damaged replica aside, and start an empty one, durably."""
 
 
 class Write(NamedTuple):
-    """Write what came with the request, from `offset` of `segment` on; from 0 on, create it."""
+    """Write the request's bytes, from `offset` of `segment` on; from 0 on, create it."""
 
     segment: int
     epoch: int
@@ -122,13 +122,13 @@ class Write(NamedTuple):
 
 
 class WriteBefore(NamedTuple):
-    """Write the whole segment that came with the request, durably, before the first one."""
+    """Write the request's whole segment, durably, before the first segment."""
 
     link: Link
 
 
 class Sync(NamedTuple):
-    """Have everything that was written on the disk."""
+    """Sync everything that was written."""
 
 
 class DropBefore(NamedTuple):
@@ -138,7 +138,7 @@ class DropBefore(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """Seal the live segment where it ends, and begin segment `number` of `epoch`, durably."""
+    """Seal the live segment at its end, and start segment `number` of `epoch`, durably."""
 
     number: int
     epoch: int
@@ -153,7 +153,7 @@ class Send(NamedTuple):
 
 
 class Acknowledge(NamedTuple):
-    """What lies before `place` may be answered, indexed and streamed."""
+    """Everything before `place` may be answered, indexed and streamed."""
 
     place: Place
 
@@ -170,7 +170,7 @@ class ReadEntry(NamedTuple):
 
 
 class StepDown(NamedTuple):
-    """Serve nothing any more: another primary is there, or may be."""
+    """Stop serving: another primary exists, or may exist."""
 
     why: str
 

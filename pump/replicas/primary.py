@@ -1,40 +1,41 @@
-"""Primary: ships a log to its copies, and says what they all have.
+"""Primary: ships a log to its replicas, and reports the data that all of them have.
 
-One group at a time is written, synced and shipped, all at once; what every listed disk has synced
-is acknowledged, and only then the next group may be appended. It begins a segment whenever the
-epoch changes, with the list in force from there on:
+One group at a time is written, synced and shipped in parallel. It is acknowledged when every listed
+disk has synced it, and only then the next group may be appended. The primary starts a segment
+whenever the epoch changes, with the list in force from there on:
 
     segment   7 (epoch 4)        8 (epoch 5)      9 (epoch 6)
               … g1 g2 g3         no frames        g4 …
-                      └ waits    a replica left   another one joined: it has 7 from its beginning
+                      └ waits    a replica left   another one joined: it has 7 from its start
 
-Nothing is appended in an epoch before the beginning of its segment is on enough disks, and with it
-all that lies before. So a segment with a frame proves that everything before that segment is on
-enough disks; all that is in doubt lies in the last segment that has frames. From there on a new
-copy is given the log, and whatever is acknowledged with it on the list, it has. A group that waits
-while the list changes stays where it is.
+Nothing is appended in an epoch before the start of its segment is on enough disks, together with
+everything before it. So a segment with a frame proves that everything before that segment is on
+enough disks; all doubtful data lies in the last segment that has frames. A new replica is given the
+log from that segment on, and has everything that is acknowledged while it is on the list. A group
+that waits while the list changes stays where it is.
 
-Segments before that are given to it afterwards, newest first. Until it has all that some Drainer
-needs, it counts as a copy of new groups and may not take over.
+Earlier segments are given to the replica afterwards, newest first. Until it has everything that a
+Drainer needs, it counts as a replica of new groups and may not take over.
 
-A copy whose disk is *leaving* is replaced before it goes: another one joins beside it, and only
-when `copies` whole ones stay without it, it is put off the list. The log itself moves alike: the
-disk that it is to move to joins if it has no copy, `copies` others become whole, and then the
-primary gives the log away by a swap that makes the other disk the primary. What is acknowledged
-while that is open is on that disk, too, for it is listed until it is the primary.
+A replica on a *draining* disk is replaced first. Another replica joins, and the old replica leaves
+the list only when `copies` complete replicas stay without it. The log itself moves in the same way:
+the target disk joins if it has no replica, `copies` others become complete, and then the primary
+gives the log away by a swap that makes the target the primary. Groups that are acknowledged while
+the swap is undecided are on the target as well, because it stays listed until it is the primary.
 
-A copy that is damaged begins again, but only off the list, and in an epoch that began after it had
-said so. A listed or eligible disk may claim the log, with whatever it has by then; and an answer
-from before the damage, which comes late, would list it again before it is whole. The swap that puts
-it off ends both: nothing of an earlier epoch counts, neither a swap nor an answer.
+A damaged replica is re-initialised, but only off the list, and in an epoch that began after it had
+reported the damage. A listed or eligible disk may claim the log, with whatever data it has by then.
+A late answer from before the damage would list the replica again before it is complete. The swap
+that takes the replica off the list prevents both, because nothing of an earlier epoch counts,
+neither a swap nor an answer.
 
-A replica that lacks the entry's mark was put back to an older state. It leaves every list in the
-same way before it is given the rest: with a part of that it would pass for one that has all.
+A replica that lacks the entry's mark was restored to an older state. It leaves every list in the
+same way before it is given the rest. With a part of the rest it would pass for complete.
 
-A claim promises the epoch after the entry's, so a copy that has promised that one may have helped a
-claim that was lost, and the primary begins it. A copy that has promised more has heard of a newer
-primary; a listed copy with a segment of another history shows that the entry was put back
-(`histories.py`). The primary then serves no more, and never outbids.
+A claim promises the epoch after the entry's. A replica that has promised that epoch may have helped
+a claim that was lost, and the primary starts it. A replica that has promised a higher epoch has
+heard of a newer primary. A listed replica with a segment of another history shows that the entry
+was restored (`histories.py`). In both cases the primary stops serving, and never outbids.
 """
 
 from __future__ import annotations
@@ -71,31 +72,30 @@ _NOTHING = Place(0, 0)
 
 
 class Follower:
-    """What a primary knows of one copy."""
+    """The primary's knowledge of one replica."""
 
     def __init__(self, copy: Copy) -> None:
         self.copy = copy
         self.at: Place | None = None
-        """Up to where its log is known to agree; None until it has said where it stands."""
+        """Up to where its log is known to agree; None until it has reported its position."""
         self.sent: Place | None = None
-        """Where the request ends that it has not answered yet."""
+        """The end of the request that it has not answered yet."""
         self.have = _NOTHING
-        """What it has synced; it counts from the first segment of the epoch on."""
+        """The place up to which it has synced; it counts from the first segment of the epoch on."""
         self.first = copy.first
-        """The first segment that it had when it said that."""
+        """The first segment that it had when it reported `have`."""
         self.given: int | None = None
-        """The segment that is under way to come before its first one.
+        """The segment in transfer that is to come before its first one.
 
-        That it is there may be heard first by the answer to a live group.
-        """
+        The answer to a live group may be the first to report that it arrived."""
         self.instead_of: tuple[Link, ...] | None = None
-        """The log that it is to drop for a copy of this one."""
+        """The log that it must drop for a replica of this one."""
         self.damage = 0
-        """The damage in place of which it is to begin again."""
+        """The damage in place of which it must be re-initialised."""
 
 
 class Primary:
-    """The primary of one log in a row of epochs; create it with a claim that was won.
+    """The primary of one log, in successive epochs; create it with a claim that was won.
 
     `revision` is the entry's: a status is put into etcd only if the entry is still there.
     """
@@ -118,17 +118,18 @@ class Primary:
         self._joining: Follower | None = None
         self._silent: set[str] = set()
         self._damaged: dict[str, tuple[int, int]] = {}
-        """The damage of copies, and the epoch in which it was heard of; until they begin again."""
+        """The damage of replicas, and the epoch in which it was reported; until they are
+        re-initialised."""
         self._mended: dict[str, int] = {}
-        """Their last damage that is no more; an answer that names it comes late."""
+        """Their last damage that is gone; an answer that names it comes late."""
         self._older: set[str] = set()
-        """Disks of the entry that were put back to an older state."""
+        """Disks of the entry that were restored to an older state."""
         self._leaving: frozenset[str] = frozenset()
         self._moves_to = ""
         self._gives_away = False
         self._needed = self.entry.needed
         self._marks = _NOTHING
-        self._promised = 0  # By a copy, for a primary that may never have come about.
+        self._promised = 0  # By a replica, for a primary that may never have existed.
         self._promised_by = ""
         self.strangers: dict[str, Link] = {}
         """Disks that are not listed and have another history of this log, by a segment of it."""
@@ -204,9 +205,9 @@ class Primary:
         return self._settled()
 
     def abandoned(self, end: Place) -> Actions:
-        """A write or a sync failed: the log ends at `end`, and continues in another segment.
+        """Handle a failed write or sync: the log ends at `end`, and continues in another segment.
 
-        What was appended is not acknowledged, and its writers may be answered so.
+        The appended data is not acknowledged, and its writers may be answered accordingly.
         """
         if self.is_over:
             return []
@@ -219,7 +220,7 @@ class Primary:
     def dropped(self, segment: int) -> None:
         self.chain.drop_before(segment)
 
-    # What copies answer, and what becomes of them.
+    # Answers of replicas, and changes of the replica set.
 
     def answered(self, disk: str, answer: Answer) -> Actions:
         if isinstance(answer, Refusal):
@@ -231,7 +232,7 @@ class Primary:
         if isinstance(answer, Damaged):
             return self._is_damaged(follower, answer)
         known = self._damaged.get(disk)
-        if known is not None and known[1] < self.entry.epoch:  # Else it may be from before.
+        if known is not None and known[1] < self.entry.epoch:  # It may be from before.
             self._mended[disk] = self._damaged.pop(disk)[0]
         if isinstance(answer, Standing):
             return self._stands(follower, answer)
@@ -313,7 +314,7 @@ class Primary:
     def _won(self, revision: int) -> Actions:
         assert self._proposal is not None
         heir = self._proposal.entry.primary
-        if heir.disk != self._copy.disk:  # With its revision no status may be put any more.
+        if heir.disk != self._copy.disk:  # No status may be put with its revision any longer.
             return self._step_down(f"the log was moved to pump {heir.pump}")
         before, self.entry, self.revision = self.entry, self._proposal.entry, revision
         self._proposal = None
@@ -380,9 +381,9 @@ class Primary:
         return self._marked() if dispensable is None else self.entry.without([dispensable.disk])
 
     def _marked(self) -> LogEntry | None:
-        """Return the entry with the mark that was asked for, if all listed disks have come there.
+        """Return the entry with the requested mark, if all listed disks have reached it.
 
-        What was acknowledged in an earlier epoch is marked with the beginning of this one.
+        Data that was acknowledged in an earlier epoch is marked with the start of this epoch.
         """
         place = self.acknowledged
         link = self.chain.find(place.segment)
@@ -444,10 +445,11 @@ class Primary:
         return [*self._followers.values(), *joining]
 
     def _stands(self, follower: Follower, standing: Standing) -> Actions:
-        """Continue where the logs part; all before that is synced there, and it has promised.
+        """Continue where the logs part; the replica has synced everything before, and has promised.
 
-        A copy with nothing of this log has nothing acknowledged either, for that would be in both.
-        If it is listed, having part of a log whose end was never acknowledged, it joins again.
+        If a replica shares nothing with this log, nothing in it was acknowledged, because
+        acknowledged data would be in both. If it is listed, having part of a log whose end was
+        never acknowledged, it joins again.
         """
         if (strange := foreign(self.entry, standing.links)) is not None:
             return self._is_stranger(follower, strange)
@@ -509,9 +511,9 @@ class Primary:
         return self.chain.last_with_frames()
 
     def _is_far(self, follower: Follower, at: Place, begin: int) -> bool:
-        """Return whether a joining copy is given the log from `begin` on instead of what it lacks.
+        """Return whether a joining replica is given the log from `begin` on, not all missing data.
 
-        Never one that is eligible: it has what it may have to take over with.
+        Never for an eligible replica, which keeps the data that it may have to take over with.
         """
         eligible = any(copy.disk == follower.copy.disk for copy in self.entry.eligible)
         return follower is self._joining and not eligible and at.segment + 1 < begin
@@ -537,7 +539,7 @@ class Primary:
         if follower.sent is not None or follower.at is None:
             return []
         segment, offset = follower.at
-        if segment < self.chain.first:  # Purged meanwhile: it is asked again where it stands.
+        if segment < self.chain.first:  # Purged by now: ask for its position again.
             follower.at = None
             return [Send(follower.copy, Ask(self.entry.epoch))]
         link = self.chain.find(segment)

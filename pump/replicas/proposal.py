@@ -1,8 +1,8 @@
-"""Proposal: a compare-and-swap of a log's entry, followed until it is known what became of it.
+"""Proposal: a compare-and-swap of a log's entry, tracked until its outcome is known.
 
-An answer that says "not swapped" and one that never comes are the same here: the swap may have
-won, or may yet win, so the entry is read. While it is still at the revision from which the swap
-was to be made, the same swap is asked for once more; nothing else may be proposed until then.
+The answer "not swapped" and a missing answer are treated alike: the swap may have won, or may still
+win, so the entry is read. While the entry is still at the swap's revision, the same swap is
+requested once more; nothing else may be proposed until then.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from penstock.cluster.log_entry import LogEntry
 
 
 class Fate(Enum):
-    """What became of a proposal, as an entry shows that was read."""
+    """The outcome of a proposal, as a read entry shows it."""
 
     OPEN = "open"
     WON = "won"
@@ -22,16 +22,16 @@ class Fate(Enum):
 
 
 class Proposal(NamedTuple):
-    """An entry that is to follow the one at `revision`."""
+    """An entry that is to follow the entry at `revision`."""
 
     revision: int
     entry: LogEntry
 
     def fate(self, entry: LogEntry, revision: int) -> Fate:
-        """Return what an entry and its revision say.
+        """Return the fate that an entry and its revision show.
 
-        That it is equal is enough: its epoch was free at `revision`, only this disk proposes itself
-        for it, and of its runs only one at a time knows that revision (`claim.py`).
+        Equality is enough: the proposed epoch was free at `revision`, only this disk proposes
+        itself for it, and only one of its runs at a time knows that revision (`claim.py`).
         """
         if revision <= self.revision:
             return Fate.OPEN

@@ -1,24 +1,24 @@
-"""Replica: what a copy of a log does with what a primary sends.
+"""Replica: decides what a replica of a log does with a primary's requests.
 
-It takes nothing of an epoch before the one that it has promised, appends only where its log agrees
-with the primary's, cuts what the primary does not have, and says that it has something when that
-is synced. It parses nothing and knows no transaction.
+It accepts nothing of an epoch before the promised one, appends only where its log agrees with the
+primary's, cuts what the primary does not have, and reports data only after it is synced. It parses
+nothing and knows no transactions.
 
-What is cut was never acknowledged: every primary has everything that was, and the cut begins
-where the two logs part. Bytes that come late or twice must not cut what came after them, though.
-Within an epoch a primary abandons bytes only by a failed sync, by beginning another segment of the
-same epoch after them. So a segment of the epoch that a request is of is never cut by it.
+The cut data was never acknowledged: every primary has everything that was, and the cut starts where
+the two logs part. But bytes that come late or twice must not cut the bytes after them. Within an
+epoch a primary abandons bytes only by a failed sync, by starting another segment of the same epoch
+after them. So a request never cuts a segment of its own epoch.
 
-A promise needs no file of its own: after a crash it is the epoch of the last segment. An answer
-counts for a primary from the first segment of its epoch on, so what counted was kept in a segment
-of that epoch, and nothing earlier is taken after it. What a disk takes of an old epoch after a
-promise that a crash made it forget, it takes before that: if the disk is claiming an epoch itself,
-its first segment comes after those bytes; if not, the next primary cuts them, unless they were
-acknowledged, and then it has them too.
+A promise needs no separate file: after a crash it is the epoch of the last segment. An answer
+counts for a primary from the first segment of its epoch on, so the data that counted was kept in a
+segment of that epoch, and nothing earlier is accepted after it. A crash may make a disk forget a
+promise and then accept data of an old epoch. That data comes earlier. If the disk is claiming an
+epoch itself, its first segment comes after those bytes; if not, the next primary cuts them, unless
+they were acknowledged, and then that primary has them as well.
 
-A copy that is damaged has no log and no promise that could be read. It takes nothing but that it is
-to begin again in place of this very damage, which only a primary says that has put it off every
-list since it heard of that (`primary.py`).
+A damaged replica has no readable log and no readable promise. It accepts only the request to be
+re-initialised in place of this very damage. Only a primary sends it that has taken the replica off
+every list since it heard of the damage (`primary.py`).
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ from pump.replicas.messages import (
 
 
 class Replica:
-    """One copy of one log; create it again whenever its folder is opened.
+    """One replica of one log; create it again whenever its folder is opened.
 
-    The actions that it returns are carried out in their order, each before the next; when one
-    fails, open the folder again.
+    The returned actions are carried out in order, each before the next; when one fails, open the
+    folder again.
     """
 
     def __init__(self, chain: Chain, damage: int = 0) -> None:
@@ -165,7 +165,7 @@ class Replica:
         if not self.chain.links or first != request.link.number + 1:
             return [self._standing(request.epoch)]
         self.chain.prepend(request.link)
-        # What follows was agreed on before: any place in it will do to say what `first` is now.
+        # The bytes after it were agreed on before, so any place in them can report the new `first`.
         have = Have(request.epoch, Place(first, 0), request.link.number)
         return [WriteBefore(request.link), Reply(have)]
 

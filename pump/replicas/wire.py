@@ -1,7 +1,7 @@
-"""Wire: what a primary and a copy say to each other, as the messages of `penstock.Replica`.
+"""Wire: encodes the protocol of primaries and replicas as messages of `penstock.Replica`.
 
-The core knows places only; on the wire the bytes that an Append is about are in it, and its end is
-where they end.
+The core knows places only. On the wire an Append contains its bytes, and its end follows from their
+length.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ FOLLOW_METHOD = "/penstock.Replica/Follow"
 PREPEND_METHOD = "/penstock.Replica/Prepend"
 READ_METHOD = "/penstock.Replica/Read"
 READ_BYTES_MAX = 1 << 20
-"""How many bytes of a segment are sent at a time to a disk on which they have rotted."""
+"""The number of bytes of a segment that are sent at a time to a disk that repairs corruption."""
 
 
 class Name(NamedTuple):
-    """Whose log is meant, in which cluster, and on which disk the copy is."""
+    """Identifies a replica: the log, the cluster, and the disk of the replica."""
 
     cluster_id: int
     node_id: str
@@ -40,7 +40,7 @@ class Name(NamedTuple):
 
 
 class SignOfLife(NamedTuple):
-    """Says that the primary of this epoch runs; it is answered by nothing, or by a refusal."""
+    """Reports that the primary of this epoch runs; it is answered by nothing, or by a refusal."""
 
     epoch: int
 
