@@ -1,1 +1,1 @@
-"""Service: what writers and Drainers call, and group commit and pulls that serve them."""
+"""Service: the gRPC services for writers and Drainers, with group commit and pulls behind them."""

@@ -1,12 +1,14 @@
-"""Admission: the checks between a payload from the wire and a record for the log.
+"""Admission: checks every payload from the wire before it becomes a record for the log.
 
-Checks, in order: the cluster id, the size, the bytes, the Pump's state (Prewrites need `online`;
-Commits and Rollbacks are always taken, or an operator could strand a transaction), the type, the
-timestamps, and of an outbox's Prewrite that this Pump knows the database, for it must ask that one
-if the writer dies. A timestamp that the oracle cannot have handed out yet is refused for now:
-stored, it would hold up what all other writers write (`cluster/clock.py`). A binlog whose
-timestamps are both zero is a client's probe: checked like any other, never stored. Whether a binlog
-contradicts what is stored already, the storage says.
+Checks, in order: the cluster id, the size, the bytes, the Pump's state, the type, the timestamps,
+and the database of an outbox's Prewrite. Prewrites need `online`. Commits and Rollbacks are always
+accepted, because an operator could otherwise strand a transaction. This Pump must know the database
+of an outbox, because it must ask that database if the writer dies.
+
+A timestamp that the oracle cannot have issued yet is refused for now: stored, it would block the
+binlogs of all other writers (`cluster/clock.py`). A binlog whose timestamps are both zero is a
+client's probe: checked like any other, never stored. The storage decides whether a binlog
+contradicts stored binlogs.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ _parsed, _new = binlog_pb2.Binlog.FromString, tuple.__new__
 
 
 class Refused(PenstockError):
-    """A binlog this Pump does not take; carries what both services answer."""
+    """A binlog that this Pump refuses; carries the answer for both services."""
 
     def __init__(self, refusal: int, status: grpc.StatusCode, message: str, *, code: Code) -> None:
         super().__init__(message, code=code)
@@ -64,7 +66,7 @@ class Caller(Protocol):
 
 
 class EnoughCopies(Protocol):
-    """The copies of this Pump's log, without which nothing new is taken."""
+    """The replicas of this Pump's log; without enough of them, new transactions are refused."""
 
     @property
     def are_enough(self) -> bool:
@@ -75,10 +77,10 @@ class EnoughCopies(Protocol):
 
 
 class Horizon(Protocol):
-    """Up to where the oracle may have handed out timestamps."""
+    """The limit of the timestamps that the oracle may have issued."""
 
     horizon_ts: int
-    """What is not above it is not ahead."""
+    """A timestamp up to this one is not ahead."""
 
     def is_ahead(self, ts: int) -> bool: ...
 
@@ -113,7 +115,8 @@ class Admission:
     def check_cluster(self, cluster_id: int, peer: Callable[[], str]) -> None:
         """Raise `Refused` unless the caller belongs to this Pump's cluster; the log names `peer`.
 
-        That is gRPC's name of it, as ipv4:127.0.0.1:4000, asked only where it is needed.
+        `peer` returns gRPC's name of the caller, such as ipv4:127.0.0.1:4000; it is called only
+        when needed.
         """
         if cluster_id != self._cluster_id:
             self._name_stranger(cluster_id, peer())
@@ -187,7 +190,7 @@ class Admission:
 
         Raises `Refused` with the reason, and for a probe `OutOfSpace`.
         """
-        if len(payload) <= self._common_bytes_max:  # What nearly all are, at half the cost.
+        if len(payload) <= self._common_bytes_max:  # Nearly all payloads, at half the cost.
             try:
                 binlog = _parsed(payload)
             except DecodeError:
@@ -283,5 +286,5 @@ def _check_timestamps(tp: int, start_ts: int, commit_ts: int) -> None:
         if commit_ts <= start_ts:
             raise invalid(f"commit_ts {commit_ts} is not after start_ts {start_ts}")
     elif tp == BinlogType.ROLLBACK and commit_ts >= start_ts:
-        # Taking it would move this Pump's time to wherever the caller likes.
+        # Accepting it would let a caller move this Pump's time anywhere.
         raise invalid("a fake binlog from outside: only a Pump writes those, to its own log")

@@ -1,13 +1,13 @@
-"""Append times: how fast the disk is, and so whether the event loop may append by itself.
+"""Append times: measures the disk, to decide whether the event loop may append directly.
 
 An append in the event loop is cheaper than handing it to a thread; a slow disk gets a thread, so
-that pulls continue. What decides is how long an append waits, and not the processor time that it
-needs: a thread would need that, too, and keep the event loop waiting for the interpreter. Of the
-waits it is the median of the last few and not their mean: on a busy machine some are ten times as
-long because the process is not let run, which says nothing about the disk.
+that pulls continue. The decision depends on how long an append waits, not on its processor time: a
+thread would need the same processor time, and keep the event loop waiting for the interpreter. It
+uses the median of the last few waits, not their mean. On a busy machine some waits are ten times as
+long because the process is not scheduled, which says nothing about the disk.
 
-A thread's wait includes that for the interpreter, and so looks long. Unless the median is ten
-times the limit, each 32nd append is done in the event loop to see how fast the disk is.
+A thread's wait includes the wait for the interpreter, and so looks long. Unless the median is ten
+times the limit, every 32nd append is done in the event loop to measure the disk.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class AppendTimes:
         self._median_s = 0.0
         self._until_probe = _PROBE_EVERY
         self.average_s = 0.0
-        """How long one takes, for status and score; younger appends count more."""
+        """The average duration, for status and score; newer appends count more."""
 
     @property
     def are_short(self) -> bool:

@@ -1,12 +1,12 @@
-"""Entities: merged binlogs as the messages of `PullBinlogs`, a whole batch in one buffer.
+"""Entities: encodes merged binlogs as messages of `PullBinlogs`, a whole batch in one buffer.
 
     00 length u32   0a length        12 length  Prewrite  Commit   22 length  08 start 10 commit
     gRPC's prefix   PullBinlogResp   Entity: the payload           its Meta, two timestamps
 
 Protobuf would parse each payload for its start_ts and copy it four times, at three times the cost
-of everything else that a pull does. Here a payload is copied once, by the join of them all, and the
-timestamps not even decoded: a Commit has both as varints in its first fields, which are the ones
-that Meta wants. Any other Commit than that is left to protobuf; the bytes are the same.
+of the rest of a pull. Here a payload is copied once, by the join of all payloads, and the
+timestamps are not even decoded: a Commit has both as varints in its first fields, exactly as Meta
+needs them. Any other form of a Commit is left to protobuf; the bytes are the same.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def encode_entities(
 ) -> MessageBlock:
     """Return a `PullBinlogResp` for each merged binlog: a Prewrite's bytes, then its Commit's.
 
-    `outcomes` are well-formed; `prewrites` may be empty, as those of fake binlogs are.
+    `outcomes` must be well-formed; `prewrites` may be empty, such as those of fake binlogs.
     """
     parts: list[bytes] = []
     frames: dict[tuple[int, int], tuple[bytes, bytes]] = {}  # Many are alike.

@@ -1,10 +1,10 @@
 """Fast writes: `WriteBinlog` on our own server's fast path, without a task or a future per call.
 
     calls ──> gathered ──> admit each ──> one submission ──> group commit ──> answer each
-                               └─ refused: answered at once
+                               └─ refused: answered immediately
 
-What one turn of the event loop gathers is admitted and submitted together in the next, and the
-append begins in that same turn. Statuses, texts and counters are those of the other handler,
+The calls of one turn of the event loop are admitted and submitted together in the next turn, and
+the append starts in that same turn. Statuses, texts and counters are those of the other handler,
 `TidbService.write_binlog`.
 """
 
@@ -35,11 +35,11 @@ WRITE_METHOD: Final = "WriteBinlog"
 WRITTEN = Reply(pump_pb2.WriteBinlogResp().SerializeToString())
 
 _SUBMISSION_BYTES = 256 << 10
-"""More is submitted in pieces, of which a group takes as many as it may hold."""
+"""A larger gathering is submitted in pieces, of which a group takes as many as it may hold."""
 
 
 _Call = tuple[bytes, "UnaryCall", float]
-"""What came in, who waits, and since when."""
+"""The request, the waiting call, and its arrival time."""
 
 
 class FastWrites:
@@ -80,7 +80,7 @@ class FastWrites:
             except Exception as error:
                 self._fail(waiting, error)
                 continue
-            if record is None:  # A probe: there is nothing to wait for.
+            if record is None:  # A probe waits for nothing.
                 self._answer([waiting])
                 continue
             records.append(record)

@@ -1,4 +1,4 @@
-"""Group commit: whatever waits becomes one write and one fdatasync, is acknowledged, then indexed.
+"""Group commit: writes queued binlogs with one fdatasync, acknowledges them, then indexes them.
 
     enqueue ──> waiting ──> append (durable) ──> settle ──> index ──> on_indexed
                   ^           │                                         │
@@ -6,12 +6,12 @@
 
 Invariants: appends and index calls alternate, in order, never at the same time; nothing is
 acknowledged before `append` returned; a failed append is reported to every writer of its group
-and to no other. While an append waits less than a millisecond for the disk the event loop does it
-itself, and else a thread (`append_times.py`).
+and to no other. While an append waits less than a millisecond for the disk, the event loop does it
+itself, otherwise a thread (`append_times.py`).
 
-Each submission is called back by itself: that spares a call that carries one binlog the future and
-the task that would wait for it. A group is all that comes in one turn of the event loop, for the
-first submission only schedules the append; `begin` does not wait for that.
+Each submission has a callback, which saves a call with one binlog the future and the task that
+would wait for it. A group is everything that comes in one turn of the event loop, because the first
+submission only schedules the append; `begin` does not wait for that.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Refusals = Mapping[int, PenstockError]
-"""By position among the records submitted: those that were not stored, and why."""
+"""Refused records and the reasons, by their position in the submission."""
 
 ALL_STORED: Final[Refusals] = {}
 
 Settle = Callable[[Refusals | BaseException], None]
-"""Takes how a submission ended: its refusals, the rest being durable, or why its group failed.
+"""Receives the outcome of a submission: its refusals, the rest being durable, or its group's
+error.
 
-Called once, in the event loop's thread; must neither raise nor take long.
-"""
+Called once, in the event loop's thread; must neither raise nor take long."""
 
 INLINE_BELOW_S = 0.001
-"""Where appends wait less, the event loop does them (see `append_times.py`)."""
+"""The event loop does the appends whose wait is shorter (see `append_times.py`)."""
 
 _SLOW_S = 1.0
 _PAYLOAD = operator.itemgetter(3)
@@ -68,7 +68,7 @@ class _Waiting(NamedTuple):
 
 
 class GroupCommit:
-    """The one that appends to a Pump's storage; for one event loop."""
+    """The only appender to a Pump's storage; for one event loop."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class GroupCommit:
             raise refusal
 
     def submit(self, records: Sequence[Record]) -> asyncio.Future[Refusals]:
-        """Queue `records`; the future is done once all but the refused ones are durable.
+        """Queue `records`; the future is done once all but the refused records are durable.
 
         Raises `Retryable` while the queue is full. When the append fails, the future raises.
         """
@@ -143,9 +143,9 @@ class GroupCommit:
         return done
 
     def enqueue(self, records: Sequence[Record], settle: Settle, calls: int = 1) -> None:
-        """Queue `records`, of which `settle` learns; raise `Retryable` while the queue is full.
+        """Queue `records` and report to `settle`; raise `Retryable` while the queue is full.
 
-        `calls` are the callers who wait for them, which is how often the wait is counted.
+        `calls` is the number of callers that wait for them, and so how often the wait is counted.
         """
         if self._queued_bytes >= self._queue_bytes_max:
             overloaded = Retryable(
@@ -165,9 +165,9 @@ class GroupCommit:
             self._beginning = self._loop.call_soon(self._turn)
 
     def begin(self) -> None:
-        """Append what waits now instead of in the loop's next turn, unless a group is under way.
+        """Append the queue now, not in the loop's next turn, unless a group is in progress.
 
-        For who has gathered by himself what one turn brought.
+        For a caller that has gathered the submissions of one turn.
         """
         if self._beginning is not None:
             self._beginning.cancel()
@@ -270,7 +270,7 @@ class GroupCommit:
     def _indexed(self) -> bool:
         """Index the last group; False when that failed and will be tried again in a second.
 
-        Nothing is appended meanwhile: the index is filled in the order of the log.
+        Nothing is appended until it succeeds: the index is filled in the order of the log.
         """
         if self._unindexed is None:
             return True
@@ -299,10 +299,10 @@ def _settle(group: Sequence[_Waiting], refused: Refusals) -> None:
 
 
 def _settle_future(done: asyncio.Future[Refusals], outcome: Refusals | BaseException) -> None:
-    if done.done():  # Its caller went away; it is stored all the same.
+    if done.done():  # Its caller went away; the records are stored nevertheless.
         return
     if isinstance(outcome, BaseException):
         done.set_exception(outcome)
-        done.exception()  # Seen, even if its caller goes away before looking.
+        done.exception()  # Marked as seen, even if its caller goes away before looking.
     else:
         done.set_result(outcome)

@@ -1,12 +1,12 @@
-"""gRPC server: which engine, its options, the status of each error, health and reflection.
+"""gRPC server: chooses the engine and its options, the status of each error, health and reflection.
 
 `server-engine` chooses between the project's own server, `penstock.http2`, and `grpc.aio`. Both
 serve the same handlers with the same limits, and a caller sees no difference but the speed.
 
-Handlers take and give raw bytes and parse by themselves: an undecodable request then gets a clear
+Handlers receive and return raw bytes, and parse them. An undecodable request then gets a clear
 INVALID_ARGUMENT instead of an internal error, and constant answers are never built.
 
-    what went wrong                     status               text
+    error                               status               text
     a certificate of another name       UNAUTHENTICATED      …   (before anything is read)
     another cluster                     PERMISSION_DENIED    cluster ID are mismatch, …
     not a binlog, or a contradiction    INVALID_ARGUMENT     …
@@ -19,9 +19,9 @@ INVALID_ARGUMENT instead of an internal error, and constant answers are never bu
     pulled whole, and too large for it  FAILED_PRECONDITION  commit_ts, both sizes
     damaged bytes on disk               DATA_LOSS            file, offset
 
-Health is for load balancers and probes, reflection for `grpcurl`. SERVING from the moment this Pump
-is online until it has paused: while it is pausing or closing it takes no Prewrites, but Commits and
-pulls still need it. Before that and after it: NOT_SERVING.
+Health is for load balancers and probes, reflection for `grpcurl`. Health is SERVING from the time
+this Pump is online until it has paused: while it is pausing or closing it refuses Prewrites, but
+Commits and pulls still need it. Before and after that it is NOT_SERVING.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _WATCH_TICK_S = 0.5
 _Status = health_pb2.HealthCheckResponse
 
 _ENVELOPE_BYTES = 16 << 20
-"""What a message may have around its largest payload, so that our own check speaks first."""
+"""The allowance of a message around its largest payload, so that our own check answers first."""
 
 _CALLS_MAX = 20_000
 _HANDSHAKE_MS = 5_000
@@ -115,7 +115,7 @@ def build_server(config: PumpConfig, security: Security) -> Any:
             ("grpc.max_receive_message_length", message_bytes_max),
             ("grpc.max_send_message_length", -1),
             ("grpc.so_reuseport", 0),  # Two Pumps on one port would share the writers silently.
-            # Who does not even begin to talk is let go.
+            # A peer that does not start to talk is disconnected.
             ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
             ("grpc.keepalive_time_ms", _PING_AFTER_MS),
             ("grpc.keepalive_timeout_ms", _PING_ANSWER_MS),
@@ -147,14 +147,14 @@ def add_health(server: Any, state: Callable[[], NodeState], services: tuple[str,
     """Add health and reflection to a server that has not started; `services` are served."""
     health_pb2_grpc.add_HealthServicer_to_server(_Health(state, services), server)
     names = (*services, health.SERVICE_NAME, reflection.SERVICE_NAME)
-    # `enable_server_reflection` would take any server but grpc.aio's own for one with threads.
+    # `enable_server_reflection` would treat any server but grpc.aio's own as threaded.
     reflection_pb2_grpc.add_ServerReflectionServicer_to_server(
         reflection.aio.ReflectionServicer(names), server
     )
 
 
 class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
-    """Asks the node itself at each check, so that nothing can be out of date."""
+    """Asks the node at each check, so that no answer can be out of date."""
 
     def __init__(self, state: Callable[[], NodeState], services: tuple[str, ...]) -> None:
         self._state = state

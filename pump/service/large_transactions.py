@@ -1,15 +1,15 @@
-"""Large transactions: takes Prewrites that are too large for a message, chunk by chunk.
+"""Large transactions: accepts Prewrites that are too large for a message, chunk by chunk.
 
     WritePiece ──> chunks of 1 MiB ──> group commit, a few at a time among others ──> durable
-    after the last byte, when all chunks are durable:  the chunk list, a small record of its own
+    after the last byte, when all chunks are durable:  the chunk list, a small separate record
 
-The chunk list is what is acknowledged, indexed and replayed: see `penstock/log/chunks.py`. A stream
-that breaks off leaves chunks that mean nothing and go with the next purge of their segment.
+The chunk list is acknowledged, indexed and replayed: see `penstock/log/chunks.py`. A stream that
+breaks off leaves meaningless chunks, which go with the next purge of their segment.
 
 Memory is bounded: a handful of streams, each with a few chunks on their way to the disk; further
-ones are refused. Time is bounded as well: a sender may be silent for a minute, and altogether let
-the Pump wait for a minute and what its bytes take at 64 KiB/s. Others wait no longer than for the
-chunks that are in the queue before them.
+streams are refused. Time is bounded as well: a sender may be silent for a minute, and may let the
+Pump wait altogether for a minute and the time that its bytes take at 64 KiB/s. Other writers wait
+no longer than for the chunks that are in the queue before them.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
     from pump.store.storage import Storage
 
 STREAMS_MAX = 4
-"""Large binlogs that are taken at the same time."""
+"""Large binlogs that are accepted at the same time."""
 
 WIRE_BYTES_MAX = 4 << 20
-"""What one message may carry."""
+"""The most bytes that one message may carry."""
 
 _IN_FLIGHT_MAX = 4
 _BYTES_PER_S_MIN = 64 << 10
@@ -79,7 +79,8 @@ class LargeWrites:
     async def write(self, messages: AsyncIterator[bytes], peer: Callable[[], str]) -> None:
         """Return once the binlog in `messages` is durable; raise `PenstockError` when it is not.
 
-        Then nothing of it exists, whatever was stored so far. `peer` says who sends it.
+        After an error nothing of the binlog counts, even if chunks were stored. `peer` names the
+        sender.
         """
         first = await self._next(messages, self.silence_s_max)
         if first is None:

@@ -1,4 +1,4 @@
-"""Penstock service: `penstock.Pump`, writes and pulls in batches, and the operator's verbs.
+"""Penstock service: `penstock.Pump`, with batched writes and pulls, and the operator's commands.
 
 A unary call costs this server some 200 µs whatever it carries, a binlog in a batch a few. Batches
 of one stream are pipelined: the next is read and queued while the one before is on its way to the
@@ -50,7 +50,7 @@ _BATCHES_IN_FLIGHT_MAX = 32
 
 
 class Operations(Protocol):
-    """What an operator can ask of a node."""
+    """The operations that an operator can request from a node."""
 
     def status(self) -> pb.StatusReply: ...
 
@@ -65,8 +65,8 @@ class Operations(Protocol):
     ) -> None:
         """Start to go offline; the process ends once all Drainers have everything.
 
-        `skip_drainers` are not waited for as long as they are dead. With `empty_disk` it does not
-        end before the copies of other logs are elsewhere, too.
+        `skip_drainers` are not waited for while they are dead. With `empty_disk` the process also
+        waits until other disks have the replicas of other logs.
         """
 
     async def move_log(self, node_id: str, to: str) -> str:
@@ -81,7 +81,7 @@ class Operations(Protocol):
 
 @dataclass(slots=True)
 class _Answer:
-    """A batch on its way to the disk: `taken` are the positions of the binlogs that went."""
+    """A batch on its way to the disk: `taken` are the positions of the queued binlogs."""
 
     seq: int
     refusals: list[pb.Refusal] = field(default_factory=list)
@@ -106,7 +106,7 @@ class PenstockService:
         self._admission = admission
         self._operations = operations
         self.whole_bytes_max = 16 << 20
-        """What was stored in one frame and is larger than this is sent in chunks all the same."""
+        """A binlog that is larger is sent in chunks, even if it was stored in one frame."""
         self.chunk_bytes = DATA_BYTES
 
     def methods(self) -> dict[str, Any]:
@@ -335,14 +335,14 @@ def _code(error: BaseException) -> int:
 
 
 def encode_metadata(commit_ts: Sequence[int], payloads: Sequence[bytes]) -> bytes:
-    """Return a serialized `PullBatch` with what a Drainer needs whose tasks fetch the rows.
+    """Return a serialized `PullBatch` with the metadata for a Drainer whose tasks fetch the rows.
 
         rows only                 its size and its start_ts
         rows passed on (origin)   the same, and the binlog without its row changes
         DDL, fake binlogs         the whole binlog, size 0
 
-    What is no binlog goes whole: its reader says what is wrong with it. The payloads are read for
-    this: whether a Prewrite is a DDL is in no index.
+    An invalid binlog is sent whole, and its reader reports the error. The payloads are read for
+    this, because no index knows whether a Prewrite is a DDL.
     """
     heads, sizes, start_ts = zip(*map(_metadata, payloads), strict=True)
     batch = pb.PullBatch(payloads=heads, commit_ts=commit_ts, sizes=sizes, start_ts=start_ts)

@@ -1,7 +1,7 @@
-"""Pulls: who pulls from this Pump, each woken by the write that has something for it.
+"""Pulls: serves the pullers of this Pump, and wakes each when a write has something for it.
 
-A puller asks for what lies after its `commit_ts`; at the end it waits until the Pump's greatest
-commit_ts moves. Storage reads run in a few threads, so that a cold disk does not hold up writes.
+A puller asks for binlogs after its `commit_ts`; at the end it waits until the Pump's greatest
+commit_ts moves. Storage reads run in a few threads, so that a cold disk does not delay writes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _THREADS = 4
 
 @dataclass(slots=True)
 class Puller:
-    """One open pull: who, and the greatest commit_ts handed to it."""
+    """One open pull: the puller's name, and the greatest commit_ts sent to it."""
 
     name: str
     after_ts: int
@@ -55,7 +55,7 @@ class Pulls:
         self.moved_at_s = float("-inf")
         self.puller_waits = asyncio.Event()
         self.asked = asyncio.Event()
-        """Set whenever someone asks for more, see `ask`."""
+        """Set by each request for more, see `ask`."""
         self.asked_ts = 0
         self.open: dict[int, Puller] = {}
         self.failed = 0

@@ -1,4 +1,4 @@
-"""Replica service: `penstock.Replica`, what Pumps ask of one that has the same log on its disk."""
+"""Replica service: `penstock.Replica`, the calls of Pumps to a Pump that has the same log."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ log = logging.getLogger(__name__)
 
 REPLICA_SERVICE = "penstock.Replica"
 _SILENCE_S_MAX = 60.0
-"""How long the next piece of a segment may take; a primary that is there sends it at once."""
+"""The time-out for the next piece of a segment; a live primary sends it without delay."""
 
 
 class FollowedLogs(Protocol):
-    """The copies of other Pumps' logs; see `pump/copies/followed_logs.py`."""
+    """The replicas of other Pumps' logs; see `pump/copies/followed_logs.py`."""
 
     def begin(
         self, name: Name, request: Followed, data: bytes

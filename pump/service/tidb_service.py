@@ -53,7 +53,7 @@ class TidbService:
     async def pull_binlogs(self, data: bytes, context: Any) -> AsyncIterator[bytes | MessageBlock]:
         """Stream merged binlogs after a commit_ts, one per message, until the Pump closes.
 
-        To a server that takes them, the messages are handed over in blocks.
+        A server that accepts blocks of messages gets blocks.
         """
         request = await parsed(context, pump_pb2.PullBinlogReq, data)
         takes_blocks = getattr(context, "takes_message_blocks", False)
