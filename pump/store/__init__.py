@@ -1,1 +1,1 @@
-"""The log and its index: durable when `append` returns, in commit order when pulled."""
+"""Store: the log and its index; durable when `append` returns, pulled in commit order."""

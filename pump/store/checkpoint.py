@@ -1,4 +1,4 @@
-"""Checkpoint: from where a restart replays the log; the flusher moves it on, so that it is little.
+"""Checkpoint: the place from which a restart replays the log; the flusher keeps the replay short.
 
 It is the index's value under the key `k`:
 
@@ -40,7 +40,7 @@ assert (_CHECKPOINT.size, _OPEN.size, _OPEN_BEFORE_3.size) == (24, 36, 32)
 _NO_SEGMENT = 0xFFFF_FFFF
 
 OPEN_MAX = 10_000
-"""Open transactions that a checkpoint carries along."""
+"""The most open transactions in a checkpoint."""
 
 _RECORDS_MAX = 100_000
 _BYTES_MAX = 128 << 20
@@ -57,7 +57,7 @@ class OpenPrewrite(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """From where a restart replays the log, and what it must know of all before."""
+    """The place where a restart starts to replay the log, and the facts about the log before it."""
 
     pointer: Place
     """All before is durably indexed."""
@@ -98,10 +98,10 @@ def unpack_checkpoint(value: bytes, path: str) -> Checkpoint:
 
 
 def checkpoint_of(sorter: Sorter, head: Place, open_max: int = OPEN_MAX) -> Checkpoint:
-    """Return from where to replay when everything before `head` is indexed.
+    """Return the place to replay from when everything before `head` is indexed.
 
-    That is `head` itself, with a list of what is open there; the transactions that the list has no
-    room for are the youngest, and the replay begins at the first of them.
+    That is `head` itself, with a list of the transactions open there. If the list has no room for
+    all of them, the youngest are left out, and the replay starts at the first of these.
     """
     known = list(itertools.islice(sorter.open.items(), open_max + 1))
     listed = tuple(
@@ -115,7 +115,7 @@ def checkpoint_of(sorter: Sorter, head: Place, open_max: int = OPEN_MAX) -> Chec
 
 
 class Flusher:
-    """Makes the index durable now and then, in a thread that runs no longer than a flush."""
+    """Makes the index durable periodically, in a thread that runs no longer than a flush."""
 
     def __init__(self, flush: Callable[[Checkpoint], None], checkpoint: Checkpoint) -> None:
         self._flush = flush
@@ -123,7 +123,7 @@ class Flusher:
         self._thread: threading.Thread | None = None
         self._records = self._bytes = 0
         self.flushed = checkpoint
-        """From where a restart would replay; never ahead of what is durable."""
+        """The checkpoint that a restart would replay from; never ahead of the durable index."""
 
     @property
     def is_due(self) -> bool:

@@ -12,19 +12,19 @@ little-endian. A position is segment u32, offset u64, length u32.
     "k"                 from where to replay, see `checkpoint.py`
     "f"                 the place of a checkpoint, written before the flush that it needs
     "n"                 the same place, written after that flush, together with "k"
-    "g"                 what is purged, see `Purge`
+    "g"                 the purged range, see `Purge`
     "d"                 commit_ts u64 and job u64 of the newest DDL, see `LoggedDdl`
 
-A Commit's entry carries its Prewrite's position: a pull looks nothing up, and does not meet the
-Prewrites at all, because they have a prefix of their own.
+A Commit's entry carries its Prewrite's position. A pull looks nothing up, and does not meet the
+Prewrites, because they have a separate prefix.
 
 LevelDB is not synced batch by batch. When the machine dies, it may lose more than its last writes:
-it does not sync the log of a table in memory before it begins the next one. So the place from
-where a restart replays is not that of the last batch, but that of the last `flush`, after which
-everything before it is in synced tables.
+it does not sync the log of a table in memory before it starts the next table. A restart therefore
+replays not from the last batch, but from the last `flush`, after which everything before it is in
+synced tables.
 
 LevelDB does not notice a MANIFEST that lost its last records: it opens an earlier state, and the
-newer tables are not part of it. So "n" must not be above "f": else the flush is lost.
+newer tables are not part of it. So "n" must not be above "f"; otherwise the flush is lost.
 
 A start deletes a damaged index and builds it from the log (`recovery.py`). Damage that only a read
 finds, while the Pump runs, leaves the file `DAMAGED` in the folder for the next start.
@@ -69,7 +69,7 @@ _CHUNK_ENTRIES = 512
 _TS_END = 1 << 64
 _DAMAGED = "DAMAGED"
 _OF_FILES = re.compile(r"Invalid argument|\.(ldb|sst): No such file")
-"""How LevelDB reports a table file that is cut or empty, or that is missing when it is read."""
+"""LevelDB's errors for a table file that is cut or empty, or that is missing when it is read."""
 _FAKES_PASSED_MAX = 1_000_000
 """Read in about two seconds."""
 
@@ -79,14 +79,14 @@ _purge_noted = failpoints.point("pump.purge.noted")
 
 
 class Purge(NamedTuple):
-    """What a garbage collection removed: all up to a ts, all segments before a number."""
+    """The extent of a garbage collection: all up to a ts, and all segments before a number."""
 
     purged_ts: int
     first_segment: int
 
 
 class CommitEntry(NamedTuple):
-    """Where the two parts of a merged binlog are; a fake one has no Prewrite."""
+    """The positions of the two parts of a merged binlog; a fake one has no Prewrite."""
 
     kind: int
     position: Position
@@ -135,8 +135,8 @@ class Batch:
 class Index:
     """The LevelDB of one Pump; safe to read from any thread.
 
-    Raises `Corrupt` for a folder that is there but is not a whole index: LevelDB itself would
-    begin again in it, and then read whatever old log it finds.
+    Raises `Corrupt` for an existing folder without a complete index: LevelDB itself would start a
+    new database in it, and then read any old log that it finds.
     """
 
     def __init__(self, path: Path, *, write_buffer_bytes: int, cache_bytes: int) -> None:
@@ -185,7 +185,7 @@ class Index:
         with _errors(self.path):
             place = _HEAD.pack(*checkpoint.pointer)
             self._db.put(b"f", place)
-            # Compacting a range that is empty does nothing but write out the tables in memory.
+            # Compacting an empty range only writes out the tables in memory.
             self._db.compact_range(start=b"\xff\xfe", stop=b"\xff\xff")
             _compacted()
             with self._db.write_batch() as batch:
@@ -249,7 +249,7 @@ class Index:
     def last_transaction_ts(self, fakes_passed_max: int = _FAKES_PASSED_MAX) -> int:
         """Return the largest commit_ts that is not a fake binlog's, 0 without one.
 
-        After very many fake ones it stops and returns where it got to, which is above.
+        After very many fake binlogs it stops and returns the commit_ts it reached, which is above.
         """
         with (
             _errors(self.path),

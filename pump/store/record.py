@@ -1,4 +1,4 @@
-"""Record: one binlog on its way into the log, and the reasons why it may not get there."""
+"""Record: one binlog on its way into the log, and the errors that may prevent it."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _START_TS, _COMMIT_TS = operator.itemgetter(1), operator.itemgetter(2)
 
 
 class Record(NamedTuple):
-    """What the Pump must know of a binlog, and the binlog's bytes."""
+    """The facts that the Pump needs about a binlog, and the binlog's bytes."""
 
     tp: int
     start_ts: int
     commit_ts: int
     payload: bytes
     first_segment: int = IN_ONE
-    """Of a Prewrite whose payload is a chunk list: where its chunks begin."""
+    """Of a Prewrite whose payload is a chunk list: the first segment of its chunks."""
     ddl_job_id: int = 0
     """Of the Commit of a DDL: its job."""
 
 
 Fields = tuple[int, int, int, bytes, int, int]
-"""A `Record`, or what a replay makes of millions of them more cheaply."""
+"""A `Record`, or the cheaper tuple that a replay makes for millions of binlogs."""
 
 
 def largest_ts(records: Sequence[Fields]) -> int:
@@ -60,8 +60,8 @@ class ChunkRecord(Record):
 class Unmatched(NamedTuple):
     """A Prewrite without Commit or Rollback; `payload_reader` returns its bytes.
 
-    Of one that was stored in chunks it returns only the fields before the row changes.
-    `floor_ts` is the largest timestamp that had arrived before it; its Commit must lie above.
+    For a Prewrite in chunks it returns only the fields before the row changes. `floor_ts` is the
+    largest timestamp that had arrived before it; its Commit must lie above.
     """
 
     start_ts: int
@@ -72,7 +72,8 @@ class Unmatched(NamedTuple):
 class NotStored(PenstockError):
     """Some records of a group were refused, and therefore none of the group is stored.
 
-    `refused` holds the reason by index into the group; the others may be appended again at once.
+    `refused` holds the reason by index into the group; the others may be appended again
+    immediately.
     """
 
     def __init__(self, refused: Mapping[int, PenstockError]) -> None:
@@ -83,7 +84,7 @@ class NotStored(PenstockError):
 
 
 class Contradiction(NeedsOperator):
-    """A binlog that cannot be true together with what was stored before it."""
+    """A binlog that cannot be true together with earlier stored binlogs."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(
@@ -102,7 +103,7 @@ class OutOfSpace(Retryable):
 
 
 class TooManyOpen(OutOfSpace):
-    """As many transactions are open as may be; once some end, or on another Pump, it may work."""
+    """The limit of open transactions is reached; retry once some end, or on another Pump."""
 
     def __init__(self, count: int, oldest_start_ts: int) -> None:
         super().__init__(
@@ -114,7 +115,7 @@ class TooManyOpen(OutOfSpace):
 
 
 class TooLarge(NeedsOperator):
-    """A puller who takes whole binlogs only came to one that no message can hold."""
+    """A puller that accepts only whole binlogs came to one that no message can hold."""
 
     def __init__(self, commit_ts: int, size_bytes: int, bytes_max: int) -> None:
         super().__init__(
@@ -139,7 +140,7 @@ class PurgedRange(NeedsOperator):
 
 
 class NotHere(NeedsOperator):
-    """A binlog is asked for by its commit_ts that this Pump cannot send so."""
+    """A binlog was requested by its commit_ts, and this Pump cannot send it in that way."""
 
     def __init__(self, commit_ts: int, why: str) -> None:
         super().__init__(

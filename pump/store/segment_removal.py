@@ -1,4 +1,4 @@
-"""Segment removal: whole segments go, oldest first, with their index entries."""
+"""Segment removal: deletes whole segments, oldest first, with their index entries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _purged = failpoints.point("pump.purge.done")
 class Needed:
     """For each segment the largest timestamp that needs it; a Prewrite is as old as its Commit.
 
-    Noted by the appending thread, asked by the collecting one.
+    Updated by the appending thread, read by the purging thread.
     """
 
     def __init__(self, by_segment: dict[int, int]) -> None:
@@ -53,9 +53,9 @@ class Needed:
 
 
 def carry_out(index: Index, segments: Segments, purge: Purge) -> None:
-    """Remove segments and index entries; a crash on the way is finished by `finish_purge`.
+    """Remove segments and index entries; after a crash, `finish_purge` completes the removal.
 
-    `purge` is in the index durably, and known to all readers, before this is called.
+    `purge` must be durable in the index, and known to all readers, before this call.
     """
     segments.drop_before(purge.first_segment)
     _segments_dropped()

@@ -1,19 +1,18 @@
-"""Sorter: which transactions are open, and up to which commit_ts nothing can come any more.
+"""Sorter: tracks the open transactions, and the commit_ts up to which the stream is complete.
 
-A writer asks for its commit_ts only when its Prewrite is durable here. So whatever commit_ts this
-Pump has seen *before* a Prewrite was given out before that Prewrite's own will be:
+A writer asks for its commit_ts only when its Prewrite is durable here. So every commit_ts that this
+Pump has seen *before* a Prewrite was issued before the commit_ts of that Prewrite will be:
 
     arrival   P1 ── C0(10) ── P2 ── C3(14) ── C2(17) ── …
     floor     0               10                          P2 will commit above 10,
                                                           P1 may commit anywhere: the max is 0
 
-The floor of a Prewrite is the largest commit_ts that arrived before it, and the greatest commit_ts
-up to which the stream is complete is the floor of the oldest Prewrite still open; with none open,
-it is the largest commit_ts seen. No queue of what waits for an open one is needed: memory goes
-with the open transactions only.
+The floor of a Prewrite is the largest commit_ts that arrived before it. The stream is complete up
+to the floor of the oldest open Prewrite; with none open, up to the largest commit_ts seen.
+Transactions that wait for an open one need no queue: memory grows with the open transactions only.
 
-Invariants: `max_commit_ts` never goes down, and a Commit is refused by the ledger unless it lies
-above its Prewrite's floor, so nothing enters the stream below it. No clock, no I/O.
+Invariants: `max_commit_ts` never goes down, and the ledger refuses a Commit unless it lies above
+its Prewrite's floor, so nothing enters the stream below it. No clock, no I/O.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ class Open(NamedTuple):
     floor_ts: int
     since_ms: int
     first_segment: int = IN_ONE
-    """Of one that was stored in chunks: where they begin."""
+    """The segment of its first chunk, if it was stored in chunks."""
 
 
 class Sorter:
-    """Fed in the order of the log; `open` holds the unmatched Prewrites in order of arrival."""
+    """Receives records in the order of the log; `open` holds unmatched Prewrites by arrival."""
 
     def __init__(self, max_commit_ts: int = 0) -> None:
         # An OrderedDict, because its first key costs the same however many were deleted.
@@ -56,7 +55,7 @@ class Sorter:
     ) -> None:
         """Record an open transaction, whose Prewrite must not be open already."""
         assert start_ts not in self.open, "the ledger lets no Prewrite in twice"
-        # What `Open(…)` does, at half the cost.
+        # Same as `Open(…)`, at half the cost.
         self.open[start_ts] = _new(Open, (position, self.largest_ts, now_ms, first_segment))
 
     def push_commit(self, start_ts: int, commit_ts: int) -> Open | None:

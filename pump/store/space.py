@@ -1,14 +1,14 @@
-"""Space on the volume: a reserve that new transactions may not use, and what large ones announced.
+"""Space: keeps a reserve of the volume from new transactions, and tracks announced large ones.
 
     volume  ├──────────── for all binlogs ────────────┼─ Commits, Rollbacks ─┼─ index, repair ─┤
-            and new copies of other logs           reserve   copies      reserve / 2          0
+            and new replicas of other logs         reserve   replicas    reserve / 2          0
 
 Without a setting the reserve is a fiftieth of the volume, at least 64 MiB for the index to write in
-and at most 10 GiB; on a small volume a quarter. Nothing is remembered: as soon as there is space
-again, by a purge or by hand, writers are served again.
+and at most 10 GiB; on a small volume a quarter. No state is kept: as soon as space is free again,
+by a purge or by hand, writers are served again.
 
-A large transaction announces its size before its chunks come. Until its chunk list is stored
-nothing else knows of them, no index entry and no open Prewrite; so it also says where they begin.
+A large transaction announces its size before its chunks come. Until its chunk list is stored, no
+index entry and no open Prewrite refers to the chunks, so it also records their first segment.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _RESERVE_SHARE = 50
 _SMALL_VOLUME_SHARE = 4
 _ENDS = (BinlogType.COMMIT, BinlogType.ROLLBACK)
 _AMPLE_BYTES = 4 << 30
-"""No group of binlogs is as large as that: with so much to spare its size need not be counted."""
+"""No group of binlogs is that large; with so much free space its size need not be counted."""
 
 
 def default_reserve_bytes(volume_bytes: int) -> int:
@@ -43,7 +43,7 @@ def default_reserve_bytes(volume_bytes: int) -> int:
 
 
 class Reserve:
-    """Looks at the free space before every group; asking costs two microseconds."""
+    """Checks the free space before every group; a check costs two microseconds."""
 
     def __init__(self, files: Files, folder: Path, reserve_bytes: int) -> None:
         self._files = files
@@ -72,8 +72,8 @@ class Reserve:
     def refused(self, records: Sequence[Record]) -> dict[int, PenstockError]:
         """Return the records refused, by index.
 
-        Below the reserve these are Prewrites and chunks of some. What ends a transaction is small,
-        and without it the whole stream waits: it may use half of the reserve.
+        Below the reserve these are Prewrites and their chunks. Records that end a transaction are
+        small, and the whole stream waits for them, so they may use half of the reserve.
         """
         free, reserve = self.space()
         self._note(free, reserve)
@@ -90,10 +90,10 @@ class Reserve:
         return dict.fromkeys(set(range(len(records))).difference(ends), error)
 
     def check_copy(self, wanted_bytes: int, *, is_new: bool) -> None:
-        """Raise `OutOfSpace` when a copy of another Pump's log may not have that much.
+        """Raise `OutOfSpace` when a replica of another Pump's log may not use that much.
 
-        One that is here may use half of the reserve, as what ends transactions; a new one, or an
-        older segment, none of it.
+        An existing replica may use half of the reserve, like records that end transactions; a new
+        replica, or an older segment, may use none of it.
         """
         free, reserve = self.space()
         if free - wanted_bytes <= (reserve if is_new else reserve // 2):

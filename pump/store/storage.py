@@ -1,4 +1,4 @@
-"""Storage: binlogs are durable when `append` returns and in the stream after `index`.
+"""Storage: makes binlogs durable in `append`, and adds them to the stream in `index`.
 
     append    ledger ── log: one write, one fdatasync ── sorter         → the writers are answered
     index     one LevelDB batch ── max_commit_ts moves                  → the pullers are woken
@@ -8,71 +8,71 @@ Threads: one appends, and calls `index` with each result, in the same order; `in
 again with the same result after it raised. Everything else may be called from any thread at any
 time.
 
-What is assumed of the disk:
+Assumptions about the disk:
 
-1. What was written before an `fdatasync` that returned without error is there after a crash; so are
-   names after an `fsync` of their folder.
-2. Of what was written since, any subset of sectors may be there, in any order, or zeros in their
+1. Bytes written before an `fdatasync` that returned without error survive a crash; so do names
+   after an `fsync` of their folder.
+2. Of the bytes written since, any subset of sectors may survive, in any order, or zeros in their
    place.
-3. After an `fdatasync` that failed, nothing is known about what was written since the last good
+3. After an `fdatasync` that failed, nothing is known about the bytes written since the last good
    one. Asking again would succeed without writing anything.
-4. Bytes can rot. Checksums find that.
-5. LevelDB keeps what was there before a `flush` (see `index.py`), and of later batches any part.
+4. Bytes can become corrupted. Checksums find that.
+5. LevelDB keeps everything from before a `flush` (see `index.py`), and of later batches any part.
 
-Why no crash loses what was acknowledged (with `sync_log = false` nothing of this is promised):
+Why no crash loses acknowledged data (with `sync_log = false` nothing of this is promised):
 
 Append. Writers are answered after the `fdatasync` of their group. A crash before that leaves, by 2,
-any part of the group. Its first bad frame ends the log: everything from there on is cut, and a
-frame before it may survive unacknowledged, which its writer's repetition finds out about
-(`transactions.py`).
+any part of the group. Its first bad frame ends the log: everything from there on is cut. A frame
+before it may survive unacknowledged; its writer's repetition detects that (`transactions.py`).
 
-Is the first bad frame a torn end, or rotten? Two things show it. The index remembers up to where
-all was durable, and every frame says up to where the file was synced when it was written: a bad
-frame before either place had been acknowledged, and is reported as `Corrupt` with file and offset.
-What remains undecidable is damage to the very last group, between its `fdatasync` and its index
-batch or with the index gone, before anything followed it; a clean stop writes a mark that closes
-this gap too.
+Is the first bad frame a torn end, or corruption? The index remembers up to where all was durable,
+and every frame records up to where the file was synced when it was written. A bad frame before
+either place had been acknowledged, and is reported as `Corrupt` with file and offset. Only damage
+to the very last group remains undecidable, between its `fdatasync` and its index batch or with the
+index gone, before anything followed it. A clean shutdown writes a mark that also closes this gap.
 
 Chunks. Each chunk of a large transaction is a frame that goes through the same queue as all other
-binlogs. They mean nothing by themselves: no index entry, no open transaction. When the last of them
-is durable, the chunk list is appended; it is what is acknowledged, indexed, replayed and rolled
-back, and the Prewrite's position is its. So a crash, a broken stream or a disk that fails in the
-middle leaves chunks without a list, which cost space until their segment goes; and a chunk list
-that survives has all its chunks, because they were durable before it was written, and lie before
-it. A pull reads one chunk at a time, checks its frame, its place and, before it hands over the last
-part, the checksum of the whole.
+binlogs. Chunks alone mean nothing: no index entry, no open transaction. When the last of them is
+durable, the chunk list is appended. The list is acknowledged, indexed, replayed and rolled back,
+and its position is the Prewrite's position. A crash, a broken stream or a disk that fails in the
+middle leaves chunks without a list, which cost space until their segment goes. A chunk list that
+survives has all its chunks, because they were durable before it was written, and lie before it.
+A pull reads one chunk at a time, checks its frame, its place and, before it sends the last part,
+the checksum of the whole.
 
-Copies. With copies on other Pumps, what is said here of an `fdatasync` holds for all disks that are
-listed (`pump/copies`): a group counts once each of them has it, and in doubt is what was not
-acknowledged by all, as the end of the log is with one disk.
+Copies. With copies on other Pumps, the statements about an `fdatasync` hold for all disks that are
+listed (`pump/copies`). A group counts once each of them has it. Data that was not acknowledged by
+all of them is in doubt, like the end of the log with one disk.
 
 A failed sync. By 3 the file is abandoned at its last good byte. The next append creates a successor
-whose header says where the file ends; nothing is written to the failed file any more, and what the
-failure left in it lies after its end. If the process dies first, the next one may find that group
-intact in the page cache but not on the disk: so recovery writes the last group's bytes once more
-before it trusts them.
+whose header records the end of the file; nothing is written to the failed file any longer, and the
+remains of the failure lie after its end. If the process dies first, the next one may find that
+group intact in the page cache but not on the disk. Recovery therefore writes the last group's bytes
+once more before it trusts them.
 
 Rotate. The successor is written under another name, synced, renamed, and its folder synced before
-its first group: a segment always has a whole header, and a damaged one is damage. A process killed
-between rename and folder sync leaves a name that is not durable: opening the log syncs the folder.
+its first group. So a segment always has a whole header, and a bad header is damage. A process that
+is killed between rename and folder sync leaves a name that is not durable; opening the log syncs
+the folder.
 
 Index. A batch is written only after its group is durable, so the index never knows more than the
 log; if it does, acknowledged bytes are gone and the Pump refuses to start (deleting `index/`
-accepts the loss). Batches are not synced. When only the process dies nothing of them is lost; when
-the machine dies, by 5 any part may be, so a restart always replays from the checkpoint, which is
-written after a flush. Replaying puts the same entries again.
+accepts the loss). Batches are not synced. When only the process dies nothing of them is lost. When
+the machine dies, by 5 any part may be lost, so a restart always replays from the checkpoint, which
+is written after a flush. Replaying puts the same entries again.
 
 Checkpoint. It is the indexed end of the log, with a list of the transactions that are open there,
-and their floors (`sorter.py`); so one that stays open for minutes does not lengthen the replay. If
-more are open than the list holds, the checkpoint is the place of the first that it has no room for.
-Hence a replay knows every Commit's Prewrite, except for Commits whose entry is in the index.
+and their floors (`sorter.py`). A transaction that stays open for minutes therefore does not
+lengthen the replay. If more are open than the list holds, the checkpoint is the place of the first
+that it has no room for. Hence a replay knows every Commit's Prewrite, except for Commits whose
+entry is in the index.
 
-Purge. First what is purged is written and synced, then readers learn it, then segments go, oldest
-first and each durably, then index entries. A crash in between is finished at the next start. A
-segment goes only if nothing in it, no Commit of a Prewrite in it, and no open Prewrite is needed;
-for a large one that is the segment of its first chunk, also while it is still being sent. If the
-index is gone too, the oldest segment's `earlier_largest_ts` says what was purged, rather too much
-than too little.
+Purge. First the purged range is written and synced, then readers learn it, then segments go, oldest
+first and each durably, then index entries. The next start finishes an interrupted purge. A segment
+goes only if nothing in it, no Commit of a Prewrite in it, and no open Prewrite is needed. For a
+large transaction that is the segment of its first chunk, even while it is still being sent. If the
+index is also gone, the oldest segment's `earlier_largest_ts` gives the purged range, rather too
+much than too little.
 
 Order. `max_commit_ts` is published after the index batch that it belongs to. A Commit at or below
 its Prewrite's floor is refused: its writer asked for the commit_ts before its Prewrite was stored.
@@ -139,7 +139,7 @@ _after_index = failpoints.point("pump.after_index")
 
 
 class Appended(NamedTuple):
-    """What an append stored, for `Storage.index`."""
+    """The stored result of an append, for `Storage.index`."""
 
     number: int
     entries: Sequence[Entry]
@@ -148,12 +148,12 @@ class Appended(NamedTuple):
     max_commit_ts: int
     newest_ddl: LoggedDdl
     checkpoint: Checkpoint | None
-    """From where to replay once this is indexed; only where a flush is due."""
+    """The checkpoint once this is indexed; None unless a flush is due."""
     size_bytes: int
 
 
 class Shipped(Protocol):
-    """The copies of the log on other Pumps (`pump.copies.shipping`)."""
+    """The replicas of the log on other Pumps (`pump.copies.shipping`)."""
 
     @property
     def acknowledged(self) -> Place:
@@ -216,7 +216,7 @@ class Storage:
         files: Files | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> Storage:
-        """Open the storage in `path`, creating it if need be; replay what the index may lack.
+        """Open the storage in `path`, creating it if necessary; replay all that the index lacks.
 
         `on_progress` is called with the bytes done and to do. Raises `Corrupt` for damage,
         `NeedsOperator` while another process has it open.
@@ -265,16 +265,16 @@ class Storage:
     def holds_up_to_ts(self) -> int:
         """Return a commit_ts above which no transaction is indexed, nor was before a purge.
 
-        It is the last transaction's own, unless very many fake binlogs came after that.
+        It is the last transaction's, unless very many fake binlogs came after that.
         """
         return max(self._index.last_transaction_ts(), self.purged_ts)
 
     def append(self, records: Sequence[Record]) -> Appended:
         """Store `records` with one write and one fdatasync; durable when it returns.
 
-        What is stored already is not stored again, and is no error. Raises `NotStored` when any
-        record is refused, `OutOfSpace` or another `Retryable` when the disk fails; then none of
-        the group is stored.
+        Records that are already stored are not stored again, without an error. Raises `NotStored`
+        when any record is refused, `OutOfSpace` or another `Retryable` when the disk fails; then
+        none of the group is stored.
         """
         assert not self._closed, "a closed storage takes nothing"
         with self._state_lock:
@@ -287,8 +287,8 @@ class Storage:
         positions: list[Position] = []
         if stored:
             positions = self._store(stored, most_ts)
-            # Not read where nothing is stored: a group that failed as this Pump was deposed is in
-            # the log, and a replay has to find it there.
+            # Not read where nothing is stored: a group that failed when this Pump was deposed is in
+            # the log, and a replay must find it there.
             self._stored_head = self._segments.end
         now_ms, head = int(self._clock() * 1000), self._stored_head
         self._groups += 1
@@ -299,9 +299,9 @@ class Storage:
             sorter = self._ledger.sorter
             checkpoint = checkpoint_of(sorter, head) if self._flusher.is_due else None
             max_commit_ts, newest_ddl = sorter.max_commit_ts, self._ledger.newest_ddl
-            if positions:  # The log may have gone on to another segment meanwhile (`pump/copies`).
+            if positions:  # The log may be in another segment by now (`pump/copies`).
                 needed[positions[0].segment] = most_ts
-            self._needed.note(needed)  # Before a purge sees that a Prewrite is not open any more.
+            self._needed.note(needed)  # Before a purge sees that a Prewrite is no longer open.
         size_bytes = sum(map(_LENGTH, positions))
         self._appended_records += len(stored)
         self._appended_bytes += size_bytes
@@ -333,7 +333,7 @@ class Storage:
     def pull(self, after_ts: int, *, bytes_max: int, count_max: int) -> Pulled:
         """Return merged and fake binlogs in (after_ts, max_commit_ts], in order.
 
-        At least one if there is any, else as many as the bounds allow; `last_ts` is where to
+        At least one if any exists, otherwise as many as the bounds allow; `last_ts` is where to
         continue. Raises `PurgedRange`, `Corrupt`, and `Retryable` when the disk cannot be read.
         """
         return self.stream.pull(after_ts, self._max_commit_ts, bytes_max, count_max)
@@ -349,7 +349,7 @@ class Storage:
     def unmatched(self, older_than_s: float = 0.0) -> list[Unmatched]:
         """Return the open Prewrites that arrived at least that long ago, oldest first.
 
-        After a restart their age begins again.
+        A restart resets their age.
         """
         older_than_ms = int((self._clock() - older_than_s) * 1000)
         with self._state_lock:
@@ -371,7 +371,7 @@ class Storage:
             before = self.stream.purge
             limit = self._kept_from()
             purge = self._needed.droppable(before, limit, min(before_ts, self._max_commit_ts))
-            if self._copies is not None:  # They have to know first.
+            if self._copies is not None:  # They must know first.
                 limit = self._copies.may_drop_before(purge.first_segment)
                 purge = self._needed.droppable(before, limit, min(before_ts, self._max_commit_ts))
             if purge.first_segment > before.first_segment:
@@ -391,7 +391,7 @@ class Storage:
         """Make the index durable, so that a restart has nothing, or only a little, to replay."""
         with self._state_lock:
             if self._groups == self._indexed_group:  # Then the ledger is as far as the index.
-                # Not the log's end: that may have moved on already.
+                # Not the log's end, which may already have moved on.
                 checkpoint = checkpoint_of(self._ledger.sorter, self._indexed_head)
                 self._indexed_checkpoint = checkpoint
         self._flusher.flush(self._indexed_checkpoint)
@@ -424,7 +424,7 @@ class Storage:
         self._closed = True
         self._flusher.join()
         self.flush()
-        # A mark where not all is acknowledged would say to a copy that all before it was.
+        # A mark where not everything is acknowledged would tell a replica that all before it was.
         is_settled = self._copies is None or self._copies.acknowledged == self._segments.end
         self._segments.close(with_mark=is_settled)
         self._index.close()
@@ -433,8 +433,8 @@ class Storage:
     def _kept_from(self) -> int:
         """Return the first segment that a replay or a transaction open here needs."""
         flushed = self._flusher.flushed.first_segment
-        chunks = self.incoming.segments()  # First: what ends here continues as an open Prewrite.
-        with self._state_lock:  # Chunks may lie in front of what a replay needs.
+        chunks = self.incoming.segments()  # First: some become open Prewrites.
+        with self._state_lock:  # Chunks may lie before the start of a replay.
             return min([flushed, *chunks, *self._ledger.sorter.segments_of_chunks()])
 
     def _store(self, records: Sequence[Record], most_ts: int) -> list[Position]:

@@ -33,8 +33,8 @@ class Large(NamedTuple):
 class Pulled(NamedTuple):
     """A stretch of the stream: all of it up to `last_ts`.
 
-    A merged binlog is a Prewrite's bytes and its Commit's (see `codec.py`). They are joined when
-    the message that carries them is made, and not before.
+    A merged binlog is a Prewrite's bytes and its Commit's (see `codec.py`). They are joined only
+    when the message that carries them is made.
     """
 
     commit_ts: list[int]
@@ -52,7 +52,7 @@ class Pulled(NamedTuple):
 
 
 class Stream:
-    """What can be pulled; safe to use from any number of threads, also while purging."""
+    """The binlogs that can be pulled; safe for any number of threads, also while purging."""
 
     def __init__(self, index: Index, segments: Segments, purge: Purge) -> None:
         self._index = index
@@ -98,7 +98,7 @@ class Stream:
     def fetch(self, wanted: Sequence[int], bytes_max: int) -> Pulled:
         """Return the first of the `wanted` merged binlogs, by rising commit_ts; at least one.
 
-        Raises as `pull` does, and `NotHere` for one that is not here, or is in chunks.
+        Raises as `pull` does, and `NotHere` for a binlog that is not here, or is in chunks.
         """
         self._check(wanted[0] - 1)
         kinds: list[int] = []
@@ -137,7 +137,7 @@ class Stream:
         raise NotHere(ts, "this Pump has no such binlog")
 
     def chunks(self, large: Large) -> Iterator[bytes]:
-        """Yield the merged binlog chunk by chunk, the last one only if all are what was written.
+        """Yield the merged binlog chunk by chunk, the last one only if size and checksum are right.
 
         Raises `PurgedRange`, `Corrupt` and `Retryable`, like `pull`.
         """
@@ -158,9 +158,9 @@ class Stream:
         yield large.commit
 
     def prewrite(self, start_ts: int) -> bytes | None:
-        """Return the Prewrite of `start_ts`, None if there is none or it is purged.
+        """Return the Prewrite of `start_ts`, None if it does not exist or is purged.
 
-        Of one in chunks, here and in `get`, only what comes before its row changes.
+        For a Prewrite in chunks, this and `get` return only the part before its row changes.
         """
         position = self._prewrite_at(start_ts)
         return None if position is None else self.short(position)
@@ -210,9 +210,9 @@ class Stream:
         try:
             parts = self._segments.read_many(positions)
         except PenstockError:
-            self._check(after_ts)  # The segment went away while we read it.
+            self._check(after_ts)  # The segment was purged during the read.
             raise
-        self._check(after_ts)  # Or its entries, before we came to them.
+        self._check(after_ts)  # Its entries were purged earlier.
         return parts
 
     def _check(self, after_ts: int) -> None:

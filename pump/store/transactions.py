@@ -14,16 +14,16 @@
                committed            refuses
     fake       –                    stores it, unless time is past it already
 
-Writers repeat themselves when an answer was lost; that must neither be stored twice nor be an
-error. Contradictions are never stored, so the log cannot contain them, and never acknowledged, so
-no one believes that they were delivered.
+Writers repeat a binlog when its answer was lost; the repetition must neither be stored twice nor be
+an error. Contradictions are never stored, so the log cannot contain them, and never acknowledged,
+so no one believes that they were delivered.
 
-A Rollback that overtook its Prewrite is remembered for the next 65,536 of its kind, and over a
-restart as far as the checkpoint has it. One that is forgotten costs time only: its Prewrite is open
-when it comes, and the resolver rolls it back. Its writer has given it up, so no Commit can come.
+A Rollback that overtook its Prewrite is remembered for the next 65,536 such Rollbacks, and over a
+restart as far as the checkpoint has it. Forgetting it costs time only: its Prewrite is open when it
+comes, and the resolver rolls it back. Its writer has given it up, so no Commit can come.
 
-The decided transactions of the last while are kept in memory; older ones are looked up in the
-index. Both together make the answers exact, whatever the age.
+Recently decided transactions are kept in memory; older ones are looked up in the index. Both
+together make the answers exact, whatever the age.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class _Generation:
 
 @dataclass(slots=True)
 class _Group:
-    """What the earlier records of the group being admitted say."""
+    """The effects of the earlier records in the group being admitted."""
 
     largest_ts: int
     prewrites: dict[int, tuple[bytes, int]] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class _Group:
 
 
 class Ledger:
-    """Admits records, then notes where they were stored; one thread at a time."""
+    """Admits records, then records where they were stored; one thread at a time."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Ledger:
         self.refused = 0
         self._lookup = lookup
         self._read = read
-        # What is above these two and not in memory is in no index either.
+        # A transaction above these two that is not in memory is in no index either.
         self._start_floor_ts, self._commit_floor_ts = last
         self._young = _Generation()
         self._old = _Generation()
@@ -128,7 +128,7 @@ class Ledger:
     def admit(self, records: Sequence[Record]) -> tuple[list[Record], dict[int, PenstockError]]:
         """Return the records to be stored and, by index, the reasons why others are refused.
 
-        Those that are in neither are stored already.
+        Records in neither are already stored.
         """
         group = _Group(self.sorter.largest_ts)
         stored: list[Record] = []
@@ -164,7 +164,7 @@ class Ledger:
         elif start_ts in prewrites:
             stored = prewrites[start_ts][0]
         elif (decided := self._decided(start_ts)) is not None:
-            stored = self._read(decided.prewrite)  # None when it is purged: long done with.
+            stored = self._read(decided.prewrite)  # None when it was purged long ago.
         elif (count := len(open_)) + len(prewrites) >= self.open_max:
             raise TooManyOpen(count, next(iter(open_), start_ts))
         else:
@@ -273,11 +273,12 @@ class Ledger:
     def enter(
         self, records: Iterable[Fields], positions: Sequence[Position], now_ms: int
     ) -> tuple[list[Entry], dict[int, int], list[tuple[int, Position]]]:
-        """Note what was stored where and return what the index must hold.
+        """Record where records were stored, and return the entries that the index must hold.
 
-        Besides, for each other segment that holds a Prewrite of theirs, or the first of its chunks,
-        the largest commit_ts; and the commit_ts and position of every Commit without open Prewrite,
-        which only a replay can meet. Chunks have no entry: their chunk list leads to them.
+        Also returns, for each other segment that holds a Prewrite of theirs, or the first of its
+        chunks, the largest commit_ts; and the commit_ts and position of every Commit without open
+        Prewrite, which only a replay can meet. Chunks have no entry: their chunk list leads to
+        them.
         """
         entries: list[Entry] = []
         needed: dict[int, int] = {}
@@ -313,7 +314,7 @@ class Ledger:
     def _enter_rare(self, record: Fields, position: Position) -> list[Entry]:
         tp, start_ts, commit_ts, *_ = record
         if tp == CHUNK:
-            if isinstance(record, ChunkRecord):  # A replay does not care.
+            if isinstance(record, ChunkRecord):  # A replay ignores it.
                 record.position = position
             return []
         if start_ts == commit_ts:
@@ -331,7 +332,7 @@ class Ledger:
         prewrite = self.sorter.push_commit(start_ts, commit_ts)
         if prewrite is None:
             return None
-        young = self._young  # Below, what `Decided(…)` does at half the cost.
+        young = self._young  # Below: same as `Decided(…)`, at half the cost.
         young.decided[start_ts] = _new(Decided, (commit_ts, prewrite.position))
         young.commits[commit_ts] = start_ts
         return prewrite
@@ -352,7 +353,7 @@ class Ledger:
         self._young.last_group = number
         if len(self._young.decided) < self.generation_max or self._old.last_group > indexed:
             return
-        # What leaves memory must be in the index, where it is found from now on.
+        # Transactions that leave memory must be in the index, where they are found from now on.
         self._start_floor_ts = max(self._start_floor_ts, *self._old.decided, 0)
         self._commit_floor_ts = max(self._commit_floor_ts, *self._old.commits, 0)
         self._old, self._young = self._young, _Generation()
