@@ -1,1 +1,1 @@
-"""A MySQL or MariaDB server as a writer: a replica client, a relay log, and a translation."""
+"""Makes a MySQL or MariaDB server a writer: a replica client, a relay log, and a translation."""

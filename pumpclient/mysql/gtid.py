@@ -10,7 +10,7 @@ sorted, with a gap between any two.
 A MariaDB position names the last transaction of each replication domain; all smaller sequence
 numbers of the domain are before it. A set holds, for each domain, the largest sequence number of
 each server that wrote in it. The domain's position is the largest of these: sequence numbers grow
-within a domain, from whichever server.
+within a domain, whichever server writes.
 
 MySQL's sets in binary, in `COM_BINLOG_DUMP_GTID` and in the PREVIOUS_GTIDS event. Classic, for sets
 without tags (all integers little-endian):
@@ -20,7 +20,7 @@ without tags (all integers little-endian):
     8       number of intervals         }
     8 + 8   start, stop (exclusive)     } for each interval
 
-With tags. The last byte of the first eight tells the two apart:
+With tags. The last byte of the first eight distinguishes the two forms:
 
     1       1
     6       number of (server, tag) pairs
@@ -57,7 +57,7 @@ GtidSource = tuple[UUID, str]
 
 
 class MysqlGtid(NamedTuple):
-    """One transaction's id; `tag` is empty for most."""
+    """One transaction's id; `tag` is usually empty."""
 
     source: UUID
     number: int
@@ -111,7 +111,7 @@ class MysqlGtidSet:
         """Add the transactions [start, stop) of a server and tag."""
         start, stop = interval
         held = self._sources.setdefault(source, [])
-        if held and held[-1][1] == start:  # The next transaction: what happens all the time.
+        if held and held[-1][1] == start:  # The next transaction: by far the most frequent case.
             held[-1] = (held[-1][0], stop)
             return
         first = bisect_left(held, start, key=lambda i: i[1])
@@ -408,7 +408,7 @@ GtidSet = MysqlGtidSet | MariadbGtidSet
 
 
 class Flavor(StrEnum):
-    """Which of the two kinds of server a binlog comes from."""
+    """Whether a binlog comes from MySQL or MariaDB."""
 
     MYSQL = "mysql"
     MARIADB = "mariadb"
@@ -419,9 +419,9 @@ class Flavor(StrEnum):
 
 
 def parse_gtid_set(text: str, flavor: Flavor) -> GtidSet:
-    """Return the set that `text` names, empty for an empty text.
+    """Parse a GTID set; an empty text gives an empty set.
 
-    Raises `Malformed` for a text that is no set of this flavour.
+    Raises `Malformed` for a text that is not a set of this flavour.
     """
     if flavor is Flavor.MYSQL:
         return MysqlGtidSet.parse(text)

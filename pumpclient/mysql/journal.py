@@ -1,15 +1,15 @@
-"""Journal: which transactions may be open on the Pumps; a small file, synced first, then settled.
+"""The journal: a small synced file of the transactions that may be open on the Pumps.
 
     {"pump": "pump-1", "first": 17, "last": 80}     before the Prewrites of a group, synced
     {"decided": 17, "commit": 91}                   before its Commits, synced: the first commit_ts
     {"done": 17}                                    when all its Commits were acknowledged
 
-A line that is not complete is the last one, and nothing was sent for it. The file begins again as
-soon as nothing is open and it has grown.
+Only the last line can be incomplete, and nothing was sent for an incomplete line. The file is
+truncated once no group is open and it has grown.
 
-`settle` ends what an earlier run left open. Where commit_ts are known, Commits may have been sent:
-all are sent again, and the group is whole. Where none are, none was sent: the group is rolled back,
-from the last to the first.
+`settle` ends the groups that an earlier run left open. Where commit_ts are known, Commits may have
+been sent: all are sent again, and the group is complete. Where no commit_ts is known, no Commit was
+sent: the group is rolled back, from the last transaction to the first.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DISK_HINT = "look at the disk of data-dir; what the journal says stays true"
 
 
 class OpenGroup(NamedTuple):
-    """Transactions that may be open; `commit_ts` empty as long as no Commit was sent."""
+    """Transactions that may be open; `commit_ts` is empty as long as no Commit was sent."""
 
     node_id: str
     start_ts: range
@@ -46,7 +46,7 @@ class OpenGroup(NamedTuple):
 
 
 class Journal:
-    """The file; for the thread that sends and the one that finishes."""
+    """The file; used by the sending and the finishing thread."""
 
     def __init__(self, path: Path) -> None:
         """Read an earlier run's journal; raise `Corrupt` for lines that no run wrote."""
@@ -88,7 +88,7 @@ class Journal:
 
     def _write(self, record: dict[str, object], *, is_durable: bool = False) -> None:
         if self._size > _BYTES_MAX and not self._open and "pump" in record:
-            # No group is open, so nothing before the one that is noted counts any more.
+            # No group is open, so nothing before the new entry counts any more.
             os.ftruncate(self._file, 0)
             self._size = 0
         data = json.dumps(record).encode() + b"\n"
@@ -98,7 +98,7 @@ class Journal:
             if is_durable:
                 os.fdatasync(self._file)
         except OSError as error:
-            # Half a line would be taken for damage once others stand after it.
+            # Half a line would be taken for damage once other lines follow it.
             os.ftruncate(self._file, self._size)
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise Retryable(
@@ -144,9 +144,9 @@ log = logging.getLogger(__name__)
 
 
 def settle(session: Session, journal: Journal) -> None:
-    """Commit or roll back all that the journal has; what a Pump does not answer, in the background.
+    """Commit or roll back the journal's open groups, in the background if a Pump does not answer.
 
-    A Pump that is gone from the list took its open transactions with it. Raises `NeedsOperator`
+    A Pump that was removed from the list took its open transactions with it. Raises `NeedsOperator`
     when a Pump has rolled back a part of a group whose rest is committed.
     """
     pumps = {pump.node_id: pump for pump in session.pumps.all}

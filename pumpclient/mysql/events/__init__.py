@@ -1,8 +1,8 @@
-"""Binlog events: `decode_event` turns a body into what it says.
+"""Binlog events: `decode_event` decodes an event's body.
 
-TABLE_MAP and rows events stay bytes (`UnreadRows`): `pumpclient.mysql.rows` reads them, and only
-those of tables that are wanted. Every other type has a dataclass with `decode` in one of the
-modules. A type that is unknown here is an error unless its server marked it as ignorable.
+TABLE_MAP and rows events stay bytes (`UnreadRows`): `pumpclient.mysql.rows` decodes them, and only
+for the tables that are wanted. Every other type has a dataclass with `decode` in one of the
+modules. An unknown type is an error unless its server marked it as ignorable.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = ["Event", "IgnoredEvent", "Stop", "UnreadRows", "decode_event"]
 
 
 class UnreadRows(NamedTuple):
-    """A TABLE_MAP or rows event, unread."""
+    """A TABLE_MAP or rows event that is not decoded yet."""
 
     type: EventType
     body: bytes
@@ -55,7 +55,7 @@ class UnreadRows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The server was shut down in good order."""
+    """The server was shut down cleanly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class IgnoredEvent:
 
 @dataclass(frozen=True, slots=True)
 class StatementPart:
-    """A piece of LOAD DATA in statement format: its data is not in rows."""
+    """A part of LOAD DATA in statement format: its data is not in rows."""
 
     type: EventType
     body: bytes
@@ -128,16 +128,16 @@ _STATEMENT_PARTS = frozenset(
 
 
 def decode_event(event: bytes, checksum: Checksum, header: Header | None = None) -> Event:
-    """Return what a whole event says; `checksum` is what its file's FORMAT_DESCRIPTION says.
+    """Return the decoded event; `checksum` is the setting of its file's FORMAT_DESCRIPTION.
 
-    Raises `Malformed` for a body that is not what its type promises, and for an unknown type
-    that is not marked as ignorable.
+    Raises `Malformed` for a body that does not match its type, and for an unknown type that is not
+    marked as ignorable.
     """
     header = header or read_header(event)
     type_ = header.type
     if type_ == _FORMAT_DESCRIPTION:
         return FormatDescription.decode(event[HEADER_SIZE:])
-    # `body_of` without its call; this and the next lookup are what most events need.
+    # `body_of`, inlined; most events need only this and the next lookup.
     body = event[HEADER_SIZE:-CHECKSUM_SIZE] if checksum else event[HEADER_SIZE:]
     unread = _UNREAD.get(type_)
     if unread is not None:

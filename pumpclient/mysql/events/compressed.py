@@ -1,4 +1,4 @@
-"""Compressed events: blocks within MariaDB's events, and MySQL's whole transactions.
+"""Compressed events: blocks within MariaDB's events, and MySQL's complete transactions.
 
 MariaDB's block (log_bin_compress), in place of a statement or of the rows' images:
 
@@ -7,7 +7,7 @@ MariaDB's block (log_bin_compress), in place of a statement or of the rows' imag
     …   the zlib stream
 
 MySQL's TRANSACTION_PAYLOAD (binlog_transaction_compression): fields of number, length and value,
-all length-encoded, number 0 alone ending them; then the payload: whole events without checksums.
+all length-encoded, ended by number 0 alone; then the payload: whole events without checksums.
 
     1   bytes of the payload
     2   compression: 0 zstd, 255 none
@@ -70,7 +70,7 @@ class Compression(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TransactionPayload:
-    """All events of a transaction but its GTID, in one event."""
+    """All events of a transaction except its GTID, in one event."""
 
     compression: Compression
     payload: bytes
@@ -91,9 +91,9 @@ class TransactionPayload:
         return cls(Compression(kind), payload, fields.get(_PLAIN_SIZE_FIELD, len(payload)))
 
     def events(self) -> Iterator[bytes]:
-        """Yield the events one by one; no more than one, and a MiB, is in memory.
+        """Yield the events one by one; at most one event, and a MiB, is in memory.
 
-        Raises `Malformed` when the payload is damaged or not of the length that it promises.
+        Raises `Malformed` when the payload is damaged or does not have its declared length.
         """
         waiting = bytearray()
         total = 0

@@ -1,4 +1,4 @@
-"""Field reader: reads an event's body, which came from outside and may be anything."""
+"""Reads the fields of an event's body, which is untrusted input."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _HINT = "bytes of the event are lost, or its server writes a layout that is unkn
 
 
 class BodyReader:
-    """A cursor over a body; every read checks that the bytes are there."""
+    """A cursor over a body; every read checks that the bytes exist."""
 
     __slots__ = ("_what", "at", "data", "end")
 

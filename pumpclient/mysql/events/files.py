@@ -1,4 +1,4 @@
-"""File events: how a binlog file is laid out, where it is, what is before and after it.
+"""File events: they describe a binlog file, its place, and the files before and after it.
 
 FORMAT_DESCRIPTION is the first event of every file:
 
@@ -9,21 +9,21 @@ FORMAT_DESCRIPTION is the first event of every file:
     n    post-header length of each event type, from type 1 on
     1    checksum algorithm of the file's events
 
-After it this event has four checksum bytes in any case; they are no part of the body here.
+This event always has four checksum bytes after it, which are not part of the body here.
 
     PREVIOUS_GTIDS      the set of all earlier files, in binary as in `pumpclient.mysql.gtid`
     GTID_LIST           the same of MariaDB: 4 bytes, of which the low 28 bits count, then
                         domain 4, server 4 and sequence number 8 for each
     ROTATE              8 position in the next file, then its name
     BINLOG_CHECKPOINT   4 bytes of name, the oldest file that MariaDB's crash recovery needs
-    START_ENCRYPTION    scheme 1, key version 4, nonce 12; what a server sends is decrypted
+    START_ENCRYPTION    scheme 1, key version 4, nonce 12; a server's stream is decrypted
     HEARTBEAT           the name of the file; its position is the header's
     HEARTBEAT_V2        fields: number, length, value; 1 the file's name, 2 the position; 0 ends
     INCIDENT            2 number, 1 bytes of the message, message: data may be missing after it
 
-The first event of a stream is a ROTATE that names its file, and the FORMAT_DESCRIPTION that says
-whether events end in checksums comes after it. `rotate_of` sees by the last bytes of such a ROTATE
-whether it has a checksum itself.
+The first event of a stream is a ROTATE that names its file. The FORMAT_DESCRIPTION, which tells
+whether events end in checksums, comes after it. `rotate_of` recognises by the last bytes of such a
+ROTATE whether it has a checksum itself.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _NAME_FIELD, _POSITION_FIELD, _END_FIELD = 1, 2, 0
 
 @dataclass(frozen=True, slots=True)
 class FormatDescription:
-    """What all later events of the file are read with."""
+    """Describes how to read all later events of the file."""
 
     server_version: str
     created_s: int
@@ -63,7 +63,7 @@ class FormatDescription:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read what follows the header, the event's own checksum included.
+        """Decode the bytes after the header, the event's own checksum included.
 
         Raises `Malformed` for a version, header length or checksum that is unknown here.
         """
@@ -98,9 +98,10 @@ _FLAGS_AT = 17
 
 
 def description_digest(event: bytes) -> int:
-    """Return what tells a file from others of its name: its FORMAT_DESCRIPTION, open or closed.
+    """Return a digest of a file's FORMAT_DESCRIPTION, the same whether the file is open or closed.
 
-    That has the moment at which the server began the file.
+    It distinguishes files of one name, because the event has the time at which the server started
+    the file.
     """
     if len(event) <= _FLAGS_AT:
         return 0
@@ -111,7 +112,7 @@ def description_digest(event: bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PreviousGtids:
-    """What all earlier files hold."""
+    """The GTIDs of all earlier files."""
 
     gtids: MysqlGtidSet = field(default_factory=MysqlGtidSet)
 
@@ -122,7 +123,7 @@ class PreviousGtids:
 
 @dataclass(frozen=True, slots=True)
 class GtidList:
-    """What all earlier files hold: the last id of each domain and server."""
+    """The GTIDs of all earlier files: the last id of each domain and server."""
 
     gtids: MariadbGtidSet = field(default_factory=MariadbGtidSet)
     flags: int = 0
@@ -140,7 +141,7 @@ class GtidList:
 
 @dataclass(frozen=True, slots=True)
 class Rotate:
-    """The file continues in another; an artificial one says which file a stream is in."""
+    """The next file after this; an artificial event names the file that a stream is in."""
 
     position: int
     file: str
@@ -178,7 +179,7 @@ class BinlogCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class StartEncryption:
-    """What follows in the file is encrypted; a stream is not."""
+    """The rest of the file is encrypted; a stream is not."""
 
     scheme: int
     key_version: int
@@ -194,7 +195,7 @@ class StartEncryption:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The server is alive and has nothing new; `position` is None where the header has it."""
+    """The server is alive and has no new events; `position` is None where the header has it."""
 
     file: str
     position: int | None = None
@@ -220,7 +221,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """Something happened to the server that its binlog does not hold."""
+    """The server reports an incident whose changes may be missing in its binlog."""
 
     number: int
     message: str

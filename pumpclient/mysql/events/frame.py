@@ -1,4 +1,4 @@
-"""Frame of an event: its type, the header in front of it, and the checksum after it.
+"""The frame of an event: its type, the header in front of it, and the checksum after it.
 
     offset  size  field
     0       4     timestamp      seconds since 1970, 0 in events the server made for this stream
@@ -8,7 +8,7 @@
     13      4     end_position   offset of the next event in its file, modulo 2^32; 0: in no file
     17      2     flags
     19      n     body
-    19+n    4     CRC-32 (zlib's) of all before it, when the file's FORMAT_DESCRIPTION says so
+    19+n    4     CRC-32 (zlib's) of all before it, if the file's FORMAT_DESCRIPTION says so
 
 All integers are little-endian. A FORMAT_DESCRIPTION's checksum is taken with BINLOG_IN_USE clear.
 """
@@ -25,7 +25,7 @@ from penstock.errors import Malformed
 
 
 class EventType(IntEnum):
-    """What a binlog event is; MariaDB's own begin at 160."""
+    """The type of a binlog event; MariaDB's own types start at 160."""
 
     START_V3 = 1
     QUERY = 2
@@ -82,13 +82,13 @@ class EventType(IntEnum):
 class EventFlag(IntFlag):
     """The header's flags."""
 
-    BINLOG_IN_USE = 0x1  # Of a FORMAT_DESCRIPTION only: this file was not closed.
+    BINLOG_IN_USE = 0x1  # Only in a FORMAT_DESCRIPTION: this file was not closed.
     FORCED_ROTATE = 0x2
     THREAD_SPECIFIC = 0x4
     SUPPRESS_USE = 0x8
     ARTIFICIAL = 0x20  # Made by the server for this stream; in no file.
     RELAY_LOG = 0x40
-    IGNORABLE = 0x80  # A reader without this type may pass over it.
+    IGNORABLE = 0x80  # A reader that does not know this type may skip it.
     NO_FILTER = 0x100
     MTS_ISOLATE = 0x200
     SKIP_REPLICATION = 0x8000  # MariaDB.
@@ -118,7 +118,7 @@ ROWS_TYPES = frozenset(
 
 HEADER = struct.Struct("<IBIIIH")
 HEADER_SIZE = HEADER.size
-assert HEADER_SIZE == 19  # The table above is the contract.
+assert HEADER_SIZE == 19  # Required by the table above.
 CHECKSUM_SIZE = 4
 _FLAGS_AT = 17
 _ARTIFICIAL = int(EventFlag.ARTIFICIAL)  # An IntFlag's own `&` takes a microsecond.
@@ -126,7 +126,7 @@ _FORMAT_DESCRIPTION = int(EventType.FORMAT_DESCRIPTION)
 _U32 = struct.Struct("<I")
 
 CRC_OF_WHOLE = 0x2144DF1C
-"""What CRC-32 gives for bytes that end in their own CRC-32."""
+"""The CRC-32 of any bytes that end in their own CRC-32."""
 
 FILE_MAGIC = b"\xfebin"
 """The first four bytes of every binlog file; its first event is at 4."""
@@ -140,7 +140,7 @@ class Checksum(IntEnum):
 
 
 class Header(NamedTuple):
-    """An event's header; `type` is a plain number, for it may be unknown here."""
+    """An event's header; `type` is a plain number, because it may be unknown here."""
 
     timestamp_s: int
     type: int

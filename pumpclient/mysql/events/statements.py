@@ -1,6 +1,6 @@
-"""Statement events: QUERY, and what stands beside a statement or in front of it.
+"""Statement events: QUERY, and the events that accompany a statement.
 
-QUERY, a statement as text, with the session variables that it ran under:
+QUERY, a statement as text, with its session variables:
 
     4    connection that ran it
     4    seconds it ran
@@ -11,7 +11,7 @@ QUERY, a statement as text, with the session variables that it ran under:
     n+1  schema, then 0
     n    the statement, in the character set of the session
 
-Each status variable is a code of one byte and a value whose length only the code gives, so that an
+Each status variable is a code of one byte and a value whose length only the code gives, so an
 unknown code makes everything after it unreadable.
 
     ROWS_QUERY      1 ignored, then the statement that the next rows come from
@@ -31,12 +31,12 @@ from typing import Any, Self
 from pumpclient.mysql.events.field_reader import BodyReader, pack_uint
 
 _MANY_SCHEMAS = 254
-"""This many updated schemas stands for: too many to be named."""
+"""This number of updated schemas means: too many to be named."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatusVariables:
-    """The session of a QUERY; None for what its server did not send."""
+    """The session of a QUERY; None for a variable that its server did not send."""
 
     flags2: int | None = None
     sql_mode: int | None = None
@@ -59,13 +59,14 @@ class StatusVariables:
     sql_require_primary_key: int | None = None
     default_table_encryption: int | None = None
     mysql_code_21: int | None = None
-    """What MySQL 9 writes with statements that change rows; it has no public name."""
+    """Written by MySQL 9 with statements that change rows; it has no public name."""
     mariadb_hrnow_us: int | None = None
     mariadb_xid: int | None = None
     mariadb_gtid_flags3: tuple[int, int] | None = None
-    """What MariaDB says besides, and of an ALTER's second phase the first one's number, else 0."""
+    """MariaDB's additional flags, and for an ALTER's second phase the number of its first, else 0.
+    """
     mariadb_collations: tuple[tuple[int, int], ...] | None = None
-    """character_set_collations: of a charset's own collation and the one that it has instead."""
+    """character_set_collations: pairs of a charset's default collation and its replacement."""
 
 
 def _read_pair(body: BodyReader) -> tuple[bytes, bytes]:
@@ -159,7 +160,7 @@ _HEAD = struct.Struct("<IIBHH")
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A statement; BEGIN and COMMIT of engines without transactions are such too."""
+    """A statement; BEGIN and COMMIT of non-transactional engines are also statements."""
 
     schema: bytes
     statement: bytes
@@ -208,7 +209,7 @@ class RowsQuery:
     @classmethod
     def decode(cls, data: bytes) -> Self:
         body = BodyReader(data, "ROWS_QUERY")
-        body.take(1)  # A length that says nothing above 255.
+        body.take(1)  # A length that is useless above 255.
         return cls(body.rest())
 
 

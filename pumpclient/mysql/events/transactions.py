@@ -1,4 +1,4 @@
-"""Transaction events: what begins a transaction, and what ends it.
+"""Transaction events: the first and the last event of a transaction.
 
     MySQL      GTID, GTID_TAGGED or ANONYMOUS_GTID    …    XID or XA_PREPARE
     MariaDB    MARIADB_GTID                           …    XID or XA_PREPARE
@@ -11,20 +11,20 @@
     1   2: a logical clock follows
     8   last_committed
     8   sequence number
-    7   commit time where it was just committed, µs; bit 55: the next field is there
+    7   commit time where it was just committed, µs; bit 55: the next field exists
     7   commit time where it was committed first
     n   bytes of the whole transaction, a length-encoded number
-    4   version of the server that just committed it; bit 31: the next field is there
+    4   version of the server that just committed it; bit 31: the next field exists
     4   version of the server that committed it first
     8   ticket of the commit group
 
-Servers before 8.0 end after the sequence number, those before 8.2 before the ticket.
+Servers before 8.0 end after the sequence number, servers before 8.2 before the ticket.
 
 GTID_TAGGED, since MySQL 8.3, is a message in the `mysql::serialization` format: version 1, its
 size, the last field a reader must know, then fields, each after its number. All numbers have
-variable length: the trailing one-bits of the first byte count the bytes that follow, the value is
-what lies above them and the zero that ends them; nine bytes begin with 0xff. Signed ones are
-folded: the lowest bit is the sign, a negative n is -1 - n.
+variable length: the trailing one-bits of the first byte count the bytes that follow; the value is
+in the bits above these and above the zero that ends them; a number of nine bytes starts with 0xff.
+Signed numbers are folded: the lowest bit is the sign, a negative n is -1 - n.
 
     0   flags                              7   first commit, µs, when it differs
     1   server uuid, 16 numbers            8   bytes of the transaction
@@ -34,7 +34,7 @@ folded: the lowest bit is the sign, a negative n is -1 - n.
     5   sequence number, signed
     6   commit time, µs
 
-MARIADB_GTID, its server being the header's:
+MARIADB_GTID, whose server is the header's:
 
     8   sequence number
     4   domain
@@ -43,8 +43,8 @@ MARIADB_GTID, its server being the header's:
     4   format, 1 bytes of gtrid, 1 bytes of bqual, then both, with PREPARED_XA or COMPLETED_XA
     n   flags of newer servers, or zeros up to 19 bytes in all
 
-XID: 8 number, an InnoDB transaction is committed. XA_PREPARE: 1 committed at once, in one phase;
-4 format, 4 bytes of gtrid, 4 bytes of bqual, then both.
+XID: 8 number, an InnoDB transaction is committed. XA_PREPARE: 1 committed directly, in one phase; 4
+format, 4 bytes of gtrid, 4 bytes of bqual, then both.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ _UUID_FIELD, _TAG_FIELD, _LAST_FIELD = 1, 3, 11
 _LONG = 0xFF
 
 _GTID_HEAD = struct.Struct("<QIB")
-_GTID_EVENT = struct.Struct("<5xI10xQIB")  # The header's server before it.
+_GTID_EVENT = struct.Struct("<5xI10xQIB")  # Includes the header's server before it.
 GTID_EVENT_SIZE_MIN = _GTID_EVENT.size
 _MYSQL_GTID = struct.Struct("<x16sQ")
 
 
 @dataclass(frozen=True, slots=True)
 class CommitInfo:
-    """What servers since 8.0 say of a transaction's commit."""
+    """The commit information that servers since 8.0 send with a transaction."""
 
     immediate_us: int
     original_us: int
@@ -92,7 +92,7 @@ class CommitInfo:
 
 @dataclass(frozen=True, slots=True)
 class Gtid:
-    """The beginning of a transaction; `gtid` is None in ANONYMOUS_GTID."""
+    """The start of a transaction; `gtid` is None in ANONYMOUS_GTID."""
 
     gtid: MysqlGtid | None
     flags: int = 0
@@ -139,7 +139,7 @@ def decode_tagged(data: bytes) -> Gtid:
     while body.left:
         key = _number(body)
         if key > _LAST_FIELD:
-            break  # Later than all that must be known.
+            break  # Beyond all fields that must be known.
         fields[key] = _field(body, key)
     missing = {0, 1, 2, 3, 4, 5, 6, 8, 9} - fields.keys()
     if missing:
@@ -193,7 +193,7 @@ def _number(body: BodyReader) -> int:
 
 
 class GtidFlag(IntFlag):
-    """What MariaDB says of a transaction in its GTID."""
+    """The flags of MariaDB's GTID events."""
 
     STANDALONE = (
         1  # Exactly one event follows, usually a DDL; otherwise XID, COMMIT or ROLLBACK ends.
@@ -228,7 +228,7 @@ class XaId:
 
 
 class MariadbGtidEvent(NamedTuple):
-    """The beginning of a transaction of MariaDB."""
+    """The start of a transaction of MariaDB."""
 
     sequence: int
     domain: int
@@ -283,7 +283,7 @@ class Xid:
 
 @dataclass(frozen=True, slots=True)
 class XaPrepare:
-    """The end of what an XA transaction changed; `one_phase`: and its commit."""
+    """The end of an XA transaction's changes; with `one_phase` also its commit."""
 
     one_phase: bool
     xid: XaId

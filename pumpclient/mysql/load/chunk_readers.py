@@ -1,8 +1,8 @@
-"""Readers: threads that read chunks of many tables and hand their rows over in bounded groups.
+"""Reader threads: they read chunks of many tables and hand the rows over in bounded groups.
 
-planner session ── ranges, as they are asked for ──> reader threads ── queue ──> one writer
-                                                          └─ a session of the sink each, if there
-                                                             is one: then the queue has counts
+planner session ── ranges, on demand ──> reader threads ── queue ──> one writer
+                                           └─ a session of the sink each, if a sink
+                                              is used: then the queue has counts
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ class TableJob:
     table: SourceTable
     reader: TextRows
     inserts: SqlRows | None = None
-    """Into the sink; None through the Pumps."""
+    """For writing into the sink; None means through the Pumps."""
     chunks_begun: int = 0
     chunks_ended: int = 0
     is_planned: bool = False
     is_done: bool = False
-    """All of it has been read and written."""
+    """The whole table has been read and written."""
     rows_written: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """Rows of one table; without any it says that a chunk, or the planning, is at its end."""
+    """Rows of one table; without rows it marks the end of a chunk or of the planning."""
 
     job: TableJob
     rows: list[bytes] = field(default_factory=list)
     written_rows: int = 0
     written_bytes: int = 0
-    """Of rows that are in the sink already."""
+    """Bytes of the rows that are already in the sink."""
     ends_chunk: bool = False
 
 

@@ -1,8 +1,9 @@
-"""Loader: loads one server in attempts, each at a snapshot of its own, until every table is done.
+"""Loads a server in attempts, each at its own snapshot, until every table is done.
 
-Rows go to the Pumps one transaction a group, in the order of their origins, journaled. The journal
-is the load's own, beside its state: what a killed load left open on a Pump is rolled back by the
-next attempt, or it would hold up that Pump's stream until the Pump abandons it.
+Rows go to the Pumps in one transaction per group, in the order of their origins, journaled. The
+load has its own journal beside its state: transactions that a killed load left open on a Pump are
+rolled back by the next attempt. Otherwise they would block that Pump's stream until the Pump
+abandons them.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ Clock = Callable[[], float]
 
 @dataclass(slots=True)
 class LoadProgress:
-    """Counts, and a line of them each `every_s`; estimates of rows are the server's."""
+    """Counts, logged in one line each `every_s`; estimates of rows are the server's."""
 
     tables: int
     rows_estimated: int
@@ -70,7 +71,7 @@ class LoadProgress:
     def line(self) -> str:
         seconds = max(self.clock() - self._begun_s, 1e-9)
         rate = self.rows / seconds
-        # The estimate is the server's, which may have counted more rows than there are.
+        # The estimate is the server's, and may exceed the actual number of rows.
         whole = self.rows if self.tables_done == self.tables else self.rows_estimated
         share = min(self.rows / whole, 1.0) if whole else 1.0
         left_rows = max(whole - self.rows, 0)
@@ -83,7 +84,7 @@ class LoadProgress:
 
 @dataclass(slots=True)
 class Brake:
-    """Keeps to a rate by waiting; None does not."""
+    """Limits a rate by waiting; None does not limit."""
 
     bytes_per_s: int | None
     clock: Clock = time.monotonic
@@ -101,7 +102,7 @@ class Brake:
 
 @dataclass(frozen=True, slots=True)
 class Passing:
-    """A table as it was when its rows were encoded, and which of them pass."""
+    """The version of a table that its rows are encoded with, and the filter of its rows."""
 
     table: Table
     policy: RowPolicy | None = None
@@ -125,7 +126,7 @@ class Passing:
 
 
 class RowWriter:
-    """Writes for one attempt; raises `NeedsOperator`, and `Retryable` for all else."""
+    """Writes for one attempt; raises `NeedsOperator` or, for all other failures, `Retryable`."""
 
     def __init__(
         self, session: Session, journal: GroupJournal, may_commit: Callable[[], bool]
@@ -144,7 +145,7 @@ class RowWriter:
         changes.tables[table.info.id] = Changes(
             table, inserted=list(rows), sequence=[MutationType.INSERT] * len(rows)
         )
-        # As many bytes as a message holds stay in memory; more wait in a file.
+        # At most the bytes of one message stay in memory; more wait in a file.
         if sum(map(len, rows)) > options.spill_bytes // 4:
             changes.spool_all()
         self._tried(lambda: self._writer.submit([PendingTransaction(changes, origin)], _nothing))
@@ -178,20 +179,23 @@ class LoadOptions:
 
     translator: Translator
     only: frozenset[Name] | None = None
-    """The tables to load; without it all that are replicated."""
+    """The tables to load; None means all that are replicated."""
     before_changes: Callable[[BinlogPlace, frozenset[Name]], None] = lambda place, missing: None
     """Called with each snapshot's place, before anything of the cluster is changed, and with the
-    tables that were begun and that the server does not have."""
+    tables that were begun and that the server does not have.
+    """
     policy: Callable[[str, TableInfo], RowPolicy] | None = None
-    """Which rows, taken as inserts, pass; asked with the source's schema and the table."""
+    """The filter of a table's rows, taken as inserts; called with the source's schema and the
+    table.
+    """
     readers: int = 4
     rows_per_chunk: int = 100_000
     transaction_bytes: int = 1 << 20
     rate_bytes_per_s: int | None = None
     sink: SinkOptions | None = None
-    """Where rows go straight; without it, and where rows are filtered, they go to the Pumps."""
+    """The direct target of rows; if None, or if rows are filtered, rows go to the Pumps."""
     into_existing: bool = False
-    """Tables of several servers become one: a target that exists is loaded into."""
+    """Tables of several servers are merged: an existing target is loaded into."""
     may_commit: Callable[[], bool] = lambda: True
     """False once another process has the source."""
     attempts_max: int = 10
@@ -201,7 +205,7 @@ class LoadOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What all attempts of a run share."""
+    """The state that all attempts of a run share."""
 
     journal: Journal
     is_stopped: Callable[[], bool]
@@ -237,10 +241,10 @@ class Load:
         self._journal_path = state_path.with_suffix(".journal")
 
     def run(self, source: str, epoch: int) -> LoadState:
-        """Load what is not yet loaded; afterwards the binlog continues from `start`, with `floors`.
+        """Load all remaining tables; the binlog then continues from `start`, with `floors`.
 
-        May be called again after any end, a killed process included. Raises `NeedsOperator` for
-        what cannot be loaded, `Retryable` after `attempts_max` failures in a row.
+        May be called again after any end, a killed process included. Raises `NeedsOperator` if a
+        table cannot be loaded, `Retryable` after `attempts_max` failures in a row.
         """
         state = self.file.read() or LoadState(source=source, epoch=epoch)
         if (state.source, state.epoch) != (source, epoch):
@@ -284,7 +288,7 @@ class Load:
 
 
 class _Attempt:
-    """What is done at one snapshot."""
+    """The work at one snapshot."""
 
     def __init__(
         self,
@@ -321,7 +325,7 @@ class _Attempt:
         gone = state.begun - state.loaded.keys() - {t.full_name for t in tables}
         self._options.before_changes(self._place, gone)
         if self._options.only is None and state.attempt == 1 and gone:
-            # They were there when an operator asked for the load: no row of them is this load's.
+            # They existed when an operator requested the load, but this load has no row of them.
             for name in sorted(gone):
                 self._say(f"{'.'.join(name)} is not on the server any more: it stays here")
             self._save(begun=state.begun - gone)
@@ -449,6 +453,6 @@ class _Attempt:
     def _is_done(self, group: RowGroup) -> bool:
         job = group.job
         job.chunks_ended += group.ends_chunk
-        # The end of the planning comes as a group too, after the last chunk's end or before it.
+        # The end of the planning also arrives as a group, after the last chunk's end or before it.
         was_done, job.is_done = job.is_done, job.is_planned and job.chunks_ended == job.chunks_begun
         return job.is_done and not was_done

@@ -1,8 +1,8 @@
-"""Snapshot sessions: all see one moment of a server; rows are read from them quickly.
+"""Snapshot sessions: all see the same state of a server; rows are read from them quickly.
 
-The global read lock is held only while every session begins its snapshot and the end of the binlog
-is read. A server that may not be locked, or cannot within `_LOCK_S`, is an error: without the lock
-several sessions cannot be brought to one moment.
+The global read lock is held only while every session starts its snapshot and the end of the binlog
+is read. A server that may not be locked, or cannot be within `_LOCK_S`, is an error: without the
+lock several sessions cannot share one consistent state.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _REFUSED = (1044, 1045, 1227)
 
 
 _SETTINGS = (
-    # A date that no calendar has is a key's bound like others.
+    # An invalid date is a valid bound of a key.
     "SET SESSION sql_mode = 'ALLOW_INVALID_DATES', time_zone = '+00:00', sql_quote_show_create = 1",
     f"SET SESSION net_write_timeout = {_DAY_S}, wait_timeout = {_DAY_S}",
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
@@ -57,7 +57,7 @@ class SnapshotSession:
 
     def begin(self) -> None:
         with server_errors(self._address), self.connection.cursor() as cursor:
-            # A TiDB's grammar has one or the other.
+            # TiDB's grammar does not allow both.
             cursor.execute(_BEGIN if self.is_tidb else f"{_BEGIN}, READ ONLY")
 
     def interrupt(self) -> None:
@@ -82,7 +82,7 @@ class SnapshotSession:
     ) -> Iterator[list[bytes]]:
         """Yield the encoded rows of a SELECT of `reader.columns`, as they arrive.
 
-        When the iterator is left before its end, the session can only be closed.
+        If the iterator is not exhausted, the session can only be closed.
         """
         connection: Any = self.connection
         with self._errors():
@@ -153,7 +153,7 @@ def _exactly(file: Any, data: bytes, size: int) -> tuple[bytes, bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Sessions of one moment, and where the binlog was."""
+    """Sessions with the same consistent state, and the end of the binlog at that state."""
 
     identity: ServerIdentity
     place: BinlogPlace
@@ -162,10 +162,10 @@ class Snapshot:
 
 @contextmanager
 def snapshot(address: ServerAddress, count: int) -> Iterator[Snapshot]:
-    """Open `count` sessions of one moment for the `with`.
+    """Open `count` sessions with the same consistent state for the `with`.
 
-    Raises `NeedsOperator` when the user may not lock, `Retryable` when a long statement of
-    another session keeps the lock from being taken.
+    Raises `NeedsOperator` when the user may not lock, `Retryable` when a long statement of another
+    session prevents the lock.
     """
     with ExitStack() as opened:
         sessions = []

@@ -1,13 +1,13 @@
-"""Sink of a load: writes rows straight into the downstream, by as many sessions as read them.
+"""The sink of a load: writes rows directly into the downstream, with a session for each reader.
 
-The tables there are the Drainer's work: the load's DDL goes through the Pumps, and rows follow once
-the downstream's checkpoint has passed it. So there is one who creates tables, and nothing that is
-"there already". An ENUM's error value goes there as it is (`penstock.refused_inserts`).
+The Drainer creates the tables there: the load's DDL goes through the Pumps, and rows follow once
+the downstream's checkpoint has passed it. So only the Drainer creates tables, and no conflict over
+existing tables can arise. An ENUM's error value is written unchanged (`penstock.refused_inserts`).
 
     lock 0 … 31   "penstock load <digest of the source> <n>", one for each session
 
-A session holds its lock for as long as it is open, and an attempt begins by taking all of them. So
-no statement of an attempt before, whose process may be dead and whose last INSERT not, can come
+A session holds its lock for as long as it is open, and an attempt first takes all locks. So no
+statement of an earlier attempt, whose process may have died before its last INSERT ended, can run
 after the DROP of its table. Each INSERT is a transaction of its own.
 """
 
@@ -48,27 +48,27 @@ _ROLLED_BACK = (1205, 1213)
 _NOT_YET = (1049, 1146)
 """No such database or table: the Drainer has not created it."""
 _ROOM_BYTES = 64 << 10
-"""Of a packet, for what stands before the rows."""
+"""Bytes of a packet that are reserved for the part before the rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Where rows go, and the table of the Drainer's checkpoint there."""
+    """The downstream, and its table with the Drainer's checkpoint."""
 
     address: ServerAddress
     checkpoint: str = "tidb_binlog.checkpoint"
     applied_s: float = 600.0
     """How long the Drainer may take to create the tables."""
     retry_s: float = 60.0
-    """For how long rows are sent again when the server does not take them."""
+    """How long rows are retried while the server does not accept them."""
     again_s: float = 0.2
     """The pause before rows are sent again."""
     is_shared: bool = False
-    """Others may write to the tables, so that a duplicate key says nothing."""
+    """Others may write to the tables, so a duplicate key proves nothing."""
 
 
 class SinkSession:
-    """Inserts for one thread; `interrupt` may come from another."""
+    """Inserts for one thread; `interrupt` may come from another thread."""
 
     def __init__(
         self, options: SinkOptions, locks: Sequence[str], may_commit: Callable[[], bool]
@@ -107,9 +107,10 @@ class SinkSession:
     def insert(self, inserts: SqlRows, rows: list[bytes]) -> None:
         """Insert rows; they are durable when this returns, as durable as the server makes them.
 
-        A lost connection leaves open whether they are there. With a key, and no one else who writes
-        to the table, they are sent again, and a duplicate key says that they are. Raises
-        `Retryable` for what lasts too long or cannot be sent again, `NeedsOperator` for a refusal.
+        After a lost connection it is unknown whether the rows exist. If the table has a key and no
+        other writer, they are sent again, and a duplicate key proves that they exist. Raises
+        `Retryable` if this takes too long or rows cannot be sent again, `NeedsOperator` for a
+        refusal.
         """
         statement = inserts.insert(rows)
         if len(statement) > self.packet_bytes_max:
@@ -193,9 +194,9 @@ class Sink:
     def wait_for(
         self, commit_ts: int, tables: Iterable[Name], check_stopped: Callable[[], None]
     ) -> None:
-        """Return once the Drainer has passed `commit_ts` and the tables are there.
+        """Return once the Drainer has passed `commit_ts` and the tables exist.
 
-        Raises what `check_stopped` does, `NeedsOperator` when it takes too long.
+        Raises the errors of `check_stopped`, and `NeedsOperator` when it takes too long.
         """
         missing = set(tables)
         deadline_s = time.monotonic() + self._options.applied_s
@@ -246,7 +247,7 @@ def sink_sessions(
     with ExitStack() as opened:
         sessions = []
         for n in range(count):
-            # The last one has the rest, too: of an attempt that had more sessions.
+            # The last session also takes the remaining locks, of an attempt that had more sessions.
             locks = names[n:] if n == count - 1 else [names[n]]
             sessions.append(SinkSession(options, locks, may_commit))
             opened.callback(sessions[-1].close)

@@ -1,8 +1,9 @@
-"""Tables of a server: their keys, how they are created, and the ranges that one is read in.
+"""The tables of a server: their keys, their creation, and the ranges in which they are read.
 
-A range is (after, up to]: open where it is None. Bounds are whole keys of one or several columns,
-and come from the server itself in the key's order, or, for one integer column, from arithmetic.
-Whether a key belongs to a range is only ever decided by the server, in its collation.
+A range is (after, up to], and unbounded where a bound is None. Bounds are complete keys of one or
+several columns. They come from the server itself in the key's order, or, for a single integer
+column, from arithmetic. Only the server, in its collation, decides whether a key belongs to a
+range.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ ORDERED_TYPES = INTEGER_TYPES | {"decimal"} | TEXT_TYPES | _TIME_TYPES
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The keys after `after` up to and with `until`."""
+    """The keys after `after` up to and including `until`."""
 
     after: Key | None = None
     until: Key | None = None
@@ -100,9 +101,9 @@ def packed(rows: Iterator[list[bytes]], bytes_max: int) -> Iterator[list[bytes]]
 
 SYSTEM_SCHEMAS = ("mysql", "information_schema", "performance_schema", "sys", "tidb_binlog")
 TABLE_TYPES = ("BASE TABLE", "SYSTEM VERSIONED")
-"""What `information_schema.tables` calls a table with rows; the latter is MariaDB's."""
+"""Types of tables with rows in `information_schema.tables`; the latter is MariaDB's."""
 IS_BOUND = "COALESCE(generation_expression, '') IN ('ROW START', 'ROW END')"
-"""Whether a column is of a system-versioned table's history, and so is no column here."""
+"""Whether a column bounds a system-versioned table's history, and thus does not count here."""
 _OF_SNAPSHOTS = ("InnoDB", "ROCKSDB", "TokuDB")
 
 
@@ -114,7 +115,7 @@ class Fetch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SourceTable:
-    """A base table; `key` is empty where no key can cut it into chunks."""
+    """A base table; `key` is empty where no key can divide it into chunks."""
 
     schema: str
     name: str

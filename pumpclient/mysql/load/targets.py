@@ -1,4 +1,4 @@
-"""Targets: the tables that a load fills; looked for, dropped when left over, created."""
+"""The target tables of a load: found, dropped when left over, created."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ from pumpclient.rows import Table
 
 
 class Targets:
-    """Of one attempt; `planner` is a session in its snapshot, `next_origin` numbers its DDL."""
+    """The targets of one attempt; `planner` is a session in its snapshot.
+
+    `next_origin` numbers its DDL.
+    """
 
     def __init__(
         self,
@@ -59,8 +62,8 @@ class Targets:
     def check_definitions(self, tables: Iterable[SourceTable]) -> None:
         """Raise `NeedsOperator` for a table that cannot be defined here, before any is dropped.
 
-        So are tables that go into one and have other columns, and those of one name but for its
-        letter case, which makes no difference here.
+        The same goes for tables that are merged but have different columns, and for names that
+        differ only in letter case, which is insignificant here.
         """
         ids = itertools.count(1)
         spelled: dict[str, Name] = {}

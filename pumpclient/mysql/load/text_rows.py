@@ -1,20 +1,20 @@
-"""Text rows: rows of a SELECT as the server sends them, to a binlog's row bytes or to an INSERT.
+"""Converts rows of a SELECT, as the server sends them, to a binlog's row bytes or to an INSERT.
 
     packet   length (3 bytes), number (1), payload; a row of 16 MiB and more comes in several
     payload  for each column its length and its text; FB for NULL
              length: one byte up to FA, or FC + 2, FD + 3, FE + 8 bytes
-    end      FE and less than 9 bytes; an error begins with FF
+    end      FE and less than 9 bytes; an error starts with FF
 
-The code that reads is generated per table: no values are made where text goes over as it is, which
-is ASCII. Other text is looked at, because servers send some that is not UTF-8.
+The reading code is generated per table: ASCII text is copied without making values. Other text is
+inspected, because servers sometimes send text that is not UTF-8.
 
 For an INSERT (`sql_rows`):
 
     NULL              NULL
-    integers          as they are, and so are DECIMAL, BIT, ENUM and SET, which are numbers here
+    integers          as they are, like DECIMAL, BIT, ENUM and SET, which are numbers here
     float, double     quoted: a bare -0 is an integer, which has no sign
     text, times, JSON quoted, with quotes and backslashes doubled; JSON with decimals that no double
-                      prints as `json_sql` has it
+                      prints is written by `json_sql`
     bytes             the same after _binary, or they would be checked as text
 
 Generated columns are neither read nor written.
@@ -62,8 +62,11 @@ _SIZE = struct.Struct("<I").unpack_from
 _NULL = b"\x00"
 
 ReadRows = Callable[[bytes, int, list[bytes]], tuple[int, bool]]
-"""Takes bytes, where packets begin and a list for the rows; returns where the first packet begins
-that is not whole, or that no quick way can read, and whether the end of all rows was met."""
+"""Takes bytes, the offset of the first packet, and a list for the rows.
+
+Returns the offset of the first packet that is incomplete or has no fast path, and whether the end
+of all rows was reached.
+"""
 
 
 def selected(column: ColumnInfo) -> str:
@@ -84,7 +87,7 @@ class TextRows:
     """Expressions to select, in this order."""
     read: ReadRows
     row: Callable[[bytes], bytes]
-    """Turns one row's whole payload into what `read` makes of it."""
+    """Encodes one row's whole payload like `read`."""
 
 
 def text_rows(table: TableInfo) -> TextRows:
@@ -154,7 +157,7 @@ def _long(data: bytes, at: int, size: int) -> tuple[bytes, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Join:
-    """How the columns' variables become a row."""
+    """The expression that joins the columns' variables to a row."""
 
     expression: str
     names: dict[str, object]
@@ -164,7 +167,7 @@ def _joined(
     table: TableInfo, stored: tuple[Stored, ...], encoders: list[Callable[[bytes], bytes]]
 ) -> _Join:
     if handle_parts(table):
-        # A common handle's columns may be cut; the codec knows how.
+        # A common handle's columns may be cut; the codec handles this.
         names: dict[str, object] = {"by_values": _by_values(table, stored)}
         return _Join(f"by_values(({_tuple(len(stored))}))", names)
     handle = handle_position(table)
@@ -293,7 +296,7 @@ _BARE = INTEGERS | AS_NUMBER | {MysqlType.NEWDECIMAL}
 
 @dataclass(frozen=True, slots=True)
 class SqlRows:
-    """How the rows of one table are read, and what stands before them in an INSERT."""
+    """The reader of one table's rows, and the part of an INSERT before the rows."""
 
     reader: TextRows
     head: bytes

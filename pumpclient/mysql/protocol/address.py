@@ -1,4 +1,4 @@
-"""Server address: where a server is, and a connection to it, with PyMySQL's errors made ours."""
+"""A server's address and connections to it, with PyMySQL's errors converted to ours."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from penstock.security.databases import PasswordFile, SqlTls
 from pumpclient.mysql.protocol.refusals import refusal
 
 _SCHEMES = ("mysql", "mariadb", "tidb")
-"""As a Drainer's sink has them; what the server is, it says itself."""
+"""The same as for a Drainer's sink; the server reports its own kind."""
 
 Connection: TypeAlias = "pymysql.connections.Connection[Any]"
 
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """Where a server is and who asks. `tls` None: encrypted when the server offers it."""
+    """A server's address and the login. `tls` None: encrypted when the server offers it."""
 
     host: str
     port: int = 3306
@@ -33,7 +33,7 @@ class ServerAddress:
     connect_timeout_s: float = 10.0
     statement_timeout_s: float = 30.0
     password_file: PasswordFile | None = None
-    """In place of the password: read again for each session."""
+    """Replaces the password; read again for each session."""
 
     def __str__(self) -> str:
         """Return host and port, which may be logged."""
@@ -68,9 +68,9 @@ class ServerAddress:
 
 
 def address_in(url: str, what: str, password: str = "") -> ServerAddress:
-    """Return where a URL leads to, which may lack the password; `what` names it in an error.
+    """Parse a server's URL, in which the password may be missing; `what` names it in an error.
 
-    Raises `NeedsOperator` for what is no URL of a server, without repeating it.
+    Raises `NeedsOperator` for an invalid URL, without repeating it.
     """
     try:
         parts = urlsplit(url)

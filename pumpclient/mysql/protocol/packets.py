@@ -1,15 +1,15 @@
-"""Packets: the commands of a replica, and the packets of the stream that answers them.
+"""The commands of a replica, and the packets of the stream that answers them.
 
-COM_REGISTER_SLAVE    15 | server id 4 | 1 + host | 1 + user | 1 + password | port 2 | 0 4 | 0 4
-COM_BINLOG_DUMP       12 | position 4 | flags 2 | server id 4 | file
-COM_BINLOG_DUMP_GTID  1e | flags 2 | server id 4 | 4 + file | position 8 | 4 + GTID set
+    COM_REGISTER_SLAVE    15 | server id 4 | 1 + host | 1 + user | 1 + password | port 2 | 0 4 | 0 4
+    COM_BINLOG_DUMP       12 | position 4 | flags 2 | server id 4 | file
+    COM_BINLOG_DUMP_GTID  1e | flags 2 | server id 4 | 4 + file | position 8 | 4 + GTID set
 
 (numbers in hexadecimal, little-endian; n + x is a length in n bytes before x). The stream:
 
-event    00 | with semi-sync: ef, 1 when an acknowledgement is asked for | event
-error    ff | code 2 | # | state 5 | message
-end      fe, in fewer than 9 bytes
-ACK      ef | position 8 | file
+    event    00 | with semi-sync: ef, 1 when an acknowledgement is requested | event
+    error    ff | code 2 | # | state 5 | message
+    end      fe, in fewer than 9 bytes
+    ACK      ef | position 8 | file
 
 A packet is 3 bytes of length, 1 of sequence, payload; 0xffffff bytes continue in the next packet.
 """
@@ -37,7 +37,7 @@ class DumpFlag(IntFlag):
     """Flags of the dump commands."""
 
     NON_BLOCK = 0x01  # End after the last event instead of waiting for more.
-    SEND_ANNOTATE = 0x02  # MariaDB: without it ANNOTATE_ROWS are left out, and files have holes.
+    SEND_ANNOTATE = 0x02  # MariaDB: without it ANNOTATE_ROWS are omitted, and files have holes.
     THROUGH_GTID = 0x04  # MySQL: start by the GTID set.
 
 
@@ -68,7 +68,7 @@ def acknowledge(file: str, position: int) -> bytes:
 
 
 class PacketReader:
-    """Cuts what a socket delivers into events; bytes of an unfinished packet wait for the rest."""
+    """Splits received bytes into events; bytes of an incomplete packet wait for the rest."""
 
     def __init__(self, *, semi_sync: bool) -> None:
         """Start with the answer to a command, which has sequence number 1."""
@@ -82,8 +82,8 @@ class PacketReader:
     def feed(self, data: bytes) -> list[bytes]:
         """Return the events that are complete with `data`.
 
-        Raises what `refusal` makes of an error packet once the events before it were returned,
-        and `Retryable` when packets are lost.
+        Raises the error that `refusal` makes of an error packet once the events before it were
+        returned, and `Retryable` when packets are lost.
         """
         data = self._left + data if self._left else data
         self._left = b""
@@ -101,7 +101,7 @@ class PacketReader:
             if is_plain and size < FULL_PACKET and not self._pieces and size and not data[at + 4]:
                 events.append(data[at + 5 : stop])
             elif not self._take(data[at + 4 : stop], events):
-                self._left = data[at:]  # Once what came before it is taken, it is reported.
+                self._left = data[at:]  # It is reported once the events before it are consumed.
                 self._sequence = sequence
                 return events
             at, sequence = stop, (sequence + 1) & 0xFF
@@ -109,7 +109,7 @@ class PacketReader:
         return events
 
     def _resequence(self, found: int, expected: int) -> int:
-        # A caller that asks for an acknowledgement begins again at 1. An error at shutdown has 0.
+        # A caller that requests acknowledgements restarts at 1. An error at shutdown has 0.
         if found in (0, 1):
             return found
         raise Retryable(

@@ -1,7 +1,7 @@
-"""Refusals: what a server's error means; wait and try again, or an operator must act, and how.
+"""Classifies a server's errors: wait and retry, or an operator must act, and how.
 
-Error 1236 ends a dump for many reasons, which only its text tells apart. The texts are those of
-MySQL 5.7 to 9 and MariaDB 10 to 12; one that matches nothing stays an error for a person.
+Error 1236 ends a dump for many reasons, which only its text distinguishes. The texts are those of
+MySQL 5.7 to 9 and MariaDB 10 to 12; a text without a match remains an error for a person.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ PURGED_HINT = (
 
 
 class ServerIdTaken(Retryable):
-    """Another replica has our number, and the server keeps only one of the two."""
+    """Another replica uses our server id, and the server keeps only one of the two."""
 
 
 class Purged(NeedsOperator):
-    """The server does not have the files, or the GTIDs, that are needed next."""
+    """The server no longer has the files, or the GTIDs, that are needed next."""
 
 
 class PositionLost(NeedsOperator):
-    """The server's file is not the one that our position is in."""
+    """The server's file is not the file of our position."""
 
 
 class Refusal(NamedTuple):
-    """One row: which error, and what it is; no hint means that waiting may help."""
+    """One row: an error and its meaning; a missing hint means that waiting may help."""
 
     number: int
     text: re.Pattern[str]
@@ -99,7 +99,7 @@ REFUSALS = (
     _row(1236, "could not open log file|I/O error|errno|failed to read", Code.SERVER_REFUSES,
          "the server cannot read its own binlog file: look at its error log and disk"),
     _row(1236, "memory allocation|out of memory", Code.SERVER_AWAY),
-    # RESET MASTER under a dump: the one who asks again finds out what there is now.
+    # RESET MASTER under a dump: a new request discovers the current files.
     _row(1236, "could not find next log", Code.SERVER_AWAY),
     _row(1236, "start replication from earlier|encrypt|decrypt", Code.SERVER_REFUSES,
          "the server cannot decrypt its binlog: look at its error log and key management"),
@@ -133,7 +133,7 @@ REFUSALS = (
       (1040, 1053, 1077, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1226, 1317, 1927,
        2002, 2003, 2005, 2006, 2013, 2055, 4031)),
 )  # fmt: skip
-"""The first row that matches decides."""
+"""The first matching row decides."""
 
 
 def refusal(number: int, message: str) -> PenstockError:

@@ -1,7 +1,7 @@
-"""Server state: what a server says of itself, and whether it can be replicated from.
+"""Queries a server's state, and checks whether it can be replicated from.
 
-Asked are its identity, the end of its binlog, GTID sets and files. Each answer of `check_server`
-says what was found and what to do.
+The state is its identity, the end of its binlog, GTID sets and files. Each answer of `check_server`
+reports the finding and the remedy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HINT = "start the server with log_bin, and grant the user REPLICATION CLIENT"
 
 @dataclass(frozen=True, slots=True)
 class ServerIdentity:
-    """Which server this is. MariaDB has no uuid: its domain and server id stand for it."""
+    """A server's identity. MariaDB has no uuid: its domain and server id stand for it."""
 
     uuid: str
     server_id: int
@@ -44,7 +44,7 @@ class BinlogFile:
 
 @dataclass(frozen=True, slots=True)
 class MasterStatus:
-    """Where a server's binlog ends right now, and every GTID in it."""
+    """The current end of a server's binlog, and every GTID in it."""
 
     file: str
     position: int
@@ -129,10 +129,10 @@ def logs_cascades(connection: Connection) -> bool:
 
 
 def replica_ids(connection: Connection) -> set[int]:
-    """Return the numbers that are taken: the server's own and those of its replicas.
+    """Return the server ids in use: the server's own and those of its replicas.
 
-    MariaDB shows its replicas only to those who may administer it, which a source need not. Then
-    a number that is drawn is another source's once in the 100,000 that there are to draw.
+    MariaDB shows its replicas only to an administrator, which a source need not be. In that case a
+    drawn number collides with another source's with a chance of 1 in 100,000.
     """
     try:
         found = first_known(connection, "SHOW SLAVE HOSTS", "SHOW REPLICAS")
@@ -153,7 +153,7 @@ _DAY_S = 86400
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One answer. A check that failed but is not `required` is a warning."""
+    """One answer. A failed check that is not `required` is a warning."""
 
     name: str
     passed: bool
@@ -224,7 +224,7 @@ def _privileges(grants: list[str]) -> Check:
     missing = [
         wanted
         for wanted, names in _WANTED_GRANTS.items()
-        # Tables may be granted one by one; which are needed, the filters know.
+        # Tables may be granted one by one; only the filters know which are needed.
         if not {"ALL PRIVILEGES", "ALL", *names} & (anywhere if wanted == "SELECT" else on_all)
     ]
     if not missing:

@@ -1,12 +1,11 @@
-"""Binlog stream: a server's events as they come, over one session that is watched for stalls.
+"""Streams a server's binlog events over one session that is watched for stalls.
 
     BinlogStream(address, options) → identity → start_at or start_after → batches → close
 
-The session asks who the server is before it asks for events, so both answers are one server's,
-whatever a virtual address does meanwhile. `session_statements` turn it into a replica's.
+The session asks for the server's identity before it asks for events, so both answers are from the
+same server, even if a virtual address moves. `session_statements` make the session a replica's.
 
-`file_after` and `file_at` find by it where to start: the file that a GTID set, or a point in time,
-leads to.
+`file_after` and `file_at` use it to find the file to start from, by a GTID set or a point in time.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ from pumpclient.mysql.protocol.server import ServerIdentity, binlog_files, ident
 
 FIRST_DRAWN = (1 << 32) // 10
 DRAWN = 100_000
-"""Numbers that people give are small; these are far from them."""
+"""People assign small numbers; drawn numbers are far from these."""
 
 
 def draw_server_id(taken: Collection[int], below: Callable[[int], int]) -> int:
@@ -73,7 +72,7 @@ _LOGIN_REFUSED = 1045
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSession:
-    """How a session wants its stream. `start_after` makes MariaDB start by GTID."""
+    """Settings of a replica's session. `start_after` makes MariaDB start by GTID."""
 
     heartbeat_s: float
     replica_uuid: UUID
@@ -131,10 +130,10 @@ _OK = 0x00
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """How to replicate. `server_id` None draws a free one at each connection.
+    """Settings of the replication. `server_id` None draws a free one at each connection.
 
-    A stream without event or heartbeat for `stalled_periods` heartbeats has failed; `idle_s` is
-    how often `batches` comes back with nothing.
+    A stream without event or heartbeat for `stalled_periods` heartbeats has failed; `idle_s` is the
+    interval in which `batches` yields an empty list.
     """
 
     server_id: int | None = None
@@ -224,12 +223,12 @@ class BinlogStream:
             code, text = error.args
             if code != _LOGIN_REFUSED:
                 raise
-            # The login has passed, so it is not the password that is wrong.
+            # The login succeeded, so the password is not wrong.
             problem = f"{self._address}: may not replicate: error {code}: {text}"
             raise NeedsOperator(problem, hint=GRANT, code=Code.SERVER_GRANT) from error
 
     def _private(self, name: str) -> Any:
-        # PyMySQL has no public way to send another command; a test holds that these exist.
+        # PyMySQL has no public way to send another command; a test checks that these exist.
         return getattr(self._connection, name)
 
     def _send(self, payload: bytes) -> None:
@@ -238,10 +237,10 @@ class BinlogStream:
             self._connection._next_seq_id = 1  # type: ignore[attr-defined]
 
     def batches(self) -> Iterator[list[bytes]]:
-        """Yield events as they come together; an empty list when there were none for a while.
+        """Yield lists of consecutive events; an empty list when none arrived for a while.
 
         Ends when the stream is closed or asked to end. Raises `Retryable` when the connection is
-        lost or stalled, and what `refusals` makes of the server's error.
+        lost or stalled, and the error that `refusals` makes of the server's error.
         """
         stalled_s = self._options.heartbeat_s * self._options.stalled_periods
         heard_s = time.monotonic()
@@ -330,7 +329,8 @@ class BinlogStream:
         self._private("_force_close")()
 
     def _kill(self, other: Any) -> None:
-        # Behind a virtual address this may be another server, where the number is another's.
+        # Behind a virtual address this may be another server, where the number belongs to another
+        # thread.
         if identify(other) != self.identity:
             logger.info("%s leads to another server now: no dump thread killed", self._address)
             return
@@ -359,10 +359,10 @@ def description_of(
 
 
 class History(NamedTuple):
-    """A server's binlog since it began, named by what begins its oldest file.
+    """The whole binlog of a server, identified by the first event of its oldest file.
 
-    Names of files, positions and GTIDs come again after a RESET MASTER and in a server that was
-    put back. The first event of a file does not: it has the moment at which the file was begun.
+    Names of files, positions and GTIDs are reused after a RESET MASTER and in a restored server.
+    The first event of a file is unique: it has the time at which the file was started.
     """
 
     server: ServerIdentity
@@ -394,7 +394,8 @@ def history_of(address: ServerAddress, options: StreamOptions) -> History:
 def file_after(
     address: ServerAddress, options: StreamOptions, gtids: GtidSet
 ) -> tuple[ServerIdentity, str]:
-    """Return which server answered, and its file with the first transaction not in `gtids`.
+    """Return the answering server's identity, and its file with the first transaction not in
+    `gtids`.
 
     Raises `Purged` when that file is deleted, and `NeedsOperator` when the server never had
     `gtids`.
@@ -406,19 +407,19 @@ def file_after(
             if read_header(event).type == EventType.ROTATE:
                 file = rotate_of(event).file
             elif file:
-                return stream.identity, file  # A refusal would have come instead.
+                return stream.identity, file  # Otherwise a refusal would have come.
     raise Retryable(f"{address}: the stream ended before it began", code=Code.SERVER_AWAY)
 
 
 def file_at(address: ServerAddress, options: StreamOptions, time_s: int) -> str:
-    """Return the last file that began at or before `time_s` (seconds since 1970).
+    """Return the last file that was started at or before `time_s` (seconds since 1970).
 
-    Raises `Purged` when even the oldest began later: changes since then are gone.
+    Raises `Purged` when even the oldest was started later: changes since then are gone.
     """
     with address.session() as connection:
         names = [file.name for file in binlog_files(connection)]
     low, high = 0, len(names)
-    while low < high:  # The first file that began after `time_s` is at or after `low`.
+    while low < high:  # The first file started after `time_s` is at or after `low`.
         middle = (low + high) // 2
         _, event = description_of(address, options, names[middle])
         if read_header(event).timestamp_s <= time_s:

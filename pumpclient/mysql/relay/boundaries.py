@@ -1,8 +1,8 @@
-"""Transaction boundaries in a run of events, and which GTIDs are complete.
+"""Finds transaction boundaries in a run of events, and the GTIDs that are complete.
 
-A transaction begins with its GTID, or BEGIN where servers have none. It ends with XID, XA_PREPARE
-or TRANSACTION_PAYLOAD, with COMMIT or ROLLBACK as a statement, or, without BEGIN, with its one
-statement. No SQL is parsed: the first words of a statement suffice. Pure.
+A transaction starts with its GTID, or with BEGIN where servers have no GTIDs. It ends with XID,
+XA_PREPARE or TRANSACTION_PAYLOAD, with COMMIT or ROLLBACK as a statement, or, without BEGIN, with
+its one statement. No SQL is parsed: the first words of a statement suffice. Pure.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _GTIDS = frozenset({EventType.GTID, EventType.ANONYMOUS_GTID, EventType.GTID_TAG
 
 
 class Inside(IntEnum):
-    """Where in a transaction a run of events is."""
+    """The place of a run of events relative to a transaction."""
 
     NONE = 0
-    GTID = 1  # Behind a GTID: a statement without BEGIN is the whole transaction.
+    GTID = 1  # After a GTID: a statement without BEGIN is the whole transaction.
     TRANSACTION = 2
 
 

@@ -1,14 +1,15 @@
-"""Layout of a relay log: names of files and sub-directories, places and their order, index, meta.
+"""The layout of a relay log: names of files and sub-directories, places and their order, index,
+meta.
 
-`server-uuid.index` lists the sub-directories. Each has a `relay.meta`, which says how far it has
-the server's binlog, and where a new one begins:
+`server-uuid.index` lists the sub-directories. Each has a `relay.meta` with the end of the server's
+binlog in it, from which a new stream starts:
 
     binlog-name = "mysql-bin.000011"
     binlog-pos = 4711
     binlog-gtid = "0-1-100"
 
-It is saved after the data it speaks of is on the disk, so it may lag behind the files and never
-runs ahead of them. Index and meta are replaced as a whole: a crash leaves the old or the new one.
+It is saved after the data it refers to is on the disk, so it may lag behind the files and never
+runs ahead of them. Index and meta are replaced atomically: a crash leaves the old or the new file.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from pumpclient.mysql.gtid import Flavor, GtidSet, parse_gtid_set
 INDEX_NAME = "server-uuid.index"
 META_NAME = "relay.meta"
 FIRST_POSITION = 4
-"""Where the first event of a file begins, after the file's magic."""
+"""Where the first event of a file starts, after the file's magic."""
 
 _FILE = re.compile(r"([^./|][^./|]*)\.(\d+)", re.ASCII)
 _SUB_DIR = re.compile(r"([^/]+)\.(\d{6,})", re.ASCII)
@@ -61,7 +62,7 @@ class FileName(NamedTuple):
 
 
 class SubDir(NamedTuple):
-    """One server's directory: its uuid, and which one it is in the relay log, from 1 on."""
+    """One server's directory: its uuid, and its number in the relay log, from 1 on."""
 
     uuid: str
     suffix: int
@@ -114,7 +115,7 @@ class Location(NamedTuple):
 def read_index(text: str) -> list[SubDir]:
     """Return the sub-directories that the index lists, oldest first.
 
-    Raises `NeedsOperator` when their numbers do not follow each other: a line is lost.
+    Raises `NeedsOperator` when their numbers are not consecutive: a line is lost.
     """
     listed = [SubDir.parse(line.strip()) for line in text.splitlines() if line.strip()]
     for earlier, later in pairwise(listed):
@@ -136,7 +137,7 @@ _KEYS = {"binlog-name": str, "binlog-pos": int, "binlog-gtid": str}
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """What relay.meta says; an empty name means that nothing was relayed yet."""
+    """The content of relay.meta; an empty name means that nothing was relayed yet."""
 
     file: str
     position: int
@@ -166,7 +167,7 @@ class Meta:
 
 
 class RelayFolder:
-    """The index and the metas of one relay log on the disk; its latest sub-directory is written."""
+    """The index and the metas of a relay log on the disk; its latest sub-directory is written."""
 
     def __init__(self, root: Path, flavor: Flavor) -> None:
         """Read the index; raise `NeedsOperator` if it cannot be correct."""
@@ -210,7 +211,7 @@ class RelayFolder:
         empty = Meta("", FIRST_POSITION, parse_gtid_set("", self._flavor))
         meta = replace(self.load(current), file="", position=FIRST_POSITION) if current else empty
         self._make(made)
-        # The meta before the index: a sub-directory that the index names has one.
+        # The meta before the index: a sub-directory that the index names has a meta.
         replace_file(self.path(made) / META_NAME, str(meta).encode())
         self._write_index([*self.sub_dirs, made])
         return made
@@ -230,7 +231,7 @@ class RelayFolder:
     def trim(self) -> list[SubDir]:
         """Drop and return the index lines of missing sub-directories, except the current."""
         gone = [sub_dir for sub_dir in self.sub_dirs[:-1] if not self.path(sub_dir).is_dir()]
-        # Numbers must follow each other: only a beginning can go.
+        # Numbers must be consecutive: only the oldest sub-directories can go.
         leading = self.sub_dirs[: len(gone)]
         if gone and gone == leading:
             self._write_index(self.sub_dirs[len(gone) :])

@@ -1,13 +1,13 @@
-"""Purger: deletes relay log files that no one needs any more.
+"""Deletes relay log files that are not needed any more.
 
     inactive   all before the file that is read            by hand
     filename   all before a file, in one sub-directory     by hand
-    time       all that were last written long ago         now and then, by hand
-    space      all before the file that is read            now and then, when the disk is short
+    time       all that were last written long ago         periodically, by hand
+    space      all before the file that is read            periodically, when the disk is short
 
-Never the file that is read or one after it. A sub-directory of which nothing is left goes as a
-whole; its line in the index stays until the next start (`RelayFolder.trim`), as only the
-receiver writes the index while it runs.
+The file that is read and all later files are never deleted. An empty sub-directory is removed; its
+line in the index stays until the next start (`RelayFolder.trim`), because only the receiver writes
+the index while it runs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pumpclient.mysql.relay.recover import files_in
 log = logging.getLogger(__name__)
 
 Needed = Callable[[], Location | None]
-"""The earliest place that is still to be read; None when no one knows."""
+"""The earliest place that must still be read; None if it is not known."""
 
 
 class Purger:
@@ -58,7 +58,7 @@ class Purger:
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="relay purge", daemon=True)
         self.purged = 0
-        """How many files are gone so far."""
+        """The number of files deleted so far."""
 
     def start(self) -> None:
         self._thread.start()
@@ -69,10 +69,10 @@ class Purger:
             self._thread.join()
 
     def inactive(self) -> list[str]:
-        """Delete all before the file that is read; return what is gone.
+        """Delete all files before the file that is read; return the deleted names.
 
-        Raises `NeedsOperator`, as all of these do, when it is not known what is read, or while
-        another purge is under way.
+        This and the other purges raise `NeedsOperator` when the place that is read is not known, or
+        while another purge is running.
         """
         return self._purge(lambda path: True)
 

@@ -1,14 +1,14 @@
-"""Relay reader: follows a relay log while it grows, event after event, through its switches.
+"""Follows a relay log while it grows, event after event, across files and sub-directories.
 
-    sub-directories     the next one begins once it has a file: another server, or RESET MASTER
-      files             the next one begins once it is there: the one before it is complete then
-        reads           up to the last whole event; half of one is waited for
-          waits         for the writer of this process, or for the clock when there is none
+    sub-directories     the next starts once it has a file: another server, or RESET MASTER
+      files             the next starts once it exists: the file before it is complete then
+        reads           up to the last complete event; it waits for the rest of a partial event
+          waits         for the writer of this process, or for the clock without such a writer
 
-A file's end may be torn where its sub-directory ends: what is not whole there was never more than
-half of a transaction, and the next server sends it again. Anywhere else it is damage.
+A file's end may be torn where its sub-directory ends: the incomplete part was never more than half
+of a transaction, and the next server sends it again. Anywhere else it is damage.
 
-`Growth` is where readers of the writer's process wait: for it, and not on a clock.
+Readers in the writer's process wait on `Growth`, for the writer and not on a clock.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Growth:
 _BLOCK_BYTES = 1 << 20
 _SIZE_FIELD = 3
 _STANDS_POLLS_MAX = 100
-"""A file that is being fetched grows at least once in so many times of polling."""
+"""A file that is being fetched grows at least once in this number of polls."""
 _GONE_HINT = (
     "move the relay log away: it is fetched again while the server has these files; if it has not,"
     f" {RELOAD_ALL}"
@@ -76,9 +76,9 @@ _GONE_HINT = (
 
 
 class Chunk(NamedTuple):
-    """Whole events that follow each other in one file, the first one at `begin`.
+    """Complete consecutive events of one file; the first starts at `begin`.
 
-    Without events: all that is there has been read.
+    Without events: everything available has been read.
     """
 
     begin: Location
@@ -104,14 +104,14 @@ class RelayReader:
         self._clock = clock
         self.location = start
         self._is_first = start.position > FIRST_POSITION
-        # What the writer had reported when nothing was found beyond it: only other news end a wait.
+        # The writer's report when nothing was found beyond it: only a different report ends a wait.
         self._seen: Location | None = None
 
     def chunks(self) -> Iterator[Chunk]:
-        """Yield events indefinitely; the one that describes their file first, wherever it begins.
+        """Yield events indefinitely; the event that describes their file always comes first.
 
-        At the end of what is there a chunk without events comes: then `wait`. Raises
-        `NeedsOperator` when the place is not in the log, `Corrupt` for bytes that are no events.
+        At the end of the available events a chunk without events comes: then `wait`. Raises
+        `NeedsOperator` when the place is not in the log, `Corrupt` for bytes that are not events.
         """
         while True:
             path = self._path()
@@ -140,7 +140,7 @@ class RelayReader:
                 self.location = self.location.at(chunk.begin.position + sum(map(len, chunk.events)))
                 yield chunk
             elif following is not None:
-                # All of it was looked for again after the next one had been seen: there is no more.
+                # The whole file was checked again after the next file had been seen: it is final.
                 if torn_bytes and following.suffix == self.location.suffix:
                     raise Corrupt(
                         str(path),
@@ -156,9 +156,9 @@ class RelayReader:
                     yield Chunk(self.location, [])
 
     def _read(self, path: Path, file: int, *, is_over: bool) -> tuple[Chunk | None, int]:
-        """Return the whole events after `location`, and how many bytes of half an event follow.
+        """Return the complete events after `location`, and the size of a partial event after them.
 
-        `is_over` where nothing is written to the file any more.
+        `is_over` means that nothing is written to the file any more.
         """
         begin = self.location
         limit = self._limit(file, is_over=is_over)
@@ -189,9 +189,10 @@ class RelayReader:
         return Chunk(begin, events), 0
 
     def _limit(self, file: int, *, is_over: bool) -> int:
-        """Return up to where the file may be read: what was reported, or all of one that is over.
+        """Return the offset up to which the file may be read: the reported one, or all if it is
+        over.
 
-        The writer reports once it has written a batch, which may end one file and begin the next.
+        The writer reports once it has written a batch, which may end one file and start the next.
         """
         end = self._seen = self._growth.end if self._growth is not None else None
         size = os.fstat(file).st_size
@@ -203,7 +204,7 @@ class RelayReader:
         """Yield chunks without events as long as the file grows and `location` is not within it.
 
         A file that is fetched again, or for the first time, is shorter for a while. Raises
-        `NeedsOperator` for one that does not grow.
+        `NeedsOperator` for a file that does not grow.
         """
         last, deadline_s = -1, 0.0
         while (size := os.fstat(file).st_size) < self.location.position:

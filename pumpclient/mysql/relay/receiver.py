@@ -1,20 +1,20 @@
-"""Relay receiver: keeps a relay log up to date by a server's stream, again and again.
+"""Keeps a relay log up to date from a server's stream, reconnecting as needed.
 
-    stream ── Transformer: what is kept, what is whole ── RelayWriter ── sync ── meta ── acknowledge
+    stream ── Transformer: what to keep, what is complete ── RelayWriter ── sync ── meta ── ACK
                 └─ TransactionTracker: where transactions end
 
-Only this thread writes. A lost connection is made again and continues after the last complete
-transaction: what comes twice is compared with what is there and dropped. A sync puts the data on
-the disk before relay.meta speaks of it, and before the server hears of it.
+Only this thread writes. After a lost connection it reconnects and continues after the last complete
+transaction: repeated events are compared with the existing bytes and dropped. A sync puts the data
+on the disk before relay.meta refers to it, and before the server gets an acknowledgement.
 
-    type                                     written   what follows from it
+    type                                     written   consequence
     ROTATE, FORMAT_DESCRIPTION               by the writer's own rules
-    HEARTBEAT, HEARTBEAT_V2                  no        the server has nothing new
-    anything else made for the stream        no
+    HEARTBEAT, HEARTBEAT_V2                  no        the server has no new events
+    all others made for the stream           no
     PREVIOUS_GTIDS, GTID_LIST                yes       all earlier files' GTIDs are known
     XID, XA_PREPARE, TRANSACTION_PAYLOAD,
     QUERY that is a DDL, COMMIT or ROLLBACK  yes       a transaction ends: its GTID counts
-    anything else                            yes
+    all others                               yes
 
 Each event's checksum is verified before any of this.
 """
@@ -61,7 +61,7 @@ _ARTIFICIAL = int(EventFlag.ARTIFICIAL)  # An IntFlag's own `&` takes a microsec
 
 
 class Transformer:
-    """Feeds a writer and a tracker; what is complete ends at `safe` of the writer's file."""
+    """Feeds a writer and a tracker; the complete part ends at `safe` of the writer's file."""
 
     def __init__(self, writer: RelayWriter, tracker: TransactionTracker) -> None:
         self.writer = writer
@@ -116,7 +116,7 @@ class Transformer:
             self.safe = max(self.safe, min(self.writer.at, self.writer.offset))
 
     def _is_rotate_whole(self, event: bytes, header: Header) -> bool:
-        # One that was made for the stream follows the session's checksum, not the file's.
+        # An event made for the stream follows the session's checksum, not the file's.
         return header.timestamp_s == 0 or header.is_artificial or checksum_holds(event)
 
     def _damaged(self, what: str) -> Malformed:
@@ -136,7 +136,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclass(frozen=True, slots=True)
 class RelayOptions:
-    """How to relay: when to sync (the first bound that is reached), how long to wait to retry."""
+    """Settings of the relay: when to sync (the first bound reached), the pause of retries."""
 
     stream: StreamOptions = field(default_factory=StreamOptions)
     start: Start = field(default_factory=Start)
@@ -148,15 +148,15 @@ class RelayOptions:
 
 @dataclass(frozen=True, slots=True)
 class RelayStatus:
-    """How far the relay log is; `gtids` as of the last sync, 0 s behind when idle.
+    """Progress of the relay log; `gtids` as of the last sync, 0 s behind when idle.
 
-    As long as the server is not heard, `behind_s` grows with the time.
+    While the server sends nothing, `behind_s` grows with the time.
     """
 
     server: ServerIdentity | None = None
     connected: bool = False
     heard: bool = False
-    """Whether anything came since it is connected."""
+    """Whether anything arrived since it is connected."""
     end: Location | None = None
     gtids: str = ""
     relayed_bytes: int = 0

@@ -1,4 +1,4 @@
-"""Recovery of the newest relay file: cuts it to the end of its last complete transaction."""
+"""Recovers the newest relay file: cuts it to the end of its last complete transaction."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SHORT_HINT = (
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """Where a sub-directory ends after recovery; `file` None when it has no file yet."""
+    """The end of a sub-directory after recovery; `file` is None when it has no file yet."""
 
     file: FileName | None
     position: int
@@ -49,8 +49,8 @@ def files_in(folder: Path) -> list[FileName]:
 def recover(folder: Path, meta: Meta) -> Recovered:
     """Cut the newest file to its last complete transaction, and return where that is.
 
-    Raises `NeedsOperator` when there is less than `meta` says, and `Corrupt` when what `meta`
-    counts on is damaged: only after it may anything be torn.
+    Raises `NeedsOperator` when the files end before the place in `meta`, and `Corrupt` when data
+    before that place is damaged: only data after it may be torn.
     """
     files = files_in(folder)
     wanted = FileName.parse(meta.file) if meta.file else None
@@ -75,7 +75,7 @@ def recover(folder: Path, meta: Meta) -> Recovered:
 def cut(folder: Path, known: Recovered) -> Recovered:
     """Cut the file of `known` after its last complete transaction, as its writer recorded."""
     path = folder / str(known.file)
-    # A file without its FORMAT_DESCRIPTION begins again.
+    # A file without its FORMAT_DESCRIPTION restarts from its beginning.
     end = known.position if known.position > FIRST_POSITION else 0
     return _cut(path, end, known)
 
@@ -92,8 +92,8 @@ def _cut(path: Path, end: int, found: Recovered) -> Recovered:
 def complete_until(path: Path, tracker: TransactionTracker, trusted: int = 0) -> int:
     """Return where the last complete transaction of a file ends, 0 when it has no beginning.
 
-    `tracker` has taken the events up to there, and perhaps beyond, but no GTID of those. Raises
-    `Corrupt` for damage before `trusted`.
+    `tracker` has taken the events up to there, and perhaps beyond, but no GTID of events beyond.
+    Raises `Corrupt` for damage before `trusted`.
     """
     size = path.stat().st_size
     with path.open("rb") as file:

@@ -1,19 +1,19 @@
-"""Resume point: where a relay log continues; the same file, a new sub-directory, or nowhere.
+"""Decides where a relay log continues: in the same file, in a new sub-directory, or nowhere.
 
-    what is found                                      what follows
-    no sub-directory, or one without a file            start as the options say, or after its GTIDs
+    finding                                            consequence
+    no sub-directory, or a sub-directory without file  start as the options say, or after its GTIDs
     the same server, and its file is ours              the end of the last complete transaction
     another server that has all of our GTIDs           new sub-directory, the file after them
     anything else: another history                     refused, until an operator accepts it
 
-A server that was reset or put back from a backup gives the names of files, positions and GTIDs out
-again for other transactions, so none of these proves that it has what was relayed. The first event
-of a file has the moment at which it was begun (`description_digest`): it tells whether the same
-server's file is ours. Of another server GTIDs do: they bear the name of the server that made them.
-A history that an operator accepts is read from its beginning, with no GTIDs known.
+A server that was reset or restored from a backup reuses the names of files, positions and GTIDs for
+other transactions, so none of these proves that it has the relayed events. The first event of a
+file has the time at which the file was started (`description_digest`): it proves whether the same
+server's file is ours. For another server GTIDs are proof, since they contain the server that made
+them. A history that an operator accepts is read from its start, with no GTIDs known.
 
-A new sub-directory begins at the beginning of a file, so that its files are whole: transactions
-that an earlier sub-directory has may come again in it, and their reader knows them by their GTIDs.
+A new sub-directory starts at the beginning of a file, so that its files are complete: transactions
+of an earlier sub-directory may be repeated in it, and their reader recognises them by their GTIDs.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a fresh relay log begins; the first that is given counts, else the server's end.
+    """The start of a fresh relay log; the first given field counts, else the server's end.
 
-    It begins at the beginning of the file that this leads to: a relay log has whole files.
+    The log starts at the beginning of the file that this leads to: a relay log has complete files.
     """
 
     file: str = ""
@@ -64,7 +64,7 @@ class Start:
 
 
 class ResumeFinder:
-    """Decides, with questions to the server on connections of their own."""
+    """Decides, by asking the server on dedicated connections."""
 
     def __init__(self, folder: RelayFolder, address: ServerAddress, options: StreamOptions) -> None:
         self._folder = folder
@@ -77,8 +77,8 @@ class ResumeFinder:
         """Return where to continue with the server that `identity` names.
 
         The newest sub-directory is recovered first, by `known` when the writer can say where its
-        last complete transaction ends. The file that is returned may not exist yet.
-        Raises `Retryable` when another server answers meanwhile, and `NeedsOperator`.
+        last complete transaction ends. The returned file may not exist yet. Raises `Retryable` when
+        another server answers during this, and `NeedsOperator`.
         """
         current = self._folder.current
         if current is None:
@@ -128,7 +128,7 @@ class ResumeFinder:
     ) -> Recovered:
         gtids = found.gtids
         if found.file is None and not gtids:
-            file = self._first_file(identity, start)  # Nothing was relayed of the server before.
+            file = self._first_file(identity, start)  # Nothing was relayed of this server before.
         elif self._is_accepted(start):
             return self._accepted(identity)
         else:
@@ -145,7 +145,7 @@ class ResumeFinder:
         assert found.file is not None
         stored = relayed_description(self._folder.path(current) / str(found.file))
         if not stored:
-            return False  # Only its name is known: the writer will see.
+            return False  # Only its name is known: the writer will check it.
         return not has_file(
             self._address, self._options, identity, found.file, description_digest(stored)
         )
@@ -197,9 +197,9 @@ def has_file(
     file: FileName,
     digest: int,
 ) -> bool:
-    """Return whether a server has the very file that was described so, not one of its name.
+    """Return whether a server has exactly the described file, not just a file of its name.
 
-    Raises `Purged` where it has deleted it and goes on behind it.
+    Raises `Purged` if the server has deleted the file and continues after it.
     """
     try:
         answered, sent = description_of(address, options, str(file))
@@ -222,7 +222,7 @@ def continued_in(
 ) -> str:
     """Return the file of another server that continues after `gtids`.
 
-    Raises `NeedsOperator` unless it has them all: `seen` says what was read, for people.
+    Raises `NeedsOperator` unless it has them all: `seen` describes the events read, for people.
     """
     if not gtids:
         problem = f"{seen} was read, and there are no GTIDs to find its place by"
@@ -231,7 +231,7 @@ def continued_in(
     with address.session() as connection:
         lacking = lacks(binlog_gtids(connection, identity.flavor), gtids)
     if lacking and identity.flavor is Flavor.MYSQL:
-        # MySQL itself asks for those only that bear its own uuid.
+        # MySQL itself checks only GTIDs that contain its own uuid.
         problem = f"{seen} was read, and the server lacks {lacking}"
         raise other_history(address, problem, history_of(address, options))
     try:
@@ -248,7 +248,7 @@ def continued_in(
 def lacks(has: GtidSet, gtids: GtidSet) -> GtidSet:
     if isinstance(has, MariadbGtidSet):
         assert isinstance(gtids, MariadbGtidSet), "one flavour has one kind of GTID"
-        # A position alone proves nothing: another server may have come to a larger number.
+        # A position alone proves nothing: another server may have reached a larger number.
         own = {(each.domain, each.server): each.sequence for each in has}
         return MariadbGtidSet(
             each

@@ -1,12 +1,12 @@
-"""Relay writer: writes a server's events into files that become byte for byte the server's.
+"""Writes a server's events into files that become byte for byte the server's.
 
-What is where follows from each event's own position: one that lies after the end of the file
-leaves a hole that is filled, one before it must be there already, byte for byte, and is dropped. A
-file is opened at its FORMAT_DESCRIPTION. Offsets have 64 bits, an event's position has 32.
+The place of an event follows from its own position. An event after the end of the file leaves a
+hole that is filled; an event before it must exist already, byte for byte, and is dropped. A file is
+opened at its FORMAT_DESCRIPTION. Offsets have 64 bits, an event's position has 32.
 
-A hole is where the server left something out that its file holds. Replicas pass over what fills it:
-a USER_VAR that is NULL where there is little room, else a QUERY that is one comment. Sizes in
-bytes, with CRC-32; without it, 4 less:
+A hole arises where the server omitted events that its file holds. Replicas ignore the filling: a
+USER_VAR that is NULL where room is short, else a QUERY that is one comment. Sizes in bytes, with
+CRC-32; without it, 4 less:
 
     29 to 37   USER_VAR: header 19, length 4, name 1 to 9, is null 1, checksum 4
     38 and up  QUERY: header 19, fixed part 13, end of the schema 1, comment, checksum 4
@@ -56,7 +56,7 @@ class RelayWriter:
         self.file: FileName | None = None
         self.checksum = Checksum.NONE
         self.offset = 0  # Where the file ends once the buffer is written.
-        self.at = 0  # Where the last event ends that the stream brought; 64 bits.
+        self.at = 0  # Where the last event of the stream ends; 64 bits.
         self.unsynced_bytes = 0
         self._next: FileName | None = None
         self._descriptor = -1
@@ -122,7 +122,7 @@ class RelayWriter:
                 code=Code.SERVER_STREAM,
             )
         start = self.at
-        # Servers since MariaDB 11.4 leave out positions within a transaction.
+        # Since MariaDB 11.4 servers omit positions within a transaction.
         skipped = (end_position - size - start) & _POSITION_MASK if end_position else 0
         if skipped:
             start += skipped if skipped < _BACKWARDS else skipped - (_POSITION_MASK + 1)
@@ -169,7 +169,7 @@ class RelayWriter:
             )
 
     def flush(self) -> None:
-        """Give the buffer to the operating system: readers see it, a power cut may lose it.
+        """Write the buffer to the operating system: readers see it, a power failure may lose it.
 
         Raises `OSError` when the disk is full; then `abandon` and recover.
         """
@@ -213,7 +213,7 @@ _QUERY_SIZE_MIN = HEADER_SIZE + 13 + 1 + 1
 _VARIABLE_SIZE_MIN = HEADER_SIZE + 4 + 1 + 1
 _POSITION_MASK = 0xFFFF_FFFF
 DUMMY_BYTES_MAX = 16 << 20
-"""A larger hole takes several."""
+"""A larger hole takes several events."""
 
 
 def dummies(size: int, start: int, near: Header, checksum: Checksum) -> Iterator[bytes]:

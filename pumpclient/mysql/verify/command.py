@@ -1,6 +1,6 @@
 """`penstock verify`: compares an upstream with a downstream, and repairs the latter when asked to.
 
-Exit codes: 0 equal (after a repair too), 1 rows differ or are undecided, 2 it could not be done.
+Exit codes: 0 equal (also after a repair), 1 rows differ or are undecided, 2 it could not be done.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = command_parser().parse_args(argv)
     try:
         return verify(args)
-    except Retryable as error:  # 1 says that rows differ.
+    except Retryable as error:  # 1 means that rows differ.
         sys.stderr.write(f"penstock verify: {coded(error)}\n")
         return 2
 

@@ -1,4 +1,6 @@
-"""Values of both sides in one form, and rows that differ. Pure.
+"""Values of both sides in a canonical form, and rows that differ.
+
+Pure.
 
     type                   form
     integers, YEAR, BIT    int
@@ -9,7 +11,7 @@
     TIMESTAMP              text, UTC
     others                 text or bytes as they are
 
-A fraction of a second of zeros is the same as none.
+A fraction of a second of zeros is the same as no fraction.
 """
 
 from __future__ import annotations
@@ -95,7 +97,7 @@ def _json_number(text: str) -> object:
 
 @dataclass(slots=True)
 class ComparedRows:
-    """One side's rows of a chunk, by key; the values in their form, and as they were read."""
+    """One side's rows of a chunk, by key: the values in canonical form, and as they were read."""
 
     columns: tuple[ComparedColumn, ...]
     by_key: dict[Key, Key]

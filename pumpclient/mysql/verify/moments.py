@@ -1,6 +1,6 @@
-"""Moments: a moment of the upstream, and whether a downstream's checkpoint is beyond it.
+"""Moments: a point of the upstream's history, and whether a downstream's checkpoint is beyond it.
 
-a server with a binlog    the end of that; the checkpoint has a place for each source (`origins`)
+a server with a binlog    the binlog's end; the checkpoint has a place per source (`origins`)
 a TiDB                    a timestamp; transactions keep their commit_ts on the way downstream
 """
 
@@ -16,7 +16,7 @@ from pumpclient.mysql.verify.comparison import reached
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a downstream is: its checkpoint's commit_ts and origins."""
+    """A downstream's progress: its checkpoint's commit_ts and origins."""
 
     commit_ts: int = 0
     origins: Mapping[str, Sequence[int]] = field(default_factory=dict)
@@ -27,12 +27,12 @@ class Position:
         return asked or (names[0] if len(names) == 1 else "")
 
     def sources(self) -> list[str]:
-        # Names with a slash are a source's reloads: what they bring, it brings from then on.
+        # Names with a slash are a source's reloads: the rows that they write count from then on.
         return [name for name in self.origins if "/" not in name]
 
 
 class Moment(Protocol):
-    """A moment of the upstream; as text it says which one."""
+    """A point of the upstream's history; its text names it."""
 
     def is_in(self, position: Position, source: str) -> bool:
         """Return whether a downstream at `position` has everything up to this moment."""

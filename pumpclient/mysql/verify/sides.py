@@ -1,4 +1,4 @@
-"""Sides of a comparison: a MySQL, MariaDB or TiDB, or as downstream an SQLite file."""
+"""The sides of a comparison: a MySQL, MariaDB or TiDB, or as downstream an SQLite file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Checksum = tuple[object, ...]
 
 
 class Downstream(Protocol):
-    """What is compared with the upstream."""
+    """The side that is compared with the upstream."""
 
     flavor: Flavor | None
 
@@ -85,7 +85,7 @@ def checksum_sql(columns: Sequence[ComparedColumn]) -> str:
     """Return SQL for a chunk's checksum, equal for equal rows in any order."""
     parts = ", ".join(f"IF({_bytes(c)} IS NULL, 'N', CONCAT('V', LENGTH({_bytes(c)}), ':',"
                       f" {_bytes(c)}))" for c in columns)  # fmt: skip
-    digest = f"SHA2(CONCAT({parts}), 224)"  # MySQL has no MD5() any more.
+    digest = f"SHA2(CONCAT({parts}), 224)"  # MySQL no longer has MD5().
     # A row too long for CONCAT is NULL, which no other aggregate would notice.
     return (
         f"COUNT(*), BIT_XOR(CAST(CONV(LEFT({digest}, 16), 16, 10) AS UNSIGNED)),"
@@ -115,7 +115,7 @@ class MysqlSide:
                 f"{checkpoint!r} is no table", hint="write schema.table", code=Code.COMMAND_ARGUMENT
             )
         self.session = SnapshotSession(address)
-        """Outside of any snapshot, for what is not rows."""
+        """Outside of any snapshot, for queries other than rows."""
         self.flavor: Flavor | None = Flavor.of_version(version_of(self.session.connection))
         self._moment = SnapshotSession(address)
         self._moment.connection.decoders = {}  # Values as text.
@@ -227,7 +227,7 @@ class SqliteSide:
         database = None
         try:
             database = sqlite3.connect(f"file:{path}?mode=rw", uri=True, isolation_level=None)
-            database.execute("SELECT name FROM sqlite_master")  # Opening alone looks at nothing.
+            database.execute("SELECT name FROM sqlite_master")  # Opening alone reads nothing.
         except sqlite3.Error as error:
             if database is not None:
                 database.close()

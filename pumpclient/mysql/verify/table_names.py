@@ -1,8 +1,8 @@
-"""Table names: which tables of the upstream are replicated, and their names downstream.
+"""Tells which tables of the upstream are replicated, and their names downstream.
 
-What a source's settings say: filters, routes, the copies of online DDL left out. A table is merged
-when several are routed into one: then the downstream's has rows of others too, and a row that only
-it has is none of this table's business.
+Both follow from a source's settings: filters, routes, copies of online DDL, which are skipped. A
+table is merged when several are routed into it: then the downstream table also has rows of others,
+and a row that exists only there does not count for this table.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Names:
     source: str = ""
     """The source's id, when its settings were given."""
     leaves_rows_out: bool = False
-    """Whether the settings leave out rows by their values or by kinds of change."""
+    """Whether the settings skip rows by their values or by kinds of change."""
 
     def is_compared(self, name: Name) -> bool:
         is_copy = self.online is not None and self.online.is_copy(name[1])
@@ -51,9 +51,9 @@ class Names:
 
 
 def names_of(source_config: str, routes: Sequence[str]) -> Names:
-    """Return what a source's settings file says, or else routes like `shop_*.order_*=shop.orders`.
+    """Return the names by a source's settings file, or by routes like `shop_*.order_*=shop.orders`.
 
-    Raises `NeedsOperator` for a file that cannot be read and for what is no route.
+    Raises `NeedsOperator` for an unreadable file and for an invalid route.
     """
     if not source_config:
         rules = Rules(FilterConfig(routes=tuple(map(_route, routes))))

@@ -1,4 +1,4 @@
-"""Verifier: compares tables chunk by chunk, and repairs what differs."""
+"""Compares tables chunk by chunk, and repairs rows that differ."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ Found = dict[Key, tuple[str, tuple[str, ...]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyOptions:
-    """What to compare: patterns like `shop.*`; `source` is the name of the source in origins.
+    """The scope: patterns like `shop.*`; `source` is the name of the source in origins.
 
-    With `strict`, what only the downstream has (tables, columns) counts as a difference.
+    With `strict`, tables and columns that exist only downstream count as a difference.
     """
 
     tables: tuple[str, ...] = ("*",)
@@ -53,7 +53,7 @@ class VerifyOptions:
 
 @dataclass(slots=True)
 class VerifyReport:
-    """What was found. `differences` is bounded, `different` counts all."""
+    """The findings. `differences` is bounded, `different` counts all."""
 
     tables: int = 0
     chunks: int = 0
@@ -72,7 +72,7 @@ class VerifyReport:
 
 @dataclass(frozen=True, slots=True)
 class _TablePair:
-    """A table of the upstream, and the one downstream that has its rows, and others' if merged."""
+    """An upstream table and the downstream table with its rows, and others' rows if merged."""
 
     here: SourceTable
     there: SourceTable
