@@ -198,7 +198,7 @@ class Statements:
         variables = statement.query.variables()
         mode = variables.sql_mode or 0
         rough = statement.query.statement.decode("latin1")
-        if is_routine(rough):
+        if is_routine(rough, statement.dialect):
             return rough  # Skipped, whatever sql_mode and character sets its body was written for.
         written = statement_text(statement.query)
         text = plain_text(written, mode, statement.dialect)

@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import islice
 
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
+from pumpclient.mysql.translate.statements.statement_text import Dialect
 
 _TOKEN = re.compile(
     r"""
@@ -29,6 +31,7 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+_VERSIONED = re.compile(r"/\*(M)?!(\d{5,6})?.*?\*/", re.DOTALL)
 _OF_TABLES = frozenset({"TABLE", "TABLES", "VIEW", "SEQUENCE", "DATABASE", "SCHEMA", "INDEX"})
 _ROUTINES = frozenset({"FUNCTION", "PROCEDURE", "PACKAGE", "TRIGGER", "EVENT", "LIBRARY"})
 _ACCOUNTS = frozenset({"USER", "ROLE"})
@@ -91,10 +94,20 @@ def _kind(head: Tokens) -> tuple[str, list[str]]:
     return (words[0] if words else ""), words
 
 
-def is_routine(text: str) -> bool:
-    """Return whether a statement defines a routine, whatever the routine's body holds."""
+def is_routine(text: str, dialect: Dialect | None = None) -> bool:
+    """Return whether a statement as written makes a routine, whatever its body holds.
+
+    What stands in a comment for other servers than `dialect` was not run.
+    """
+    if dialect is not None:
+        text = _VERSIONED.sub(partial(_run_by, dialect), text, count=_HEAD_TOKENS)
     head = list(islice(_tokens(text), _HEAD_TOKENS))
     return bool(head) and head[0][1] in ("CREATE", "ALTER") and _kind(head)[0] in _ROUTINES
+
+
+def _run_by(dialect: Dialect, comment: re.Match[str]) -> str:
+    runs = dialect.runs(is_for_mariadb=bool(comment[1]), version=int(comment[2] or 0))
+    return comment[0] if runs else " "
 
 
 def skip_reason(text: str) -> str | None:

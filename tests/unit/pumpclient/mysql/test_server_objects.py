@@ -10,6 +10,7 @@ from pumpclient.mysql.translate.statements.server_objects import (
     skip_reason,
     temporary_reason,
 )
+from pumpclient.mysql.translate.statements.statement_text import dialect_of
 
 
 @pytest.mark.parametrize(
@@ -93,6 +94,16 @@ def test_a_routine_is_known_by_the_words_before_its_name() -> None:
     assert is_routine("CREATE DEFINER = 'a b' @ '%' /* x */ PROCEDURE p() BEGIN SELECT 1; END")
     assert is_routine("CREATE /*!50017 DEFINER=`a`@`b`*/ /*!50003 TRIGGER t BEFORE INSERT ON u */")
     assert not is_routine("CREATE TABLE t (a INT) COMMENT 'FUNCTION'")
+
+
+def test_a_comment_that_the_server_did_not_run_makes_no_routine() -> None:
+    mysql, mariadb = dialect_of("8.4.2"), dialect_of("11.8.2-MariaDB")
+    mine = "CREATE /*!50017 DEFINER=`a`@`b`*/ /*!50003 TRIGGER t BEFORE INSERT ON u */"
+    assert is_routine(mine, mysql)
+    assert is_routine("CREATE /*M!100000 OR REPLACE */ PROCEDURE p() SELECT 1", mariadb)
+    assert not is_routine("CREATE /*!99999 TRIGGER t */ TABLE u (a INT)", mysql)
+    assert not is_routine("CREATE /*M!100000 EVENT */ TABLE u (a INT)", mysql)
+    assert not is_routine("CREATE /*!80000 EVENT */ TABLE u (a INT)", mariadb)
 
 
 @pytest.mark.parametrize(
