@@ -171,6 +171,7 @@ def _recover(
             segments = _open_log(folder, config, files, None)
         _log_opened()
         try:
+            _check_own(folder, index, segments)
             found = _replay(folder, index, segments, index.checkpoint(), on_progress, now_ms)
             found.ledger.open_max = config.open_prewrites_max
             return found
@@ -239,6 +240,36 @@ def _replay(
         replay.checkpoint,
         replay.records,
     )
+
+
+def _check_own(folder: Path, index: Index, segments: Segments) -> None:
+    """Raise `NeedsOperator` unless the last entries of the index are binlogs of this log.
+
+    The index of another Pump may end where a frame of this log ends. Its own purge would then
+    remove segments of this log, and transactions before its end would be in no stream.
+    """
+    start_ts, commit_ts = index.last_ts()
+    commit, prewrite = index.commit(commit_ts), index.prewrite(start_ts)
+    wanted = [
+        (2, commit_ts, commit and commit.position),
+        (1, start_ts, prewrite and prewrite[1]),
+    ]
+    for field, ts, position in wanted:
+        if position is None or position.segment < segments.first:
+            continue
+        try:
+            is_own = _fields(segments, [position], [segments.read(position)])[0][field] == ts
+        except (Corrupt, KeyError):
+            is_own = False
+        if not is_own:
+            raise NeedsOperator(
+                f"the index in {folder} says that binlog {ts} is at {position.offset} of"
+                f" {segment_name(position.segment)}, and that is another one",
+                hint=f"{INDEX_FOLDER} or log was put there from another folder, or from another"
+                f" time. Put it back; or, if log is right, remove {INDEX_FOLDER}: the Pump builds"
+                " it from the log",
+                code=Code.DATA_DIR_OTHER,
+            )
 
 
 def _reader(segments: Segments) -> Callable[[Position], bytes | None]:

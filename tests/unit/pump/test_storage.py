@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -137,6 +138,25 @@ def test_unmatched_prewrites_are_listed_with_their_bytes(tmp_path: Path) -> None
     assert [u.start_ts for u in storage.unmatched()] == [7, 3]
     write(storage, commit(7, 8))
     assert [u.start_ts for u in storage.unmatched()] == [3]
+    storage.close()
+
+
+def test_the_index_of_another_pump_is_refused_also_where_a_frame_ends_at_its_end(
+    tmp_path: Path,
+) -> None:
+    for name, first in ("one", 1000), ("other", 2000):
+        storage = opened(tmp_path / name)
+        write(storage, prewrite(first))
+        write(storage, commit(first, first + 10))
+        storage.close()
+    index, other = (tmp_path / name / "index" for name in ("one", "other"))
+    index.rename(tmp_path / "aside")
+    shutil.copytree(other, index)
+    with pytest.raises(NeedsOperator, match="says that binlog 2010 is at .* another one"):
+        opened(tmp_path / "one")
+    shutil.rmtree(index)
+    storage = opened(tmp_path / "one")
+    assert commits(storage) == [(1000, 1010)]
     storage.close()
 
 
