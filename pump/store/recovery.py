@@ -41,7 +41,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -257,11 +257,9 @@ def _check_own(folder: Path, index: Index, segments: Segments) -> None:
     for field, ts, position in wanted:
         if position is None or position.segment < segments.first:
             continue
-        try:
-            is_own = _fields(segments, [position], [segments.read(position)])[0][field] == ts
-        except (Corrupt, KeyError):
-            is_own = False
-        if not is_own:
+        with suppress(Corrupt):  # Who reads it will say so.
+            if _fields(segments, [position], [segments.read(position)])[0][field] == ts:
+                continue
             raise NeedsOperator(
                 f"the index in {folder} says that binlog {ts} is at {position.offset} of"
                 f" {segment_name(position.segment)}, and that is another one",
