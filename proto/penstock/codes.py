@@ -1800,10 +1800,11 @@ class Code(Enum):
     )
     SOURCE_STATE_DAMAGED = (
         8404,
-        "The journal of a source is damaged.",
+        "The journal of a source is damaged, or what its load has is not known any more.",
         "The source does not start.",
-        "Look at the disk. The journal says which transactions were being committed: compare the"
-        " tables by `penstock verify` before you remove it.",
+        "Look at the disk, or put the file back. The journal says which transactions were being"
+        " committed: compare the tables by `penstock verify` before you remove it. What a load has"
+        " is known again after `mysql-source reload --all`.",
     )
     RELOAD_WAITS = (
         8405,

@@ -65,6 +65,12 @@ class Floors:
         """The position after which nothing is skipped any more."""
         return max(self.places.values(), default=(0, 0))
 
+    @property
+    def after(self) -> str:
+        """The same as text, as a source's checkpoint has it."""
+        number, position = self.highest
+        return f"{number}:{position}"
+
     def has(self, tables: tuple[Name, ...], place: Floor) -> bool:
         """Return whether what ends at `place` and concerns these source tables was loaded.
 

@@ -45,7 +45,7 @@ from pumpclient.mysql.relay.layout import (
 from pumpclient.mysql.relay.reader import file_in
 from pumpclient.mysql.relay.resume import continued_in, has_file, lacks, other_history
 from pumpclient.mysql.source.ddl.table_mapping import Tables
-from pumpclient.mysql.source.state.checkpoint import Checkpoint
+from pumpclient.mysql.source.state.checkpoint import Checkpoint, changed_within_load
 from pumpclient.mysql.source.state.overrides import forget_rulings
 
 log = logging.getLogger(__name__)
@@ -219,6 +219,8 @@ def _elsewhere(
     The next one, and no fresh one: a checkpoint that etcd has once more after it was restored leads
     to the same epoch as before, in which a Drainer knows what it has.
     """
+    if checkpoint.is_within_load:
+        raise changed_within_load()
     begin = Location(1, FileName.parse(file), FIRST_POSITION)
     return replace(
         checkpoint,
@@ -233,6 +235,7 @@ def _elsewhere(
         accepts="",
         written="",
         rulings=forget_rulings(checkpoint.rulings, begin),
+        loaded="",
     )
 
 

@@ -351,7 +351,8 @@ class SourceService:
                 self.counters.state = "loading"
                 start, gtids = self._loaded(store, client, epoch)
             found = first_checkpoint(start, root, self._address, self._stream, tables, epoch)
-            found = replace(found, gtids=gtids or found.gtids)
+            after = floors_of(self._config).after if loads else ""
+            found = replace(found, gtids=gtids or found.gtids, loaded=after)
             if self._config.mode != "full":  # What came before this place is not in the stream.
                 cascades.look_at_server(self._address)
             save_with_retries(store, self._stopped, found)

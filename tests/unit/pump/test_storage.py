@@ -152,7 +152,7 @@ def test_the_index_of_another_pump_is_refused_also_where_a_frame_ends_at_its_end
     index, other = (tmp_path / name / "index" for name in ("one", "other"))
     index.rename(tmp_path / "aside")
     shutil.copytree(other, index)
-    with pytest.raises(NeedsOperator, match="says that binlog 2010 is at .* another one"):
+    with pytest.raises(NeedsOperator, match=r"says that binlog 2010 is at .* another one"):
         opened(tmp_path / "one")
     shutil.rmtree(index)
     storage = opened(tmp_path / "one")

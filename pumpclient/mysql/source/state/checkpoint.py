@@ -76,6 +76,11 @@ class Checkpoint:
     """The history of the server that an operator decided to follow from its beginning."""
     written: str = ""
     """Where the last transaction with rows at or before `done` ends, "" for none of this epoch."""
+    loaded: str = ""
+    """Up to where the load has rows of some tables: number of the file, and position; "" for none.
+
+    It is of the same server as `done`.
+    """
     reloaded: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """What the last reloads did, by table: number, rows, when, and where its DROP was read."""
 
@@ -83,6 +88,13 @@ class Checkpoint:
     def place(self) -> Location:
         """The position up to which everything is committed."""
         return _place(self.done)
+
+    @property
+    def is_within_load(self) -> bool:
+        """Return whether what follows `done` may be in the load already."""
+        place = self.place
+        loaded = tuple(map(int, self.loaded.split(":"))) if self.loaded else ()
+        return (place.file.number, place.position) < loaded
 
     def epoch_of(self, location: Location) -> int:
         return self.epoch + location.suffix - self.place.suffix
@@ -114,12 +126,21 @@ class Checkpoint:
             left_out = tuple(LeftOutTable(**each) for each in fields.pop("left_out", ()))
             known = {name: value for name, value in fields.items() if name in _FIELDS}
             found = cls(**known, left_out=left_out)
-            _ = found.place, found.written_place
+            _ = found.place, found.written_place, found.is_within_load
         except (ValueError, TypeError, AttributeError) as error:
             raise Malformed(
                 f"{key} in etcd cannot be read: {error}", hint=_HINT, code=Code.ETCD_VALUE
             ) from error
         return found
+
+
+def changed_within_load() -> NeedsOperator:
+    """Return the error for another server, whose places say nothing of what is in the load."""
+    return NeedsOperator(
+        "the server was changed or reset before its binlog had passed the load",
+        hint="stop the source and load again: mysql-source reload --all",
+        code=Code.SERVER_RESET,
+    )
 
 
 _FIELDS = {each.name for each in fields_of(Checkpoint)}

@@ -19,10 +19,16 @@ from penstock.filters import Rules
 from pumpclient.client import PumpClient
 from pumpclient.mysql.load.loader import Load, LoadOptions
 from pumpclient.mysql.load.state import ASKED, Floor, Floors, StateFile
+from pumpclient.mysql.protocol.refusals import RELOAD_ALL
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.source.config import SourceConfig
-from pumpclient.mysql.source.state.checkpoint import Checkpoint, SourceStore, fresh_epoch
+from pumpclient.mysql.source.state.checkpoint import (
+    Checkpoint,
+    SourceStore,
+    changed_within_load,
+    fresh_epoch,
+)
 from pumpclient.mysql.translate.statements.ddl_pieces import Translation, Translator
 from pumpclient.mysql.translate.statements.online import OnlineDdl
 
@@ -120,9 +126,18 @@ class CatchUp:
     """What of the binlog was loaded; `at` is the end of the event that is being read."""
 
     def __init__(self, floors: Floors, checkpoint: Checkpoint) -> None:
+        """Start after `checkpoint`; raise `NeedsOperator` for the floors of another load."""
         self._floors = floors
         self.at = checkpoint.place
         is_same_epoch = checkpoint.epoch == floors.epoch
+        if checkpoint.is_within_load and not (is_same_epoch and floors.after == checkpoint.loaded):
+            raise NeedsOperator(
+                f"the source is at {checkpoint.done}, its load has rows up to {checkpoint.loaded},"
+                " and the file in data-dir that says of which tables is missing or is of another"
+                " load: these rows would come twice",
+                hint=f"put the source's .load.json back as it was after the load; or {RELOAD_ALL}",
+                code=Code.SOURCE_STATE_DAMAGED,
+            )
         self.is_active = is_same_epoch and _floor(self.at) < floors.highest
 
     def has(self, *tables: Name) -> bool:
@@ -148,11 +163,7 @@ class CatchUp:
     def check_over(self) -> None:
         """Raise `NeedsOperator` if another history starts before the load was passed."""
         if self.is_active:
-            raise NeedsOperator(
-                "the server was changed or reset before its binlog had passed the load",
-                hint="stop the source and load again: mysql-source reload --all",
-                code=Code.SERVER_RESET,
-            )
+            raise changed_within_load()
 
 
 def _floor(place: Location) -> Floor:

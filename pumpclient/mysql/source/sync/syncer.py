@@ -475,6 +475,7 @@ class Syncer:
             described=0,
             written="",
             accepts="",
+            loaded="",
         )
         self._described = self._end_described = 0
         self._known = self._known_from(self._checkpoint)

@@ -28,6 +28,9 @@ from pumpclient.mysql.load.tables import (
     ranges_between,
 )
 from pumpclient.mysql.load.text_rows import sql_rows, text_rows
+from pumpclient.mysql.source.first_checkpoint import _elsewhere
+from pumpclient.mysql.source.state.checkpoint import Checkpoint
+from pumpclient.mysql.source.sync.loading import CatchUp
 
 small = st.integers(0, 4)
 keys = st.tuples(small, small, small)
@@ -247,6 +250,22 @@ def test_what_was_loaded_is_left_out_of_the_binlog_up_to_its_floor() -> None:
     assert floors.has((("s", "a"), ("s", "b")), (1, 50))
     with pytest.raises(NeedsOperator, match=r"s\.a, s\.b"):
         floors.has((("s", "a"), ("s", "b")), (2, 1))
+
+
+def test_a_source_within_its_load_starts_only_with_what_the_load_has() -> None:
+    floors = Floors({("s", "a"): (1, 50), ("s", "b"): (2, 10)}, epoch=7)
+    within = Checkpoint(epoch=7, server="0-1", done="bin|000001.000002:4", loaded=floors.after)
+    assert CatchUp(floors, within).has(("s", "b"))
+    older = Floors({("s", "a"): (1, 50)}, epoch=7)
+    for others in (Floors(), older, replace(floors, epoch=6)):
+        with pytest.raises(NeedsOperator, match="would come twice"):
+            CatchUp(others, within)
+        passed = replace(within, done="bin|000001.000002:10")
+        assert not CatchUp(others, passed).has(("s", "b"))
+    assert not CatchUp(Floors(), replace(within, loaded="")).is_active  # Of an older version.
+    new_server: Any = SimpleNamespace(uuid="0-2")
+    with pytest.raises(NeedsOperator, match="before its binlog had passed the load"):
+        _elsewhere(within, "bin.000001", new_server, is_known=True)
 
 
 def test_progress_says_share_rate_and_rest_and_the_brake_keeps_a_rate() -> None:
