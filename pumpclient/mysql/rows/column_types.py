@@ -1,4 +1,4 @@
-"""Column types: from a column of a TABLE_MAP to its `Reading`; all of them are known here."""
+"""Maps a column of a TABLE_MAP to its `Reading`; all column types are known here."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""Generator: writes the source of a function that reads the images of one table.
+"""Generates the source of a function that reads the images of one table.
 
-The function goes over all images of a rows event and returns their rows as tuples. For each image
-there are two ways through it. When nothing is NULL, values of fixed size next to each other, and
-the length of the prefixed value after them, come out of one call of struct. When something is
-NULL, every column is read on its own. Columns that no one
-wants are stepped over and make no values.
+The function reads all images of a rows event and returns their rows as tuples. Each image takes one
+of two paths. When nothing is NULL, adjacent values of fixed size, and the length of the prefixed
+value after them, come from a single call of struct. When something is NULL, every column is read
+separately. Unwanted columns are skipped without making values.
 
 Generated source beats closures called column by column: a call costs as much as reading a number.
 Offsets only grow, and slices never reach past the end, so one comparison for each image shows
@@ -22,14 +21,14 @@ from pumpclient.mysql.rows.rows_event_header import bitmap_size
 from pumpclient.mysql.rows.values.reading import PREFIX_CODES, Reading, joined
 
 ReadRows = Callable[[bytes, int], list[Any]]
-"""Takes bytes and where the images begin, which reach to the end; returns a row for each image.
+"""Takes bytes and the offset of the images, which reach to the end; returns a row for each image.
 
-Raises IndexError, struct.error, ValueError or ArithmeticError for bytes that are no images.
+Raises IndexError, struct.error, ValueError or ArithmeticError for bytes that are not images.
 """
 
 
 class _Source:
-    """Source lines under construction, and the names they speak of."""
+    """Source lines under construction, and the names they use."""
 
     def __init__(self, readings: Sequence[Reading], wanted: frozenset[int]) -> None:
         self.lines: list[str] = []
@@ -43,7 +42,7 @@ class _Source:
         self.lines.append(" " * 4 * indent + line)
 
     def run(self, indent: int, columns: Sequence[int]) -> None:
-        """Read values of fixed size and, if the last is prefixed, that one, all not NULL.
+        """Read values of fixed size and, if the last is prefixed, that value, all not NULL.
 
         Leaves `p` after them and the values in variables, `v` and the column's index.
         """
@@ -99,11 +98,11 @@ class _Source:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What rows become instead of tuples; `names` are what the expressions speak of.
+    """The replacement for tuples as rows; `names` are the names that its expressions use.
 
     `whole` is over `v0`, `v1` … of the wanted columns' indexes, none of them NULL. `nulls` is a
-    function's name, which gets the tuple when there are NULLs. No name may be one of the function's
-    own variables, which `read_rows` shows.
+    function's name, which gets the tuple when there are NULLs. The names must differ from the
+    function's own variables, which `read_rows` shows.
     """
 
     whole: str

@@ -1,4 +1,4 @@
-"""Decoder: from rows events to values; made for each table map, and kept.
+"""Decodes rows events to values; a decoder is made for each table map, and kept.
 
 `decoder_for` generates one (see `reader_code`). Partial updates, and images that do not have all
 columns, are read value by value (`ImageReader`). A value is
@@ -71,8 +71,8 @@ class ImageReader:
     def changes(self, event: RowsEvent) -> list[tuple[Row | None, Row | None]]:
         """Return the rows before and after.
 
-        A column that only the image after lacks keeps its value (`binlog_row_image=FULL_NODUP`).
-        Raises `NeedsOperator` when a row cannot be made whole.
+        A column that is missing only in the image after keeps its value
+        (`binlog_row_image=FULL_NODUP`). Raises `NeedsOperator` when a row cannot be completed.
         """
         body = BodyReader(event.images, f"rows of {self._name}")
         out: list[tuple[Row | None, Row | None]] = []
@@ -171,8 +171,8 @@ class Decoder:
         self._read = read_rows(self._readings, wanted, table_map.name)
         self._images: ImageReader | None = None
         self._full = (1 << width) - 1
-        # The usual event has these bytes after id and flags, and needs no other look: then where
-        # its images begin, and how its rows are paired.
+        # The usual event has these bytes after id and flags, and needs no other check: then the
+        # offset of its images, and how its rows are paired.
         self._head_at = id_size + 2
         self._heads: dict[int, tuple[bytes, int, Callable[[list[Row]], RowChanges]]] = {}
         for type_, (kind, head) in usual_heads(width).items():
@@ -181,7 +181,7 @@ class Decoder:
     def changes(self, type_: int, body: bytes) -> RowChanges:
         """Return the rows of a whole rows event, before and after.
 
-        Raises `Malformed` for bytes that are no rows of this table, and `NeedsOperator` when the
+        Raises `Malformed` for bytes that are not rows of this table, and `NeedsOperator` when the
         images do not have all columns (`binlog_row_image` MINIMAL or NOBLOB).
         """
         try:
@@ -248,8 +248,8 @@ def decoder_for(
 ) -> Decoder:
     """Return a decoder of a table's rows events; rows have the wanted columns only, in that order.
 
-    Images may lack columns that are `optional`: these are None. Making a decoder takes about a
-    millisecond for ten columns: keep it (`TableMaps` does). Raises `NeedsOperator` when the map
-    does not have signs and charsets: complete it (`completed`).
+    Images need not have the `optional` columns: if missing, these are None. Making a decoder takes
+    about a millisecond for ten columns: keep it (`TableMaps` does). Raises `NeedsOperator` when the
+    map does not have signs and charsets: complete it (`completed`).
     """
     return Decoder(table_map, columns_wanted, id_size, optional)

@@ -1,4 +1,4 @@
-"""Rows event: which table, which columns the images have, and where the images begin.
+"""The header of a rows event: its table, the columns of its images, and their offset.
 
 6   table id; 4 where its post-header length is 6
 2   flags
@@ -25,12 +25,12 @@ from pumpclient.mysql.events.frame import ROWS_TYPES, EventType
 from pumpclient.mysql.rows.table_map import TABLE_ID_SIZE
 
 STMT_END = 0x1
-"""The flag of a statement's last rows event: table ids mean nothing from here on."""
+"""The flag of a statement's last rows event: all table ids become invalid after it."""
 _EXTRA_SIZE = 2
 
 
 class Kind(Enum):
-    """What a rows event does to its rows."""
+    """How a rows event changes its rows."""
 
     INSERT = "insert"
     UPDATE = "update"
@@ -38,7 +38,7 @@ class Kind(Enum):
 
 
 class Layout(NamedTuple):
-    """What an event type says of its body."""
+    """The layout of an event's body, by its type."""
 
     kind: Kind
     has_extra: bool
@@ -63,10 +63,10 @@ def bitmap_size(count: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RowsEvent:
-    """A rows event taken apart; `images` are not compressed.
+    """A decoded rows event; `images` are not compressed.
 
     `before` and `after` are bitmaps as numbers: the columns that the images have. An insert has
-    only an after, a delete only a before; the other one is None.
+    only `after`, a delete only `before`; the missing bitmap is None.
     """
 
     type: EventType
@@ -108,9 +108,10 @@ class RowsEvent:
 
 
 def usual_heads(width: int) -> dict[int, tuple[Kind, bytes]]:
-    """Return, by type, what is after id and flags in the usual event of a table of `width` columns.
+    """Return, by type, the bytes after id and flags in the usual event of a table of `width`
+    columns.
 
-    Its images have all columns, and are neither compressed nor partial; there is no extra data.
+    Its images have all columns, and are neither compressed nor partial; it has no extra data.
     """
     columns = pack_number(width)
     bitmap = pack_uint((1 << width) - 1, bitmap_size(width))

@@ -1,4 +1,4 @@
-"""Table map: which table a number means until the statement ends, and how its rows lie.
+"""The table map: the table that a number denotes until the statement ends, and its row layout.
 
     6   table id; 4 where its post-header length is 6
     2   flags
@@ -10,8 +10,8 @@
     …   a bit for each column, lowest first: it may be NULL
     …   optional fields, which `binlog_row_metadata` chooses
 
-A server repeats the same map, with another id, before each statement: `body[TABLE_ID_SIZE:]` is
-what decoders are kept under.
+A server repeats the same map, with another id, before each statement: decoders are cached under
+`body[TABLE_ID_SIZE:]`.
 
 Each optional field is a type (1), a length (length-encoded) and a value. Numbers are
 length-encoded; columns are counted among those of a field's kind only, or among all where it says
@@ -30,8 +30,9 @@ length-encoded; columns are counted among those of a field's kind only, or among
     12  COLUMN_VISIBILITY    bits as in 1, for each column
     13  VECTOR_DIMENSION     a number for each VECTOR
 
-Both count YEAR among the numeric columns. MariaDB counts GEOMETRY among the texts; MySQL counts
-VECTOR among the texts. Labels are texts of the column's own charset in MySQL, and UTF-8 in MariaDB.
+Both servers count YEAR among the numeric columns. MariaDB counts GEOMETRY among the texts; MySQL
+counts VECTOR among the texts. Labels are texts of the column's own charset in MySQL, and UTF-8 in
+MariaDB.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from pumpclient.mysql.events.field_reader import BodyReader
 from pumpclient.mysql.gtid import Flavor
 
 BINARY = 63
-"""The collation id of bytes that are no text."""
+"""The collation id of bytes that are not text."""
 
 
 def charset_name(collation_id: int) -> str:
@@ -62,7 +63,7 @@ def charset_of(collation_id: int) -> Charset:
 
 
 class WireType(IntEnum):
-    """A column's type; ENUM and SET come as STRING and say so in their metadata."""
+    """A column's type; ENUM and SET arrive as STRING, marked in their metadata."""
 
     DECIMAL = 0
     TINY = 1
@@ -127,10 +128,11 @@ _TEXTUAL = {
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column; None stands for what the server did not send (`binlog_row_metadata`).
+    """One column; None stands for a property that the server did not send (`binlog_row_metadata`).
 
-    `length` is of STRING the bytes at most, of ENUM and SET the bytes of a value; `metadata` is
-    as on the wire, a number. `declared` is a MariaDB type that comes as STRING: uuid, inet4, inet6.
+    `length` is the maximum of bytes for STRING, and the bytes of a value for ENUM and SET;
+    `metadata` is as on the wire, a number. `declared` is a MariaDB type that comes as STRING: uuid,
+    inet4, inet6.
     """
 
     type: WireType
@@ -209,7 +211,7 @@ _WHAT = "TABLE_MAP's optional metadata"
 
 
 class OptionalField(IntEnum):
-    """The fields' numbers."""
+    """The numbers of the optional fields."""
 
     SIGNEDNESS = 1
     DEFAULT_CHARSET = 2
@@ -345,7 +347,7 @@ def label_text(raw: bytes, collation: int | None, flavor: Flavor) -> str:
 
 
 Name = tuple[str, str]
-"""Schema and table, as the server has them."""
+"""Schema and table, as named on the server."""
 
 TABLE_ID_SIZE = 6
 NO_TABLE = 0xFFFFFF
@@ -390,11 +392,11 @@ class TableMap:
         return f"{self.schema}.{self.table}"
 
     def completed(self, declared: Mapping[int, Mapping[str, Any]]) -> Self:
-        """Return the map with what the table's definition says, by column index.
+        """Return the map with the properties of the table's definition, by column index.
 
-        A server that logs little (`binlog_row_metadata` MINIMAL or NO_LOG) leaves out signs,
-        charsets, names and labels; none ever distinguishes uuid, inet4 and inet6 from bytes. The
-        keys are fields of `Column`; what is given goes before what the server sent.
+        A server that logs little (`binlog_row_metadata` MINIMAL or NO_LOG) omits signs, charsets,
+        names and labels; no server distinguishes uuid, inet4 and inet6 from bytes. The keys are
+        fields of `Column`; the given values override the server's.
         """
         columns = [
             replace(column, **declared[n]) if n in declared else column

@@ -1,4 +1,4 @@
-"""Unreadable values: which column's bytes an event of rows could not be read for, and as what."""
+"""Describes unreadable values: the column in a rows event, and the type that it was read as."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pumpclient.mysql.rows.table_map import BINARY, Column, TableMap, WireType, 
 from pumpclient.mysql.rows.values.reading import Reading
 
 UNREADABLE = LookupError, ValueError, ArithmeticError, struct.error
-"""Errors that the reading of bytes which are not rows raises; `Malformed` is another."""
+"""Errors of reading bytes that are not rows; `Malformed` is another."""
 
 _HINT = "bytes of the event are lost, or its table was not what its TABLE_MAP says"
 _TEXT_HINT = (

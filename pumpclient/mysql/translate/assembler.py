@@ -1,4 +1,6 @@
-"""Assembler: from a relay log's events to rows, ends of transactions and statements. Pure.
+"""Assembles a relay log's events to rows, ends of transactions and statements.
+
+Pure.
 
     MySQL      GTID  BEGIN  map rows map rows …  XID | COMMIT              GTID  DDL
     MariaDB    GTID  map rows …  XID | COMMIT                  GTID (standalone)  DDL
@@ -7,11 +9,11 @@
     XA         GTID  XA START  rows  XA END  XA_PREPARE   …later…   GTID  XA COMMIT | XA ROLLBACK
     made from a SELECT    GTID  CREATE TABLE  rows  XID: the statement comes out first, then rows
 
-Rows come out as they come in, so that no transaction is held here, but for those that XA prepared:
-they wait for their XA COMMIT, and `restart` says from where events must come again for them.
-Transactions that ended at or before `done` then come again too; none of their rows is looked at.
+Rows are yielded as they arrive, so that no transaction is held here, except rows that XA prepared:
+these wait for their XA COMMIT, and `restart` is the place from which events must be read again for
+them. Transactions that ended at or before `done` are then repeated as well; their rows are ignored.
 
-Events that say that changes of data are not in rows stop it (`refuse_losses`).
+Events that report changes of data outside of rows stop the assembler (`refuse_losses`).
 """
 
 from __future__ import annotations
@@ -94,7 +96,7 @@ class Prepared:
 
 
 class PreparedRows:
-    """All that wait, by name; holds no more than `bytes_max`."""
+    """All waiting XA rows, by name; holds no more than `bytes_max`."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -144,7 +146,7 @@ def read_statement(statement: bytes) -> tuple[bytes, bytes | None]:
 
 
 _WORD_BYTES = 64
-_PREPARED_XA = int(GtidFlag.PREPARED_XA)  # A plain number: this is asked for each transaction.
+_PREPARED_XA = int(GtidFlag.PREPARED_XA)  # A plain number: it is used in each transaction.
 _STANDALONE = int(GtidFlag.STANDALONE)
 _TYPE_AT = 4
 _TABLE_MAP, _XID = int(EventType.TABLE_MAP), int(EventType.XID)
@@ -168,11 +170,11 @@ class _Open:
     """Where rows wait, from XA START on."""
     has_rows: bool = False
     has_followed_rows: bool = False
-    """Others than rows that are left out."""
+    """Whether it has rows that are not skipped."""
 
 
 class Assembler:
-    """Follows one source's events; give it each event once, in order, from a transaction's start.
+    """Follows one source's events; pass each event once, in order, from a transaction's start.
 
     After a `Statement` that changed tables, and whenever they change here, call `forget_tables`
     before the next event.
@@ -188,10 +190,11 @@ class Assembler:
         is_left_out: IsLeftOut = nothing_left_out,
         is_skipped: Callable[[Location], bool] = _nothing_skipped,
     ) -> None:
-        """Begin outside of a transaction; what ended at or before `done` is not done again.
+        """Start outside of a transaction; transactions that ended at or before `done` are not
+        repeated.
 
-        Rows of tables that are left out are counted. `is_skipped` says of the end of an event that
-        cannot be followed whether an operator wants to leave that event out.
+        Rows of skipped tables are counted. `is_skipped` takes the end of an event that cannot be
+        followed, and tells whether an operator wants to skip that event.
         """
         self._tables = MappedTables(choose, id_size, is_left_out)
         self._is_skipped = is_skipped
@@ -215,16 +218,16 @@ class Assembler:
         self._tables.forget()
 
     def take(self, begin: Location, end: Location, event: bytes) -> Iterator[Output]:
-        """Yield what an event between two places leads to.
+        """Yield the outputs of an event between two places.
 
-        Raises `Malformed` for a damaged one, and `Refused` for what cannot be followed.
+        Raises `Malformed` for a damaged event, and `Refused` for an event that cannot be followed.
         """
         return self._taken(begin, end, (event,))
 
     def take_run(self, begin: Location, events: Sequence[bytes]) -> Iterator[Output]:
-        """Yield what events lead to that follow each other in a file, the first at `begin`.
+        """Yield the outputs of consecutive events of a file, the first at `begin`.
 
-        Raises as `take` does. `forget_tables` may be called between two that are yielded.
+        Raises as `take` does. `forget_tables` may be called between two outputs.
         """
         return self._taken(begin, None, events)
 
@@ -233,8 +236,8 @@ class Assembler:
     ) -> Iterator[Output]:
         """Take events that end at `end`, or each after the one before.
 
-        What most events are is looked at here, without decoding them whole or making places that
-        no one asks for: a transaction of four rows has fourteen events.
+        The most frequent events are handled here, without decoding them completely or making
+        unneeded places: a transaction of four rows has fourteen events.
         """
         at = begin.position
         for event in events:

@@ -1,9 +1,9 @@
-"""Tables of a stream: which one a number in rows events means, and the transcoder kept for each.
+"""Tracks the tables that the numbers in rows events denote, and caches their transcoders.
 
-Rows of a table that is left out are stepped over and counted, whatever can be read of them. A table
-may be left out because its TABLE_MAP, its types or its images cannot be followed, so no more is
-asked of an event than its count needs: not a column's sign, charset or name, nor that the images
-are whole. What even so cannot be counted is an event with an unknown number of rows.
+Rows of a skipped table are counted without being decoded. A table may be skipped because its
+TABLE_MAP, its types or its images cannot be followed. Therefore only the facts that a count needs
+are required of an event: not a column's sign, charset or name, nor complete images. If even the
+count is impossible, the result is an event with an unknown number of rows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _UNREADABLE = (PenstockError, LookupError, ValueError, ArithmeticError, struct.e
 
 
 class LeftOutRows:
-    """Counts the rows of one table; stands where the transcoder of a followed table stands."""
+    """Counts the rows of a skipped table; used in place of its transcoder."""
 
     def __init__(
         self, name: tuple[str, str], table_map: Callable[[], TableMap], id_size: int
@@ -95,7 +95,7 @@ def _with_size(column: Column) -> Column:
 _KEPT_MAX = 4096
 
 Choose = Callable[[TableMap], Transcoder | SequenceRows | None]
-"""A table's transcoder as of now, None for one whose rows no one wants; asked once for each map."""
+"""A table's current transcoder, None if its rows are not wanted; called once for each map."""
 
 IsLeftOut = Callable[[str, str], bool]
 """Whether rows of a table, by schema and name, are counted instead of being followed."""
@@ -106,7 +106,7 @@ def nothing_left_out(schema: str, table: str) -> bool:
 
 
 class MappedTables:
-    """Follows TABLE_MAPs; numbers hold until a statement ends, transcoders until `forget`."""
+    """Follows TABLE_MAPs; numbers are valid until a statement ends, transcoders until `forget`."""
 
     def __init__(
         self, choose: Choose, id_size: int, is_left_out: IsLeftOut = nothing_left_out
@@ -167,10 +167,10 @@ class MappedTables:
     def rows(
         self, type_: int, event: bytes, is_skipped: Callable[[], bool] = bool
     ) -> tuple[TableChanges | RowsLeftOut, ...] | None:
-        """Return what a rows event does, None when no one wants it.
+        """Return the changes of a rows event, None when they are not wanted.
 
-        Raises `KeyError` when no TABLE_MAP named its table. What its transcoder raises is raised
-        as `Refused`, unless `is_skipped` then says that the event is to be left out.
+        Raises `KeyError` when no TABLE_MAP named its table. Errors of its transcoder are raised as
+        `Refused`, unless `is_skipped` then returns that the event must be skipped.
         """
         body = event[HEADER_SIZE : self._cut]
         transcoder = self._of_id[body[: self._id_size]]

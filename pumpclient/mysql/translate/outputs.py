@@ -1,4 +1,4 @@
-"""Outputs of a stream: rows, ends of transactions, statements, what is left out, refusals."""
+"""The outputs of a stream: rows, ends of transactions, statements, skipped events, refusals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from pumpclient.mysql.translate.transcoding.transcode import EncodedChanges, Tra
 
 
 class Refused(NeedsOperator):
-    """Something at `place` cannot be followed; `tables` of the server are those that it is about.
+    """An event at `place` cannot be followed; `tables` are the tables of the server that it
+    concerns.
 
     An override that names the place, or one of the tables, lets the source continue.
     """
@@ -36,16 +37,16 @@ def place_text(place: Location) -> str:
 
 
 class TableChanges(NamedTuple):
-    """The rows of one event, of the transaction that is open."""
+    """The rows of one event, in the transaction that is open."""
 
     transcoder: Transcoder
     changes: EncodedChanges
 
 
 class RowsLeftOut(NamedTuple):
-    """An event of the open transaction that is left out; `rows` None where they cannot be counted.
+    """A skipped event of the open transaction; `rows` is None where they cannot be counted.
 
-    `table` is None for an event that is no table's.
+    `table` is None for an event without a table.
     """
 
     table: tuple[str, str] | None
@@ -53,11 +54,11 @@ class RowsLeftOut(NamedTuple):
 
 
 class Undone(NamedTuple):
-    """All rows since the last end are left out, as an operator wants."""
+    """All rows since the last end are skipped, as an operator wants."""
 
 
 class Finished(NamedTuple):
-    """All rows since the last one of these are a transaction; none were: only time moves."""
+    """All rows since the last `Finished` are a transaction; without rows only time moves."""
 
     begin: Location
     end: Location
@@ -66,7 +67,7 @@ class Finished(NamedTuple):
 
 
 class Statement(NamedTuple):
-    """A QUERY that is more than a frame: DDL, or what should be none."""
+    """A QUERY that does more than frame a transaction: DDL, or an unexpected statement."""
 
     query: Query
     dialect: Dialect
@@ -75,7 +76,7 @@ class Statement(NamedTuple):
     gtid: str
     timestamp_s: int
     is_of_session: bool = False
-    """It used a temporary table, or something else that only its session has."""
+    """It used a temporary table, or another object that only its session has."""
 
 
 Output = TableChanges | RowsLeftOut | Undone | Finished | Statement

@@ -1,1 +1,1 @@
-"""How the values of each column type lie in a row image."""
+"""The encoding of each column type's values in a row image."""

@@ -1,4 +1,4 @@
-"""Binary JSON: MySQL's form of it, as columns store it and binlogs carry it; and partial updates.
+"""Decodes MySQL's binary JSON, as columns store it and binlogs carry it, and partial updates.
 
     type (1) | value; "small" has numbers of 2 bytes where "large" has 4
 
@@ -6,18 +6,18 @@
     02 03 array   small, large    count, size, count × value entry, values
     04 literal    00 null, 01 true, 02 false
     05 06 int16, uint16    07 08 int32, uint32    09 0a int64, uint64    0b double
-    0c string     length of 7 bits a byte, lowest first, the high bit says there are more; UTF-8
+    0c string     length of 7 bits a byte, lowest first, the high bit means more follow; UTF-8
     0f opaque     a column's type (1), length as in 0c, bytes
 
     key entry     offset, length (2)
     value entry   type (1), then the offset, or the value itself: literals, int16 and uint16, and in
                   large ones int32 and uint32
 
-Offsets count from `count`. An object's keys are ordered by length, then as bytes, and print in
-this order. DECIMAL, DATE, TIME, DATETIME and TIMESTAMP are opaque: precision, scale and digits; or
-eight bytes of packed time, little-endian. (MariaDB's JSON is a text, and comes as one.)
+Offsets count from `count`. An object's keys are ordered by length, then as bytes, and print in this
+order. DECIMAL, DATE, TIME, DATETIME and TIMESTAMP are opaque: precision, scale and digits; or eight
+bytes of packed time, little-endian. (MariaDB's JSON is a text, and arrives as text.)
 
-What values take is counted, so that parts which overlap cannot unfold into gigabytes.
+The size of values is counted, so that overlapping parts cannot expand to gigabytes.
 
 A partial update (`binlog_row_value_options=PARTIAL_JSON`) is a list of changes:
 
@@ -25,7 +25,7 @@ A partial update (`binlog_row_value_options=PARTIAL_JSON`) is a list of changes:
     n   path, length-encoded length in front: `$.name[0]."a b"`
     n   the new value as binary JSON, length in front; not when removing
 
-They change, one after the other, the value that the image before has. A path that leads nowhere is
+They change, one after the other, the value in the image before. A path that leads nowhere is
 malformed: the server wrote a change that it had made itself.
 """
 
@@ -83,7 +83,7 @@ def inlined(is_large: bool) -> set[int]:
 def read_json(data: bytes) -> object:
     """Return a value as dict, list, str, int, float, bool, None or `Opaque`.
 
-    Raises `Malformed` for bytes that are no JSON. No bytes at all are null, as in the server.
+    Raises `Malformed` for invalid JSON. Empty bytes are null, as in the server.
     """
     if not data:
         return None
@@ -286,7 +286,7 @@ _LEG = re.compile(r'\s*(?:\.\s*("(?:[^"\\]|\\.)*"|[^\s."\[]+)|\[\s*(\d+)\s*\])')
 
 
 class Operation(IntEnum):
-    """What a change does at its path."""
+    """The effect of a change at its path."""
 
     REPLACE = 0
     INSERT = 1
@@ -295,7 +295,7 @@ class Operation(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class JsonChange:
-    """One change; `value` means nothing when removing."""
+    """One change; `value` has no meaning when removing."""
 
     operation: Operation
     path: str

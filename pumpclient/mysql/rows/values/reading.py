@@ -1,12 +1,12 @@
-"""Reading: how one column's value lies in a row image, and which expression makes it.
+"""A `Reading`: the layout of a column's value in a row image, and the expression that decodes it.
 
-Every type of MySQL and MariaDB is one of two shapes:
+Every type of MySQL and MariaDB has one of two layouts:
 
-    fixed       `codes` of struct, little-endian: "q"; "H", "b" for three bytes; "5s" for raw ones
+    fixed       `codes` of struct, little-endian: "q"; "H", "b" for three bytes; "5s" for raw bytes
     prefixed    a length of `prefix` bytes, then that many bytes
 
-`expression` makes the value from what struct or the slice gave: `{0}` stands for the first item,
-`{1}` for the second. `names` are the functions and tables it speaks of. A generator that wants
+`expression` makes the value from the result of struct or the slice: `{0}` stands for the first
+item, `{1}` for the second. `names` are the functions and tables it uses. A generator that wants
 another result (a transcoder) takes shape and size from here and brings its own expression.
 """
 

@@ -1,8 +1,8 @@
-"""Texts, bytes and choices in row images, and what MariaDB stores as bytes.
+"""Texts, bytes and choices in row images, and the types that MariaDB stores as bytes.
 
     CHAR, BINARY, uuid, inet4, inet6   length (1, or 2 past 255), bytes without padding
     VARCHAR, VARBINARY                 length (1, or 2 past 255), bytes
-    TEXT, BLOB, GEOMETRY, VECTOR       length (1 to 4, metadata says), bytes
+    TEXT, BLOB, GEOMETRY, VECTOR       length (1 to 4, by the metadata), bytes
     … COMPRESSED (MariaDB)             the same; the bytes are 00 and the value, or a block (below)
     ENUM, SET                          1, 2; 1 to 8 bytes, little-endian; labels are the TABLE_MAP's
     GEOMETRY's bytes                   SRID (4), then WKB
@@ -124,7 +124,7 @@ def inet6_text(raw: bytes) -> str:
     zeros = max(marks.split("1"), key=len)
     if not zeros:
         return ":".join(groups)
-    # The first of the longest runs of zeros is left out, be it a single group.
+    # The first of the longest runs of zeros is omitted, even if it is a single group.
     start = marks.index(zeros)
     return ":".join(groups[:start]) + "::" + ":".join(groups[start + len(zeros) :])
 

@@ -1,4 +1,4 @@
-"""Dates and times in row images, read as the text that the server prints.
+"""Dates and times in row images, decoded to the text that the server prints.
 
     DATE, NEWDATE     3 bytes, little-endian: year << 9 | month << 5 | day
     TIME2             3 bytes, big-endian, + 0x800000: hour << 12 | minute << 6 | second
@@ -9,9 +9,9 @@
     DATETIME          8 bytes, little-endian: YYYYMMDDhhmmss as a decimal number    before MySQL 5.6
     TIMESTAMP         4 bytes, little-endian                                        before MySQL 5.6
 
-Behind the "2" types stand (fsp + 1) / 2 bytes of fraction in hundredths, ten-thousandths or
+The "2" types are followed by (fsp + 1) / 2 bytes of fraction in hundredths, ten-thousandths or
 millionths, as if the whole were one longer number: a negative TIME is the negative of all of it.
-Zero dates and partial ones stay texts (`0000-00-00`, `2020-00-00`); TIMESTAMP is in UTC.
+Zero and partial dates stay texts (`0000-00-00`, `2020-00-00`); TIMESTAMP is in UTC.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FSP_MAX = 6
 
 
 class Texts(dict[int, str]):
-    """Texts of numbers that come again and again; empties itself before it grows too large."""
+    """Texts of frequent numbers; cleared before it grows too large."""
 
     def __init__(self, make: Callable[[int], str]) -> None:
         super().__init__()

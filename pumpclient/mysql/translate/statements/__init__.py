@@ -1,1 +1,1 @@
-"""A server's statements to DDL that a writer executes."""
+"""Translates a server's statements to DDL that a writer executes."""

@@ -1,19 +1,20 @@
-"""Assumed settings: what shows that a DDL's session had the server's global settings. Pure.
+"""Assumed settings: makes conditions that prove that a DDL's session had the global settings.
 
-No event says which `default_week_format`, `div_precision_increment` and `old_mode` a session had. A
-context has the global ones. Where a statement depends on one, the server itself shows whether it
-was the session's:
+Pure. No event carries a session's `default_week_format`, `div_precision_increment` and `old_mode`.
+A context has the global values. Where a statement depends on a setting, the server itself shows
+whether the session had the global value:
 
-    a / b, EXTRACT(WEEK FROM d)     in stored columns, and in the default of a new one: the values
-                                    that the table's rows have
-    WEEK(d) on a MariaDB            the same; it takes it in defaults only
+    a / b, EXTRACT(WEEK FROM d)     in stored columns, and in the default of a new column: the
+                                    values that the table's rows have
+    WEEK(d) on a MariaDB            the same; MariaDB accepts it in defaults only
     WEEK(d) on a MySQL              the definition, in which the server writes the mode
     TIME to DATETIME or TIMESTAMP   the values, on a MariaDB: whether the year is 0
     utf8                            the character sets of the columns, on a MariaDB
 
-Nothing else depends on them. YEARWEEK(d) has the mode 0, and partitions take none of these. Columns
-that are not stored, and a MariaDB's CHECK, are computed in each session that needs them. The rows
-of CREATE TABLE … SELECT, where AVG may stand, come as rows, and its columns with their types.
+Nothing else depends on them. YEARWEEK(d) has the mode 0, and partitions allow none of these.
+Columns that are not stored, and a MariaDB's CHECK, are computed in each session that needs them.
+The rows of CREATE TABLE … SELECT, which may contain AVG, are logged as rows, and its columns with
+their types.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def conditions(
 ) -> list[str]:
     """Return conditions that no row meets if a statement's session had the global `variables`.
 
-    `before` and `after` are its table before and after it.
+    `before` and `after` are its table before and after the statement.
     """
     if not isinstance(statement, AlterTable) or after is None:
         return []

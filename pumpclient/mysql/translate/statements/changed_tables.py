@@ -1,8 +1,8 @@
-"""Table names of a statement: which tables it changes, also one that cannot be followed. Pure.
+"""Finds the tables that a statement changes, even if the statement cannot be followed.
 
-A statement that the grammar of `penstock.ddl` reads is asked. Of another one the words say as much
-as they are sure to: its table is the one after TABLE, VIEW, SEQUENCE or ON. Where it may give a
-table another name, or concern several, the words say nothing.
+Pure. If the grammar of `penstock.ddl` reads the statement, its parse tree tells. Otherwise the
+words are used where they are unambiguous: the table is the name after TABLE, VIEW, SEQUENCE or ON.
+Where the statement may rename a table, or concern several, the result is unknown.
 """
 
 from __future__ import annotations
@@ -65,16 +65,16 @@ def likened(statement: Statement, schema: str) -> Name | None:
 
 
 class RowsChanged(NamedTuple):
-    """What a statement that changes rows names: its tables, and every function that it may call."""
+    """The names in a row change: its tables, and every function that it may call."""
 
     tables: tuple[Name, ...]
     functions: tuple[str, ...]
 
 
 def rows_changed(text: str, schema: str) -> RowsChanged | None:
-    """Return what an INSERT, REPLACE, UPDATE or DELETE names, None for any that is not sure.
+    """Return the names in an INSERT, REPLACE, UPDATE or DELETE, None if they are uncertain.
 
-    Tables are all those that it may change; what triggers and functions change is not among them.
+    Tables are all those that it may change, without the tables that triggers and functions change.
     """
     try:
         tokens = read(text).tokens

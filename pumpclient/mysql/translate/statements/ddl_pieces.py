@@ -1,17 +1,18 @@
-"""DDL pieces: a statement of a QUERY as DDL of one job each, under its target's names.
+"""Splits a QUERY's statement into DDL pieces of one job each, with the target's names.
 
     text ── skipped by its first words ──────────────────────────> nothing, with the reason
          ── changes rows (statement format) ─────────────────────> NeedsOperator
          ── penstock.ddl reads it ── filters ── online DDL ── routes
 
 A RENAME or a DROP of several tables is one piece: it is one step, and a reader downstream must not
-see a swap half done. Where an online DDL's copies or merged tables take part, some pairs or tables
-are not executed at all, or mean something else: then a RENAME is executed pair by pair, and these
-tables are dropped one by one. So is a RENAME of which a table is left out.
+see a partial swap. If it involves an online DDL's copies or merged tables, some pairs or tables are
+not executed at all, or have another meaning: then a RENAME is executed pair by pair, and these
+tables are dropped one by one. The same goes for a RENAME with a skipped table.
 
-What cannot be read stops the source; an operator's override of this place (skip it, run others
-instead, run others before it) goes first. Each piece comes to one job, so that its origin says
-whether it was done: the last piece has the statement's own position, those before it one less each.
+An unreadable statement stops the source; an operator's override of this place (skip it, run other
+statements instead, run other statements before it) takes precedence. Each piece becomes one job, so
+that its origin shows whether it was done: the last piece has the statement's own position, each
+piece before it one less.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ _HINT = (
 
 
 class Verb(Enum):
-    """What an operator has done with a statement."""
+    """An operator's decision about a statement."""
 
     SKIP = "skip"
     REPLACE = "replace"
@@ -75,7 +76,7 @@ class Override:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One DDL, its names those of the target; `tables` are the source's, for filters by kind."""
+    """One DDL with the target's names; `tables` are the source's, for filters by kind."""
 
     sql: str
     tables: tuple[Name, ...]
@@ -86,14 +87,14 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """What is to be executed, in order; `kept` is what online DDL keeps afterwards."""
+    """The pieces to execute, in order; `kept` is the state of online DDL afterwards."""
 
     pieces: tuple[Piece, ...]
     kept: Kept
     skipped: str = ""
-    """Why there is nothing to execute."""
+    """Why nothing is executed."""
     left_out: tuple[Name, ...] | None = None
-    """The tables it is of when it is left out and counted; none where that is not known."""
+    """The tables of a skipped and counted statement; empty if they are not known."""
 
 
 def _any_table(schema: str, table: str) -> bool:
@@ -118,15 +119,15 @@ def _no_side_effects(changed: RowsChanged) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Translator:
-    """The rules of one source: whom it replicates, under which names, with which online DDL."""
+    """The rules of one source: the replicated tables, their names, and its online DDL."""
 
     is_replicated: Callable[[str, str], bool] = _any_table
     target: Callable[[str, str], Name] = _same_name
     online: OnlineDdl | None = field(default_factory=OnlineDdl)
     is_merged: Callable[[str, str], bool] = _no_table
-    """Whether a table goes where others go too."""
+    """Whether other tables are routed to the same target."""
     side_effects: Callable[[RowsChanged], str] = _no_side_effects
-    """Says why a statement on tables that are left out may change others; empty if it cannot."""
+    """Why a statement on skipped tables may change others; empty if it cannot."""
 
     def translate(
         self,
@@ -137,11 +138,11 @@ class Translator:
         *,
         written_out: Callable[[str], str] = _as_it_is,
     ) -> Translation:
-        """Return what a statement, already in plain text, comes to.
+        """Return the translation of a statement that is already in plain text.
 
         `schema` is its default schema, "" for none; `written_out` returns a part of it, or an
-        operator's statement, with what its session left to the server. Raises `NeedsOperator` for
-        what cannot be followed, unless `override` says what to do.
+        operator's statement, with its session's defaults written out. Raises `NeedsOperator` if the
+        statement cannot be followed, unless `override` decides.
         """
         if override is not None and override.verb is not Verb.INJECT:
             return self._overridden(override, kept, written_out)

@@ -1,11 +1,11 @@
 """Online DDL: gh-ost and pt-osc alter a copy of a table and put it into the table's place.
 
-    _t_gho, _t_new          the copy (shadow): its ALTERs are kept here, and nothing of it is run
-    _t_ghc, _t_del, _t_old  what the tools need besides (trash): nothing of it is run
-    RENAME copy TO t        now t becomes what the kept ALTERs make of it, which are run on t
+    _t_gho, _t_new          the copy (shadow): its ALTERs are kept here, and not executed
+    _t_ghc, _t_del, _t_old  auxiliary tables of the tools (trash): not executed
+    RENAME copy TO t        the kept ALTERs are executed on t
 
 The state is a small dict {shadow as "schema.table": [statements]}, which the source keeps with its
-checkpoint; `OnlineDdl` changes a copy of it, never the one it was given.
+checkpoint; `OnlineDdl` changes a copy of it, never the original.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Kept = Mapping[str, Sequence[str]]
 
 
 class Role(Enum):
-    """What a table is to the tools."""
+    """A table's role for the tools."""
 
     REAL = "real"
     SHADOW = "shadow"
@@ -36,14 +36,14 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What to run on the real table, and what to keep from now on; None: run it as it is."""
+    """The statements to run on the real table, and the new state; None means unchanged."""
 
     statements: Sequence[str] | None
     kept: Kept
 
 
 class OnlineDdl:
-    """The rules of both tools; raises `NeedsOperator` for patterns that cannot be."""
+    """The rules of both tools; raises `NeedsOperator` for invalid patterns."""
 
     def __init__(self, shadow: Sequence[str] = SHADOW, trash: Sequence[str] = TRASH) -> None:
         """Compile; each pattern has one group, the name of the real table."""
@@ -73,9 +73,10 @@ class OnlineDdl:
         return Outcome((), {**kept, key: [*kept.get(key, ()), statement]})
 
     def renamed(self, old: Name, new: Name, kept: Kept) -> Outcome:
-        """Return what becomes of one pair of a RENAME: statements about the shadow, or nothing.
+        """Return the outcome of one pair of a RENAME: statements about the shadow, or nothing.
 
-        The caller runs them on the real table. Raises `NeedsOperator` where the tools never go.
+        The caller runs them on the real table. Raises `NeedsOperator` for a pair that the tools
+        never produce.
         """
         before, after = self.role(old[1])[0], self.role(new[1])[0]
         if before is Role.REAL:

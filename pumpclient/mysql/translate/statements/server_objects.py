@@ -1,6 +1,6 @@
-"""Server objects: which statements name something that belongs to one server. Pure.
+"""Recognises statements that name an object of a single server, such as a routine or an account.
 
-The words that a statement begins with decide, never a word further on:
+Pure. Only the words at the start of a statement decide, never a later word:
 
     verb  modifiers  kind  name …        CREATE OR REPLACE DEFINER = a@b  TRIGGER  t …
     kinds of tables                      left to the parser, whatever the rest of the statement is
@@ -62,7 +62,7 @@ _COPY_TOKENS = 12
 """CREATE OR REPLACE TABLE IF NOT EXISTS a.b ( LIKE"""
 _OF_CONNECTION = "CONNECTION_ID"
 _HEAD_TOKENS = 64
-"""More than stand before the kind of a routine; its body need not be read."""
+"""More than precede the kind of a routine; its body need not be read."""
 
 Tokens = Sequence[tuple[str, str]]
 
@@ -128,11 +128,11 @@ def skip_reason(text: str) -> str | None:
 
 
 def temporary_reason(text: str) -> str | None:
-    """Return why a statement that used something of its session is not replicated, or None.
+    """Return why a statement that used its session's objects is not replicated, or None.
 
-    In binlog_format STATEMENT, and a MariaDB's MIXED, servers log what changes a temporary table.
-    It may hide a table of its name, which the statement did not change. Of a table that is copied
-    from a temporary one, nothing in the binlog tells the columns: that raises `NeedsOperator`.
+    In binlog_format STATEMENT, and a MariaDB's MIXED, servers log changes of a temporary table. It
+    may hide a table of its name, which the statement did not change. If a table is copied from a
+    temporary table, the binlog does not contain its columns: that raises `NeedsOperator`.
     """
     tokens = list(_tokens(text))
     words = [word for _, word in tokens]

@@ -1,17 +1,20 @@
-"""Session context: what a statement's result depends on, of its QUERY and of its server. Pure.
+"""Session context: the facts of a QUERY and its server on which a statement's result depends.
 
-    of the event         moment, to the microsecond where its session asked for it; time zone,
-                         sql_mode, lc_time_names, auto_increment_*, collation_connection and what
-                         utf8mb4 means, all as the session had them
-    of the server        its version; what SYSTEM is as a time zone; global values of `GLOBALS`,
-                         which no event has: `assumed_settings` says what shows other ones
+Pure.
+
+    of the event         time, to the microsecond where its session asked for it; time zone,
+                         sql_mode, lc_time_names, auto_increment_*, collation_connection and the
+                         meaning of utf8mb4, all as the session had them
+    of the server        its version; the meaning of SYSTEM as a time zone; global values of
+                         `GLOBALS`, which no event has: `assumed_settings` detects other values
 
 A server writes a time zone only where the statement used it, and numbers of `auto_increment_*` and
 `lc_time_names` only where they are not the usual ones.
 
-Left out, because a statement that the server took does the same without them: `foreign_key_checks`,
-`unique_checks` and `check_constraint_checks`, which only refuse; `explicit_defaults_for_timestamp`
-(`timestamps`), and character sets and collations of tables, which are written into the statement.
+Omitted, because a statement that the server accepted has the same effect without them:
+`foreign_key_checks`, `unique_checks` and `check_constraint_checks`, which only refuse;
+`explicit_defaults_for_timestamp` (`timestamps`), and character sets and collations of tables, which
+are written into the statement.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.translate.statements.statement_text import Dialect
 
 GLOBALS = ("default_week_format", "div_precision_increment", "old_mode")
-"""Those that change values; a server may lack some."""
+"""Variables that change values; a server may not have all of them."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MARIADB_MODES = {32: "EMPTY_STRING_IS_NULL", 33: "SIMULTANEOUS_ASSIGNMENT", 34: ROUNDS}
@@ -40,12 +43,12 @@ _OLD_MODE_OF_ALIAS_SINCE = 100601
 
 @dataclass(frozen=True, slots=True)
 class ServerDefaults:
-    """What a server has for all of its sessions."""
+    """A server's global settings."""
 
     system_zone: str | None = None
-    """None where it is none that has a name."""
+    """None where it has no name."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """Of `GLOBALS`, those that it has."""
+    """The server's values of `GLOBALS`."""
 
 
 def context_of(

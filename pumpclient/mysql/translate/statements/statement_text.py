@@ -1,21 +1,21 @@
-"""Statement text: a statement's bytes under its session, to text that `penstock.ddl` reads alike.
+"""Converts a statement's bytes, under its session, to text that `penstock.ddl` reads alike.
 
-charset                 of the client, by the status variables; UTF-8 where none is
-ANSI_QUOTES             "name" becomes `name`
-NO_BACKSLASH_ESCAPES    the backslashes of strings are doubled
-REAL_AS_FLOAT           REAL becomes FLOAT
-/*! … */, /*!NNNNN … */ the marks go where the server ran what is between them, all of it else
-/*M! … */               the same, for MariaDB only
-other comments          a blank
+    charset                 of the client, by the status variables; UTF-8 where none is
+    ANSI_QUOTES             "name" becomes `name`
+    NO_BACKSLASH_ESCAPES    the backslashes of strings are doubled
+    REAL_AS_FLOAT           REAL becomes FLOAT
+    /*! … */, /*!NNNNN … */ where the server ran the contents only the marks go, else all of it
+    /*M! … */               the same, for MariaDB only
+    other comments          a blank
 
-A session also has collations that a statement takes unasked (`built_into`):
+A session also has collations that a statement uses implicitly (`built_into`):
 
     server                  collation_server, which CREATE DATABASE takes
     CHARACTER SET utf8mb4   MySQL since 8.0: default_collation_for_utf8mb4, in each QUERY
     CHARACTER SET, any      MariaDB since 11.2: character_set_collations, where it counts
 
-All else is what servers were built with. A table takes its database's collation, not the session's
-`collation_database`, which counts for LOAD DATA only.
+All other defaults are compiled into servers. A table takes its database's collation, not the
+session's `collation_database`, which counts for LOAD DATA only.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NO_BACKSLASH_ESCAPES = 1 << 20
 _ORACLE_SINCE = 100300
 _SET_STATEMENT = re.compile(r"SET\s+STATEMENT\b", re.IGNORECASE)
 _MARIADB_IGNORES = range(50700, 100000)
-"""Versions of MySQL that MariaDB has none of: it takes such comments for comments."""
+"""Versions that only MySQL has: MariaDB ignores comments with these versions."""
 
 _PARTS = r"""
     (?P<opens>/\*(?P<maria>M)?!(?P<version>\d{{5,6}})?)
@@ -61,7 +61,7 @@ _PLAIN = re.compile(_PARTS.format(one=r"[^']", two=r'[^"]'), _FLAGS)
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What a server is: its flavor, and its version as comments write it (80036, 101106)."""
+    """A server's flavor, and its version as comments write it (80036, 101106)."""
 
     flavor: Flavor
     version: int
@@ -116,8 +116,7 @@ def phase_to_skip(variables: StatusVariables) -> str:
 def plain_text(text: str, sql_mode: int, dialect: Dialect) -> str:
     """Return the same statement for the default sql_mode and without comments.
 
-    Raises `NeedsOperator` for a quote or comment that never ends, and for `||` where it joins
-    texts.
+    Raises `NeedsOperator` for an unterminated quote or comment, and for `||` where it joins texts.
     """
     pattern = _PLAIN if sql_mode & NO_BACKSLASH_ESCAPES else _ESCAPING
     out: list[str] = []

@@ -1,14 +1,16 @@
-"""Implicit TIMESTAMP defaults: written out where a session leaves them to its server. Pure.
+"""Writes out implicit TIMESTAMP defaults where a session leaves them to its server.
 
-    written                              to such a session it is
+Pure.
+
+    written                              meaning in such a session
     TIMESTAMP NULL …, DEFAULT NULL       the same
     TIMESTAMP [NOT NULL]                 NOT NULL DEFAULT CURRENT_TIMESTAMP ON UPDATE …, where it is
                                          the table's first TIMESTAMP; else NOT NULL and all zeros
     TIMESTAMP DEFAULT …                  NOT NULL DEFAULT …
     TIMESTAMP ON UPDATE …                NOT NULL, all zeros, ON UPDATE …
 
-MariaDB says so by a bit of `flags2` since 10.8; before, no session had the setting on unless the
-server had, against its default. MySQL says so by a status variable since 8.0.
+MariaDB logs the setting in a bit of `flags2` since 10.8; before, no session had the setting on
+unless the server had, against its default. MySQL logs it in a status variable since 8.0.
 """
 
 from __future__ import annotations

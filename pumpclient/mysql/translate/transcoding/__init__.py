@@ -1,1 +1,1 @@
-"""Rows events to the row bytes of a table's binlogs."""
+"""Transcodes rows events to the row bytes of a table's binlogs."""

@@ -1,16 +1,17 @@
-"""Column mapping: which column of an image is which of the table, and how its value is a datum.
+"""Pairs the columns of an image with the table's, and chooses how each value becomes a datum.
 
     image                            datum                                 made by
     -------------------------------  ------------------------------------  ---------------------
     integers                         int, uint                             a table of small ones
-    DECIMAL, same size               its bytes, after precision and scale copying
+    DECIMAL, same size               its bytes, after precision and scale  copying
     FLOAT, DOUBLE                    float                                 struct
     DATE, DATETIME, TIMESTAMP, TIME  packed number, nanoseconds            arithmetic
     UTF-8 texts, bytes               length, bytes                         copying
     all others, and other sizes      as `penstock.datum.rows.fields` encodes the decoded value
 
-Columns meet by name where the server sends names (`binlog_row_metadata=FULL`), by position else.
-What a server does not send (signs, charsets) is taken from the table: the source followed its DDL.
+Columns are matched by name if the server sends names (`binlog_row_metadata=FULL`), else by
+position. Signs and charsets that a server does not send are taken from the table: the source
+followed its DDL.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ _FAMILIES: dict[WireType, frozenset[MysqlType]] = {
     WireType.JSON: frozenset({MysqlType.JSON}),
     WireType.GEOMETRY: frozenset({MysqlType.GEOMETRY}),
 }  # fmt: skip
-"""What a column may be in the table when it is this on the wire."""
+"""The possible column types in the table for each type on the wire."""
 
 _HINT = (
     "the table here is not what it was there when these rows were written: was it altered outside"
@@ -91,21 +92,21 @@ class ColumnPair:
 class Pairing:
     """All columns that rows hold, in the table's order.
 
-    `missing` ones are not in the image; with each the datum that stands in for its value.
+    `missing` columns are not in the image; each has the datum that replaces its value.
     """
 
     table_map: TableMap
     pairs: tuple[ColumnPair, ...]
     missing: tuple[tuple[Stored, bytes], ...] = ()
     row_end: int | None = None
-    """Where a system-versioned table's images have the end of the row's time."""
+    """Index of the row's end time in a system-versioned table's images."""
 
 
 def paired(table_map: TableMap, table: TableInfo, *, may_lack: bool = False) -> Pairing:
-    """Return which columns meet; the map in it has everything that reading takes.
+    """Return the pairing; its map has all metadata that reading needs.
 
-    With `may_lack`, for several tables merged into one, the image may lack columns that have
-    something to stand in. Raises `NeedsOperator` naming table and columns for what else differs.
+    With `may_lack`, for several tables merged into one, columns with a replacement value may be
+    missing in the image. Raises `NeedsOperator` naming table and columns for all other differences.
     """
     period = period_of(table_map, table)
     positions = _positions(table_map, table, period)
@@ -139,23 +140,23 @@ def paired(table_map: TableMap, table: TableInfo, *, may_lack: bool = False) -> 
 
 
 def stand_in(column: ColumnInfo) -> bytes | None:
-    """Return the datum of a column in a row that was written without it: its default, or NULL.
+    """Return the datum of a column that is missing in a row: its default, or NULL.
 
-    None when it has neither, or a default that is no constant and refuses NULL.
+    None when it has neither, or a default that is not a constant and refuses NULL.
     """
     if column.default is not None and not column.default_is_expr:
         try:
             return missing_datum(replace(column, origin_default=column.default))
         except Malformed:
-            pass  # CURRENT_TIMESTAMP: no one can know which.
+            pass  # CURRENT_TIMESTAMP: its value cannot be known.
     return None if column.is_not_null and not column.is_generated else NULL
 
 
 def period_of(table_map: TableMap, table: TableInfo) -> tuple[int, int] | None:
-    """Return where images of a system-versioned table have start and end of the row's time.
+    """Return the indexes of the row's start and end time in images of a system-versioned table.
 
-    None for a table that is not, or was not yet when the rows were written. Raises `NeedsOperator`
-    where columns have no names and an operator named these two.
+    None for a table that is not system-versioned, or was not yet when the rows were written. Raises
+    `NeedsOperator` where columns have no names and an operator named these two.
     """
     if not table.period:
         return None

@@ -1,8 +1,8 @@
-"""Datum expressions: code that makes a column's id and datum of its bytes in an image.
+"""Datum expressions: code that makes a column's id and datum from its bytes in an image.
 
-Each is a `Reading` of the shape that the image has, with an expression that makes bytes. Where no
-short way is known, or the table's column is of another size, the value is decoded and then encoded
-as any writer's is, which checks it.
+Each is a `Reading` with the layout of the image, and an expression that makes bytes. Without a fast
+path, or if the table's column has another size, the value is decoded and then encoded like any
+writer's value, which checks it.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _integer(pair: ColumnPair, reading: Reading) -> Reading | None:
         return None
     head, datum = pair.stored.header, values.uint_datum if is_unsigned else values.int_datum
     begin, otherwise = head + datum(0)[:1], f"number{pair.index}"
-    shift = 0 if is_unsigned else 1  # A signed one is zig-zag.
+    shift = 0 if is_unsigned else 1  # A signed number is zig-zag.
     low, short = len(protowire.LAST_BYTES) - 1, len(protowire.LAST_BYTES) >> shift
     return replace(
         reading,

@@ -1,16 +1,16 @@
-"""Sequences of a MariaDB: how far their numbers were given away, from rows in the binlog. Pure.
+"""Sequences of a MariaDB: tracks allocated numbers from rows in the binlog.
 
-NEXTVAL logs a row of its sequence when a cache of numbers is begun: the first number that is not in
-it. The rows that got these numbers have them in their images, so nothing depends on the sequence
-until the application moves to the downstream. Then its next number must not be one that was given
-away. To make a DDL of every such row would be much, with NOCACHE one for each number; so one is
-made only when the numbers pass what the downstream has reserved, and it reserves many more:
+Pure. NEXTVAL logs a row of its sequence when it allocates a cache of numbers: the first number
+after the cache. The rows that got these numbers have them in their images, so nothing depends on
+the sequence until the application moves to the downstream. Then its next number must not be already
+allocated. A DDL for every such row would be too much: with NOCACHE one for each number. Therefore a
+DDL is made only when the numbers pass the downstream's reservation, and it reserves many more:
 
     upstream     1 … 1000 in a cache     next 1001
     downstream   RESTART WITH 101001     nothing to do until the upstream comes to 101001
 
-So the downstream is ahead, never behind: it leaves numbers out, and gives none twice. A sequence
-that begins again at its end (CYCLE) promises no such thing upstream, and gets its number as it is.
+So the downstream is ahead, never behind: it skips numbers, and gives none twice. A sequence that
+restarts at its end (CYCLE) does not promise this upstream either, and gets its number unchanged.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _UNSIGNED = ("cache_size", "cycle_option")
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What a sequence's row says."""
+    """The fields of a sequence's row."""
 
     next: int
     lowest: int
@@ -60,7 +60,7 @@ class Numbers:
 
 
 class Sequences:
-    """The sequences of one source, as far as this process has seen rows of theirs."""
+    """The sequences of one source whose rows this process has seen."""
 
     def __init__(self) -> None:
         self._reserved: dict[Name, int] = {}
@@ -84,7 +84,7 @@ class Sequences:
 
 
 class SequenceRows:
-    """Reads the rows of one sequence; stands where the transcoder of a table stands."""
+    """Reads the rows of one sequence; used in place of a table's transcoder."""
 
     def __init__(
         self, table_map: TableMap, name: Name, sequences: Sequences, id_size: int = TABLE_ID_SIZE

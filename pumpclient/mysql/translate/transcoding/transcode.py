@@ -1,12 +1,12 @@
-"""Transcoder: rows events to the row bytes of a table's binlogs, without values in between.
+"""Transcodes rows events to the row bytes of a table's binlogs, without values in between.
 
     image   v1 v2 v3                       for each image, by generated code
     pieces  (id1 datum1, id2 datum2, …)    each column's id and datum, None for NULL
-    insert  handle, pieces but the handle's and NULLs that read as NULL
-    update  all pieces before, all pieces after, NULLs too         delete  all pieces
+    insert  handle, pieces except the handle's and NULLs that read as NULL
+    update  all pieces before, all pieces after, with NULLs        delete  all pieces
 
-The layout is `penstock.datum.rows.row_codec`'s: `RowCodec` reads what is made here, and makes it
-itself where a short way is not known (keys over parts of columns, partial updates).
+The layout is `penstock.datum.rows.row_codec`'s: `RowCodec` reads the bytes made here, and makes
+them itself where no fast path exists (keys over parts of columns, partial updates).
 
 Of a system-versioned table only current rows are followed:
 
@@ -17,7 +17,7 @@ Of a system-versioned table only current rows are followed:
     DELETE               update (…, end of time) → (…, now)            delete
     DELETE HISTORY       delete (…, before now)                        nothing
 
-An update that leaves all but the start of its row's time as it was is nothing either.
+An update that changes only the start of its row's time is also ignored.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from pumpclient.mysql.translate.transcoding.column_mapping import NULL, Pairing,
 from pumpclient.mysql.translate.transcoding.datums import datum_reading
 
 _ENDS_OF_TIME = frozenset({"2038-01-19 03:14:07.999999", "2106-02-07 06:28:15.999999"})
-"""ROW END of a current row in UTC: before MariaDB 11.5, and where seconds have 32 bits; since."""
+"""ROW END of a current row in UTC: before MariaDB 11.5 or with 32-bit seconds, and since 11.5."""
 
 Step = tuple[MutationType, list[bytes]]
 
@@ -56,9 +56,9 @@ Step = tuple[MutationType, list[bytes]]
 def current_steps(
     kind: Kind, row_ends: Sequence[str | None], rows: Sequence[bytes]
 ) -> tuple[list[Step], int]:
-    """Return what an event does to current rows, in its order, and how many are of history.
+    """Return an event's changes of current rows, in its order, and the number of historical rows.
 
-    `row_ends` and `rows` are those of all its images. Raises `Malformed` for a row of history that
+    `row_ends` and `rows` are those of all its images. Raises `Malformed` for a historical row that
     becomes current, which no server does.
     """
     are_current = [end in _ENDS_OF_TIME for end in row_ends]
@@ -93,7 +93,7 @@ def _changes(
 
 
 EncodedChanges = tuple[MutationType, list[bytes]]
-"""What a rows event does to its rows, and the bytes of each, as a binlog carries them."""
+"""A rows event's kind of change, and the bytes of each row, as a binlog carries them."""
 
 _Pieces = tuple[bytes | None, ...]
 _Read = TypeVar("_Read")
@@ -117,7 +117,7 @@ class Transcoder:
     ) -> None:
         """Compile; raise `NeedsOperator` naming table and columns when they do not fit.
 
-        `on_history` gets the number of rows of a system-versioned table that were current once.
+        `on_history` gets the number of formerly current rows of a system-versioned table.
         """
         pairing = paired(table_map, table, may_lack=may_lack)
         self.table = table
@@ -127,7 +127,7 @@ class Transcoder:
         self._codec = RowCodec(table)
         self._pairs = pairing.pairs
         solid = {each.index for each in pairing.pairs if not each.column.is_generated}
-        # Updates and deletes of newer MariaDBs lack them, and no downstream is written them.
+        # Updates and deletes of newer MariaDBs omit them, and they are not written downstream.
         self._computed = frozenset(range(self._width)) - solid
         self._decoder: Decoder | None = None
         readings = [reading_of(column) for column in self.table_map.columns]
@@ -158,14 +158,14 @@ class Transcoder:
     def steps(self, type_: int, body: bytes) -> list[EncodedChanges]:
         """Return the current rows of a system-versioned table's event, in the event's order.
 
-        None of its steps may be there. Raises as `changes` does.
+        The result may have no steps. Raises as `changes` does.
         """
         return self._guarded(self._steps, type_, body)
 
     def changes(self, type_: int, body: bytes) -> EncodedChanges:
         """Return the rows of a whole rows event.
 
-        Raises `Malformed` for bytes that are no rows of this table, and `NeedsOperator` when an
+        Raises `Malformed` for bytes that are not rows of this table, and `NeedsOperator` when an
         image lacks columns (`binlog_row_image`), or a value does not fit its column here.
         """
         return self._guarded(self._changes, type_, body)
@@ -259,7 +259,7 @@ class Transcoder:
 
 
 class _Inserts:
-    """Makes the rows of inserts, which begin with the handle."""
+    """Makes the rows of inserts, which start with the handle."""
 
     def __init__(
         self,
@@ -385,9 +385,9 @@ def _updates(rows: Sequence[bytes]) -> EncodedChanges:
 
 
 def _usual_heads(width: int, at: int) -> dict[int, tuple[Kind, bytes, int, int]]:
-    """Return what is at `at`, after id and flags, in the usual event of each type, which has all.
+    """Return the bytes at `at`, after id and flags, in the usual, complete event of each type.
 
-    With it comes where it is, and where the images are after it.
+    With them comes their offset, and the offset of the images after them.
     """
     return {
         type_: (kind, head, at, at + len(head))
