@@ -1,27 +1,27 @@
-"""binlogctl: who is in the cluster, how a node is, what lies in its log; and steering nodes.
+"""binlogctl: lists a cluster's nodes, shows their state and their logs, and steers them.
 
     pumps, drainers                    a table to standard output
-    status                             all that one node says of itself, or was last known of it
+    status                             a node's detailed status, or its last known status
     pause-pump, pause-drainer          the node stops and keeps its place: paused
     offline-pump, offline-drainer      the node hands everything over, then leaves: offline
-                                       (offline-pump: also of a stopped one that is drained)
-    drain                              offline-pump, and the copies on its disk go elsewhere, too
-    move-log                           another Pump serves the log of one from now on
+                                       (offline-pump: also for a stopped Pump that is drained)
+    drain                              offline-pump, and the replicas on its disk move elsewhere
+    move-log                           another Pump serves a Pump's log from now on
     update-pump, update-drainer        writes another state to etcd, for a node that is dead
-    hand-over                          the active Drainer lets a standby write, and stands by itself
-    lost-pump                          a Pump's disk is gone for good: continue without what it held
+    hand-over                          the active Drainer hands over to a standby, and becomes one
+    lost-pump                          a Pump's disk is permanently lost: continue without its data
     adopt-log                          one disk continues a log, after etcd was restored
-    lost-ddl                           writers continue without a DDL that a restored etcd lacks
-    trigger-gc                         a Pump purges now what it may
-    scrub                              a Pump reads all that is on its disk, and mends it
+    lost-ddl                           writers continue without a DDL missing in a restored etcd
+    trigger-gc                         a Pump purges all that it may purge now
+    scrub                              a Pump reads all data on its disk, and repairs it
     timestamp                          the cluster's time, as a Drainer's initial-commit-ts
     generate_meta, encrypt             the same as a file; a password as TiDB-Binlog writes it
-    dump                               what lies in a Pump's log, verified; needs no node, no etcd
+    dump                               the content of a Pump's log, verified; needs no node, no etcd
 
 A node is named as `status pump-1` or `status --node-id pump-1`; every command takes `-o json`.
-Calls in TiDB-Binlog's spelling, `-cmd pumps -pd-urls …`, are understood too (`spelling`).
-Exit codes: 0 done, 1 it failed and may work later, 2 an operator must change something first; the
-others are those of `penstock.node.command`.
+Calls in TiDB-Binlog's spelling, `-cmd pumps -pd-urls …`, are also understood (`spelling`). Exit
+codes: 0 done, 1 it failed and may work later, 2 an operator must change something first; the others
+are those of `penstock.node.command`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Adopting: `adopt-log` names the disk that continues a log, where etcd's list of it was put back.
+"""`adopt-log` names the disk that continues a log after etcd was restored from a backup.
 
-A Pump refuses a log whose entry in etcd is older than a disk (PS-3312), and its error has the
+A Pump refuses a log whose entry in etcd is older than a disk (PS-3312), and its error contains the
 command for each disk that was found. The entry gets the newest epoch that was found anywhere, so
-that each epoch after it is a new one, and this disk alone as the place of the log. What only
-another disk has is given up by that.
+that every later epoch is new, and this disk as the only place of the log. Data that only another
+disk has is thereby given up.
 
-With `--empty` a new log begins on the disk, where no disk has the log that etcd lists.
+With `--empty` a new log starts on the disk, where no disk has the log that etcd lists.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Dump: `binlogctl dump` shows what lies in a Pump's log, without a Pump, etcd or writing.
+"""`binlogctl dump` shows the content of a Pump's log, without a Pump, etcd or writing.
 
     000000.seg:32    prewrite  start_ts 463…  commit_ts -     2026-11-21T09:30:00.016Z  123 bytes
     000000.seg:179   commit    start_ts 463…  commit_ts 463…  2026-11-21T09:30:00.021Z  28 bytes
     000000.seg:231   DAMAGE up to 402: the payload does not match its checksum
 
-Every byte is read and every checksum verified, whatever is shown. Exit code 1 when bytes changed.
+Every byte is read and every checksum verified, even of records that are not shown. Exit code 1 when
+bytes changed.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def add_commands(commands: Any) -> None:
 
 @dataclass(slots=True)
 class Shown:
-    """What is shown of one record: a line of text, and its facts."""
+    """The output for one record: a line of text, and its facts."""
 
     text: str
     facts: dict[str, Any]
@@ -69,17 +70,17 @@ class Shown:
 
 @dataclass(slots=True)
 class Totals:
-    """What the records of a log add up to."""
+    """The totals of a log's records."""
 
     records: Counter[str] = field(default_factory=Counter)
     record_bytes: Counter[str] = field(default_factory=Counter)
     ddl: int = 0
     pieces: int = 0
-    """Parts of large Prewrites, those of streams that broke off included."""
+    """Parts of large Prewrites, also of streams that broke off."""
     first_ts: int = 0
     last_ts: int = 0
     open: dict[int, str] = field(default_factory=dict)
-    """The place of each Prewrite that nothing after it commits or rolls back."""
+    """The place of each Prewrite that no later record commits or rolls back."""
     damages: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     clean_stop: bool = False

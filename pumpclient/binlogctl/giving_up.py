@@ -1,8 +1,8 @@
-"""Giving up: `lost-ddl` lets writers continue without a DDL that a restored etcd does not have.
+"""`lost-ddl` lets writers continue without a DDL that a restored etcd does not have.
 
 Writers refuse to continue while a Pump's stream has a newer DDL than the history in etcd (PS-2205).
-The command notes in etcd that the job is never recorded. The stream keeps the DDL, and a Drainer
-that has not passed it stops there.
+The command records in etcd that the job will never be recorded. The stream keeps the DDL, and a
+Drainer that has not passed it stops there.
 """
 
 from __future__ import annotations

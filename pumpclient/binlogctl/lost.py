@@ -1,10 +1,10 @@
-"""Lost Pump: `binlogctl lost-pump` declares what a Pump held lost, so that Drainers continue.
+"""`binlogctl lost-pump` declares a Pump's data lost, so that Drainers continue without it.
 
-    who is it, is it dead ── how far has each Drainer got it ── what would be lost ── the node id,
+    identify it, is it dead ── each Drainer's progress on it ── the possible loss ── the node id,
     typed once more ── the declaration in etcd ── offline
 
-The declaration comes first and the state second: who sees the Pump offline can know why. Drainers
-take notice within seconds; those that do not run, when they start.
+The declaration precedes the state: a process that sees the Pump offline can read the reason.
+Running Drainers notice within seconds, stopped Drainers when they start.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from pumpclient.binlogctl.states import is_heard_of, refuse_living
 
 @dataclass(frozen=True, slots=True)
 class _Received:
-    """Up to where a Drainer has the Pump's binlogs; `how` says who says so."""
+    """A Drainer's progress on the Pump's binlogs; `how` names the source of this information."""
 
     drainer: str
     ts: int
@@ -80,7 +80,7 @@ def _lost_pump(arguments: argparse.Namespace) -> int:
         refuse_living(arguments, registry, NodeKind.PUMP, status, hint)
         known = registry.lost().get(status.node_id)
         word = registry.last_words().get(status.node_id)
-        # One that is offline without a final word of its own is waited for still.
+        # An offline Pump without its own final word is still waited for.
         is_done = status.state is NodeState.OFFLINE and word is not None and word.is_final
         if known is None and is_done:
             raise NeedsOperator(
@@ -156,7 +156,7 @@ def _received(arguments: argparse.Namespace, registry: Registry, pump: str) -> S
 
 @dataclass(frozen=True, slots=True)
 class _Report:
-    """What is known of the Pump, and what each Drainer would lose."""
+    """The known facts about the Pump, and the loss of each Drainer."""
 
     status: NodeStatus
     received: Sequence[_Received]

@@ -1,9 +1,9 @@
-"""Moves: a log that another Pump is to serve, and a machine that is to be switched off.
+"""Moves a log to another Pump, or drains a Pump before its machine is switched off.
 
-    move-log    another Pump serves the log from now on, also while a Drainer lacks much of it
-    drain       the Pump hands over its log to the Drainers and the copies on its disk to others
+    move-log    another Pump serves the log from now on, even if a Drainer lacks much of it
+    drain       the Pump hands over its log to the Drainers and the replicas on its disk to others
 
-Both only begin what the Pump does by itself, and with `--wait` show how it goes.
+Both only start a process in the Pump, and show its progress with `--wait`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _move_log(arguments: argparse.Namespace) -> int:
 def _why_not_moved(registry: Registry, status: NodeStatus) -> str:
     if status.state is NodeState.OFFLINE:
         return "it is offline, and every Drainer has all of its log"
-    # One that died while it started is paused as well, but has left no last word.
+    # A Pump that died during start-up is also paused, but has left no last word.
     if status.state is NodeState.PAUSED and status.node_id in registry.last_words():
         return (
             "the log of one that was stopped is not taken over: start it, and move its log once it"
@@ -172,7 +172,7 @@ def _state(registry: Registry, name: str, known: NodeState) -> NodeState:
 
 
 class _Progress:
-    """What a Pump says of something that takes a while, shown whenever it has changed."""
+    """A Pump's progress on a long operation, printed whenever it changes."""
 
     def __init__(self, arguments: argparse.Namespace, status: NodeStatus) -> None:
         self._arguments = arguments

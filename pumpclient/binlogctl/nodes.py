@@ -1,4 +1,4 @@
-"""Nodes: how a command finds and asks one; listing them, and what one says of itself.
+"""Finds and asks nodes for a command, lists them, and shows a node's status.
 
 A command takes its node as `pause-pump pump-1` or as `pause-pump --node-id pump-1`.
 """
@@ -117,7 +117,7 @@ class Cluster:
         if entry is None:
             return ()
         copies = entry.copies_known
-        # On its own machine there may be a copy beside the folder that it was displaced from.
+        # On its own machine a replica may exist beside the folder of the fenced log.
         others = [c for c in copies if c.pump != pump or c in entry.replicas]
         return [c.pump for c in others if entry.may_claim(c.disk)]
 
@@ -183,7 +183,7 @@ def _status(arguments: argparse.Namespace) -> int:
             with Cluster(arguments) as registry:
                 status = known_node(registry, kind, arguments.node)
             return _of_silent(arguments, status, "a node of TiDB-Binlog, which says no more")
-        # No Pump: an address says nothing about the kind of node.
+        # Not a Pump: an address does not reveal the kind of node.
         kind = NodeKind.DRAINER
         reply = call(kind, address, "Status", penstock_pb2.StatusRequest(), CALL_S, tls)
     lines = {
@@ -316,9 +316,9 @@ def known_node(registry: Registry, kind: NodeKind, node_id: str) -> NodeStatus:
 
 
 def resolve_cluster(arguments: argparse.Namespace, *, has_default: bool) -> None:
-    """Make `etcd_urls` the cluster that is meant; raise `NeedsOperator` for a change without it.
+    """Set `etcd_urls` to the intended cluster; raise `NeedsOperator` for a change without it.
 
-    With `has_default`, as in TiDB-Binlog's command, a change has the default that a look has.
+    With `has_default`, as in TiDB-Binlog's command, a change has the same default as a query.
     """
     is_named = getattr(arguments, "etcd_urls", None) != "" or bool(getattr(arguments, "addr", ""))
     if is_named:
@@ -412,7 +412,7 @@ def log_form(nodes: Sequence[NodeStatus], now_s: float) -> str:
 
 def _line(node: NodeStatus, now_s: float) -> tuple[str, ...]:
     state = str(node.state)
-    # A node that was killed still says "online": only its silence shows it.
+    # A killed node is still listed as "online": only its silence reveals its death.
     runs = node.state in (NodeState.ONLINE, NodeState.READING)
     if runs and not seems_live(node, compose(int(now_s * 1000), 0)):
         state += " (silent)"

@@ -1,9 +1,9 @@
-"""Original nodes: those of TiDB-Binlog in a mixed cluster, which are steered through HTTP.
+"""Steers TiDB-Binlog's nodes in a mixed cluster through HTTP.
 
     PUT http://<host>/state/<node id>/pause | close      {"message": …, "code": 200, "data": …}
 
-They serve HTTP at the address where they serve gRPC, know nothing of our methods, and answer with
-status 200 whatever comes of it: the code in the body says what.
+They serve HTTP at the address of their gRPC, do not know our methods, and always answer with status
+200: the code in the body has the result.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ANSWER_BYTES_MAX: Final = 64 << 10
 
 
 def steer(status: NodeStatus, action: str, within_s: float, tls: Tls | None) -> None:
-    """Ask a node to `pause` or to `close`; it continues by itself.
+    """Ask a node to `pause` or to `close`; it then proceeds on its own.
 
     Raises `NeedsOperator` with the node's words when it refuses, `Retryable` when it is away.
     """

@@ -1,10 +1,10 @@
-"""Savepoint: the present moment as a file, and passwords as TiDB-Binlog's settings have them.
+"""Writes the current time as a savepoint file, and passwords for TiDB-Binlog's settings.
 
-    generate_meta     writes `commitTS = N` to <data-dir>/savepoint, and says N
-    encrypt           what to write as encrypted_password; prefer password-file
+    generate_meta     writes `commitTS = N` to <data-dir>/savepoint, and prints N
+    encrypt           prints a value for encrypted_password; prefer password-file
 
 The file is for programs that read TiDB-Binlog's; a Drainer takes N itself, as initial-commit-ts.
-With a time zone it also says, in comments, what time N is in UTC and there.
+With a time zone, comments in the file also give N as a time in UTC and in that zone.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _zone(name: str) -> tzinfo | None:
 
 
 def _encrypt(arguments: argparse.Namespace) -> int:
-    # Here and not above: it asks for a package that no other command needs.
+    # Here and not above: it needs a package that no other command needs.
     from penstock.security.encrypted_passwords import HAS_OWN_KEY, encrypted
 
     text = encrypted(arguments.text, os.environ)

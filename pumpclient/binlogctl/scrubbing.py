@@ -1,4 +1,4 @@
-"""Scrubbing: has a Pump read all that is on its disk, and with `--wait` shows how that goes."""
+"""Makes a Pump read all data on its disk, and shows the progress with `--wait`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Segments: reads those of a data folder as they lie there, every record and all that is none.
+"""Reads the segments of a data folder as they are: every record and all other bytes.
 
-Opening a log cuts torn ends and makes names durable; this only reads, takes no lock and may look
-at the folder of a Pump that runs. After damage it continues at the next place that proves to be a
-frame. What lies at the end of the last segment and is no frame is the torn end of a crash, unless
-a frame after it says that the place had been on the disk; see `penstock/log/segment.py`.
+Opening a log cuts torn ends and makes names durable; this only reads, takes no lock and may read
+the folder of a running Pump. After damage it continues at the next place that proves to be a frame.
+Bytes at the end of the last segment that are not a frame are the torn end of a crash, unless a
+later frame states that the place had been on the disk; see `penstock/log/segment.py`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NAME = re.compile(r"(\d{6,})\.seg")
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A record whose checksums are right; an empty payload is the mark of a clean stop."""
+    """A record with valid checksums; an empty payload is the mark of a clean shutdown."""
 
     path: Path
     offset: int
@@ -45,7 +45,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes from `offset` to `end` that are not what was written."""
+    """Bytes from `offset` to `end` that differ from the written bytes."""
 
     path: Path
     offset: int
@@ -55,7 +55,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """Something that is no damage, but that a reader wants to know of."""
+    """An observation that is not damage, but worth reporting."""
 
     path: Path
     offset: int
@@ -66,9 +66,9 @@ Found = Stored | Damage | Remark
 
 
 def look(path: Path, files: Files | None = None) -> Iterator[Found]:
-    """Yield what is in a segment file, or in all segments of a data folder, in order.
+    """Yield the contents of a segment file, or of all segments of a data folder, in order.
 
-    Raises `NeedsOperator` when there is no segment at `path`.
+    Raises `NeedsOperator` when `path` has no segment.
     """
     files = files or OsFiles()
     expected: int | None = None
@@ -121,7 +121,7 @@ def _segment(files: Files, path: Path, number: int | None) -> Iterator[Found]:
             if seed is None:
                 return
             segment = Segment(stated if number is None else number, path, seed, 0, 0)
-        except NeedsOperator as error:  # Another version: nothing in it can be judged.
+        except NeedsOperator as error:  # Another version: its content cannot be judged.
             yield Damage(path, 0, size, error.problem)
             return
         sealed_end, is_last = _sealed_end(files, path, number)

@@ -1,12 +1,12 @@
-"""Spelling: a call of binlogctl as TiDB-Binlog's is written, turned into one of ours.
+"""Translates a call in the spelling of TiDB-Binlog's binlogctl into ours.
 
     binlogctl -cmd pause-pump -pd-urls=http://10.0.0.1:2379 -node-id pump-1
     binlogctl pause-pump --etcd-urls=http://10.0.0.1:2379 --node-id=pump-1
 
-A call that begins with a flag is one of the former. Its flags begin with one dash or with two, and
-have their value behind `=` or as the next word; without -cmd it lists the Pumps. What is done, and
-what is refused, is the same in both spellings: above all, no one changes the state of a node that
-lives. A flag that means nothing to a command is said to, once, on stderr.
+A call that starts with a flag is in TiDB-Binlog's spelling. Its flags start with one dash or two,
+and have their value after `=` or as the next word; without -cmd it lists the Pumps. Both spellings
+do and refuse the same. Above all, neither changes the state of a live node. A flag without meaning
+for a command is reported once, on stderr.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     "generate_meta": ("data-dir", "time-zone"),
     "encrypt": ("text",),
 }
-"""Its commands, which ours are called like, each with the flags that mean something to it."""
+"""Its commands, which have the same names as ours, each with the flags that apply to it."""
 
 _TO_PD: Final = frozenset(COMMANDS) - {
     "pumps",
@@ -43,7 +43,7 @@ _TO_PD: Final = frozenset(COMMANDS) - {
     "pause-drainer",
     "encrypt",
 }
-"""Commands that ask for the time, which a PD hands out."""
+"""Commands that ask for the time, which a PD provides."""
 
 FLAGS: Final = frozenset(
     {"cmd", "V", "h", "help", *_ANYWHERE, *(flag for flags in COMMANDS.values() for flag in flags)}
@@ -53,16 +53,16 @@ _SWITCHES: Final = frozenset({"V", "h", "help", "show-offline-nodes"})
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call in our words, and what is to be said about the way it was written."""
+    """A call in our spelling, and remarks about the way it was written."""
 
     argv: list[str]
     notes: list[str]
 
 
 def in_our_words(argv: Sequence[str]) -> Call | None:
-    """Return a call in TiDB-Binlog's spelling as one of ours; None for one that is ours already.
+    """Return a call in TiDB-Binlog's spelling as ours; None if it is ours already.
 
-    Raises `NeedsOperator` for a flag or a command that neither knows.
+    Raises `NeedsOperator` for an unknown flag or command.
     """
     if not argv or not argv[0].startswith("-") or argv[0] in _OURS:
         return None
@@ -95,7 +95,7 @@ def _in_ours(command: str, flag: str, value: str) -> list[str]:
         return [f"--etcd-urls={value}", *pd]
     if flag in _SWITCHES:
         return [f"--{flag}"] if is_true(value) else []
-    # Without a value a file of TLS is none.
+    # Without a value a TLS file is not set.
     return [f"--{flag}={value}"] if value or flag not in _ANYWHERE else []
 
 

@@ -1,15 +1,15 @@
-"""States: changes that of a node from outside, only if it is dead, never past what it holds.
+"""Changes a dead node's state in etcd, never skipping data that it still holds.
 
     update-pump, update-drainer     another state for a dead node
-    offline-pump, of a stopped one  offline, if its last word says that every Drainer has all of it
+    offline-pump of a stopped Pump  offline, if its last word says that every Drainer has all of it
 
-Going offline means that no one waits for a node any more. A Pump gets there only when all that it
-holds is downstream of every Drainer; a Drainer loses its claim to what Pumps keep for it.
+Offline means that a node is not waited for any more. A Pump gets there only when all of its data is
+downstream of every Drainer; a Drainer loses its claim to the data that Pumps keep for it.
 
-A node is dead when no heartbeat comes while one watches and nothing answers at its address. What an
-operator does to a node's entry in etcd, a running node undoes at its next heartbeat, and what
-believed the entry in between has continued without it. So nothing is done to one that may still
-run.
+A node is dead when no heartbeat arrives during the watch and nothing answers at its address. A
+running node would overwrite an operator's change of its entry at its next heartbeat, but processes
+that read the entry in between would have continued without the node. Therefore a node that may
+still run is not changed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pumpclient.binlogctl.nodes import (
 )
 
 WATCHED_S: Final = 12.0
-"""How long a heartbeat is watched; it comes every few seconds."""
+"""How long a heartbeat is watched; it is written every few seconds."""
 
 _CONNECT_S: Final = 3.0
 

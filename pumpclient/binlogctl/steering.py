@@ -1,4 +1,4 @@
-"""Steering: makes a node stop for a while or for good, and waits for that with `--wait`.
+"""Makes a node stop, temporarily or permanently, and waits for that with `--wait`.
 
 The state of a dead node is changed in `states`.
 """
@@ -133,7 +133,7 @@ def begin_hand_over(status: NodeStatus, tls: Tls | None) -> list[str]:
 
 def _ending(status: NodeStatus, verb: str, skip_drainers: Sequence[str]) -> tuple[str, Any]:
     """Return the call that stops a node; only the node knows what it must still finish."""
-    # A Pump that is closing can still learn whom not to wait for.
+    # A closing Pump can still learn which Drainers not to wait for.
     again = bool(skip_drainers) and status.state is NodeState.CLOSING
     if status.is_reader:
         raise NeedsOperator(
@@ -179,9 +179,9 @@ def add_wait(command: argparse.ArgumentParser) -> None:
 
 
 def _wait_for(arguments: argparse.Namespace, kind: NodeKind, node_id: str, goal: NodeState) -> None:
-    """Return when a node has the state; raise `Retryable` with what it waits for when time is up.
+    """Return when a node has the state; raise `Retryable` with its progress on timeout.
 
-    An etcd that is away meanwhile is asked again.
+    If etcd is away during the wait, it is asked again.
     """
     end_s = time.monotonic() + arguments.timeout
     problem = ""

@@ -1,7 +1,7 @@
 """Command: `penstock console` serves one page that shows a cluster, live.
 
 It asks etcd and every node with the options of `penstock ctl`, and changes nothing unless it has a
-token: then who logs in with it may use the safe verbs.
+token: a user who logs in with the token may use the safe verbs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    # Here, so that a package that is not installed is an error like others.
+    # Here, so that a missing package is an error like others.
     from penstock.node import service
     from pumpclient.console.web import serve
 

@@ -1,9 +1,9 @@
-"""Access: who may act at a console: those who have shown its token, for a while, from its page.
+"""Controls who may act at a console: users who have shown its token, for a while, from its page.
 
-Without a token a console is read-only. With one, a form takes it and a session begins: a random
-name in a cookie that no script can read and no other site can send (HttpOnly, SameSite=Strict), and
-a second one that every form must bring (`csrf`). Wrong tokens are answered late, so that guessing
-is slow; comparisons take the same time for each token.
+Without a token a console is read-only. With a token, a form accepts it and starts a session: a
+random name in a cookie that scripts cannot read and other sites cannot send (HttpOnly,
+SameSite=Strict), and a second random name that every form must contain (`csrf`). Wrong tokens are
+answered late, which makes guessing slow; comparisons take the same time for each token.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Login:
 
 
 class Access:
-    """The token, and the sessions that it began; without a token there is none."""
+    """The token and its sessions; without a token no session exists."""
 
     def __init__(self, token: str, clock: Callable[[], float]) -> None:
         """An empty `token` means none; `clock` must be monotonic."""
@@ -73,9 +73,9 @@ def is_of(session: Login, csrf: str) -> bool:
 
 
 def read_token(file: Path | None, variable: str) -> str:
-    """Return the token that is in a file or else in a variable, empty for none.
+    """Return the token from a file or else from a variable, empty if neither is set.
 
-    Raises `NeedsOperator` for one that is empty or could be guessed.
+    Raises `NeedsOperator` for a token that is empty or could be guessed.
     """
     if file is None and not variable:
         return ""

@@ -1,10 +1,12 @@
-"""Chronicle: what a console has seen of rates and lags, for an hour, in bounded memory. Pure.
+"""The rates and lags that a console has seen during the last hour, in bounded memory.
 
-    Track      720 slots of 5 s, each the mean (or the greatest) of what was noted in it, or nothing
+Pure.
+
+    Track      720 slots of 5 s, each the mean (or the maximum) of its values, or nothing
     Chronicle  a track for each node and quantity; rates are made of counters that only grow
 
-A counter that falls begins again, as a node that was restarted has it. What is not heard of for an
-hour is forgotten, and beyond `TRACKS_MAX` nothing new is begun.
+A counter that falls has been reset, as when a node was restarted. A quantity without a value for an
+hour is forgotten, and beyond `TRACKS_MAX` no new track is started.
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ class Track:
         if not self._last - SLOTS < slot <= self._last:
             return None
         value = self._values[slot % SLOTS]
-        return None if value != value else value  # NaN is not itself.
+        return None if value != value else value  # NaN differs from itself.
 
 
 @dataclass(slots=True)

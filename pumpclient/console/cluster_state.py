@@ -1,12 +1,14 @@
-"""Cluster state: what an observation means to an operator. Pure.
+"""Cluster state: interprets an observation for an operator.
 
-    Observation + Chronicle ──> nodes with a level and a word, streams, concerns, what is left out
+Pure.
 
-A *level* says how much a thing wants a person: fine, note, watch, act. A *concern* is a sentence
-about what is not as it should be, what that means, and what ends it: the node's own words, because
-it knows best. Nothing here raises for what a node says.
+    Observation + Chronicle ──> nodes with a level and a word, streams, concerns, skipped rows
 
-Above 500 lines, because what a node is and what of it wants a person come from the same facts.
+A *level* says how much attention is needed: fine, note, watch, act. A *concern* is a sentence about
+a problem, its consequence and its remedy: the node's own words, because the node knows best.
+Nothing here raises for any output of a node.
+
+Above 500 lines, because a node's view and its concerns come from the same facts.
 """
 
 from __future__ import annotations
@@ -45,17 +47,17 @@ from pumpclient.console.observation import (
 )
 
 LAG_WATCH_S: Final = 30.0
-"""A downstream that is further behind is worth a look."""
+"""A downstream with a larger lag is worth a look."""
 _NOTHING: Final = ("", "nothing")
 _COUNTED: Final = re.compile(r"([\w-]+): (\d{1,18}) (\w+)(?: of (.*))?", re.DOTALL)
 _COPIES: Final = re.compile(r"(\d{1,9}) of \d{1,9}, at least (\d{1,9})\b")
 _PROBLEMS_MAX: Final = 30
 _LAST_HEARTBEAT_S: Final = 5.0
-"""A Drainer's entry is written this much after its last word, at most."""
+"""A Drainer's entry is written at most this long after its last word."""
 
 
 class Level(IntEnum):
-    """How much a thing wants a person."""
+    """How much attention is needed."""
 
     FINE = 0
     NOTE = 1
@@ -65,7 +67,7 @@ class Level(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Concern:
-    """What is not as it should be; `choices` are for a person to decide between."""
+    """A problem; `choices` are for a person to decide between."""
 
     level: Level
     title: str
@@ -76,7 +78,7 @@ class Concern:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PumpNode:
-    """A Pump, as etcd and itself say."""
+    """A Pump, according to etcd and to itself."""
 
     name: str
     address: str
@@ -93,17 +95,17 @@ class PumpNode:
     purge: str = ""
     closing: str = ""
     copies_on: str = ""
-    """The Pumps whose disks have its log; empty with one copy."""
+    """The Pumps whose disks have replicas of its log; empty with one copy."""
     copies_min: int = 0
-    """With fewer nothing is acknowledged; 0 with one copy."""
+    """With fewer copies nothing is acknowledged; 0 with one copy."""
     acknowledges: bool = True
-    """False while there are fewer copies than that."""
+    """False while fewer copies than that exist."""
     copies_problem: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PumpAtMerge:
-    """How a Pump's stream arrives at a Drainer."""
+    """The state of a Pump's stream at a Drainer."""
 
     pump: str
     condition: str
@@ -157,7 +159,7 @@ class SourceNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOutOf:
-    """What of a table, or of all, did not go on; `name` is empty for what is no table's."""
+    """The skipped rows of a table, or of all; `name` is empty for rows without a table."""
 
     node: str
     name: str
@@ -169,7 +171,7 @@ class LeftOutOf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeProblem:
-    """A line of a node's log that is a warning or an error."""
+    """A warning or error in a node's log."""
 
     node: str
     time: str
@@ -179,7 +181,7 @@ class NodeProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterState:
-    """A cluster at a moment."""
+    """A cluster at a point in time."""
 
     now_s: float
     is_known: bool
@@ -188,13 +190,13 @@ class ClusterState:
     drainers: Sequence[DrainerNode] = ()
     sources: Sequence[SourceNode] = ()
     programs: int = 0
-    """Writers that are no sources: programs with `pumpclient`."""
+    """Writers other than sources: programs with `pumpclient`."""
     offline: Sequence[str] = ()
     """Nodes that have left."""
     purge_waits_for: str = ""
     left_out: Sequence[LeftOutOf] = ()
     unheard: Sequence[str] = ()
-    """Drainers and sources that have said nothing yet of what they leave out."""
+    """Drainers and sources that have not reported yet which rows they skip."""
     problems: Sequence[NodeProblem] = ()
 
     @property
@@ -246,7 +248,7 @@ class _Rates:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """How a node is at first look: what etcd says, and whether it answers."""
+    """The first impression of a node: its entry in etcd, and whether it answers."""
 
     level: Level
     word: str

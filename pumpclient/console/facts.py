@@ -1,7 +1,7 @@
-"""Facts: reads what a node says of itself, whatever version it has and whatever it says.
+"""Reads a node's status, whatever its version and content.
 
-A fact that is not there, or is something else than was asked for, is None or empty: a console
-shows what it understands and never fails for the rest.
+A fact that is missing, or has another type than expected, is None or empty: a console shows the
+facts that it understands and never fails for the rest.
 """
 
 from __future__ import annotations

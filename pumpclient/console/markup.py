@@ -1,8 +1,8 @@
 """Markup: HTML and SVG that are escaped by construction.
 
-`tag` makes an element. What is in it is either `Html`, which a `tag` made, or a text, which is
-escaped; there is no third kind. What no document may hold (control characters, halves of a
-surrogate pair) becomes U+FFFD, so that the result is well-formed as XML, too.
+`tag` makes an element. Its content is either `Html`, which a `tag` made, or a text, which is
+escaped; no third kind exists. Characters that a document must not contain (control characters,
+halves of a surrogate pair) become U+FFFD, so that the result is also well-formed XML.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def joined(*content: object) -> Html:
 def tag(name: str, /, *content: object, **attributes: object) -> Html:
     """Return an element.
 
-    An attribute's `_` is written as `-`, and one at its end is left out: `class_`, `aria_label`.
-    None and False leave it out, True is an attribute without a value.
+    An attribute's `_` is written as `-`, except a final `_`, which is dropped: `class_`,
+    `aria_label`. None and False omit the attribute, True makes an attribute without a value.
     """
     return element(name, content, attributes)
 

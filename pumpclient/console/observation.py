@@ -1,4 +1,4 @@
-"""Observation: what etcd and the nodes said last, as it was said."""
+"""Observation: the last answers of etcd and the nodes, unchanged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PUMP: Final = "pump"
 DRAINER: Final = "drainer"
 SOURCE: Final = "source"
 STREAM: Final = "stream of "
-"""Before a Pump's id: the quantity of a Drainer that says how far that Pump's stream is behind."""
+"""Before a Pump's id: a Drainer's quantity for how far that Pump's stream is behind."""
 
 Named = tuple[str, str]
 """A node: its kind and its id."""
@@ -22,7 +22,7 @@ Named = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceEntry:
-    """A MySQL source as etcd knows it; `owner` is the process that runs it, empty for none."""
+    """A MySQL source in etcd; `owner` is the process that runs it, empty for none."""
 
     source_id: str
     checkpoint: Facts = field(default_factory=dict)
@@ -32,7 +32,7 @@ class SourceEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """What etcd says of a cluster."""
+    """A cluster according to etcd."""
 
     pumps: Sequence[NodeStatus] = ()
     drainers: Sequence[NodeStatus] = ()
@@ -40,15 +40,15 @@ class Listing:
     gaps: Sequence[Gap] = ()
     stops: Sequence[DrainerStop] = ()
     writers: Sequence[str] = ()
-    """Ids of writers; a source is one too."""
+    """Ids of writers; a source is also a writer."""
     sources: Sequence[SourceEntry] = ()
     problems: Sequence[str] = ()
-    """Entries that cannot be read; what they are about is missing."""
+    """Unreadable entries; the objects that they describe are missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a node said last, and what keeps it from saying more.
+    """A node's last answer, and the reason why it does not answer now.
 
     `silent_since_s` is when it stopped answering, seconds since the epoch, None while it answers.
     """

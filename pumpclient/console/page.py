@@ -1,7 +1,7 @@
-"""Page: a cluster's state as HTML, in fragments that are replaced one by one. Pure.
+"""Renders a cluster's state as HTML, in fragments that are replaced one by one.
 
-`fragments` are by the id of the element that holds them: a viewer gets the whole page once, and
-then those that changed. Everything is there without a script, too; then the page loads itself again
+Pure. `fragments` are keyed by the id of the element that holds them: a viewer gets the whole page
+once, and then only changed fragments. The page also works without scripts; then it reloads itself
 every few seconds.
 """
 
@@ -38,7 +38,7 @@ _LEVEL_SAID: Final = {Level.ACT: "needs a person", Level.WATCH: "worth a look", 
 
 
 class Viewer(NamedTuple):
-    """Who looks: `may_act` with the token's session, whose `csrf` goes into every form."""
+    """The viewer: `may_act` with the token's session, whose `csrf` goes into every form."""
 
     may_act: bool = False
     can_log_in: bool = False
@@ -46,7 +46,7 @@ class Viewer(NamedTuple):
 
 
 class Notice(NamedTuple):
-    """What was asked for at this console, and what came of it."""
+    """A request made at this console, and its result."""
 
     at_s: float
     what: str
@@ -100,7 +100,7 @@ def document(parts: Mapping[str, Html], viewer: Viewer, *, cluster: str, began_s
     header = tag(
         "header",
         tag("div", tag("h1", "Penstock"), tag("p", cluster, class_="cluster"), class_="title"),
-        # Read out when it changes; what changes every second is not.
+        # Read aloud when it changes; elements that change every second are not.
         tag("div", parts["headline"], id="headline", class_="headline", aria_live="polite"),
         tag("p", parts["lag"], id="lag"),
         tag("p", tag("span", parts["moment"], id="moment"),

@@ -1,7 +1,7 @@
-"""Plots: SVG of quantities over time, and bars. Pure.
+"""Plots: SVG of quantities over time, and bars.
 
-A plot is drawn in 400 x 180 units, about as many pixels as it has on any screen, so that its words
-can be read on a phone. Several lines differ by their dashes, too, and not only by colour.
+Pure. A plot is drawn in 400 x 180 units, about as many pixels as it has on any screen, so that its
+words can be read on a phone. Lines differ by their dashes as well as by colour.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pumpclient.console import wording
 from pumpclient.console.markup import Html, element, tag
 
 LINES_MAX: Final = 6
-"""How many kinds of line there are; what is more is drawn as the first ones are."""
+"""The number of line styles; further lines reuse the first styles."""
 
 _WIDTH, _HEIGHT = 400, 180
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 390, 12, 152
@@ -26,13 +26,13 @@ _DURATIONS: Final = (
     1.0, 2.0, 4.0, 10.0, 20.0, _MINUTE_S, 2 * _MINUTE_S, 4 * _MINUTE_S, 10 * _MINUTE_S,
     20 * _MINUTE_S, _HOUR_S, 2 * _HOUR_S, 4 * _HOUR_S, 12 * _HOUR_S, _DAY_S, 2 * _DAY_S,
 )  # fmt: skip
-"""Of which the half is round, too."""
+"""Durations whose half is also round."""
 _NO_DISTORTION: Final = {"viewBox": f"0 0 {_WIDTH} {_HEIGHT}"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One quantity: what it is called, what it is now, and its points, the oldest first."""
+    """One quantity: its name, its current value, and its points, the oldest first."""
 
     label: str
     now: float | None
@@ -40,7 +40,7 @@ class Line:
 
 
 class Scale(NamedTuple):
-    """How a vertical axis is written, how far it goes at least, and where it may end."""
+    """The format of a vertical axis, its minimum length, and its possible ends."""
 
     words: Callable[[float | None], str]
     least: float
@@ -57,9 +57,9 @@ BYTES_EACH_SECOND: Final = Scale(wording.byte_rate, 10_000.0)
 
 
 def over_time(title: str, lines: Sequence[Line], scale: Scale, span_s: float) -> Html:
-    """Return a figure: the lines over `span_s` up to now, and a legend with what they are now.
+    """Return a figure: the lines over `span_s` up to now, and a legend with their current values.
 
-    The vertical axis begins at 0, and has a least length so that noise does not look large.
+    The vertical axis starts at 0, and has a minimum length so that noise does not look large.
     """
     seen = [value for line in lines for value in line.points if value is not None]
     words, top = scale.words, scale.top(max(seen, default=0.0))

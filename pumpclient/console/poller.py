@@ -1,9 +1,9 @@
-"""Poller: asks etcd and every node again and again, each at its own pace, whatever others do.
+"""Polls etcd and every node, each at its own pace, independently of the others.
 
-One task asks etcd; each node has a task of its own, so that one that does not answer holds up no
-other. All viewers share what one poller found. Pumps and Drainers are asked through gRPC, as
-`binlogctl status` does, a source at the pages whose URL it keeps in etcd. A node that etcd says was
-stopped is not asked. `changed` is set after each answer.
+One task asks etcd; each node has its own task, so that an unresponsive node does not delay the
+others. All viewers share the results of one poller. Pumps and Drainers are asked through gRPC, as
+`binlogctl status` does, a source at the pages whose URL it keeps in etcd. A node that is stopped
+according to etcd is not asked. `changed` is set after each answer.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ T = TypeVar("T")
 EVERY_S: Final = 2.0
 WITHIN_S: Final = 3.0
 NODES_MAX: Final = 200
-"""More than these are listed, and not asked."""
+"""Nodes beyond this number are listed, and not asked."""
 _PAGE_BYTES_MAX: Final = 4 << 20
 _CHANNEL: Final = (
     # A node that comes back is asked at the next turn, and not after gRPC's two minutes.
@@ -74,7 +74,7 @@ _COUNTERS: Final = {
 
 
 class Poller:
-    """What is known of one cluster."""
+    """The known state of one cluster."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class Poller:
             if (node, address) not in self._tasks:
                 asking = self._keep_asking(node, address)
                 self._tasks[node, address] = asyncio.create_task(asking)
-        known = named(self._listing)  # The last word of one that was stopped is kept.
+        known = named(self._listing)  # The last word of a stopped node is kept.
         for node in [node for node in self._answers if node not in known]:
             del self._answers[node]
 
@@ -155,7 +155,7 @@ class Poller:
                     self._note(node, _own(name, await ask()))
                 except PenstockError as error:
                     self._fail(node, str(error))
-                except Exception as error:  # Of one node, and no reason to leave the others.
+                except Exception as error:  # It concerns one node; the others must continue.
                     log.exception("asking %s %s failed", kind, name)
                     self._fail(node, repr(error))
                 self.changed.set()
@@ -229,9 +229,9 @@ async def _page(session: aiohttp.ClientSession, url: str) -> Facts:
 
 
 def asked(listing: Listing) -> list[tuple[Named, str]]:
-    """Return each node that is to be asked, and where: those that etcd does not say were stopped.
+    """Return the nodes to ask, with their addresses: all that are not stopped according to etcd.
 
-    A Drainer that stands by is in no list of Drainers, but in its own.
+    A Drainer on standby is not in the list of Drainers, but in its own list.
     """
     stopped = (NodeState.PAUSED, NodeState.OFFLINE)
     found = [((PUMP, n.node_id), n.host) for n in listing.pumps if n.state not in stopped]
@@ -251,9 +251,9 @@ def named(listing: Listing) -> set[Named]:
 
 
 def listing_of(client: EtcdClient) -> Listing:
-    """Return what etcd says of the cluster; raises `Retryable` when it does not answer.
+    """Return etcd's list of the cluster; raises `Retryable` when it does not answer.
 
-    What cannot be read, as another version's may be, is named and left out.
+    Unreadable entries, such as another version's, are named and skipped.
     """
     registry, problems = Registry(client), list[str]()
 

@@ -1,13 +1,13 @@
-"""Safe verbs: those of binlogctl that a console offers, and what each brings about.
+"""Safe verbs: the verbs of binlogctl that a console offers, with their effects.
 
-    pause-pump, pause-drainer    the process ends and keeps its place, until someone starts it again
-    offline-pump                 it hands over what it holds, then leaves
+    pause-pump, pause-drainer    the process ends and keeps its place, until it is started again
+    offline-pump                 it hands over all its data, then leaves
     hand-over                    a standby writes in the Drainer's place
 
-None of them can lose a row: what they end comes back with all that it had, and a Pump goes offline
-only once every Drainer has all of it. So neither `offline-drainer`, after which Pumps drop what
-only that Drainer needs, is offered, nor `update-…`, `lost-pump`, or `trigger-gc`, which with
-`gc-force-after-days` takes what a late Drainer still wants.
+None of them can lose a row: a stopped node comes back with all its data, and a Pump goes offline
+only once every Drainer has all of it. Therefore `offline-drainer` is not offered, because Pumps
+then drop data that only that Drainer needs. Nor are `update-…`, `lost-pump`, and `trigger-gc`,
+which with `gc-force-after-days` purges data that a late Drainer still needs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _BY_HAND: Final = (
 
 
 class Offer(NamedTuple):
-    """A verb that may be done to a node now, and what follows from it, in sentences."""
+    """A verb that is possible for a node now, and its consequences, in sentences."""
 
     verb: str
     node_id: str

@@ -1,13 +1,15 @@
-"""Stream picture: writers, Pumps, merge, Drainers and downstreams, in the order data flows. Pure.
+"""Draws writers, Pumps, merge, Drainers and downstreams, in the order data flows.
+
+Pure.
 
     wide    writers ═╗      ╔═ pump-1 ═╗
                      ╠══════╬═ pump-2 ═╬═ merge ═ drainer ═ downstream
             source ══╝      ╚═ pump-3 ═╝
     narrow  the same from top to bottom
 
-What is between two stages is drawn twice, from left to right and from top to bottom, and the style
-sheet shows one of them. Stages are rows (or columns) of equal size, so that the lines meet them.
-The thickness of a line is the rate, and its dashes move while something flows.
+The lines between two stages are drawn twice, from left to right and from top to bottom, and the
+style sheet shows one of them. Stages are rows (or columns) of equal size, so that the lines meet
+them. The thickness of a line is the rate, and its dashes move while data flows.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from pumpclient.console.cluster_state import (
 from pumpclient.console.markup import Html, element, tag
 
 SIDE_BY_SIDE_MAX: Final = 3
-"""More nodes than this stand one above the other on a phone, without lines of their own."""
+"""More nodes than this are stacked on a phone, without separate lines."""
 
 _GLYPHS: Final = {
     Level.FINE: tag("circle", cx="8", cy="8", r="6"),

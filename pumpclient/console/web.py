@@ -1,8 +1,8 @@
-"""Web: serves the page, what changes of it as events, and the verbs; over HTTP or HTTPS.
+"""Serves the page, its changes as events, and the verbs, over HTTP or HTTPS.
 
-    GET  /                    the page                 GET  /live      what changed, as events
+    GET  /                    the page                 GET  /live      the changes, as events
     GET  /static/FILE         style, script, icon      GET  /login     POST /login, /logout
-    GET  /do/VERB/NODE        what would follow        POST /do/VERB/NODE   it is done
+    GET  /do/VERB/NODE        the consequences         POST /do/VERB/NODE   do it
 
 Everything comes from here: the policy in each answer forbids any other origin, inline scripts and
 styles, and frames. On loopback only requests for this machine's own name are answered, so that no
@@ -40,7 +40,7 @@ from pumpclient.console.poller import Poller
 log = logging.getLogger(__name__)
 
 VIEWERS_MAX: Final = 100
-"""So many may look at once; another one is asked to come again."""
+"""Maximum number of concurrent viewers; further viewers must come back later."""
 _BODY_BYTES_MAX: Final = 16 << 10
 _BETWEEN_S: Final = 1.0
 _QUIET_S: Final = 10.0
@@ -67,7 +67,7 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Console:
-    """One console: a poller's view of a cluster, for all who look."""
+    """One console: a poller's view of a cluster, for all viewers."""
 
     def __init__(
         self,
@@ -77,9 +77,9 @@ class Console:
         *,
         allowed: frozenset[str] = frozenset(),
     ) -> None:
-        """Show what `poller` sees; `arguments` say where the cluster is, as binlogctl's do.
+        """Show the poller's view; `arguments` locate the cluster, like binlogctl's.
 
-        `allowed` are common names of which a viewer's certificate must have one, if there are any.
+        If `allowed` is not empty, a viewer's certificate must have one of its common names.
         """
         self._poller = poller
         self._access = access
@@ -140,7 +140,7 @@ class Console:
         async with self._turn:
             self._turn.notify_all()
 
-    # What everyone may ask.
+    # Requests open to everyone.
 
     async def _page(self, request: web.Request) -> web.StreamResponse:
         await self._renew()
@@ -159,7 +159,7 @@ class Console:
         try:
             await self._send_changes(request, stream)
         except ConnectionResetError:
-            pass  # Who looked went away.
+            pass  # The viewer disconnected.
         finally:
             self._viewers -= 1
         return stream
@@ -181,7 +181,7 @@ class Console:
     def _seen_by(self, viewer: Viewer) -> dict[str, Html]:
         return {**self._parts, ACTIONS: self._actions} if viewer.may_act else self._parts
 
-    # Who may act, and what they do.
+    # Login, and requests of users who may act.
 
     def _session(self, request: web.Request) -> Login | None:
         return self._access.session(request.cookies.get(COOKIE, ""))
@@ -255,7 +255,7 @@ class Console:
                 "Started with --token-file FILE it takes the safe verbs of penstock ctl.",
             )
 
-    # What holds for every request.
+    # Checks on every request.
 
     async def _guarded(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         try:
@@ -296,7 +296,7 @@ class Console:
 
 
 class _Refused(Exception):
-    """A request that gets no more than a page that says why."""
+    """A request that is answered only with a page that gives the reason."""
 
     def __init__(self, status: int, title: str, hint: str) -> None:
         super().__init__(title)

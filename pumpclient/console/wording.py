@@ -1,4 +1,4 @@
-"""Wording: numbers as people read them, each with its unit."""
+"""Formats numbers for people, each with its unit."""
 
 from __future__ import annotations
 
