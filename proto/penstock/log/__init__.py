@@ -1,1 +1,1 @@
-"""Append-only files: one record, one file, one log."""
+"""Append-only files: frames, segments, and a log of segments."""

@@ -1,7 +1,7 @@
-"""Chunks: how a binlog that is too large for one frame lies in a log, and what joins them.
+"""Chunks: the format of a binlog in a log that is too large for one frame.
 
-Both are frame payloads. They begin with a zero byte, with which no protobuf message can begin, so
-they cannot be taken for a binlog. Integers are little-endian.
+A chunk and a chunk list are frame payloads. They start with a zero byte, with which no protobuf
+message can start, so they cannot be taken for a binlog. Integers are little-endian.
 
     offset  size  field of a chunk
     0       1     mark     0
@@ -24,10 +24,9 @@ they cannot be taken for a binlog. Integers are little-endian.
     32      16n   where each chunk is: segment u32, offset u64, length u32 of the frame's payload
     …       m     head     the binlog's fields before its prewrite_value, as a `binlog.Binlog`
 
-Only the chunk list makes the binlog exist. It is written when all chunks are durable; chunks
-without one are what a broken stream or a crash left, and mean nothing. The row changes,
-`prewrite_value`, are the last field of such a binlog: so its head has all that is to be known
-without them.
+Only the chunk list makes the binlog exist. It is written when all chunks are durable. Chunks
+without a list are remains of a broken stream or a crash, and mean nothing. The row changes,
+`prewrite_value`, are the last field of such a binlog, so its head has all other fields.
 """
 
 from __future__ import annotations
@@ -57,12 +56,12 @@ _CHUNK_LIST = struct.Struct("<BBHIQQII")
 _POSITION = struct.Struct("<IQI")
 assert (_CHUNK.size, _CHUNK_LIST.size, _POSITION.size) == (24, 32, 16)
 DATA_BYTES = (1 << 20) - _CHUNK.size
-"""How much a chunk holds: with its head 1 MiB, so that a few of them make a group."""
+"""Bytes of data in a chunk: with its head 1 MiB, so that a few chunks make a group."""
 
 _VALUE_TAG = 0x2A
 _HEAD_NUMBERS = (0x08, 0x10, 0x18, 0x38, 0x40)
 _HEAD_CONTENTS = dict.fromkeys((0x22, 0x32, 0x7A))
-"""What may stand before `prewrite_value`: numbers, and fields whose bytes are jumped over."""
+"""Allowed before `prewrite_value`: numbers, and fields whose bytes are skipped."""
 
 _HINT = "this Penstock reads format 1; was the log written by a newer one?"
 
@@ -77,7 +76,7 @@ class Chunk(NamedTuple):
 
 
 class ChunkList(NamedTuple):
-    """What makes the chunks a Prewrite."""
+    """The record that makes the chunks a Prewrite."""
 
     start_ts: int
     size_bytes: int
@@ -170,7 +169,7 @@ def head_of(data: bytes, size_bytes: int) -> bytes:
     """Return the part of a binlog before its `prewrite_value`, given the binlog's first bytes.
 
     Raises `Malformed` unless `prewrite_value` is the last of the binlog's `size_bytes` bytes, and
-    all that stands before it is in `data` and small.
+    everything before it is in `data` and small.
     """
     at = _value_at(data[: HEAD_BYTES_MAX + 16])
     if at is None or at > HEAD_BYTES_MAX:

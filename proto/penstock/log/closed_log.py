@@ -1,15 +1,15 @@
-"""Closed log: mends a segment of a log that cannot be opened, in its folder.
+"""Closed log: repairs a segment of a log that cannot be opened, in its folder.
 
-While a log is open its seeds and ends are known. Here they have to be found: the end of a segment
-is in the header of its successor, and where there is none, its own frames say how much of it was on
-the disk. A header that is damaged is taken from another disk only if it proves itself: a frame here
-is made for it, or the segments before and after fit to it. A segment that is gone is fetched under
-a draft's name, and is in the folder once all of it is whole.
+The seeds and ends of an open log are known. Here they must be found. The end of a segment is in the
+header of its successor; without a successor, its frames record how much of it was on the disk. A
+damaged header is taken from another disk only if it proves itself: a frame here is made for it, or
+the segments before and after fit it. A missing segment is fetched under a draft's name, and gets
+its name in the folder once all of it is whole.
 
-Where the last segment ends is known by its last frames only. So there a place is mended only if a
-whole frame comes after it: else it would be mended up to somewhere, and what was acknowledged after
-that would be gone without a word. Of a copy, frames after the place where a part begins prove
-nothing (see `copied_log.py`).
+The end of the last segment is known only by its last frames. A place there is repaired only if a
+whole frame comes after it. Otherwise the repair could stop anywhere, and acknowledged data after it
+would be lost silently. In a replica, frames after the start of some parts prove nothing (see
+`copied_log.py`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _GONE = "this segment is missing"
 
 
 class ClosedLog:
-    """The folder of a log that no one has open, with other disks that may have the same one."""
+    """The folder of a log that no process has open, with other disks that may have the same log."""
 
     def __init__(self, files: Files, folder: Path, catching_up: Place | None = None) -> None:
         """`catching_up` is the start of a replica's part in which frames prove nothing."""
@@ -107,7 +107,7 @@ class ClosedLog:
                 write=lambda patch: draft.write([patch.data], patch.offset),
             )
             if found.left:
-                with contextlib.suppress(OSError):  # It goes when the log is opened.
+                with contextlib.suppress(OSError):  # The next opening of the log removes it.
                     self._files.remove(draft.path)
                 return Mended(0, (gone,), found.problems)
             draft.sync()

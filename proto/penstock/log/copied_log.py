@@ -1,20 +1,20 @@
-"""Copied log: the segments of a log on another disk than that of its primary, byte for byte.
+"""Copied log: the segments of a log on another disk than its primary's, byte for byte.
 
-    log/000007.seg    what the primary sent, and zeros behind it by which the file was extended
+    log/000007.seg    the primary's bytes, and behind them the zeros by which the file was extended
     log/000006.3.new  an older segment that is still on its way
     log/catching-up   only while a part is written whose frames prove nothing
 
-It parses no frames: what comes is written where the caller says, and lies there until it is synced.
-A torn end is cut as a primary does it. There the frames help that say how much of the file was on
-the disk; but in a copy they say it of the primary's disk. Of a part that is one group that makes no
-difference, for what the group says of the file is on this disk, too. A copy that lacks many groups
-gets them in one part, and after a crash later groups may be there and say that earlier ones were on
-the disk, which are not. That would pass for damage.
+It parses no frames: bytes are written where the caller says, and are durable after a sync. A torn
+end is cut as on a primary, where frames help that record how much of the file was on the disk. In a
+replica, though, they record it of the primary's disk. For a part that is one group this makes no
+difference, because the group's statement about the file is true on this disk as well. A replica
+that is missing many groups gets them in one part. After a crash, later groups may exist and state
+that earlier groups were on the disk although they are not, which would pass for damage.
 
-So the last frame of a part is looked at. If it says that more was on the disk than is on this one,
-the place where the part begins is written to a file of its own before the part is, and that file is
-removed as soon as the part is synced. While it is there, what is bad after the place is a torn end.
-A copy that is in step syncs once for each group, and needs no such file.
+The last frame of a part is therefore examined. If it records more than is on this disk, the start
+of the part is written to a separate file before the part, and that file is removed as soon as the
+part is synced. While the file exists, bad bytes after the start are a torn end. A replica in step
+syncs once for each group, and needs no such file.
 
     offset  size  field of `catching-up`
     0       4     magic    "PCUP"
@@ -22,7 +22,8 @@ A copy that is in step syncs once for each group, and needs no such file.
     8       8     offset
     16      4     crc      CRC-32C of bytes 0..16
 
-After any error but `Malformed` the log is to be opened again: what is on the disk is then unknown.
+After any error but `Malformed` the log must be reopened, because the content of the disk is then
+unknown.
 """
 
 from __future__ import annotations
@@ -62,12 +63,12 @@ _CRC = struct.Struct("<I")
 assert _MARK.size == 16  # The table above is the contract.
 
 _SYNCED_EVERY_BYTES = 8 << 20
-"""Of an older segment: what is synced at once, for live groups may wait for that."""
+"""Bytes of an older segment per sync, because live groups may wait for it."""
 _HINT = "the primary has a defect, is a newer Penstock, or its bytes were changed on the way"
 
 
 class CopiedLog:
-    """The folder of a copy, open for writing; for one thread."""
+    """The folder of a replica, open for writing; for one thread."""
 
     def __init__(
         self, folder: Path, files: Files, segments: dict[int, Segment], live: File | None
@@ -76,14 +77,14 @@ class CopiedLog:
         self._files = files
         self._segments = segments
         self._file = live
-        self._is_marked = False  # True while `catching-up` is there.
+        self._is_marked = False  # True while `catching-up` exists.
         self._extended = 0  # The live file's length, if that is more than its end.
 
     @classmethod
     def open(cls, folder: Path, *, files: Files | None = None) -> CopiedLog:
-        """Open the copy in `folder`, which may be empty, and have all that it holds on the disk.
+        """Open the replica in `folder`, which may be empty, and sync everything that it holds.
 
-        A torn end is cut. Raises `Corrupt` for what a crash cannot explain, and `Retryable`.
+        A torn end is cut. Raises `Corrupt` for damage that a crash cannot explain, and `Retryable`.
         """
         files = files or OsFiles()
         try:
@@ -105,7 +106,7 @@ class CopiedLog:
     def put_back(self, segment: Segment, patch: Patch) -> None:
         """Write frames in their place in a segment that was found, and sync; raise `WriteFailed`.
 
-        Raises `Retryable` if that segment is not there any more, or ends before them.
+        Raises `Retryable` if that segment is gone, or ends before them.
         """
         if self.find(segment.number) is not segment or segment.end < patch.offset + len(patch.data):
             raise Retryable(
@@ -126,8 +127,8 @@ class CopiedLog:
     ) -> None:
         """Write `data` at the end of the log; `sync` makes them durable.
 
-        From offset 0 on, they begin with a header, and the segment is created durably. Raises
-        `Malformed` if the header does not say the same, or does not fit to the log; `WriteFailed`.
+        Data at offset 0 start with a header, and the segment is created durably. Raises `Malformed`
+        if the header differs from the arguments, or does not fit the log; `WriteFailed`.
         """
         try:
             if offset == 0:
@@ -154,7 +155,7 @@ class CopiedLog:
 
     def cut(self, place: Place) -> None:
         """Drop all data after `place`, the last segment first, durably; raise `WriteFailed`."""
-        # A mark is of a part that is not synced, and its place would be behind the end then.
+        # A mark belongs to an unsynced part, and its place would be behind the end after a cut.
         assert not self._is_marked, "a part is synced, or the log opened again, before a cut"
         log.info("%s: cut after offset %d of segment %d", self.folder, place.offset, place.segment)
         try:
@@ -183,7 +184,7 @@ class CopiedLog:
     def write_before(self, older: OlderSegment) -> None:
         """Put a whole segment before the first one, durably.
 
-        Raises `Malformed` if the first one says another end of it, and `WriteFailed`.
+        Raises `Malformed` if the first segment records another end of it, and `WriteFailed`.
         """
         first = self._segments[min(self._segments)]
         if (older.number + 1, older.end) != (first.number, first.previous_end):
@@ -266,9 +267,9 @@ class CopiedLog:
 
 
 class OlderSegment:
-    """A whole segment that is written under a draft's name, and checked, before a copy has it.
+    """A whole segment, written under a draft's name and checked before a replica adopts it.
 
-    For one thread at a time, which may be another one than the copy's.
+    For one thread at a time, which may differ from the replica's thread.
     """
 
     def __init__(
@@ -280,7 +281,7 @@ class OlderSegment:
         self._files = files
         self._size = self._synced = 0
         with self._as_write_failed():
-            files.names(folder)  # Creates it.
+            files.names(folder)  # This creates it.
             self._file = files.create(self.path)
 
     def write(self, data: bytes) -> None:
@@ -315,7 +316,7 @@ class OlderSegment:
     def drop(self) -> None:
         """Discard the draft, unless a replica has already adopted it."""
         self._file.close()
-        with contextlib.suppress(OSError):  # A draft that stays goes when the copy is opened.
+        with contextlib.suppress(OSError):  # The next opening removes the draft.
             self._files.remove(self.path)
 
     @contextlib.contextmanager
@@ -327,13 +328,13 @@ class OlderSegment:
 
 
 def set_aside(files: Files, folder: Path, aside: Path) -> tuple[int, int]:
-    """Move all files of a copy to `aside`, the last segment first, durably.
+    """Move all files of a replica to `aside`, the last segment first, durably.
 
-    Returns how many there were, and their bytes; raises `WriteFailed`. What a crash leaves here is
-    the beginning of the copy, whole or damaged. Files of the same names that are in `aside` go.
+    Returns their number and their bytes; raises `WriteFailed`. A crash leaves the start of the
+    replica here, whole or damaged. Files of the same names in `aside` are replaced.
     """
     try:
-        files.names(aside)  # Creates it.
+        files.names(aside)  # This creates it.
         names = sorted(files.names(folder), reverse=True)
         size = sum(_size(files, folder / name) for name in names)
         for name in names:
@@ -371,10 +372,10 @@ def _malformed(problem: str) -> Malformed:
 
 
 def _trim(files: Files, sealed: Segment) -> None:
-    """Cut what lies behind the end of a sealed segment.
+    """Cut the bytes behind the end of a sealed segment.
 
-    That is what a Pump leaves that ran on the folder and abandoned a write. It must not count once
-    more when the successor is dropped.
+    A Pump that ran on the folder and abandoned a write leaves such bytes. They must not count again
+    when the successor is dropped.
     """
     file = files.open(sealed.path, writable=True)
     try:
@@ -392,7 +393,7 @@ def _open_live(files: Files, folder: Path, last: Segment) -> File:
         since = mark.offset if mark is not None and mark.segment == last.number else None
         find_end(file, last, BEGIN, catching_up_from=since)
         if mark is not None:
-            file.sync()  # What was cut must not come back once nothing says that it was torn.
+            file.sync()  # Cut bytes must not come back once nothing marks them as torn.
             _remove_mark(files, folder)
     except BaseException:
         file.close()

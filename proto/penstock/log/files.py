@@ -1,8 +1,8 @@
-"""Files: what the log needs of a file system, and the operating system's own.
+"""Files: the operations that the log needs of a file system, and their implementation.
 
-A seam: `tests/kit/fakes/files.py` holds the twin that forgets what was never synced, tears writes
+`tests/kit/fakes/files.py` implements the same interface, and forgets unsynced data, tears writes
 and fails on demand. Reads go through `pread`, never through a memory map: a map turns a disk's read
-error, or a file cut short by somebody else, into a signal that ends the whole node.
+error, or a file cut short by another process, into a signal that ends the whole node.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Protocol
 from penstock import failpoints
 
 _BUFFERS_MAX = 1024
-"""What the kernel takes in one `pwritev` (IOV_MAX)."""
+"""The most buffers of one `pwritev` in the kernel (IOV_MAX)."""
 _PLENTY = 64
 """A file is extended where the volume has this many times as much free."""
 
@@ -27,11 +27,11 @@ _at_create = failpoints.point("disk.create")
 
 
 DRAFT = ".new"
-"""What the name of a file that is still being written ends with."""
+"""Suffix of the name of a file that is still being written."""
 
 
 class Readable(Protocol):
-    """What only reads, at explicit offsets."""
+    """Reads at explicit offsets."""
 
     def read(self, offset: int, length: int) -> bytes: ...
 
@@ -57,7 +57,7 @@ class File(Readable, Protocol):
     def extend(self, size_bytes: int) -> int:
         """Add zeros, up to that size or less, and return the file's length; never raises.
 
-        To sync what is written there then is cheaper: the file's length need not be synced, too.
+        Syncing later writes is then cheaper, because the file's length need not be synced.
         """
 
     def is_named(self) -> bool:
@@ -71,7 +71,7 @@ class File(Readable, Protocol):
 
 
 class Files(Protocol):
-    """A file system, as far as an append-only log needs one."""
+    """A file system, as far as an append-only log needs it."""
 
     def names(self, folder: Path) -> list[str]:
         """Return the names in `folder`, creating it if it is missing."""
@@ -95,9 +95,9 @@ class Files(Protocol):
 
 
 class OsFile:
-    """A file of the operating system, closed at the latest when no one refers to it.
+    """A file of the operating system, closed at the latest when its last reference is gone.
 
-    That last point lets a garbage collection remove a segment while another thread reads it.
+    A garbage collection can therefore remove a segment while another thread reads it.
     """
 
     def __init__(self, path: Path, flags: int) -> None:
@@ -112,7 +112,7 @@ class OsFile:
         data = os.pread(self._descriptor, length, offset)
         if len(data) == length or not data:
             return data
-        parts = [data]  # Linux reads at most 2 GiB at once.
+        parts = [data]  # Linux reads at most 2 GiB per call.
         have = len(data)
         while have < length and (data := os.pread(self._descriptor, length - have, offset + have)):
             parts.append(data)
@@ -149,7 +149,7 @@ class OsFile:
         size = self.size()
         more = size_bytes - size
         if more > 0:
-            with contextlib.suppress(OSError):  # Then it grows by what is written.
+            with contextlib.suppress(OSError):  # Then it grows with each write.
                 volume = os.fstatvfs(self._descriptor)
                 if volume.f_bavail * volume.f_frsize > _PLENTY * more:
                     os.posix_fallocate(self._descriptor, size, more)
@@ -226,10 +226,10 @@ def sync_folder(folder: Path) -> None:
 
 
 def replace_file(path: Path, data: bytes, *, mode: int = 0o666) -> None:
-    """Replace a small file as a whole and durably; raise `OSError`. `mode` is that of a new one.
+    """Replace a small file as a whole and durably; raise `OSError`. A new file gets `mode`.
 
-    A crash leaves the old or the new bytes, and beside them perhaps a draft, `DRAFT` behind the
-    file's name, that the next call overwrites.
+    A crash leaves the old or the new bytes, and possibly a draft with the suffix `DRAFT`, which the
+    next call overwrites.
     """
     draft = path.with_name(path.name + DRAFT)
     with open(draft, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:

@@ -5,21 +5,22 @@
     4       4     length       bytes of payload, little-endian like all that follows
     8       8     synced       how much of this file was on the disk when this frame was written
     16      4     payload_crc  CRC-32C of payload
-    20      4     header_crc   CRC-32C of bytes 0..20, begun with `seed` xor the frame's offset
-    24      n     payload      an encoded Binlog; empty only in the mark of a clean stop
+    20      4     header_crc   CRC-32C of bytes 0..20, started with `seed` xor the frame's offset
+    24      n     payload      an encoded Binlog; empty only in the mark of a clean shutdown
 
 Why two checksums: a crash may leave half a frame at the end of a file. It was never acknowledged,
 so it reads as the end. With one checksum a flipped bit in `length` would look just like that and
 hide every frame after it; it would also decide how much memory a reader allocates.
 
-Why `synced`: the frame after a damaged one says whether that one had reached the disk. If it had,
-it was acknowledged, and the damage must be reported; if not, it is the torn end of a crash.
+Why `synced`: the frame after a damaged frame shows whether the damaged frame had reached the disk.
+If it had, it was acknowledged, and the damage must be reported; if not, it is the torn end of a
+crash.
 
-Why seed and offset: a header proves its own place. Bytes of another file, or of this file at
-another offset (a payload may well contain a copy of a log), never pass for a frame. A writer that
-means to forge one has to guess the seed's 32 bits, of which an epoch's id makes 24 random, and the
-offset. What it could reach is that the torn end of a crash passes for damage: the log then stops or
-is mended, and no payload is ever another one, as each is checked by its own header.
+Why seed and offset: a header proves its place. Bytes of another file, or of this file at another
+offset (a payload may well contain a copy of a log), never pass for a frame. A writer that means to
+forge a frame must guess the offset and the seed's 32 bits, of which an epoch's id makes 24 random.
+A forgery could make the torn end of a crash pass for damage: the log then stops or is repaired. No
+payload is ever replaced, as each is checked by its header.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _CHECKED = struct.Struct("<4sIQI")
 _pack_checked, _pack_u32 = _CHECKED.pack, struct.Struct("<I").pack
 SEED_BITS = 0xFFFF_FFFF
 CHECKED_SIZE = _CHECKED.size
-"""How many bytes of a header its own checksum covers."""
+"""The bytes of a header that its checksum covers."""
 
 
 class Header(NamedTuple):

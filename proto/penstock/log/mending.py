@@ -1,16 +1,16 @@
-"""Mending: bytes of a segment that are not those that were written, and how they are put back.
+"""Mending: finds corrupted bytes of a segment, and repairs them from other disks.
 
     frame   frame   ?????????????   frame   frame
                     └── damage ──┘ up to the next frame that is whole here
 
-What another disk has of that place is put back frame by frame, and only what proves itself: its
-checksums match, and those of its header are made for this segment and this very offset. So nothing
-has to be believed of the other disk: what is rotten there, too, or belongs to another log, is left
-out. Nothing is written where a whole frame is, and a header that is still whole here must be the
-same one there. If both disks are damaged at different places, both can be mended so.
+Bytes of another disk are put back frame by frame, and only if they prove themselves: their
+checksums match, and those of the header are made for this segment and this very offset. The other
+disk need not be trusted: bytes that are also corrupted there, or belong to another log, are
+skipped. Nothing is written over a whole frame, and a header that is still whole here must be the
+same there. If both disks are damaged at different places, each can be repaired from the other.
 
-It is written in place. A crash in the middle leaves the place damaged, as it was before; a disk
-that could not read a sector gives another one for what is written there.
+The bytes are written in place. A crash in the middle leaves the place damaged as before. A disk
+that could not read a sector allocates another sector for the write.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from penstock.log.frame import HEADER_SIZE, Header, decode_header
 from penstock.log.segment import BEGIN, BLOCK_BYTES, BrokenAt, Head, blocks, headers, walk
 
 _STEP_BYTES = 8 << 20
-"""How much is asked for at once; more only for a frame that is larger."""
+"""The bytes that are requested at a time; more only for a frame that is larger."""
 _PAGE_BYTES = 4096
 
 
 class Damage(NamedTuple):
-    """Bytes of one segment that are no whole frames, or no header; nothing whole lies in them."""
+    """Bytes of one segment that are not whole frames or a header; nothing whole lies in them."""
 
     begin: int
     end: int
     what: str
     is_followed: bool = True
-    """True if a whole frame comes after them; else they end where the reading did."""
+    """True if a whole frame comes after them; otherwise they end at the end of the read."""
 
 
 class Patch(NamedTuple):
@@ -62,18 +62,18 @@ Write = Callable[[Patch], None]
 
 
 class Mended(NamedTuple):
-    """What became of damage."""
+    """The outcome of a repair."""
 
     put_back: int
-    """How many bytes."""
+    """The number of repaired bytes."""
     left: tuple[Damage, ...]
-    """What is damaged still."""
+    """The remaining damage."""
     problems: tuple[str, ...] = ()
-    """Why the disks that were asked did not help."""
+    """The reasons why the disks that were asked did not help."""
 
 
 class Salvaged:
-    """A file in which sectors that the disk cannot read are zeros, which are no frame."""
+    """A file whose unreadable sectors read as zeros, which are no frame."""
 
     def __init__(self, file: Readable) -> None:
         self._file = file
@@ -104,10 +104,10 @@ class Salvaged:
 def find_damage(
     file: Readable, begin: int, end: int, seed: int, block_bytes: int = BLOCK_BYTES
 ) -> Iterator[Damage]:
-    """Yield every place from `begin` to `end` that is damaged, in order.
+    """Yield every damaged place from `begin` to `end`, in order.
 
-    Both are boundaries of frames; 0 is the beginning of the header. `seed` is the segment's. As
-    much as `block_bytes` is read and checked at a time.
+    Both are boundaries of frames; 0 is the start of the header. `seed` is the segment's. The file
+    is read and checked in blocks of `block_bytes`.
     """
     if begin == 0:
         if not is_header(file.read(0, BEGIN), seed):
@@ -153,9 +153,10 @@ def mend(
     sources: Iterable[Donor],
     write: Write,
 ) -> Mended:
-    """Put back what the `sources` have of the damages in a segment, which `file` reads.
+    """Repair the damages in a segment, which `file` reads, with bytes of the `sources`.
 
-    One source is asked after the other, until nothing is damaged. Raises what `write` raises.
+    The sources are asked one after the other, until nothing is damaged. Raises the errors of
+    `write`.
     """
     left, put_back = tuple(damages), 0
     problems: dict[str, None] = {}
@@ -207,8 +208,8 @@ def _patches(
 def _next_step(data: bytes, place: int, seed: int) -> tuple[int, int]:
     """Return where to continue after `data` without a whole frame, and with how many bytes.
 
-    That is a frame that `data` has only the beginning of, so that no more of a damaged area is in
-    memory than the largest frame.
+    It continues at a frame that `data` has only the start of, so that no more of a damaged area is
+    in memory than the largest frame.
     """
     end = place + len(data)
     for offset, header in headers(_Sent(data, place), place, end, seed):

@@ -1,8 +1,8 @@
-"""Payload reader: payloads of a log by their positions, for any number of threads.
+"""Payload reader: reads payloads of a log by their positions, for any number of threads.
 
-A pull wants a Prewrite here and a Commit a little further on, thousands of times: with one `pread`
+A pull wants a Prewrite here and a Commit a little further on, thousands of times. With one `pread`
 for each block of 128 KiB, which serves many neighbouring records, the system calls all but vanish;
-what is large is read by itself. See files.py for why there is no map.
+a large payload is read separately. See files.py for why there is no map.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ALONE_BYTES = 32 << 10
 
 
 class Unreadable(Retryable):
-    """The disk does not give what it has."""
+    """The disk cannot read stored bytes."""
 
     def __init__(self, path: Path, offset: int, error: OSError) -> None:
         super().__init__(

@@ -1,35 +1,34 @@
-"""One file of a segmented log: its header, its frames, and where it ends after a crash.
+"""Segment: one file of a segmented log: its header, its frames, and its end after a crash.
 
     offset  size  field
     0       4     magic              "PSEG"
-    4       4     version            1; another one than 1 and 2 is refused by name
+    4       4     version            1; versions other than 1, 2 and 3 are refused by name
     8       4     number             that of the file's name
     12      8     previous_end       how many bytes of the segment before count; 0 in the first
     20      8     earlier_largest_ts the largest timestamp the log knew when this file began
     28      4     crc                CRC-32C of bytes 0..28; also the seed of the frames' headers
     32      …     frames, see frame.py
 
-Version 2 is for a log that has copies on other Pumps. It says which of their primaries began the
-segment, and is as long, so that frames begin at one place in all of them:
+Version 2 is for a log with replicas on other Pumps. It records which primary started the segment.
+Its header has the same length, so that frames start at one place in all versions:
 
     12      4     previous_end       below 4 GiB
     16      4     epoch              from 1 on; a segment of version 1 is of epoch 0
     20      8     earlier_largest_ts
 
-Version 3 has the epoch's id, too (`penstock/cluster/log_entry.py`). It is random: an epoch that is
-handed out twice, after etcd was restored from a backup, has two ids.
+Version 3 also has the epoch's id (`penstock/cluster/log_entry.py`). It is random: an epoch that is
+issued twice, after etcd was restored from a backup, has two ids.
 
     4       1     version            3
     5       3     epoch_id           from 1 on; a segment of an earlier version has none
 
-A segment is sealed by its successor's header, not by a footer of its own: so a file whose sync
-failed is sealed at its last good byte without being written to once more, and whatever the failed
-write left after that byte does not count.
+A segment is sealed by its successor's header, not by a footer. A file whose sync failed is
+therefore sealed at its last good byte without another write, and the remains of the failed write
+after that byte do not count.
 
-Only the last segment may end in something that is no frame: zeros by which it was extended ahead
-of what is written, and before them the torn end of a crash. That is cut off, unless a frame further
-on says that the place was on the disk already: then bytes that were acknowledged have changed,
-which is `Corrupt`.
+Only the last segment may end in bytes that are no frame: zeros by which it was extended ahead of
+the writes, and before them the torn end of a crash. They are cut off, unless a later frame records
+that the place was already on the disk. Then acknowledged bytes have changed, which is `Corrupt`.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ assert _CHECKED_WITH_EPOCH.size == _CHECKED.size
 
 CHUNK_BYTES = 4 << 20
 BLOCK_BYTES = 1 << 20
-"""Small enough for a processor's cache, which is where its payloads are copied from."""
+"""Small enough for a processor's cache, from which its payloads are copied."""
 
 _header_synced = failpoints.point("log.rotate.header_synced")
 _renamed = failpoints.point("log.rotate.renamed")
@@ -89,7 +88,7 @@ class CutShort(Corrupt):
 
 @dataclass(slots=True)
 class Segment:
-    """What is known of one segment without its frames."""
+    """The properties of one segment, without its frames."""
 
     number: int
     path: Path
@@ -104,7 +103,7 @@ class Segment:
 
 
 class Head(NamedTuple):
-    """What a segment's header says; an epoch of 0 is written as version 1, without id as 2."""
+    """The content of a segment's header; epoch 0 is written as version 1, no id as version 2."""
 
     number: int
     previous_end: int
@@ -153,7 +152,7 @@ def segment_name(number: int) -> str:
 def create_segment(files: Files, folder: Path, head: Head) -> tuple[Segment, File]:
     """Create a segment durably and return it, open for appending; raise `OSError`.
 
-    The header is on the disk before the file has its name: a damaged header is always damage.
+    The header is on the disk before the file has its name, so a bad header is always damage.
     """
     checked = head.encoded()
     seed = value(checked)
@@ -244,13 +243,13 @@ def walk(file: Readable, begin: int, end: int, seed: int) -> Iterator[tuple[int,
 
 
 class Block(NamedTuple):
-    """Frames that follow each other; empty ones, which mark a clean stop, are left out."""
+    """Consecutive frames; empty ones, which mark a clean shutdown, are left out."""
 
     offsets: list[int]
     payloads: list[bytes]
     end: int
     synced: int
-    """What the last frame says of the file."""
+    """The synced length of the file according to the last frame."""
 
 
 def blocks(
@@ -258,7 +257,7 @@ def blocks(
 ) -> Iterator[Block]:
     """Yield all frames from `begin` to `end`, then raise `BrokenAt` if they stop before that.
 
-    `walk` says more of each frame, at three times the cost: this is what a start reads with.
+    `walk` yields more about each frame, at three times the cost; a start reads with this one.
     """
     unpack, crc, place = HEADER.unpack_from, value, begin
     while place < end:
@@ -316,11 +315,11 @@ def read_large(file: Readable, place: int, end: int, seed: int) -> Frame:
 def find_end(
     file: File, segment: Segment, known_end: int, *, catching_up_from: int | None = None
 ) -> None:
-    """Set the end of the last segment, cut what a crash tore, and make the rest durable.
+    """Set the end of the last segment, cut a torn end, and make the rest durable.
 
-    Frames before `known_end` are known to be durable. Of a copy, whose frames say what was on the
-    primary's disk, those that end after `catching_up_from` prove nothing. Raises `Corrupt` for
-    damage before a place that was on the disk, `CutShort` when the file ends before `known_end`.
+    Frames before `known_end` are known to be durable. In a replica, frames describe the primary's
+    disk, and those that end after `catching_up_from` prove nothing. Raises `Corrupt` for damage
+    before a place that was on the disk, `CutShort` when the file ends before `known_end`.
     """
     size = file.size()
     if size < known_end:
@@ -389,9 +388,9 @@ def _check_known(file: File, segment: Segment, known_end: int, size: int) -> Non
 
 
 def last_synced(data: bytes, offset: int, seed: int) -> int:
-    """Return what the last frame that begins in `data` says of its file; 0 if none does.
+    """Return the synced length in the last frame that starts in `data`; 0 if none does.
 
-    `data` are a part of the file, from `offset` on, and need not begin or end with a frame.
+    `data` are a part of the file, from `offset` on, and need not start or end with a frame.
     """
     at = data.rfind(MAGIC)
     while at >= 0:
@@ -450,8 +449,8 @@ def headers(file: Readable, begin: int, end: int, seed: int) -> Iterator[tuple[i
 def _rewrite(file: File, begin: int, end: int) -> None:
     """Write the last group's bytes once more, and sync.
 
-    The process before may have died of a failed sync. The kernel then calls the pages clean and
-    serves them, but they are not on the disk, and only writing them again puts them there.
+    The previous process may have died of a failed sync. The kernel then treats the pages as clean
+    and serves them, but they are not on the disk. Only writing them again puts them there.
     """
     for place in range(begin, end, CHUNK_BYTES):
         file.write([file.read(place, min(CHUNK_BYTES, end - place))], place)

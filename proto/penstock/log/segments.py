@@ -1,4 +1,4 @@
-"""A log as a folder of numbered append files: what is synced is kept, what is damaged is named.
+"""Segments: a log as a folder of numbered append files; keeps synced data, and reports damage.
 
     000000.seg  000001.seg  000002.seg
     sealed      sealed      live: appended to, synced, and at a limit of bytes succeeded
@@ -6,14 +6,14 @@
 One thread appends; any number read, at positions that an append returned and a `sync` made
 durable. The files are numbered without gaps, each as long as its successor says.
 
-What a read finds damaged is mended first, where `mend_with` says how.
+Damage that a read finds is repaired first, if `mend_with` provides a repair.
 
-The live file is longer than what is in it: it is extended in steps, by zeros, so that a sync has
-its bytes to see to and not its length, too (on ext4 two thirds of the time). A clean stop and a
-successor cut them off.
+The live file is longer than its content: it is extended in steps, by zeros, so that a sync need not
+write the file's length (on ext4 two thirds of the time). A clean shutdown and a successor cut the
+zeros off.
 
 After a failed sync nothing is known about the bytes since the last good one, and asking again
-would only return a false success: they are abandoned, and the next append begins a new file.
+would only return a false success. These bytes are abandoned, and the next append starts a new file.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 SEGMENT_BYTES_MAX = 512 << 20
 EXTENDED_BYTES = 16 << 20
-"""By how much the live file is extended at a time; what is not written is cut at its end."""
+"""The step by which the live file is extended; the unwritten rest is cut at its end."""
 _segment_dropped = failpoints.point("log.purge.segment_dropped")
 _marked = failpoints.point("log.close.marked")
 _new = tuple.__new__
@@ -71,7 +71,7 @@ class Position(NamedTuple):
 
 
 class WriteFailed(Retryable):
-    """The disk did not take a write; nothing of it counts, and the next append may succeed."""
+    """The disk refused a write; nothing of it counts, and the next append may succeed."""
 
     def __init__(self, path: Path, error: OSError) -> None:
         super().__init__(f"{path}: {error.strerror or error}", code=Code.LOG_WRITE_FAILED)
@@ -92,11 +92,12 @@ class Segments:
         self._bytes_max = bytes_max
         self._extended = self._live.end  # The live file's length, if that is more than its end.
         self._spent = False  # True once the live file must not be written to again.
-        self._marked = True  # True while nothing lies after the last clean-stop mark.
+        self._marked = True  # True while nothing lies after the mark of a clean shutdown.
         self._reader = PayloadReader(folder, files)
         self._mend: Callable[[int], bool] = lambda number: False
         self._synced_largest_ts = self.largest_ts = self._live.earlier_largest_ts
-        """The largest timestamp in the log; the one that opens it raises this to what they know."""
+        """The largest timestamp in the log; the opener raises this to the timestamps that it
+        knows."""
 
     @classmethod
     def open(
@@ -107,7 +108,7 @@ class Segments:
         segment_bytes_max: int = SEGMENT_BYTES_MAX,
         known_end: Place | None = None,
     ) -> Segments:
-        """Open the log in `folder`, creating it if need be, and cut a torn end.
+        """Open the log in `folder`, creating it if necessary, and cut a torn end.
 
         `known_end`, if the caller remembers one, is a place before which all was durable. Raises
         `Corrupt` with file and offset for anything that a crash cannot explain.
@@ -168,7 +169,7 @@ class Segments:
         return sum(between) + end.offset - begin.offset
 
     def append(self, payloads: Sequence[bytes], *, largest_ts: int = 0) -> list[Position]:
-        """Write `payloads` with one write and return where they are; `sync` makes them durable.
+        """Write `payloads` with one write and return their positions; `sync` makes them durable.
 
         Raises `WriteFailed`; nothing of the group is then part of the log.
         """
@@ -187,7 +188,7 @@ class Segments:
             self._undo()
             raise WriteFailed(live.path, error) from error
         ends = itertools.accumulate((HEADER_SIZE + n for n in lengths), initial=offset)
-        # What `Position(…)` does, at a fifth of the cost: this is the hottest path of a Pump.
+        # Same as `Position(…)`, at a fifth of the cost: this is the hottest path of a Pump.
         found = zip(itertools.repeat(live.number), ends, lengths, strict=False)
         positions = list(map(_new, itertools.repeat(Position), found))
         if live.end == live.synced:
@@ -198,7 +199,7 @@ class Segments:
         return positions
 
     def begin_next(self, epoch: int | None = None, epoch_id: int = 0) -> None:
-        """Seal the live segment, whatever its size, and begin one of that epoch, or of the same.
+        """Seal the live segment, whatever its size, and start one of that epoch, or of the same.
 
         Raises `WriteFailed`.
         """
@@ -211,7 +212,7 @@ class Segments:
     def sync(self) -> None:
         """Return once everything appended is on the disk.
 
-        Raises `WriteFailed`: what was appended since the last sync is then no part of the log.
+        Raises `WriteFailed`: the data appended since the last sync is then not part of the log.
         """
         live = self._live
         try:
@@ -219,8 +220,8 @@ class Segments:
         except OSError as error:
             self._spent = True
             if live.end > live.synced:
-                # Else the next header would say that more is before it than there is, and a Drainer
-                # that lacks nothing would be refused as one for which it is purged.
+                # Otherwise the next header would claim more data before it than exists, and a
+                # Drainer that lacks nothing would be refused as one for which it is purged.
                 self.largest_ts = self._synced_largest_ts
             live.end = live.synced
             log.error("%s: sync failed, abandoning the file at offset %d", live.path, live.end)
@@ -234,7 +235,7 @@ class Segments:
     def read_many(self, positions: Sequence[tuple[int, int, int]]) -> list[bytes]:
         """Return the payloads at `positions`, best given roughly in the order of the log.
 
-        What is damaged is mended first, if that can be; this may then take seconds.
+        Damage is repaired first, if possible; this may then take seconds.
         """
         tried: set[int] = set()
         while True:
@@ -293,7 +294,7 @@ class Segments:
         for old in sorted(n for n in self._segments if n < number):
             assert old != self._live.number, "the live segment is never purged"
             try:
-                with contextlib.suppress(FileNotFoundError):  # An attempt before got this far.
+                with contextlib.suppress(FileNotFoundError):  # An earlier attempt got this far.
                     self._files.remove(self._segments[old].path)
                 self._files.sync_folder(self.folder)
                 _segment_dropped()
@@ -305,12 +306,12 @@ class Segments:
             del self._segments[old]
 
     def close(self, *, with_mark: bool = True) -> None:
-        """Mark the clean stop, so that damage to the last frames is no torn end, and let go.
+        """Mark the clean shutdown, so that damage to the last frames is not a torn end, and close.
 
         The mark is an empty frame whose `synced` covers everything before it.
         """
         if with_mark and not self._marked and not self._spent:
-            with contextlib.suppress(OSError, WriteFailed):  # What is synced is safe without it.
+            with contextlib.suppress(OSError, WriteFailed):  # Synced data is safe without it.
                 self.sync()
                 live = self._live
                 mark = encode_frames([b""], offset=live.end, synced=live.end, seed=live.seed)
@@ -359,9 +360,9 @@ class Segments:
 
 
 class MissingSegments(Corrupt):
-    """Segments `first` to `last` are not there, later ones are.
+    """Segments `first` to `last` are missing, later segments exist.
 
-    All that was in them has timestamps in (after_ts, up_to_ts], which the headers beside them say.
+    All timestamps in them are in (after_ts, up_to_ts], according to the neighbouring headers.
     """
 
     def __init__(
@@ -389,15 +390,15 @@ def begin_log(files: Files, folder: Path, epoch: int, epoch_id: int = 0) -> None
 
 
 def open_chain(files: Files, folder: Path) -> dict[int, Segment]:
-    """Return all segments in `folder`, those that have a successor with their end.
+    """Return all segments in `folder`, each but the last with its end.
 
-    Raises `Corrupt`, naming what is missing or too short.
+    Raises `Corrupt`, naming the segment that is missing or too short.
     """
     names = files.names(folder)
     numbers = sorted(int(name[:-4]) for name in names if name.endswith(".seg"))
     for left_over in (name for name in names if name.endswith(".new")):
-        files.remove(folder / left_over)  # A crash came before it was given its name.
-    # The process before may have died between naming a segment and making the name durable.
+        files.remove(folder / left_over)  # A crash came before it was named.
+    # The previous process may have died between naming a segment and making the name durable.
     files.sync_folder(folder)
     found: dict[int, Segment] = {}
     for number in numbers:
