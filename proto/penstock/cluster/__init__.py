@@ -1,1 +1,1 @@
-"""What the nodes of a cluster share in etcd: who is there, DDL history, the fence."""
+"""The state that the nodes of a cluster share in etcd: nodes, DDL history, the schema fence."""

@@ -1,16 +1,16 @@
-"""Pumps that left: the last word of one that stopped in order, the loss of one without its disk.
+"""Departed Pumps: the last word of a Pump that shut down cleanly, and the loss of a Pump's disk.
 
 /penstock/v1/last_words/<pump>   JSON: the fields of `LastWord`; gone while the Pump runs
 /penstock/v1/lost/<pump>         JSON: the fields of `LostPump`; never deleted
 
-A state in etcd can be written by anybody; what a Pump holds, only the Pump knows. So a Drainer lets
-an offline Pump go by its last word, and never by its state alone. It is written when nothing can be
-taken any more, and removed before a Pump that starts takes anything: while it is there, it holds.
-A Pump that was killed has left none.
+Anybody can write a state in etcd, but only the Pump knows its data. A Drainer therefore releases an
+offline Pump by its last word, and never by its state alone. The last word is written when the Pump
+accepts nothing more, and removed before a starting Pump accepts anything. While it exists, it
+holds. A Pump that was killed leaves none.
 
-A loss is declared by an operator and kept for good: a Drainer that starts later must know what it
-cannot get, and a Pump that comes back under this name would be read from a place where everybody
-has passed already.
+An operator declares a loss, and the declaration is kept for good. A Drainer that starts later must
+know which binlogs it cannot get. A Pump that comes back under this name would be read from a place
+that all Drainers have already passed.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ LAST_WORDS = "/penstock/v1/last_words/"
 class LastWord:
     """A stopped Pump holds no transaction with a commit_ts above `up_to_ts`, unless some are open.
 
-    `open_count` is how many Prewrites still lack their Commit or Rollback. Zero in `up_to_ts`:
-    it holds nothing.
+    `open_count` is the number of Prewrites that still lack their Commit or Rollback. `up_to_ts` is
+    zero if the Pump holds nothing.
     """
 
     pump: str
@@ -72,8 +72,10 @@ LOST = "/penstock/v1/lost/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostPump:
-    """What a Pump held after `after_ts` is declared lost; no commit there has a timestamp above
-    `up_to_ts`, the cluster's time at the decision, unless its writer ended it only later.
+    """A Pump whose binlogs after `after_ts` are declared lost.
+
+    No commit there has a timestamp above `up_to_ts`, the cluster's time at the decision, unless its
+    writer ended it only later.
     """
 
     pump: str

@@ -1,14 +1,14 @@
-"""Disks that take copies of logs: of which Pump each is, and where that is reached now.
+"""Disks: the registry in etcd of disks that accept replicas, with their Pumps and addresses.
 
 /penstock/v1/disks/<disk id>   JSON, with a lease: {"pump": "pump-3", "host": "10.0.0.3:8250",
                                "labels": {"zone": "b"}, "leaving": true,
                                "epoch_ids": true}
 
-`leaving` is there while the Pump hands over the copies on the disk, before it ends: no copy goes to
-such a disk, and those that are there are replaced.
+`leaving` is present while the Pump drains the replicas on the disk, before it ends: no new replica
+goes to such a disk, and its replicas are replaced.
 
-A log's entry (`log_entry.py`) lists disks, which stay what they are; their Pumps' addresses change.
-A Pump that is gone vanishes from here with its lease; from an entry it is only ever swapped out.
+A log's entry (`log_entry.py`) lists disks, whose ids never change; their Pumps' addresses change.
+When a Pump is gone, its disk vanishes from here with its lease, but leaves an entry only by a swap.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from penstock.errors import Malformed
 
 DISKS = "/penstock/v1/disks/"
 LEASE_S = 5
-"""How long a disk is listed whose Pump is gone."""
+"""How long a disk stays listed after its Pump is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ class Disk:
     host: str
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
     is_leaving: bool = False
-    """True when it is to be switched off: copies there are replaced, and none are put there."""
+    """True while it drains: its replicas are replaced, and it gets no new ones."""
     knows_ids: bool = True
-    """False for a Pump that takes no segments with an epoch's id, being older."""
+    """False for an older Pump, which accepts no segments with an epoch's id."""
 
     def to_json(self) -> str:
         fields: dict[str, Any] = {"pump": self.pump, "host": self.host, "labels": dict(self.labels)}
@@ -70,7 +70,7 @@ class Disk:
 
 
 class Disks(Protocol):
-    """The seam between Pumps and the list of their disks."""
+    """The interface between Pumps and the list of their disks."""
 
     def offer(self, disk: Disk) -> Offered:
         """Register a disk until this process exits or the offer is closed."""
@@ -80,7 +80,7 @@ class Disks(Protocol):
 
 
 class Offered(Protocol):
-    """A disk that is listed."""
+    """A listed disk."""
 
     def renew(self) -> None:
         """Register the disk again if etcd dropped it; `Retryable` when etcd does not answer."""
@@ -155,13 +155,13 @@ def spare_disk(
     apart: str = "",
     load: Mapping[str, int],
 ) -> Disk | None:
-    """Return the disk that a log is to have its next copy on, None when there is none.
+    """Return the disk for the next replica of a log, None when no disk is suitable.
 
-    `taken` are the ids of those that it is to stay on, the primary's first; none of `barred` is
-    chosen.
-    With `apart`, the name of a label, no two of them have the same value of it. `load` says how
-    many copies a disk has; the one with the fewest is chosen, and among equals the one after the
-    primary in the order of ids, so that neighbours do not all choose the same one.
+    `taken` are the ids of the disks that keep the log, the primary's first; none of `barred` is
+    chosen. With `apart`, the name of a label, no two of them may have the same value of it. `load`
+    is the number of replicas on each disk. The disk with the fewest replicas is chosen, and among
+    equals the next after the primary in the order of ids, so that neighbours do not all choose the
+    same disk.
     """
     by_id = {disk.id: disk for disk in disks}
     pumps = {by_id[each].pump for each in taken if each in by_id}

@@ -1,14 +1,14 @@
-"""Drainer runs: which run writes a downstream, which Drainers stand by, and why one stopped.
+"""Drainer runs: records the run that writes a downstream, the standby Drainers, and stop reasons.
 
 /penstock/v1/drainer-runs/<writer>   JSON: the fields of `DrainerRun`, under a lease of the run
-/penstock/v1/standbys/<node id>     JSON: the fields of `Standby`, under a lease too
+/penstock/v1/standbys/<node id>     JSON: the fields of `Standby`, under a lease as well
 /penstock/v1/drainer-stops/<node id>   JSON: the fields of `DrainerStop`, until it runs again
 
 `<writer>` is the random name that the run puts into the downstream's checkpoint with each commit.
-So the downstream itself says whose it is, whatever its URL looks like, and etcd says whether that
-run still holds its lease. Standbys are listed apart from the Drainers, because Pumps keep binlogs
-for those. A Drainer that a person must help ends its process, and its log may be on another
-machine: what it said last, with the choices there are, is where everybody can read it.
+The downstream itself therefore identifies its writer, whatever its URL looks like, and etcd shows
+whether that run still holds its lease. Standbys are listed apart from the Drainers, because Pumps
+keep binlogs for Drainers. A Drainer that needs an operator ends its process, and its log may be on
+another machine, so its stop reason and the possible choices are kept where everybody can read them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainerRun:
-    """A run that writes a downstream: its Drainer, and where that is reached."""
+    """A run that writes a downstream: its Drainer and its address."""
 
     node_id: str
     host: str
@@ -49,14 +49,14 @@ class Standby:
     checkpoint_ts: int
     update_ts: int
     tasks: int = 0
-    """How many Spark tasks it has ready."""
+    """The number of Spark tasks that it has ready."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainerStop:
-    """Why a Drainer ended that waits for an operator; `made` is when, as RFC 3339 has it.
+    """The reason why a Drainer ended and waits for an operator; `made` is the time in RFC 3339.
 
-    `choices` are what can be decided, each with its consequences, the safest first.
+    `choices` are the possible decisions, each with its consequences, the safest first.
     """
 
     node_id: str
@@ -67,7 +67,7 @@ class DrainerStop:
 
 
 class Entry(Protocol):
-    """Something kept in etcd for as long as its owner runs."""
+    """Keys in etcd that exist for as long as their owner runs."""
 
     def put(self, key: str, value: str) -> None:
         """Write a key; `Retryable` when that fails."""

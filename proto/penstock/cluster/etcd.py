@@ -1,16 +1,16 @@
-"""etcd for every node: a connection, errors we can act on, pages of keys, and lasting watches.
+"""etcd for every node: a connection, Penstock's errors, pages of keys, and lasting watches.
 
 The `etcd3` package carries generated code that protobuf ≥ 4 refuses. We put stubs generated from
 the same messages (`proto/etcd/*.proto`) where it looks for its own, before it is imported.
 
-Its watcher spins while etcd is away and forgets its watches afterwards, so `Watch` is ours:
+Its watcher spins while etcd is away and forgets its watches afterwards, so `Watch` replaces it:
 
     list the prefix at revision r ──> call back ──> stream changes from r + 1 ──> call back …
               ^                                                │ stream breaks
               └──────────────── wait, with back-off <──────────┘
 
-No change is missed (the list shows its outcome), and every failure says `Retryable`. A long list of
-keys is read page by page (`read_pages`): no answer and no list in memory is ever huge.
+No change is missed (the list shows its outcome), and every failure is `Retryable`. A long list of
+keys is read page by page (`read_pages`), so that no answer and no list in memory is ever huge.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ _CHANNEL_OPTIONS = [
 ]
 _REFUSALS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 _LOGIN_REFUSED = ("user name is empty", "authentication failed")
-"""What etcd says, as INVALID_ARGUMENT, of a call without a token, and of a wrong password."""
+"""etcd's texts, as INVALID_ARGUMENT, for a call without a token, and for a wrong password."""
 _RETRY_S_MIN = 0.1
 _RETRY_S_MAX = 1.0
 
 
 class EtcdClosed(Retryable):
-    """This client was closed; another one may work."""
+    """This client was closed; another client may work."""
 
 
 def _install_stubs() -> ModuleType:
@@ -99,18 +99,18 @@ def connect(
 ) -> EtcdClient:
     """Return a client for these endpoints ("host:port", "https://host:port", comma-separated).
 
-    Connects lazily and reconnects by itself; each call takes at most `timeout_s` seconds. With
-    several endpoints calls go round those that answer. Those at https:// are asked with `tls` (read
-    now, not again; default: the system's CAs), and must all prove to be the first one's host. As
-    long as none has answered, certificates that cannot do are NeedsOperator. Raises NeedsOperator
-    for a malformed endpoint, Retryable for a host that cannot be resolved.
+    Connects lazily and reconnects automatically; each call takes at most `timeout_s` seconds. With
+    several endpoints, calls rotate among those that answer. Endpoints at https:// are asked with
+    `tls` (read now, not again; default: the system's CAs), and must all prove to be the first
+    endpoint's host. Until one has answered, unsuitable certificates are NeedsOperator. Raises
+    NeedsOperator for a malformed endpoint, Retryable for a host that cannot be resolved.
     """
     endpoints, with_tls = _endpoints(urls)
     target = "{}:{}".format(*endpoints[0]) if len(endpoints) == 1 else _addresses(endpoints)
     host, _, port = target.rpartition(":")
     settings: dict[str, Any] = {"host": host, "port": port, "timeout": timeout_s}
     if with_tls:
-        # Several addresses are one target, so there is one name to be checked.
+        # Several addresses are one target, so only one name can be checked.
         name = ("grpc.ssl_target_name_override", endpoints[0][0])
         tls = tls or Tls()
         client = _TlsClient(tls, **settings, grpc_options=[*_CHANNEL_OPTIONS, name])
@@ -164,7 +164,7 @@ def _endpoints(urls: Sequence[str] | str) -> tuple[list[tuple[str, int]], bool]:
 
 
 def _addresses(endpoints: Sequence[tuple[str, int]]) -> str:
-    """Return one gRPC target of several addresses, which it takes only as numbers of one family.
+    """Return one gRPC target for several addresses, which must be numeric and of one family.
 
     If a host has no IPv4 address, all are written as IPv6; an IPv4 address is mapped into it.
     """
@@ -191,10 +191,10 @@ def _address(host: str, port: int) -> ipaddress.IPv4Address | ipaddress.IPv6Addr
 
 @contextmanager
 def etcd_errors(etcd: EtcdClient = None) -> Iterator[None]:
-    """Turn whatever goes wrong with etcd inside the block into Retryable.
+    """Turn every etcd failure inside the block into Retryable.
 
-    A refused login is NeedsOperator, since it does not pass by waiting, and so are certificates at
-    a start; a node that has had an answer continues to try. The client's endpoints are named.
+    A refused login is NeedsOperator, since waiting does not cure it, and so are certificates at a
+    start; a node that has had an answer keeps trying. The client's endpoints are named.
     """
     endpoints = getattr(etcd, "endpoints", "")
     where = f"etcd at {endpoints}" if endpoints else "etcd"
@@ -205,7 +205,7 @@ def etcd_errors(etcd: EtcdClient = None) -> Iterator[None]:
     except PenstockError:
         raise
     except grpc.RpcError as error:
-        # A call that failed is a grpc.Call too, which is where code and details are.
+        # A call that failed is also a grpc.Call, which has code and details.
         code = error.code()
         details = error.details() or ""
         if code in _REFUSALS or any(each in details for each in _LOGIN_REFUSED):
@@ -234,7 +234,7 @@ _BAD_VERSION = re.compile(r"3\.5\.[012]\b")
 
 
 def warn_of_version(etcd: EtcdClient) -> None:
-    """Log a warning if the etcd that answers is a release that loses writes; nothing without one.
+    """Log a warning if the answering etcd is a release that loses writes; nothing if none answers.
 
     Members of etcd 3.5.0 to 3.5.2 that are killed under load may silently hold different data.
     """
@@ -270,7 +270,7 @@ class Watch:
     """A prefix of etcd kept in memory by a thread, through every outage until cancelled.
 
     `on_items` gets all keys and values below the prefix: once before the constructor returns (which
-    raises Retryable when etcd is away), then after each change, from the watch's own thread.
+    raises Retryable when etcd is away), then after each change, from the watch's thread.
     """
 
     def __init__(
@@ -314,7 +314,8 @@ class Watch:
                 stub = rpc_pb2_grpc.WatchStub(self._etcd.channel)  # type: ignore[no-untyped-call]
                 call = stub.Watch(
                     self._requests(revision + 1, stream_over),
-                    # A member cut off from its leader then breaks the stream instead of going mute.
+                    # A member that is cut off from its leader then breaks the stream instead of
+                    # going silent.
                     metadata=(("hasleader", "true"), *(self._etcd.metadata or ())),
                 )
                 with self._lock:
@@ -391,8 +392,8 @@ def read_pages(
 ) -> Iterator[tuple[str, bytes, int]]:
     """Return (key, value, create revision) of all keys below an ASCII prefix, in key order.
 
-    Only keys created after `after_revision`. A key that comes while this reads may be among them
-    or not. Retryable when etcd does not answer.
+    Only keys created after `after_revision`. A key that comes during the read may or may not be
+    included. Retryable when etcd does not answer.
     """
     start, end = prefix.encode(), _end(prefix)
     while True:

@@ -3,8 +3,8 @@
     PENSTOCK_ETCD_USER=penstock PENSTOCK_ETCD_PASSWORD=…
 
 etcd answers Authenticate with a token, which each call carries as metadata. A token ends with the
-member that made it, or with its time to live: then a call is refused as UNAUTHENTICATED, a new
-token is asked for, and a unary call is made again. A stream breaks, and its owner opens it again.
+member that made it, or with its time to live. Then a call is refused as UNAUTHENTICATED, a new
+token is requested, and a unary call is retried. A stream breaks, and its owner reopens it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def login_from(env: Mapping[str, str]) -> tuple[str, str] | None:
 
 
 class _Details(NamedTuple):
-    """What gRPC wants to know of a call; `grpc.ClientCallDetails` has no fields."""
+    """The properties of a call that gRPC needs; `grpc.ClientCallDetails` has no fields."""
 
     method: str
     timeout: float | None

@@ -8,11 +8,12 @@
               open ─┴─> closed to new pins ──> copies `pending` ──> reads schema ──> open
     DDL       lock, put `pending` ──> every writer copied it ──> commit_ts, history ──> delete
 
-A writer lists `pending` after it has put its key, a DDL lists writers after it has put `pending`:
-one of the two sees the other. A writer that dies drops out with its lease. One that was only
-thought dead must not commit: leaving a pin fails unless the lease was still held *after*
-`commit_ts` was known, so that a DDL which continued without it draws a larger one. And since
-`pending` is on the lock's lease, a DDL whose fence fell has lost its lock: history refuses it.
+A writer lists `pending` after it has put its key, and a DDL lists writers after it has put
+`pending`, so one of the two sees the other. A writer that dies drops out with its lease. A writer
+that was wrongly taken for dead must not commit. Leaving a pin therefore fails unless the lease was
+still held *after* `commit_ts` was known, so that a DDL which continued without that writer draws a
+larger one. And since `pending` is on the lock's lease, a DDL whose fence fell has lost its lock:
+history refuses it.
 """
 
 from __future__ import annotations
@@ -87,8 +88,8 @@ class Pin:
 class WriterFence:
     """A writer process's side of the fence; one per process, safe to share between threads.
 
-    `on_version` is called from a thread of the fence, before the first pin and after each DDL, and
-    returns once this process knows the schema of that version.
+    `on_version` is called from a thread of the fence, before the first pin and after each DDL. It
+    must return only when this process knows the schema of that version.
     """
 
     def __init__(
@@ -118,10 +119,10 @@ class WriterFence:
     def pin(self, wait_s_max: float = 30) -> Pin:
         """Return a context manager that holds the schema at the version it yields.
 
-        To be entered before rows are encoded and left as soon as `commit_ts` is known, before the
+        Enter it before rows are encoded, and leave it as soon as `commit_ts` is known, before the
         Commit is sent. Entering waits `wait_s_max` for a pending DDL or for etcd, then raises
-        Retryable. Leaving raises Retryable when the lease ran out meanwhile: the transaction must
-        then be rolled back, as a DDL may have come in between.
+        Retryable. Leaving raises Retryable when the lease ran out during the pin: the transaction
+        must then be rolled back, because a DDL may have come in between.
         """
         return Pin(self, wait_s_max)
 
@@ -146,7 +147,7 @@ class WriterFence:
                 now_s = time.monotonic()
                 deadline_s = deadline_s or now_s + wait_s_max
                 self._check_hope(deadline_s - now_s)
-                # A lease that is held again notifies no one, hence no longer wait than this.
+                # A lease that is held again notifies no one, so the wait must not be longer.
                 self._changed.wait(min(deadline_s - now_s, _CHECK_S))
 
     def _check_hope(self, left_s: float) -> None:
@@ -234,7 +235,7 @@ class WriterFence:
         version = self._history.schema_version()
         self._on_version(version)
         with self._changed:
-            # A DDL that was announced since waits for us, so `version` is still the newest.
+            # A DDL announced since then waits for us, so `version` is still the newest.
             if not self._pending and not self._closed:
                 self._problem = Retryable(
                     "this writer's lease ran out; is etcd away?", code=Code.LEASE_LOST
@@ -245,18 +246,18 @@ class WriterFence:
 
 
 class DdlFence:
-    """The side of the one that runs DDL, to be used while it holds the DDL lock."""
+    """The DDL runner's side of the fence, for use while it holds the DDL lock."""
 
     def __init__(self, etcd: EtcdClient) -> None:
         self._etcd = etcd
 
     @contextmanager
     def raised(self, version: int, wait_s_max: float = 30) -> Iterator[Guard]:
-        """Run the block while no writer has, or can begin, a transaction older than `version`.
+        """Run the block while no writer has, or can start, a transaction older than `version`.
 
         The block draws `commit_ts` and appends to history, which refuses if the fence fell; the
-        Guard it gets stands for that. Raises Retryable when the lock is not held, or when a
-        writer has not come to rest after `wait_s_max`. The calling thread must hold no pin.
+        Guard it gets stands for that. Raises Retryable when the lock is not held, or when a writer
+        has not acknowledged after `wait_s_max`. The calling thread must hold no pin.
         """
         lock_revision, lease_id = self._lock()
         pending = f"{version} {secrets.token_hex(8)}"

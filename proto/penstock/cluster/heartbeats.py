@@ -1,15 +1,15 @@
-"""Heartbeats: which nodes run, by whether their entries in etcd change while one watches.
+"""Heartbeats: decides which nodes run, by observing whether their entries in etcd change.
 
-A heartbeat carries the cluster's time, which may jump: then the last one of a node that runs looks
-old. So no decision is based on the age that a heartbeat seems to have. Who decides watches by its
-own monotonic clock for `SILENT_AFTER_S`, and needs not where a Pump has done so before:
+A heartbeat carries the cluster's time, which may jump; then the last heartbeat of a running node
+looks old. So no decision is based on the apparent age of a heartbeat. A process that decides
+watches by its monotonic clock for `SILENT_AFTER_S`, unless a Pump has already done so:
 
     /penstock/v1/silent/<drainer>   decimal: `updateTS` of the heartbeat after which a Pump has
                                     watched for so long, and none came
 
 As long as that is the Drainer's last heartbeat, it has been silent since. Time counts as watched
-only from one look to the next one soon after: nodes are not silent because etcd was away, or
-because the process that watches was stopped.
+only between two looks in quick succession, because nodes are not silent when etcd was away, or when
+the watching process was stopped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _STOPPED = (NodeState.PAUSED, NodeState.OFFLINE)
 
 @dataclass(slots=True)
 class _Watched:
-    """A node's last heartbeat, for how long no other one has come, and when one looked last."""
+    """A node's last heartbeat, how long it has been the last, and the time of the last look."""
 
     update_ts: int
     looked_s: float
@@ -35,7 +35,7 @@ class _Watched:
 
 
 class Heartbeats:
-    """What one process has seen of the nodes of a kind."""
+    """One process's observations of the nodes of a kind."""
 
     def __init__(
         self,

@@ -10,10 +10,10 @@
 
 A job and the new schema version are one transaction. It fails unless the job is new, its version
 larger than the last, and the lock, if this History holds it, still the same lock. It also fails
-once a Pump has rolled the job back, as that fails once the job is recorded.
+once a Pump has rolled the job back, just as the rollback fails once the job is recorded.
 
-A restored etcd has an older history, and gives schema versions out again. It does not give ids out
-again: they are not below the time at which they are drawn, in milliseconds of the cluster's time.
+A restored etcd has an older history, and issues schema versions again. It does not issue ids again:
+they are not below the time at which they are drawn, in milliseconds of the cluster's time.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ _DRAWN_MS_MAX = 3_600_000
 def has_drawn(job_id: int, commit_ts: int) -> bool:
     """Return whether the id of a job that committed then was drawn here, and not by a TiDB.
 
-    Ours are at least the cluster's time, in milliseconds, when the DDL began; TiDB's are counted
-    from 1. Those of older versions were counted as well, and are not recognised.
+    Our ids are at least the cluster's time, in milliseconds, when the DDL began; TiDB's are counted
+    from 1. Ids of older versions were counted as well, and are not recognised.
     """
     return job_id > physical_ms(commit_ts) - _DRAWN_MS_MAX
 
@@ -80,7 +80,7 @@ class DdlLock:
 
 
 class DdlHistory(Protocol):
-    """The seam between those who need schemas and the place where DDL is recorded."""
+    """The interface between users of schemas and the place where DDL is recorded."""
 
     def append(self, job: DdlJob, *, guards: Sequence[Guard] = ()) -> None: ...
 
@@ -163,12 +163,12 @@ class History:
         return read(self._etcd, _rolled_back_key(job_id)) is not None
 
     def is_overtaken(self, job_id: int) -> bool:
-        """Return whether a job is not recorded and never will be: one with a larger id is.
+        """Return whether a job is not recorded and never will be, because a larger id is recorded.
 
-        Ids are drawn and jobs recorded under the lock, in one order. So the one with the smaller
+        Ids are drawn and jobs recorded under the lock, in one order. So the holder of the smaller
         id is done, or has lost the lock, without which nothing is recorded.
         """
-        # In this order: what is recorded between the two reads is seen.
+        # In this order, a job that is recorded between the two reads is seen.
         return is_any_from(self._etcd, JOBS, _key(job_id + 1)) and self.get(job_id) is None
 
     def jobs(self, after_version: int = 0) -> list[DdlJob]:
@@ -180,7 +180,7 @@ class History:
     def recorded(self, after_revision: int = 0) -> Iterator[tuple[DdlJob, int]]:
         """Return each job with etcd's revision of its recording, in order of id, page by page.
 
-        Only those recorded after `after_revision` of the same etcd: etcd itself leaves out the
+        Only jobs recorded after `after_revision` of the same etcd: etcd itself leaves out the
         others. A job that cannot be read raises Malformed.
         """
         for key, value, revision in read_pages(self._etcd, JOBS, after_revision=after_revision):
@@ -203,7 +203,7 @@ class History:
         """Call back once for each job of a later version than `after_version`, in order.
 
         Jobs already recorded come before this returns, the others from a thread of the watch. A
-        job that cannot be read holds up all that follow it, and is logged.
+        job that cannot be read blocks all that follow it, and is logged.
         """
         reached = after_version
         known: set[str] = set()

@@ -1,4 +1,4 @@
-"""Lease: keys in etcd that vanish with their owner, who can judge that by the local clock."""
+"""Lease: keys in etcd that vanish with their owner; the owner judges by its local clock."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class Lease:
     """A lease kept alive by a thread; keys put with `id` vanish `ttl_s` after this process stops.
 
     `is_held()` is judged by the local clock from before the last renewal was sent, so it turns
-    False no later than etcd lets the lease go. It may turn True again (etcd was away and came
-    back); `is_lost()` is final: etcd said that the lease is gone.
+    False no later than etcd drops the lease. It may turn True again (etcd was away and came back);
+    `is_lost()` is final: etcd said that the lease is gone.
 
-    One thing escapes it: a virtual machine that is paused with all its clocks. When it continues, a
-    lease that etcd has let go counts as held until the next renewal, a quarter of `ttl_s` at most.
-    What is decided in etcd compares the key itself, so that a DDL, a lock or the oracle's window is
-    safe. Two things are decided without etcd. An oracle's leader may hand out timestamps below
-    those of its successor: a Pump takes no Commit at or below what its stream has reached, a client
-    takes no timestamp below its last, and a DDL that comes out of order makes Drainers stop. A
-    writer may commit rows of the schema before a DDL: Drainers stop at those, because rows must be
-    of the schema version at their place (`drainer.schema.tracker`). Nothing is changed in silence.
+    The exception is a virtual machine that is paused with all its clocks. When it continues, a
+    lease that etcd has dropped counts as held until the next renewal, a quarter of `ttl_s` at most.
+    Decisions in etcd compare the key itself, so a DDL, a lock or the oracle's window is safe. Two
+    decisions are made without etcd. An oracle's leader may issue timestamps below those of its
+    successor: a Pump refuses a Commit at or below the end of its stream, a client refuses a
+    timestamp below its last, and a DDL that comes out of order makes Drainers stop. A writer may
+    commit rows of the schema before a DDL: Drainers stop at those, because rows must be of the
+    schema version at their place (`drainer.schema.tracker`). Nothing is changed silently.
     """
 
     def __init__(self, etcd: EtcdClient, ttl_s: int) -> None:

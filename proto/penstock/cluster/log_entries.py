@@ -1,9 +1,9 @@
 """Log entries in etcd: read, changed by compare-and-swap, and watched.
 
 The keys are those of `log_entry.py`. A change names the revision at which the key was last changed,
-0 for one that is to be made; etcd compares and puts in one step, so of two that name the same
-revision one wins at most. When no answer comes, the swap may have won or may yet win:
-`pump/replicas/proposal.py` says how that is found out.
+0 for a new key. etcd compares and puts in one step, so at most one of two changes that name the
+same revision wins. When no answer comes, the swap may have won or may still win:
+`pump/replicas/proposal.py` describes how to find out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Found = tuple[LogEntry, int]
 
 
 class LogEntries(Protocol):
-    """The seam between the copies of a log and the place where they are listed."""
+    """The interface between the replicas of a log and the place where they are listed."""
 
     def read(self, node_id: str) -> Found | None:
         """Return the entry written by the last successful swap, None if there was none."""
@@ -29,7 +29,7 @@ class LogEntries(Protocol):
     def swap(self, node_id: str, revision: int, entry: LogEntry) -> int | None:
         """Put the entry if the key is at `revision` (0: absent); return its new one, else None.
 
-        After a Retryable it is open whether it was put, or will be.
+        After a Retryable it is unknown whether the entry was put, or will be.
         """
 
     def watch(self, node_id: str, on_change: Callable[[], None]) -> Cancellable:
@@ -81,10 +81,10 @@ class EtcdLogEntries:
         return int(answer.header.revision) if answer.succeeded else None
 
     def watch(self, node_id: str, on_change: Callable[[], None]) -> Cancellable:
-        """Call back once before this returns, and after changes: then it is time to read.
+        """Call back when a read is due: once before this returns, and after changes.
 
         Later calls come from a thread of the watch; an outage of etcd delays them and loses none.
-        Keys that begin with this one count too, which costs a read and no more.
+        Keys that start with this key count as well, which only costs a read.
         """
         return Watch(self._etcd, LOGS + node_id, lambda items: on_change())
 

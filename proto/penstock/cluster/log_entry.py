@@ -1,4 +1,4 @@
-"""Log entry: which disks have a Pump's log, which of them is the primary, and in which epoch.
+"""Log entry: the disks that have a Pump's log, the primary among them, and the epoch.
 
 /penstock/v1/logs/<node id>   JSON, only for a log with more than one copy; never deleted
 
@@ -8,24 +8,23 @@
      "mark": [12, 4096, 7, 3340921]}
 
 Every change is a compare-and-swap on the key's revision (`log_entries.py`), so the changes form one
-line. What this module knows is what may follow what. Disks are listed, never only Pumps: a machine
-that comes back with an empty disk is another disk. It holds at any moment, for the disks in
-primary, replicas and eligible, that each has every acknowledged group from its `from` on, except
-in segments before `needed`, which no Drainer lacks. So `from` at or below `needed` is a whole copy.
+line. This module knows which entry may follow which. It lists disks, never only Pumps, because a
+machine that comes back with an empty disk is another disk. At any time, each disk in primary,
+replicas and eligible has every acknowledged group from its `from` on, except in segments before
+`needed`, which no Drainer lacks. So `from` at or below `needed` is a complete replica.
 
-*Eligible* are disks that left the list and still have all of that, since nothing can have been
-acknowledged without them: fewer than `copies_min` disks are listed. The first list that is long
-enough again ends it.
+*Eligible* are disks that left the list and still have all of that. Nothing can have been
+acknowledged without them, because fewer than `copies_min` disks are listed. The first list that is
+long enough again empties it.
 
-*Ids* make an epoch unique: each one gets a random number, which the headers of its segments have,
-too. An etcd that was restored from a backup hands out epochs a second time. A segment whose id is
-not the entry's for that epoch is of another history, and so is one of an epoch that the entry has
-not come to.
-`ids` are those of the last epochs, the newest last. Entries of older Pumps have none.
+*Ids* make an epoch unique: each epoch gets a random number, which the headers of its segments also
+have. An etcd that was restored from a backup issues epochs a second time. A segment whose id is not
+the entry's for that epoch is of another history, and so is a segment of an epoch that the entry has
+not reached. `ids` are those of the last epochs, the newest last. Entries of older Pumps have none.
 
 The *mark* is a place up to which the log was acknowledged: in segment 12, up to offset 4096; epoch
-7 with this id began that segment. So each disk in primary, replicas and eligible has the log up to
-there. A disk that ends before it was put back to an older state. The mark trails behind.
+7 with this id started that segment. Each disk in primary, replicas and eligible therefore has the
+log up to there. A disk that ends before it was restored to an older state. The mark trails behind.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ from penstock.errors import Malformed
 
 LOGS = "/penstock/v1/logs/"
 EPOCH_ID_BITS = 24
-"""As many as a segment's header has room for (`penstock/log/segment.py`)."""
+"""The bits that a segment's header has room for (`penstock/log/segment.py`)."""
 IDS_MAX = 128
 _HINT = "it is written by Pumps only; compare it with `binlogctl pumps` before you correct it"
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A disk with a log: of which Pump, its id, and the first segment that the copy has."""
+    """A disk with a log: its Pump, its id, and the first segment that it has."""
 
     pump: str
     disk: str
@@ -56,7 +55,7 @@ class Copy:
 
 
 class Mark(NamedTuple):
-    """A place in a log, and the epoch that began its segment."""
+    """A place in a log, and the epoch that started its segment."""
 
     segment: int
     offset: int
@@ -75,7 +74,7 @@ class LogEntry:
     copies: int = 2
     copies_min: int = 2
     needed: int = 0
-    """The first segment that some Drainer lacks, or an open transaction is in; may be behind."""
+    """The first segment that a Drainer lacks, or that an open transaction is in; may be behind."""
     since: int = 0
     """The epoch in which this log began; a disk with an earlier one has a former log."""
     ids: tuple[int, ...] = ()
@@ -161,7 +160,7 @@ class LogEntry:
     def asking(self, copies: int, copies_min: int) -> LogEntry:
         """Return the entry with other numbers of copies; the epoch stays.
 
-        Where it has enough to acknowledge now, what is eligible would not be given that.
+        If it has enough to acknowledge now, it drops eligible disks, which would miss that data.
         """
         found = replace(self, copies=copies, copies_min=copies_min)
         return replace(found, eligible=()) if found.may_acknowledge else found

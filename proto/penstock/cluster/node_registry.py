@@ -9,8 +9,8 @@
 /penstock/v1/silent/<drainer>        decimal: a Drainer's last heartbeat (heartbeats.py)
 /penstock/v1/entered/<pump>          decimal: before this a Pump held nothing that Drainers lacked
 /penstock/v1/runs/<pump>             an id of its last start on its folder (pump/cluster/past.py)
-/penstock/v1/last_words/<pump>       what a Pump that stopped in order holds (the same)
-/penstock/v1/sources/<id>            what a MySQL source keeps (pumpclient/mysql/source/state)
+/penstock/v1/last_words/<pump>       the data of a cleanly shut down Pump (departed_pumps.py)
+/penstock/v1/sources/<id>            the state of a MySQL source (pumpclient/mysql/source/state)
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ ENTERED = "/penstock/v1/entered/"
 SILENT = "/penstock/v1/silent/"
 RUNS = "/penstock/v1/runs/"
 READER = "reader@"
-"""What stands before its machine's name as the host of a program that reads the stream."""
+"""Precedes the machine's name in the host of a program that reads the stream."""
 SOURCES = "/penstock/v1/sources/"
 
 T = TypeVar("T")
 
 
 class NodeState(StrEnum):
-    """What a node does, or was asked to do."""
+    """The state of a node, or the state that was requested of it."""
 
     ONLINE = "online"
     PAUSING = "pausing"
@@ -65,8 +65,9 @@ class NodeState(StrEnum):
     STANDBY = "standby"
     """Of a Drainer that waits for another one; never in the list that Pumps read."""
     READING = "reading"
-    """Of a program that reads the stream by a name, among the Drainers: Pumps keep binlogs for it,
-    and need not notify it, because it lists them itself before each step (`drainer.stream`)."""
+    """Of a program that reads the stream by a name, among the Drainers: Pumps keep binlogs for
+    it, and need not notify it, because it lists them itself before each step
+    (`drainer.stream`)."""
 
 
 class NodeKind(StrEnum):
@@ -80,10 +81,10 @@ class NodeKind(StrEnum):
 class NodeStatus:
     """One node as etcd knows it.
 
-    `max_commit_ts` is how far a Pump has sorted, or a Drainer's checkpoint. `update_ts` is the time
-    of the last heartbeat. Writers choose Pumps by `score` (0 to 1000) and `label` (labels.py);
-    `is_alive` is what a reader makes of `update_ts` (`seems_live`); it is stored as false, as
-    TiDB-Binlog does, because a node that is killed could not take a true one back.
+    `max_commit_ts` is the end of a Pump's sorted stream, or a Drainer's checkpoint. `update_ts` is
+    the time of the last heartbeat. Writers choose Pumps by `score` (0 to 1000) and `label`
+    (labels.py). A reader derives `is_alive` from `update_ts` (`seems_live`). It is stored as false,
+    as in TiDB-Binlog, because a killed node could not take back a true value.
     """
 
     node_id: str
@@ -160,7 +161,7 @@ def _field(fields: Mapping[str, Any], name: str, kind: type[T], absent: T) -> T:
 def seems_live(status: NodeStatus, now_ts: int, stale_after_s: float = 10) -> bool:
     """Return whether a node's last heartbeat looks fresh, for display only: clocks may jump.
 
-    What decides about a node watches its heartbeats (heartbeats.py).
+    Code that decides about a node watches its heartbeats (heartbeats.py).
     """
     if status.state in (NodeState.PAUSED, NodeState.OFFLINE):
         return False
@@ -168,14 +169,14 @@ def seems_live(status: NodeStatus, now_ts: int, stale_after_s: float = 10) -> bo
 
 
 class Cancellable(Protocol):
-    """Something under way that can be ended."""
+    """An activity that can be ended."""
 
     def cancel(self) -> None:
         """Cancel; no callback runs after this returns."""
 
 
 class NodeRegistry(Protocol):
-    """The seam between a node and the place where all nodes are listed."""
+    """The interface between a node and the place where all nodes are listed."""
 
     def cluster_id(self) -> int:
         """Return the cluster id, which is the same for every caller and never changes."""
@@ -249,7 +250,7 @@ def refuse_pd(etcd: EtcdClient) -> None:
 
 
 class EntryGuard(NamedTuple):
-    """A key of etcd, and the revision at which the one who publishes has seen it last."""
+    """A key of etcd, and the revision at which the publisher last saw it."""
 
     key: str
     revision: int
@@ -268,7 +269,7 @@ class Registry:
     def cluster_id(self) -> int:
         """Return the cluster's id, drawing it if this is the first time anyone asks.
 
-        Raises `NeedsOperator` when it is a PD's: then that is to be asked (oracle/cluster_id.py).
+        Raises `NeedsOperator` when it is a PD's: then that PD must be asked (oracle/cluster_id.py).
         """
         refuse_pd(self._etcd)
         while True:
@@ -301,7 +302,7 @@ class Registry:
             if done:
                 return
             assert guard is not None
-            if self._guard() == guard:  # Else the list of copies has changed meanwhile.
+            if self._guard() == guard:  # Otherwise the replica set has changed.
                 raise Retryable(f"{problem}, for {guard.key} has changed", code=Code.LOG_DEPOSED)
 
     def get(self, kind: NodeKind, node_id: str) -> NodeStatus | None:
@@ -419,7 +420,7 @@ class Registry:
 
         Later calls come from a thread of the watch. An outage of etcd delays them and loses none;
         during the first call it is Retryable. A status that cannot be read is Malformed in the
-        first list; in a later one it is logged, and the list before it stays in force.
+        first list. In a later list it is logged, and the previous list stays in force.
         """
         first = True
 
