@@ -1,1 +1,1 @@
-"""The cluster's time: a client of the oracle, and the oracle itself."""
+"""The cluster's time: a client of the timestamp oracle, and the oracle itself."""

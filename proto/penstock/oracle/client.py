@@ -1,10 +1,11 @@
-"""Cluster time: a client of the oracle that hands out timestamps (`ts.py` says what one is).
+"""Cluster time: a client that gets timestamps from the oracle (`ts.py` defines a timestamp).
 
-The oracle is a real PD, or Penstock's own (`server`), which speaks the same two methods; the client
+The oracle is a real PD, or Penstock's own (`server`), which speaks the same two methods. The client
 finds the leader, and keeps one stream to it.
-A timestamp is larger than every one that anyone had received before it was asked for. Therefore
-the client asks only after it was asked: threads that ask while a request is under way queue up,
-and the first of them fetches for all as soon as that request is answered.
+
+A timestamp is larger than every timestamp that anyone had received before it was requested. The
+client therefore sends its request only after it was called. Threads that call while a request is in
+progress queue up, and the first of them fetches for all as soon as that request is answered.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 LEADER_KEY = "/penstock/v1/oracle/leader"
 
 _UNUSED_S_MAX = 10.0
-"""A Pump asks a connection that was silent for 20 s whether it is still there."""
+"""A Pump pings a connection that was silent for 20 s."""
 _CLOSED = "this oracle client is closed"
 _CALL_S_MAX = 1.0  # A frozen leader is abandoned soon after this, while others elect a new one.
 
@@ -40,8 +41,8 @@ _CALL_S_MAX = 1.0  # A frozen leader is abandoned soon after this, while others 
 class TsoStream:
     """A stream to the current leader, used by one thread at a time; found again after a failure.
 
-    The thread that asks also reads. Between two questions no one answers the server's pings, so a
-    stream that was not used for a while is opened again before the server takes it for dead.
+    The thread that asks also reads. Between two requests no one answers the server's pings, so a
+    stream that was not used for a while is reopened before the server takes it for dead.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class TsoStream:
                 code=Code.ORACLE_AWAY,
             ) from error
         except BaseException:
-            # An answer that is still to come must not be taken for the next request's.
+            # A pending answer must not be taken for the next request's.
             self._end_stream()
             raise
         if answer.header.error.type or answer.count != count:
@@ -127,7 +128,7 @@ class TsoStream:
 
 
 class _Answers:
-    """What came on one stream; a handler of its call."""
+    """The answers on one stream; a handler of its call."""
 
     def __init__(self) -> None:
         self._came: deque[bytes] = deque()
@@ -167,7 +168,7 @@ class EtcdLeader:
     def __call__(self, left_s: float) -> tuple[str, int]:
         """Return the leader's host:port, and 0 since one etcd serves one cluster.
 
-        Raises `NeedsOperator` where a PD gives the timestamps.
+        Raises `NeedsOperator` where a PD issues the timestamps.
         """
         address = read(self._etcd, LEADER_KEY, timeout_s=left_s)
         if address is None:
@@ -186,7 +187,7 @@ _RETRY_S = 0.05
 
 
 class Oracle(Protocol):
-    """The seam between those who need to know the time and the one clock of the cluster."""
+    """The interface between users of the time and the one clock of the cluster."""
 
     def get_ts(self) -> int:
         """Return a timestamp larger than all timestamps received before this call."""
@@ -206,8 +207,8 @@ def open_oracle(
 ) -> Oracle:
     """Return a client of the PDs at `pd_address`, or else of the oracle elected in this etcd.
 
-    `tls` is for the elected one, which is a Pump; `pd_tls` for a PD at https://, which by default
-    is asked without a certificate and trusted by the system's CAs.
+    `tls` is for the elected oracle, which is a Pump. `pd_tls` is for a PD at https://, which by
+    default is asked without a client certificate and trusted by the system's CAs.
     """
     if not pd_address:
         return OracleClient(etcd, tls=tls)
@@ -231,8 +232,8 @@ class _Turn:
 class OracleClient:
     """A client of the oracle that a PD address or an etcd client leads to.
 
-    Blocking, safe to share between threads, one request for all threads that wait. While there is
-    no leader it looks for one until `timeout_s` has passed, then raises Retryable.
+    Blocking, safe to share between threads, one request for all threads that wait. Without a
+    leader it looks for one until `timeout_s` has passed, then raises Retryable.
     """
 
     def __init__(
@@ -269,7 +270,7 @@ class OracleClient:
             fetch_now = not self._busy
             self._busy = True
         if not fetch_now:
-            # Ends: the one that fetches stops at its own deadline, and hands over to the oldest.
+            # Ends: the fetching thread stops at its deadline, and hands over to the oldest.
             turn.woken.acquire()
         if not turn.last_ts and turn.error is None:
             self._fetch_for_all(turn)

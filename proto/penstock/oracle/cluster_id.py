@@ -1,12 +1,12 @@
-"""Cluster id: PD's where there is one, else the one that this etcd was given.
+"""Cluster id: PD's if a PD is configured, otherwise the id in this etcd.
 
 /penstock/v1/cluster_id      decimal text: drawn by the first that asks, or PD's
 /penstock/v1/pd_cluster_id   the same, beside it when it is PD's
 
-TiDB shows PD's id to a Pump with each binlog, so a Pump in front of it must have the same. The id
-in etcd never changes: nodes, data folders and downstreams know each other by it. So where it is not
-PD's, a node with `pd-address` does not start. Nor does one without `pd-address` where it is: its
-timestamps would come from another clock than those of all others.
+TiDB sends PD's id to a Pump with each binlog, so a Pump in front of it must have the same. The id
+in etcd never changes: nodes, data folders and downstreams identify each other by it. If it is not
+PD's, a node with `pd-address` does not start. If it is, a node without `pd-address` does not start:
+its timestamps would come from another clock than those of all others.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def find_cluster_id(
     *,
     within_s: float = _WITHIN_S,
 ) -> int:
-    """Return the id of the cluster of this etcd, and of the PDs at `pd_address` if there are any.
+    """Return the id of the cluster of this etcd, and of the PDs at `pd_address` if it is given.
 
     Raises `Retryable` when etcd or PD does not answer in time, `NeedsOperator` when the two are not
     of one cluster.
@@ -59,7 +59,7 @@ def _keep(etcd: EtcdClient, pd_id: int, pd_address: str) -> None:
     """Store PD's id in etcd; raise `NeedsOperator` when another id is stored."""
     do, text = etcd.transactions, str(pd_id)
     with etcd_errors(etcd):
-        # By its value, and not by its presence: one that an operator put back by hand is PD's too.
+        # Compared by value, not by presence: an id that an operator restored by hand is also PD's.
         etcd.transaction(
             compare=[do.create(CLUSTER_ID_KEY) == 0],
             success=[do.put(CLUSTER_ID_KEY, text), do.put(PD_CLUSTER_ID_KEY, text)],

@@ -1,10 +1,10 @@
-"""PD: finds the one that leads among the PDs of a TiDB cluster, and whose cluster it is.
+"""PD: finds the leader among the PDs of a TiDB cluster, and its cluster id.
 
-Every PD knows the others and who leads them. Asked are those that are configured, then those that
-they named, so that a list that has become too short still leads to a PD that runs.
+Every PD knows the others and their leader. The configured PDs are asked first, then those that they
+named, so that a list that has become too short still leads to a PD that runs.
 
-The cluster id is the one thing that must never change: timestamps of another cluster have nothing
-to do with ours. So a client that was once given an id takes no other one.
+The cluster id must never change, because timestamps of another cluster are unrelated to ours. A
+client that was once given an id therefore accepts no other id.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _KNOWN_MAX = 16
 
 
 def pd_tls_of(addresses: str, tls: Tls | None) -> Tls | None:
-    """Return with which TLS the PDs at these addresses are asked; None for those at http://.
+    """Return the TLS with which the PDs at these addresses are asked; None for http://.
 
-    Without `tls` those at https:// are asked without a certificate, and trusted by the system's
-    CAs. Raises `NeedsOperator` where only some are at https://.
+    Without `tls`, PDs at https:// are asked without a client certificate, and trusted by the
+    system's CAs. Raises `NeedsOperator` if only some are at https://.
     """
     secure = {each.startswith("https://") for each in _split(addresses)}
     if len(secure) > 1:
@@ -60,8 +60,8 @@ class PdLeader:
     def __call__(self, left_s: float) -> tuple[str, int]:
         """Return the leader's host:port and the cluster id that PD insists on.
 
-        Each PD that is silent costs up to `left_s`. Raises `Retryable` when none knows a leader,
-        `NeedsOperator` when all of those that are configured refuse us, or are another cluster's.
+        Each silent PD costs up to `left_s`. Raises `Retryable` when none knows a leader,
+        `NeedsOperator` when all configured PDs refuse us, or belong to another cluster.
         """
         problem, refusals = "", list[NeedsOperator | None]()
         others = [each for each in self._named if each not in self._configured]

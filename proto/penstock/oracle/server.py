@@ -3,25 +3,25 @@
     /penstock/v1/oracle/leader   host:port, on a lease of `ttl_s`; the one that creates it leads
     /penstock/v1/oracle/window   decimal ms that no timestamp handed out so far has reached
 
-Two things make timestamps grow across leaders, whatever their clocks say. A leader hands out only
-what lies below the saved window, which it moves ahead in a transaction that fails once it is
-deposed; and a new leader starts at the window it finds. So two leaders can never hand out the same
-timestamp. That the deposed one does not hand out *smaller* ones later is what the lease is for: its
-end is judged by the local clock before each answer, from before the last renewal was sent.
+Two things make timestamps grow across leaders, whatever their clocks say. A leader issues only
+timestamps below the saved window, which it moves ahead in a transaction that fails once it is
+deposed; and a new leader starts at the window it finds. So two leaders can never issue the same
+timestamp. The lease ensures that the deposed leader does not issue *smaller* ones later: its end is
+judged by the local clock before each answer, from before the last renewal was sent.
 
 Within one leader `Allocator` makes them: a clock that never goes back, and a counter below it. Each
-candidate watches the window, so that it knows by its own monotonic clock how much time has passed
-since another leader moved it. Where the wall clock is ahead of that, as after it was set, time runs
-at double speed until it has come up, and not at all faster where it is `FOLLOWED_S_MAX` ahead. A
-candidate that has seen no window move, as the first one after an outage, has nothing but its wall
-clock; where that is far ahead of the window, it lets others stand first.
+candidate watches the window, so that it knows by its monotonic clock how much time has passed since
+another leader moved it. Where the wall clock is ahead of that, such as after it was set, time runs
+at double speed until it has caught up, and not at all faster where it is `FOLLOWED_S_MAX` ahead. A
+candidate that has seen no window move, such as the first after an outage, has only its wall clock;
+if that is far ahead of the window, it lets others stand first.
 
 A machine that is too slow for its lease loses it although no one else leads. Requests then wait for
-the next term, as long as no other leader is known, and where this is the only Pump, each next lease
-is twice as long, up to four times.
+the next term, as long as no other leader is known. If this is the only Pump, each next lease is
+twice as long, up to four times.
 
-An etcd that was restored from a backup has an older window. So timestamps also start above what
-this Pump and, by their entries, the others have already.
+An etcd that was restored from a backup has an older window. So timestamps also start above those
+that this Pump and, by their entries, the others already have.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _LEASE_GROWS_MAX = 4
 
 @dataclass(slots=True)
 class _Term:
-    """One time in office."""
+    """One term of a leader."""
 
     lease: Lease
     created_revision: int
@@ -92,7 +92,7 @@ class OracleServer:
         self._ttl_s = self._lease_s = ttl_s
         self._held_ts = held_ts
         self._window: tuple[int, float | None] = (-1, None)
-        """The window as it was seen last, and when it moved, by the monotonic clock."""
+        """The window as last seen, and when it moved, by the monotonic clock."""
         self._has_let_others_stand = False
         self._unbelieved_ts = 0
         self._wall_ms = wall_ms
@@ -268,7 +268,7 @@ class OracleServer:
         try:
             return await asyncio.shield(campaign)
         except asyncio.CancelledError:
-            # The thread cannot be stopped; what it wins must not outlive us.
+            # The thread cannot be stopped; a term that it wins must not outlive us.
             term = (await asyncio.gather(campaign, return_exceptions=True))[0]
             if isinstance(term, _Term):
                 await asyncio.to_thread(term.lease.close)
@@ -294,7 +294,7 @@ class OracleServer:
             seen_ms, moved_s = self._window
             if floor_ms > seen_ms and moved_s is not None:
                 moved_s = time.monotonic()
-            # An etcd that was restored has an older window than was seen before.
+            # A restored etcd has an older window than was seen before.
             floor_ms = max(floor_ms, seen_ms)
             allocator = Allocator(floor_ms, wall_ms=self._wall_ms, since_s=moved_s)
             allocator.raise_floor(self._newest_ts())
@@ -365,7 +365,7 @@ class OracleServer:
         """Save a window; return the saved window, which may come from a save thought lost."""
         do = self._etcd.transactions
         with etcd_errors(self._etcd):
-            # Comparing the window's revision keeps a late save of ours, one that timed out, from
+            # Comparing the window's revision keeps a late save of ours, which timed out, from
             # putting the window back.
             saved, answers = self._etcd.transaction(
                 compare=[
@@ -417,11 +417,11 @@ _SAID_EVERY_S = 60.0
 
 
 class Allocator:
-    """Hands out timestamps from `floor_ms` on, below a limit that moves up. Pure but for its clock.
+    """Issues timestamps from `floor_ms` on, below a limit that moves up. Pure but for its clock.
 
     Time follows the wall clock. When that jumps back, or the floor lies ahead of it, time continues
     at half speed until the wall clock has caught up: ages keep growing, order keeps. When it jumps
-    ahead, time continues at double speed; at its own, where the jump is beyond belief.
+    ahead, time continues at double speed; at normal speed, if the jump is implausible.
     """
 
     def __init__(
@@ -442,7 +442,7 @@ class Allocator:
         self._seen_s = monotonic_s() if since_s is None else since_s
         self._is_known = since_s is not None
         self.ahead_s = 0.0
-        """By how much the wall clock was ahead when it was last looked at."""
+        """How far the wall clock was ahead when it was last read."""
         self._next = compose(floor_ms, 0)
         self.limit_ms = floor_ms
 
