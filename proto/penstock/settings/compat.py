@@ -1,8 +1,8 @@
-"""The settings of another program that a node understands: its keys, flags and variables.
+"""Compatibility: maps another program's keys, flags and variables to a node's settings.
 
-Those that bear the same name here need no entry. For the rest there are three answers: another
-name; accepted, because what it asks for is so anyway, with a line in the log; or an error that
-names what to use instead, but for a value that changes nothing. Nothing is dropped in silence.
+Settings with the same name here need no entry. Every other setting has one of three answers:
+another name; accepted, because the node behaves that way anyway, with a line in the log; or an
+error that names the replacement, unless the value changes nothing. Nothing is dropped silently.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from penstock.errors import NeedsOperator
 
 @dataclass(frozen=True, slots=True)
 class Renamed:
-    """The same under another key; `convert` makes the value one of that key.
+    """The same setting under another key; `convert` turns the value into one of that key.
 
-    `also` is a second key that gets the value, unless it is set itself.
+    `also` is a second key that gets the value, unless it is set explicitly.
     """
 
     key: str
@@ -29,7 +29,7 @@ class Renamed:
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """Accepted without effect: `why` it is so anyway. Of `usual` values nothing is said."""
+    """Accepted without effect: `why` says why it holds anyway. `usual` values are not logged."""
 
     why: str
     usual: tuple[Any, ...] = ()
@@ -37,7 +37,7 @@ class Met:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Not there: `hint` names what replaces it; values among `harmless` ask for nothing."""
+    """Not supported: `hint` names the replacement; `harmless` values ask for nothing."""
 
     hint: str
     harmless: tuple[Any, ...] = ("",)
@@ -57,11 +57,11 @@ def is_true(value: Any) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class Translation:
-    """From the other program's settings to ours; `notes` is what the log should say about it.
+    """From the other program's settings to ours; `notes` are lines about it for the log.
 
-    `flags` has the key of each flag, which may begin with one dash; `switches` are those without
-    a value, `switched` those of our keys that are. An `opposite` key is dropped when its
-    counterpart is there. Keys below `gathered` become one list of name=value.
+    `flags` has the key of each flag, which may begin with one dash; `switches` are flags without a
+    value, `switched` are our keys without a value. An `opposite` key is dropped when its
+    counterpart is present. Keys below `gathered` become one list of name=value.
     """
 
     keys: Mapping[str, Answer]
@@ -76,7 +76,7 @@ class Translation:
     def document(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the keys of a file, sections before them, under our names.
 
-        Raises `NeedsOperator` for what is not there, and for two keys that say the same.
+        Raises `NeedsOperator` for an unsupported key, and for two keys that set the same thing.
         """
         made: dict[str, Any] = {}
         params = []

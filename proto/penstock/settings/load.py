@@ -1,4 +1,4 @@
-"""Settings of a program: defaults, a TOML file, the environment and flags into a frozen dataclass.
+"""Settings loader: defaults, a TOML file, the environment and flags into a frozen dataclass.
 
     flag > environment > TOML file > default
 
@@ -6,13 +6,13 @@ Before the default of `etcd_urls` comes PENSTOCK_ETCD_URLS, the same for all pro
 
 A field `data_dir` is the key `data-dir`, the flag `--data-dir`, the variable `<PREFIX>_DATA_DIR`;
 a nested dataclass is a TOML section, its flags and variables carry the section's name. Settings
-whose name ends in `_bytes` also take "64 MiB", those in `_s` also "8h" (a last `_max` aside). A key
-that no field has is an error that names the nearest one: a typo must not become a silent default.
-A variable that begins with the prefix is one too when it is near to a setting's; any other is said
-to be left out, since a container's platform sets variables of its own.
+whose name ends in `_bytes` also accept "64 MiB", those in `_s` also "8h" (a last `_max` aside). A
+key that no field has is an error that names the nearest key: a typo must not become a silent
+default. A variable that begins with the prefix is also an error when it is near to a setting's; any
+other is logged as ignored, since a container's platform sets its own variables.
 
 The field `given` is not a setting: it gets the flags that were given, which another command of the
-same program takes; the path of the file in them is absolute, and secrets are masked.
+same program accepts; the path of the file in them is absolute, and secrets are masked.
 
 Arrays of tables and tables by name are set in the file alone; keys inside are checked likewise:
 
@@ -54,7 +54,7 @@ _SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0
 ETCD_URLS = "PENSTOCK_ETCD_URLS"
 _GIVEN = "given"
 _NEAR = 0.75
-"""How alike two names are that are taken for one with a typo, of 1."""
+"""The similarity, of 1, from which a name is taken for a typo of another name."""
 _OF_KUBERNETES = re.compile(r"SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_(TCP|UDP|SCTP).*)?")
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 
@@ -149,10 +149,10 @@ def _check_required(
 
 
 def check_variables(env: Mapping[str, str], prefix: str, known: Collection[str]) -> None:
-    """Raise `NeedsOperator` for a variable that looks like one of `known`, and is none.
+    """Raise `NeedsOperator` for a variable that looks like a typo of one of `known`.
 
-    Others that begin with the prefix are named in the log; those that Kubernetes sets for a service
-    of that name are not.
+    The log names other variables with the prefix, except those that Kubernetes sets for a service
+    of that name.
     """
     names = {name.removeprefix(f"{prefix}_"): name for name in known}
     for name in sorted(env):

@@ -1,4 +1,4 @@
-"""Setting: its help and its checks as a field, and how the log shows it, without secrets."""
+"""Setting: its help and its checks as a field, and its form in the log, without secrets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def setting(default: Any, text: str, **extra: str) -> Any:
 
 
 def check_address(name: str, address: str) -> None:
-    """Raise `NeedsOperator` unless `address` is host:port; empty is for those that have a default.
+    """Raise `NeedsOperator` unless `address` is host:port; empty is valid if it has a default.
 
     There may be several PDs, comma-separated, and each may begin with https://, or http://.
     """
