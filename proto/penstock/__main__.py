@@ -1,7 +1,7 @@
-"""Command: `penstock PROGRAM …`, every program of the distribution by one name.
+"""Command `penstock PROGRAM …`: runs every program of the distribution under one name.
 
-The programs are named here and imported when asked for: this package stays below all of theirs, and
-one whose extra is not installed hinders no other.
+The programs are named here and imported on request. This package stays below all of them, and a
+program whose extra is not installed does not affect the others.
 """
 
 from __future__ import annotations

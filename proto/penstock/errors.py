@@ -1,4 +1,4 @@
-"""Errors: every failure Penstock raises, sorted by who can do something about it.
+"""Errors: every failure that Penstock raises, sorted by the party that can act on it.
 
     PenstockError
     ├── Retryable      wait and try again: a Pump restarts, etcd elects, a lock is held
@@ -6,12 +6,12 @@
     │   └── Malformed  bytes or values from outside are not what their format says
     └── Corrupt        bytes on disk are not what we wrote; never skipped, never retried
 
-A broken promise inside our own code is none of these: it is an `assert`, and the node stops.
-A stopped Drainer loses no data, a wrong one does.
+A broken promise inside our code is an `assert`, not one of these errors, and the node stops. A
+stopped Drainer loses no data, a wrong one does.
 
-Each has a code (`penstock.codes`), under which the documentation has what it means and what to do.
-The text of an error, which other errors may quote, does not hold its own code: what shows an error
-to a person calls `coded`.
+Each error has a code (`penstock.codes`), under which the documentation has its meaning and its
+remedy. The text of an error does not contain its code, because other errors may quote the text.
+Code that shows an error to a person calls `coded`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Malformed(NeedsOperator):
 
 
 class Corrupt(PenstockError):
-    """Stored bytes are not the bytes that were written; says where."""
+    """Stored bytes are not the bytes that were written; reports the place."""
 
     def __init__(self, path: str, offset: int, what: str, *, code: Code) -> None:
         super().__init__(f"{path}, offset {offset}: {what}", code=code)
@@ -56,7 +56,7 @@ class Corrupt(PenstockError):
 
 
 def coded(error: BaseException) -> str:
-    """Return what a person sees of an error: its text, and at the end its code.
+    """Return the text of an error for a person, with its code at the end.
 
     A text that quotes another node has that node's code, which is nearer to the cause.
     """

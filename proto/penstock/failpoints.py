@@ -1,4 +1,4 @@
-"""Failpoints: named places where a test lets a node die, wait or fail; else they do nothing.
+"""Failpoints: named places where a test lets a node die, wait or fail; without a test, no-ops.
 
     PENSTOCK_FAILPOINTS="pump.after_sync=kill@3;disk.sync=raise(EIO)@2;disk.read=sleep(0.5)"
 
@@ -8,7 +8,7 @@
     torn(100)     only at disk.write: its first 100 bytes are written, then as `kill`
     …@3           only the third time that the process comes by; else every time
 
-The variable is read once, when the module that has the place is imported; what cannot be read ends
+The variable is read once, when the module that has the place is imported. An invalid variable ends
 the process there, because a test whose fault never happens would pass.
 """
 
@@ -25,7 +25,7 @@ from collections.abc import Callable
 VARIABLE = "PENSTOCK_FAILPOINTS"
 
 Point = Callable[[], "int | None"]
-"""Called where the place is; returns how many bytes of a write are to be torn off, else None."""
+"""Called at the place; returns how many bytes of a write to keep before a tear, otherwise None."""
 
 known: set[str] = set()
 """All places in the modules imported so far."""
@@ -39,9 +39,9 @@ def kill() -> None:
 
 
 def point(name: str, environment: str | None = None) -> Point:
-    """Return what to call at the place `name`; a function that does nothing, unless asked for.
+    """Return the function to call at the place `name`; it does nothing without a fault there.
 
-    Raises `ValueError` for a variable that cannot be read.
+    Raises `ValueError` for an invalid variable.
     """
     known.add(name)
     text = os.environ.get(VARIABLE, "") if environment is None else environment

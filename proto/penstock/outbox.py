@@ -1,7 +1,7 @@
-"""The outbox: a table in a writer's own database that says which transactions are committed.
+"""The outbox: a table in a writer's own database that records which transactions are committed.
 
 A writer changes its database and notifies Penstock. If it dies in between, only the database can
-say whether the change happened: so the same local transaction also puts a row here.
+tell whether the change happened. The same local transaction therefore also inserts a row here.
 
     column        MySQL, MariaDB      SQLite     value
     prewrite_key  VARBINARY(255), PK  BLOB, PK   outbox/<name>/<32 hex digits>, new for each one
@@ -16,18 +16,18 @@ The writer's order, and why no other is right:
     3  commit_ts from the oracle   after 2, or the Pump might have streamed past it (sorter.py)
     4  insert the row              the last statement; it holds commit_ts, so it comes after 3
     5  local COMMIT                by this alone the transaction is committed, at commit_ts
-    6  Commit to that Pump         a message about a fact; who read the row may send it
+    6  Commit to that Pump         a message about a fact; any reader of the row may send it
 
-As 3 lies between 1 and 5, of two transactions that changed the same row, or of which one read what
-the other wrote, the first in the database has the smaller commit_ts: the second one waited for it
-before it got to 3. So the downstream sees changes in the order in which the database made them;
-transactions that have nothing in common may change places.
+If two transactions changed the same row, or one read a row that the other wrote, the first in the
+database has the smaller commit_ts: 3 lies between 1 and 5, so the second waited for the first
+before it got to 3. The downstream therefore sees changes in the order in which the database made
+them; transactions that have nothing in common may change places.
 
-When the writer is silent the Pump asks. A row that is found is committed: nothing removes it
-before 6. But no row may mean *not yet*: between 2 and 5 the writer may be paused for any time, and
-no time-out, however long, turns "not yet" into "never". So the Pump does not wait for longer, it
-*decides*, by inserting a row of its own under the same key with commit_ts 0, durably, before it
-writes its Rollback. A primary key takes one row, so exactly one of the two gets in:
+When the writer is silent the Pump asks. A row that is found is committed: nothing removes it before
+6. But a missing row may mean *not yet*: between 2 and 5 the writer may be paused for any time, and
+no time-out, however long, turns "not yet" into "never". So the Pump does not wait longer, it
+*decides*, by inserting its own row under the same key with commit_ts 0, durably, before it writes
+its Rollback. A primary key accepts one row, so exactly one of the two is inserted:
 
     the writer's row is  committed         the fence fails; the Pump reads commit_ts and commits
                          inserted          the fence waits for its lock, or times out and is tried
@@ -35,25 +35,25 @@ writes its Rollback. A primary key takes one row, so exactly one of the two gets
                          still to come     the fence gets in, and 4 fails however late it comes:
                                            the writer rolls back and reports that nothing happened
 
-What time there is (`fence_after_s`) is only patience with a slow writer; too short costs a writer a
-retry, never a transaction. A reader on a replica, or one that merely lags, cannot err either:
-an INSERT, which only the primary takes, finds out whether the row is absent.
+The only time-out (`fence_after_s`) is patience with a slow writer; a short one costs a writer a
+retry, never a transaction. Reading from a replica, or one that lags, causes no error either: an
+INSERT, which only the primary accepts, finds out whether the row is absent.
 
 Visible is not durable: InnoDB shows a commit to others before its log is on the disk. A Pump that
-believed such a row could commit what the database loses in a power cut. So it changes the row it
-found (`asked`) and commits that: the log is flushed in order. The database must be set to keep what
-it acknowledged (innodb_flush_log_at_trx_commit = 1; SQLite: synchronous FULL with WAL, else EXTRA).
+believed such a row could commit a transaction that the database loses in a power cut. So it changes
+the row it found (`asked`) and commits that: the log is flushed in order. The database must be set
+to keep acknowledged commits (innodb_flush_log_at_trx_commit = 1; SQLite: synchronous FULL with WAL,
+else EXTRA).
 
-A Prewrite may lie on several Pumps, when the first did not answer in time. Each of them asks by
-itself and gets the same answer; equal transactions merge to one in the Drainer. A Pump where the
-Prewrite arrived only after 3 may have streamed past commit_ts; then it is not the Pump of 2, which
-commits, and it drops its own copy (`pump/cluster/resolver.py`).
+A Prewrite may lie on several Pumps, when the first did not answer in time. Each of them asks and
+gets the same answer; equal transactions merge to one in the Drainer. A Pump where the Prewrite
+arrived only after 3 may have streamed past commit_ts. Then it is not the Pump of 2, which commits,
+and it drops its Prewrite (`pump/cluster/resolver.py`).
 
 A committed row is needed until the Pump of 2 has the Commit. The writer removes the rows of
-acknowledged transactions along with a later one; what is left by writers that died is removed by
-`purge`, once every Drainer has passed it. A copy on another Pump that asks later finds nothing,
-fences and drops itself. Fences stay for a day: a writer whose connection is older is cut off by
-its database.
+acknowledged transactions along with a later one. `purge` removes the rows of dead writers once
+every Drainer has passed them. A Prewrite on another Pump that asks later finds nothing, fences, and
+is dropped. Fences stay for a day: the database disconnects a writer whose connection is older.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def is_mysql(connection: Connection) -> bool:
 def check_engine(connection: Connection, table: str) -> None:
     """Raise `NeedsOperator` for a table whose engine has no transactions, such as MyISAM.
 
-    A row there is no proof: it stays where the transaction that it is of is rolled back.
+    A row there proves nothing: it stays when its transaction is rolled back.
     """
     if not is_mysql(connection):
         return
@@ -198,9 +198,9 @@ def settle(
 ) -> int | None:
     """Return the transaction's commit_ts, 0 if it is rolled back, None if it is undecided.
 
-    With `fence` an absent row is made to be absent for good, so that the answer is never None. The
-    connection must not be in use; its open transaction is rolled back. What is returned is as
-    durable as the database is. Raises the driver's errors, `Malformed` if the key was used twice.
+    With `fence` an absent row is made absent for good, so that the answer is never None. The
+    connection must not be in use; its open transaction is rolled back. The answer is as durable as
+    the database. Raises the driver's errors, `Malformed` if the key was used twice.
     """
     connection.rollback()
     found = _found(connection, table, key, start_ts)
@@ -226,10 +226,10 @@ def settle(
 def purge(
     connection: Connection, table: str, *, checkpoint_ts: int, fences_older_than_s: float
 ) -> int:
-    """Remove what is decided and done with, commit, and return how many rows that were.
+    """Remove decided rows that are no longer needed, commit, and return the number of rows.
 
     `checkpoint_ts` is the smallest checkpoint of all Drainers: it is past a transaction only when
-    every Pump is, so no Pump will ask about it. Fences go by their age at that moment.
+    every Pump is, so no Pump will ask about it. Fences go by their age at that time.
     """
     fences_ts = max(0, checkpoint_ts - compose(int(fences_older_than_s * 1000), 0))
     sql = _of(connection, table).purge

@@ -1,18 +1,18 @@
-"""Statements that a server refused, read again: the rows of an INSERT, and values of lax sessions.
+"""Refused inserts: retries statements that a strict session refused, if a lax one may run them.
 
-INSERT and REPLACE are read as our programs write them: text is in single quotes, which are doubled
-within it, and nothing else is special.
+INSERT and REPLACE are parsed as our programs write them: text is in single quotes, which are
+doubled within it, and nothing else is special.
 
-ENUM's error value is index 0, an empty text, which a server keeps for a wrong one if it is lax. A
-strict session refuses to write it (1265), and ours are strict, or a value that does not fit the
-downstream's column would be cut without a word. So a statement that is refused and that writes
-index 0 to an ENUM is run again in a lax session, and counts only when the warnings that come with
-it are about nothing else: no more of them than such values, all about ENUM columns.
+ENUM's error value is index 0, an empty text, which a lax server stores for a wrong value. A strict
+session refuses to write it (1265). Ours are strict, because a value that does not fit the
+downstream's column would otherwise be cut silently. A refused statement that writes index 0 to an
+ENUM is therefore run again in a lax session. It counts only if its warnings are about nothing else:
+no more warnings than such values, all about ENUM columns.
 
-A generated column is computed downstream again, from the same values. Where a strict session
-refuses the result, a lax one upstream cut it to what the column holds, and so does the second run:
-warnings about generated columns do not count. Those about a value within an expression name no
-column: of an INSERT, whose values are literals, they can only be about a generated column.
+A generated column is computed again downstream, from the same values. If a strict session refuses
+the result, a lax session upstream cut it to the column's range, and so does the second run:
+warnings about generated columns do not count. Warnings about a value within an expression name no
+column. In an INSERT, whose values are literals, they can only concern a generated column.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ def _rows(text: str, start: int) -> Iterator[list[str]]:
 
 
 CODE = 1265
-"""What a server says of an error value: data truncated."""
+"""A server's error for an error value: data truncated."""
 _WITHIN = frozenset({1292, 1365, 1411, 1441})
-"""What it says of a value within an expression: incorrect, division by 0, no such date or time."""
+"""Errors for a value within an expression: incorrect, division by 0, no such date or time."""
 CODES = frozenset({CODE, 1264, 1366, 1406}) | _WITHIN
-"""What it says of a generated value, too: out of range, incorrect, too long."""
+"""Errors that also occur for a generated value: out of range, incorrect, too long."""
 _QUOTED = re.compile(r"'(?:[^']|'')*'")
 _UPDATE = re.compile(r"UPDATE (\S+) SET (.*?) WHERE ", re.DOTALL)
 _SET = re.compile(r"(`(?:[^`]|``)+`)=0(?=,|$)")
@@ -70,13 +70,13 @@ _WARNED = re.compile(r".* for column (?:'(.*)'|(?:`[^`]*`\.)*`(.*)`) at row \d+"
 _DEPRECATED = 1287
 """MySQL warns of VALUES() in each statement."""
 _WARNINGS_MAX = 65_535
-"""What the servers list at most."""
+"""The most warnings that the servers list."""
 
 
 def written(connection: Any, statement: str | bytes) -> int | None:
-    """Run a refused statement with its error values; None when it is refused rightly.
+    """Run a refused statement with its error values; None when the refusal is right.
 
-    Returns how many rows it changed. After None the transaction must not be committed.
+    Returns the number of rows it changed. After None the transaction must not be committed.
     """
     text = statement if isinstance(statement, str) else statement.decode(errors="replace")
     found = _zeros(text)
@@ -96,7 +96,7 @@ def written(connection: Any, statement: str | bytes) -> int | None:
             cursor.execute("SHOW WARNINGS")
             warnings = [(no, about) for _, no, about in cursor.fetchall() if no != _DEPRECATED]
     finally:
-        # Of a connection that was lost this fails, too: the next one is strict.
+        # This also fails on a lost connection, and the next connection is strict.
         _set(connection, *before)
     ours = {*generated, ""} if generated and inserted(text) is not None else generated
     others = [

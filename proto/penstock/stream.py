@@ -1,8 +1,8 @@
-"""Stream: `drainer.stream` under the name that programs know: read committed transactions.
+"""Stream: exposes `drainer.stream`, which reads committed transactions, under a public name.
 
 Like the programs of `penstock.__main__` it is named here and imported from above, because a reader
-is a Drainer without a downstream, and this package stays below all others. `stream.pyi` says the
-same to type checkers.
+is a Drainer without a downstream, and this package stays below all others. `stream.pyi` declares
+the same to type checkers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _reader() -> ModuleType:
 
 
 EXTRA: Final = "stream"
-"""The extra of the distribution that brings what a reader needs: neither Spark nor Java."""
+"""The extra of the distribution with a reader's dependencies: neither Spark nor Java."""
 
 _found = _reader()
 __all__ = list(_found.__all__)
