@@ -171,6 +171,9 @@ def test_a_copy_of_a_table_has_the_names_that_a_server_gives_it(
         ("ALTER TABLE t DROP FOREIGN KEY IF EXISTS t_ibfk_4, DROP FOREIGN KEY t_ibfk_3",
          "ALTER TABLE t DROP FOREIGN KEY IF EXISTS `routed_ibfk_4`, DROP FOREIGN KEY t_ibfk_3",
          "ALTER TABLE t DROP FOREIGN KEY IF EXISTS `routed_ibfk_4`, DROP FOREIGN KEY t_ibfk_3"),
+        ("ALTER TABLE t DROP FOREIGN KEY `4`",
+         "ALTER TABLE t DROP FOREIGN KEY `routed_ibfk_4`",
+         "ALTER TABLE t DROP FOREIGN KEY `routed_ibfk_4`"),
         ("ALTER TABLE t DROP CONSTRAINT t_ibfk_4",
          "ALTER TABLE t DROP CONSTRAINT `routed_ibfk_4`",
          "ALTER TABLE t DROP CONSTRAINT `routed_ibfk_4`"),
@@ -183,3 +186,9 @@ def test_a_constraint_is_called_as_it_is_called_there(
              "routed_ibfk_4": "FOREIGN KEY"}  # fmt: skip
     found = [as_server_names(sql, lambda _: there, numbers_by_table=n) for n in (True, False)]
     assert found == [mysql or sql, mariadb or sql]
+
+
+def test_a_foreign_key_that_a_newer_mariadb_numbered_is_dropped_by_its_number() -> None:
+    session = DdlSession(*BEFORE)
+    (job,) = session.run("ALTER TABLE t DROP FOREIGN KEY IF EXISTS `1`")
+    assert "DROP FOREIGN KEY IF EXISTS `1`" in job.query

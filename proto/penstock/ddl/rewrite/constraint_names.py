@@ -38,9 +38,12 @@ from penstock.ddl.syntax.statements import (
 _NO_NAMES = ("CHECK", "FOREIGN", "PRIMARY", "UNIQUE")
 _MARIADBS = re.compile(r"CONSTRAINT_[1-9]\d*", re.IGNORECASE)
 _GENERATED = re.compile(
-    r"(?:.*_chk|(?P<foreign>.*_ibfk)|CONSTRAINT)_([1-9]\d*)", re.IGNORECASE | re.DOTALL
+    r"(?:.*_chk_|CONSTRAINT_|(?P<foreign>.*_ibfk_|))([1-9]\d*)", re.IGNORECASE | re.DOTALL
 )
-"""The name of a constraint that a server chose, whatever its table was called then."""
+"""The name of a constraint that a server chose, whatever its table was called then.
+
+A MariaDB numbers foreign keys since 12.1, without a name before the number.
+"""
 _ABSENT = ["IF", "NOT", "EXISTS"]
 _BEFORE_NAME = ("CONSTRAINT", *_ABSENT)
 
@@ -193,7 +196,7 @@ def _found_there(tokens: Sequence[Token], there: Callable[[], Mapping[str, str]]
         names = there() if number else {}
         if number is None or name.text.lower() in map(str.lower, names):
             continue
-        kind = "FOREIGN KEY" if is_foreign or number["foreign"] else "CHECK"
+        kind = "FOREIGN KEY" if is_foreign or number["foreign"] is not None else "CHECK"
         same = [
             each
             for each, type_ in names.items()
