@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -198,6 +199,50 @@ def test_what_a_session_changes_is_changed_downstream(way: Way) -> None:
         cursor.connection.close()
         assert way.follow() == 1, name
         check(way, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pair", on((MARIADB, MARIADB), (MARIADB, MYSQL)))
+def test_timestamps_that_must_not_be_null_any_more_get_the_moment_of_the_ddl(way: Way) -> None:
+    start(way)
+    cursor = begin(way.upstream, ["SET timestamp = 1500000000.25, time_zone = '+08:00'"])
+    assert "STRICT" in way.upstream.query("SELECT @@sql_mode")[0][0]
+    cursor.execute(f"ALTER TABLE {UP}.t MODIFY ts TIMESTAMP(2) NOT NULL, MODIFY n BIGINT")
+    cursor.connection.close()
+    assert way.follow() == 1
+    check(way)
+    assert way.rows("t")[1][1][2] == "2017-07-14 02:40:00.25"
+
+
+INDEXES = (
+    "CREATE TABLE {}.i (id INT PRIMARY KEY, a INT, KEY k (a), UNIQUE u (a) {hidden}, KEY v (a))",
+    "ALTER TABLE {}.i ALTER INDEX k {hidden}, ADD b INT, ADD KEY b (b) {hidden}",
+    "ALTER TABLE {}.i ALTER INDEX u {shown}",
+    "CREATE INDEX w ON {}.i (b) COMMENT 'IGNORED' {hidden}",
+)
+
+
+@pytest.mark.parametrize("pair", on((MARIADB, MARIADB)))
+def test_an_index_that_no_optimizer_may_use_is_so_downstream(way: Way) -> None:
+    follow_indexes(way)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pair", on((MYSQL, MYSQL), *_OF_TWO_KINDS))
+def test_an_index_is_hidden_in_the_words_of_the_server(way: Way) -> None:
+    follow_indexes(way)
+
+
+def follow_indexes(way: Way) -> None:
+    words = ("IGNORED", "NOT IGNORED") if way.is_mariadb else ("INVISIBLE", "VISIBLE")
+    way.upstream.run(f"DROP TABLE IF EXISTS {UP}.i")
+    for sql in INDEXES:
+        way.upstream.run(sql.format(UP, hidden=words[0], shown=words[1]))
+    assert way.follow() >= len(INDEXES)
+    (created,) = way.downstream.query(f"SHOW CREATE TABLE {DOWN}.i")
+    lines = str(created[1]).splitlines()
+    hidden = re.compile(r"IGNORED,?$|INVISIBLE \*/,?$")
+    assert [re.findall("`(.)`", line)[0] for line in lines if hidden.search(line)] == [*"kbw"]
 
 
 UNSAID = {

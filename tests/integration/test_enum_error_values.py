@@ -157,6 +157,26 @@ def test_rows_that_a_check_refuses_are_taken_or_refused_with_a_way_to_take_them(
     assert server.query("SELECT * FROM shop.c") == [(1, -5)]
 
 
+def test_differences_that_are_negative_are_taken_once_their_column_subtracts_signed_numbers(
+    server: SqlServer, sink: SqlSink
+) -> None:
+    columns = "id VARCHAR(9) PRIMARY KEY, a BIGINT UNSIGNED, u INT UNIQUE"
+    server.run("SET sql_mode = 'NO_UNSIGNED_SUBTRACTION'",
+               f"CREATE TABLE shop.d ({columns}, g BIGINT AS (a - 5) STORED)")  # fmt: skip
+    sql = TableSql(MYSQL, "shop", "d", table_of(f"CREATE TABLE d ({columns})"))
+    # The upsert has a guard, which answers with the same error.
+    rows = ",".join(map(sql.row_text, [("x", 1, 1), ("y", 9223372036854775812, 2)]))
+    upsert = sql._upsert_head + rows + sql._upsert_tail
+    for _ in range(2):
+        with pytest.raises(NeedsOperator, match="out of range") as refusal:
+            sink.apply([upsert], Checkpoint(10, 1))
+        assert "AS DECIMAL(20)" in refusal.value.hint
+    server.run("ALTER TABLE shop.d MODIFY g BIGINT AS (CAST(a AS DECIMAL(20)) - 5) STORED")
+    sink.apply([upsert], Checkpoint(10, 1))
+    sink.apply([upsert], Checkpoint(11, 1))
+    assert server.query("SELECT g FROM shop.d ORDER BY id") == [(-4,), (9223372036854775807,)]
+
+
 def test_of_rows_whose_json_is_equal_the_very_same_one_is_found(
     server: SqlServer, sink: SqlSink
 ) -> None:

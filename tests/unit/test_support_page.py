@@ -44,6 +44,7 @@ STATEMENTS: dict[type, str] = {
     ast.AddKey: "… ADD INDEX, UNIQUE, PRIMARY KEY, FOREIGN KEY",
     ast.DropKey: "… DROP INDEX, DROP CONSTRAINT",
     ast.DropPrimary: "… DROP PRIMARY KEY",
+    ast.AlterKey: "… ALTER INDEX VISIBLE, INVISIBLE, IGNORED",
     ast.RenameKey: "… RENAME INDEX",
     ast.RenameTo: "… RENAME TO",
     ast.SetOptions: "… COMMENT, CHARACTER SET and other options",

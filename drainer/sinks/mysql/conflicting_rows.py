@@ -24,6 +24,7 @@ CODES = (OUT_OF_RANGE, ER.DUP_ENTRY)
 
 _UPSERT = " ON DUPLICATE KEY UPDATE "
 _GUARD = re.compile(r"`(?:[^`]|``)+`=IF\((.*?) OR 1\+LENGTH\(")
+_GUARD_SUM = str((1 << 64) - 1)
 _TEXT = re.compile(r"CAST\((`(?:[^`]|``)+`) AS BINARY\)=")
 _INDEX, _COLUMN, _PREFIX = 2, 4, 7
 """Columns of SHOW INDEX."""
@@ -76,10 +77,11 @@ def unknown(table: str) -> Refused:
     )
 
 
-def is_guarded(statement: str | bytes) -> bool:
-    """Return whether error 1690 is what the guard of an upsert answers."""
+def is_guards(error: BaseException, statement: str | bytes) -> bool:
+    """Return whether an error is the answer of an upsert's guard, not of a generated column."""
     text = statement if isinstance(statement, str) else statement.decode(errors="replace")
-    return _GUARD.match(text.rpartition(_UPSERT)[2]) is not None
+    is_guarded = _GUARD.match(text.rpartition(_UPSERT)[2]) is not None
+    return is_guarded and error.args[0] == OUT_OF_RANGE and _GUARD_SUM in str(error)
 
 
 def _refused(

@@ -111,6 +111,8 @@ def as_upstream(
     context = change.job.context or DdlContext()
     for name, value in (_USUAL | dict(context.variables) | _ALWAYS).items():
         session.set(name, value)
+    if _fills_timestamps(change):
+        session.set("old_alter_table", "ON")  # In place a MySQL refuses NULL (1138).
     connection.query(f"SET TIMESTAMP = {moment_s:.6f}")
     yield query if session.is_explicit else written_out(query)
     connection.query("SET TIMESTAMP = DEFAULT")
@@ -136,8 +138,8 @@ class _Session:
         self._change = change
         self._query = query
         self._own = own
-        names = {*_USUAL, *_ALWAYS, *_CONCERNS, "collation_connection", "old_mode", "sql_mode",
-                 "time_zone"}  # fmt: skip
+        names = {*_USUAL, *_ALWAYS, *_CONCERNS, "collation_connection", "old_alter_table",
+                 "old_mode", "sql_mode", "time_zone"}  # fmt: skip
         listed = ", ".join(f"'{name}'" for name in sorted(names))
         found = many(connection, f"SHOW SESSION VARIABLES WHERE Variable_name IN ({listed})")
         self._before = {str(name): str(value) for name, value in found}
@@ -316,11 +318,26 @@ def _computed_differently(change: SchemaChange, column: ColumnDef) -> str:
     return ""
 
 
+def _fills_timestamps(change: SchemaChange) -> bool:
+    """Return whether NULLs of a TIMESTAMP column become the moment of the DDL."""
+    return any(
+        new.tp is MysqlType.TIMESTAMP and new.is_not_null and not old.is_not_null
+        for old, new in _kept(change)
+    )
+
+
 def _converted(change: SchemaChange) -> Iterator[tuple[ColumnInfo, ColumnInfo]]:
     """Yield each column whose values a change converts, before and after."""
+    for old, new in _kept(change):
+        if (old.tp, old.decimal) != (new.tp, new.decimal):
+            yield old, new
+
+
+def _kept(change: SchemaChange) -> Iterator[tuple[ColumnInfo, ColumnInfo]]:
+    """Yield each column of the altered tables that was there before, before and after."""
     for _, before, after in change.altered:
         known = {c.id: c for c in adopted(change.job, before, after).columns}
         for column in after.columns:
             old = known.get(column.id) or before.column(column.name)
-            if old is not None and (old.tp, old.decimal) != (column.tp, column.decimal):
+            if old is not None:
                 yield old, column

@@ -28,7 +28,7 @@ import pymysql
 from pymysql.constants import CLIENT, ER
 
 from drainer.sinks.mysql import tidb
-from drainer.sinks.mysql.conflicting_rows import CODES, OUT_OF_RANGE, is_guarded, met, unknown
+from drainer.sinks.mysql.conflicting_rows import CODES, OUT_OF_RANGE, is_guards, met, unknown
 from drainer.sinks.mysql.ddl_progress import ALREADY_CODES
 from drainer.sinks.mysql.url import MysqlTarget
 from drainer.sinks.patience import Patience
@@ -303,7 +303,7 @@ def run(connection: Connection, statement: str | bytes) -> None:
         conflicting = met(connection, statement) if code_of(error) in CODES else None
         if conflicting is not None:
             raise conflicting from error
-        if code_of(error) == OUT_OF_RANGE and is_guarded(statement):
+        if is_guards(error, statement):
             raise unknown(row_of(statement, "").removeprefix("a row of ")) from error
         raise refused(error, row_of(statement, str(error))) from error
 
@@ -328,6 +328,12 @@ def refused(error: BaseException, row: str = "") -> Refused:
         hint = (
             "upstream holds the row, so it did not enforce the CHECK: ALTER TABLE … ALTER CHECK …"
             " NOT ENFORCED downstream, with the names of the error"
+        )
+    elif code == OUT_OF_RANGE:
+        hint = (
+            "a generated column subtracts unsigned numbers, and upstream had the sql_mode"
+            " NO_UNSIGNED_SUBTRACTION: ALTER TABLE … MODIFY the column downstream, with"
+            " CAST(… AS DECIMAL(20)) around each of these numbers"
         )
     elif row and code == ER.BAD_FIELD_ERROR:
         hint = "the downstream's table may have more columns than upstream's, but not fewer: add it"

@@ -14,7 +14,7 @@ Followed, in MySQL's grammar with MariaDB's IF [NOT] EXISTS, several statements 
     RENAME TABLE, several at once      CREATE | DROP INDEX            CREATE | ALTER | DROP VIEW
     CREATE | ALTER | DROP SEQUENCE     (MariaDB's)
     ALTER TABLE  ADD, DROP, MODIFY, CHANGE, RENAME COLUMN; FIRST, AFTER; ADD (a, b)
-                 ADD, DROP, RENAME INDEX; UNIQUE, PRIMARY KEY, FULLTEXT, SPATIAL; DROP CONSTRAINT
+                 ADD, DROP, RENAME, ALTER INDEX; UNIQUE, PRIMARY, FULLTEXT, SPATIAL; DROP CONSTRAINT
                  SET | DROP DEFAULT, COMMENT, CHARSET, CONVERT TO, RENAME TO
                  ADD, DROP, TRUNCATE, EXCHANGE, CONVERT, REORGANIZE, COALESCE PARTITION
 
@@ -22,7 +22,7 @@ Passed on downstream untracked, because no row image depends on it: CHECK, forei
 index is tracked and written out), storage and engine options, partitions, ORDER BY, FORCE. What a
 DROP, TRUNCATE or EXCHANGE PARTITION does to rows has no binlog; it happens downstream because the
 statement runs there, at its place in the order. Left out downstream for the same reason: ALGORITHM
-and LOCK, visibility of indexes, parsers of FULLTEXT, inline REFERENCES, COLUMN_FORMAT, NOT NULL on
+and LOCK, parsers of FULLTEXT, inline REFERENCES, COLUMN_FORMAT, NOT NULL on
 generated columns, SRID of a column (values have theirs), TiDB's own options, and all of MariaDB's
 system versioning (`versioning`): such a table is a plain one here, with its current rows. A key
 WITHOUT OVERLAPS is a unique key over both ends of its period.

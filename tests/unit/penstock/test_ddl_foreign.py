@@ -83,8 +83,10 @@ def test_a_mariadb_gets_no_index_over_an_expression_and_no_check_that_is_a_remar
     )
     assert spelled(Flavor.MARIADB, sql, alter) == ["ALTER TABLE `t` ADD x INT"]
     assert spelled(Flavor.MARIADB, sql, "CREATE INDEX e ON t ((a))") == [""]
-    gone = spelled_for(Flavor.MARIADB, "ALTER TABLE `t` DROP INDEX k, DROP INDEX l", ["K"])
-    assert gone.sql == "ALTER TABLE `t` DROP INDEX l"
+    gone = spelled_for(
+        Flavor.MARIADB, "ALTER TABLE `t` DROP KEY k, ALTER KEY k VISIBLE, DROP KEY l", ["K"]
+    )
+    assert gone.sql == "ALTER TABLE `t` DROP KEY l"
     dropped = spelled(Flavor.MARIADB, sql, "ALTER TABLE t DROP CHECK c")
     assert dropped == ["ALTER TABLE `t` DROP CONSTRAINT IF EXISTS c"]
 
@@ -339,15 +341,14 @@ def test_a_period_is_known_to_later_statements() -> None:
 @pytest.mark.parametrize(
     ("sent", "mariadb", "mysql"),
     [
-        ("ALTER TABLE t ALTER INDEX k INVISIBLE", "", "ALTER TABLE t ALTER INDEX k INVISIBLE"),
         (
-            "ALTER TABLE t ALTER INDEX k INVISIBLE, ADD b INT",
-            "ALTER TABLE t ADD b INT",
-            "ALTER TABLE t ALTER INDEX k INVISIBLE, ADD b INT",
+            "ALTER TABLE t ALTER INDEX k INVISIBLE, ADD b INT, ALTER KEY l VISIBLE",
+            "ALTER TABLE t ALTER INDEX k IGNORED, ADD b INT, ALTER KEY l NOT IGNORED",
+            "ALTER TABLE t ALTER INDEX k INVISIBLE, ADD b INT, ALTER KEY l VISIBLE",
         ),
         (
             "CREATE INDEX k ON t (a) INVISIBLE",
-            "CREATE INDEX k ON t (a)",
+            "CREATE INDEX k ON t (a) IGNORED",
             "CREATE INDEX k ON t (a) INVISIBLE",
         ),
         (

@@ -71,7 +71,12 @@ def session() -> DdlSession:
         ("ALTER TABLE t ADD IF NOT EXISTS b INT, ADD c INT", ["ALTER TABLE `t` ADD c INT"]),
         ("ALTER TABLE t ADD IF NOT EXISTS c INT", ["ALTER TABLE `t` ADD c INT"]),
         ("ALTER TABLE t DROP IF EXISTS z, ALGORITHM=INPLACE", []),
-        ("ALTER TABLE t ALTER INDEX k INVISIBLE", []),
+        (
+            "ALTER TABLE t ALTER INDEX k INVISIBLE, LOCK=NONE",
+            ["ALTER TABLE `t` ALTER INDEX k INVISIBLE"],
+        ),
+        ("ALTER TABLE t ALTER KEY k NOT IGNORED", ["ALTER TABLE `t` ALTER KEY k VISIBLE"]),
+        ("ALTER TABLE t ALTER INDEX IF EXISTS z IGNORED", []),
         ("ALTER TABLE t", []),
         (
             "ALTER TABLE t ADD c INT /*!50500 NOT NULL */, LOCK=NONE, ENGINE=InnoDB",
@@ -87,7 +92,8 @@ def session() -> DdlSession:
             "ALTER TABLE t ADD c INT PARTITION BY HASH (a)",
             ["ALTER TABLE `t` ADD c INT PARTITION BY HASH (a)"],
         ),
-        ("CREATE INDEX i ON T (b) INVISIBLE LOCK=NONE", ["CREATE INDEX i ON `t` (b)"]),
+        ("CREATE INDEX i ON T (b) INVISIBLE LOCK=NONE", ["CREATE INDEX i ON `t` (b) INVISIBLE"]),
+        ("CREATE INDEX i ON t (b) IGNORED", ["CREATE INDEX i ON `t` (b) INVISIBLE"]),
         (
             "CREATE UNIQUE INDEX i USING HASH ON t (b)",
             ["CREATE UNIQUE INDEX i USING HASH ON `t` (b)"],

@@ -19,7 +19,7 @@ from penstock.ddl.parse.column_clauses import (
     with_keys_at,
 )
 from penstock.ddl.parse.cursor import Cursor
-from penstock.ddl.parse.key_clauses import at_key, read_key
+from penstock.ddl.parse.key_clauses import at_key, read_key, visibility
 from penstock.ddl.parse.partition_clauses import (
     is_partition_operation,
     partition_by,
@@ -28,6 +28,7 @@ from penstock.ddl.parse.partition_clauses import (
 from penstock.ddl.syntax.statements import (
     AddColumns,
     AddKey,
+    AlterKey,
     AlterTable,
     ChangeColumn,
     CharsetClause,
@@ -296,13 +297,11 @@ def _rename(cur: Cursor) -> Operation:
 def _alter(cur: Cursor) -> Operation:
     start = cur.source.tokens[cur.at - 1].start
     if cur.take_any("INDEX", "KEY"):
-        cur.take("IF", "EXISTS")
-        cur.name()
-        if not cur.take_any("VISIBLE", "INVISIBLE") and not cur.take("NOT", "IGNORED"):
-            cur.expect("IGNORED")
-        # Whether an optimizer may use an index is each server's own affair.
-        cur.drop_from_mariadb(start)
-        return Untracked(tuning=True)
+        absent = cur.if_exists()
+        name = cur.name()
+        if not visibility(cur):
+            cur.fail("VISIBLE or INVISIBLE")
+        return AlterKey(name, if_exists=absent)
     if cur.take_any("CHECK", "CONSTRAINT"):
         cur.name()
         cur.take("NOT")

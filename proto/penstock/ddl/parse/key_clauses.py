@@ -157,14 +157,31 @@ def index_options(cur: Cursor) -> None:
             # A plugin of one server; rows are the same without it.
             cur.name()
             cur.drop_text(start)
-        elif cur.take_any("VISIBLE", "INVISIBLE", "IGNORED") or cur.take("NOT", "IGNORED"):
-            cur.drop_from_mariadb(start)
+        elif visibility(cur):
+            continue
         elif cur.take_any("ENGINE_ATTRIBUTE", "SECONDARY_ENGINE_ATTRIBUTE", "CLUSTERING"):
             cur.take_sign("=")
             cur.next()
             cur.drop_text(start)
         else:
             return
+
+
+def visibility(cur: Cursor) -> bool:
+    """Move past whether an optimizer may use an index, in either server's words."""
+    start = cur.token.start
+    is_mariadbs = cur.is_word("NOT") or cur.is_word("IGNORED")
+    if cur.take("NOT", "IGNORED") or cur.take("VISIBLE"):
+        text, of_mariadb = "VISIBLE", "NOT IGNORED"
+    elif cur.take_any("IGNORED", "INVISIBLE"):
+        text, of_mariadb = "INVISIBLE", "IGNORED"
+    else:
+        return False
+    cur.lacks(Flavor.MARIADB, start, "", of_mariadb)
+    if is_mariadbs:
+        cur.edits.append(Edit(start, cur.last_end, text))
+        cur.lacks(Flavor.MYSQL, start, "", text)
+    return True
 
 
 def enforcement(cur: Cursor) -> bool:

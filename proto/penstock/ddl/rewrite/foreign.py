@@ -12,6 +12,7 @@
     indexes over expressions                   UNIQUE ones are plain     none
     CHECK … NOT ENFORCED, ALTER CHECK          as written                none
     ALTER COLUMN … SET VISIBLE                 as written                none
+    VISIBLE and INVISIBLE of an index          as written                [NOT] IGNORED
 
 A TiDB lacks what MySQL does, but it has sequences; and it reads a statement as it was written, with
 the words of its own that stand in comments, unless something has to be left out.
@@ -28,6 +29,7 @@ from penstock.ddl.parse.parser import parse
 from penstock.ddl.syntax.lexer import quote_name, quote_path
 from penstock.ddl.syntax.statements import (
     SEQUENCE_DEFAULTS,
+    AlterKey,
     AlterSequence,
     AlterTable,
     CreateSequence,
@@ -146,6 +148,6 @@ def _pieces(
 
 
 def _is_gone(operation: object, gone: Collection[str]) -> bool:
-    if isinstance(operation, DropKey):
+    if isinstance(operation, DropKey | AlterKey):
         return operation.name.lower() in gone
     return isinstance(operation, RenameKey) and operation.old.lower() in gone

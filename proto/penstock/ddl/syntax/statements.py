@@ -288,6 +288,14 @@ class DropPrimary:
 
 
 @dataclass(frozen=True, slots=True)
+class AlterKey:
+    """ALTER INDEX: whether an optimizer may use it."""
+
+    name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class RenameKey:
     """RENAME INDEX."""
 
@@ -393,6 +401,7 @@ Operation: TypeAlias = (
     | AddKey
     | DropKey
     | DropPrimary
+    | AlterKey
     | RenameKey
     | SetDefault
     | RenameTo

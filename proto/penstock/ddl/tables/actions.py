@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from penstock.ddl.syntax.statements import (
     AddColumns,
     AddKey,
+    AlterKey,
     ChangeColumn,
     ColumnDef,
     ColumnPlace,
@@ -195,7 +196,7 @@ def _skipped(table: TableInfo, operation: Operation) -> bool:
             | SetDefault(name, if_exists=True)
         ):
             return builder.column(name) is None
-        case RenameKey(name, if_exists=True):
+        case RenameKey(name, if_exists=True) | AlterKey(name, if_exists=True):
             return builder.key(name) is None and not builder.has_expression(name)
         case DropKey(name, if_exists=True):
             is_there = builder.key(name) is not None or builder.has_expression(name)
