@@ -1,1 +1,1 @@
-"""What every program has: its start and end, logs, pages, output and metrics."""
+"""The parts that every program shares: start and end, logs, pages, output and metrics."""

@@ -1,4 +1,4 @@
-"""Build info: the metric that says which version a node is of, by Prometheus' convention."""
+"""Build info: the metric that shows a node's version, by Prometheus' convention."""
 
 from __future__ import annotations
 

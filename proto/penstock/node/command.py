@@ -1,4 +1,4 @@
-"""Command: how a program starts, and how an error becomes one line and an exit code.
+"""Command: starts a program, and turns an error into one line and an exit code.
 
 0     done; a node that stopped as asked; a comparison without a difference
 1     a failure that a restart or another try may cure, or a defect; `penstock verify` found
@@ -7,9 +7,9 @@
 130   interrupted by Ctrl-C
 141   the reader of the output went away, as `head` does
 
-`main()` of every program is `run`, and a node that is up sorts its failures by the same `ending`.
-What a program imports is imported within `run`: a package that is not installed is an error like
-others, with the command that installs it.
+`main()` of every program is `run`, and a running node sorts its failures by the same `ending`. A
+program imports its packages within `run`, so a package that is not installed is an ordinary error,
+with the command that installs it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "psutil": ("demo",),
     "rich": ("demo",),
 }
-"""The extras of the distribution that bring a package; none: the distribution itself does."""
+"""The extras of the distribution that contain a package; none for the distribution's own."""
 
 VARIABLES: Final = frozenset(
     {
@@ -69,7 +69,7 @@ VARIABLES: Final = frozenset(
         "PENSTOCK_FAILPOINTS",
     }
 )
-"""What programs read from the environment besides the settings of one of them."""
+"""Environment variables that programs read besides the settings of one of them."""
 
 _HINTS: Final[Mapping[int, str]] = {
     errno.EACCES: "let the account that runs this read and write there, or name another place",
@@ -87,14 +87,14 @@ _HINTS: Final[Mapping[int, str]] = {
 }
 _FILES_MAX: Final = 1 << 20
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""A supervisor starts the program again: room may be made while no one watches it."""
+"""A supervisor restarts the program, because space may be freed while no one watches it."""
 _WITHOUT_NAME: Final = _FULL | {errno.EMFILE}
-"""What an operator can act on even where the system does not name the file."""
+"""Errors that an operator can act on even if the system does not name the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How an error ends a program: the exit code, and the one line that says why."""
+    """How an error ends a program: the exit code, and one line with the reason."""
 
     code: int
     line: str
@@ -141,7 +141,7 @@ def _of_system(error: OSError) -> Ending | None:
 def _of_import(error: ImportError, extra: str) -> Ending | None:
     package = (error.name or "").partition(".")[0]
     if package not in EXTRAS:
-        return None  # A module of our own, or one that a package of others lacks.
+        return None  # A module of our own, or one that another package lacks.
     extras = EXTRAS[package]
     chosen = extra if extra in extras or not extras else extras[0]
     wanted = f"install Penstock with the extra {chosen}" if chosen else "install Penstock again"
@@ -155,14 +155,14 @@ def _of_import(error: ImportError, extra: str) -> Ending | None:
 def run(prog: str, body: Callable[[], int], *, extra: str = "") -> int:
     """Run a program's `body` and return its exit code; an error is one line on stderr.
 
-    A defect keeps its traceback. `SystemExit`, as of `--help`, passes through.
+    A defect keeps its traceback. `SystemExit`, such as from `--help`, passes through.
     """
     try:
         check_variables(os.environ, "PENSTOCK", VARIABLES)
         try:
             return body()
         finally:
-            sys.stdout.flush()  # Here, where a reader that went away is no surprise.
+            sys.stdout.flush()  # Here, because a reader that went away is handled below.
     except BrokenPipeError:
         _mute(sys.stdout, sys.stderr)
         return CUT_OFF
@@ -178,7 +178,7 @@ def run(prog: str, body: Callable[[], int], *, extra: str = "") -> int:
 
 @contextmanager
 def private_files() -> Iterator[None]:
-    """Let what this process and its children create be for their account alone.
+    """Create files of this process and its children for their account alone.
 
     LevelDB, SQLite, Delta and the JVM ask for modes that others may read.
     """

@@ -1,6 +1,7 @@
-"""Histogram: how often values fell into which bucket, and the metric that Prometheus makes of it.
+"""Histogram: counts values by bucket, and makes Prometheus metrics of the counts.
 
-Counting is cheap enough for every call; no clock and no lock: each has one thread that writes it.
+Counting is cheap enough for every call. It uses no clock and no lock, because only one thread
+writes each histogram.
 """
 
 from __future__ import annotations

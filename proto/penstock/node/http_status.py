@@ -1,20 +1,20 @@
-"""A node's pages for people and for Prometheus: HTTP/1.1, as small as it can be, beside gRPC.
+"""HTTP status: a node's pages for people and for Prometheus, over minimal HTTP/1.1, beside gRPC.
 
     GET   open to everyone who reaches the port: on loopback, unless `status-addr` says otherwise
-    PUT, POST, and pages that show what is stored: answered to callers on this very machine only
+    PUT, POST, and pages that show stored data: answered to callers on this very machine only
 
-There is no authentication, so what changes something or shows data goes through `binlogctl` and
-gRPC when it comes from afar. A node with TLS serves its pages over TLS unless they are on loopback,
-and with `cert-allowed-cn` to callers with such a certificate only. One request per connection, a
-bound for everything that a caller can make grow; a connection whose TLS handshake is under way
-counts like any other, and the handshake ends after 5 s.
+Without authentication, remote changes and remote reads of data go through `binlogctl` and gRPC. A
+node with TLS serves its pages over TLS unless they are on loopback, and with `cert-allowed-cn` only
+to callers with such a certificate. Each connection serves one request, and everything that a caller
+can make grow is bounded. A connection in its TLS handshake counts like any other, and the handshake
+ends after 5 s.
 
-A web page can have its own name resolve to this machine, and then reads what is here as its own
-(DNS rebinding). So without TLS, which checks the name, the `Host` of a request must be an IP
-address, localhost, this machine's name, or a name in one of the node's own addresses.
+A web page can have its own name resolve to this machine, and then read these pages as its own (DNS
+rebinding). So without TLS, which checks the name, the `Host` of a request must be an IP address,
+localhost, this machine's name, or a name in one of the node's own addresses.
 
-`status-addr` empty means loopback and the gRPC port plus 1000; if that is taken, another one,
-because pages that no one asked for must not keep a node from starting.
+An empty `status-addr` means loopback and the gRPC port plus 1000. If that port is taken, another
+one is used, because pages that were not requested must not prevent a node's start.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _DEFECT = HTTPStatus.INTERNAL_SERVER_ERROR
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a page says."""
+    """The content of a page."""
 
     body: str | bytes
     content_type: str = TEXT
@@ -57,7 +57,7 @@ class Answer:
 
 
 Page = Callable[[Mapping[str, str]], Awaitable[Answer]]
-"""Takes what stood in the place of the path's `{names}`."""
+"""Receives the values in the place of the path's `{names}`."""
 
 
 class BadRequest(Exception):
@@ -103,7 +103,7 @@ class HttpStatus:
         self._context: ssl.SSLContext | None = None
         self._names: frozenset[str] = frozenset()
         self.url = ""
-        """Where the pages are; empty while they are not served."""
+        """The address of the pages; empty while they are not served."""
 
     def add(
         self, method: str, path: str, page: Page, about: str, *, local_only: bool = False
@@ -124,10 +124,10 @@ class HttpStatus:
         security: Security | None = None,
         advertised: str = "",
     ) -> None:
-        """Serve at `address`; raise `NeedsOperator` when a configured one cannot be had.
+        """Serve at `address`; raise `NeedsOperator` when a configured address cannot be bound.
 
-        Over TLS if `security` has any and the address is not loopback. `advertised` is the address
-        that others reach the node at.
+        Serves over TLS if `security` has TLS and the address is not loopback. `advertised` is the
+        address at which others reach the node.
         """
         if address == OFF:
             return
@@ -163,7 +163,7 @@ class HttpStatus:
             self._server = None
         for writer in self._open:
             writer.transport.abort()
-        await asyncio.sleep(0)  # Lets those who wait for a request see that none will come.
+        await asyncio.sleep(0)  # Lets waiting tasks see that no request will come.
 
     async def answer(
         self, method: str, target: str, headers: Mapping[str, str], *, is_local: bool
@@ -177,7 +177,7 @@ class HttpStatus:
         for route, found in fitting:
             if route.method != wanted:
                 continue
-            # An Origin comes from a browser: a web page must not steer a node of its reader.
+            # An Origin comes from a browser: a web page must not control a node of its reader.
             if route.local_only and (not is_local or "origin" in headers):
                 raise BadRequest(
                     HTTPStatus.FORBIDDEN, "only from this machine; from afar use binlogctl"
@@ -207,7 +207,7 @@ class HttpStatus:
             async with asyncio.timeout(self._request_s):
                 await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError) as error:
-            # A client that went away, or took too long. The frames of a failed handshake hold its
+            # The client went away, or took too long. The frames of a failed handshake hold its
             # buffers in a cycle, and the garbage collector runs rarely.
             error.__traceback__ = None
         except asyncio.CancelledError:
@@ -249,7 +249,7 @@ async def _start_tls(writer: asyncio.StreamWriter, context: ssl.SSLContext) -> N
     try:
         await writer.start_tls(context, ssl_handshake_timeout=_HANDSHAKE_S)
     except BaseException:
-        # After a failed handshake asyncio does not say so, and they would refer to each other.
+        # asyncio omits this after a failed handshake; the two would keep referring to each other.
         protocol.connection_lost(None)
         raise
 
@@ -296,7 +296,7 @@ def host_of(address: str) -> str:
 def is_own_name(asked: str, names: Iterable[str]) -> bool:
     """Return whether a request's `Host` is an address, or a name that no stranger can have chosen.
 
-    A request without one is no browser's.
+    A request without a `Host` does not come from a browser.
     """
     host = host_of(asked).removesuffix(".")
     if host in ("", "localhost", socket.gethostname().lower(), *names):

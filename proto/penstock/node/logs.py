@@ -1,31 +1,30 @@
-"""Log lines of a node: one line for each, in UTC, as text or JSON, to stderr or to a file.
+"""Logs: writes a node's log lines, one each, in UTC, as text or JSON, to stderr or to a file.
 
     2026-11-21T09:30:00.016Z INFO pump.node: text
     {"time":"2026-11-21T09:30:00.016Z","level":"info","logger":"pump.node","message":"text"}
 
-A line break or another control character within a message is written as an escape, so that SQL of
-several lines stays one line and no value can pass for a line of its own. The traceback of a defect
-follows its line, indented by four spaces; in JSON it is the field `traceback`. JSON also has the
-`template` of a message with values, to group lines by, the `code` of an error, the number
-`left_out`, and what a call gives as `extra=`. A line about an error of ours ends with the error's
-code, `[PS-1001]`. A file is opened again when it was moved or removed (as logrotate does), or on
-demand.
+A line break or another control character within a message is escaped, so that SQL of several lines
+stays one line and no value can pass for a separate line. The traceback of a defect follows its
+line, indented by four spaces; in JSON it is the field `traceback`. JSON also has the `template` of
+a message with values, to group lines by, the `code` of an error, the number `left_out`, and the
+fields of a call's `extra=`. A line about one of our errors ends with the error's code, `[PS-1001]`.
+A file is reopened after it was moved or removed (as logrotate does), or on demand.
 
-*Limits* keep a storm of equal lines from hiding everything else, without hiding that it blows.
-Lines are equal when they come from the same logger, level and message template, whatever values
-they carry. Each kind may be logged a few times at once, then once per interval; the line after a
-gap says how many were left out:
+*Limits* keep a storm of equal lines from hiding everything else, without hiding the storm. Lines
+are equal when they come from the same logger, level and message template, whatever values they
+carry. Each kind may be logged a few times in a row, then once per interval. The line after a gap
+states how many were suppressed:
 
     WARNING pump.service.group_commit: indexing failed (and 2381 more like it)
 
-Debug lines, and what is said about the end of the process, are never left out.
+Debug lines, and lines about the end of the process, are never suppressed.
 
-*gRPC's core* logs from C++ to file descriptor 2, each handshake that fails on a line of its own,
-and has no call that would hand a line over. A library and a command switch that off
-(`GRPC_VERBOSITY`, set when `penstock` is imported; a value of the user's own stands). A node needs
-one thing of it: why a caller's handshake failed is known to no one else. So a node reads its own
-descriptor 2, and says that in its log, where it is limited and formatted like all else. Other lines
-of gRPC are for level debug, and what is not gRPC's passes unchanged.
+*gRPC's core* logs from C++ to file descriptor 2, each failed handshake on a separate line, and has
+no call that would hand over a line. A library and a command switch that off (`GRPC_VERBOSITY`, set
+when `penstock` is imported; a value set by the user stands). But a node needs the reason why a
+caller's handshake failed, which only gRPC knows. A node therefore reads its own descriptor 2, and
+logs those reasons, limited and formatted like all other lines. Other lines of gRPC go to level
+debug, and output that is not gRPC's passes unchanged.
 """
 
 from __future__ import annotations
@@ -112,7 +111,7 @@ class JsonLines(_Lines):
 
 
 class LogFile(logging.handlers.WatchedFileHandler):
-    """A log file that others may move away."""
+    """A log file that other programs may move away."""
 
     def reopen(self) -> None:
         """Reopen the file by name; keep the open file if that is impossible."""
@@ -145,7 +144,7 @@ class LogFile(logging.handlers.WatchedFileHandler):
 
 
 class Logs:
-    """Where a node's lines go."""
+    """The destination of a node's lines."""
 
     def __init__(self, handler: logging.Handler, limits: LimitFilter) -> None:
         self._handler = handler
@@ -192,7 +191,7 @@ def start_logging(level: str = "info", file: str = "", form: str = "text") -> Lo
 
 
 BURST = 5
-"""How many lines of a kind pass at once: a node that goes through its states says so in full."""
+"""The lines of a kind that pass in a row, so that a node's changes of state are logged in full."""
 INTERVAL_S = 5.0
 _KINDS_MAX = 1000
 _EXEMPT = frozenset({"penstock.node.service"})
@@ -201,7 +200,7 @@ Kind = tuple[str, int, str]
 
 
 def message_of(record: logging.LogRecord) -> str:
-    """Return the text of a record; never raises, since a log line must not stop what it is about.
+    """Return the text of a record; never raises, since a log line must not stop its subject.
 
     It ends with the code of an error that is among its arguments. Arguments that do not fit their
     template are shown beside it.
@@ -221,11 +220,11 @@ class _Bucket:
     at_s: float
     left_out: int = 0
     last: str = ""
-    """The last line that was left out."""
+    """The last suppressed line."""
 
 
 class Limits:
-    """Decides about lines by their kind; knows no clock."""
+    """Decides about lines by their kind; has no clock."""
 
     def __init__(self, *, burst: int = BURST, interval_s: float = INTERVAL_S) -> None:
         self._burst = burst
@@ -233,9 +232,9 @@ class Limits:
         self._buckets: dict[Kind, _Bucket] = {}
 
     def take(self, kind: Kind, now_s: float, text: Callable[[], str] = str) -> int | None:
-        """Return how many lines of this kind were left out before this one; None: leave it out.
+        """Return how many lines of this kind were suppressed before; None: suppress this line.
 
-        `text` is what the line says.
+        `text` returns the text of the line.
         """
         bucket = self._buckets.pop(kind, None) or _Bucket(self._burst, now_s)
         self._buckets[kind] = bucket  # The kind last seen goes to the end.
@@ -261,7 +260,7 @@ class Limits:
 
 
 class LimitFilter(logging.Filter):
-    """Put on a handler; its `report` says at the end what was left out."""
+    """A filter for a handler; at the end, its `report` logs how many lines were suppressed."""
 
     def __init__(self, limits: Limits | None = None, clock: Callable[[], float] = time.monotonic):
         super().__init__()
@@ -289,7 +288,7 @@ class LimitFilter(logging.Filter):
 
 GRPC_VERBOSITY = "GRPC_VERBOSITY"
 NODE_VERBOSITY = "INFO"
-"""What a node's program sets: gRPC reads it when it is imported, and says at no other level why."""
+"""A node's program sets this: gRPC reads it on import, and logs reasons at no other level."""
 
 _GRPC_LINE = re.compile(
     r"[IWEF](\d{4} \d\d:\d\d:\d\d\.\d+|0000 \d\d:\d\d:\d+\.\d+)\s+\d+ [\w.]+:\d+\] "
@@ -308,14 +307,14 @@ def handshake_failure(line: str) -> str:
 def grpc_lines_as_ours() -> Iterator[None]:
     """Turn gRPC's lines into ours, in a program that set `NODE_VERBOSITY` before its imports.
 
-    To be entered before anything uses gRPC or logs.
+    Must be entered before anything uses gRPC or logs.
     """
     if os.environ.get(GRPC_VERBOSITY) != NODE_VERBOSITY:
         yield
         return
     try:
         kept, before = os.dup(2), sys.stderr
-    except OSError:  # There is no standard error.
+    except OSError:  # The process has no standard error.
         yield
         return
     reading, writing = os.pipe()
@@ -325,7 +324,7 @@ def grpc_lines_as_ours() -> Iterator[None]:
         io.FileIO(kept, "w", closefd=False), encoding="utf-8", errors="replace", write_through=True
     )
     with contextlib.suppress(ValueError, OSError):
-        faulthandler.enable(kept)  # A crash ends the thread that reads what C code writes.
+        faulthandler.enable(kept)  # A crash ends the thread that reads the output of C code.
     reader = threading.Thread(
         target=_read_grpc_lines, args=(reading, kept), name="grpc lines", daemon=True
     )
@@ -334,7 +333,7 @@ def grpc_lines_as_ours() -> Iterator[None]:
         yield
     finally:
         sys.stderr = before
-        os.dup2(kept, 2)  # Which closes the pipe's end, and so ends the reader.
+        os.dup2(kept, 2)  # This closes the pipe's end, and so ends the reader.
         reader.join(timeout=1)
 
 

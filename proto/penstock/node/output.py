@@ -4,7 +4,7 @@ JSON is one document on stdout, or one object a line where a command goes throug
 are snake_case, timestamps numbers, times UTC as in RFC 3339. Errors stay lines on stderr, and the
 exit code is the same.
 
-What a node's status says is text for people; as JSON it has numbers, truths and snake_case keys:
+A node's status is text for people; as JSON it has numbers, booleans and snake_case keys:
 
     uptime_s                    "12"             "uptime_s": 12
     leads_oracle                "True"           "leads_oracle": true
@@ -77,7 +77,7 @@ def write_line(facts: Any) -> None:
 def plain(value: object) -> object:
     """Return a value of a row as JSON has it: numbers and texts as they are, bytes in hexadecimal.
 
-    What JSON has no form for, as a date or a decimal, is text.
+    A value without a form in JSON, such as a date or a decimal, is text.
     """
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
@@ -99,9 +99,9 @@ _KINDS: Final = {
     "transaction": "start_ts",
     "problem": "time",
 }
-"""What details are about, and how JSON calls what names one of them."""
+"""The subjects of details, and the JSON key that names each of them."""
 _TEXTS: Final = frozenset({"node_id", "instance", "labels", "label", "key"})
-"""What is a name, even where it looks like a number."""
+"""Values that are names, even if they look like numbers."""
 _NO_KEY = re.compile(r"[^a-z0-9]+")
 
 

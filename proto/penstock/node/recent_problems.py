@@ -2,8 +2,8 @@
 
     problem 2026-11-21T09:30:00.016123Z    ERROR drainer.node: Pump pump-2 is away (12 times)
 
-Lines of one kind (logger, level, template) are one entry, with the last of them and how often it
-came; the last `KINDS_MAX` kinds are kept. They are what the log has, so there are no secrets.
+Lines of one kind (logger, level, template) are one entry, with the last of them and their number.
+The last `KINDS_MAX` kinds are kept. They repeat log lines, so they contain no secrets.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Problem:
 
 
 class RecentProblems(logging.Handler):
-    """Remembers what passes it; memory is bounded by kinds and by the length of a line."""
+    """Remembers records that pass it; memory is bounded by kinds and by the length of a line."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -62,4 +62,4 @@ def _counted(problem: _Problem) -> str:
 
 
 RECENT: Final = RecentProblems()
-"""Of this process: a node's program adds it to its log (`node.service`)."""
+"""The recent problems of this process: a node's program adds it to its log (`node.service`)."""

@@ -1,4 +1,4 @@
-"""Requests read by a method itself: noise is the caller's error, and is answered as such.
+"""Requests: parses a method's request, and answers invalid bytes as the caller's error.
 
 With a deserializer in the handler gRPC would answer INTERNAL or UNKNOWN, as for a defect of ours.
 """

@@ -1,10 +1,10 @@
-"""A node's life: logs, signals that ask it to stop or to reload, and an exit code that says why.
+"""Service: a node's life: logs, signals to stop or to reload, and an exit code with the reason.
 
-SIGINT, SIGTERM   stop; the second one of a kind ends the process at once
-SIGHUP            log files are opened again, certificates are read again; never stops a node
+SIGINT, SIGTERM   stop; the second one of a kind ends the process immediately
+SIGHUP            log files are reopened, certificates are read again; never stops a node
 
-Under systemd it says when it is up, stops, and that it lives (`supervisor.py`). The exit codes are
-those of every program (`penstock.node.command`).
+Under systemd it reports that it is up, stops, and lives (`supervisor.py`). The exit codes are those
+of every program (`penstock.node.command`).
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ def run(
 ) -> int:
     """Run `main` until it returns or fails; its event is set by the first SIGINT or SIGTERM.
 
-    A second signal of the same kind ends the process at once. Refuses to run with assertions off,
-    because a broken promise must stop a node before it does harm. `extra` is the one of the
-    distribution that brings what the node imports. Raises `NeedsOperator` for logs that cannot be.
+    A second signal of the same kind ends the process immediately. Refuses to run with assertions
+    off, because a broken promise must stop a node before it does harm. `extra` is the extra of the
+    distribution with the packages that the node imports. Raises `NeedsOperator` for impossible
+    logs.
     """
     if not __debug__:
         sys.stderr.write(
@@ -76,7 +77,7 @@ def _explained(errors: list[BaseException], extra: str) -> int:
                 Code.DEFECT,
                 exc_info=error,
             )
-        elif not isinstance(error, PenstockError):  # Where it came from may be of use, too.
+        elif not isinstance(error, PenstockError):  # Its origin may also be useful.
             log.debug("the traceback", exc_info=error)
     ours = [(found, type(error).__name__) for error, found in endings if found is not None]
     for found, name in sorted(ours, key=lambda each: each[0].code):

@@ -1,8 +1,8 @@
-"""Supervisor: says to who started a node, by systemd's protocol, that it is up, lives or stops.
+"""Supervisor: reports to systemd, by its protocol, that a node is up, lives or stops.
 
 A datagram of `NAME=value` lines to the socket that NOTIFY_SOCKET names: sd_notify(3). Without that
-variable nothing is said. Where WATCHDOG_USEC asks for it, the event loop says that it lives twice
-as often, so that one that hangs is started again.
+variable nothing is sent. If WATCHDOG_USEC asks for it, the event loop reports twice as often that
+it lives, so that a node that hangs is restarted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def say(*lines: str, wait_s: float = 1.0) -> None:
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
             out.settimeout(wait_s)
-            # A name that begins with @ is one of Linux' abstract names, which begin with a zero.
+            # A name that starts with @ is one of Linux' abstract names, which start with a zero
+            # byte.
             out.sendto("\n".join(lines).encode(), f"\0{path[1:]}" if path[0] == "@" else path)
     except OSError as error:
         log.warning("NOTIFY_SOCKET %s: %s", path, error)
@@ -40,6 +41,6 @@ async def live() -> None:
     if not asked_us.isdecimal() or not int(asked_us) or not is_for_us:
         return
     while True:
-        # Never waited for: what has not yet read the last ones needs no more of them.
+        # Never waited for: a supervisor that has not read the last reports needs no more.
         say(_ALIVE, wait_s=0)
         await asyncio.sleep(int(asked_us) / 2e6)
