@@ -1,1 +1,1 @@
-"""Who may talk to whom: TLS, certificates, names and passwords."""
+"""Security: TLS, certificates, roles and passwords between nodes, clients and databases."""

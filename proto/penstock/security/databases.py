@@ -3,8 +3,8 @@
 ssl-ca                 the server's certificate must be signed by it; without: encrypted only
 ssl-cert, ssl-key      shown to a server that asks for a certificate
 ssl-verify = "full"    the certificate must also hold the host name that was connected to
-ssl-verify = "ca"      its CA is enough: what MySQL makes for itself at its first start holds no
-                       host name, and lacks extensions that newer Pythons ask of a CA
+ssl-verify = "ca"      its CA is enough: the certificate that MySQL makes at its first start holds
+                       no host name, and lacks extensions that newer Pythons ask of a CA
 
 A password file's first line is read again for each connection, so that it can be replaced.
 """
@@ -22,7 +22,7 @@ from penstock.security.trust import trusting
 
 FULL, CA = "full", "ca"
 MISMATCH = "hostname mismatch|ip address mismatch|doesn't match"
-"""How Python's errors begin for a certificate of another name."""
+"""Prefixes of Python's errors for a certificate of another name."""
 MISMATCH_HINT = (
     'connect by a name that the certificate holds, or set ssl-verify = "ca": the certificates that'
     " MySQL makes for itself hold none, and their CA is checked all the same"
@@ -32,7 +32,7 @@ CERTIFICATE_HINT = "TLS failed: check the certificates, their names and dates"
 
 @dataclass(frozen=True, slots=True)
 class SqlTls:
-    """PEM files and what is checked; `NeedsOperator` for a `verify` that there is not."""
+    """PEM files and the checks; `NeedsOperator` for an unknown `verify`."""
 
     ca: Path | None = None
     cert: Path | None = None
@@ -70,7 +70,7 @@ log = logging.getLogger(__name__)
 
 
 class PasswordFile:
-    """A file with a password; what it holds is in no log."""
+    """A file with a password; its content is in no log."""
 
     def __init__(self, path: str) -> None:
         """Read the file; raise `NeedsOperator` if it is unreadable or has no first line."""

@@ -1,9 +1,9 @@
-"""Encrypted passwords: as the settings of TiDB-Binlog's Drainer may have them.
+"""Encrypted passwords: as the settings of TiDB-Binlog's Drainer may contain them.
 
     text       base64 of: 16 bytes at random | "@" | the password under AES in CFB mode
-    key        hexadecimal in BINLOG_SECRET_KEY: 16, 24 or 32 bytes; else one that everyone knows
+    key        hexadecimal in BINLOG_SECRET_KEY: 16, 24 or 32 bytes; else a publicly known key
 
-So they hide a password from a glance, and under the common key from nothing more.
+They hide a password from a glance, and under the public key from nothing more.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ def _key(env: Mapping[str, str]) -> bytes:
 
 
 def _cfb(key: bytes, first: bytes, data: bytes, *, is_hidden: bool) -> bytes:
-    """Return what `data` is on the other side: each block is XORed with the one before, enciphered.
+    """Return the other form of `data`: each block is XORed with the enciphered previous block.
 
-    Written out, because the library is about to move its own CFB to what it calls decrepit.
+    Written here, because the library is about to move its CFB to the module `decrepit`.
     """
     encipher = Cipher(algorithms.AES(key), modes.ECB()).encryptor().update
     made = bytearray()

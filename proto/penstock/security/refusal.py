@@ -1,9 +1,9 @@
-"""Refusal: why a TLS connection to a node fails, when the certificates are to blame.
+"""Refusal: finds out whether certificates are the reason why a TLS connection to a node fails.
 
-gRPC calls everything UNAVAILABLE: a node that restarts, one whose certificate we do not trust, and
-one that does not take ours. The first passes by itself and the others do not, so the caller looks
-for itself: one connection of its own, whose handshake says what is wrong. Only what a certificate
-is surely to blame for is reported; whatever else happens, the node may be restarting.
+gRPC reports UNAVAILABLE for a node that restarts, for a node whose certificate we do not trust, and
+for a node that refuses ours. Only the first case passes without help. The caller therefore makes a
+separate connection, whose handshake shows the error. It reports only failures that a certificate is
+surely to blame for; in any other case, the node may be restarting.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from penstock.security.tls import Tls
 
 _WITHIN_S = 2.0
 _AGAIN_S = 5.0
-"""How long a finding stands, so that those who try again and again do not ask each time."""
+"""How long a finding is reused, so that repeated attempts do not ask each time."""
 _KEPT_MAX = 64
 _LOOKS = 2
-"""A process may end in the very moment between two messages; not twice."""
+"""A process may end between two messages once, but not twice."""
 _READ_BYTES = 1 << 16
 _HANDSHAKE_RECORD = 22
 _CERTIFICATE_REQUEST, _HELLO_DONE = 13, 14
@@ -36,19 +36,19 @@ _ALERTS = frozenset({
     "SSLV3_ALERT_CERTIFICATE_REVOKED", "SSLV3_ALERT_CERTIFICATE_UNKNOWN",
     "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE", "TLSV1_ALERT_ACCESS_DENIED",
 })  # fmt: skip
-"""What a server that is not gRPC's says of our certificate before it hangs up."""
+"""Alerts of a server other than gRPC's about our certificate, before it hangs up."""
 
 _NO_CERTIFICATE = "SSLV3_ALERT_HANDSHAKE_FAILURE"
-"""Newer versions of Go say it of a client that shows no certificate."""
+"""Newer versions of Go send it to a client that shows no certificate."""
 
 _found: dict[tuple[str, str, object], tuple[float, NeedsOperator | None]] = {}
 _lock = threading.Lock()
 
 
 def refusal_of(address: str, tls: Tls | None, error: Any) -> NeedsOperator | None:
-    """Return what an operator has to mend after a call that failed; None when it may pass.
+    """Return the error that an operator must fix after a failed call; None when it may pass.
 
-    `error` is gRPC's. It takes up to two seconds the first time, for a connection of its own.
+    `error` is gRPC's. The first time it takes up to two seconds, for a separate connection.
     """
     if error.code() is grpc.StatusCode.UNAUTHENTICATED:
         shown = "no certificate" if tls is None or tls.files[1] is None else str(tls.files[1])
@@ -65,9 +65,9 @@ def refusal_of(address: str, tls: Tls | None, error: Any) -> NeedsOperator | Non
 
 
 def etcd_refusal(addresses: Sequence[str], tls: Tls) -> NeedsOperator | None:
-    """Return what an operator has to mend for an etcd that does not answer; None if it may pass.
+    """Return the error that an operator must fix for a silent etcd; None when it may pass.
 
-    All members must be unusable for it, and prove to be the first one's host, as gRPC has it.
+    All members must be unusable for it, and prove to be the first member's host, as in gRPC.
     """
     name = addresses[0].rpartition(":")[0]
     found = [_once_in_a_while(each, tls, whose="etcd-", name=name) for each in addresses]
@@ -91,10 +91,10 @@ def _once_in_a_while(address: str, tls: Tls, **options: str) -> NeedsOperator | 
 def certificate_refusal(
     address: str, tls: Tls, *, whose: str = "", name: str = ""
 ) -> NeedsOperator | None:
-    """Connect by TLS and return what is wrong with either side's certificate, if anything is.
+    """Connect by TLS and return the error in either side's certificate, None if both are good.
 
-    `whose` begins the names of the settings where the node is not one of ours, as "etcd-". The
-    certificate must be `name`'s if that is not the address's host.
+    `whose` is the prefix of the settings' names if the node is not one of ours, such as "etcd-".
+    The certificate must be `name`'s if that is not the address's host.
     """
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
@@ -144,10 +144,10 @@ def _spelled(setting: str, whose: str) -> str:
 def _hangs_up_on_our_certificate(
     connection: socket.socket, context: ssl.SSLContext, host: str
 ) -> bool:
-    """Return whether a server asks for our certificate, gets what we have, and hangs up for it.
+    """Return whether a server asks for our certificate, gets it, and hangs up because of it.
 
-    It is asked by TLS 1.2, in which that can be seen: the server's request is not encrypted, and
-    what it says next is whether it is content. gRPC sends no alert.
+    TLS 1.2 makes that visible: the server's request is not encrypted, and its next message shows
+    whether it is content. gRPC sends no alert.
     """
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()

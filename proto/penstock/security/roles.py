@@ -1,12 +1,12 @@
-"""Roles: what a caller's certificate lets it do, where `cert-roles` is set.
+"""Roles: the methods that a caller's certificate allows, if `cert-roles` is set.
 
     writer      writes binlogs
-    drainer     pulls binlogs; programs that read the stream have this role, too
-    pump        writes copies of logs, and notifies Drainers
+    drainer     pulls binlogs; programs that read the stream also have this role
+    pump        writes replicas of logs, and notifies Drainers
     operator    pauses, closes, moves, purges; may pull as well, to look at binlogs
 
-All of them may ask for the status, for timestamps, and for what health probes ask. A method that is
-not in the table is the operator's.
+All of them may ask for the status, for timestamps, and for health probes. A method that is not in
+the table is the operator's.
 """
 
 from __future__ import annotations

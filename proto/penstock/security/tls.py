@@ -1,17 +1,17 @@
 """TLS between nodes and clients, from PEM files that are read again when they change on disk.
 
     ssl-ca              TLS is on iff this is set: a server must show a certificate signed by it
-    ssl-cert, ssl-key   what a node shows, to its callers as well as to the nodes it calls itself
-    cert-allowed-cn     callers must show a certificate too, with one of these common names
+    ssl-cert, ssl-key   shown by a node to its callers and to the nodes that it calls
+    cert-allowed-cn     callers must also show a certificate, with one of these common names
     etcd-ssl-…, pd-ssl-…  for https:// in etcd-urls and pd-address, where those are signed by others
 
-Every connection is made with what the files hold at that moment, so certificates are replaced
-without a restart; a node's HTTP pages are served with those of its gRPC port. Files that cannot be
-used, such as a new certificate whose key is still to come, are named in the log, and the last good
-ones serve on. Private keys are never logged.
+Every connection uses the current content of the files, so certificates are replaced without a
+restart; a node's HTTP pages are served with those of its gRPC port. Unusable files, such as a new
+certificate whose key is still to come, are named in the log, and the last good files stay in use.
+Private keys are never logged.
 
-A handshake that fails is a line in the node's log (`node.logs`), and the caller is only cut off:
-it finds out why by itself (`refusal`). A wrong common name it gets as UNAUTHENTICATED.
+A failed handshake is a line in the node's log (`node.logs`). The caller is only disconnected, and
+finds out the reason through `refusal`. For a wrong common name it gets UNAUTHENTICATED.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Options = Sequence[tuple[str, int]]
 
 @dataclass(frozen=True, kw_only=True)
 class SecurityConfig:
-    """Who may connect to this node, and what it shows to others."""
+    """The callers that may connect to this node, and the certificates that it shows to others."""
 
     ssl_ca: str = setting("", "PEM file of the CA that all nodes trust; turns TLS on")
     ssl_cert: str = setting("", "PEM file of this node's certificate, signed by that CA")
@@ -95,14 +95,14 @@ class SecurityConfig:
 
 @dataclass(frozen=True, slots=True)
 class _Pem:
-    """What the files hold."""
+    """The content of the files."""
 
     ca: bytes | None
     cert: bytes | None
     key: bytes | None
 
     def __repr__(self) -> str:
-        return "_Pem(…)"  # Keys must not get into a log by way of a traceback.
+        return "_Pem(…)"  # Keys must not get into a log through a traceback.
 
 
 _in_use: weakref.WeakSet[Tls] = weakref.WeakSet()
@@ -111,7 +111,7 @@ _in_use: weakref.WeakSet[Tls] = weakref.WeakSet()
 def read_again() -> None:
     """Read all certificates that changed on disk now, not only at the next handshake.
 
-    Those that cannot be used are named in the log, and the last good ones serve on.
+    Unusable files are named in the log, and the last good files stay in use.
     """
     for tls in list(_in_use):
         with contextlib.suppress(NeedsOperator):  # Never usable, and so not in use.
@@ -282,7 +282,7 @@ def _identity(path: Path | None) -> object:
         found = path.stat() if path is not None else None
     except OSError as error:
         return error.errno
-    # The time of the last change of the inode also moves with a rename and a chmod.
+    # The inode's change time also moves with a rename and a chmod.
     return found and (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
@@ -332,7 +332,7 @@ def open_http(address: str, tls: Tls | None, timeout_s: float) -> http.client.HT
 
 
 class Security:
-    """A node's settings come alive: how it lets others in, and `tls`, with which it calls them."""
+    """The TLS of a node: how it admits others, and `tls`, with which it calls them."""
 
     def __init__(self, config: SecurityConfig) -> None:
         """Read the files; raise `NeedsOperator` when they are unusable."""
@@ -362,7 +362,7 @@ class Security:
         return [OnlyNames(self.allowed, self._roles)] if self.allowed else []
 
     def add_port(self, server: Any, address: str) -> int:
-        """Bind `address` and return the port; raises what gRPC raises when that is impossible.
+        """Bind `address` and return the port; raises gRPC's error when that is impossible.
 
         The server is one of `grpc.aio`, or one that takes Python's own contexts by
         `add_tls_port`.
@@ -393,7 +393,7 @@ _PEM_BEGIN, _PEM_END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----
 class OnlyNames(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """Refuses callers whose certificate bears another common name, method by method.
 
-    With `roles`, by common name, also those whose role does not include the method.
+    With `roles`, by common name, it also refuses callers whose role does not include the method.
     """
 
     def __init__(
@@ -493,7 +493,7 @@ def frozen_server(tls: Tls) -> tuple[ssl.SSLContext, bytes]:
 
 
 class ServerContexts:
-    """What each handshake of a server is to be done with, made again when the files change."""
+    """The contexts for a server's handshakes, made again when the files change."""
 
     def __init__(
         self, tls: Tls, *, with_client_certificate: bool, protocols: Sequence[str] = ()

@@ -7,10 +7,11 @@ from pathlib import Path
 
 
 def trusting(ca: Path | None) -> ssl.SSLContext:
-    """Return a client's context that trusts what `ca` signed, the system's authorities for None.
+    """Return a client's context that trusts `ca` and the certificates it signed.
 
-    From 3.13 on Python refuses certificates without the key identifiers of RFC 5280. gRPC, etcd and
-    SQL servers take them, and many a private CA makes no others. Raises `OSError`.
+    None stands for the system's authorities. From 3.13 on Python refuses certificates without the
+    key identifiers of RFC 5280. gRPC, etcd and SQL servers accept them, and many private CAs issue
+    no others. Raises `OSError`.
     """
     context = ssl.create_default_context(cafile=ca)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
