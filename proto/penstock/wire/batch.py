@@ -2,8 +2,8 @@
 
 The bytes are those of `WriteBatch` and `PullBatch` in `penstock.proto`, and of the messages of
 `pump.proto`, which carry one binlog each. Protobuf copies each payload into its message and the
-message into its bytes twice over; a join copies once. Reading by hand pays for large payloads only:
-below that, protobuf's C code is quicker than a loop of ours.
+message into its bytes twice over; a join copies once. Parsing by hand pays for large payloads only:
+below that, protobuf's C code is quicker than a Python loop.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _BY_HAND_BYTES = 64 << 10
 _BATCH_BY_HAND_BYTES = 256 << 10
 
 _COPY_BYTES_MAX = 16 << 10
-"""Up to this much, copying a payload costs less than handling it as a piece of its own."""
+"""Up to this length, copying a payload costs less than handling it as a separate piece."""
 
 _INT64_END = 1 << 63
 _TP_MAX = 4
 _PREWRITE_KEY, _DDL_JOB_ID = 0x22, 0x38
 _JUMPED_OVER = dict.fromkeys((0x2A, 0x32, 0x7A))
-"""Tags of prewrite_value, ddl_query and origin, whose bytes are jumped over."""
+"""Tags of prewrite_value, ddl_query and origin, whose bytes are skipped."""
 
 
 def _payloads(tag: bytes, payloads: Sequence[bytes]) -> list[bytes]:

@@ -2,7 +2,7 @@
 
 A transaction leaves two binlogs: a Prewrite with its row changes, keyed by `start_ts`, and a
 Commit with its `commit_ts` (or a Rollback). A *fake* binlog is a Rollback whose two timestamps
-are equal: it changes nothing and says only that a Pump has nothing older to come.
+are equal: it changes nothing and states only that a Pump has nothing older to come.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import IntEnum
 
 
 class BinlogType(IntEnum):
-    """What a binlog says about its transaction."""
+    """The event of a transaction that a binlog records."""
 
     PREWRITE = 0
     COMMIT = 1
@@ -20,7 +20,7 @@ class BinlogType(IntEnum):
 
 
 class MutationType(IntEnum):
-    """What happened to one row; the gaps are forms that no writer has used since 2017."""
+    """The change of one row; the gaps are forms that no writer has used since 2017."""
 
     INSERT = 0
     UPDATE = 1
@@ -56,7 +56,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binlog:
-    """One binlog; a merged one (Prewrite and Commit in one) is what a Pump streams out."""
+    """One binlog; a Pump streams merged binlogs (Prewrite and Commit in one)."""
 
     tp: BinlogType
     start_ts: int = 0

@@ -1,7 +1,7 @@
-"""A binlog as text for people: one line, or all of it with its row changes.
+"""Binlog text: a binlog as text for people: one line, or all of it with its row changes.
 
-Rows are shown as their bytes in hexadecimal: what they mean depends on a schema, and someone
-who looks at a Pump's log in the night may have nothing but the log.
+Rows are shown as their bytes in hexadecimal. Their meaning depends on a schema, and someone who
+looks at a Pump's log in the night may have nothing but the log.
 """
 
 from __future__ import annotations

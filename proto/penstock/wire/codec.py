@@ -1,8 +1,8 @@
 """Codec: binlogs to protobuf bytes and back; the messages are those of `proto/binlog.proto`.
 
 A Prewrite's bytes followed by its Commit's bytes decode as the merged binlog, because protobuf
-keeps the last value of a scalar: that is how a Pump joins the two without parsing either. So a
-Commit must not carry a field that its Prewrite has and it has not: zeros are left out.
+keeps the last value of a scalar. A Pump thus joins the two without parsing either. So a Commit must
+not carry a zero for a field that its Prewrite has: zeros are left out.
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@
             2  LEN     a varint, then so many bytes      5  I32  4 bytes little-endian
 
 `scan` is for a message in memory of which a few numbers and contents are wanted. `fields` and
-`raw_fields` walk one wherever it lies, forward in chunks of `CHUNK_BYTES`; what no one asked for is
-jumped over. Groups (wire types 3 and 4) and field number 0 are refused, and so is whatever does not
-end where its message ends: `Malformed`, with the offset.
+`raw_fields` walk a message wherever it lies, forward in chunks of `CHUNK_BYTES`, and skip contents
+that were not requested. Groups (wire types 3 and 4) and field number 0 are refused, and so is a
+field that does not end where its message ends: `Malformed`, with the offset.
 
-Varints are also what rows are made of (`penstock.datum.values`).
+Rows also consist of varints (`penstock.datum.values`).
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ VARINT, I64, LEN, I32 = 0, 1, 2, 5
 _FIXED = {I64: 8, I32: 4}
 
 Source = Callable[[int, int], bytes]
-"""(offset, count) to that many bytes, fewer only at the end of what there is."""
+"""(offset, count) to that many bytes, fewer only at the end of the data."""
 
 Field = tuple[int, int, int, int]
 """(tag, where the tag is, the varint's value or where the content is, where the field ends)."""
 
 
-# Varints are most of what a row is made of, so two bytes of them come from tables at a time:
-# the last ones of a varint, and ones after which more will come.
+# Most of a row is varints, so two bytes of them come from tables at a time: the last bytes of
+# a varint, and bytes after which more will come.
 LAST_BYTES = tuple(
     bytes((n,)) if n < 0x80 else bytes((n & 0x7F | 0x80, n >> 7)) for n in range(1 << 14)
 )
@@ -84,8 +84,8 @@ def scan(
 ) -> int:
     """Read a message whose tags have one byte into `numbers` and `contents`, both by tag.
 
-    Contents without a list are jumped over. Returns where the tag `until` stands, or the end of
-    what was read; -1 for anything unusual, a tag that is in neither among it: protobuf shall judge.
+    Contents without a list are skipped. Returns the index of the tag `until`, or the end of the
+    data; -1 for anything unusual, including a tag that is in neither, which protobuf must judge.
     """
     at, end = 0, len(data)
     try:
