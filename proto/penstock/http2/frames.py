@@ -7,8 +7,8 @@
     5       4     stream id  the highest bit is reserved: sent as 0, ignored
     9       n     payload
 
-A gRPC message in DATA frames has a prefix of its own: one byte that says whether it is compressed,
-and four bytes of length.
+A gRPC message in DATA frames has its own prefix: one byte that says whether it is compressed, and
+four bytes of length.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _GOAWAY: Final = struct.Struct(">LL")
 
 
 class ErrorCode(IntEnum):
-    """Why a stream or a connection is ended (RFC 9113, section 7)."""
+    """The reason why a stream or a connection is ended (RFC 9113, section 7)."""
 
     NO_ERROR = 0
     PROTOCOL_ERROR = 1

@@ -1,15 +1,15 @@
 """gRPC front: listens, accepts, and serves gRPC on plain sockets and over TLS.
 
-It has the part of `grpc.aio.Server` that is needed to add services, listen, start and stop, so the
-same services can be served by either. On top of that it has `add_fast_unary`.
+It has the methods of `grpc.aio.Server` that add services, listen, start and stop, so either server
+can serve the same services. In addition it has `add_fast_unary`.
 
     accept ─► TLS, at most 5 s ─► ServerConnection ─► calls
       │          └─ fails: a line in the log
-      └─ too many connections: closed at once
+      └─ too many connections: closed immediately
 
-A stop takes four steps: the ports are closed; every connection says by GOAWAY which call was its
-last; calls under way get the grace to end, then UNAVAILABLE; what is written is sent, and the
-connections are closed. Nothing is left in the event loop after that.
+A stop takes four steps. The ports are closed; every connection announces its last call by GOAWAY.
+Calls in progress get the grace to end, then UNAVAILABLE. Pending output is sent, and the
+connections are closed. Nothing remains in the event loop after that.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from penstock.http2.unary import UnaryHandler
 log = logging.getLogger(__name__)
 
 ContextSource = Callable[[], ssl.SSLContext]
-"""Returns what the next handshake is done with."""
+"""Returns the context for the next handshake."""
 
 _BACKLOG: Final = 1024
 _ACCEPTS_A_TURN: Final = 64
@@ -54,8 +54,9 @@ class GrpcFront:
     def __init__(self, limits: ServerLimits, interceptors: Sequence[Any] = ()) -> None:
         """Interceptors are those of `grpc.aio`.
 
-        The fast path serves only callers whom each of them admits by its method `admits`, which
-        takes what `CallContext.auth_context` returns and the path; without such a method none is.
+        The fast path serves only callers that each interceptor admits by its method `admits`, which
+        takes the path and the result of `CallContext.auth_context`. An interceptor without that
+        method admits no caller.
         """
         self._limits = limits
         self._load = Load(limits)
@@ -73,7 +74,7 @@ class GrpcFront:
         self._turned_away = 0
         self._has_no_files = False
 
-    # What grpc.aio.Server has.
+    # The interface of grpc.aio.Server.
 
     def add_generic_rpc_handlers(self, handlers: Sequence[Any]) -> None:
         """Serve the methods that these generic handlers know; earlier handlers are asked first."""
@@ -88,9 +89,9 @@ class GrpcFront:
         return self._listen(address, None)
 
     def add_tls_port(self, address: str, context: ContextSource) -> int:
-        """Listen with TLS on host:port, and return the port; OSError when it cannot be had.
+        """Listen with TLS on host:port, and return the port; OSError if it is not available.
 
-        `context` is asked before each handshake.
+        `context` is called before each handshake.
         """
         return self._listen(address, context)
 
@@ -117,7 +118,7 @@ class GrpcFront:
     def add_fast_unary(self, path: str, handle: UnaryHandler) -> None:
         """Serve a unary method, `/package.Service/Method`, from the reader itself.
 
-        The same method must also be among the other handlers: they serve callers whom an
+        The same method must also be among the other handlers: they serve callers that an
         interceptor must see, and compressed messages.
         """
         self._fast[path.encode("ascii")] = handle
@@ -175,7 +176,7 @@ class GrpcFront:
             except OSError as error:
                 if not self._has_no_files:
                     log.error("cannot accept connections: %s", error)
-                if error.errno not in _NO_FILES:  # One that failed before it was accepted.
+                if error.errno not in _NO_FILES:  # A connection that failed before it was accepted.
                     return
                 self._has_no_files = True
                 self._loop.remove_reader(port)
@@ -202,7 +203,7 @@ class GrpcFront:
 
     async def _connect(self, accepted: socket.socket, source: ContextSource | None) -> None:
         assert self._loop is not None
-        with contextlib.suppress(OSError):  # Gone already.
+        with contextlib.suppress(OSError):  # Already gone.
             accepted.setblocking(False)
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
@@ -308,7 +309,7 @@ class GrpcFront:
 
 
 class _Turns:
-    """Has all connections that have something to send do so together, in the loop's next turn."""
+    """Has all connections with output send together, in the loop's next turn."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -370,7 +371,7 @@ class _Link(asyncio.Protocol):
         connection = self.connection
         if connection is None:
             return
-        if connection.is_over:  # The peer does not even read why.
+        if connection.is_over:  # The peer does not even read the reason.
             if now_s - self._since_s > limits.begin_s:
                 self.abort()
             return
@@ -415,10 +416,10 @@ class _Link(asyncio.Protocol):
             self.connection.refuse_all(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
 
     def finish(self) -> None:
-        """Send what was written, and close.
+        """Send pending output, and close.
 
-        A socket that is closed with something unread takes back what the peer has not read, so
-        this side only stops sending, where that is possible, until the peer has closed too.
+        Closing a socket with unread input discards output that the peer has not read. This side
+        therefore only stops sending, where that is possible, until the peer has closed as well.
         """
         if self._transport is None or self._transport.is_closing():
             return
@@ -448,10 +449,10 @@ def _bound(family: int, where: Any, *, is_only: bool) -> socket.socket:
     port = socket.socket(family, socket.SOCK_STREAM)
     try:
         port.setblocking(False)
-        # Else a restart would have to wait for the connections of before.
+        # Otherwise a restart would have to wait for the connections of the last run.
         port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            # All of IPv6 is all of IPv4 too, unless that has a port of its own.
+            # All of IPv6 includes all of IPv4, unless that has a separate port.
             is_for_both = is_only and where[0] == "::"
             port.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not is_for_both)
         port.bind(where)

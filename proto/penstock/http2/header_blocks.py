@@ -1,20 +1,20 @@
 """Header blocks: the header fields of a gRPC call, as HPACK (RFC 7541) packs them.
 
 The library `hpack` decodes, some 100 µs a block. A caller sends nearly the same block with each of
-its calls, so what a block says is remembered. That is sound only where the same bytes always mean
-the same, which is where the dynamic table has no room: a server says so in its settings, and from
-the peer's first block after it has seen them, blocks are stateless.
+its calls, so the result for a block is remembered. That is sound only where the same bytes always
+mean the same, which is where the dynamic table has no room. A server announces that in its
+settings, and from the peer's first block after it has seen them, blocks are stateless.
 
-What changes from call to call is the time that the caller still waits, `grpc-timeout`. Around it
-the block is constant:
+Only the time that the caller still waits, `grpc-timeout`, changes from call to call. Around it the
+block is constant:
 
     │ prefix: … and the name grpc-timeout │ length │ value │ suffix: the rest │
 
-A block is cut there only once the library has decoded one with this very prefix and `walk` has
+A block is cut there only once the library has decoded a block with this very prefix and `walk` has
 found that the prefix ends where a name does. How the bytes of a prefix are parsed does not depend
-on what follows, so every later block with this prefix has its value in the same place.
+on the rest, so every later block with this prefix has its value in the same place.
 
-What is sent is encoded without any state: names and values as they are.
+Blocks are encoded without any state: names and values as they are.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ class BadHeaders(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RequestHead:
-    """What the header fields of a request say."""
+    """The content of a request's header fields."""
 
     method: bytes
     path: bytes
     content_type: bytes
     encoding: bytes
-    """How compressed messages are, by `grpc-encoding`."""
+    """The compression of messages, by `grpc-encoding`."""
     timeout: bytes
     """As sent; empty: the caller waits without end."""
     size_bytes: int
-    """What `content-length` announces; -1: nothing."""
+    """The size that `content-length` announces; -1: nothing."""
     metadata: tuple[Field, ...]
-    """All that is the application's, in order, names in lower case."""
+    """The application's fields, in order, names in lower case."""
 
 
 class Cut(NamedTuple):
@@ -114,7 +114,7 @@ class HeaderDecoder:
             raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, f"header block: {error}") from error
 
     def request(self, block: bytes) -> tuple[RequestHead, bytes, Cut | None]:
-        """Return what a request's block says, its time-out, and how to know its like again.
+        """Return a request's head, its time-out, and a cut that recognises similar blocks.
 
         Raises `BadHeaders`, or `ConnectionFault`.
         """
@@ -192,7 +192,7 @@ def _literal(block: bytes, at: int) -> _Literal | None:
 def timeout_at(block: bytes) -> int | None:
     """Return where the value of `grpc-timeout` begins in a block that was decoded, -1: nowhere.
 
-    None: the block has something that makes it unfit to be known again by its bytes.
+    None: the block has a field that makes it unfit to be recognised by its bytes.
     """
     at, found = 0, -1
     while at < len(block):
@@ -225,7 +225,7 @@ def _name_at(block: bytes, at: int) -> _Name | None:
         return literal and _Name(literal.text() == _TIMEOUT, literal.end)
     if first & mask != mask:
         return _Name(False, at + 1)
-    # An index of the static table in two bytes; there is none that needs three.
+    # An index of the static table in two bytes; no index needs three.
     return None if block[at + 1] & 0x80 else _Name(False, at + 2)
 
 

@@ -1,4 +1,4 @@
-"""Messages: gRPC's messages within the bytes of a stream, and what its text fields look like.
+"""Messages: reads gRPC's messages from the bytes of a stream, and encodes its text fields.
 
     one byte: 1 if the message is compressed │ four bytes: its size │ the message │ the next …
 
@@ -26,7 +26,7 @@ _TIMEOUT_DIGITS_MAX: Final = 8
 _GZIP: Final = 16 + zlib.MAX_WBITS
 
 ENCODINGS: Final = b"identity,gzip"
-"""What messages may be compressed with, as `grpc-accept-encoding` lists it."""
+"""The compressions of messages, as `grpc-accept-encoding` lists them."""
 
 
 class BadMessage(Exception):
@@ -38,7 +38,7 @@ class BadMessage(Exception):
 
 
 class MessageReader:
-    """Puts the messages of one stream together; the bytes may come in any pieces."""
+    """Assembles the messages of one stream; the bytes may come in any pieces."""
 
     def __init__(self, bytes_max: int, encoding: bytes = b"identity") -> None:
         self._bytes_max = bytes_max
@@ -48,7 +48,7 @@ class MessageReader:
         self._missing = -1
         self._is_compressed = False
         self.partial_bytes = 0
-        """What is kept of a message that is not whole yet."""
+        """The kept bytes of a message that is not whole yet."""
 
     @property
     def is_between(self) -> bool:
@@ -75,8 +75,8 @@ class MessageReader:
     def grow(self, data: bytes, *, is_last: bool) -> bool:
         """Keep the next part of a message that has begun, if it is no more and no less than that.
 
-        The last one must make the message whole, which `grown` then returns; no other may. False:
-        it was not kept, as `feed` has to look at it.
+        The last part must complete the message, which `grown` then returns; no other part may.
+        False: it was not kept, because `feed` must look at it.
         """
         left = self._missing - len(data)
         if self._missing < 0 or (left != 0 if is_last else left <= 0):
@@ -109,7 +109,7 @@ class MessageReader:
 
     def _keep(self, data: bytes, at: int) -> int:
         piece = data[at : at + self._missing] if at or self._missing < len(data) else data
-        # Many small pieces would cost many times what is in them.
+        # Many small pieces would cost many times their content.
         if self._pieces and len(self._pieces[-1]) < _PIECE_BYTES_MIN:
             last = self._pieces[-1]
             if not isinstance(last, bytearray):

@@ -1,18 +1,18 @@
 """Server calls: a task for each call that is not on the fast path, and the context of its handler.
 
 Handlers are those of `grpc.aio`: of the four kinds, made by `grpc.…_rpc_method_handler`, found
-through the same generic handlers, behind the same interceptors. A context has what handlers use of
-`grpc.aio.ServicerContext`, and its texts are those of grpcio.
+through the same generic handlers, behind the same interceptors. A context has the part of
+`grpc.aio.ServicerContext` that handlers use, and its texts are those of grpcio.
 
     a handler returns        OK, or the code it has set
-    `context.abort`          that status at once; `grpc.aio.AbortError` where it was called
+    `context.abort`          that status immediately; `grpc.aio.AbortError` where it was called
     another exception        UNKNOWN `Unexpected <class …>: …`, and a traceback in the log
     the caller resets        the handler is cancelled, its generators are closed
     the deadline passes      DEADLINE_EXCEEDED, and the handler is cancelled
     the connection is gone   the handler is cancelled
 
-A call and its context are two views of one thing, hence one module; half of it is the many small
-methods that `ServicerContext` has.
+A call and its context are two views of one object, hence one module; half of it is the many small
+methods of `ServicerContext`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _YIELD_BYTES: Final = 256 << 10
 
 @dataclass(frozen=True, slots=True)
 class CallDetails:
-    """What a generic handler and an interceptor learn of a call."""
+    """The details of a call for a generic handler and an interceptor."""
 
     method: str
     invocation_metadata: tuple[tuple[str, str | bytes], ...]
@@ -85,7 +85,7 @@ class CallHandlers:
 
 
 class ServerCall:
-    """One call: its task, and what the connection tells it. Its context is `CallContext`."""
+    """One call: its task, and the reports of its connection. Its context is `CallContext`."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class ServerCall:
         self.task = self._loop.create_task(self._run())
         self.task.add_done_callback(self._release)
 
-    # What the connection reports.
+    # Reports of the connection.
 
     def wake(self) -> None:
         _resolve(self._message)
@@ -135,7 +135,7 @@ class ServerCall:
         text = "the server has too much that its peers do not take"
         self.end_with(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
 
-    # What the task does.
+    # Steps of the task.
 
     async def _run(self) -> None:
         try:
@@ -154,7 +154,7 @@ class ServerCall:
         except grpc.aio.AbortError:
             pass  # The status has been sent.
         except asyncio.CancelledError:
-            if not self.is_over:  # By the handler itself, or by one who stops the loop.
+            if not self.is_over:  # By the handler itself, or by a caller that stops the loop.
                 self.finish(grpc.StatusCode.CANCELLED, "the call was cancelled by the server")
                 raise
         except Exception as error:
@@ -284,7 +284,7 @@ class ServerCall:
         if sent < len(view):
             await self._send_rest(view[sent:], behind_bytes)
         self._pushed += len(data)
-        if self._pushed >= _YIELD_BYTES:  # Others may have something to do, too.
+        if self._pushed >= _YIELD_BYTES:  # Lets other tasks run.
             self._pushed = 0
             await asyncio.sleep(0)
 
@@ -362,7 +362,7 @@ async def _closing(generator: Any) -> AsyncIterator[None]:
 
 
 class CallContext:
-    """What a handler knows of its call, as from `grpc.aio.ServicerContext`."""
+    """A handler's view of its call, like `grpc.aio.ServicerContext`."""
 
     takes_message_blocks = True
     """A handler that streams may yield or write a `MessageBlock`."""

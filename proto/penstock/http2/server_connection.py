@@ -1,28 +1,28 @@
-"""Server connection: one peer's frames in, the frames of its answers out; it does no I/O itself.
+"""Server connection: turns one peer's frames into calls, and answers into frames; does no I/O.
 
     bytes ─► receive ─► frames ─► a call on the fast path, answered by `answer` or `fail`
                           │            prepared replies ─┐
                           └──► streams of other calls ───┤► frames ─► one write a turn
                                  (`server_calls.py`)     ┘
 
-The fast path is one look: the header block begins with the bytes that the last such call began
-with, and the next frame is its whole message. Everything else goes frame by frame.
+The fast path is one check: the header block begins with the bytes of the last such call's block,
+and the next frame is its whole message. Everything else goes frame by frame.
 
-*What a peer may send* is bounded by windows. On the fast path and of messages that are not whole
-yet, everything is given back at once, so that a message may be larger than a window; such messages
-are bounded together, on the whole server. What is whole waits for its handler, and is given back
-when that takes it.
+*Input* is bounded by windows. On the fast path, and for messages that are not whole yet, everything
+is given back immediately, so that a message may be larger than a window; such messages are bounded
+together, on the whole server. A whole message waits for its handler, and is given back when the
+handler takes it.
 
-*What is sent* waits for the peer's windows and for the socket. A peer that reads nothing makes the
+*Output* waits for the peer's windows and for the socket. A peer that reads nothing makes the
 handlers of its streams wait, and when prepared answers pile up, no more is read from it.
 
 *Faults* are of a stream (RST_STREAM) or of the connection (GOAWAY, then the end). Whatever bytes
 come, `receive` raises nothing. Frames on a stream that this side has ended are expected for a
 while, and ignored.
 
-This is one state machine, longer than a module should be: what a frame may do depends on its
-stream, on the connection and on the frame before it. What could stand alone does: header blocks,
-messages, limits, and all that is sent (`server_outgoing.py`).
+This is one state machine, longer than a module should be: the effect of a frame depends on its
+stream, on the connection and on the frame before it. Independent parts are separate modules: header
+blocks, messages, limits, and all output (`server_outgoing.py`).
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Turns(Protocol):
 
 
 OpenCall = Callable[["ServerConnection", ServerStream, bytes], "Receiver"]
-"""Starts a call on a new stream whose time-out is the given one."""
+"""Starts a call on a new stream with the given time-out."""
 
 
 class ServerConnection:
@@ -112,11 +112,11 @@ class ServerConnection:
         self._peer, self._fast, self._open_call = peer, fast, open_call
         self.out = ServerOutgoing(wire, loop.call_soon, limits.unsent_bytes_max)
         self.auth: Mapping[str, Any] = {}
-        """What is known of the peer by its certificate."""
+        """Facts about the peer from its certificate."""
         self.streams: dict[int, ServerStream | int] = {}
-        """Calls under way; a number: on the fast path, with what its window has gained."""
+        """Calls in progress; a number: on the fast path, with the gain of its window."""
         self.waiting: dict[Receiver, None] = {}
-        """Calls that have more to send than the peer or the socket takes, the first of them first.
+        """Calls that have more to send than the peer or the socket takes, in order of arrival.
 
         They add and remove themselves."""
         self.is_over = False
@@ -125,7 +125,7 @@ class ServerConnection:
         """True once new calls are no longer taken."""
         self.has_begun = False
         self.is_heard = True
-        """Set whenever something comes; others may clear it."""
+        """Set whenever bytes come; others may clear it."""
         self.on_idle: Callable[[], None] | None = None
         """Called when the last call of a connection that is leaving has ended."""
         self._has_settings = False
@@ -161,7 +161,7 @@ class ServerConnection:
     def peer(self) -> str:
         return self._peer
 
-    # What comes in.
+    # Input.
 
     def receive(self, data: bytes) -> None:
         if self.is_over:
@@ -177,9 +177,9 @@ class ServerConnection:
         self.out.flush()
 
     def _complete(self, data: bytes) -> int:
-        """Read the frame that was kept, once it is whole, and return where the next one begins.
+        """Read the kept frame, once it is whole, and return where the next frame begins.
 
-        Only what it lacks is taken out of the new bytes: those may be many.
+        Only the missing bytes are taken out of the new bytes, which may be many.
         """
         at = 0
         while self._kept and at < len(data):
@@ -261,8 +261,8 @@ class ServerConnection:
             ErrorCode.FRAME_SIZE_ERROR, f"a frame of kind {kind} with {size} bytes"
         )
 
-    # All that is looked at for a call like the one before it, in one place: this is what each of
-    # tens of thousands of calls a second costs.
+    # All checks for a call like the previous call, in one place: each of tens of thousands of
+    # calls a second costs this much.
     def _read_fast(self, data: bytes, at: int, end: int, cut: Cut, handle: UnaryHandler) -> int:
         """Handle all calls like the last call; return the offset of the first other frame."""
         taken = 0
@@ -308,7 +308,7 @@ class ServerConnection:
     def _grow(self, stream_id: int, flags: int, payload: bytes) -> bool:
         """Add to a message that has begun on the fast path, and handle it once it is whole.
 
-        False: nothing was done, there is more to look at than the next part of a message.
+        False: nothing was done, because the bytes are not just the next part of a message.
         """
         stream, size = self.streams.get(stream_id), len(payload)
         if not isinstance(stream, ServerStream) or stream.fast is None:
@@ -412,7 +412,7 @@ class ServerConnection:
         if stream_id <= self._last_id:
             self._on_trailers(stream_id, flags, block)
             return
-        # Whatever becomes of the stream: the decoder has to see every block.
+        # Whatever becomes of the stream: the decoder must see every block.
         self._last_id = stream_id if not self.is_leaving else self._last_id
         try:
             head, timeout, cut = self._decoder.request(block)
@@ -716,7 +716,7 @@ class ServerConnection:
         frames.CONTINUATION: _on_continuation,
     }
 
-    # What goes out.
+    # Output.
 
     def block(self) -> None:
         self.out.is_blocked = True

@@ -1,4 +1,4 @@
-"""Server limits: how much of everything a peer can make a server hold, or do."""
+"""Server limits: bounds everything that a peer can make a server hold, or do."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class ServerLimits:
     message_bytes_max: int = 4 << 20
     """The largest request; RESOURCE_EXHAUSTED above it."""
     calls_max: int = 20_000
-    """Under way at once on the whole server; RESOURCE_EXHAUSTED above it."""
+    """Concurrent calls on the whole server; RESOURCE_EXHAUSTED above it."""
     streams_max: int = 1_000
-    """Calls under way at once on one connection; REFUSED_STREAM above it."""
+    """Concurrent calls on one connection; REFUSED_STREAM above it."""
     connections_max: int = 10_000
-    """Further ones are closed as soon as they are there."""
+    """Further connections are closed as soon as they are accepted."""
     frame_bytes_max: int = 128 << 10
     """The largest frame that a peer may send."""
     header_bytes_max: int = 32 << 10
@@ -28,35 +28,33 @@ class ServerLimits:
     header_table_bytes: int = 0
     """The dynamic table with which a peer may pack header blocks.
 
-    Without one, equal blocks mean the same and are recognised by their bytes.
-    """
+    Without a table, equal blocks mean the same and are recognised by their bytes."""
     stream_window: int = 4 << 20
-    """What a peer may send on a stream ahead of what its handler has taken."""
+    """The bytes that a peer may send on a stream before its handler takes them."""
     connection_window: int = 64 << 20
     """The same for all streams of a connection."""
     partial_bytes_max: int = 1 << 30
     """Of messages that are not whole yet, on the whole server; RESOURCE_EXHAUSTED above it.
 
-    One message of `message_bytes_max` always fits.
-    """
+    One message of `message_bytes_max` always fits."""
     unsent_bytes_max: int = 4 << 20
     """Of answers that the peer does not read; above it nothing more is read from it."""
     noise_max: int = 4_000
-    """Frames that ask for work and bring nothing: resets, pings, settings, empty frames.
+    """Frames that cause work without data: resets, pings, settings, empty frames.
 
-    A connection that sends more, beside what `noise_per_s` forgives, is ended by
-    ENHANCE_YOUR_CALM. Each answer forgives some too.
-    """
+    A connection that sends more than `noise_per_s` forgives is ended by ENHANCE_YOUR_CALM. Each
+    answer forgives some as well."""
     noise_per_s: int = 500
     waiting_bytes_max: int = 256 << 20
-    """Of messages that wait for their peers' windows, on the whole server; above it the call that
-    has made no progress for longest is ended by RESOURCE_EXHAUSTED, unless it waits alone."""
+    """Of messages that wait for their peers' windows, on the whole server; above it the call
+    that has made no progress for longest is ended by RESOURCE_EXHAUSTED, unless it waits
+    alone."""
     begin_s: float = 5.0
     """How long a caller may take for TLS and then for the first bytes of HTTP/2."""
     ping_after_s: float = 20.0
-    """A connection that was silent for so long is asked whether it is still there."""
+    """A connection that was silent for this long is pinged."""
     ping_answer_s: float = 10.0
-    """Silent for so long after that, it is ended."""
+    """A connection that is silent for this long after the ping is ended."""
 
     def __post_init__(self) -> None:
         """Refuse a window beyond the HTTP/2 maximum, which every peer would refuse."""
@@ -86,7 +84,7 @@ class Counted(Protocol):
 
 
 class Load:
-    """What all connections of a server hold together; in the event loop's thread only."""
+    """The data that all connections of a server hold together; in the event loop's thread only."""
 
     __slots__ = (
         "_given_up",
@@ -109,10 +107,10 @@ class Load:
         self._given_up: dict[Waiting, int] = {}
 
     def wait(self, call: Waiting, size: int) -> None:
-        """Count what a call cannot send now, until `proceed`; may end it, or others before it.
+        """Count bytes that a call cannot send now, until `proceed`; may end it or earlier calls.
 
-        A call that is ended lets go of its bytes in the next turn of the loop. Where a turn brings
-        more than twice the budget, the call that brings it is ended, which frees it in this turn.
+        An ended call releases its bytes in the next turn of the loop. If a turn brings more than
+        twice the budget, the call that brings it is ended, which frees it in this turn.
         """
         if call in self._waiting:
             return
@@ -150,7 +148,7 @@ class Load:
 
 
 class Noise:
-    """Counts what a peer sends that brings nothing, and ends the connection at too much of it."""
+    """Counts a peer's frames without data, and ends the connection at too many."""
 
     __slots__ = ("_count", "_limits", "_now_s", "_since_s")
 

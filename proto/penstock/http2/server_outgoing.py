@@ -1,4 +1,4 @@
-"""Server outgoing: what one connection has to send, as fast as the peer and the socket take it.
+"""Server outgoing: sends one connection's output as fast as the peer and the socket accept it.
 
 Frames are collected, and leave in one write a turn of the event loop, or as soon as there are many.
 The answers of the fast path are prepared (`unary.Reply`), and shortest once two header fields have
@@ -23,7 +23,7 @@ _RESIZE_TO_NONE: Final = b"\x20"
 
 
 class Wire(Protocol):
-    """What carries the bytes: a transport of asyncio, or a test."""
+    """The carrier of the bytes: a transport of asyncio, or a test."""
 
     def write(self, data: bytes) -> None: ...
 
@@ -40,19 +40,19 @@ class Wire(Protocol):
 
 
 class _Table(Enum):
-    """What is known of the peer's header table."""
+    """The known state of the peer's header table."""
 
     UNKNOWN = 0
     EMPTY = 1
     """It has its usual size, and nothing of ours in it."""
     FILLED = 2
     REDUCED = 3
-    """It is not used; that is still to be said before the next block."""
+    """It is not used; the next block must be preceded by that announcement."""
     UNUSED = 4
 
 
 class ServerOutgoing:
-    """The frames that are to leave on one connection."""
+    """The frames that will leave on one connection."""
 
     def __init__(
         self, wire: Wire, later: Callable[[Callable[[], None]], object], unsent_bytes_max: int
@@ -62,16 +62,16 @@ class ServerOutgoing:
         self._later = later
         self._unsent_bytes_max = unsent_bytes_max
         self.send_window = frames.WINDOW_DEFAULT
-        """What the peer takes on all streams together."""
+        """The bytes that the peer accepts on all streams together."""
         self.peer_window = frames.WINDOW_DEFAULT
-        """What it takes on a new stream."""
+        """The bytes that it accepts on a new stream."""
         self.peer_frame_bytes = frames.FRAME_BYTES_DEFAULT
         self.is_blocked = False
-        """True while the socket takes nothing more."""
+        """True while the socket accepts nothing more."""
         self.is_over = False
         """True once nothing more is sent."""
         self.useful = 0
-        """Frames with an answer in them, since someone last set it to 0."""
+        """Frames with an answer in them, since a caller last set it to 0."""
         self._parts: list[Any] = []
         self._bytes = 0
         self._is_flush_due = False

@@ -1,4 +1,4 @@
-"""Server stream: what a server keeps of one call that is not on the fast path, or not yet whole."""
+"""Server stream: the server's state of one call that is not on the fast path, or not yet whole."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Receiver(Protocol):
 class ServerStream:
     """The state of one stream; its connection changes it.
 
-    What has come and was not given back to the peer's window is *held*: for each message that
+    Received bytes that were not given back to the peer's window are *held*: for each message that
     waits for its handler, and for the message that is not whole yet.
     """
 
@@ -65,10 +65,10 @@ class ServerStream:
         self.send_window = send_window
         self.receive_window = limits.stream_window
         self.owed = 0
-        """What may be given back to the peer's window, and was not yet."""
+        """Bytes that may be given back to the peer's window, and were not yet."""
         self.received_bytes = 0
         self.counted_bytes = 0
-        """What the server's load has counted of this stream."""
+        """The bytes of this stream that the server's load has counted."""
         self.reader = MessageReader(limits.message_bytes_max, head.encoding)
         self.messages: deque[bytes] = deque()
         self.is_request_over = False
@@ -96,9 +96,9 @@ class ServerStream:
                 self.call.wake()
 
     def pop(self) -> tuple[bytes, int]:
-        """Return the message that waited longest, and what may be given back for it.
+        """Return the message that waited longest, and the bytes to give back for it.
 
-        With the last one that is also what came of the next, which no one can take yet.
+        With the last message that includes the received bytes of the next, which is not complete.
         """
         message, held = self.messages.popleft(), self._held.popleft()
         self._whole_bytes -= len(message)

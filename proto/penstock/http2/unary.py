@@ -1,9 +1,9 @@
-"""Unary: what a method's handler on the fast path is given, and the answers that are made once.
+"""Unary: the argument of a method's handler on the fast path, and answers that are made once.
 
-A method that is called tens of thousands of times a second gets no task, no future and no context
-of its own: the connection's reader hands over the message's bytes and a `UnaryCall`, the handler
-queues both and returns, and answers when a whole group of them is done. All answers that belong to
-one connection leave in one write.
+A method that is called tens of thousands of times a second gets no task, no future and no context.
+The connection's reader hands over the message's bytes and a `UnaryCall`. The handler queues both
+and returns, and answers when a whole group of them is done. All answers that belong to one
+connection leave in one write.
 
     def handle(message: bytes, call: UnaryCall) -> None:
         queue.append((message, call))
@@ -41,10 +41,10 @@ _INSERTING: Final = (_STATUS_200 + b"\x5f" + _TYPE, b"\x40" + _STATUS_OK)
 _INDEXED: Final = (_STATUS_200 + b"\xbf", b"\xbe")
 
 INSERTED_BYTES: Final = (12 + 16 + 32) + (11 + 1 + 32)
-"""How much of the peer's dynamic table both header fields take."""
+"""The bytes that both header fields take in the peer's dynamic table."""
 
 _PREPARED_BYTES_MAX: Final = frames.FRAME_BYTES_DEFAULT - frames.MESSAGE_HEAD.size
-"""What fits one frame of the smallest kind that all peers take."""
+"""The payload of one frame of the smallest kind that all peers accept."""
 
 Pieces = tuple[bytes, bytes, bytes, bytes]
 
@@ -55,7 +55,7 @@ class Reply:
     `pack(stream_id).join(pieces)` are the bytes to send. `literal` needs nothing of the peer;
     `inserting` puts the two header fields into its dynamic table, and after that `indexed` names
     them with one byte each, which spares both sides some work. A message that is too large for one
-    frame is sent as that of any other call.
+    frame is sent like that of any other call.
     """
 
     __slots__ = ("flow_bytes", "indexed", "inserting", "is_prepared", "literal", "message")
@@ -67,7 +67,7 @@ class Reply:
         if not self.is_prepared:
             return
         self.flow_bytes = frames.MESSAGE_HEAD.size + len(message)
-        """What it takes of the peer's flow-control windows."""
+        """The bytes that it takes of the peer's flow-control windows."""
         self.literal = _pieces(message, *_LITERAL)
         self.inserting = _pieces(message, *_INSERTING)
         self.indexed = _pieces(message, *_INDEXED)
@@ -106,8 +106,8 @@ class Answering(Protocol):
 class UnaryCall:
     """A call that waits for its one answer: `answer` or `fail`, whichever comes first.
 
-    Both take no time and never raise, also when the caller is long gone. They belong to the
-    event loop's thread.
+    Both take no time and never raise, even when the caller is long gone. They belong to the event
+    loop's thread.
     """
 
     __slots__ = ("_connection", "stream_id")
@@ -133,8 +133,7 @@ class UnaryCall:
 UnaryHandler = Callable[[bytes, UnaryCall], None]
 """Called from the reader of a connection, so it must neither wait nor take long.
 
-What it raises ends the call with UNKNOWN.
-"""
+An exception ends the call with UNKNOWN."""
 
 
 class MessageBlock:

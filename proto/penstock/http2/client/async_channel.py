@@ -2,9 +2,9 @@
 
     AsyncChannel ── server_stream(method, request) ──> AsyncStream ── read, take ──> messages
 
-What was read is given back to the server's window only when it is asked for, so no more than a
-window's worth waits here. A connection that broke stays broken: who wants another one makes another
-channel. Nothing is sent again by itself.
+Received bytes are given back to the server's window only when they are requested, so no more than a
+window's worth waits here. A broken connection stays broken; a caller makes another channel. Nothing
+is resent automatically.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CONNECT_S: Final = 5.0
 
 
 class AsyncStream:
-    """The messages that answer one call, in order, as they are asked for; for one task."""
+    """The messages that answer one call, in order, on request; for one task."""
 
     def __init__(self, channel: _Connection, stream: ClientStream | None) -> None:
         self._channel = channel
@@ -123,7 +123,7 @@ class AsyncChannel:
 
 
 class _Connection(asyncio.Protocol):
-    """What moves bytes between the event loop's socket and the state of the connection."""
+    """Moves bytes between the event loop's socket and the state of the connection."""
 
     def __init__(self, *, is_tls: bool) -> None:
         self._state = ClientConnection()
@@ -180,7 +180,7 @@ class _Connection(asyncio.Protocol):
         self._dispatch(self._state.lost(problem))
         if not self._ready.done():
             self._ready.set_exception(ConnectionResetError(self._state.ending))
-            self._ready.exception()  # Seen, even if no one waits any more.
+            self._ready.exception()  # Marks the exception as seen, even if no one waits any longer.
         if self._transport is not None:
             transport, self._transport = self._transport, None
             transport.abort()

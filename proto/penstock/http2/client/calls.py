@@ -1,12 +1,12 @@
-"""Calls: gRPC's four kinds of call on a channel, as a thread that waits sees them.
+"""Calls: gRPC's four kinds of call on a channel, for threads that wait.
 
     unary            PendingReply(channel, method, request).result()
     client stream    stream_unary(channel, method, messages)
     server stream    for message in MessageStream(channel, method).send_all([request])
     both             MessageStream(channel, method), with send, end and iteration in any order
 
-All messages are bytes. Failures are `CallFailed`. Deadlines are kept here, too, whether or not the
-server keeps them.
+All messages are bytes. Failures are `CallFailed`. Deadlines are also enforced here, whether or not
+the server enforces them.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ class PendingReply:
         """Wait for the response; raises `CallFailed`. Only a single thread may wait."""
         if not self._channel.wait(lambda: self._is_over, self._wait, self.call.deadline_s):
             self.call.expire()
-            if not self._is_over:  # It ended at this very moment, and the reader has still to say.
+            if not self._is_over:  # It just ended, and the reader has not reported it yet.
                 self._wait(None)
         if self._error is not None:
-            raise CallFailed(self._error.outcome)  # Raised, its own would be in a cycle with this.
+            raise CallFailed(self._error.outcome)  # Raising the original would cause a cycle.
         if self._message is None:
             raise CallFailed(Outcome(UNKNOWN, "the answer has no message"))
         return self._message
@@ -102,7 +102,7 @@ def stream_unary(
 ) -> bytes:
     """Send messages and return the answer, which may come before all are sent.
 
-    The channel must have a thread that reads. What `messages` raises is raised here, after the call
+    The channel must have a thread that reads. An error of `messages` is raised here, after the call
     was cancelled.
     """
     pending = PendingReply(channel, method, timeout_s=timeout_s, metadata=metadata)
@@ -120,9 +120,9 @@ def stream_unary(
 
 
 class MessageStream:
-    """The messages that answer a call, in order, as they are asked for; a handler of it.
+    """The messages that answer a call, in order, on request; a handler of it.
 
-    Only so much is read ahead as the stream's window has room for.
+    No more is read ahead than the stream's window has room for.
     """
 
     def __init__(

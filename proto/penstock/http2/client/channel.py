@@ -5,17 +5,18 @@
     reader ── recv ── receive ────┘                                  the reader calls the handlers
     rest   ── poll, send                                             only while the socket is full
 
-No thread ever waits for the socket but these two, so a server that does not read delays no one's
-deadline. A caller who makes single calls only needs no reader of its own: its thread reads while it
-waits. With `start` there is a thread that reads, and any thread may call.
+Only these two threads ever wait for the socket, so a server that does not read delays no other
+thread's deadline. A caller that makes single calls needs no reader thread: its thread reads while
+it waits. With `start` a thread reads, and any thread may call.
 
-A connection that broke stays broken: who wants another one makes another channel. Nothing is sent
-again by itself; `CallFailed.never_reached` says where that is safe.
+A broken connection stays broken; a caller makes another channel. Nothing is resent automatically;
+`CallFailed.never_reached` shows where a resend is safe.
 
-What reads, what sends and what waits share one socket and one state, and so one module.
+Reading, sending and waiting share one socket and one state, and so one module.
 
-Locks, taken in this order: `_reading` (who reads), `_sending` (who sends), `_lock` (the state of
-the connection), the TLS end's. Handlers are called under the first one only.
+Locks, taken in this order: `_reading` (of the thread that reads), `_sending` (of the thread that
+sends), `_lock` (the state of the connection), the TLS end's. Handlers are called under the first
+one only.
 """
 
 from __future__ import annotations
@@ -57,9 +58,9 @@ _FEW_PIECES: Final = 8
 _PIECES_MAX: Final = 512
 _TLS_BYTES: Final = 256 << 10
 _TICK_S: Final = 1.0
-"""How often the reader looks at deadlines when nothing comes."""
+"""How often the reader checks deadlines when nothing comes."""
 _BACKLOG_BYTES: Final = 4 << 20
-"""`ClientCall.send` waits while more than this is not sent yet."""
+"""`ClientCall.send` waits while more than this is unsent."""
 _CLOSED: Final = "the channel is closed"
 _USER_AGENT: Final = "grpc-python-penstock"
 _STATUS: Final = {status.value[0]: status for status in grpc.StatusCode}
@@ -67,7 +68,7 @@ _TIMEVAL: Final = struct.Struct("ll")
 
 
 class CallFailed(grpc.RpcError):  # type: ignore[misc]
-    """A call that ended with another status than OK; it answers what gRPC's own errors do."""
+    """A call that ended with a status other than OK; has the methods of gRPC's own errors."""
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(f"{_STATUS[outcome.status].name}: {outcome.text}")
@@ -89,7 +90,7 @@ class CallFailed(grpc.RpcError):  # type: ignore[misc]
 
 
 class Handler(Protocol):
-    """What becomes of a call; the reader calls it, so it must be quick and must not raise."""
+    """Receives the events of a call; the reader calls it, so it must be quick and never raise."""
 
     def on_message(self, message: bytes) -> None:
         """Take ownership of a message."""
@@ -113,9 +114,9 @@ class ClientCall:
         self.deadline_s = deadline_s
 
     def queue(self, pieces: Sequence[bytes], *, is_last: bool = False) -> None:
-        """Note a message to be sent, in pieces that are not to change; `flush` sends it.
+        """Queue a message, in pieces that must not change; `flush` sends it.
 
-        It does no I/O. What is queued on a call that is over is dropped: its handler knows.
+        It does no I/O. A message for a call that is over is dropped; its handler knows the end.
         """
         with self._channel._lock:
             self._channel._connection.send(self.stream, pieces, is_last=is_last)
@@ -146,7 +147,7 @@ class ClientCall:
             self.end_with(CallFailed(Outcome(status.value[0], text or "cancelled")))
 
     def end_with(self, error: CallFailed | None) -> None:
-        """Tell the handler the end, once.
+        """Report the end to the handler, once.
 
         Stream, call and handler refer to each other until then, and the garbage collector of some
         processes runs rarely.
@@ -178,8 +179,8 @@ class Channel:
     ) -> None:
         """Prepare a connection to `host:port`.
 
-        With `keepalive_s`, a server that is silent for so long while calls are open is asked for
-        a sign of life; after as long again without one, the connection is lost.
+        With `keepalive_s`, a server that is silent for so long while calls are open is pinged;
+        after the same time without an answer, the connection is lost.
         """
         self.address = address
         self._host, self._port = address_parts(address)
@@ -213,7 +214,7 @@ class Channel:
     def connect(self, timeout_s: float) -> None:
         """Connect, and wait for the server's settings; raises `CallFailed` (UNAVAILABLE).
 
-        The certificates are read again. Raises `NeedsOperator` when they never could be.
+        The certificates are read again. Raises `NeedsOperator` if they were never readable.
         """
         deadline_s = time.monotonic() + timeout_s
         try:
@@ -270,10 +271,10 @@ class Channel:
         metadata: Metadata = (),
         is_held: bool = False,
     ) -> ClientCall:
-        """Begin a call, whose head is sent with its first message; `handler` gets what comes.
+        """Start a call, whose head is sent with its first message; `handler` gets its events.
 
         `is_held`: each message counts against the window until the call's `consumed`. The server
-        knows the deadline, and the reader ends a call that is late, to the second.
+        knows the deadline, and the reader ends a late call, to the second.
         """
         block = self._block(method, metadata)
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
@@ -291,7 +292,7 @@ class Channel:
         """Send queued data of all threads, unless another thread is already sending."""
         while self._is_open and not self._is_full and self._has_output():
             if not self._sending.acquire(blocking=False):
-                return  # Who has it looks again after giving it back.
+                return  # The thread that has it looks again after giving it back.
             try:
                 self._send_now()
             finally:
@@ -309,7 +310,7 @@ class Channel:
         """End the connection and all its calls; wait for the threads that use it."""
         self._is_closed = True
         self.abort()
-        with self._reading:  # Who reads notices the end of the socket at once.
+        with self._reading:  # The reader notices the end of the socket.
             self._lose(_CLOSED)
         self._is_full_now.set()
         for thread in (self._reader, self._rest):
@@ -331,10 +332,10 @@ class Channel:
         self.close()
 
     def wait(self, is_done: Callable[[], bool], wait: Wait, deadline_s: float | None) -> bool:
-        """Wait for something that a handler brings about; False when the deadline is over.
+        """Wait for an effect of a handler; False when the deadline is over.
 
-        `wait` does so for at most as long as it is given, where another thread reads. Without one,
-        this thread does.
+        `wait` waits at most as long as its argument, while another thread reads. Without such a
+        thread, this thread reads.
         """
         if self._reader is not None:
             if not is_done():
@@ -396,7 +397,7 @@ class Channel:
         try:
             raise problem or OSError("the host has no address")
         finally:
-            problem = None  # Else the error and this frame refer to each other.
+            problem = None  # Otherwise the error and this frame refer to each other.
 
     def _shake_hands(self, opened: socket.socket, tls: Tls) -> None:
         self._end = TlsEnd(tls.client_context(), self._host)
@@ -405,9 +406,9 @@ class Channel:
             raise ConnectionRefusedError(f"the peer speaks {agreed} and not HTTP/2")
 
     def _read(self) -> bool:
-        """Read once and call the handlers of what came; False when the connection is over.
+        """Read once and call the handlers of received frames; False when the connection is over.
 
-        Raises `TimeoutError` only while the socket has a time-out of its own.
+        Raises `TimeoutError` only while the socket has its own time-out.
         """
         assert self._socket is not None
         try:
@@ -479,7 +480,7 @@ class Channel:
         """End all calls, because nothing more will arrive; returns False."""
         self._is_over = True
         with self._lock:
-            # A server may answer our own close with a reset, and that is not why calls end.
+            # A server may answer our own close with a reset, which is not the reason why calls end.
             events = self._connection.lost(_CLOSED if self._is_closed else problem)
             self._room.notify_all()
         self._is_full_now.set()
@@ -511,9 +512,9 @@ class Channel:
                 self._rest.start()
             self._is_full_now.set()
         except OSError:
-            self.abort()  # What came before it may still be read; then the reader ends all calls.
+            self.abort()  # Received bytes may still be read; then the reader ends all calls.
         except BaseException:
-            self.abort()  # An interrupt: no one knows what was sent.
+            self.abort()  # An interrupt: the amount sent is unknown.
             raise
 
     @property

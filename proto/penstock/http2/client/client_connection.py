@@ -1,18 +1,18 @@
 """Client connection: a client's end of HTTP/2 with gRPC's calls in it, without any I/O.
 
     open, send, cancel ──> frames to be sent ──> take ──> (a socket)
-    (a socket) ──> receive ──> what came: (stream, a message) or (stream, its outcome)
+    (a socket) ──> receive ──> events: (stream, a message) or (stream, its outcome)
 
-All of it is bookkeeping in memory: the caller does the I/O and holds a lock around each method.
-It is one machine, one state that every kind of frame changes, and so one module.
+All of it is bookkeeping in memory: the caller does the I/O and holds a lock around each method. It
+is one machine, with one state that every kind of frame changes, and so one module.
 
     stream   waiting ──> open ──> half-closed (all is sent) ──┐
                 │          │                                  ├──> over, with one `Outcome`
                 └──────────┴──────────────────────────────────┘
 
-A stream waits while the server allows no more of them at once. What is sent waits while the
-server's windows (RFC 9113, section 5.2) have no room; the room that a server gets in ours is given
-back as messages are consumed, and for one that is still incomplete as its bytes come.
+A stream waits while the server allows no more concurrent streams. Data waits while the server's
+windows (RFC 9113, section 5.2) have no room. The room of our windows is given back to the server as
+messages are consumed, and for an incomplete message as its bytes come.
 """
 
 from __future__ import annotations
@@ -70,18 +70,18 @@ _STATUS_OF_RESET: Final = {
     ErrorCode.ENHANCE_YOUR_CALM: RESOURCE_EXHAUSTED,
     ErrorCode.INADEQUATE_SECURITY: PERMISSION_DENIED,
 }
-"""What a server's RST_STREAM means for a call, as gRPC's PROTOCOL-HTTP2.md has it."""
+"""The meaning of a server's RST_STREAM for a call, according to gRPC's PROTOCOL-HTTP2.md."""
 
 Piece = bytes | memoryview
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientLimits:
-    """What a client takes from its peer."""
+    """The limits of a client for its peer's data."""
 
     message_bytes_max: int = (1 << 31) - 1
     stream_window_bytes: int = 8 << 20
-    """What may come on one stream and not be consumed; one message may be larger."""
+    """Unconsumed bytes that may come on one stream; one message may be larger."""
     frame_bytes_max: int = 256 << 10
     header_bytes_max: int = 64 << 10
     """Of one block, packed and unpacked."""
@@ -96,12 +96,12 @@ class Outcome:
     text: str = ""
     metadata: tuple[Field, ...] = ()
     never_reached: bool = False
-    """True when the server surely has not looked at it: the call may be made again."""
+    """True when the server surely has not seen it: the call may be made again."""
 
 
 @dataclass(slots=True, eq=False)
 class ClientStream:
-    """One call; its fields are the connection's, and others only read them."""
+    """One call; only the connection changes its fields."""
 
     block: bytes
     reader: MessageReader
@@ -111,7 +111,7 @@ class ClientStream:
     unsent: deque[memoryview] = field(default_factory=deque)
     unsent_bytes: int = 0
     is_ended: bool = False
-    """True once nothing more will be given to be sent."""
+    """True once nothing more will be queued."""
     is_half_closed: bool = False
     """True once END_STREAM was sent."""
     is_held: bool = False
@@ -119,13 +119,13 @@ class ClientStream:
     is_over: bool = False
     head: ResponseHead | None = None
     allowed_bytes: int = 0
-    """What the server may send on this stream now."""
+    """The bytes that the server may send on this stream now."""
     taken_bytes: int = 0
-    """What came and is not given back to the server's window yet."""
+    """Received bytes that are not yet given back to the server's window."""
     unconsumed_bytes: int = 0
     """The messages that wait for `consumed`."""
     user: object = None
-    """Whatever the caller wants to find again."""
+    """Any object of the caller."""
 
     @classmethod
     def never_opened(cls) -> Self:
@@ -143,7 +143,7 @@ class ClientConnection:
         self._decoder = ResponseDecoder(list_bytes_max=self._limits.header_bytes_max)
         self._out: list[Piece] = []
         self.unsent_bytes = 0
-        """About what waits in `take`."""
+        """About the number of bytes that wait in `take`."""
         self._answers = 0
         self._rest = b""
         self._streams: dict[int, ClientStream] = {}
@@ -160,7 +160,7 @@ class ClientConnection:
         self.is_ready = False
         """True once the server's settings have come."""
         self.ending: str | None = None
-        """Why no more calls can be made here; None while they can."""
+        """The reason why no more calls can be made here; None while they can."""
         self.fault: ConnectionFault | None = None
         self.pings_answered = 0
         self._out += (
@@ -263,10 +263,11 @@ class ClientConnection:
         return events
 
     def receive(self, data: bytes) -> list[Event]:
-        """Return what has come with these bytes.
+        """Return the events in these bytes.
 
-        When the server breaks a rule that ends all, `fault` says which; nothing may be received
-        after that, and `lost` gives the other calls' outcomes. What is to be sent says it, too.
+        When the server breaks a rule that ends the connection, `fault` names the rule. Nothing may
+        be received after that, and `lost` gives the other calls' outcomes. The output also reports
+        the fault.
         """
         events: list[Event] = []
         try:
@@ -325,7 +326,7 @@ class ClientConnection:
         if kind == frames.PUSH_PROMISE:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE, which is switched off")
         if kind not in (frames.SETTINGS, frames.PING, frames.GOAWAY):
-            return  # A PRIORITY, or what a later standard has.
+            return  # A PRIORITY, or a frame of a later standard.
         if stream_id:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"frame {kind} on stream {stream_id}")
         if kind == frames.SETTINGS:
@@ -532,7 +533,7 @@ class ClientConnection:
     def _out_block(self, stream: ClientStream) -> None:
         kind, flags, block = frames.HEADERS, 0, stream.block
         if stream.id == 1:
-            # Our blocks use no dynamic table, and a peer that forbids it wants to see that said.
+            # Our blocks use no dynamic table, but a peer that forbids it expects an announcement.
             block = NO_TABLE + block
         while len(block) > self._frame_bytes:
             self._out.append(frames.frame(kind, flags, stream.id, block[: self._frame_bytes]))
@@ -608,7 +609,7 @@ class ClientConnection:
 
 
 class _BadCall(StreamFault):
-    """A message that must not be taken."""
+    """A message that must be rejected."""
 
     def __init__(self, stream_id: int, bad: BadMessage) -> None:
         super().__init__(stream_id, ErrorCode.CANCEL, str(bad).removeprefix("SERVER: "))

@@ -1,11 +1,11 @@
-"""Response heads: what a server's header blocks say about a call, and the blocks of a request.
+"""Response heads: decodes a server's header blocks, and encodes the blocks of a request.
 
 A client that forbids its peer the dynamic table (SETTINGS_HEADER_TABLE_SIZE 0) gets blocks that
-mean the same wherever they come. A server sends the same few again and again, so each one is
-decoded once, and then known by its bytes.
+mean the same at any position. A server repeats the same few blocks, so each block is decoded once,
+and then recognised by its bytes.
 
-What is sent is encoded without any state: all of a request's block but its time-out is a constant
-of the connection and the method.
+Requests are encoded without any state: all of a request's block but its time-out is a constant of
+the connection and the method.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _STATUS_OF_HTTP: Final = {
     400: INTERNAL, 401: UNAUTHENTICATED, 403: PERMISSION_DENIED, 404: UNIMPLEMENTED,
     429: UNAVAILABLE, 502: UNAVAILABLE, 503: UNAVAILABLE, 504: UNAVAILABLE,
 }  # fmt: skip
-"""Statuses of HTTP that a proxy answers with, as gRPC's http-grpc-status-mapping.md has them."""
+"""HTTP statuses of a proxy's answers, according to gRPC's http-grpc-status-mapping.md."""
 
 _STATUS_MAX: Final = 16
 _MEMO_COUNT_MAX: Final = 64
@@ -45,9 +45,9 @@ _RESERVED: Final = frozenset({b"content-type", b"grpc-encoding", b"grpc-accept-e
 _DEFAULT_TABLE_SIZE: Final = 4096
 
 NO_TABLE: Final = b"\x20"
-"""What sets the size of the dynamic table to 0, at the beginning of a block (RFC 7541, 6.3)."""
+"""Sets the size of the dynamic table to 0, at the start of a block (RFC 7541, 6.3)."""
 
-# HPACK (RFC 7541): fields of the static table, and literals that are not to be indexed.
+# HPACK (RFC 7541): fields of the static table, and literals that must not be indexed.
 _POST: Final = b"\x83"
 _SCHEME: Final = {"http": b"\x86", "https": b"\x87"}
 _PATH, _AUTHORITY, _CONTENT_TYPE, _USER_AGENT = b"\x04", b"\x01", b"\x0f\x10", b"\x0f\x2b"
@@ -66,7 +66,7 @@ class ResponseHead:
     is_grpc: bool
     """Whether the content is announced as gRPC's."""
     status: int | None
-    """gRPC's status; None where the block has none, as in the first of two."""
+    """gRPC's status; None where the block has none, such as in the first of two."""
     message: str
     metadata: tuple[Field, ...]
 
@@ -94,7 +94,7 @@ class ResponseDecoder:
     def forbid_table(self) -> None:
         """Refuse the dynamic table from now on: the peer has acknowledged the setting."""
         self._decoder.max_allowed_table_size = 0
-        # A peer should say so in its next block, too. Those that never used the table need not.
+        # A peer should announce it in its next block. Peers that never used the table need not.
         self._decoder.header_table_size = 0
         self._is_stateless = True
 

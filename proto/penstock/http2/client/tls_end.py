@@ -1,7 +1,7 @@
 """TLS end: TLS without a socket, so that one thread may read while another one writes.
 
-An `ssl.SSLSocket` must not be used by two threads at once. Here a lock is around what OpenSSL does
-in memory; what takes time, the socket, is the caller's.
+Two threads must not use an `ssl.SSLSocket` at the same time. Here a lock protects OpenSSL's work in
+memory; the slow work on the socket is the caller's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class TlsEnd:
         self._end = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host or None)
         self._lock = threading.Lock()
         self.is_ended = False
-        """True once the peer has said that it sends no more."""
+        """True once the peer has announced that it sends no more."""
 
     def shake_hands(self, connection: socket.socket) -> str | None:
         """Return the negotiated protocol; raises `OSError`, which includes `SSLError`."""
@@ -55,9 +55,9 @@ class TlsEnd:
             return self._outgoing.read()
 
     def decrypt(self, data: bytes) -> bytes:
-        """Return the bytes in these records; raises `SSLError` for what is none.
+        """Return the bytes in these records; raises `SSLError` for invalid records.
 
-        Nothing follows the peer's word that it ends but the end of the connection itself.
+        After the peer announced its end, only the end of the connection follows.
         """
         parts = []
         with self._lock:
