@@ -1,18 +1,18 @@
-"""Catalog: all schemas and tables at one schema version, and the step to the next version.
+"""The catalog: all schemas and tables at one schema version, and the step to the next version.
 
-Names of schemas and tables are found as written and, where nothing is called exactly that, letter
-case aside (the first in order of creation). The step takes the finished `TableInfo` from the job
-and reads no SQL, so that a history written by a real TiDB is followed in the same way.
+Names of schemas and tables are looked up as written and, without an exact match, case-insensitively
+(the first in order of creation). The step takes the finished `TableInfo` from the job and reads no
+SQL, so that a history written by a real TiDB is followed in the same way.
 
     job                                     effect
-    CREATE_SCHEMA, DROP, MODIFY CHARSET     by name; a dropped schema takes its tables along
+    CREATE_SCHEMA, DROP, MODIFY CHARSET     by name; a dropped schema's tables are dropped with it
     CREATE TABLE, VIEW, SEQUENCE, … (60)    adds; a view may take the place of a view
     DROP TABLE, VIEW, SEQUENCE              removes by id; of several, all in `tables`
-    CONVERT PARTITION, CONVERT TABLE        replaces by id, adds what is new, removes `table_id`
+    CONVERT PARTITION, CONVERT TABLE        replaces by id, adds new tables, removes `table_id`
     TRUNCATE                                removes `table_id`, adds `table`
     EXCHANGE PARTITION                      a TiDB's: the table and the partition swap their ids
-    RENAME, RENAME TABLES                   moves by id, under the name and schema of the job
-    anything else that carries a table      replaces it by id; its name and schema may change too
+    RENAME, RENAME TABLES                   moves by id, to the name and schema of the job
+    all others that carry a table           replaces it by id; its name and schema may also change
     locks, TiFlash, placement, …            nothing
 """
 
@@ -38,7 +38,7 @@ from penstock.schema.model import (
 from penstock.ts import physical_ms
 
 WITHOUT_EFFECT = frozenset({27, 28, 30, 31, *range(49, 60), 68, 69, 70})
-"""Jobs about nothing but a TiDB's own: placement, locks, caches, TiFlash, resource groups."""
+"""Jobs that concern only TiDB itself: placement, locks, caches, TiFlash, resource groups."""
 _CREATES = (
     DdlType.CREATE_TABLE,
     DdlType.CREATE_VIEW,
@@ -57,9 +57,9 @@ _UNFOLLOWABLE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaChange:
-    """What a DDL job did, by tables.
+    """The effect of a DDL job, by tables.
 
-    A truncated table is `dropped` under its old id and `created` under its new one, a replaced view
+    A truncated table is `dropped` under its old id and `created` under its new id, a replaced view
     likewise. A `renamed` table may have changed in the same step.
     """
 
@@ -137,7 +137,7 @@ class Catalog:
         return self._by_id.get(table_id)
 
     def apply(self, job: DdlJob) -> SchemaChange:
-        """Take one finished job into account and return what changed.
+        """Apply one finished job and return the change.
 
         A job that does not fit (a table missing, a name taken) raises NeedsOperator and changes
         nothing; a failed job changes nothing.
@@ -226,9 +226,9 @@ class Catalog:
         return SchemaChange(job=job, altered=((schema, before, after),))
 
     def _exchange(self, job: DdlJob) -> SchemaChange:
-        """Replace a partitioned table; the other one gets the id that its partition had, if any.
+        """Replace a partitioned table; the exchanged table gets the id of its partition, if any.
 
-        Who gives partitions no ids, as Penstock's own plans, leaves both tables theirs.
+        Without partition ids, as in Penstock's own plans, both tables keep their ids.
         """
         other = self._by_id.get(job.table_id)
         if job.table is None or job.table.id == job.table_id or not job.table.partition_ids:
@@ -257,9 +257,9 @@ class Catalog:
         self._by_id[table.id] = (schema, table)
 
     def named(self, job: DdlJob) -> DdlJob:
-        """Return a TiDB's job with the names of schemas as they are here, where they are.
+        """Return a TiDB's job with schema names as spelled here, if they exist.
 
-        It has them in lower case, or only by their ids, and a table as often as it was renamed.
+        A TiDB's job has them in lower case, or only by their ids, and a table once for each rename.
         """
         names = {schema.id: schema.name for schema in self._schemas.values()}
         name = names.get(job.schema_id) or _find(self._schemas, job.schema_name) or job.schema_name
@@ -372,7 +372,7 @@ def _moment(job: DdlJob, column: ColumnInfo, known: str | None) -> str:
 
 
 def moment_text(job: DdlJob, decimals: int, *, in_utc: bool) -> str:
-    """Return the time that a job's CURRENT_TIMESTAMP was, as MySQL prints it.
+    """Return the time of a job's CURRENT_TIMESTAMP, as MySQL prints it.
 
     It is in UTC, or in the time zone of the job's session.
     """

@@ -2,23 +2,23 @@
 
 Servers disagree about a set's default collation (utf8mb4 alone has three, and sessions may choose).
 A caller that knows the session of a statement writes its choice into the text
-(`penstock.ddl.rewrite.explicit_collations`); where there was no server, Penstock decides, as TiDB
-does: the binary one for the common sets. `plan_ddl` writes that into the statements, so that every
-downstream decides alike.
+(`penstock.ddl.rewrite.explicit_collations`). For statements that no server has executed, Penstock
+decides like TiDB: the binary collation for the common sets. `plan_ddl` writes that into the
+statements, so that every downstream decides alike.
 
     collation ids        names
-    1 … 323              the same in both, but for what only one of them has, and but for five
-                         Croatian ones, which MariaDB calls croatian_mysql561
+    1 … 323              the same in both, except collations of only one server, and except five
+                         Croatian collations, which MariaDB calls croatian_mysql561
     576 608 640 672 736  MariaDB: croatian, myanmar, thai_520_w2, general1400_as_ci, by charset
     1024 + id            MariaDB: collation `id` without padding
     2048 + 256 × n …     MariaDB: the UCA-14 collations of utf8mb3, utf8mb4, ucs2, utf16, utf32
 
-A name begins with its charset. A collation pads when spaces at the end of a text do not count: all
-do but `binary`, MariaDB's `nopad` ones and MySQL's of UCA 9.
+A name starts with its charset. A collation pads when spaces at the end of a text do not count: all
+do except `binary`, MariaDB's `nopad` collations and MySQL's of UCA 9.
 
-Where Python's codec differs from what the server does with a charset of single bytes, a table does
-it, taken from a server's own CONVERT. Bytes that a charset does not have are malformed: no
-character is ever put in their place.
+If Python's codec of a single-byte charset differs from the server's, a table from a server's own
+CONVERT is used instead. Bytes that a charset does not have are malformed: they are never replaced
+by another character.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _SETS: dict[str, tuple[int, str]] = {
     "keybcs2": (1, "keybcs2_general_ci"),
     "swe7": (1, "swe7_swedish_ci"),
 }
-"""Each with its bytes for a character and the collation that servers were built with."""
+"""Each with its maximum bytes for a character and the built-in default collation of servers."""
 _BINARY = frozenset({"utf8mb4", "utf8", "utf8mb3", "latin1", "ascii"})
 _SAME = {"utf8": "utf8mb3", "utf8mb3": "utf8"}
 
@@ -98,7 +98,7 @@ def known(charset: str) -> str:
 
 
 def built_in(charset: str) -> str:
-    """Return the collation of a character set that servers were built with.
+    """Return the built-in default collation of a character set.
 
     For utf8mb4 it is that of MariaDB and of MySQL before 8.0.
     """
@@ -111,10 +111,10 @@ def our_own(charset: str) -> str:
 
 
 def resolve(given: CharsetClause, inherited: tuple[str, str]) -> tuple[str, str]:
-    """Return (character set, collation) for what was written and what would be inherited.
+    """Return (character set, collation) for a written clause and the inherited values.
 
-    COLLATE DEFAULT is the collation that servers were built with. An unknown set, or a collation
-    of another set, raises NeedsOperator.
+    COLLATE DEFAULT is the servers' built-in default collation. An unknown set, or a collation of
+    another set, raises NeedsOperator.
     """
     charset, collate = given.charset, given.collate
     if given.says_nothing:
@@ -154,7 +154,7 @@ _FIRST_TEXT = """
     cp1250_polish_ci
 """
 _FIRST = tuple(_FIRST_TEXT.split())
-"""Those with the ids 1 to 99; no one has 17."""
+"""Collations with the ids 1 to 99; 17 is unused."""
 _LANGUAGES_TEXT = """
     icelandic latvian romanian slovenian polish estonian spanish swedish turkish czech danish
     lithuanian slovak spanish2 roman persian esperanto hungarian sinhala german2
@@ -237,7 +237,7 @@ def pads(name: str) -> bool:
     return _NO_PAD.search(name.lower()) is None
 
 
-_UNDEFINED = "\ufffe"  # What codecs.charmap_decode takes for "no such byte".
+_UNDEFINED = "\ufffe"  # The marker of codecs.charmap_decode for "no such byte".
 
 _CODECS = {
     "big5": "big5", "latin2": "iso8859-2", "cp850": "cp850", "hp8": "hp-roman8", "koi8r": "koi8-r",
@@ -261,7 +261,7 @@ _CHANGED: dict[str, tuple[str, dict[int, str]]] = {
     "dec8": ("latin-1", {0xA8: "¤", 0xD7: "Œ", 0xDD: "Ÿ", 0xF7: "œ", 0xFD: "ÿ"} | dict.fromkeys(
         b"\xa4\xa6\xac\xad\xae\xaf\xb4\xb8\xbe\xd0\xde\xf0\xfe\xff", _UNDEFINED)),
 }  # fmt: skip
-"""Charset: the codec that is nearest, and the bytes that mean something else."""
+"""Charset: the nearest codec, and the bytes with another meaning."""
 _ASCII = bytes(range(0x80)).decode("ascii")
 _ARMSCII8 = (
     _ASCII
@@ -292,7 +292,7 @@ _TABLES = {"armscii8": _ARMSCII8, "keybcs2": _KEYBCS2, "geostd8": _GEOSTD8}
 
 @dataclass(frozen=True, slots=True)
 class Charset:
-    """How bytes are text: by Python's codec `codec`, or by `table`, a character for each byte.
+    """The decoding of bytes to text: Python's codec `codec`, or `table`, a character for each byte.
 
     `binary` has neither: its values stay bytes.
     """
@@ -370,8 +370,8 @@ def charset_named(name: str) -> Charset:
 def literal_in(charset: Charset, value: Value) -> str:
     """Return a literal's text: hexadecimal and bits are bytes of the character set.
 
-    Zeros stand before them up to a whole character; those of `binary` have to be UTF-8. Raises
-    NeedsOperator where they are no text.
+    They are padded with leading zeros to a whole character; literals of `binary` must be UTF-8.
+    Raises NeedsOperator where they are not a text.
     """
     base = _BASES.get(value.kind)
     if base is None:

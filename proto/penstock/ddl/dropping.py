@@ -1,7 +1,7 @@
-"""DROP of several tables: one job, as its statement is one step; taken apart and put together.
+"""Splits and joins a DROP of several tables, which is one job because its statement is one step.
 
-A filter, a route or an override may concern some of its tables only. Each table then is judged
-alone, and the tables that are left are dropped by one statement again.
+A filter, a route or an override may concern only some of its tables. Each table is then judged
+separately, and the remaining tables are again dropped by one statement.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Dropped = Sequence[tuple[str, TableInfo]]
 
 
 def drop_job(job: DdlJob, dropped: Dropped) -> DdlJob:
-    """Return a job, otherwise like `job`, that drops these tables; it runs in the first's schema.
+    """Return a job like `job`, but that drops these tables; it runs in the first table's schema.
 
-    A job of one table names it by `table_id`, as ever. One of several has their ids and names in
-    `tables`, and no `table_id`: what knows one table a job refuses it.
+    A job of one table names it by `table_id`, as always. A job of several tables has their ids and
+    names in `tables`, and no `table_id`: a reader that expects one table per job refuses it.
     """
     home = dropped[0][0]
     kinds = {table.kind for _, table in dropped}
-    kind = kinds.pop() if len(kinds) == 1 else "TABLE"  # MariaDB's drops sequences as well.
+    kind = kinds.pop() if len(kinds) == 1 else "TABLE"  # MariaDB's DROP TABLE also drops sequences.
     names = [
         quote_name(table.name) if schema == home else quote_path(schema, table.name)
         for schema, table in dropped

@@ -1,11 +1,11 @@
-"""Columns that a MODIFY or CHANGE gave a new id: which column of before each of them is.
+"""Matches columns that a MODIFY or CHANGE gave a new id with the columns before.
 
-A TiDB that has to rewrite a column's values builds it beside the old one, and the column that
-remains has a new id. Rows that follow carry the new id; the older values are the same column's.
-Penstock's own plans, and a TiDB that rewrites nothing, keep the id. A column that was dropped, with
-one of the same name added in its place, is another column: only the statement tells them apart.
-Where it is in a spelling that only a TiDB knows, the kind of the job does: a TiDB does not do two
-things to one column in one job, so one of the same name is the same column.
+A TiDB that must rewrite a column's values builds a new column beside the old one, and the remaining
+column has a new id. Later rows carry the new id; the older values belong to the same column.
+Penstock's own plans, and a TiDB that rewrites nothing, keep the id. If a column was dropped and
+another of the same name was added in its place, these are two columns: only the statement
+distinguishes the cases. If only a TiDB knows the statement's spelling, the kind of the job decides:
+a TiDB does not do two things to one column in one job, so equal names mean the same column.
 """
 
 from __future__ import annotations

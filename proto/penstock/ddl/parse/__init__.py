@@ -1,1 +1,1 @@
-"""Text into statements; what is not understood to the last word is refused."""
+"""Parses text into statements; text that is not understood to the last word is refused."""

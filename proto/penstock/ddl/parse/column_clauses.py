@@ -1,9 +1,9 @@
-"""Column definitions and table options: what CREATE TABLE and ALTER TABLE share.
+"""Parses column definitions and table options, which CREATE TABLE and ALTER TABLE share.
 
-Read and passed on downstream, but not tracked, because no row image depends on them: CHECK and
-the action clauses of FOREIGN KEY, index types and comments, COLUMN_FORMAT, STORAGE, engine and
-storage options, PARTITION BY. Refused: what makes rows Penstock cannot know (types without a row
-encoding, MERGE tables, CREATE TABLE AS SELECT).
+Read and passed on downstream, but not tracked, because no row image depends on them: CHECK and the
+action clauses of FOREIGN KEY, index types and comments, COLUMN_FORMAT, STORAGE, engine and storage
+options, PARTITION BY. Refused because the rows cannot be known: types without a row encoding, MERGE
+tables, CREATE TABLE AS SELECT.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ def read_column(cur: Cursor, name: str | None = None) -> ColumnDef:
             return column
         nulls += [Edit(start, cur.last_end, "")] if is_null and not column.generated else []
         if more.auto_increment and not column.auto_increment:
-            # Old dumps have NULL before it: the column has no NULLs all the same.
+            # Old dumps have NULL before it: the column still has no NULLs.
             cur.edits += nulls
         column = more
 
@@ -250,7 +250,7 @@ def _column_attribute(cur: Cursor, column: ColumnDef) -> ColumnDef | None:
     start = cur.token.start
     if cur.take("NOT", "NULL") or cur.take("NULL"):
         if column.generated:
-            # MariaDB cannot say it; the expression decides alone whether there are NULLs.
+            # MariaDB cannot express this; the expression alone decides whether NULLs can occur.
             cur.drop_text(start)
             return column
         return replace(column, not_null=cur.peek(-2).upper == "NOT")
@@ -284,7 +284,7 @@ def _column_attribute(cur: Cursor, column: ColumnDef) -> ColumnDef | None:
 
 _TIMES = ("DATETIME", "TIMESTAMP")
 _BARE = (ValueKind.NULL, ValueKind.EXPRESSION)
-"""What a MySQL takes as it is written for a TEXT or BLOB, too."""
+"""Values that a MySQL accepts as written, also for a TEXT or BLOB."""
 
 
 def _default(cur: Cursor, column: ColumnDef, start: int) -> Value:
@@ -350,12 +350,12 @@ def _quiet_attribute(cur: Cursor, column: ColumnDef) -> ColumnDef | None:
     if cur.take("VISIBLE") or cur.take("NOT", "SECONDARY"):
         cur.drop_text(start)
     elif cur.take_any(*_ENGINE_WISHES):
-        # MySQL Cluster's and other engines' options, which MariaDB does not know.
+        # Options of MySQL Cluster and other engines, which MariaDB does not know.
         cur.take_sign("=")
         cur.next()
         cur.drop_text(start)
     elif column.type.name in GEOMETRIES and cur.take("SRID"):
-        # MySQL's, and only a check: every value has its own. MariaDB cannot say it here.
+        # MySQL's, and only a check: every value has its own. MariaDB cannot express it here.
         cur.integer()
         cur.drop_text(start)
     elif cur.is_word("CHECK") or cur.is_word("CONSTRAINT"):
@@ -368,10 +368,10 @@ def _quiet_attribute(cur: Cursor, column: ColumnDef) -> ColumnDef | None:
             cur.lacks(Flavor.MARIADB, start, "CHECK … NOT ENFORCED")
         elif _is_json_valid(expression, column.name):
             cur.lacks(Flavor.MYSQL, start, "")
-        else:  # MariaDB names none of those that a column has.
+        else:  # MariaDB does not name a column's constraints.
             cur.foreign.append(unnamed)
     elif cur.take("REFERENCES"):
-        # MySQL reads an inline REFERENCES and forgets it, MariaDB does not: leave it out.
+        # MySQL reads an inline REFERENCES and ignores it, MariaDB does not: omit it.
         column = replace(column, actions=reference(cur))
         cur.drop_text(start)
     elif not _compressed(cur) and not cur.take("INVISIBLE"):
@@ -400,7 +400,7 @@ _MYSQL_OPTIONS = (
     "AUTOEXTEND_SIZE", "ENGINE_ATTRIBUTE", "SECONDARY_ENGINE_ATTRIBUTE", "SECONDARY_ENGINE",
     "TABLESPACE", "NODEGROUP", "CONNECTION", "PASSWORD",
 )  # fmt: skip
-"""What belongs to one server, or to an engine: left out."""
+"""Options of a single server or engine: omitted."""
 _WORD_OPTIONS = (
     *_MARIADB_OPTIONS, *_MYSQL_OPTIONS,
     "ENGINE", "AUTO_INCREMENT", "AVG_ROW_LENGTH", "CHECKSUM", "PAGE_CHECKSUM", "COMPRESSION",

@@ -1,7 +1,7 @@
-"""Cursor: a place in the tokens of a statement, and the questions a parser asks there.
+"""A cursor over a statement's tokens, and the tests that a parser makes there.
 
-The cursor also gathers `edits`: what must read otherwise downstream, whatever the catalog says; and
-`refs`: every name of a table or database, where it stands.
+The cursor also collects `edits`, which are changes of the downstream text that do not depend on the
+catalog, and `refs`, which are all names of tables and databases with their places.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.errors import NeedsOperator
 NAME_CHARS_MAX = 64
 _SPACES = " \t\n\v\f\r"
 COMMENT_MAX, TABLE_COMMENT_MAX = 1024, 2048
-"""Characters; a server whose sql_mode is lax cuts what is longer, any other refuses it."""
+"""Characters; a server with a lax sql_mode cuts longer comments, any other refuses them."""
 _RAW = {Kind.HEX: ValueKind.HEX, Kind.BITS: ValueKind.BITS}
 _NOW = ("CURRENT_TIMESTAMP", "NOW", "LOCALTIME", "LOCALTIMESTAMP")
 _BARE_CALLS = (
@@ -253,17 +253,17 @@ class Cursor:
         self.edits.append(Edit(start, self.last_end, ""))
 
     def drop_from_mariadb(self, start: int) -> None:
-        """Leave out what stands from `start` up to the cursor, and what MariaDB cannot read.
+        """Omit the text from `start` to the cursor, which MariaDB cannot read.
 
-        A TiDB's statement runs as its binlog has it, so it has this text still.
+        A TiDB's statement runs as its binlog has it, so it still has this text.
         """
         self.drop_text(start)
         self.foreign.append(ForeignEdit(Flavor.MARIADB, Edit(start, self.last_end, ""), ""))
 
     def lacks(self, flavor: Flavor, start: int, what: str, text: str = "") -> None:
-        """Say what a server of that flavor cannot read, from `start` up to the cursor.
+        """Record that a server of that flavor cannot read the text from `start` to the cursor.
 
-        `text` is to stand there instead.
+        `text` replaces it.
         """
         self.foreign.append(ForeignEdit(flavor, Edit(start, self.last_end, text), what))
 
@@ -342,7 +342,7 @@ class Cursor:
         elif self.take_any(*_BARE_CALLS):
             if self.is_sign("("):
                 self.parenthesised()
-        elif self.take("SYSDATE"):  # So a MariaDB takes it in ORACLE mode.
+        elif self.take("SYSDATE"):  # In this form a MariaDB accepts it in ORACLE mode.
             self.edits.append(Edit(self.last_end, self.last_end, "()"))
             value = self.bare(start)
             return Value(value.kind, value.text + "()")
@@ -394,7 +394,7 @@ class Cursor:
         return None if kind is None else Value(kind, self.next().text)
 
     def _introduced(self, token: Token) -> Value | None:
-        """Read `_utf8'x'`, `N'x'` or `DATE'2020-01-01'`: the string is what counts.
+        """Read `_utf8'x'`, `N'x'` or `DATE'2020-01-01'`: only the string counts.
 
         `_koi8r 0xFF` is the text that these bytes are in that character set.
         """
@@ -407,7 +407,7 @@ class Cursor:
             return None
         charset = charset_named(token.text[1:].lower())
         self.at += 1
-        # The server takes a string's bytes as they are, which only of ASCII are known here.
+        # The server takes a string's bytes unchanged; here they are known only for ASCII.
         value = self.raw() or Value(ValueKind.HEX, _ascii_digits(self))
         if charset.is_binary:
             return value

@@ -1,4 +1,4 @@
-"""The DDL parser: text into statements; what it cannot read to the last word raises NeedsOperator.
+"""The DDL parser: text into statements; any text it cannot fully read raises NeedsOperator.
 
     CREATE | ALTER | DROP {DATABASE | SCHEMA}
     CREATE [OR REPLACE] TABLE … (…) | LIKE …   DROP TABLE a, b      TRUNCATE [TABLE]
@@ -10,9 +10,10 @@
 Sequences are MariaDB's: they hold no rows, and their numbers travel within rows. Their options are
 START, RESTART, INCREMENT, MINVALUE, MAXVALUE, CACHE with numbers, NO…, CYCLE, and a table's.
 
-The grammar is our own and not sqlglot's, because sqlglot's MySQL reading loses what row images
-depend on: INT8 and REAL come out as TINYINT and FLOAT, LONG as BIGINT, `/*! … */` as a comment,
-and RENAME TABLE, ADD COLUMN (…), CONVERT TO, ALTER DATABASE and PARTITION BY not at all.
+The grammar is our own and not sqlglot's, because sqlglot's reading of MySQL loses information that
+row images depend on: INT8 and REAL become TINYINT and FLOAT, LONG becomes BIGINT, `/*! … */`
+becomes a comment, and RENAME TABLE, ADD COLUMN (…), CONVERT TO, ALTER DATABASE and PARTITION BY are
+not read at all.
 """
 
 from __future__ import annotations
@@ -160,7 +161,7 @@ def _schema_options(cur: Cursor) -> CharsetClause:
         if (more := read_charset(cur, charset)) is not None:
             charset = more
         elif cur.is_word("DEFAULT", "ENCRYPTION") or cur.is_word("ENCRYPTION"):
-            # How one server stores a database, and what it notes about it, is its own affair.
+            # A server's storage of a database, and its notes about it, are local to the server.
             _ = (cur.take("DEFAULT") and cur.take("ENCRYPTION")) or cur.take("ENCRYPTION")
             cur.take_sign("=")
             cur.string()
@@ -168,7 +169,7 @@ def _schema_options(cur: Cursor) -> CharsetClause:
             cur.take_sign("=")
             cur.string()
         elif cur.take("READ", "ONLY"):
-            # Here it would keep out the very changes that come from there.
+            # Here it would block the very changes that come from there.
             cur.take_sign("=")
             cur.next()
         else:
@@ -181,7 +182,7 @@ def _create_index(cur: Cursor, replaces: bool, start: int) -> Statement | None:
     if not cur.take("INDEX"):
         cur.at = before
         return None
-    if replaces:  # The index before is dropped by a job of its own.
+    if replaces:  # The index before is dropped by a separate job.
         cur.edits.append(Edit(start, cur.source.tokens[before].start, ""))
     cur.take_any("ONLINE")
     key = replace(key_of_kind(kind), if_not_exists=cur.if_not_exists(), name=cur.name())
@@ -202,7 +203,7 @@ def _create_index(cur: Cursor, replaces: bool, start: int) -> Statement | None:
 
 
 def _create_table(cur: Cursor, replaces: bool, start: int) -> Statement:
-    if replaces:  # The table before is dropped by a job of its own.
+    if replaces:  # The table before is dropped by a separate job.
         cur.edits.append(Edit(start, cur.source.tokens[cur.at - 1].start, ""))
     absent = cur.if_not_exists()
     if replaces and absent:
@@ -255,16 +256,16 @@ def _table_options(cur: Cursor) -> tuple[TableOptions, bool]:
         else:
             return options, is_versioned
         comma = cur.token.start
-        if cur.take_sign(","):  # It may follow an option that is left out.
+        if cur.take_sign(","):  # It may follow an omitted option.
             cur.drop_text(comma)
 
 
 def _table_elements(
     cur: Cursor,
 ) -> tuple[tuple[ColumnDef, ...], tuple[KeyDef, ...], tuple[str, ...]]:
-    """Read what stands in the parentheses; keys come in the order in which MySQL names them.
+    """Read the elements in the parentheses; keys come in the order in which MySQL names them.
 
-    The last is the user's PERIOD, if there is one.
+    The last result is the user's PERIOD, if it has one.
     """
     columns: list[ColumnDef] = []
     keys: list[KeyDef] = []

@@ -1,4 +1,4 @@
-"""Partition clauses: the names that a statement gives; no row image depends on the rest.
+"""Parses partition clauses for their names; no row image depends on the rest.
 
     PARTITION BY …, REMOVE PARTITIONING                           may follow other operations
     ADD, REORGANIZE, COALESCE PARTITION                           alone; all rows stay
@@ -7,7 +7,7 @@
     EXCHANGE PARTITION … WITH TABLE …                             alone; rows change the table
     CONVERT PARTITION … TO TABLE …, CONVERT TABLE … TO PARTITION  alone; rows change the table
 
-Rows that go or move without a binlog do so downstream when the statement runs there.
+Rows that disappear or move without a binlog do so downstream when the statement runs there.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def partition_operation(cur: Cursor) -> Operation:
         return _add(cur)
     if verb == "COALESCE":
         return Partitions(_TYPES[verb], count=cur.integer())
-    # Whether an absent one is an error is a server's to say, downstream too.
+    # The server decides whether a missing partition is an error, also downstream.
     lenient = verb == "DROP" and cur.take("IF", "EXISTS")
     names = () if cur.at_end() or cur.take("ALL") else _names(cur)
     into: tuple[str, ...] = ()
@@ -105,7 +105,7 @@ def _convert_table(cur: Cursor) -> Operation:
 def _validation(cur: Cursor) -> None:
     start = cur.token.start
     if cur.take("WITH", "VALIDATION") or cur.take("WITHOUT", "VALIDATION"):
-        # MariaDB did not know it for long; a downstream may well look at the rows.
+        # MariaDB did not know it for long; a downstream may well check the rows.
         cur.drop_from_mariadb(start)
 
 

@@ -1,12 +1,12 @@
-"""MariaDB's system-versioned tables: here they are plain ones with their current rows alone.
+"""MariaDB's system-versioned tables, which are tracked as plain tables with their current rows.
 
     written                                              here
-    WITH SYSTEM VERSIONING, of a table or a column       left out; `TableInfo.period` says so
-    WITHOUT SYSTEM VERSIONING of a column                left out
-    s TIMESTAMP(6) GENERATED ALWAYS AS ROW START …       left out, with PERIOD FOR SYSTEM_TIME
+    WITH SYSTEM VERSIONING, of a table or a column       omitted; noted in `TableInfo.period`
+    WITHOUT SYSTEM VERSIONING of a column                omitted
+    s TIMESTAMP(6) GENERATED ALWAYS AS ROW START …       omitted, with PERIOD FOR SYSTEM_TIME
     PRIMARY KEY (id, e), which a server extends by e     PRIMARY KEY (id)
-    ADD, DROP SYSTEM VERSIONING                          `period` comes and goes
-    PARTITION BY SYSTEM_TIME …                           left out; ALTER: no other partitions either
+    ADD, DROP SYSTEM VERSIONING                          sets or clears `period`
+    PARTITION BY SYSTEM_TIME …                           omitted; ALTER: no other partitions either
 
 Refused: bounds that are numbers of transactions (their tables' changes are logged as statements),
 unique keys over ROW START (they allow several current rows that are alike without it), CHECKs and
@@ -195,9 +195,10 @@ _MOVES_ROWS = (
 
 
 def _is_of_history(table: TableInfo, operation: Operation) -> bool:
-    """Return whether an operation is about partitions by SYSTEM_TIME, none of which are here.
+    """Return whether an operation concerns partitions by SYSTEM_TIME, which are not tracked.
 
-    A server drops none of them but those of history. What may touch current rows is refused.
+    A server drops only historical partitions of these. An operation that may touch current rows is
+    refused.
     """
     if table.partitions != ():
         return False

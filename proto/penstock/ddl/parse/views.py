@@ -1,17 +1,16 @@
-"""Views: the tables that their SELECT reads, and the edits that give those tables other names.
+"""Finds the tables that a view's SELECT reads, and makes the edits that rename them.
 
-Nothing of a view is tracked but its name, so only its tables' names need a look. They are found by
-walking over the tokens once, without a catalog. A name is a table's where a FROM clause or a join
-wants one:
+Only the name of a view is tracked, so only its tables' names matter. They are found in one pass
+over the tokens, without a catalog. A name is a table's where a FROM clause or a join wants a table:
 
-    FROM a, b AS x JOIN (c, d) ON … , (SELECT …) y      a b c d, and those of the SELECT in turn
-    EXTRACT(DAY FROM a), TRIM('x' FROM a)               none: no SELECT stands in those parentheses
+    FROM a, b AS x JOIN (c, d) ON … , (SELECT …) y      a b c d, and those of the nested SELECT
+    EXTRACT(DAY FROM a), TRIM('x' FROM a)               none: these parentheses have no SELECT
     WITH c AS (SELECT … FROM a) SELECT … FROM c         a; c only where it is not defined (yet)
     FROM DUAL, JSON_TABLE(…), VALUES (…)                none
     TABLE a; NEXT VALUE FOR s, NEXTVAL(s), LASTVAL(s)   a, s
 
-What the words around it mean depends on parentheses only, so one stack of those is all that is
-kept: a view nested some thousand times is read like any other.
+The meaning of the surrounding words depends on parentheses only, so the only state is one stack of
+these: a view nested some thousand times is read like any other.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from penstock.ddl.syntax.statements import Edit
 from penstock.errors import NeedsOperator
 
 Mapping = Callable[[str, str], tuple[str, str]]
-"""From (database, table) to those that take their place; a database alone has the table ""."""
+"""Maps (database, table) to the new names; a database alone has the table ""."""
 
 _HINT = "write every table in the view as schema.table, or choose the view's own database"
 
@@ -44,9 +43,9 @@ def check_view(select: str, schema: str) -> None:
 def view_edits(select: str, start: int, schema: str, mapping: Mapping) -> list[Edit]:
     """Return the edits that give the tables of a view's SELECT their mapped names.
 
-    `start` is where `select` stands. A table keeps its old name as an alias, so that the columns
-    named after it still mean it; where two databases have a table of one name and one of them gets
-    another, that raises NeedsOperator.
+    `start` is the place of `select`. A table keeps its old name as an alias, so that columns
+    qualified by it stay valid. If two databases have a table of the same name and one of them is
+    renamed, that raises NeedsOperator.
     """
     source = read(select)
     tables = list(TableScan(source).tables())
@@ -118,7 +117,7 @@ _SEQUENCE_CALLS = frozenset({"NEXTVAL", "LASTVAL", "SETVAL"})
 
 @dataclass(frozen=True, slots=True)
 class ReadTable:
-    """A table that a SELECT reads, where it stands; `schema` is "" where none is written."""
+    """A table that a SELECT reads, and its place; `schema` is "" where none is written."""
 
     schema: str
     name: str
@@ -127,14 +126,14 @@ class ReadTable:
     alias_at: int
     """Where an alias would go."""
     has_alias: bool
-    """Nothing in the SELECT needs its own name; a sequence has none to be called by."""
+    """Nothing in the SELECT needs its own name; a sequence cannot have an alias."""
     is_dated: bool = False
-    """FOR SYSTEM_TIME follows: no one knows where an alias goes."""
+    """FOR SYSTEM_TIME follows: the place of an alias is unknown."""
 
 
 @dataclass(slots=True)
 class _Level:
-    """What is between one pair of parentheses."""
+    """The state between one pair of parentheses."""
 
     is_query: bool = False
     in_from: bool = False

@@ -1,1 +1,1 @@
-"""Statements into jobs for the history."""
+"""Plans statements as jobs for the history."""

@@ -1,4 +1,4 @@
-"""Jobs of ALTER TABLE: what stays of the statement, the kind of job, the table it leaves."""
+"""Plans ALTER TABLE: the remaining statement, the kind of job, and the resulting table."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _TYPES: dict[type[Operation], DdlType] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterPlan:
-    """What an ALTER TABLE comes to; `table` still has its old name."""
+    """The plan of an ALTER TABLE; `table` still has its old name."""
 
     type: DdlType
     table: TableInfo
@@ -79,7 +79,7 @@ class AlterPlan:
             if piece:
                 partition = piece.upper().startswith(("PARTITION", "REMOVE"))
                 text += (" " if partition else ", ") * bool(text) + piece
-        # A server has to run something: this changes nothing there.
+        # A server must run something: this changes nothing there.
         return text or f"COMMENT = {text_literal(self.table.comment)}"
 
 
@@ -187,7 +187,7 @@ def other_table(
 ) -> Edit:
     """Check the table that a partition of `table` exchanges rows with, becomes or is made of.
 
-    Returns how its name reads while `schema` is the database.
+    Returns the spelling of its name while `schema` is the database.
     """
     if kind == DdlType.CONVERT_PARTITION:
         place = jobs.schema(ref.schema)

@@ -1,4 +1,4 @@
-"""Jobs: those planned so far and the schema they leave, in which planning looks things up."""
+"""The jobs planned so far and the resulting schema, in which planning looks things up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.schema.model import DdlJob, SchemaInfo, TableInfo
 
 
 class Jobs:
-    """Jobs so far, and the catalog as they leave it."""
+    """Jobs so far, and the catalog after them."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Jobs:
     def check_free(self, schema: SchemaInfo, name: str, unless_id: int = 0) -> None:
         """Raise NeedsOperator if the schema has another table of that name, or servers cannot.
 
-        Names that differ in letter case only count as one: they would be on many servers.
+        Names that differ only in letter case count as equal: on many servers they would be.
         """
         found = self.catalog.table(schema.name, name)
         if found is None:

@@ -1,11 +1,11 @@
-"""New names: those that no MySQL or MariaDB takes are refused before anything has them.
+"""Refuses new names that no MySQL or MariaDB accepts, before any object has them.
 
 Both servers keep names in utf8mb3: no character above U+FFFF, and no NUL (error 1300). A database
-and a table are a file each, whose name has five bytes for most characters beyond ASCII (`@4e2d`);
-one that does not fit a file system fails there, however few characters it has.
+and a table are a file each, whose name has five bytes for most characters beyond ASCII (`@4e2d`); a
+name that does not fit a file system fails there, however few characters it has.
 
-A name that is in the schema already is left alone: an earlier version may have accepted it, and
-DROP and RENAME are the way out.
+A name that is already in the schema is not checked: an earlier version may have accepted it, and
+DROP and RENAME must stay possible.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FILE_BYTES_MAX = 255 - len(".ibd")
 _ONE_BYTE = re.compile(r"[0-9A-Za-z_$]")
 _THREE_BYTES = re.compile("[\u00c0-\u05ff\u1e00-\u1fff\u2160-\u217f\u24b0-\u24ef\uff20-\uff5f]")
 _RAW_FILE = "#mysql50#"
-"""A server takes the rest of such a name for a file, and not for a name."""
+"""After this prefix, a server reads the rest as a file name, not as a table name."""
 
 
 def check_new_names(source: Source, catalog: Catalog) -> None:

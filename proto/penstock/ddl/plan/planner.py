@@ -1,16 +1,16 @@
-"""DDL text into jobs for the history: the schema afterwards, and the statement to run downstream.
+"""Plans DDL text as jobs for the history: the new schema, and the statement for downstream.
 
-A job's `query` is one statement, to be run with `schema_name` as current database (no database
-for CREATE, DROP and ALTER DATABASE). It is the text as written, but for this:
+A job's `query` is one statement, to be run with `schema_name` as current database (no database for
+CREATE, DROP and ALTER DATABASE). It is the text as written, with these changes:
 
-    names of tables     as the catalog spells them, with their schema where it is another
-    IF [NOT] EXISTS     gone, since it was decided here; CREATE DATABASE IF NOT EXISTS keeps it
+    names of tables     as the catalog spells them, with their schema if it is not the current one
+    IF [NOT] EXISTS     removed, since it was decided here; CREATE DATABASE IF NOT EXISTS keeps it
     character sets      explicit wherever the servers' own defaults would decide
-    OR REPLACE TABLE    becomes two jobs, since MySQL has no such thing: DROP TABLE and CREATE TABLE
+    OR REPLACE TABLE    becomes two jobs, since MySQL does not have it: DROP TABLE and CREATE TABLE
     several tables      DROP TABLE a, b and RENAME TABLE stay one job: they are one step
-    operations          those that came to nothing are left out
+    operations          operations without effect are omitted
     constraints         with the names that MySQL would choose, where they have none
-    clauses             that MySQL and MariaDB spell differently and that change no row: left out
+    clauses             that MySQL and MariaDB spell differently and that change no row: omitted
 
 ALTER TABLE is one job, whatever it holds, and of type MULTI_SCHEMA_CHANGE if it holds several
 operations. Triggers, routines, accounts and rows made by DDL (CREATE TABLE … SELECT) raise
@@ -78,11 +78,11 @@ def plan_ddl(
     next_id: Callable[[], int],
     context: DdlContext | None = None,
 ) -> list[DdlJob]:
-    """Return the jobs that `sql` comes to, none if IF [NOT] EXISTS makes it come to nothing.
+    """Return the jobs of `sql`; the list is empty if IF [NOT] EXISTS leaves nothing to do.
 
-    `catalog` stays as it is; `finished_ts` is the caller's to fill in. `context` is the session
-    that the statement ran in elsewhere, None for one of our own. What cannot be followed, and what
-    MySQL would refuse, raises NeedsOperator; nothing is planned then.
+    `catalog` is not changed; the caller fills in `finished_ts`. `context` is the session that the
+    statement ran in elsewhere, None for one of our own. A statement that cannot be followed, or
+    that MySQL would refuse, raises NeedsOperator; nothing is planned then.
     """
     source, statements = parse(sql)
     check_new_names(source, catalog)
@@ -237,7 +237,7 @@ class _Plan(Jobs):
         for ref in statement.refs:
             schema = self.catalog.schema(self.schema_name(ref.schema))
             found = schema and self.catalog.table(schema.name, ref.name)
-            # MariaDB's DROP TABLE drops sequences, too.
+            # MariaDB's DROP TABLE also drops sequences.
             kinds = (kind, "SEQUENCE") if kind == "TABLE" else (kind,)
             if not schema or not found or found.kind not in kinds or found.id in dropped:
                 if statement.if_exists:

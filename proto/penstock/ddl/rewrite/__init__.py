@@ -1,1 +1,1 @@
-"""A statement for another server, or under other names."""
+"""Rewrites a statement for another server, or with other names."""

@@ -1,14 +1,16 @@
-"""Collations that stand in for those that a server lacks, and a statement that names them. Pure.
+"""Substitutes collations that a server lacks, in a statement that names them.
 
-    lacking                              stands in, the first that is there
-    utf8_…, utf8mb3_…                    the same under its other name: no substitute, an alias
+Pure.
+
+    lacking                              substitutes, of which the first available is used
+    utf8_…, utf8mb3_…                    the same under its other name: an alias, not a substitute
     MySQL's UCA 9 (…_0900_…), no padding MariaDB's UCA 14 without padding, of the same language
     MariaDB's UCA 14 (…_uca1400_…)       MySQL's UCA 9, or UCA 5.2 where spaces at the end count not
     MariaDB's …_nopad_…                  the same with padding; utf8mb4's binary one has a twin
     gb18030_…                            utf8mb4, which has all its characters
 
-A substitute is *fine* when it never takes two texts for equal that the original tells apart: then
-keys stay what they are. Where it is not, as where it pads and the original does not, two rows could
+A substitute is *fine* when it never treats two texts as equal that the original distinguishes: then
+keys stay unique. Otherwise (if it pads and the original does not, for example) two rows could
 become one, so a column in a PRIMARY KEY or UNIQUE index must not have it.
 """
 
@@ -48,12 +50,12 @@ _SINGLE = {
     "gb18030_chinese_ci": (("utf8mb4_unicode_520_ci", False),),
 }  # fmt: skip
 SUBSTITUTE_CHARSETS = {"gb18030": "utf8mb4"}
-"""Character sets that a server may lack, and what has all their characters."""
+"""Character sets that a server may lack, and sets with all their characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Substitute:
-    """What stands in for a collation; `is_fine` as said above."""
+    """The substitute of a collation; for `is_fine` see the module."""
 
     name: str
     is_fine: bool
@@ -92,7 +94,7 @@ def _for_uca9(code: str, strength: str) -> Iterator[tuple[str, bool]]:
     language = _LANGUAGES.get(code) or _SIMILAR.get(code)
     if language:
         yield f"utf8mb4_uca1400_{language}_nopad_{strength}", code in _LANGUAGES
-    # Without its language some letters are equal that it tells apart, unless accents count.
+    # Without its language, some distinct letters are equal, unless accents count.
     yield f"utf8mb4_uca1400_nopad_{strength}", not code or strength.startswith("as")
     yield "utf8mb4_unicode_520_nopad_ci", not code and strength == "ai_ci"
     yield "utf8mb4_unicode_520_ci", False
@@ -104,8 +106,8 @@ def _for_uca14(
     if not language and strength == "ai_ci" and not is_nopad:
         yield f"{charset}_unicode_520_ci", True
     if charset == "utf8mb4":
-        # Spaces at the end count in UCA 9, so it tells more texts apart than what pads. It has not
-        # all strengths in all languages: accents and case together are the finest.
+        # Spaces at the end count in UCA 9, so it distinguishes more texts than a padding collation.
+        # It does not have all strengths in all languages: accents and case together are the finest.
         code = _CODES.get(language, "")
         own = f"{code}_" if code else ""
         for each in dict.fromkeys((strength, "as_cs")):
@@ -117,9 +119,9 @@ _NAMES = (Kind.WORD, Kind.QUOTED, Kind.STRING)
 
 
 def recollated(sql: str, collation: Callable[[str], str], charset: Callable[[str], str]) -> str:
-    """Return a statement with the names that stand after COLLATE and CHARACTER SET replaced.
+    """Return a statement with the names after COLLATE and CHARACTER SET replaced.
 
-    Both functions are given names in lower case. Expressions and views are no exception.
+    Both functions are given names in lower case. Expressions and views are included.
     """
     source = read(sql)
     edits = []

@@ -1,18 +1,20 @@
-"""Statements with the character sets and collations that their session left to the server. Pure.
+"""Writes out the character sets and collations that a statement's session left to the server.
+
+Pure.
 
     written                        is written out as
     CREATE DATABASE d              … CHARACTER SET and COLLATE of the session's server
-    CHARACTER SET x, anywhere      … COLLATE what the session takes for x
-    CREATE TABLE t (…)             the same, for the catalog knows its database's; a database that
-                                   it does not know as the server does has to be asked for
-    CHARACTER SET DEFAULT          MariaDB: … COLLATE DEFAULT, which is what it was built with
+    CHARACTER SET x, anywhere      … COLLATE with the session's collation for x
+    CREATE TABLE t (…)             the same, because the catalog knows its database's; if the
+                                   catalog's differs from the server's, the server must be asked
+    CHARACTER SET DEFAULT          MariaDB: … COLLATE DEFAULT, which is its built-in default
 
-What is explicit already stays as it is, so that writing it out twice does no harm. Of a TiDB's
-statements the server's choice is known from what they made: `as_made` writes that out.
+Explicit clauses stay unchanged, so that a repeated run does no harm. For a TiDB's statements the
+server's choice is known from the resulting table or schema: `as_made` writes that out.
 
-The planner writes one more thing out with these edits, the names of keys. A server chooses a free
-one, which is another one downstream if an index was added there. The index of a foreign key is
-written as a key: one that a server made goes away with it when another serves.
+The planner also writes out the names of keys with these edits. A server chooses a free name, which
+differs downstream if an index was added there. The index of a foreign key is written as a key,
+because a server drops an index that it made itself as soon as another serves.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ from penstock.errors import NeedsOperator
 from penstock.schema.model import SchemaInfo, TableInfo
 
 CollationOf = Callable[[str], str]
-"""The collation that a character set has where only that is written."""
+"""The collation of a character set that is written without a collation."""
 
 
 def column_edits(column: ColumnDef, collation_of: CollationOf = our_own) -> list[Edit]:
@@ -91,10 +93,10 @@ def convert_edits(convert: Convert, table: TableInfo) -> list[Edit]:
 
 
 def period_edits(keys: Iterable[KeyDef], table: TableInfo) -> list[Edit]:
-    """Return the columns of periods WITHOUT OVERLAPS instead of these.
+    """Return edits that replace periods WITHOUT OVERLAPS by their columns.
 
-    A key over both ends is unique as well. Rows that are applied in another order than upstream
-    may overlap in between.
+    A key over both ends is unique as well. Rows that are applied in another order than upstream may
+    overlap in between.
     """
     columns = ", ".join(quote_name(name) for name in table.own_period[:0:-1])
     parts = (part for key in keys for part in key.parts if part.is_period)
@@ -117,15 +119,16 @@ def key_edits(unnamed: Sequence[tuple[KeyDef, str]], verb: str) -> list[Edit]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionCollations:
-    """What a session took where a statement says nothing."""
+    """The collations that a session uses where a statement names none."""
 
     server: str | None = None
     """collation_server; None where it is not known."""
     by_charset: Mapping[str, str] = field(default_factory=dict)
-    """The collations of character sets, where they are not those that servers were built with."""
+    """The collations of character sets, where they differ from the built-in defaults."""
     is_reset: bool = False
-    """CHARACTER SET DEFAULT takes the collation of a set that the server was built with, and not
-    the schema's: MariaDB's way."""
+    """CHARACTER SET DEFAULT takes the built-in default collation of a set, and not the schema's:
+    MariaDB's behaviour.
+    """
 
     def of(self, charset: str) -> str:
         plain = "utf8mb3" if charset == "utf8" else charset
@@ -133,7 +136,7 @@ class SessionCollations:
 
 
 DatabaseOf = Callable[[TableRef], str | None]
-"""The collation of a table's database where the catalog has not the right one, else None."""
+"""The collation of a table's database if the catalog's is wrong, else None."""
 
 
 def _as_catalogued(table: TableRef) -> str | None:
@@ -141,9 +144,9 @@ def _as_catalogued(table: TableRef) -> str | None:
 
 
 def explicit(sql: str, session: SessionCollations, database: DatabaseOf = _as_catalogued) -> str:
-    """Return statements with nothing left to the server but what the catalog knows.
+    """Return statements in which the server chooses nothing that the catalog does not know.
 
-    Raises NeedsOperator for what cannot be read.
+    Raises NeedsOperator for an unreadable statement.
     """
     source, statements = parse(sql)
     out = []
@@ -154,10 +157,10 @@ def explicit(sql: str, session: SessionCollations, database: DatabaseOf = _as_ca
 
 
 def as_made(sql: str, made: TableInfo | SchemaInfo) -> str:
-    """Return a statement with the character set, collations and key names of what it made.
+    """Return a statement with the character set, collations and key names of its result.
 
-    Its comments stay, in which a TiDB has its own words. Raises NeedsOperator for what cannot be
-    read.
+    Its comments stay, because a TiDB's own syntax is in comments. Raises NeedsOperator for an
+    unreadable statement.
     """
     source, statements = parse(sql)
     assert len(source.text) == len(sql), "a comment leaves its place empty"
@@ -202,9 +205,9 @@ def _table_as_made(statement: Statement, made: TableInfo) -> Iterator[Edit]:
 
 
 def _named_as_made(keys: Sequence[KeyDef], made: TableInfo) -> list[tuple[KeyDef, str]]:
-    """Return keys without a name with those of the newest indexes like them.
+    """Return keys without a name with the names of the newest indexes like them.
 
-    One that is written with its column stays there, and so does one over an expression.
+    A key that is written with its column stays there, and so does a key over an expression.
     """
     found = []
     written = {key.name.lower() for key in keys if key.name is not None}

@@ -1,8 +1,10 @@
-"""TIMESTAMP columns, for a server that gives them NOT NULL and defaults unasked: written out. Pure.
+"""Writes out TIMESTAMP columns for a server that implicitly adds NOT NULL and defaults.
 
-written                        for such a server
-TIMESTAMP, also DEFAULT …      TIMESTAMP NULL …
-TIMESTAMP NOT NULL             … DEFAULT '0000-00-00 00:00:00', for want of a way to say none
+Pure.
+
+    written                        for such a server
+    TIMESTAMP, also DEFAULT …      TIMESTAMP NULL …
+    TIMESTAMP NOT NULL             … DEFAULT '0000-00-00 00:00:00', because none cannot be written
 """
 
 from __future__ import annotations

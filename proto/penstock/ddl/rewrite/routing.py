@@ -1,17 +1,18 @@
-"""DDL under other names: what table routing executes downstream, while the tracker follows the old.
+"""Renames the tables of a DDL as table routing demands, while the tracker follows the old names.
 
     rename_tables(sql, schema, mapping) -> sql         the text, every table with its database
     route_change(change, mapping) -> SchemaChange      the same change for a sink to run
 
-`mapping(database, table)` answers with the (database, table) downstream, and with the same two for
-what is not routed. Names of databases alone are asked for with the table "". The way of a DDL is
+`mapping(database, table)` returns the (database, table) downstream, and its arguments if they are
+not routed. For a database alone the table is "". A DDL is processed as follows:
 
     change = tracker.follow(job)               always, whether or not it runs downstream
     sink.save_checkpoint(checkpoint)           if filters keep it from running
     sink.run_ddl(route_change(change, mapping), checkpoint, …)         otherwise
 
 The text is read by our own grammar and only its names are replaced, so nothing else of it can
-change; what the grammar does not know raises NeedsOperator. Names within a view's SELECT too.
+change; a statement that the grammar does not know raises NeedsOperator. Names within a view's
+SELECT are replaced as well.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def rename_tables(sql: str, schema: str | None, mapping: Mapping) -> str:
     """Return `sql` with every table and database as `mapping` names it, tables with databases.
 
     `schema` is the current database of `sql`, None when it needs none. Several statements stay
-    several. What cannot be read raises NeedsOperator.
+    several. An unreadable statement raises NeedsOperator.
     """
     source, statements = parse(sql)
     out = []
@@ -49,7 +50,7 @@ def _edits(statement: Statement, text: str, schema: str | None, mapping: Mapping
         edits.append(Edit(ref.start, ref.end, quote_path(*name)))
     if isinstance(statement, CreateView):
         select = text[statement.select_start : statement.end]
-        # A view's own database is not what the tables in it are looked up in.
+        # Tables in a view are not looked up in the view's own database.
         current = schema or statement.ref.schema or ""
         edits += view_edits(select, statement.select_start, current, mapping)
     return edits

@@ -1,7 +1,7 @@
-"""Lexer: SQL text into tokens, by MySQL's rules, with every token's place in the text.
+"""Splits SQL text into tokens, by MySQL's rules, with every token's place in the text.
 
-What MySQL would execute is kept and what it would not is blanked, character for character, so
-that a token's `start` and `end` are places in `Source.text` as well:
+Text that MySQL would execute is kept and all other text is blanked, character for character, so
+that a token's `start` and `end` are also places in `Source.text`:
 
     /* comment */  -- comment  # comment   blanked
     /*!50100 sql */                        only the markers are blanked: any server of today runs it
@@ -22,7 +22,7 @@ from penstock.errors import NeedsOperator
 
 
 class Kind(Enum):
-    """What a token is."""
+    """The kinds of tokens."""
 
     WORD = auto()
     QUOTED = auto()
@@ -36,7 +36,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token; `text` is what it means: a name without quotes, a string without escapes."""
+    """One token; `text` is its value: a name without quotes, a string without escapes."""
 
     kind: Kind
     text: str
@@ -51,7 +51,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A text with its comments blanked, and its tokens, the last one being END."""
+    """A text with its comments blanked, and its tokens, the last of which is END."""
 
     text: str
     tokens: tuple[Token, ...]
@@ -185,8 +185,8 @@ _RESERVED = """
     VARCHARACTER VARYING WHEN WHERE WHILE WITH WRITE XOR YEAR_MONTH ZEROFILL
 """
 RESERVED = frozenset(_RESERVED.split())
-"""Words that MySQL reserves: they are no names unless quoted.
+"""Words that MySQL reserves: they cannot be names unless quoted.
 
-Words that only MySQL 8 reserves (RANK, ROWS, GROUPS, SYSTEM and so on) are left out on purpose:
-older servers and MariaDB take them as names, and no statement here becomes ambiguous by it.
+Words that only MySQL 8 reserves (RANK, ROWS, GROUPS, SYSTEM and so on) are omitted on purpose:
+older servers and MariaDB accept them as names, and no statement here becomes ambiguous by it.
 """

@@ -1,1 +1,1 @@
-"""Tables in the making: what CREATE TABLE and ALTER TABLE do to one."""
+"""Builds tables: executes CREATE TABLE and ALTER TABLE on table definitions."""

@@ -1,8 +1,9 @@
-"""ALTER TABLE: a table and a list of operations into the table afterwards.
+"""Applies the operations of an ALTER TABLE to a table definition.
 
-As in MySQL, all operations look at the table as it was, in this order whatever theirs: columns go
-and change, then come and move (from left to right), then keys go, are renamed and follow their
-columns, then keys come. So columns may swap names, and a new key may name a new column.
+As in MySQL, all operations refer to the table before the statement, and run in this order, however
+they are written: columns are dropped and changed, then added and moved (from left to right); then
+keys are dropped, are renamed and follow their columns, then keys are added. So columns may swap
+names, and a new key may name a new column.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from penstock.schema.ddl_context import DdlContext
 from penstock.schema.model import ColumnFlag, ColumnInfo, MysqlType, SchemaInfo, TableInfo
 
 _BESIDE_GEOMETRY = TEXT_TYPES | {MysqlType.JSON, MysqlType.GEOMETRY}
-"""What a geometry may turn into, or come from."""
+"""Types that a geometry may be converted to, or from."""
 
 
 def altered(
@@ -49,7 +50,7 @@ def altered(
 ) -> tuple[TableInfo, list[tuple[KeyDef, str]]]:
     """Return the table after the operations, and keys that have no written name.
 
-    What MySQL would refuse raises NeedsOperator.
+    An operation that MySQL would refuse raises NeedsOperator.
     """
     builder = TableBuilder.of(table, context)
     actions = gather(builder, operations)
@@ -90,7 +91,7 @@ def _apply_options(builder: TableBuilder, actions: Actions, schema: SchemaInfo) 
 
 
 def converted(column: ColumnInfo, charset: str, collate: str) -> ColumnInfo:
-    """Return a text column in another character set; other columns come back as they are.
+    """Return a text column in another character set; other columns are returned unchanged.
 
     TEXT grows, as in MySQL, when its characters may take more bytes than before.
     """
@@ -109,7 +110,7 @@ def converted(column: ColumnInfo, charset: str, collate: str) -> ColumnInfo:
 
 
 def _as_converted(builder: TableBuilder, actions: Actions, column: ColumnInfo) -> ColumnInfo:
-    """Return a column as CONVERT TO leaves it that the same statement defines.
+    """Return a column that the same statement defines, after its CONVERT TO.
 
     It overrules the definition's own character set, except `binary`; here nothing grows.
     """
@@ -262,10 +263,10 @@ def _with_names(column: ColumnInfo, names: dict[str, str]) -> ColumnInfo:
 
 
 def _replaced(builder: TableBuilder, actions: Actions, names: dict[str, str]) -> set[str]:
-    """Return the columns whose names go to new ones, so that servers disagree about indexes.
+    """Return the columns whose names go to new columns, so that servers disagree about indexes.
 
-    Of one that is dropped MySQL would move the index over, MariaDB fails half of the time. Of one
-    that is renamed MariaDB moves it where the new column stands before it.
+    For a dropped column MySQL would move the index over; MariaDB fails half of the time. For a
+    renamed column MariaDB moves it where the new column stands before it.
     """
     added = {d.name.lower() for old, d in actions.placed if old is None}
     order = [column.name.lower() for column in builder.columns]
@@ -298,7 +299,7 @@ def _apply_keys(builder: TableBuilder, actions: Actions, names: dict[str, str]) 
                 f"a column of the unique index {key.name!r} is dropped",
                 "drop the index first: what is left of it might not be unique",
             )
-        name = _key_name(builder, actions, key)  # Refused even of a key that goes with its columns.
+        name = _key_name(builder, actions, key)  # Refused even if its columns are dropped as well.
         if parts:
             kept.append(replace(key, parts=parts, name=name))
     builder.keys = kept

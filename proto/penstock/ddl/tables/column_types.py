@@ -1,4 +1,4 @@
-"""Column types: a column as written into a `ColumnInfo` with type code, length, flags and charset.
+"""Column types: converts a written column to a `ColumnInfo` with type, length, flags and charset.
 
     written                     tp           flen (default)            decimal
     TINYINT … BIGINT            1 2 9 3 8    4 6 9 11 20 (unsigned: 3 5 8 10 20)   0
@@ -20,10 +20,10 @@
     UUID                        0xfe         36, a text in ascii       0
     INET4, INET6                15           15, 39, a text in ascii   0
 
-Types of bytes (BINARY, BLOB …) have the codes of text. What is no text has character set and
-collation `binary`, as in TiDB, and so have geometries; JSON has `utf8mb4`. BIT and YEAR are
-unsigned, ZEROFILL makes a number so. A TIMESTAMP is nullable and without a default unless written,
-as with `explicit_defaults_for_timestamp`.
+Types of bytes (BINARY, BLOB …) have the codes of text. Types that are not text have character set
+and collation `binary`, as in TiDB, and so have geometries; JSON has `utf8mb4`. BIT and YEAR are
+unsigned, ZEROFILL makes a number unsigned. A TIMESTAMP is nullable and without a default unless
+written, as with `explicit_defaults_for_timestamp`.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ GEOMETRIES = (
     "GEOMETRY", "POINT", "LINESTRING", "POLYGON", "MULTIPOINT", "MULTILINESTRING", "MULTIPOLYGON",
     "GEOMETRYCOLLECTION",
 )  # fmt: skip
-"""Each at the number that WKB has for it; the first one takes all kinds."""
+"""Each at the number that WKB has for it; the first type accepts all kinds."""
 POINT_BYTES = 25
-"""SRID, byte order, number and two coordinates: what a key over a POINT holds."""
+"""SRID, byte order, number and two coordinates: the bytes in a key over a POINT."""
 NUMERIC = frozenset({*INTEGERS, "DECIMAL", "FLOAT", "DOUBLE"})
 VARCHAR_BYTES_MAX = 65532
-"""MariaDB's: what is longer is a TEXT or BLOB where its sql_mode is lax. MySQL stops at 65535."""
+"""MariaDB's: a longer column is a TEXT or BLOB if its sql_mode is lax. MySQL stops at 65535."""
 SCALE_MAX = 38
 """MariaDB's; MySQL stops at 30."""
 NATIVE = {
@@ -236,7 +236,7 @@ def _names_shape(column: ColumnDef, charset: str) -> Shape:
     names = elems_of(column, charset)
     if not names:
         raise refuse(column, f"{column.type.name} without names", "list its names")
-    if len(set(names)) < len(names):  # Whether letter case counts is up to the collation.
+    if len(set(names)) < len(names):  # The collation decides whether letter case counts.
         raise refuse(column, "the same name twice", "list every name once")
     if column.type.name == "ENUM":
         return MysqlType.ENUM, max(map(len, names)), 0
@@ -248,7 +248,7 @@ def _names_shape(column: ColumnDef, charset: str) -> Shape:
 def elems_of(column: ColumnDef, charset: str, context: DdlContext | None = None) -> tuple[str, ...]:
     """Return the names of an ENUM or SET as MySQL keeps them: without spaces at the end.
 
-    A name goes through the character set of its session, then into that of the column.
+    A name is converted to the character set of its session, then to that of the column.
     """
     encoding, of_session = charset_named(charset), connection_charset(context)
     names = []
@@ -271,8 +271,8 @@ def build_column(
 ) -> ColumnInfo:
     """Return the column as the catalog keeps it, at offset 0 and without key flags.
 
-    `inherited` is the table's character set and collation, `context` the session. What MySQL would
-    refuse raises NeedsOperator.
+    `inherited` is the table's character set and collation, `context` the session. A column that
+    MySQL would refuse raises NeedsOperator.
     """
     spec = column.type
     _check_attributes(column)

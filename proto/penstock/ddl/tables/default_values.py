@@ -1,4 +1,4 @@
-"""Default values: a literal as written into the text that `ColumnInfo.default` keeps.
+"""Default values: converts a written literal to the text that `ColumnInfo.default` keeps.
 
     column               text
     integer, YEAR, BIT   whole number                      "5"
@@ -11,13 +11,13 @@
     CURRENT_TIMESTAMP    "CURRENT_TIMESTAMP" or "CURRENT_TIMESTAMP(3)"
     an expression        its SQL, and `default_is_expr` is set
 
-Dates and times are read in the many ways that MySQL reads them; more decimals than the column has
-are refused, unless a session is known: then it says whether they are rounded or cut off. It also
-says which time zone the literals of TIMESTAMP are in.
+Dates and times are read in the many forms that MySQL reads. More decimals than the column has are
+refused, unless a session is known, which determines whether they are rounded or cut off. The
+session also determines the time zone of TIMESTAMP literals.
 
-`origin_default`, what rows older than the column read as, has the same forms. A NOT NULL column
-without a default has the zero of its type there. For a column whose default is the current time it
-is the time of the DDL, known when the job is finished: `Catalog.apply` puts it in.
+`origin_default`, the value of the column in older rows, has the same forms. For a NOT NULL column
+without a default it is the zero of its type. For a column whose default is the current time it is
+the time of the DDL, known when the job is finished: `Catalog.apply` fills it in.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ NATIVE_ZEROS = {
     "INET4": "0.0.0.0",
     "INET6": "::",
 }
-"""Of MariaDB's types whose values are texts here."""
+"""For MariaDB's types whose values are texts here."""
 
 
 def zero_text(column: ColumnInfo) -> str:
@@ -168,7 +168,7 @@ _FINITE_MAX = 1e308
 def default_of(
     column: ColumnInfo, value: Value | None, context: DdlContext | None = None
 ) -> ColumnInfo:
-    """Return the column with that default; one that does not fit it raises NeedsOperator.
+    """Return the column with that default; a default that does not fit it raises NeedsOperator.
 
     `context` is the session that wrote it.
     """
@@ -232,7 +232,7 @@ def is_now(text: str | None) -> bool:
 
 
 def origin_of(column: ColumnInfo) -> str | None:
-    """Return what rows that are older than this new column read as.
+    """Return the value of this new column in older rows.
 
     A default that differs from row to row cannot be known and raises NeedsOperator.
     """
@@ -266,7 +266,7 @@ _UNREPEATABLE_TEXT = """
     BINLOG_GTID_POS DECODE_HISTOGRAM CHARSET COLLATION COERCIBILITY
 """
 _UNREPEATABLE = frozenset(_UNREPEATABLE_TEXT.split())
-"""What has another value in another session, or each time."""
+"""Functions whose value differs between sessions, or between calls."""
 
 
 def _check_repeatable(column: ColumnInfo) -> None:

@@ -1,13 +1,13 @@
-"""Partitions: the names that a table's have, and what operations on them leave.
+"""Tracks the names of a table's partitions, and applies operations on them.
 
-No row depends on them; they are tracked so that a statement about a partition that is not there is
-found before it is in the stream, and not by a server that runs it. `TableInfo.partitions` is
+No row depends on them. They are tracked so that a statement about a missing partition is found
+before it is in the stream, and not by a server that runs it. `TableInfo.partitions` is
 
-    None    not known: the table is from a history that does not say, or has subpartitions
+    None    not known: the table's history does not give the names, or it has subpartitions
     ()      the table is not partitioned
     names   in their order
 
-Names are compared letter case aside. Those that a server makes up are p0, p1 and so on.
+Names are compared case-insensitively. Names that a server generates are p0, p1 and so on.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def made_up(first: int, count: int) -> Names:
 
 
 def partitioned(table: TableInfo, operations: Iterable[Operation]) -> TableInfo:
-    """Return the table with the partitions that the operations leave.
+    """Return the table with its partitions after the operations.
 
-    Raises `NeedsOperator` for a partition that is not there, or there already.
+    Raises `NeedsOperator` for a partition that does not exist, or already exists.
     """
     for operation in operations:
         if isinstance(operation, PartitionBy):
@@ -81,7 +81,7 @@ def _known(table: TableInfo, before: Sequence[str], operation: Partitions) -> se
 def _added(table: TableInfo, before: Names, operation: Partitions) -> Names | None:
     added = operation.into or made_up(len(before), operation.count)
     if operation.lenient and {n.lower() for n in before} & {n.lower() for n in added}:
-        return None  # Which of them were added depends on the server.
+        return None  # The server decides which of them were added.
     _check_distinct(table, before + added)
     return before + added
 

@@ -1,14 +1,14 @@
-"""Table builder: columns and keys under change, until `finish` makes them a `TableInfo`.
+"""Builds a table: columns and keys under change, until `finish` makes them a `TableInfo`.
 
-CREATE TABLE fills an empty builder (`create_table`), ALTER TABLE changes a full one (`alter`).
-`finish` keeps what the rest of Penstock relies on:
+CREATE TABLE fills an empty builder (`create_table`), ALTER TABLE changes a full builder (`alter`).
+`finish` keeps the invariants that the rest of Penstock relies on:
 
     columns[i].offset == i; no two columns or indexes share a name (letter case aside) or an id;
-    ids only grow: `max_column_id` and `max_index_id` remember those of dropped ones;
+    ids only grow: `max_column_id` and `max_index_id` include dropped columns and indexes;
     key flags follow from the keys as in MySQL: PRI_KEY on every column of the primary key,
     UNIQUE_KEY on the column of a one-column unique key, MULTIPLE_KEY on the first of any other;
     a primary key of one whole integer column is the handle and has no index entry
-    (`pk_is_handle`), any other primary key has one and is the handle too (`is_common_handle`).
+    (`pk_is_handle`), any other primary key has one and is also the handle (`is_common_handle`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ KEY_BYTES_MAX = 3072
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyBuilder:
-    """A key by column names; id 0 until it gets one."""
+    """A key by column names; id 0 until it is assigned."""
 
     id: int = 0
     name: str
@@ -67,10 +67,10 @@ def part_bytes(column: ColumnInfo, length: int) -> int:
 
 
 def geometry_prefix(key: KeyBuilder, part: KeyPart, column: ColumnInfo) -> int:
-    """Return the prefix as MariaDB keeps it: -1 in a SPATIAL index, else always one.
+    """Return the prefix as MariaDB keeps it: -1 in a SPATIAL index, else always a length.
 
-    Raises NeedsOperator for what a server refuses, and for keys that would tell rows apart by
-    their geometries.
+    Raises NeedsOperator for a key that a server refuses, and for keys that would distinguish rows
+    by their geometries.
     """
     is_geometry = column.tp is MysqlType.GEOMETRY
     if key.spatial:
@@ -108,7 +108,7 @@ class TableBuilder:
     expressions: list[str] = field(default_factory=list)
     """Names of indexes over expressions."""
     unnamed: list[tuple[KeyDef, str]] = field(default_factory=list)
-    """Keys without a written name, also those that foreign keys asked for, with their names."""
+    """Keys without a written name, also keys that foreign keys asked for, with their names."""
 
     @classmethod
     def of(cls, table: TableInfo, context: DdlContext | None = None) -> TableBuilder:
@@ -317,7 +317,7 @@ class TableBuilder:
         if len(parts) > KEY_COLUMNS_MAX:
             raise self.refuse(f"index {key.name!r} is too wide", f"{KEY_COLUMNS_MAX} is the limit")
         size = sum(part_bytes(self.columns[p.offset], p.length) for p in parts)
-        hashed = key.unique and not key.primary  # MariaDB keeps a hash of what is too long.
+        hashed = key.unique and not key.primary  # MariaDB keeps a hash of values that are too long.
         if size > KEY_BYTES_MAX and not (key.fulltext or hashed):
             raise self.refuse(
                 f"index {key.name!r} takes {size} bytes",
@@ -348,7 +348,7 @@ class TableBuilder:
     def _prefix(self, key: KeyBuilder, part: KeyPart, column: ColumnInfo) -> int:
         """Return the prefix as MySQL keeps it: none where it is the whole column.
 
-        Of a long text a server that took the statement keeps what an index has room for.
+        For a long text, a server that accepted the statement keeps as much as fits into an index.
         """
         large = column.tp in LARGE_TYPES
         whole = part_bytes(column, part.length)
@@ -383,7 +383,8 @@ class TableBuilder:
 
     def _check_auto_increment(self, indexes: Sequence[IndexInfo]) -> None:
         counting = [c for c in self.columns if ColumnFlag.AUTO_INCREMENT in c.flag]
-        # It leads a key but with MyISAM and its like, which count for each value before it.
+        # It leads a key, except with MyISAM and similar engines, which count for each value before
+        # it.
         keyed = {part.offset for index in indexes for part in index.columns}
         if len(counting) > 1 or any(c.offset not in keyed for c in counting):
             raise self.refuse("an AUTO_INCREMENT column out of place", "one per table, in a key")
