@@ -95,8 +95,7 @@ class Outbox:
     def purge(
         self, connection: Any, *, checkpoint_ts: int, fences_older_than_s: float = _DAY_S
     ) -> int:
-        """Remove outbox rows left by writers that died, commit, and return the number of rows
-        removed.
+        """Remove outbox rows left by writers that died, commit, and return their number.
 
         `checkpoint_ts` is the smallest of all Drainers' (`binlogctl drainers`). Run this now and
         then, on a connection without an open transaction; running writers clean up their own rows.

@@ -92,8 +92,7 @@ class Transaction:
         return count
 
     def update(self, table: str, before: Row, after: Row) -> None:
-        """Change a row from `before`, which must be complete, to `after`, which may name only
-        changes.
+        """Change a row from `before`, complete, to `after`, which may name only the changes.
 
         The primary key may change like any other column. Raises as `insert` does.
         """

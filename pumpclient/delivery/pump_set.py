@@ -216,8 +216,7 @@ class Pumps:
             )
 
     def pick(self, start_ts: int, retry: int, but: Collection[Pump] = ()) -> Pump | None:
-        """Return the Pump for an attempt to write a Prewrite; None when only Pumps in `but` are
-        left.
+        """Return the Pump for an attempt of a Prewrite; None when only Pumps in `but` are left.
 
         Only Pumps with our labels qualify; preferred Pumps come first. If no Pump is available, all
         Pumps that etcd lists as online qualify.

@@ -394,8 +394,7 @@ def history_of(address: ServerAddress, options: StreamOptions) -> History:
 def file_after(
     address: ServerAddress, options: StreamOptions, gtids: GtidSet
 ) -> tuple[ServerIdentity, str]:
-    """Return the answering server's identity, and its file with the first transaction not in
-    `gtids`.
+    """Return the server's identity, and its file with the first transaction not in `gtids`.
 
     Raises `Purged` when that file is deleted, and `NeedsOperator` when the server never had
     `gtids`.

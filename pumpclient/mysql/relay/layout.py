@@ -1,5 +1,4 @@
-"""The layout of a relay log: names of files and sub-directories, places and their order, index,
-meta.
+"""The layout of a relay log: file and sub-directory names, places and their order, index, meta.
 
 `server-uuid.index` lists the sub-directories. Each has a `relay.meta` with the end of the server's
 binlog in it, from which a new stream starts:

@@ -189,8 +189,7 @@ class RelayReader:
         return Chunk(begin, events), 0
 
     def _limit(self, file: int, *, is_over: bool) -> int:
-        """Return the offset up to which the file may be read: the reported one, or all if it is
-        over.
+        """Return the offset up to which the file may be read: as reported, or all if it is over.
 
         The writer reports once it has written a batch, which may end one file and start the next.
         """

@@ -108,8 +108,7 @@ class RowsEvent:
 
 
 def usual_heads(width: int) -> dict[int, tuple[Kind, bytes]]:
-    """Return, by type, the bytes after id and flags in the usual event of a table of `width`
-    columns.
+    """Return, by type, the bytes after id and flags in the usual event; it has `width` columns.
 
     Its images have all columns, and are neither compressed nor partial; it has no extra data.
     """

@@ -190,8 +190,7 @@ class Assembler:
         is_left_out: IsLeftOut = nothing_left_out,
         is_skipped: Callable[[Location], bool] = _nothing_skipped,
     ) -> None:
-        """Start outside of a transaction; transactions that ended at or before `done` are not
-        repeated.
+        """Start outside of a transaction; those that ended at or before `done` are not repeated.
 
         Rows of skipped tables are counted. `is_skipped` takes the end of an event that cannot be
         followed, and tells whether an operator wants to skip that event.

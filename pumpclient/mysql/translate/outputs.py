@@ -13,8 +13,7 @@ from pumpclient.mysql.translate.transcoding.transcode import EncodedChanges, Tra
 
 
 class Refused(NeedsOperator):
-    """An event at `place` cannot be followed; `tables` are the tables of the server that it
-    concerns.
+    """An event at `place` cannot be followed; `tables` are the server's tables it concerns.
 
     An override that names the place, or one of the tables, lets the source continue.
     """

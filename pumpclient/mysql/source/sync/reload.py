@@ -1,5 +1,4 @@
-"""Reload: loads a skipped table again and replicates it, while the source continues with all
-others.
+"""Reload: loads a skipped table again and replicates it, while the source continues.
 
     source     t is skipped ────────────── P ───────────── Q ┌ stops for a moment
     reload          snapshot at P ── waits until the source is at P
