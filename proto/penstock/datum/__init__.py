@@ -1,7 +1,6 @@
-"""TiDB's encoding of values and rows, one row at a time (`rows`) or a column at a time
-(`columnar`).
+"""TiDB's encoding of values and rows, row by row (`rows`) or column by column (`columnar`).
 
-`values`, `decimals`, `times` and `jsonb` are the forms; `fields` of `rows` ties a
-column's type to a form; its `defaults` knows what a column reads as when a row does not have it.
-Only `columnar` imports numpy and Arrow, since a writer installs neither.
+`values`, `decimals`, `times` and `jsonb` are the encodings. In `rows`, `fields` chooses the
+encoding of a column's type, and `defaults` the value of a column that is missing in a row. Only
+`columnar` imports numpy and Arrow, since a writer installs neither.
 """

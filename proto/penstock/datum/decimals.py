@@ -1,10 +1,10 @@
-"""Decimals: MySQL's binary form, read and written, precision and fraction digits kept exactly.
+"""Decimals: reads and writes MySQL's binary form, keeping precision and fraction digits exactly.
 
     precision (1) | frac (1) | integer digits | fraction digits
 
-Nine digits fill four bytes, big-endian. Digits left over stand in a shorter word, at the front of
-the integer part or at the end of the fraction: 1 2 3 4 5 6 7 8 digits take 1 1 2 2 3 3 4 4 bytes.
-A negative number has every byte inverted; then the first bit is flipped, so that bytes sort like
+Nine digits fill four bytes, big-endian. The remaining digits are in a shorter word, at the front of
+the integer part or at the end of the fraction: 1 2 3 4 5 6 7 8 digits take 1 1 2 2 3 3 4 4 bytes. A
+negative number has every byte inverted; then the first bit is flipped, so that bytes sort like
 numbers. The size follows from precision and frac alone.
 
     (5,2) -1.5   05 02 | 7f fe | cd        integer 001, fraction 50, inverted, first bit flipped
@@ -69,9 +69,9 @@ def encode_unscaled(number: int, precision: int, frac: int) -> bytes:
 
 
 def encode_decimal(value: Decimal, precision: int = 0, frac: int = 0) -> bytes:
-    """Return a decimal datum without its flag; without a precision the value's own is taken.
+    """Return a decimal datum without its flag; without a precision the value's own is used.
 
-    Raises `Malformed` when the value has more integer digits than the precision leaves.
+    Raises `Malformed` when the value has more integer digits than the precision allows.
     """
     if not value.is_finite():
         raise damaged(f"{value} is not a number a DECIMAL can hold")
@@ -139,8 +139,8 @@ def decimal_text(number: int, frac: int) -> str:
 def read_decimal_text(data: bytes, at: int, scale: int = -1) -> tuple[str, int]:
     """Read a decimal as text with exactly `scale` fraction digits (-1: as many as are stored).
 
-    Digits that `scale` has no room for are malformed unless they are zeros: a row is read with the
-    schema it was written with, so there is nothing to round.
+    Nonzero digits beyond `scale` are malformed: a row is read with the schema it was written with,
+    so nothing needs rounding.
     """
     number, frac, at = read_unscaled(data, at)
     if scale >= 0 and scale != frac:

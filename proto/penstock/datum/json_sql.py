@@ -1,6 +1,6 @@
-"""SQL of JSON documents: literals from which a MySQL makes each scalar with its type.
+"""Writes JSON documents as SQL literals from which a MySQL makes each scalar with its type.
 
-A document of which text says everything is its text as a literal. Others are
+If text expresses the document completely, the literal is that text. Otherwise it is
 
     /*!50708 JSON_SET(CAST(*/'{"a": 1.10}'/*!50708 AS JSON),'$."a"',CAST('1.10' AS DECIMAL(3,2)))*/
 
@@ -13,7 +13,7 @@ end of a comment: inside them, a path has its asterisks and quotes escaped.
     TIMESTAMP                      DATETIME
     bytes of BLOB, BIT and others  their text as a string
 
-Only a subquery over JSON_TABLE makes the last two types, which a TiDB does not have.
+The last two types can only be made by a subquery over JSON_TABLE, which a TiDB does not have.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from penstock.datum.jsonb import (
 _TIMES = {7: "DATETIME(6)", 10: "DATE", 11: "TIME(6)", 12: "DATETIME(6)"}
 _VARBINARY = 15
 _MAYBE_DECIMAL = re.compile(r"\.\d+0(?!\d)|[\d.]{17}")
-"""Is in every text with a number that no double prints."""
+"""Matches every text with a number that no double prints."""
 
 
 def text_literal(text: str) -> str:

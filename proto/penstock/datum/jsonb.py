@@ -1,4 +1,4 @@
-"""JSON values: the binary form of TiDB, read and written.
+"""JSON values: reads and writes TiDB's binary form.
 
     type (1) | value, all numbers little-endian
 
@@ -14,12 +14,12 @@
 
 A decimal, which TiDB's JSON does not have, is an opaque of MySQL type 246 with a decimal datum as
 its bytes. Inside an object or array it is the nearest double instead, and between that double and
-the next value stand the byte f6 and the decimal datum: a reader that does not know them, such as
-an older Drainer, reads the double.
+the next value stand the byte f6 and the decimal datum: a reader that does not know them, such as an
+older Drainer, reads the double.
 
-Offsets and the size count from the start of `count`. Keys are sorted as bytes. A writer puts keys
-and values down in the order of their entries, and the reader insists on it: parts that overlap or
-point backwards are how a few bytes could unfold into gigabytes or into a loop.
+Offsets and the size count from the start of `count`. Keys are sorted as bytes. A writer writes keys
+and values in the order of their entries, and the reader requires this order: with parts that
+overlap or point backwards, a few bytes could expand to gigabytes or form a loop.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ DECIMAL = 0xF6
 """The type of an opaque that is a decimal, and the byte in front of a decimal in a gap."""
 MARK = "\0"
 _DIGITS_MAX, _SCALE_MAX = 65, 30
-"""What a decimal of MySQL has at most."""
+"""The maxima of MySQL's decimals."""
 
 _HEAD = struct.Struct("<II")
 _KEY = struct.Struct("<IH")
@@ -60,16 +60,16 @@ FIXED_SIZES = {INT64: 8, UINT64: 8, DOUBLE: 8, DATE: 8, DATETIME: 8, TIMESTAMP: 
 
 
 class Scalar(NamedTuple):
-    """A scalar that JSON text has no form for: its type and the bytes of its value."""
+    """A scalar that JSON text cannot express: its type and the bytes of its value."""
 
     tp: int
     body: bytes
 
 
 class TypedJson(str):
-    """The text of a document with scalars that text does not tell apart; `binary` has them all.
+    """The text of a document with scalars that text does not distinguish; `binary` has them all.
 
-    Where only text goes, as in Arrow, `marked` stands for it.
+    Where only text is possible, as in Arrow, `marked` stands for it.
     """
 
     __slots__ = ("binary",)
@@ -92,7 +92,7 @@ class TypedJson(str):
 def encode_text(text: str) -> bytes:
     """Return the binary form of a JSON text; text that is not JSON is malformed.
 
-    A number with more digits than a double keeps, or other ones than a double prints, is a decimal.
+    A number becomes a decimal if a double cannot keep its digits, or prints other digits.
     """
     if isinstance(text, TypedJson):
         return text.binary
@@ -235,7 +235,7 @@ def _body_length(data: bytes, tp: int, at: int) -> int:
 def read_text(data: bytes, at: int) -> tuple[str, int]:
     """Read the JSON at `at` as text: `{"k": v}`, `[a, b]`, doubles always recognisable as such.
 
-    It is a `TypedJson` where a scalar is neither text, number, truth nor null.
+    It is a `TypedJson` if a scalar is neither text, number, truth nor null.
     """
     end = at + length(data, at)
     out = _Out()
@@ -314,10 +314,10 @@ def _put_decimal(gap: bytes, out: _Out, at: int) -> None:
 
 
 class Typed(NamedTuple):
-    """A scalar of MySQL that JSON text has no form for.
+    """A scalar of MySQL that JSON text cannot express.
 
     The path has an object's keys as text and an array's indexes; `type` is a column's type, and the
-    value text for a decimal, a date or a time, else bytes.
+    value is text for a decimal, a date or a time, else bytes.
     """
 
     path: tuple[str | int, ...]
@@ -398,9 +398,9 @@ def _quoted(raw: bytes) -> str:
 
 
 def json_double(value: float) -> str:
-    """Return the shortest digits that read back as `value`, laid out as JavaScript does.
+    """Return the shortest digits that read back as `value`, in JavaScript's layout.
 
-    One thing differs: a whole number keeps ".0", or the next reader would make it an integer.
+    One difference: a whole number keeps ".0", or the next reader would make it an integer.
     """
     if not math.isfinite(value):
         raise damaged("JSON has no infinity and no NaN")

@@ -1,4 +1,4 @@
-"""Times: dates, times of day and durations as TiDB's packed numbers and as MySQL's text.
+"""Times: converts dates, times of day and durations between TiDB's packed numbers and MySQL's text.
 
     packed date or time, unsigned 64 bits, 0 being the zero time:
 
@@ -9,8 +9,8 @@
 
 A duration is signed nanoseconds. JSON values hold the *core time* instead, year<<50, month<<46 and
 so on, four low bits for type and fraction digits. Fraction digits beyond the column's are rounded
-half up when a value comes in, as MySQL does; stored ones are malformed, since rows are read with
-the schema they were written with.
+half up when a value is written, as in MySQL. In stored values they are malformed, since rows are
+read with the schema they were written with.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MICROS = 1_000_000
 NANOS_PER_MICRO = 1000
 DURATION_MAX_MICROS = (838 * 3600 + 59 * 60 + 59) * MICROS
 DAYS = (31, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
-"""The most days of each month; month 0 stands for "not known" and allows any day."""
+"""The maximum days of each month; month 0 stands for "not known" and allows any day."""
 TIMESTAMP_MIN = (1970, 1, 1, 0, 0, 1)
 TIMESTAMP_MAX = (2038, 1, 19, 3, 14, 7)
 
@@ -107,7 +107,7 @@ def date_text(fields: Fields) -> str:
 def parse_datetime(text: str, fsp: int) -> Fields:
     """Read MySQL's text form of a date with or without a time; zero parts are allowed.
 
-    A `Held` one has no calendar.
+    A `Held` date is not checked against the calendar.
     """
     match = _DATETIME.fullmatch(text.strip())
     if match is None:

@@ -14,9 +14,9 @@
        9  uint, compact                varint
       10  JSON                         type, value (`jsonb.py`)
 
-Memcomparable forms sort as bytes like their values do, and stand in keys; rows use the compact
-ones. Every reader takes `(data, at)` and returns `(value, next_at)`. It checks a length against the
-bytes that are there before it allocates anything, and raises `Malformed` and nothing else.
+Memcomparable forms sort as bytes like their values do, and are used in keys; rows use the compact
+forms. Every reader takes `(data, at)` and returns `(value, next_at)`. It checks a length against
+the available bytes before it allocates anything, and raises only `Malformed`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def damaged(what: str) -> Malformed:
 def read_uvarint(data: bytes, at: int) -> tuple[int, int]:
     """Read an unsigned varint; more than 64 bits are malformed."""
     try:
-        if (value := data[at]) < 0x80:  # As most are.
+        if (value := data[at]) < 0x80:  # The most frequent case.
             return value, at + 1
         value, end = protowire.read_uvarint(data, at)
     except IndexError:

@@ -1,12 +1,15 @@
-"""Filters and routes: which changes are replicated, and under which names. Pure.
+"""Filters and routes: which changes are replicated, and under which names.
+
+Pure.
 
     names        table_lists.py  system schemas, block-allow list, the lists of drainer.toml
     kinds        events.py       insert, update, delete, the kinds of DDL, DDL text
     values       row_filter.py   expressions over a row (`expressions`)
-    other names  routes.py       several tables into one, if need be (`shard_merge` for their DDL)
+    other names  routes.py       also several tables into one (`shard_merge` for their DDL)
 
-`Rules` is all of it for one replication; it decides by name, kind and row bytes, and knows neither
-where changes come from nor where they go. A change must pass all filters; routes come after them.
+`Rules` combines all of these for one replication. It decides by name, kind and row bytes, and knows
+neither the origin nor the target of changes. A change must pass all filters; routes come after
+them.
 """
 
 from penstock.filters.events import Decision

@@ -1,23 +1,23 @@
-"""Rules by kind of change: which events on which tables are replicated, and what event a DDL is.
+"""Filters by kind of change: which events on which tables are replicated, and a DDL's events.
 
-    no rule matches the table          replicated
-    a rule that says Ignore matches    not replicated
-    a rule that says Error matches     refused: the operator wants to know
-    a rule that says Do                does not match: not replicated
+    no rule matches the table            replicated
+    a rule with action Ignore matches    not replicated
+    a rule with action Error matches     refused: the operator wants to know
+    a rule with action Do                does not match: not replicated
 
-A rule's `events` and `sql-pattern` are looked at one after the other, each only if it is given; the
+A rule's `events` and `sql-pattern` are checked one after the other, each only if it is given; the
 latter is for DDL. Rules are tried in their order, and the first that ignores decides. A rule with
 an empty `table-pattern` is for the schema and everything in it, others only for tables.
 
-`none`, `none dml` and `none ddl` in a rule take away what `all`, `all dml` and `all ddl` say; an
-event that is named by itself counts nevertheless.
+`none`, `none dml` and `none ddl` in a rule cancel `all`, `all dml` and `all ddl`; an event that is
+named explicitly counts nevertheless.
 
-A DDL may be several events at once: `ALTER TABLE … DROP COLUMN` is `alter table` and `drop column`.
-One that does several things, of which a rule takes some and not others, cannot be split: that is
-`Decision.MIXED`, for the caller to refuse. Most operations of ALTER TABLE show in the table before
-and after: that is the more reliable source, as it does not matter how the statement was written.
-What leaves no trace there (partitions, foreign keys, storage engines) is looked for among the
-statement's words outside strings and comments.
+A DDL may be several events: `ALTER TABLE … DROP COLUMN` is `alter table` and `drop column`. A DDL
+with several operations, of which a rule matches only some, cannot be split: that is
+`Decision.MIXED`, which the caller must refuse. Most operations of ALTER TABLE show in the table
+before and after. These are the more reliable source, because the statement's wording does not
+matter. Operations without a trace there (partitions, foreign keys, storage engines) are looked for
+among the statement's words outside strings and comments.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ _NONE = {"none": DML | DDL, "none dml": DML, "none ddl": DDL}
 
 
 class Decision(Enum):
-    """What a rule or all of them say about a change."""
+    """The decision of a rule, or of all rules, about a change."""
 
     DO = "Do"
     IGNORE = "Ignore"
@@ -274,7 +274,7 @@ class EventFilter:
         return self._decided(schema, table, (frozenset({event}),), "")
 
     def of_ddl(self, schema: str, table: str, operations: Sequence[Names], sql: str) -> Decision:
-        """Return what becomes of a DDL: its operations, each under all its names, and its text.
+        """Return the decision about a DDL: its operations, each under all its names, and its text.
 
         An empty `table` stands for a statement about the schema itself.
         """

@@ -2,11 +2,11 @@
 
     wildcard    *       zero or more bytes, and only as the last character of the pattern
                 ?       exactly one byte (of UTF-8, so two of them for an "ä")
-                [a-z]   one byte of a class; [!a-z] one that is not in it
+                [a-z]   one byte of a class; [!a-z] one byte outside of it
     ~re         a regular expression, found anywhere in the name unless it is anchored
 
-Both ignore letter case by default. Where TiDB-Binlog took a regular expression for a
-plain name (`replicate-do-db` and its like), `plain_regex` does: a "." there matches anything.
+Both ignore letter case by default. Where TiDB-Binlog accepted a regular expression for a plain name
+(`replicate-do-db` and similar settings), `plain_regex` does so: a "." there matches anything.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Routes: under which name a table is replicated, and which columns its rows get by it.
+"""Routes: a table's name downstream, and the columns that a route adds to its rows.
 
-Rules with a `table-pattern` go before rules without one. Two that match the same table at one level
-are a conflict, and an error that names them. No match leaves the name as it is, and so does an
-empty `target-table` for the table's part of it. A statement about a schema alone is routed by the
-rules without a `table-pattern`.
+Rules with a `table-pattern` precede rules without one. Two rules that match the same table at one
+level are a conflict, and an error that names them. A table without a match keeps its name; with an
+empty `target-table`, it keeps the table's part of it. A statement about a schema alone is routed by
+the rules without a `table-pattern`.
 
-A route may also add columns that say where a row came from, or a part of its source's name:
+A route may also add columns with the origin of a row, or a part of its source's name:
 
     extract-table = { table-regexp = "orders_(.*)", target-column = "c_table" }
 
-The groups of the regular expression, one after the other, are the value for every row of the
-table; a name that it is not found in gives an empty text. Letter case counts.
+The groups of the regular expression, one after the other, are the value for every row of the table;
+a name without a match gives an empty text. Letter case counts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Constants = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Extraction:
-    """One column and where its value comes from: `table`, `schema` or `source`."""
+    """One column and the source of its value: `table`, `schema` or `source`."""
 
     column: str
     origin: str
@@ -146,9 +146,9 @@ class Router:
         return self._matching(schema, table) is not None
 
     def check_merged(self, names: Sequence[tuple[str, str]]) -> None:
-        """Raise `NeedsOperator` unless routes lead these tables into one on purpose.
+        """Raise `NeedsOperator` unless routes merge these tables explicitly.
 
-        That is one route for all of them, or routes that each name the table that they lead to.
+        That is one route for all of them, or a route for each that names the common target.
         """
         places = {self.target(*name) for name in names}
         one, other = (".".join(name) for name in (names[0], names[-1]))

@@ -1,12 +1,12 @@
-"""The row expression filter: rows of a table that are left out because of their values.
+"""The row expression filter: skips changes of a table's rows because of their values.
 
-    insert-value-expr       true for the new row: the insert is left out
+    insert-value-expr       true for the new row: the insert is skipped
     update-old-value-expr   true for the row before, and
-    update-new-value-expr   true for the row after (of those that are given): the update is left out
-    delete-value-expr       true for the row that goes: the delete is left out
+    update-new-value-expr   true for the row after (of those that are given): the update is skipped
+    delete-value-expr       true for the deleted row: the delete is skipped
 
-What is left out is the change, not the row: an update into what an insert would not have brought
-updates nothing or brings the whole row, as its table's way of writing has it.
+The change is skipped, not the row: an update to a row whose insert was skipped updates nothing or
+writes the whole row, depending on how its table is written.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.schema.model import TableInfo
 from penstock.wire.binlog import MutationType
 
 IsKept = Callable[[int, bytes], bool]
-"""(kind of the change, row bytes) to whether the change is replicated."""
+"""Whether a change is replicated, by the kind of the change and the row bytes."""
 
 _KEYS = ("insert_value_expr", "update_old_value_expr", "update_new_value_expr", "delete_value_expr")
 
@@ -60,7 +60,8 @@ class RowFilter:
             self._rules[place] = rule
 
     def of(self, schema: str, table: TableInfo) -> IsKept | None:
-        """Return the test for rows of this version of a table; None for one without expressions.
+        """Return the test for rows of this version of a table; None for a table without
+        expressions.
 
         Raises `NeedsOperator` for an expression that does not fit the table.
         """

@@ -1,4 +1,4 @@
-"""Rules: all filters and routes of one replication as a few questions."""
+"""All filters and routes of one replication behind a small interface."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _EVENTS = {
 
 @dataclass(frozen=True, slots=True)
 class RowPolicy:
-    """What becomes of the rows of one table version: by kind first, then by the test of values."""
+    """The decision about rows of one table version: first by kind, then by the test of values."""
 
     dropped: frozenset[MutationType]
     is_kept: IsKept | None
@@ -52,7 +52,7 @@ _NOTHING = RowPolicy(frozenset(MutationType), None)
 
 
 class Rules:
-    """Compiled settings; raises `NeedsOperator` for settings that cannot be."""
+    """Compiled settings; raises `NeedsOperator` for invalid settings."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Rules:
     ) -> None:
         """Compile; `lists` must agree as well, `protected` schemas stay untouched downstream.
 
-        `source_id` is what routes with extract-source add to every row.
+        `source_id` is the value that routes with extract-source add to every row.
         """
         config = config or FilterConfig()
         own = SYSTEM_SCHEMAS | {name.lower() for name in protected}
@@ -86,7 +86,7 @@ class Rules:
         return all(each.is_replicated(schema, table) for each in self._lists)
 
     def of_rows(self, schema: str, table: TableInfo) -> RowPolicy:
-        """Return what becomes of rows of this table version.
+        """Return the decision about rows of this table version.
 
         Raises `NeedsOperator` when an expression does not fit the table.
         """
@@ -109,9 +109,9 @@ class Rules:
     def of_ddl(self, change: SchemaChange, places: Iterable[tuple[str, str]] | None = None) -> bool:
         """Return whether a DDL is executed downstream.
 
-        `places` are the tables that rules are to be asked for, when they are called otherwise in
-        `change`. Raises `NeedsOperator` when a rule says Error, or when only a part of the DDL
-        passes.
+        `places` are the tables that the rules must be applied to, if they have other names in
+        `change`. Raises `NeedsOperator` when a rule has action Error, or when only a part of the
+        DDL passes.
         """
         asked = _Asked(change, places)
         passed = {place for place in asked.places if self.is_replicated(*place)}
@@ -151,7 +151,7 @@ class Rules:
 
 
 class _Asked:
-    """Whom a DDL concerns, and what it does there."""
+    """The tables that a DDL concerns, and its effect on them."""
 
     def __init__(
         self, change: SchemaChange, places: Iterable[tuple[str, str]] | None = None

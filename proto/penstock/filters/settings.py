@@ -1,7 +1,7 @@
 """The settings of filters and routes, the same for every source of changes.
 
-They stand in a node's TOML file; what they mean is in `table_lists`, `events`, `routes` and
-`row_filter`.
+They are part of a node's TOML file; `table_lists`, `events`, `routes` and `row_filter` define their
+meaning.
 
     [filter]                          [[filter.events]]              [[filter.routes]]
     do-dbs = ["shop*"]                schema-pattern = "shop"        schema-pattern = "shop_?"
@@ -25,7 +25,7 @@ from penstock.settings.setting import setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablePattern:
-    """A pattern for a schema and one for a table in it."""
+    """A pattern for a schema and a pattern for a table in it."""
 
     db_name: str = setting("", "pattern of the schema")
     tbl_name: str = setting("", "pattern of the table")
@@ -33,7 +33,7 @@ class TablePattern:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRule:
-    """What kinds of change to tables of a pattern are replicated, or are not."""
+    """The kinds of change to tables of a pattern that are replicated, or skipped."""
 
     schema_pattern: str = setting("", "wildcard of the schema")
     table_pattern: str = setting("", "wildcard of the table; empty: the schema and all in it")
@@ -68,7 +68,7 @@ class ExtractSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteRule:
-    """Under which name tables of a pattern are replicated."""
+    """The names under which tables of a pattern are replicated."""
 
     schema_pattern: str = setting("", "wildcard of the schema, or ~ and a regular expression")
     table_pattern: str = setting("", "the same for the table; empty: every table of the schema")
@@ -92,7 +92,7 @@ class RouteRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpressionRule:
-    """Rows of one table that are not replicated: those for which an expression is true."""
+    """Rows of one table that are skipped: those for which an expression is true."""
 
     schema: str = setting("", "the schema's name")
     table: str = setting("", "the table's name")
@@ -104,7 +104,7 @@ class ExpressionRule:
 
 @dataclass(frozen=True, kw_only=True)
 class FilterConfig:
-    """What is replicated, and under which names."""
+    """The tables that are replicated, and their names downstream."""
 
     case_sensitive: bool = setting(False, "letter case matters in patterns of names")
     do_dbs: tuple[str, ...] = setting((), "schemas to replicate; empty: all")

@@ -1,16 +1,17 @@
-"""DDL of tables that are replicated into one: what runs downstream, and when.
+"""DDL of tables that are replicated into one: which statement runs downstream, and when.
 
-The downstream's table holds what any of its sources has, so that rows of all of them fit:
+The downstream table has the columns and indexes of all its sources, so that rows of all of them
+fit:
 
-    a source comes      it must have nothing that the others do not have; nothing runs
-    adds a column, …    the first source's statement runs; the same from the others is done already
+    a source joins      it must have nothing that the others do not have; nothing runs
+    adds a column, …    the first source's statement runs; the same from the others is already done
     drops one           nothing runs until the last source drops it
     changes one         the first source's statement runs; the others may be one change behind
-    TRUNCATE, DROP      would take the rows of the others too: refused, as RENAME COLUMN is
-    anything untracked  (comments, engines, partitions, foreign keys) runs each time
+    TRUNCATE, DROP      would also affect the rows of the others: refused, as is RENAME COLUMN
+    all untracked       (comments, engines, partitions, foreign keys) runs each time
 
-The answer follows from the tables as they are, and from nothing remembered. A statement of which a
-part is to run and a part is not is refused. What is refused raises NeedsOperator.
+The answer follows only from the current tables; no other state is kept. A statement of which only a
+part must run is refused. A refusal raises NeedsOperator.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _KEY_FLAGS = ColumnFlag.PRI_KEY | ColumnFlag.UNIQUE_KEY | ColumnFlag.MULTIPLE_KE
 
 
 class Vote(Enum):
-    """What one difference asks for."""
+    """The consequence of one difference."""
 
     RUN = auto()
     DONE = auto()
@@ -48,7 +49,8 @@ def routed_table(schema: str, name: str, table: TableInfo, constants: Constants 
     """Return a table as it is known downstream: ids of table and indexes follow from the names.
 
     Columns keep their ids, because rows carry them. Sources whose rows get other `constants` are
-    other tables to us, and one downstream. Raises `NeedsOperator` when a source has such a column.
+    separate tables here, and one table downstream. Raises `NeedsOperator` when a source has such a
+    column.
     """
     for column, _ in constants:
         if table.column(column) is not None:
@@ -106,9 +108,9 @@ def runs_alter(name: str, before: TableInfo, after: TableInfo, others: Sequence[
 
 
 def united(table: TableInfo, others: Iterable[TableInfo]) -> TableInfo:
-    """Return a table with the columns and indexes that its fellow sources have besides.
+    """Return a table with the additional columns and indexes of its fellow sources.
 
-    All ids follow from names, so that a column is the same one wherever it comes from.
+    All ids follow from names, so that a column has the same id in all sources.
     """
     columns: dict[str, ColumnInfo] = {}
     indexes: dict[str, IndexInfo] = {}

@@ -5,7 +5,7 @@
                         then, for tables     in do-tables: kept; in ignore-tables: out;
                                              in neither: kept if do-tables is empty
     drainer.toml        with do-dbs or do-tables, one of them must match; then ignore-tables
-                        and ignore-dbs take away
+                        and ignore-dbs exclude
 
 A statement about a schema alone passes the block-allow list's second half. In drainer.toml's list
 it passes when a do-table is in that schema, because without its schema no table could be made.

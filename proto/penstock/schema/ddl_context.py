@@ -1,18 +1,19 @@
-"""DDL context: what the result of a DDL depends on beside its text, as it was upstream.
+"""The DDL context: the upstream facts besides its text on which a DDL's result depends.
 
     {"moment_us": int, "time_zone": str, "offset_s": int, "sql_mode": [str], "variables": {…}}
 
-    moment_us   when the statement began, as its session saw it: what CURRENT_TIMESTAMP was
+    moment_us   when the statement began, as its session saw it: the value of CURRENT_TIMESTAMP
     time_zone   an offset from UTC such as +08:00, or a name such as Europe/Berlin; never SYSTEM
-    offset_s    seconds east of UTC of that zone at that moment, for who lacks the zone
-    sql_mode    its modes by name, those included that the job's text no longer depends on
+    offset_s    seconds east of UTC of that zone at that time, for readers without the zone
+    sql_mode    its modes by name, including modes that the job's text no longer depends on
     variables   others by their names in MySQL and MariaDB
 
-A job has none where a writer of ours made the DDL. Then the moment is the job's `finished_ts`, and
-literals are in UTC and read strictly. What a session does not say is as it is without one.
+The context is None where a writer of ours made the DDL. Then the time is the job's `finished_ts`,
+and literals are in UTC and read strictly. Fields that a session does not give have the values that
+apply without a session.
 
-MySQL and TiDB round a fraction of a second that a type has no room for, MariaDB cuts it off; each
-has a mode for the other way. Here only `ROUNDS` says so, on each server.
+MySQL and TiDB round a fraction of a second that does not fit into a type, MariaDB cuts it off; each
+has a mode for the other behaviour. Here only `ROUNDS` decides, for every server.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DdlContext:
-    """The session of one DDL; None stands for what is not known of it."""
+    """The session of one DDL; None stands for an unknown field."""
 
     moment_us: int | None = None
     time_zone: str | None = None

@@ -1,7 +1,7 @@
-"""Schemas and DDL jobs as frozen values; `tidb_json.py` knows their JSON.
+"""Schemas and DDL jobs as frozen values; `tidb_json.py` converts them to and from JSON.
 
-Names and numbers are TiDB's, so that a history written by a real TiDB reads the same. A table or
-a column keeps its id for life, whatever it is called: row bytes name columns by id.
+Names and numbers are TiDB's, so that a history written by a real TiDB reads the same. A table or a
+column keeps its id for life, even when it is renamed: row bytes name columns by id.
 """
 
 from __future__ import annotations
@@ -92,12 +92,12 @@ class ColumnFlag(IntFlag):
 NO_FLAGS = ColumnFlag(0)
 
 PUBLIC = 5
-"""The schema state of a column or index that everyone sees; lower ones are on their way."""
+"""The schema state of a visible column or index; lower states are still being changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnInfo:
-    """One column. `default` is what an insert takes, `origin_default` what older rows read as."""
+    """One column. `default` is for inserts without a value, `origin_default` for older rows."""
 
     id: int
     name: str
@@ -111,7 +111,7 @@ class ColumnInfo:
     elems: tuple[str, ...] = ()
     origin_default: str | None = None
     origin_is_expr: bool = False
-    """Older rows read as an expression over themselves, which only a server computes."""
+    """In older rows the value is an expression over the row, which only a server computes."""
     default: str | None = None
     default_is_expr: bool = False
     generated_expr: str = ""
@@ -119,7 +119,7 @@ class ColumnInfo:
     comment: str = ""
     state: int = PUBLIC
     hidden: bool = False
-    """True for a column that no one can name: one that a TiDB's index over an expression has."""
+    """True for a column that cannot be named, such as that of a TiDB's index over an expression."""
     native: str = ""
     """UUID, INET4 or INET6: a type that some servers have, whose values are texts here."""
 
@@ -177,15 +177,14 @@ class TableInfo:
     `pk_is_handle`: the primary key is one integer column and is the row's handle.
     `is_common_handle`: any other primary key is the handle. Neither: a hidden row id is.
     `partitions` are names, () without partitions, None when it is not known; `partition_ids` their
-    ids, in the same order, where they have any: a TiDB's.
-    `constants` are columns that no row bytes have and every row gets: name and text.
-    `expression_indexes` are names of indexes over expressions, of which nothing else is known.
-    `lacks_key`: rows are written where the table has no primary key, though it has one here.
-    `period`: names of the start and end of a row's time where the table is system-versioned; it
-    has no such columns here.
-    `own_period`: a PERIOD of columns that the table has: its name, its start and its end.
-    `expires`: a TiDB deletes its rows after their time to live, without a binlog.
-    `constraints` are names of its CHECKs and foreign keys, None where they are not known.
+    ids, in the same order, where they have any: a TiDB's. `constants` are columns that no row bytes
+    have and every row gets: name and text. `expression_indexes` are names of indexes over
+    expressions, which are otherwise unknown. `lacks_key`: rows are written where the table has no
+    primary key, though it has one here. `period`: names of the start and end of a row's time where
+    the table is system-versioned; it does not have these columns here. `own_period`: a PERIOD of
+    columns that the table has: its name, its start and its end. `expires`: a TiDB deletes its rows
+    after their time to live, without a binlog. `constraints` are names of its CHECKs and foreign
+    keys, None where they are not known.
     """
 
     id: int
@@ -265,7 +264,7 @@ class SchemaInfo:
 
 
 class DdlType(IntEnum):
-    """The kinds of DDL job, by TiDB's numbers; those above 1000 TiDB has not."""
+    """The kinds of DDL job, by TiDB's numbers; TiDB has none above 1000."""
 
     CREATE_SCHEMA = 1
     DROP_SCHEMA = 2
@@ -312,17 +311,17 @@ _FAILED_STATES = (3, 5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DdlJob:
-    """One finished DDL as history keeps it: what was asked, and the table as it was afterwards.
+    """One finished DDL as the history keeps it: the request, and the resulting table.
 
     `finished_ts` is the `commit_ts` of its binlog. `tables` holds (schema name, table) for jobs
-    that leave several tables changed, or drop several; `table` is the one table of the usual job;
-    for TRUNCATE `table_id` is the old table and `table` the new one. `origin` is where a DDL was
-    made that is only passed on, and `context` the session that it ran in there.
+    that change several tables, or drop several; `table` is the one table of the usual job; for
+    TRUNCATE `table_id` is the old table and `table` the new table. For a DDL that is only passed
+    on, `origin` is the place where it was made, and `context` its session there.
 
-    A TiDB's job finishes after its binlog was committed, and `start_ts` is when it was asked for.
-    Of its `tables` only the schemas' ids may be known: `schema_ids`, one for each. A job of several
-    parts has of each the schema version at which it ended, 0 where none is said, and the id of the
-    column that it added, 0 for none.
+    A TiDB's job finishes after its binlog was committed, and `start_ts` is when it was requested.
+    Of its `tables` only the schemas' ids may be known: `schema_ids`, one for each. For each part, a
+    job of several parts has the schema version at which the part ended, 0 if unknown, and the id of
+    the column that it added, 0 for none.
     """
 
     id: int

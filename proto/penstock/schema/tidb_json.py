@@ -1,4 +1,4 @@
-"""Tables and DDL jobs as JSON in TiDB's shape, so that a history of TiDB's reads the same.
+"""Converts tables and DDL jobs to JSON in TiDB's format, so that TiDB's histories can be read.
 
     job     id, type, schema_id, table_id, schema_name, table_name, state, query, schema_state,
             binlog {SchemaVersion, DBInfo, TableInfo, FinishedTS, MultipleTableInfos}
@@ -7,13 +7,13 @@
     index   id, idx_name, idx_cols [{name, offset, length}], is_unique, is_primary, state
 
 A name is written twice: as given (`O`) and in lower case (`L`). The default of a BIT column is a
-decimal number to us and base64 of its bytes in the JSON. `origin` is ours ({source, epoch, file,
-position, gtid}), and `context` (`ddl_context`), and `table_schemas`, beside the job's fields:
-schema names of the `MultipleTableInfos`; of TiDB's own RENAME TABLES the ids of the schemas are in
-`raw_args`. So are a table's `constants` ours, which only a task gets. A TiDB's job has the mode and
-the zone of its session in `reorg_meta` where it rewrites rows, else nowhere. A field that is absent
-has a default; one of another type makes the whole `Malformed`. The columns of a view have the type
-0.
+decimal number in memory and base64 of its bytes in the JSON. The job's fields `origin` ({source,
+epoch, file, position, gtid}), `context` (`ddl_context`) and `table_schemas` are Penstock's own; the
+latter are schema names of the `MultipleTableInfos`. For TiDB's own RENAME TABLES the ids of the
+schemas are in `raw_args`. A table's `constants`, which only a task gets, are also Penstock's own. A
+TiDB's job has the mode and the zone of its session in `reorg_meta` where it rewrites rows, else
+nowhere. A missing field has a default; a field of another type makes the whole `Malformed`. The
+columns of a view have the type 0.
 """
 
 from __future__ import annotations
@@ -243,9 +243,10 @@ def _parts(fields: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
 
 
 def _schema_ids(fields: Mapping[str, Any], count: int) -> tuple[int, ...]:
-    """Return the ids of the schemas that a RENAME TABLES moves its tables to, of TiDB's arguments.
+    """Return the ids of the schemas that a RENAME TABLES moves its tables to, from TiDB's
+    arguments.
 
-    They are the second one; a job in which they are not has its tables where it says itself.
+    They are the second argument; a job without them names the schemas of its tables itself.
     """
     arguments = fields.get("raw_args")
     if fields["type"] != DdlType.RENAME_TABLES or not isinstance(arguments, list):

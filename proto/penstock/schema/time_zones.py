@@ -1,8 +1,8 @@
-"""Time zones: which one a server's SYSTEM is, found by what its clocks show at sample moments.
+"""Identifies the time zone of a server's SYSTEM by its clock at sample points in time.
 
-A server calls it by an abbreviation, as CET, which names no rules. So it is asked what it shows at
-moments two weeks apart, from 1970 on for as long as a TIMESTAMP lasts. Zones that show the same at
-all of these are one zone here.
+A server reports it by an abbreviation such as CET, which does not define rules. Therefore the
+server is asked for the local time at points two weeks apart, from 1970 to the end of TIMESTAMP.
+Zones that agree at all of these points are one zone here.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MOMENTS_S = range(86_400, 2_147_400_000, 14 * 86_400)
 
 SHOWN_SQL = "SELECT " + ", ".join(f"FROM_UNIXTIME({moment})" for moment in _MOMENTS_S)
-"""Asks a session what its zone shows; the row is for the functions below."""
+"""Queries the local times of a session's zone; the row is for the functions below."""
 
 
 def zone_shown(row: Sequence[datetime], likely: str = "") -> str | None:
-    """Return the zone of a row of `SHOWN_SQL`: an offset or a name, None for one of no known rules.
+    """Return the zone of a row of `SHOWN_SQL`: an offset or a name, None if no known zone matches.
 
     `likely` is tried first.
     """

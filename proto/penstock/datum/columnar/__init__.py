@@ -1,1 +1,1 @@
-"""All rows of a batch at once, a column at a time; needs numpy and Arrow."""
+"""Decodes all rows of a batch column by column; needs numpy and Arrow."""

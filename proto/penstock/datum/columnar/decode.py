@@ -1,10 +1,10 @@
-"""Column decoder: reads all rows of a batch a column at a time, into Arrow arrays of stored values.
+"""Decodes the rows of a batch column by column, into Arrow arrays of stored values.
 
-Four steps, each over all rows at once: *walk* the rows and note where every value lies (`walk`), in
-an order of columns that a `Plan` works out once per table version; *render* each column from what
-was noted (`render`); read whatever the first two would not vouch for *row by row* with the reader
-that `RowCodec` has too; *patch* its values in. So a row gives the same values, or the same
-`Malformed`, whichever way it took.
+Four steps, each over all rows together: *walk* the rows and note where every value lies (`walk`),
+in an order of columns that a `Plan` works out once per table version; *render* each column from
+these notes (`render`); read all rows that the first two cannot handle *row by row* with the reader
+that `RowCodec` also has; *patch* their values in. So a row gives the same values, or the same
+`Malformed`, on either path.
 
     stored value    of which columns
     int64, uint64   integers and YEAR, by the column's unsigned flag
@@ -13,7 +13,7 @@ that `RowCodec` has too; *patch* its values in. So a row gives the same values, 
     string          text; DECIMAL with the column's scale; times as MySQL prints them; JSON text
     binary          BINARY, VARBINARY, BLOB, geometries
 
-Texts of a batch with more than 2 GiB come in Arrow's large types.
+Texts of a batch with more than 2 GiB get Arrow's large types.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ from penstock.schema.model import IndexColumn, TableInfo
 from penstock.wire.binlog import MutationType
 
 UNKNOWN = -1
-"""The position of columns that a table's rows hold and the table does not know."""
+"""The position of columns that are in a table's rows but unknown to the table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is worked out once per table version."""
+    """The facts that are computed once per table version."""
 
     table: TableInfo
     reader: RowReader
@@ -107,7 +107,7 @@ def _store(field: Field) -> Decode:
 
 
 ORDERS_MAX = 4
-"""So many orders of columns are tried on a batch; what is in none of them is read row by row."""
+"""Maximum number of column orders tried on a batch; rows in no such order are read row by row."""
 ROWS_WORTH_A_WALK = 64
 """With fewer rows left over, reading them one by one costs less than another walk."""
 
@@ -116,14 +116,14 @@ Image = dict[int, Cells]
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """One array per requested column; `before` and `after` are None where there is no such row."""
+    """One array per requested column; `before` and `after` are None where no such row exists."""
 
     before: list[pa.Array] | None
     after: list[pa.Array] | None
 
 
 class Side(Enum):
-    """Which images of an update are wanted; the other kinds have only one."""
+    """The wanted images of an update; other kinds have only one image."""
 
     BOTH = (True, True)
     BEFORE = (True, False)
@@ -141,10 +141,10 @@ def decode_columns(
 ) -> Images:
     """Decode columns of rows of one kind; `positions` index `table.columns`, None means all.
 
-    With `marks_json` a document with types that text does not have comes as `TypedJson.marked`.
+    With `marks_json`, a document with types that text cannot express becomes `TypedJson.marked`.
 
-    Equal to decoding row by row; raises `Malformed` if any row is. Columns and images that were
-    not asked for are stepped over, their values unchecked, and are None.
+    Equal to decoding row by row; raises `Malformed` if any row is malformed. Columns and images
+    that were not requested are skipped, their values unchecked, and are None.
     """
     if positions is None:
         positions = range(len(table.columns))
@@ -162,7 +162,7 @@ def decode_keys(
     plan = plan_of(table)
     for position in positions:
         if position not in plan.stored:
-            # A key of NULLs would make every row the same row.
+            # A key of NULLs would make all rows equal.
             raise Malformed(
                 f"key column {table.columns[position].name!r} of {table.name!r} is not in its rows",
                 hint="use a primary key of columns that are stored",
@@ -173,7 +173,7 @@ def decode_keys(
 
 
 class _Batch:
-    """One call's work: the cells of the wanted columns, and the rows to be read one by one."""
+    """The work of one call: the cells of the wanted columns, and the rows to be read one by one."""
 
     def __init__(
         self,
@@ -269,8 +269,8 @@ class _Batch:
     def _stops_early(self) -> bool:
         """True when a walk may stop after the last key column of a row.
 
-        Not for an update, whose second image lies after all columns of the first, and not for
-        an insert with a common handle, whose row may or may not repeat a key column.
+        Not for an update, whose second image lies after all columns of the first, and not for an
+        insert with a common handle, whose row may or may not repeat a key column.
         """
         in_row = self._kind is MutationType.DELETE or not self._plan.parts
         return self._keys_only and in_row and self._kind is not MutationType.UPDATE

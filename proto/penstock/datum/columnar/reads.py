@@ -1,15 +1,14 @@
-"""Vectorised reads: datums of many rows at once, from one position per row, as a numpy array.
+"""Vectorised reads: datums of many rows, from one position per row, as a numpy array.
 
     rows as an Arrow binary array    |row 0 ......|row 1 ....|row 2 ........|
     one position per row               ^at[0]       ^at[1]     ^at[2]
 
-The bytes are copied once, after them zeros, so that eight bytes can be read at every position
-without asking whether they exist. What such a read finds after a row's end is nonsense, and the
-caller throws it away by comparing the datum's end with the row's.
+The bytes are copied once, with zeros after them, so that eight bytes can be read at every position
+without a bounds check. Bytes read after a row's end are meaningless, and the caller discards them
+by comparing the datum's end with the row's.
 
-A `Reader` gets the positions of flags and answers with `Datums`. It never fails: what it cannot
-read it marks as broken, and that row is then read by `rows/reader.py`, which knows what to complain
-of.
+A `Reader` gets the positions of flags and returns `Datums`. It never fails: it marks unreadable
+datums as broken, and such a row is then read by `rows/reader.py`, which raises the proper error.
 """
 
 from __future__ import annotations
@@ -37,7 +36,9 @@ _SIGN = 1 << 63
 
 @dataclass(slots=True)
 class Datums:
-    """One datum per row: its number or where its bytes start, how many they are, what follows."""
+    """One datum per row: its number or the start of its bytes, their count, and the next
+    position.
+    """
 
     raw: Words
     size: Ints | None
@@ -69,8 +70,8 @@ class RowBytes:
 
     def word(self, at: Ints) -> Words:
         """Return the eight bytes at each position, little-endian."""
-        # Two aligned words and shifts are three times as fast as numpy's unaligned gather; most
-        # of the time goes into fresh memory, hence the steps in place.
+        # Two aligned words and shifts are three times as fast as numpy's unaligned gather; most of
+        # the time goes into fresh memory, hence the steps in place.
         index = at >> 3
         shift = ((at & 7) << 3).view(np.uint64)
         low: Words = self._words.take(index, mode="clip")
@@ -200,7 +201,7 @@ def _read_json(data: RowBytes, at: Ints) -> Datums:
         texts = np.flatnonzero(tp == code)
         if texts.size:
             length, varint, bad = data.uvarints(start[texts] + head)
-            # Below zero the length would pass for a short one once the head is added.
+            # A negative length would pass for a short length once the head is added.
             length = np.minimum(length, np.uint64(data.size + 1))
             size[texts] = head + varint + length.view(np.int64)
             broken[texts] = False if bad is None else bad
@@ -230,4 +231,4 @@ READERS: dict[int, Reader] = {
     values.UVARINT_FLAG: _read_uvarint,
     values.JSON_FLAG: _read_json,
 }
-"""By flag. Memcomparable bytes have none: rows hold them only where a key was taken apart."""
+"""By flag. Memcomparable bytes have none: rows hold them only where a key was split."""

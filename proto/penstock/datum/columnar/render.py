@@ -1,9 +1,9 @@
-"""Column renderer: the cells of one column, as a walk left them, into an Arrow array.
+"""Renders the cells of one column, as a walk left them, into an Arrow array.
 
 Numbers are written as decimal digits into a matrix of ASCII, one row of the matrix per value:
 
-DECIMAL(5,2)   | - | 1 | 2 | 3 | . | 4 | 5 |     all rows equally wide, zeros in front
-                         ^ start of 23.45        then each row's text is a slice of the matrix
+    DECIMAL(5,2)   | - | 1 | 2 | 3 | . | 4 | 5 |     all rows equally wide, zeros in front
+                             ^ start of 23.45        then each row's text is a slice of the matrix
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ _OFFSET_MAX = (1 << 31) - 1
 
 @dataclass(slots=True)
 class Rendered:
-    """An array, NULL wherever there is no value, and the rows whose value is not what it claims."""
+    """An array, NULL wherever no value exists, and the rows with an invalid value."""
 
     array: pa.Array
     bad: Mask | None
@@ -323,7 +323,7 @@ def _render_strings(column: ColumnInfo, cells: Cells, data: RowBytes) -> Rendere
     try:
         return Rendered(array.cast(text), None)
     except pa.ArrowInvalid:
-        # Arrow does not say which text is not UTF-8, so they are tried one by one.
+        # Arrow does not report which text is not UTF-8, so they are tried one by one.
         bad = np.fromiter((not _is_text(raw.as_py()) for raw in array), np.bool_, len(array))
         array = _value_slices(cells, data, (cells.state == VALUE) & ~bad)
         return Rendered(array.cast(text), bad)
@@ -349,8 +349,8 @@ def _slices(data: Matrix, start: Ints, end: Ints, valid: Mask, tp: pa.DataType) 
     large = data.size > _OFFSET_MAX
     if large:
         tp = pa.large_binary() if tp == pa.binary() else pa.large_string()
-    # Wanted slices and the gaps between them make one array; taking every other entry of it is
-    # a plain copy of the bytes inside Arrow.
+    # The wanted slices and the gaps between them make one array; taking every second entry is a
+    # plain copy of the bytes inside Arrow.
     offsets = np.empty(2 * count + 1, np.int64 if large else np.int32)
     offsets[0:-1:2], offsets[1:-1:2], offsets[-1] = start, end, end[-1] if count else 0
     both = pa.Array.from_buffers(tp, 2 * count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])

@@ -1,12 +1,12 @@
-"""Walk: goes through all rows of a batch at once, column by column, and notes where values lie.
+"""The walk: traverses all rows of a batch together, column by column, and notes value positions.
 
-The rows of a batch differ in layout: an insert leaves out NULLs, so that five nullable columns
-make 32 layouts. But all of them name their columns in the same order. So the walk goes through that
-order and asks of each column: which rows come to it next?
+The rows of a batch differ in layout: an insert omits NULLs, so five nullable columns make 32
+layouts. But all of them name their columns in the same order. The walk follows that order and
+determines for each column the rows in which it comes next:
 
     order        1          2          3
     row 0    [1][..]    [2][..]    [3][..]     all three
-    row 1    [1][..]               [3][..]     2 is left out: not next at its turn
+    row 1    [1][..]               [3][..]     2 is missing: not next at its turn
     row 2               [2][..]    [1][..]     out of order: left over
 
 Rows that are not at their end after the last column are left over; the caller tries another order
@@ -29,11 +29,11 @@ HEADER_BYTES_MAX = 7
 
 _ALL = slice(None)
 Which = slice | Ints
-"""Which rows: all of them as a slice, which numpy copies nothing for, or their numbers."""
+"""The rows meant: all of them as a slice, for which numpy copies nothing, or their numbers."""
 
 
 class Cells:
-    """One column of one image: per row whether there is a value, and its number or its slice."""
+    """One column of one image: per row whether it has a value, and its number or its slice."""
 
     __slots__ = ("raw", "size", "state")
 
@@ -54,7 +54,7 @@ class Cells:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One column of the order: the bytes that announce it, where its cells are, their flag."""
+    """One column of the order: the bytes of its header, where its cells are, their flag."""
 
     header: bytes
     position: int
@@ -62,7 +62,7 @@ class Step:
 
 
 class Walk:
-    """Some rows, each read at its own position. A broken row stands at its end for good."""
+    """Some rows, each read at its own position. A broken row stays at its end."""
 
     def __init__(self, data: RowBytes, rows: Ints | None) -> None:
         self._data = data

@@ -1,1 +1,1 @@
-"""Rows one at a time, with one compiled function for each column."""
+"""Encodes and decodes single rows, with one compiled function for each column."""

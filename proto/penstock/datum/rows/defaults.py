@@ -1,7 +1,7 @@
-"""Defaults of absent columns: what a column reads as when a row was written without it.
+"""Defaults of missing columns: the value of a column in a row that was written without it.
 
-A row that is older than a column does not hold it; such a row reads as the column's origin default.
-Without one the column is NULL, and where NULL is refused, the zero value of its type.
+A row that is older than a column does not hold it; in such a row the column has its origin default.
+Without an origin default the column is NULL, and where NULL is refused, the zero value of its type.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fields: for one column, the functions that turn its values into datums and back.
+"""Fields: for one column, the functions that convert its values to datums and back.
 
     MySQL type                          datum in a row         Python value       stored value
     ----------------------------------  ---------------------  -----------------  ------------
@@ -16,8 +16,8 @@
     geometry                            bytes                  SRID (4, LE), WKB  same
     json                                JSON                   str, JSON text     same
 
-A *stored value* is what the column-wise reader yields. Readers also accept the memcomparable twin
-of a form (an int as flag 3 and so on), because a key that was cut into datums may hold either.
+A *stored value* is a value of the column-wise reader. Readers also accept the memcomparable variant
+of a form (an int as flag 3 and so on), because a key that was split into datums may hold either.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def read_int(data: bytes, at: int) -> tuple[int, int]:
 
 def _ranged_reader(low: int, high: int) -> Callable[[bytes, int], tuple[int, int]]:
     def decode(data: bytes, at: int) -> tuple[int, int]:
-        # Nearly all integers have this flag; they are read without a call between.
+        # Nearly all integers have this flag; they are read without another call.
         if at < len(data) and data[at] == 8:
             raw, at = values.read_uvarint(data, at + 1)
             value = (raw >> 1) ^ -(raw & 1)
@@ -154,8 +154,7 @@ def bit_field(column: ColumnInfo) -> Field:
 class Numbered(str):
     """The text of an ENUM's or SET's value that means another number when it is read as text.
 
-    An ENUM's error value, index 0, reads as '' also where a label is empty; two labels may be
-    equal.
+    An ENUM's error value, index 0, reads as '' even if a label is empty; two labels may be equal.
     """
 
     __slots__ = ("number",)
@@ -268,7 +267,7 @@ def set_field(column: ColumnInfo) -> Field:
 Encode = Callable[[object], bytes]
 """Turns a value other than None into a datum, flag included."""
 Decode = Callable[[bytes, int], tuple[object, int]]
-"""Reads a datum other than NULL, flag included; returns the value and what follows."""
+"""Reads a datum other than NULL, flag included; returns the value and the next position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +303,7 @@ STRING_TYPES = frozenset(
     }
 )
 TIME_TYPES = frozenset({MysqlType.DATE, MysqlType.DATETIME, MysqlType.TIMESTAMP})
-# Of these the length counts characters; of BLOB and TEXT it counts bytes.
+# For these types the length counts characters; for BLOB and TEXT it counts bytes.
 _COUNTED_IN_CHARACTERS = frozenset({MysqlType.VARCHAR, MysqlType.VAR_STRING, MysqlType.STRING})
 DECIMAL_DEFAULT = (10, 0)
 
@@ -333,7 +332,7 @@ def decimal_size(column: ColumnInfo) -> tuple[int, int]:
 
 
 def read_raw(data: bytes, at: int) -> tuple[bytes, int]:
-    # Short strings are by far the most; they are read without a call between.
+    # Short strings are by far the most frequent; they are read without another call.
     if at + 1 < len(data) and data[at] == 2 and not (size := data[at + 1]) & 0x81:
         end = at + 2 + (size >> 1)
         if end <= len(data):
@@ -463,7 +462,8 @@ def _string_field(column: ColumnInfo) -> Field:
         if pads:
             raw = raw.ljust(column.flen, b"\0")
         elif fixed:
-            # MySQL cannot tell trailing spaces of a CHAR from its padding, and TiDB drops them too.
+            # MySQL cannot distinguish trailing spaces of a CHAR from its padding, and TiDB also
+            # drops them.
             raw = raw.rstrip(b" ")
         size = len(raw.decode()) if in_characters and len(raw) > limit else len(raw)
         if size > limit:

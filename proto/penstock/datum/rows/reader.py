@@ -1,7 +1,7 @@
-"""Row reader: which columns row bytes hold and in which order, and how they are read, row by row.
+"""The row reader: the columns in row bytes, their order, and their decoding, row by row.
 
-There is one compiled function per column; a datum of a column that no one knows is stepped over
-without being decoded (`cut_one`).
+Each column has one compiled function; a datum of an unknown column is skipped without being decoded
+(`cut_one`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Row = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A column that rows hold: its place in the table, what reads and writes it."""
+    """A column that rows hold: its place in the table, its reader and its writer."""
 
     position: int
     column: ColumnInfo
@@ -43,7 +43,7 @@ def stored_columns(table: TableInfo) -> tuple[Stored, ...]:
             column,
             fields.compile_field(column),
             values.int_datum(column.id),
-            # An insert may only leave out a NULL that will read as NULL again.
+            # An insert may only omit a NULL that will read as NULL again.
             not column.origin_is_expr
             and column.origin_default is None
             and (column.is_generated or not column.is_not_null),
@@ -93,10 +93,10 @@ _ABSENT = object()
 
 
 class _TextKey(int):
-    """Where a handle has the key of a text: with most collations that is weights, and no text.
+    """A text's key in a handle: with most collations it consists of weights, and is not a text.
 
-    TiDB repeats such a column's value in the row. Only where the row does not have it is the key
-    the text itself (a `_bin` collation, or a cluster without TiDB's new collations).
+    TiDB repeats such a column's value in the row. Only if the row does not have it, the key is the
+    text itself (a `_bin` collation, or a cluster without TiDB's new collations).
     """
 
 
@@ -172,8 +172,8 @@ class RowReader:
     ) -> tuple[Row, int, list[int]] | None:
         """Read one row whose columns come in the usual order, None if anything is unusual.
 
-        Returns the row, what follows, and which columns it did not hold; `found` has the values of
-        the handle. The slow way then finds out whether the row is unusual or malformed.
+        Returns the row, the next position, and the columns missing in it; `found` has the values of
+        the handle. The slow path then finds out whether the row is unusual or malformed.
         """
         row: list[object] = [None] * (self._width + 1)
         for position, value in found.items():

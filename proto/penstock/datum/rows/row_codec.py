@@ -1,4 +1,4 @@
-"""Row codec: the rows of one table version into TiDB's row bytes and back.
+"""The row codec: converts the rows of one table version to TiDB's row bytes and back.
 
     row      = (column id as int datum, value datum)*     or the one byte 00 for no columns at all
     insert   = handle, row      handle: one int datum, or the datums of a common handle's columns
@@ -7,10 +7,10 @@
 
     t(id int primary key, c varchar), ids 1 and 2, insert (7, 'abc'):   080e | 0804 0206616263
 
-An insert leaves out what the handle says already, and NULLs of columns that read as NULL when they
-are missing. Updates and deletes hold every column, and column -1 (the row id) when the table has no
-handle of its own. Column ids that the table does not know are skipped: they belong to columns on
-their way in or out. Virtual generated columns are never stored and read as None, as do columns that
+An insert omits the handle's columns, and NULLs of columns that read as NULL when they are missing.
+Updates and deletes hold every column, and column -1 (the row id) when the table has no handle of
+its own. Column ids that the table does not know are skipped: they belong to columns that are being
+added or dropped. Virtual generated columns are never stored and read as None, as do columns that
 are not public. A row is a sequence with one value per entry of `TableInfo.columns`.
 """
 
@@ -137,7 +137,7 @@ def _handle_datum(stored: Stored, value: object, length: int) -> bytes:
         raise refused(stored.column, None, "it is part of the primary key")
     datum = stored.field.encode(value)
     if length == -1 and stored.column.tp is MysqlType.DURATION:
-        # A handle comes out of a key, where a duration keeps its own flag.
+        # A handle is part of a key, where a duration keeps its own flag.
         nanos = values.read_varint(datum, 1)[0]
         return b"\x07" + values.encode_int_comparable(nanos)
     if length == -1:

@@ -1,1 +1,1 @@
-"""SQL expressions over the columns of one table."""
+"""Compiles and evaluates SQL expressions over the columns of one table."""

@@ -1,4 +1,4 @@
-"""Comparisons of expressions: what two terms are compared as is settled when they are compiled."""
+"""Comparisons of expressions: the common type of two terms is determined at compile time."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Compiler: a SQL expression over the columns of one table into a function of a row.
+"""Compiles a SQL expression over the columns of one table into a function of a row.
 
     compare      numbers as numbers, exactly unless one is a float; a text with a number by the
-                 number it begins with; moments and spans with constants that are such (anything
-                 else is refused at once); texts by their column's collation
-    NULL         makes every comparison and sum NULL, but <=>, IS, AND with false, OR with true
+                 number it starts with; moments and spans only with constants that denote a moment
+                 or span (all others are refused immediately); texts by their column's collation
+    NULL         makes every comparison and sum NULL, except <=>, IS, AND with false, OR with true
     arithmetic   integers and decimals exactly, / with four more digits, by zero NULL
 
-What MySQL would have to guess about is refused when the expression is compiled: two columns with
-different collations, ENUM against numbers, JSON, dates against texts that are no dates.
+Ambiguous expressions are refused when they are compiled: two columns with different collations,
+ENUM against numbers, JSON, dates against texts that are not dates.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def check_expression(text: str) -> None:
 
 
 def compile_expression(text: str, table: TableInfo) -> Predicate:
-    """Return the test whether the expression is true for a row, as `RowCodec` decodes rows.
+    """Return a test whether the expression is true for a row, as `RowCodec` decodes rows.
 
     Raises `NeedsOperator` for an unknown column or function, or a comparison that is unclear.
     """

@@ -1,12 +1,12 @@
-"""Functions, arithmetic and casts of expressions, as MySQL does them.
+"""Functions, arithmetic and casts of expressions, with MySQL's semantics.
 
-on texts      CONCAT, LEFT, RIGHT, SUBSTRING, LOWER, UPPER, TRIM, LTRIM, RTRIM, REPLACE, REVERSE,
-              LENGTH (bytes), CHAR_LENGTH, INSTR, LOCATE
-on numbers    ABS, SIGN, FLOOR, CEIL, MOD, + - * / DIV %
-on moments    DATE, YEAR, MONTH, DAY, HOUR, MINUTE, SECOND
-any kind      CAST; IF, IFNULL, COALESCE, NULLIF, ISNULL (in `compiler`, since they choose)
+    on texts      CONCAT, LEFT, RIGHT, SUBSTRING, LOWER, UPPER, TRIM, LTRIM, RTRIM, REPLACE,
+                  REVERSE, LENGTH (bytes), CHAR_LENGTH, INSTR, LOCATE
+    on numbers    ABS, SIGN, FLOOR, CEIL, MOD, + - * / DIV %
+    on moments    DATE, YEAR, MONTH, DAY, HOUR, MINUTE, SECOND
+    any kind      CAST; IF, IFNULL, COALESCE, NULLIF, ISNULL (in `compiler`, since they choose)
 
-Each yields NULL when an argument is NULL, but for those that choose.
+Each yields NULL when an argument is NULL, except the functions that choose.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from penstock.filters.expressions.terms import (
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function: what its arguments are turned into first, what it yields, how many it takes."""
+    """A function: the kind its arguments are converted to, its result kind, and their number."""
 
     run: Callable[..., Any]
     takes: SqlKind

@@ -1,4 +1,4 @@
-"""Syntax tree: SQL expressions as text into a tree, with MySQL's precedence.
+"""Parses SQL expressions into a syntax tree, with MySQL's precedence.
 
     expr        NOT expr | expr OR expr | expr XOR expr | expr AND expr | test [IS [NOT] TRUE | …]
     test        test IS [NOT] NULL | test {= <=> <> != < <= > >=} predicate | predicate
@@ -6,8 +6,8 @@
     sum         + - * / DIV % MOD, unary - and !
     atom        literal, column, function (…), CASE, CAST (… AS …), BINARY atom, ( expr )
 
-`||` is OR and "…" a string, as in the servers' default sql mode. What is not in this list
-(subqueries, INTERVAL, bit operators, variables) raises NeedsOperator: nothing is guessed.
+`||` is OR and "…" a string, as in the servers' default sql mode. All other syntax (subqueries,
+INTERVAL, bit operators, variables) raises NeedsOperator: nothing is guessed.
 """
 
 from __future__ import annotations

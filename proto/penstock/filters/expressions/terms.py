@@ -1,4 +1,4 @@
-"""Values and terms of expressions: MySQL's kinds of value, turning one into another, and `Term`.
+"""Values and terms of expressions: MySQL's kinds of value, their conversion, and `Term`.
 
     kind      Python value                        from columns of type
     NUMBER    int, Decimal, float                 integers, YEAR, BIT, DECIMAL, FLOAT, DOUBLE
@@ -9,8 +9,8 @@
     JSON      str                                 JSON: only IS NULL can ask about it
     NULL      None                                the constant
 
-NULL is None in every kind. A text's number is what stands at its beginning, 0 if nothing does.
-A `Term` is a piece of a compiled expression: the kind it yields, and how to get it from a row.
+NULL is None in every kind. A text's number is the number at its start, 0 if it starts with none. A
+`Term` is a part of a compiled expression: its kind, and how to compute it from a row.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NO_ROW: Row = ()
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A piece; `is_listed` is a column that only takes listed texts (ENUM, SET)."""
+    """A part of an expression; `is_listed` marks a column of listed texts (ENUM, SET)."""
 
     kind: SqlKind
     run: Callable[[Row], Any]
@@ -90,7 +90,7 @@ _FRACTION_DIGITS = 6
 
 
 class SqlKind(Enum):
-    """What an expression yields."""
+    """The kind of an expression's value."""
 
     NUMBER = auto()
     TEXT = auto()
@@ -195,11 +195,11 @@ def is_true(kind: SqlKind, value: object) -> bool | None:
 
 
 def collated(text: str, collation: str) -> str:
-    """Return what two texts have in common exactly when the collation calls them equal.
+    """Return a text that is equal for two texts exactly when the collation considers them equal.
 
-    `_ci` goes by letters without case and accents. That is Unicode's decomposition and not the
+    `_ci` compares letters without case and accents. It uses Unicode's decomposition and not the
     server's table of weights, which may differ beyond the European scripts. Trailing blanks count
-    in the collations that do not pad only.
+    only in collations that do not pad.
     """
     if pads(collation):
         text = text.rstrip(" ")
