@@ -1,1 +1,1 @@
-"""Running Penstock: set-up, sample settings, local servers, the demo."""
+"""Runs Penstock: set-up, sample settings, local servers, the demo."""

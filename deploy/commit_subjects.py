@@ -1,9 +1,10 @@
-"""Commit subjects: `area: imperative`, at most 72 characters.
+"""Checks commit subjects: `area: imperative`, at most 72 characters.
 
     python -m deploy.commit_subjects FILE   checks the message in a file, as a commit-msg hook
     python -m deploy.commit_subjects        checks all commits since the rule exists
 
-The reason for a change goes into the body of the message. Exit code 1 if a subject breaks the rule.
+The reason for a change belongs in the body of the message. Exit code 1 if a subject breaks the
+rule.
 """
 
 from __future__ import annotations

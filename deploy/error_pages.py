@@ -1,7 +1,7 @@
-"""Error pages: one for each subject of the codes, and an index, as Markdown.
+"""Generates error pages in Markdown: a page for each subject of the codes, and an index.
 
-What a code means, what happens meanwhile and what to do is in the catalog (`penstock.codes`). The
-messages are those of the raise sites, read from the source: a placeholder stands for each value.
+A code's meaning, its consequence and its remedy are in the catalog (`penstock.codes`). The messages
+are those of the raise sites, read from the source: a placeholder stands for each value.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def pages() -> Iterator[tuple[str, str]]:
 def exit_codes() -> Iterator[tuple[str, str]]:
     """Yield the exit codes with their meaning, from the docstring of `penstock.node.command`.
 
-    Their lines begin with the number; what continues one is indented.
+    Their lines start with the number; continuation lines are indented.
     """
     rows: list[list[str]] = []
     for line in (command.__doc__ or "").splitlines():
@@ -129,9 +129,9 @@ def _constants(tree: ast.Module) -> dict[str, str]:
 
 
 def _message(call: ast.Call, constants: Mapping[str, str]) -> Iterator[str]:
-    """Yield the text of an error that a call makes, if it is written there.
+    """Yield the text of an error that a call makes, if it is a literal.
 
-    Of `Corrupt` the text is the third argument, after path and offset.
+    For `Corrupt` the text is the third argument, after path and offset.
     """
     texts = [text for each in call.args if (text := _template(each, constants))]
     if not texts:

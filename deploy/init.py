@@ -1,7 +1,7 @@
-"""Command: `penstock init DIR` writes what a first cluster needs into a folder.
+"""Command: `penstock init DIR` writes the files for a first cluster into a folder.
 
 *.toml         settings of a Pump, a Drainer and a source, each with its default
-compose/       a whole cluster in containers, with a password of its own in .env
+compose/       a whole cluster in containers, with a generated password in .env
 kubernetes/    manifests of Pumps and Drainers
 monitoring/    settings and alerts of Prometheus, Grafana's dashboard, a runbook
 spark/         a Drainer's settings for Spark on a cluster
@@ -31,7 +31,7 @@ _FOLDERS = {
     "spark": "spark",
     "systemd": "systemd",
 }
-"""Folders of samples, and what they are called below DIR."""
+"""Folders of samples, and their names below DIR."""
 _NOT_SAMPLES = frozenset({".py", ".pyc", ""})
 _PROGRAMS_OF_UNITS = "/opt/penstock/bin/"
 _OPEN, _SECRET = 0o644, 0o600

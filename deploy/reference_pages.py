@@ -1,6 +1,6 @@
 """Reference pages, generated as the site is built: every setting, option, command and flag.
 
-Settings are shown as their samples have them, which a test holds to the programs. Options are read
+Settings are shown as in their samples, which a test compares with the programs. Options are read
 from the source of `pumpclient.options`: a comment above an option is its explanation. Commands are
 shown as `--help` prints them.
 """
@@ -31,7 +31,7 @@ _SAMPLES: Final[Mapping[str, str]] = {
     "A source": "mysql_source.toml",
 }
 _COLUMNS: Final = "92"
-"""How wide a help text is."""
+"""The width of a help text."""
 
 
 def pages() -> Iterator[tuple[str, str]]:

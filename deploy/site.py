@@ -1,7 +1,7 @@
-"""The documentation site: pages that are kept beside the code, brought in as MkDocs builds it.
+"""The documentation site: includes pages that are kept beside the code when MkDocs builds it.
 
-A hook of MkDocs (`mkdocs.yml`). Links between such pages are turned into links of the site; one to
-a file that has no page is shown as the name of that file.
+A hook of MkDocs (`mkdocs.yml`). Links between such pages are turned into links of the site; a link
+to a file without a page is shown as the name of that file.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ PAGES: Final = {
     "pumpclient/mysql/README.md": "writers/mysql.md",
     **{f"drainer/guide/{path.name}": f"drainer/{path.name}" for path in _GUIDES},
 }
-"""Files of the project, and where each is in the site."""
+"""Files of the project, and their places in the site."""
 _FROM_ROOT = "."
-"""Where a generated page stands whose links are as from the root folder."""
+"""The place of a generated page whose links are relative to the root folder."""
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)#\s]*)(#[^)\s]*)?\)")
 
 

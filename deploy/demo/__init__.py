@@ -1,1 +1,1 @@
-"""The whole main job on real data, from writers to a downstream that is compared row by row."""
+"""The complete pipeline on real data, from writers to a downstream that is compared row by row."""

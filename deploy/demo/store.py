@@ -1,9 +1,9 @@
-"""The demo's upstream: rows in memory, row locks, and a ledger of what was committed.
+"""The demo's upstream: rows in memory, row locks, and a ledger of the committed changes.
 
-A real application has its own database; here two threads must not change one row at once, and a
-schema change waits for running transactions, as a database's metadata lock makes it. The ledger is
-what the downstream is measured against: `replayed` builds every table from it alone, in
-`commit_ts` order, knowing nothing of Pumps and Drainers.
+A real application has its own database. Here two threads must not change one row simultaneously,
+and a schema change waits for running transactions, like a database's metadata lock. The ledger is
+the reference for the downstream: `replayed` builds every table from it alone, in `commit_ts` order,
+independently of Pumps and Drainers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STRIPES = 256
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One row change; no `before` is an insert, no `after` a delete."""
+    """One row change; without `before` it is an insert, without `after` a delete."""
 
     table: str
     key_before: Key
@@ -74,7 +74,7 @@ def apply(tables: Tables, change: Change) -> None:
 
 
 class Store:
-    """The rows as the writers see them, with the locks that keep them apart."""
+    """The rows as the writers see them, with the locks that isolate the writers."""
 
     def __init__(self) -> None:
         self.tables: Tables = {}

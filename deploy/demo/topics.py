@@ -1,9 +1,10 @@
-"""Topics: reads a Kafka's canal-json by Kafka's own console consumer, and folds it into a SQLite.
+"""Reads a Kafka's canal-json with Kafka's own console consumer, and folds it into a SQLite.
 
-    console consumer ──> a line for each message ──> by commit_ts ──> a DDL, a row gone, a row new
+    console consumer ──> a line for each message ──> by commit_ts ──> DDL, delete or insert
 
-Nothing of the Drainer is used: what a message does is said by the message alone. SQLite takes the
-demo's DDL as it comes, but for a few words (`_SPELLINGS`); of a DECIMAL it would make a float.
+The Drainer's code is not used: the effect of a message follows from the message alone. SQLite runs
+the demo's DDL unchanged except for a few words (`_SPELLINGS`); it would turn a DECIMAL into a
+float.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from penstock.codes import Code
 from penstock.errors import Retryable
 
 SILENT_S = 10
-"""So long without another message means that there is none."""
+"""After this long without a message, all messages have been read."""
 _COMMIT_TS = re.compile(rb'"commitTs":(\d+)')
 _SPELLINGS = (
     (r"DECIMAL\([^)]*\)", "TEXT"),
@@ -50,7 +51,7 @@ def folded(kafka: KafkaServer, prefix: str, schema: str, home: Path) -> str:
 
 
 def print_topics(kafka: KafkaServer, prefix: str, lines: Path) -> None:
-    """Let the console consumer print all that is committed; raise `Retryable` if it fails.
+    """Make the console consumer print all committed messages; raise `Retryable` if it fails.
 
     It ends once the topics are silent, so they must have no watermarks.
     """

@@ -1,4 +1,4 @@
-"""Watch: the processes of a demo, the memory they take, and how far the Drainer is."""
+"""Watches the processes of a demo, their memory, and the Drainer's progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demo's writers do: load the data set, then change it from several threads."""
+"""The demo's writers: they load the data set, then change it from several threads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deploy.demo.store import Change, Key, Row, Store, Tables
 from pumpclient import PumpClient
 
 LOAD_ROWS = 250
-"""Rows per transaction while loading: a bulk import's habit, far below any limit."""
+"""Rows per transaction while loading, as in a bulk import; far below any limit."""
 
 DELAYS_DDL = (
     "CREATE TABLE delays (flight_id BIGINT NOT NULL, minutes DECIMAL(8,2), noted VARCHAR(40))"
@@ -31,7 +31,7 @@ class Counters:
 
 
 class Workload:
-    """Writers over one client and one store; `counters` says how far they are."""
+    """Writers over one client and one store; `counters` shows their progress."""
 
     def __init__(
         self, client: PumpClient, store: Store, *, threads: int, rows_max: int | None

@@ -1,11 +1,11 @@
-"""An audit of what everyone commits: each changed row, in commit order, in a database of its own.
+"""An audit log of all commits: each changed row, in commit order, in a separate database.
 
     python -m deploy.examples.audit --database /tmp/audit.db --etcd-urls 127.0.0.1:2379
 
-It reads the stream as a Drainer does. A transaction's rows and the checkpoint behind it are one
-transaction here too: kill this program where you like and start it again, and no row is missing or
-there twice. Its name keeps the Pumps from purging what it has not seen, also while it does not run;
-`penstock ctl drainers` lists it.
+It reads the stream as a Drainer does. A transaction's rows and the checkpoint after it are one
+transaction here as well: kill this program at any point and restart it, and no row is missing or
+duplicated. Its name keeps the Pumps from purging binlogs that it has not read, even while it is
+stopped; `penstock ctl drainers` lists it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""A shop whose orders are in its own database and in Penstock, whatever dies at whatever moment.
+"""A shop whose orders are in its own database and in Penstock, even if processes die at any point.
 
     pump --resolver-kind sql --resolver-url shop=sqlite:////tmp/shop.db &
     python -m deploy.examples.outbox --database /tmp/shop.db --etcd-urls 127.0.0.1:2379
 
-Every order is one transaction of both. Kill this program where you like and start it again: an
-order is in the database and downstream, or in neither. With MySQL take
-`pymysql.connect(...)`, `%s` for `?`, and `mysql://user:password@host:port/schema` for the Pumps.
+Every order is one transaction of both. Kill this program at any point and restart it: an order is
+in the database and downstream, or in neither. With MySQL use `pymysql.connect(...)`, `%s` for `?`,
+and `mysql://user:password@host:port/schema` for the Pumps.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OUTBOX = Outbox("shop")
 
 def open_database(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path)
-    # The Pumps rely on what this database has acknowledged, so it must be durable.
+    # The Pumps rely on the transactions that this database acknowledged: they must be durable.
     connection.execute("PRAGMA synchronous = EXTRA")
     connection.execute("CREATE TABLE IF NOT EXISTS item (id INTEGER PRIMARY KEY, stock INTEGER)")
     connection.execute("CREATE TABLE IF NOT EXISTS orders (id INTEGER PRIMARY KEY, item INTEGER)")
@@ -53,7 +53,7 @@ def order(client: PumpClient, connection: sqlite3.Connection, number: int, item:
         connection.execute("UPDATE item SET stock = stock - 1 WHERE id = ?", (item,))
         (left,) = connection.execute("SELECT stock FROM item WHERE id = ?", (item,)).fetchone()
         if left < 0:
-            raise ValueError(f"item {item} is sold out")  # Neither side will know of it.
+            raise ValueError(f"item {item} is sold out")  # Both sides roll back.
         connection.execute("INSERT INTO orders VALUES (?, ?)", (number, item))
         txn.update("item", {"id": item, "stock": left + 1}, {"stock": left})
         txn.insert("orders", {"id": number, "item": item})

@@ -3,7 +3,7 @@
     pump --resolver-kind sql --resolver-url shop=sqlite:////tmp/shop.db &
     python -m deploy.examples.outbox_session --database sqlite:////tmp/shop.db
 
-The one line is `OUTBOX.transaction(client, session, "shop")`: its end flushes the session and
+The essential line is `OUTBOX.transaction(client, session, "shop")`: its end flushes the session and
 commits both. For MySQL the database is `mysql+pymysql://user:password@host:port/shop`.
 """
 
@@ -27,7 +27,7 @@ class Tables(DeclarativeBase):
 
 
 class Item(Tables):
-    """What is on the shelf."""
+    """An item in stock."""
 
     __tablename__ = "item"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -35,7 +35,7 @@ class Item(Tables):
 
 
 class Order(Tables):
-    """Who took one of it."""
+    """The order of an item by a customer."""
 
     __tablename__ = "orders"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -51,11 +51,11 @@ def stock_up(client: PumpClient, session: Session, number: int, stock: int) -> N
 def order(client: PumpClient, session: Session, number: int, item_id: int) -> None:
     """Sell one item and record the order; raise `ValueError` if it is sold out."""
     with OUTBOX.transaction(client, session, "shop") as txn:
-        # The lock under which the value before is read; where there is none, as in SQLite, the
-        # block has the database for itself.
+        # The lock under which the value before is read; a database without row locks, such as
+        # SQLite, is locked as a whole by the block.
         item = session.get_one(Item, item_id, with_for_update=True)
         if item.stock == 0:
-            raise ValueError(f"item {item_id} is sold out")  # Neither side will know of it.
+            raise ValueError(f"item {item_id} is sold out")  # Both sides roll back.
         txn.update("item", {"id": item.id, "stock": item.stock}, {"stock": item.stock - 1})
         item.stock -= 1
         session.add(Order(id=number, item=item_id))
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if session.get(Item, 1) is None:
             stock_up(client, session, number=1, stock=1_000_000)
         last = session.scalar(select(func.coalesce(func.max(Order.id), 0))) or 0
-        session.commit()  # What was read is not the next transaction's.
+        session.commit()  # The values read must not be used in the next transaction.
         for number in range(last + 1, last + 1 + asked.orders):
             order(client, session, number, item_id=1)
     engine.dispose()

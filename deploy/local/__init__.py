@@ -1,1 +1,3 @@
-"""Real servers as child processes on this machine: for the demo, the benchmarks, the tests."""
+"""Starts real servers as child processes on this machine, for the demo, the benchmarks, the
+tests.
+"""

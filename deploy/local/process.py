@@ -29,12 +29,12 @@ _turns = itertools.count(secrets.randbelow(_PORT_MIN))
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 that no one listens on, and that no connection will be given.
+    """Return a port of 127.0.0.1 that is unused, and that will not be given to a connection.
 
-    The kernel gives connections of its own range; a port of that could be taken before a server
-    listens, or while one is down. For the same reason each process has every 64th port, one after
-    the other, and the odd thousands are left out: a node without a setting for it has its status
-    pages 1000 above its own port, where another server would not expect them.
+    The kernel assigns ports of its own range to connections; such a port could be taken before a
+    server listens, or while a server is down. To avoid conflicts each process has every 64th port,
+    one after the other, and the odd thousands are excluded: a node without a setting for it has its
+    status pages 1000 above its own port, where another server would not expect them.
     """
     given_from = int(_GIVEN_PORTS.read_text().split()[0])
     end = given_from if given_from > 2 * _PORT_MIN else 65_536
@@ -105,7 +105,7 @@ class ServerProcess:
             try:
                 with open_local(url, timeout_s=1):
                     return self
-            except OSError:  # urllib's own errors are some, too.
+            except OSError:  # urllib's own errors are also OSErrors.
                 time.sleep(0.05)
         raise Retryable(
             f"{self.log.stem} does not start: {self.log_tail()}", code=Code.CHILD_FAILED

@@ -1,4 +1,4 @@
-"""Programs that are not Python packages: where they are, or which Debian package has them."""
+"""Finds programs that are not Python packages, and names the Debian packages that contain them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.errors import NeedsOperator
 
 TABLE = Path(__file__).parents[1] / "packages.txt"
 UNPACKED = Path(sys.prefix) / "servers"
-"""Where `deploy/servers.sh` unpacks servers, and `deploy/go.sh` leaves links to what it built."""
+"""Where `deploy/servers.sh` unpacks servers, and `deploy/go.sh` leaves links to its builds."""
 _SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
 
 
@@ -33,9 +33,9 @@ def needed() -> Iterator[Needed]:
 
 
 def program(name: str, *others: str) -> str:
-    """Return the path of a program, by its name or one of the `others` that it had before.
+    """Return the path of a program, by its name or one of its `others`, older names.
 
-    Raises `NeedsOperator` with the package to install when there is none.
+    Raises `NeedsOperator` with the package to install when it is not found.
     """
     for each in (name, *others):
         found = shutil.which(each) or shutil.which(each, path=_SBIN)

@@ -1,4 +1,6 @@
-"""A private SQL server: MariaDB or MySQL with own data folder, loopback only, durable commits."""
+"""A private SQL server: MariaDB or MySQL with its own data folder, loopback only, durable
+commits.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,7 @@ class SqlServer(SqlProcess):
                 f"--datadir={home / 'data'}",
                 f"--socket={home / 's'}",
                 f"--pid-file={home / 'pid'}",
-                # In a shared one a server that starts clears the others' files away.
+                # In a shared folder a starting server deletes the others' files.
                 f"--tmpdir={home}",
                 f"--init-file={home / 'init.sql'}",
                 f"--bind-address={self.host}",

@@ -18,8 +18,8 @@ _PREPARE_S_MAX = 600.0
 _TRIED_AGAIN = "1213,1205,1020,1412,1615"
 """Deadlock, lock wait, record changed; and table changed by a DDL, for a snapshot or a statement.
 
-Of any other error a thread of sysbench ends, its transaction and its locks stay open, and no DDL
-gets past them.
+On any other error a thread of sysbench ends, its transaction and its locks stay open, and DDL waits
+for these locks without end.
 """
 _TRANSACTIONS = re.compile(r"^\s+transactions:\s+(\d+)\s", re.MULTILINE)
 _RATE = re.compile(r"tps: ([\d.]+)")
@@ -28,7 +28,7 @@ _IGNORED = re.compile(r"^\s+ignored errors:\s+(\d+)\s", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Sysbench:
-    """Tables `sbtest1` … of a server's schema, and what runs on them."""
+    """Tables `sbtest1` … of a server's schema, and the load on them."""
 
     server: SqlProcess
     tables: int
@@ -36,7 +36,7 @@ class Sysbench:
     schema: str = "sbtest"
     workload: str = WORKLOAD
     also_again: tuple[int, ...] = ()
-    """Errors of which a transaction is tried again, beside those of any server."""
+    """Errors after which a transaction is retried, in addition to those of any server."""
 
     def command(self, verb: str, *options: str) -> list[str]:
         """Return the command line of `prepare`, `run` or `cleanup`, password included."""
@@ -69,14 +69,14 @@ class Sysbench:
 
 
 class SysbenchRun(ServerProcess):
-    """One run; it ends by itself after its time or its events. Its report is its log."""
+    """One run; it ends after its time or its events. Its report is its log."""
 
     def rate_line(self) -> str:
         rates = _RATE.findall(self.log_tail(3)) if self.is_running else []
         return f"sysbench {float(rates[-1]):.0f} transactions/s" if rates else "sysbench idle"
 
     def ended(self, timeout_s: float) -> tuple[int, int]:
-        """Wait for its end; return its transactions, and how many more were tried again.
+        """Wait for its end; return its transactions, and the number of retries in addition.
 
         Raises `NeedsOperator` with its last lines when it failed.
         """

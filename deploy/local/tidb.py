@@ -1,4 +1,4 @@
-"""A private TiDB with a PD and a TiKV beside it, or alone: what `deploy/go.sh` has built."""
+"""A private TiDB with a PD and a TiKV beside it, or alone, from the builds of `deploy/go.sh`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from penstock.codes import Code
 from penstock.errors import Retryable
 
 READY_S_MAX = 300.0
-"""Ten seconds on a machine of its own; the first start of a TiDB makes its system tables."""
+"""Ten seconds on an idle machine; the first start of a TiDB creates its system tables."""
 OWNER_LEASE_S = 10
-"""How long the place of a killed TiDB's DDL owner stays taken, and DDL waits; of itself, 60."""
+"""How long a killed TiDB's DDL ownership lasts, while DDL waits; TiDB's default is 60."""
 
 
 class PdAndTikv(ServerProcess):
@@ -47,11 +47,11 @@ class PdAndTikv(ServerProcess):
 
 
 class TidbServer(SqlProcess):
-    """One TiDB; its user is root, without a password, as TiDB makes it.
+    """One TiDB; its user is root, without a password, as TiDB creates it.
 
     With a PD it keeps its data there. As an upstream it sends binlogs to the Pumps that are
-    registered in the PD's etcd, of which there must be one. Without a PD it is a store of its own,
-    sends none, and what is dropped is gone at once.
+    registered in the PD's etcd, of which at least one must exist. Without a PD it is a store on its
+    own, sends none, and deletes dropped data immediately.
     """
 
     user = "root"
@@ -89,7 +89,7 @@ class TidbServer(SqlProcess):
         self.home.mkdir(parents=True, exist_ok=True)
         (self.home / "tidb.toml").write_text(self._settings)
         super().start()
-        # The quick way fills an index with whole files, which the store does not take.
+        # The fast path fills an index with whole files, which the store does not accept.
         self.run("SET GLOBAL tidb_ddl_enable_fast_reorg = OFF")
         return self
 

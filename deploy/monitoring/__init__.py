@@ -1,1 +1,1 @@
-"""Monitoring: alerts, a runbook and a dashboard, all made from tables of what they are about."""
+"""Monitoring: alerts, a runbook and a dashboard, all generated from tables."""

@@ -1,9 +1,9 @@
 """`python -m deploy.monitoring` writes the files that Prometheus, Grafana and people read.
 
 penstock.rules.yml         alerts, for Prometheus' rule_files
-penstock.rules.test.yml    each alert fires when it is to, and else not: promtool test rules
+penstock.rules.test.yml    checks when each alert fires and when not: promtool test rules
 grafana.json               the dashboard
-runbook.md                 what each alert means, and what to do
+runbook.md                 the meaning and the remedy of each alert
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Alerts: what wakes a person, each with what it means and what is to be done.
+"""Alerts: the conditions that need a person, each with its meaning and its remedy.
 
-`penstock.rules.yml`, the tests that `promtool` runs and the runbook are all made from this table.
-An alert is here when someone must act on it; what only informs is on the dashboard.
+`penstock.rules.yml`, the tests that `promtool` runs and the runbook are all generated from this
+table. It has only alerts that require action; purely informative metrics are on the dashboard.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from dataclasses import dataclass
 from typing import Final
 
 PAGE, TICKET = "page", "ticket"
-"""Severities: someone is woken; someone looks at it on the next day."""
+"""Severities: a person is woken; a person looks at it on the next day."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """One alert, its page in the runbook, and series that make it fire, or just not."""
+    """One alert, its page in the runbook, and series that make it fire, or barely not."""
 
     name: str
     expr: str
     minutes: int
     severity: str
     summary: str
-    """What Prometheus sends; `{{ … }}` is filled in by it."""
+    """The text that Prometheus sends; it fills in `{{ … }}`."""
     meaning: str
     remedy: str
     fires: Mapping[str, str]
     """Series of one value a minute, in promtool's notation, that make it fire."""
     is_quiet: Mapping[str, str]
-    """The same kind of series of a cluster that is well."""
+    """The same kind of series from a healthy cluster."""
 
 
 _PUMP = 'job="penstock",instance="pump-1"'

@@ -1,7 +1,7 @@
-"""The dashboard: what a person looks at first, from the writers on the left to the downstream.
+"""The dashboard: the first view for a person, from the writers on the left to the downstream.
 
-Each panel is one question; its expressions name only metrics that nodes have, which a test asks of
-a real Prometheus that scrapes a real cluster.
+Each panel is one question; its expressions name only metrics that nodes have, which a test verifies
+with a real Prometheus that scrapes a real cluster.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""`make demo SOURCE=mysql`: a MariaDB under sysbench's load is replicated into another one.
+"""`make demo SOURCE=mysql`: replicates a MariaDB under sysbench's load into another MariaDB.
 
     sysbench ──> MariaDB ── binlog ──> mysql-source ──> Pumps ──> Drainer, Spark ──> MariaDB
 
-The tables are there before the source starts, so it loads them first, while sysbench changes them.
+The tables exist before the source starts, so it loads them first, while sysbench changes them.
 """

@@ -1,4 +1,4 @@
-"""Compares two MariaDB servers table by table: rows, and what CHECKSUM TABLE says of them."""
+"""Compares two MariaDB servers table by table: row counts and results of CHECKSUM TABLE."""
 
 from __future__ import annotations
 

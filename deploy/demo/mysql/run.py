@@ -36,7 +36,7 @@ TRIES = 9
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much a run does: `rate` transactions a second for so long; `rows` of each table."""
+    """The size of a run: duration, `rate` in transactions a second, `rows` of each table."""
 
     seconds: int = 30
     rate: int = 300

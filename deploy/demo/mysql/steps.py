@@ -1,7 +1,7 @@
-"""What happens in the middle of the MySQL demo, and when.
+"""The steps in the middle of the MySQL demo, and their times.
 
-sysbench names tables and columns in its statements, so it survives all of it: no table of its own
-is renamed or dropped, and no column of its own goes.
+sysbench names tables and columns in its statements, so it survives all of it: none of its own
+tables is renamed or dropped, and none of its own columns is dropped.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 TABLES = 4
-"""Of sysbench's; the plan below leaves one of them as it is."""
+"""The number of sysbench's tables; the plan below leaves one of them unchanged."""
 
 
 class SourceIs(StrEnum):
-    """What a step does to the source."""
+    """The effect of a step on the source."""
 
     LEFT = "left alone"
     KILLED = "killed"
@@ -23,9 +23,9 @@ class SourceIs(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Statements of the upstream, or something that is done to the source.
+    """Statements for the upstream, or an action on the source.
 
-    `share` is when: how much of sysbench's time is over by then.
+    `share` is the time of the step: the elapsed share of sysbench's duration.
     """
 
     share: float

@@ -28,12 +28,12 @@ CATCH_UP_S_MAX = 300.0
 END_S_MAX = 120
 _WRITE_CONFLICT, _SCHEMA_CHANGED = 9007, 8028
 _ROW_OF_OLD_COLUMNS = 1105
-"""What a TiDB says, without a number for it, when a column comes between a row's read and write."""
+"""A TiDB's generic error number for a column added between a row's read and write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much a run does: `rate` transactions a second for so long; `rows` of each table."""
+    """The size of a run: duration, `rate` in transactions a second, `rows` of each table."""
 
     seconds: int = 40
     rate: int = 100
@@ -136,7 +136,7 @@ def run(home: Path, size: Size) -> bool:
     with ExitStack() as stack:
         pd = PdAndTikv(home / "pd")
         stack.callback(pd.stop)
-        # A TiDB that writes binlogs wants a Pump before it starts, a Drainer a TiDB.
+        # A TiDB that writes binlogs needs a Pump before it starts, a Drainer needs a TiDB.
         cluster = Cluster(home, pumps=PUMPS, sink="mysql", with_drainer=False, pd=pd)
         stack.enter_context(cluster)
         upstream = TidbServer(home / "tidb", pd)

@@ -1,7 +1,7 @@
-"""What happens in the middle of the TiDB demo, and when.
+"""The steps in the middle of the TiDB demo, and their times.
 
-sysbench names tables and columns in its statements, so it survives all of it: no table of its own
-is renamed or dropped, and no column of its own goes.
+sysbench names tables and columns in its statements, so it survives all of it: none of its own
+tables is renamed or dropped, and none of its own columns is dropped.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 TABLES = 4
-"""Of sysbench's; the plan below leaves one of them as it is."""
+"""The number of sysbench's tables; the plan below leaves one of them unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Statements, or the TiDB killed and started again.
+    """Statements, or a kill and restart of the TiDB.
 
-    `share` is when: how much of sysbench's time is over by then.
+    `share` is the time of the step: the elapsed share of sysbench's duration.
     """
 
     share: float

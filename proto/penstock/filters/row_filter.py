@@ -60,8 +60,7 @@ class RowFilter:
             self._rules[place] = rule
 
     def of(self, schema: str, table: TableInfo) -> IsKept | None:
-        """Return the test for rows of this version of a table; None for a table without
-        expressions.
+        """Return the test for rows of this version of a table; None without expressions.
 
         Raises `NeedsOperator` for an expression that does not fit the table.
         """

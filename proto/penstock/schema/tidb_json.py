@@ -243,8 +243,7 @@ def _parts(fields: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
 
 
 def _schema_ids(fields: Mapping[str, Any], count: int) -> tuple[int, ...]:
-    """Return the ids of the schemas that a RENAME TABLES moves its tables to, from TiDB's
-    arguments.
+    """Return the target schemas' ids of a RENAME TABLES, from TiDB's arguments.
 
     They are the second argument; a job without them names the schemas of its tables itself.
     """
