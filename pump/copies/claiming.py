@@ -1,24 +1,24 @@
-"""Claiming: at each start a Pump becomes the primary of its log, or finds out that another one is.
+"""Claiming: makes a starting Pump the primary of its log, or finds another disk in that role.
 
     no entry, one copy wanted     nothing: the log is on this disk alone
-    no entry                      one is made, with this disk alone on it
-    this disk, or a whole copy    the next epoch is claimed
+    no entry                      an entry is made, with this disk alone on it
+    this disk, or a complete replica      the next epoch is claimed
     another disk                  `Displaced`
-    this disk, for a copy         `Displaced`, see below
-    this disk, for a log that it has not begun yet    `Former`
+    this disk, for a replica      `Displaced`, see below
+    this disk, for a log that it has not started yet    `Former`
 
-A Pump that was displaced has nothing that anybody needs once the one with its log has handed all of
-it to every Drainer. Then it may begin again, under the same name, with an empty folder and in an
-epoch of its own (`begin_again`): no segment of its former life can pass for one of the new log. The
-disk is listed first and its folder emptied then; what dies in between is a `Former` at its start.
+A fenced Pump has no data that anybody needs once its log's primary has handed the whole log to
+every Drainer. Then it may re-initialise, under the same name, with an empty folder and in a new
+epoch (`begin_again`): no segment of the former log can pass for one of the new log. First the disk
+is listed, then its folder is emptied. A Pump that dies in between is a `Former` at its start.
 
-Until then its disk may be given a copy of that very log, beside its own folder. So once the disk is
-on no list, it is noted durably that the folder is out of that log (`.former`), and only then a copy
-is taken. Before the note a list means the folder, after it the copy, and in between none has the
-disk: the folder is never claimed for what the copy is listed for.
+Until then its disk may get a replica of that very log, beside its own folder. Once the disk is on
+no list, a durable note (`.former`) records that the folder does not belong to that log, and only
+then a replica is accepted. Before the note a list means the folder, after it the replica, and in
+between no list has the disk. So the folder is never claimed in place of a listed replica.
 
-A data folder that was restored from a backup has its disk's id still, and so may claim its log; the
-copies would then be cut to what it has. So may a copy beside it. Both are refused where that can be
+A data folder that was restored from a backup still has its disk's id, and so may claim its log; the
+replicas would then be cut to its end. So may a replica beside it. Both are refused if that can be
 proved (`refuse_older`). So is an entry that was restored, with etcd (`refuse_other_history`).
 """
 
@@ -55,7 +55,7 @@ _listed_again = failpoints.point("copies.listed_again")
 
 
 class Claimed(NamedTuple):
-    """A log whose next epoch is this process's: the own disk, the segments, and what was won."""
+    """A log whose next epoch is this process's: its disk, its segments, and the won entry."""
 
     own: Copy
     chain: Chain
@@ -63,12 +63,12 @@ class Claimed(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """How many copies a log is to have, and with how few nothing is acknowledged."""
+    """The number of copies that a log needs, and the number below which nothing is acknowledged."""
 
     copies: int
     copies_min: int
     gives_ids: bool = True
-    """False while a Pump runs that takes no segments with an epoch's id, being older."""
+    """False while an older Pump runs, which accepts no segments with an epoch's id."""
 
 
 class Unseen(NamedTuple):
@@ -76,7 +76,7 @@ class Unseen(NamedTuple):
 
     running: Sequence[str]
     offline: Sequence[str]
-    """An etcd that was put back may call a Pump offline that has taken copies since."""
+    """A restored etcd may call a Pump offline that has accepted replicas since."""
 
     @classmethod
     def of(cls, states: Mapping[str, NodeState], seen: Iterable[str]) -> Unseen:
@@ -86,7 +86,7 @@ class Unseen(NamedTuple):
         return cls([name for name in missing if name not in offline], offline)
 
     def named(self) -> list[str]:
-        """Return all of them, with the state of those that are offline."""
+        """Return the names of all these Pumps, marking offline Pumps."""
         return [*self.running, *(f"{name} (offline)" for name in self.offline)]
 
 
@@ -107,7 +107,7 @@ class Displaced(Retryable):
 
 
 class Former(Displaced):
-    """This disk is listed for a new log of its Pump, but has the former one still."""
+    """This disk is listed for a new log of its Pump, but still has the former log."""
 
     @staticmethod
     def _problem(node_id: str, entry: LogEntry) -> str:
@@ -127,12 +127,12 @@ def claim(
 ) -> Claimed | None:
     """Claim the next epoch of a log; None when it has one copy and none was ever listed.
 
-    With `former_since` the folder is no part of the log that began in that epoch.
+    With `former_since` the folder does not belong to the log that began in that epoch.
 
-    Raises `Displaced` when another disk is the primary and this one is no whole copy, or the folder
-    is no part of the log; `Former` when the log that this disk has is not the one that it is listed
-    for; `Retryable` when etcd does not answer: then it is to be tried again; and `NeedsOperator`
-    when the entry is gone that the log was shipped under.
+    Raises `Displaced` when another disk is the primary and this disk has no complete replica, or
+    the folder does not belong to the log; `Former` when this disk has another log than the listed
+    one; `Retryable` when etcd does not answer, and the claim must be retried; `NeedsOperator` when
+    the entry is gone under which the log was shipped.
     """
     if not _is_listed(entries, node_id, own, chain, wanted):
         return None
@@ -160,9 +160,9 @@ def claim(
 def begin_again(
     entries: LogEntries, node_id: str, own: Copy, found: Found, wanted: Wanted
 ) -> LogEntry:
-    """List this disk alone, in an epoch after all that were; return the entry.
+    """List this disk alone, in an epoch after all earlier epochs; return the entry.
 
-    Only for a log of which every Drainer has all. Raises `Retryable` when the entry has changed.
+    Only for a log that every Drainer has completely. Raises `Retryable` when the entry has changed.
     """
     entry, revision = found
     again = entry.begun_again(own, wanted.copies, wanted.copies_min)
@@ -175,7 +175,7 @@ def begin_again(
 def refuse_gone(
     node_id: str, own: Copy, entry: LogEntry, edges: Sequence[Seen], missing: Unseen
 ) -> None:
-    """Raise `NeedsOperator` if no disk that may continue a log has it; its Pump was displaced.
+    """Raise `NeedsOperator` if no disk that may continue a fenced Pump's log has that log.
 
     That Pump would wait for the log indefinitely. The `edges` are the first and the last segment
     on each disk that answered; `missing` are the Pumps of the other disks. Nothing is decided
@@ -220,10 +220,10 @@ def _are_all_seen(own: Copy, entry: LogEntry, edges: Sequence[Seen], missing: Un
 
 
 def _continues(entry: LogEntry, seen: Seen) -> bool:
-    """Return whether a replica takes the log over without an operator, see `takeover.py`.
+    """Return whether a failover to a replica needs no operator, see `takeover.py`.
 
-    A listed replica without the first needed segment does not. An entry that was put back may call
-    segments needed that were purged since, but nothing tells them from files that were deleted.
+    A listed replica without the first needed segment needs one. A restored entry may call segments
+    needed that were purged since, but nothing distinguishes them from files that were deleted.
     """
     if seen.links[-1].epoch > entry.epoch and foreign(entry, seen.links) is not None:
         return True
@@ -231,9 +231,9 @@ def _continues(entry: LogEntry, seen: Seen) -> bool:
 
 
 def is_out_of(entry: LogEntry, former_since: int | None) -> bool:
-    """Return whether a folder is no part of a log: it was noted as out of the one that began then.
+    """Return whether a folder does not belong to a log: its note excludes it from that log.
 
-    Where such a disk is listed, that is for the copy beside the folder.
+    An entry that lists such a disk means the replica beside the folder.
     """
     return former_since is not None and entry.since <= former_since
 
@@ -243,12 +243,12 @@ def refuse_older(
 ) -> None:
     """Raise `NeedsOperator` if the log of this disk was longer once, as etcd or another disk shows.
 
-    Etcd shows it by the mark, up to which the disks of the list have the log, and by the segment
-    that a Drainer needs. For a disk that came to less than that since, other disks show it by
-    segments of the entry's epoch. The first segment of an epoch is on its primary's disk before any
-    other disk is sent it: if this disk won that epoch and has no such segment, it died before that,
-    and no disk has one, or it lost it. A replica had as much as a later frame calls synced.
-    `others` are asked for headers and frames, if need be, and need not answer.
+    Etcd shows it by the mark, up to which the listed disks have the log, and by the segment that a
+    Drainer needs. If this disk had less than that, other disks show it by segments of the entry's
+    epoch. The first segment of an epoch is on its primary's disk before it is sent to any other
+    disk. If this disk won that epoch and has no such segment, either it died before that, and no
+    disk has one, or it lost the segment. A replica had as much as a later frame calls synced.
+    `others` are asked for headers and frames, if necessary, and need not answer.
     """
     last = chain.links[-1]
     if not entry.may_claim(own.disk) or chain.links[0].epoch < entry.since:
@@ -278,14 +278,14 @@ def refuse_other_history(
 ) -> None:
     """Raise unless the entry is as new as all disks that were `seen`; see `histories.py`.
 
-    Where this disk has all that any disk has, the log is adopted by a new entry. Raises
-    `NeedsOperator` where the histories have parted, `Retryable` where another disk may continue the
-    log, or Pumps are `missing`, whatever their state is in an etcd that was put back. Before any of
-    that `withdraw_offline` takes back the state of this Pump if it is offline there.
+    If this disk has everything that any disk has, the log is adopted by a new entry. Raises
+    `NeedsOperator` if the histories have parted, `Retryable` if another disk may continue the log,
+    or Pumps are `missing`, whatever their state is in a restored etcd. Before any of that
+    `withdraw_offline` withdraws the state of this Pump if it is offline there.
     """
     found = entries.read(node_id)
     if found is None and chain.links[-1].epoch > 0:
-        return  # `claim` says what is to be done.
+        return  # `claim` decides.
     entry, revision = found or (LogEntry(epoch=0, primary=own), 0)
     verdict = judge(entry, own, chain, seen, missing.named())
     if verdict == Verdict():
@@ -335,10 +335,10 @@ def _adopt_command(node_id: str, copy: Copy, epoch: int) -> str:
 
 
 def _shown_by(entry: LogEntry, chain: Chain) -> str | None:
-    """Return what in etcd proves that a log was longer.
+    """Return the proof in etcd that a log was longer.
 
-    An entry that was put back proves nothing: the log may have begun again since, from segment 0.
-    All disks are compared then, see `refuse_other_history`.
+    A restored entry proves nothing: the log may have restarted since, from segment 0. All disks are
+    compared then, see `refuse_other_history`.
     """
     if foreign(entry, chain.links) is not None:
         return None
@@ -355,7 +355,7 @@ def _shown_by(entry: LogEntry, chain: Chain) -> str | None:
 
 
 def _shown_by_other(other: Donor, entry: LogEntry, last: Link, is_primary: bool) -> str | None:
-    """Return what on another disk proves that the log of this one was longer."""
+    """Return the proof on another disk that the log of this disk was longer."""
     epoch = (entry.epoch, entry.id)
     if (last.epoch, last.epoch_id) == epoch and _had_more(other, last):
         return (
@@ -377,10 +377,10 @@ def _shown_by_other(other: Donor, entry: LogEntry, last: Link, is_primary: bool)
 
 
 def _had_more(other: Donor, last: Link) -> bool:
-    """Return whether frames on another disk say that this one had more of its last segment.
+    """Return whether frames on another disk prove that this disk had more of its last segment.
 
-    Each frame says how much of the file its primary had on the disk. One group may be there that
-    says no more than is here: a crash may have torn that off.
+    Each frame records how much of the file its primary had on the disk. The other disk may have one
+    group beyond this disk's end that proves nothing: a crash may have torn that group off here.
     """
     try:
         head = Head.received(other.fetch(last.number, 0, BEGIN))
@@ -399,7 +399,7 @@ def _had_more(other: Donor, last: Link) -> bool:
 
 
 def _heads(other: Donor, number: int) -> Iterator[Head]:
-    """Yield the headers of the segments from `number` on that another disk has."""
+    """Yield the headers of another disk's segments from `number` on."""
     try:
         while (head := Head.received(other.fetch(number, 0, BEGIN))) is not None:
             if head.number != number:
@@ -434,7 +434,7 @@ def _older(node_id: str, own: Copy, chain: Chain, entry: LogEntry, proof: str) -
 
 
 def _is_listed(entries: LogEntries, node_id: str, own: Copy, chain: Chain, wanted: Wanted) -> bool:
-    """Return whether the log has an entry, after making one if it is to have copies."""
+    """Return whether the log has an entry; make the entry if the log should have copies."""
     found = entries.read(node_id)
     epoch = chain.links[-1].epoch
     if found is None:

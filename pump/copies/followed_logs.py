@@ -59,7 +59,7 @@ _DROPPED = "+dropped"
 _EPOCH_MAX = (1 << 32) - 2
 """The largest epoch that fits in a segment's header."""
 _WAITING_MAX = 16
-"""Requests for one log. A primary has one in progress, and a new one for each connection."""
+"""Requests for one log. A primary has one in progress, plus one for each connection."""
 _MENDED_AGAIN_S = 3.0
 """The delay before asking other disks again for missing bytes; the second attempt decides."""
 _FILES = OsFiles()

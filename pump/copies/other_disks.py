@@ -1,8 +1,8 @@
-"""Other disks: what they have of a log, for one on which bytes of it have rotted.
+"""Other disks: fetches a log's data from other disks, for a disk on which bytes are corrupted.
 
-The disks that the log's entry lists come first, its primary's before the others; then all other
-disks that there are. One that was put off the list may be whole in the very place that is asked
-for, and what it sends proves itself (`penstock/log/mending.py`).
+The disks that the log's entry lists come first, its primary's before the others, followed by all
+other registered disks. A disk that was removed from the list may be intact in the requested place,
+and its answer proves itself (`penstock/log/mending.py`).
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from pump.replicas.wire import (
 _CONNECT_S = 1.0
 _ANSWER_S = 5.0
 _SEEN_S = 1.0
-"""At a start a disk that does not answer soon is not waited for: it may be what is taken over."""
+"""A start does not wait for a slow disk, which may be the one that failed."""
 
 
 class Around(NamedTuple):
-    """What has to be known to ask other disks."""
+    """The information needed to ask other disks."""
 
     cluster_id: int
     disk: str
-    """The own one."""
+    """This Pump's disk."""
     tls: Tls | None
     entry: Callable[[str], LogEntry | None]
-    """Who has a log, as it was seen last."""
+    """The last seen entry of a log."""
     disks: Callable[[], Mapping[str, Disk]]
-    """Where disks are reached now."""
+    """The current addresses of disks."""
 
 
 class OtherDisks:
@@ -83,7 +83,7 @@ class OtherDisks:
 
 
 class OtherDisk:
-    """One of them; it is connected to when it is asked first, and once it failed, no more."""
+    """One other disk; it is connected on the first request, and never again after a failure."""
 
     def __init__(self, disk: Disk, around: Around, name: Name) -> None:
         self._disk = disk
@@ -110,15 +110,15 @@ class OtherDisk:
         except (CallFailed, DecodeError, OSError) as error:
             text = error.details() if isinstance(error, CallFailed) else str(error)
             failed = Retryable(f"pump {self._disk.pump}: {text}", code=Code.BYTES_NOT_HERE)
-            if self._channel is None:  # It is not waited for again.
+            if self._channel is None:  # Its time-out has passed once.
                 self._failed = failed
             raise failed from error
         return b"".join(parts)
 
     def seen(self, chain: Chain) -> Seen | None:
-        """Return what the disk has, from where it parts from a log on; None without an answer.
+        """Return the disk's log from where it parts from another log on; None without an answer.
 
-        Where the last segment ends is looked up only as far as it matters: whether a frame comes
+        The end of the last segment is looked up only as far as it matters: whether a frame comes
         after the end of the same segment in that log.
         """
         self._answer_s = _SEEN_S
@@ -170,7 +170,7 @@ class OtherDisk:
         return link.end > BEGIN and own is not None and own.is_same(link)
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         if self._channel is not None:
             self._channel.close()
 

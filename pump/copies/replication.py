@@ -1,11 +1,11 @@
-"""Replication: a Pump's part in the copies of logs, from its start to its end.
+"""Replication: runs a Pump's part in the replication of logs, from its start to its end.
 
-    start ── disk offered, copies of other logs taken ── own log claimed ── shipped ── whole ── …
-                                                              └─ displaced: waits, then begins again
+    start ── disk offered, replicas accepted ── own log claimed ── shipped ── complete ── …
+                                                       └─ fenced: waits, then re-initialises
 
-A Pump takes copies before it serves its own log: when all are started at once, each one's log needs
-another one's disk. The one that is started on a log that was taken over only ships that log: the
-disk is its parent's, who offers it.
+A Pump accepts replicas before it serves its own log: when all Pumps start together, the log of each
+needs the disk of another. A Pump that is started for a failover only ships that log; its disk is
+the parent's, and the parent offers it.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ _PURGE_EVERY_S = 3600.0
 
 
 class Cluster(NamedTuple):
-    """Where the copies of a log are listed, and how other Pumps are reached."""
+    """The list of a log's replicas, and the connections to other Pumps."""
 
     etcd: EtcdClient
     cluster_id: int
@@ -92,7 +92,7 @@ class Cluster(NamedTuple):
 
 
 class Replication:
-    """What a Pump has beside its own storage; with one copy, which was never more, that is nothing.
+    """The parts of a Pump for replication; none if its log has one copy and never had more.
 
     Open it with `Replication.open`.
     """
@@ -116,22 +116,22 @@ class Replication:
             apart=config.copies_apart,
         )
         self.leaving: Leaving | None = None
-        """What hands over the copies that are here; None while the disk is not offered."""
+        """Drains the replicas that are here; None while the disk is not offered."""
         self.followed: Copies | None = None
-        """The copies of other logs; None until they are taken."""
+        """The replicas of other logs; None until they are accepted."""
         self._takeovers: TakeOvers | None = None
         self.repairs = Repairs()
         self.mender: OwnMender | None = None
-        """What mends the own log, once it is shipped."""
+        """Repairs the own log, once it is shipped."""
         self._stand_in: StandIn | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._watches: list[Cancellable] = []
 
     @classmethod
     def open(cls, config: PumpConfig, identity: Identity, cluster: Cluster) -> Replication:
-        """Begin to take copies, if this Pump has anything to do with them; Retryable without etcd.
+        """Start to accept replicas, if this Pump takes part in replication; Retryable without etcd.
 
-        It has with `copies` above one, and once it had: then the log is listed.
+        It takes part if `copies` is above one, or was once: then the log is listed.
         """
         opened = cls(config, identity, cluster)
         is_listed = has_disk_id(config.data_dir) or opened._entries.read(identity.node_id)
@@ -149,7 +149,7 @@ class Replication:
         self._watches.append(self._entries.watch_all(self._note_logs))
 
     async def take_copies(self) -> Copies | None:
-        """Begin to take copies of other logs; None for a Pump that does not.
+        """Start to accept replicas of other logs; None for a Pump that does not.
 
         Once its callers are let in, `offer` lists the disk.
         """
@@ -192,7 +192,7 @@ class Replication:
         return None if entry is None else entry.epoch
 
     async def _stay_offered(self) -> None:
-        """List the disk again whenever etcd has let go of it, from its first offer on."""
+        """List the disk again whenever etcd has dropped it, from its first offer on."""
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
             if self._offered is not None:
@@ -202,7 +202,7 @@ class Replication:
                     log.warning("this disk is not offered for copies now: %s", coded(error))
 
     def offer(self) -> None:
-        """List the own disk as one that takes copies; Retryable without etcd."""
+        """List the own disk as accepting replicas; Retryable without etcd."""
         identity = self._identity
         disk = Disk(self._disk, identity.node_id, identity.host, identity.labels)
         self._offered = EtcdDisks(self._cluster.etcd).offer(disk)
@@ -217,7 +217,7 @@ class Replication:
         )
 
     def moves(self, storage: Storage, states: Membership, own: Shipping | None) -> Moving | None:
-        """Return what moves the own log; None when it has one copy."""
+        """Return an object that moves the own log; None when it has one copy."""
         if own is None:
             return None
         way = Way(
@@ -229,12 +229,12 @@ class Replication:
         return Moving(self._node_id, way)
 
     async def hand_over(self) -> None:
-        """Let other Pumps have the copies that are here, as far as that goes in a moment."""
+        """Drain the replicas that are here, within `leave_grace_s`."""
         if self.leaving is not None:
             await self.leaving.hand_over(self._config.leave_grace_s)
 
     async def end(self) -> None:
-        """List the disk no longer, and take no more copies."""
+        """Withdraw the disk from the list, and accept no further replicas."""
         await asyncio.to_thread(self.close)
         for task in self._tasks:
             task.cancel()
@@ -247,7 +247,7 @@ class Replication:
             await self.followed.close()
 
     def close(self) -> None:
-        """List the disk no longer."""
+        """Withdraw the disk from the list."""
         for watch in self._watches:
             watch.cancel()
         if self._offered is not None:
@@ -260,9 +260,9 @@ class Replication:
         copies: Shipping | None,
         oracle_lease: Callable[[], int],
     ) -> None:
-        """Do what there is to do now and then; ends only by being cancelled.
+        """Do the periodic work; ends only by being cancelled.
 
-        `oracle_lease` says on which lease in etcd this Pump leads the oracle, or 0.
+        `oracle_lease` returns the etcd lease with which this Pump leads the oracle, or 0.
         """
         purged_s = float("-inf")
         while self._disk:
@@ -283,7 +283,7 @@ class Replication:
     async def _note_needed(
         self, storage: Storage, membership: Membership, copies: Shipping
     ) -> None:
-        """Let copies drop what every Drainer has."""
+        """Let replicas drop the segments that every Drainer has."""
         drainers = await membership.drainers()
         if drainers:
             drained_ts = min(drainer.max_commit_ts for drainer in drainers)
@@ -291,7 +291,7 @@ class Replication:
             await asyncio.to_thread(copies.needs, needed)
 
     def closed_mender(self) -> Callable[[Corrupt], bool]:
-        """Return what mends the own log while it cannot be opened.
+        """Return a function that repairs the own log while it cannot be opened.
 
         It raises `NeedsOperator` while another process has the folder open.
         """
@@ -352,7 +352,7 @@ class Replication:
     def _withdraw_offline(self) -> None:
         """Let Drainers wait for this Pump, whose log is newer than etcd.
 
-        A state or last word that was put back with the entry would let them continue without it.
+        A state or last word that was restored with the entry would let them continue without it.
         """
         registry, name = self._registry, self._node_id
         status, word = registry.get(NodeKind.PUMP, name), registry.last_words().get(name)
@@ -376,7 +376,7 @@ class Replication:
         return Unseen.of(states, [self._pump, *seen])
 
     def ship(self, claimed: Claimed, storage: Storage) -> Shipping:
-        """Return what ships the own log, not started yet; from now on damage in it is mended."""
+        """Return the own log's shipping, not started; its damage is repaired from now on."""
         lines = Lines(
             self._cluster.cluster_id,
             self._node_id,
@@ -402,7 +402,7 @@ class Replication:
         return shipping
 
     def absent(self) -> list[str]:
-        """Return the Pumps that are listed with a copy of the own log, and do not run now."""
+        """Return the Pumps that are listed with a replica of the own log, and do not run now."""
         entry = self._logs.get(self._node_id)
         copies = () if entry is None else entry.copies_known
         gone = (c.pump for c in copies if c.disk not in (self._disk, *self._disks))
@@ -410,23 +410,23 @@ class Replication:
 
     @property
     def is_guest(self) -> bool:
-        """True for a Pump on the copy of a log that it is to take over: it has no other log."""
+        """True for a Pump that a failover started on a replica: it has no other log."""
         return bool(self._config.taken_over_by)
 
     def listed_again(self, displaced: Displaced) -> LogEntry | None:
         """Return the entry with this disk as the primary of a new log; Retryable without etcd.
 
-        None before the log that was taken over is with every Drainer: the one that had it is
-        offline then, under the name of this Pump. One that is paused may be taken over from now on.
-        Meanwhile this disk takes a copy of that log, as of any other. `NeedsOperator` if no disk
-        has that log.
+        Returns None until every Drainer has the former log; its primary is then offline, under this
+        Pump's name. From now on, a failover of that log is possible even if it is paused. Until
+        then this disk accepts a replica of that log, like any other disk. Raises `NeedsOperator` if
+        no disk has that log.
         """
         if isinstance(displaced, Former):
             return displaced.found[0]
         self._take_own(displaced.found[0])
         status = self._registry.get(NodeKind.PUMP, self._node_id)
         if status is not None and status.state is NodeState.PAUSED:
-            # It stopped in order, and for that no copy takes over; but now this Pump runs, and the
+            # It shut down cleanly, and so no replica takes over. But now this Pump runs, and the
             # disk that the log was on may be gone for good.
             self._registry.forget_last_word(self._node_id)
         is_drained = status is not None and status.state is NodeState.OFFLINE
@@ -439,9 +439,9 @@ class Replication:
     def _is_nowhere(self, entry: LogEntry, is_new: bool) -> bool:
         """Return whether no disk has the log of a Pump that etcd has never seen in the cluster.
 
-        That Pump lost its disk before it took anything. An etcd that was put back may not know it
-        either, but then some disk has the log. Raises `NeedsOperator` if no disk has the log of
-        another Pump.
+        That Pump lost its disk before it accepted anything. A restored etcd may not know it either,
+        but then some disk has the log. Raises `NeedsOperator` if no disk has the log of another
+        Pump.
         """
         assert self.followed is not None
         edges = []
@@ -452,7 +452,7 @@ class Replication:
         with self._others.of(self._node_id) as others:
             edges += [each for other in others if (each := other.edges()) is not None]
         found = self._entries.read(self._node_id)
-        if found is None or found[0] != entry:  # What it called needed may have been purged since.
+        if found is None or found[0] != entry:  # The needed segments may be purged.
             return False
         missing = self._unseen(each.copy.pump for each in edges)
         if is_new and is_nowhere(self._own, entry, edges, missing):
@@ -461,9 +461,9 @@ class Replication:
         return False
 
     def _take_own(self, entry: LogEntry) -> None:
-        """Take a copy of the log that this Pump was displaced from, once no list has this disk.
+        """Accept a replica of the log that this Pump was fenced from, once no list has this disk.
 
-        While one has it, that is for the folder of the own log. Retryable when the disk fails.
+        A list that has this disk means the folder of the own log. Retryable when the disk fails.
         """
         assert self.followed is not None
         folder = self._config.data_dir
@@ -478,7 +478,7 @@ class Replication:
         self.followed.takes_own = True
 
     def begin_again(self, entry: LogEntry) -> None:
-        """Set the former log's files aside, and begin the one that the entry is of.
+        """Set the former log's files aside, and start the log of the entry.
 
         The storage must be closed. Raises `Retryable`; it may be tried again.
         """
@@ -489,7 +489,7 @@ class Replication:
         try:
             set_aside(folder)
             begin_log(OsFiles(), folder / "log", entry.since, entry.id_of(entry.since) or 0)
-            # From now on the folder is compared with an entry from before, if etcd is put back.
+            # From now on the folder is compared with an entry from before, if etcd is restored.
             forget_former(folder)
         except OSError as error:
             room = f"; no one needs what is in {displaced}" if displaced.exists() else ""
@@ -508,7 +508,7 @@ class Replication:
     def _state(self, node_id: str) -> NodeState | None:
         """Return the state of a Pump; None for one that died while it started.
 
-        That is paused in etcd then, too, but a Pump that stops in order leaves its last word.
+        etcd also lists such a Pump as paused, but a clean shutdown leaves a last word.
         """
         status = self._registry.get(NodeKind.PUMP, node_id)
         if status is None:
@@ -529,9 +529,9 @@ class Replication:
 
 
 def set_aside(folder: Path) -> None:
-    """Move index and log of a Pump into a folder of their own, durably; raise `OSError`.
+    """Move index and log of a Pump into a separate folder, durably; raise `OSError`.
 
-    The index goes first: it can be built again from the log, but is nothing without it.
+    The index goes first: it can be rebuilt from the log, but is nothing without it.
     """
     when = datetime.now(UTC).strftime(_WHEN)
     aside = folder / _DISPLACED_FOLDER / when
@@ -545,9 +545,9 @@ def set_aside(folder: Path) -> None:
 
 
 def purge_displaced(folder: Path, days: float, now: datetime | None = None) -> int:
-    """Delete what a Pump set aside more than `days` ago, and return how many bytes that was.
+    """Delete data that a Pump set aside more than `days` ago, and return its size in bytes.
 
-    Every Drainer had all of it when it was set aside. What bears no time is left alone.
+    Every Drainer had all of it when it was set aside. Files without a time are left alone.
     """
     before = (now or datetime.now(UTC)) - timedelta(days=days)
     freed = 0
@@ -566,5 +566,5 @@ def purge_displaced(folder: Path, days: float, now: datetime | None = None) -> i
 
 
 def copies_by_disk(entries: Mapping[str, LogEntry]) -> Mapping[str, int]:
-    """Return how many logs each disk has a copy of."""
+    """Return the number of logs that each disk has a replica of."""
     return Counter(copy.disk for entry in entries.values() for copy in entry.replicas)
