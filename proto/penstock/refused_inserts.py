@@ -62,7 +62,7 @@ CODE = 1265
 _WITHIN = frozenset({1292, 1365, 1411, 1441})
 """Errors for a value within an expression: incorrect, division by 0, no such date or time."""
 CODES = frozenset({CODE, 1264, 1366, 1406}) | _WITHIN
-"""Errors that also occur for a generated value: out of range, incorrect, too long."""
+"""Errors that a generated value can also cause: out of range, incorrect, excessive length."""
 _QUOTED = re.compile(r"'(?:[^']|'')*'")
 _UPDATE = re.compile(r"UPDATE (\S+) SET (.*?) WHERE ", re.DOTALL)
 _SET = re.compile(r"(`(?:[^`]|``)+`)=0(?=,|$)")

@@ -46,7 +46,7 @@ class ClusterClock:
         self._last_s = 0.0
         self._asking: asyncio.Task[None] | None = None
         self.horizon_ts = 1 << 63
-        """A timestamp up to this one is not ahead."""
+        """A timestamp that is not above this limit is not ahead."""
 
     @property
     def is_set(self) -> bool:

@@ -40,11 +40,11 @@ class Append(NamedTuple):
     previous: Link | None
     """With offset 0: the segment before, up to where it counts; None at the log's start."""
     instead_of: tuple[Link, ...] | None
-    """With offset 0: start a replica here, if the log that is there is still this one."""
+    """With offset 0: start a replica here, if the existing log is still this log."""
     needed: int
-    """Segments before this one may go."""
+    """Earlier segments may go."""
     damage: int = 0
-    """With offset 0: start a replica here, if the replica that is there still has this damage."""
+    """With offset 0: start a replica here, if the existing replica still has this damage."""
     epoch_id: int = 0
     """The id of `segment_epoch`."""
 

@@ -80,7 +80,7 @@ class Horizon(Protocol):
     """The limit of the timestamps that the oracle may have issued."""
 
     horizon_ts: int
-    """A timestamp up to this one is not ahead."""
+    """A timestamp that is not above this limit is not ahead."""
 
     def is_ahead(self, ts: int) -> bool: ...
 

@@ -1,19 +1,19 @@
-"""Recovery: opens log and index of a data folder and replays what the index lacks.
+"""Recovery: opens log and index of a data folder and replays the part that the index lacks.
 
 Start-up, step by step:
 
-    1  open the index; damage found in it now or later makes it be deleted, once, and these steps
+    1  open the index; if damage is found in it now or later, it is deleted, once, and these steps
        start over: the log can rebuild it
     2  open the log; the index says how far it was durable, the rest of its last file is checked
        frame by frame, and a torn end is cut
     3  finish a garbage collection that a crash interrupted
     4  replay the log from the checkpoint into index and ledger, batch by batch, with the same code
        that fills them while the Pump runs; frames are checked and parsed in this thread, LevelDB
-       writes in one of its own
+       writes in a separate thread
 
 The flush that spares the next start this work is left to the running Pump.
 
-Without an index, step 4 begins at the oldest segment. What was purged is then known from that
+Without an index, step 4 starts at the oldest segment. The purged range is then known from that
 segment's header, and from Commits whose Prewrites are gone.
 
 When segments are gone for good, and an operator has declared them lost:
@@ -21,14 +21,13 @@ When segments are gone for good, and an operator has declared them lost:
     000000  000001  (000002)  000003  000004      000002 is missing
     └── given-up/ ──┘          └── the log from now on; all up to `up_to_ts` counts as purged
 
-No one can pull past the gap without missing something, so what lies before it is of no use to a
-stream: it is set aside, not removed, for `binlogctl dump`. The index goes and is rebuilt from what
-is left. A puller from before the gap's end gets the error for purged binlogs, with the range; a
-Drainer that has everything up to there continues and notices nothing.
+No one can pull past the gap without missing something, so the segments before it are useless to a
+stream. They are set aside, not removed, for `binlogctl dump`. The index is deleted and rebuilt from
+the remaining segments. A puller from before the gap's end gets the error for purged binlogs, with
+the range; a Drainer that has everything up to there continues and notices nothing.
 
-What is accepted is one gap, by its last timestamp: the setting may be left in place, and the next
-gap is refused again. A crash on the way leaves a gap with the same end, and the next start
-continues.
+The setting accepts one gap, by its last timestamp. It may be left in place, and the next gap is
+refused again. A crash on the way leaves a gap with the same end, and the next start continues.
 """
 
 from __future__ import annotations
@@ -100,12 +99,12 @@ class StorageConfig:
     """How a Pump stores; the defaults are meant to stay."""
 
     sync_log: bool = True
-    """False acknowledges what a crash of the machine may lose; only for what can be made again."""
+    """False acknowledges data that a crash of the machine may lose; only for reproducible data."""
     segment_bytes_max: int = SEGMENT_BYTES_MAX
     stop_write_at_available_bytes: int = -1
     """Refuse new transactions below this. Negative: by the volume, see space.py."""
     open_prewrites_max: int = OPEN_MAX
-    """Above so many transactions without an outcome, new ones are refused."""
+    """Above this number of transactions without an outcome, new transactions are refused."""
     accept_loss_up_to_ts: int = 0
     """The last timestamp of missing segments declared lost; the refusal to start names it."""
     index_write_buffer_bytes: int = 16 << 20
@@ -134,9 +133,9 @@ def recover(
     on_progress: Progress,
     now_ms: int,
 ) -> Recovered:
-    """Open log and index in `folder` and replay what the index lacks; raise `Corrupt`.
+    """Open log and index in `folder` and replay the part that the index lacks; raise `Corrupt`.
 
-    Segments that are missing are an error unless `config` declares them lost.
+    Missing segments are an error unless `config` declares them lost.
     """
     shutil.rmtree(_set_aside(folder), ignore_errors=True)  # A crash left it.
     is_rebuilt = False
@@ -257,7 +256,7 @@ def _check_own(folder: Path, index: Index, segments: Segments) -> None:
     for field, ts, position in wanted:
         if position is None or position.segment < segments.first:
             continue
-        with suppress(Corrupt):  # Who reads it will say so.
+        with suppress(Corrupt):  # Its reader will report that.
             if _fields(segments, [position], [segments.read(position)])[0][field] == ts:
                 continue
             raise NeedsOperator(
@@ -293,7 +292,7 @@ def lock_folder(folder: Path) -> int:
 
 
 def _abandon(folder: Path, missing: MissingSegments, files: Files, *, accepted_ts: int) -> None:
-    """Set aside what lies before a gap, and drop the index; raise `Corrupt` unless it is accepted.
+    """Set aside the segments before a gap, and drop the index; raise `Corrupt` unless accepted.
 
     `folder` is the Pump's; `accepted_ts` is the gap's `up_to_ts` when it is accepted.
     """
@@ -389,15 +388,15 @@ class Replay:
         if self._writing is not None:
             self._writing.result()
         self._writing = self._thread.submit(batch.write)
-        self.ledger.end_group(0, 0)  # Lets go of what was decided long ago: it is in the index.
+        self.ledger.end_group(0, 0)  # Forgets old decided transactions: they are in the index.
         self.records += len(records)
         _batch_entered()
 
     def _orphan(self, commit_ts: int, position: Position) -> None:
         """Accept a Commit whose Prewrite lies before the replay, or was purged.
 
-        In the first case its entry is in the index already. In the second its segment outlived
-        its Prewrite's, and what cannot be pulled whole must not be pulled at all.
+        In the first case its entry is in the index already. In the second its segment outlived its
+        Prewrite's, and a transaction that cannot be pulled whole must not be pulled at all.
         """
         if commit_ts <= self.purge.purged_ts or self.index.commit(commit_ts) is not None:
             return
@@ -467,7 +466,7 @@ def _special(payload: bytes) -> Fields:
 
 
 class Progress:
-    """Passes bytes done and to do on to a listener, and every two seconds to the log."""
+    """Passes bytes done and to do to a listener, and every two seconds to the log."""
 
     def __init__(
         self,

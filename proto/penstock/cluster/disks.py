@@ -38,7 +38,7 @@ class Disk:
     host: str
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
     is_leaving: bool = False
-    """True while it drains: its replicas are replaced, and it gets no new ones."""
+    """True while it drains: its replicas are replaced, and it gets no further replica."""
     knows_ids: bool = True
     """False for an older Pump, which accepts no segments with an epoch's id."""
 

@@ -63,7 +63,7 @@ class NodeState(StrEnum):
     CLOSING = "closing"
     OFFLINE = "offline"
     STANDBY = "standby"
-    """Of a Drainer that waits for another one; never in the list that Pumps read."""
+    """Of a Drainer that waits for an active Drainer; never in the list that Pumps read."""
     READING = "reading"
     """Of a program that reads the stream by a name, among the Drainers: Pumps keep binlogs for
     it, and need not notify it, because it lists them itself before each step

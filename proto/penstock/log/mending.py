@@ -73,7 +73,7 @@ class Mended(NamedTuple):
 
 
 class Salvaged:
-    """A file whose unreadable sectors read as zeros, which are no frame."""
+    """A file whose unreadable sectors read as zeros, which never form a frame."""
 
     def __init__(self, file: Readable) -> None:
         self._file = file

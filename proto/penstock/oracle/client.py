@@ -35,7 +35,7 @@ LEADER_KEY = "/penstock/v1/oracle/leader"
 _UNUSED_S_MAX = 10.0
 """A Pump pings a connection that was silent for 20 s."""
 _CLOSED = "this oracle client is closed"
-_CALL_S_MAX = 1.0  # A frozen leader is abandoned soon after this, while others elect a new one.
+_CALL_S_MAX = 1.0  # A frozen leader is abandoned soon after this, while others elect a new leader.
 
 
 class TsoStream:
@@ -187,7 +187,7 @@ _RETRY_S = 0.05
 
 
 class Oracle(Protocol):
-    """The interface between users of the time and the one clock of the cluster."""
+    """The interface between users of the time and the cluster's clock."""
 
     def get_ts(self) -> int:
         """Return a timestamp larger than all timestamps received before this call."""

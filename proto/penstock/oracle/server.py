@@ -346,7 +346,7 @@ class OracleServer:
             await asyncio.to_thread(term.lease.close)
 
     def _ask_for_longer(self) -> None:
-        """After a lost lease, request a longer lease if no other Pump could lead meanwhile."""
+        """After a lost lease, request a longer lease if no other Pump could lead until then."""
         with suppress(PenstockError):
             if len(Registry(self._etcd).list(NodeKind.PUMP)) <= 1:
                 self._lease_s = min(2 * self._lease_s, _LEASE_GROWS_MAX * self._ttl_s)
