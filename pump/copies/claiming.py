@@ -1,11 +1,11 @@
 """Claiming: makes a starting Pump the primary of its log, or finds another disk in that role.
 
-    no entry, one copy wanted     nothing: the log is on this disk alone
-    no entry                      an entry is made, with this disk alone on it
-    this disk, or a complete replica      the next epoch is claimed
-    another disk                  `Displaced`
-    this disk, for a replica      `Displaced`, see below
-    this disk, for a log that it has not started yet    `Former`
+    no entry, one copy wanted           nothing: the log is on this disk alone
+    no entry                            an entry is made, with this disk alone on it
+    this disk, or a complete replica    the next epoch is claimed
+    another disk                        `Displaced`
+    this disk, for a replica            `Displaced`, see below
+    this disk, for an unstarted log     `Former`
 
 A fenced Pump has no data that anybody needs once its log's primary has handed the whole log to
 every Drainer. Then it may re-initialise, under the same name, with an empty folder and in a new

@@ -16,8 +16,8 @@ is valid only for the log at that time. The Pump may come back and use it. Befor
 request, which may change the log, is carried out, the index is removed.
 
 The followed logs are those of other Pumps. The own log is followed while another disk is its
-primary and this Pump waits for that log's end (`takes_own`); that replica is separate from the own
-log's folder.
+primary and this Pump waits until every Drainer has it (`takes_own`); that replica is separate from
+the own log's folder.
 """
 
 from __future__ import annotations
@@ -174,8 +174,7 @@ class Copies:
         self.takes_own: bool | None = None
         """Whether a replica of the own log is accepted; None until that log's primary is known."""
         self.epoch_listed: Callable[[str], int | None] = lambda node_id: _EPOCH_MAX
-        """The epoch of a log's entry in etcd; None without an entry, and no replica is then
-        started."""
+        """The epoch of a log's entry in etcd; None without an entry: no replica is started."""
         self.reserve: Reserve | None = None
         """The part of the volume that replicas leave free; None lets them fill the volume."""
         self._remedy = remedy or Remedy(Repairs(), no_sources)

@@ -87,7 +87,8 @@ class Follower:
         self.given: int | None = None
         """The segment in transfer that is to come before its first one.
 
-        The answer to a live group may be the first to report that it arrived."""
+        The answer to a live group may be the first to report that it arrived.
+        """
         self.instead_of: tuple[Link, ...] | None = None
         """The log that it must drop for a replica of this one."""
         self.damage = 0
@@ -118,8 +119,7 @@ class Primary:
         self._joining: Follower | None = None
         self._silent: set[str] = set()
         self._damaged: dict[str, tuple[int, int]] = {}
-        """The damage of replicas, and the epoch in which it was reported; until they are
-        re-initialised."""
+        """Damage of replicas, and the epoch of its report; until they are re-initialised."""
         self._mended: dict[str, int] = {}
         """Their last damage that is gone; an answer that names it comes late."""
         self._older: set[str] = set()

@@ -50,7 +50,8 @@ Settle = Callable[[Refusals | BaseException], None]
 """Receives the outcome of a submission: its refusals, the rest being durable, or its group's
 error.
 
-Called once, in the event loop's thread; must neither raise nor take long."""
+Called once, in the event loop's thread; must neither raise nor take long.
+"""
 
 INLINE_BELOW_S = 0.001
 """The event loop does the appends whose wait is shorter (see `append_times.py`)."""

@@ -118,7 +118,8 @@ class ServerConnection:
         self.waiting: dict[Receiver, None] = {}
         """Calls that have more to send than the peer or the socket takes, in order of arrival.
 
-        They add and remove themselves."""
+        They add and remove themselves.
+        """
         self.is_over = False
         """True once nothing more is read or sent."""
         self.is_leaving = False

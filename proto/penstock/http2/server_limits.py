@@ -28,7 +28,8 @@ class ServerLimits:
     header_table_bytes: int = 0
     """The dynamic table with which a peer may pack header blocks.
 
-    Without a table, equal blocks mean the same and are recognised by their bytes."""
+    Without a table, equal blocks mean the same and are recognised by their bytes.
+    """
     stream_window: int = 4 << 20
     """The bytes that a peer may send on a stream before its handler takes them."""
     connection_window: int = 64 << 20
@@ -36,14 +37,16 @@ class ServerLimits:
     partial_bytes_max: int = 1 << 30
     """Of messages that are not whole yet, on the whole server; RESOURCE_EXHAUSTED above it.
 
-    One message of `message_bytes_max` always fits."""
+    One message of `message_bytes_max` always fits.
+    """
     unsent_bytes_max: int = 4 << 20
     """Of answers that the peer does not read; above it nothing more is read from it."""
     noise_max: int = 4_000
     """Frames that cause work without data: resets, pings, settings, empty frames.
 
-    A connection that sends more than `noise_per_s` forgives is ended by ENHANCE_YOUR_CALM. Each
-    answer forgives some as well."""
+    A connection that sends more, not counting those that `noise_per_s` forgives, is ended by
+    ENHANCE_YOUR_CALM. Each answer forgives some as well.
+    """
     noise_per_s: int = 500
     waiting_bytes_max: int = 256 << 20
     """Of messages that wait for their peers' windows, on the whole server; above it the call

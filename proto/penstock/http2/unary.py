@@ -133,7 +133,8 @@ class UnaryCall:
 UnaryHandler = Callable[[bytes, UnaryCall], None]
 """Called from the reader of a connection, so it must neither wait nor take long.
 
-An exception ends the call with UNKNOWN."""
+An exception ends the call with UNKNOWN.
+"""
 
 
 class MessageBlock:

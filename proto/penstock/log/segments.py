@@ -96,8 +96,7 @@ class Segments:
         self._reader = PayloadReader(folder, files)
         self._mend: Callable[[int], bool] = lambda number: False
         self._synced_largest_ts = self.largest_ts = self._live.earlier_largest_ts
-        """The largest timestamp in the log; the opener raises this to the timestamps that it
-        knows."""
+        """The largest timestamp in the log; its opener raises this to the timestamps it knows."""
 
     @classmethod
     def open(
@@ -199,7 +198,7 @@ class Segments:
         return positions
 
     def begin_next(self, epoch: int | None = None, epoch_id: int = 0) -> None:
-        """Seal the live segment, whatever its size, and start one of that epoch, or of the same.
+        """Seal the live segment, whatever its size, and start a segment of `epoch`, None: the same.
 
         Raises `WriteFailed`.
         """

@@ -144,7 +144,7 @@ def _spelled(setting: str, whose: str) -> str:
 def _hangs_up_on_our_certificate(
     connection: socket.socket, context: ssl.SSLContext, host: str
 ) -> bool:
-    """Return whether a server asks for our certificate, gets it, and hangs up because of it.
+    """Return whether a server asks for our certificate, and hangs up because of what we send.
 
     TLS 1.2 makes that visible: the server's request is not encrypted, and its next message shows
     whether it is content. gRPC sends no alert.
