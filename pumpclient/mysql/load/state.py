@@ -1,4 +1,4 @@
-"""Load state: how far a load is, in a file, and what it means for the binlog after it.
+"""The state of a load: its progress in a file, and the part of the binlog that it covers.
 
     load.json   {"version": 1, "source": "db-1", "epoch": 1, "attempt": 2, "is_complete": false,
                  "start": {"file": "mysql-bin.000002", "position": 1234, "gtids": "0-1-7"},
@@ -7,9 +7,9 @@
                  "started": "2026-11-21T09:30:00Z", "ended": ""}
 
 All names are the source's. `rows`, `started` and `ended` are for people; older files lack them.
-Epoch 0 is a load that is asked for and has not begun. Of `begun` the target may be there; `loaded`
-are done, with the place of their snapshot, which is their floor; a table "" is the database itself.
-The file is replaced as a whole, synced before and after, so it is always one that was written.
+Epoch 0 is a load that was requested and has not started. For `begun` tables the target may exist;
+`loaded` tables are done, with the place of their snapshot, which is their floor; a table "" is the
+database itself. The file is replaced atomically, synced before and after, so it is always complete.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Floor = tuple[int, int]
 """Number in the binlog file's name, and position."""
 
 ASKED = 0
-"""The epoch of a load that was asked for and has not begun."""
+"""The epoch of a load that was requested and has not started."""
 _VERSION = 1
 _ATTEMPT_BITS = 40
 
@@ -54,7 +54,7 @@ def file_number(file: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Floors:
-    """What of the binlog the load has already."""
+    """The part of the binlog that the load already covers."""
 
     places: dict[Name, Floor] = field(default_factory=dict)
     epoch: int = 0
@@ -72,10 +72,10 @@ class Floors:
         return f"{number}:{position}"
 
     def has(self, tables: tuple[Name, ...], place: Floor) -> bool:
-        """Return whether what ends at `place` and concerns these source tables was loaded.
+        """Return whether the load covers an event of these source tables that ends at `place`.
 
-        A database is a table named "". Raises `NeedsOperator` when that is so for some of several
-        tables only, as for a RENAME between two attempts.
+        A database is a table named "". Raises `NeedsOperator` when that is true for only some of
+        several tables, as for a RENAME between two attempts.
         """
         loaded = {place <= self.places.get(name, (0, 0)) for name in tables}
         if len(loaded) > 1:
@@ -91,7 +91,7 @@ class Floors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadState:
-    """A load, as kept."""
+    """A load, as stored."""
 
     source: str
     epoch: int
@@ -101,7 +101,7 @@ class LoadState:
     loaded: dict[Name, BinlogPlace] = field(default_factory=dict)
     is_complete: bool = False
     rows: dict[Name, int] = field(default_factory=dict)
-    """How many rows each table brought that is loaded."""
+    """The number of rows of each loaded table."""
     started: str = ""
     ended: str = ""
 
@@ -129,7 +129,7 @@ class LoadState:
 
 
 class StateFile:
-    """The file; raises `Corrupt` for one that no one wrote so, `NeedsOperator` when it cannot."""
+    """The file; raises `Corrupt` for invalid content, `NeedsOperator` when it cannot be written."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

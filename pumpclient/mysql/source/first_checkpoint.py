@@ -1,9 +1,9 @@
-"""First checkpoint: where a source begins that has none yet.
+"""Determines the first checkpoint of a source, from which it starts.
 
 current                  the server's end now; its tables are defined here as they are
 mysql-bin.000003:4       that place
 0-1-100 | uuid:1-100     after these GTIDs
-2026-11-21T09:30:00      the first transaction at or after that moment (UTC unless it says more)
+2026-11-21T09:30:00      the first transaction at or after that time (UTC unless stated)
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def first_checkpoint(
     tables: Tables,
     epoch: int,
 ) -> Checkpoint:
-    """Return where `start` leads on the server; for `current` its tables are defined, too.
+    """Return the place that `start` denotes; for `current` the server's tables are also defined.
 
-    Raises `NeedsOperator` for a place that is none, or that the relay log below `root` is behind.
+    Raises `NeedsOperator` for an invalid place, or if the relay log below `root` is behind it.
     """
     found = _place_of(start, root, address, options, tables)
     _, description = description_of(address, options, str(found.place.file))
@@ -175,12 +175,12 @@ def _next_suffix(root: Path) -> int:
 def without_relay(
     checkpoint: Checkpoint, root: Path, address: ServerAddress, options: StreamOptions
 ) -> Checkpoint:
-    """Return where to continue when the relay log is gone; the same place while it is there.
+    """Return where to continue when the relay log is gone; the same place while it exists.
 
-    With the same server its files have the same places; with another one that has all GTIDs, these
-    lead to them, and another epoch begins. Raises `NeedsOperator` where the server's history does
-    not contain all that was read, unless that history was accepted: what it wrote before, and no
-    one read, is gone. So it does for a relay log that is older than the checkpoint.
+    With the same server its files have the same places. Another server that has all GTIDs continues
+    after these, in a new epoch. Raises `NeedsOperator` if the server's history does not contain all
+    that was read, unless that history was accepted: its earlier, unread events are then lost. Also
+    raises it for a relay log that is older than the checkpoint.
     """
     if root.exists() and any(root.iterdir()):
         _check_not_older(checkpoint, root)
@@ -214,10 +214,10 @@ def _in_first(place: str) -> str:
 def _elsewhere(
     checkpoint: Checkpoint, file: str, identity: ServerIdentity, *, is_known: bool
 ) -> Checkpoint:
-    """Return the checkpoint at the beginning of a file of another history, in the next epoch.
+    """Return the checkpoint at the start of a file of another history, in the next epoch.
 
-    The next one, and no fresh one: a checkpoint that etcd has once more after it was restored leads
-    to the same epoch as before, in which a Drainer knows what it has.
+    The next epoch, and not a fresh epoch: a checkpoint that reappears in a restored etcd then leads
+    to the same epoch as before, which a Drainer recognises.
     """
     if checkpoint.is_within_load:
         raise changed_within_load()

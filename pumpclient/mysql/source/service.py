@@ -1,9 +1,9 @@
-"""Source service: relay log and syncer together, through failures, pauses and overrides.
+"""Runs a source: relay log and syncer together, through failures, pauses and overrides.
 
-starting ── checks, ownership, what an earlier run left open, the first checkpoint
-syncing  ── a run of the syncer; what may pass is tried again, ever later
-failed   ── an operator must act: override the statement, or resume; the relay log may have ended
-paused   ── as asked; the relay log continues
+starting ── checks, ownership, settling of an earlier run's transactions, the first checkpoint
+syncing  ── a run of the syncer; temporary failures are retried, with growing pauses
+failed   ── an operator must act: override the statement, or resume; the relay log may be over
+paused   ── as requested; the relay log continues
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _DAMAGED_HINT = "stop the source, move its relay-dir away, start it: the log is 
 
 
 class SourceService:
-    """One source; `run` in a thread of its own until `stop`."""
+    """One source; call `run` in a dedicated thread, it ends after `stop`."""
 
     def __init__(self, config: SourceConfig, pace: Pace | None = None) -> None:
         """Compile the rules; raise `NeedsOperator` for invalid settings."""
@@ -93,7 +93,7 @@ class SourceService:
         self._online = config.online_ddl.rules()
         self.counters = SourceCounters()
         self.pages_url = ""
-        """Where the source's pages are; to be set before `run`, which lets etcd know."""
+        """URL of the source's pages; must be set before `run`, which stores it in etcd."""
         self._relay_log = RelayLog(
             config.relay, self._address, self._stream, self._needed, self._interrupt
         )
@@ -113,7 +113,7 @@ class SourceService:
     def purger(self) -> Purger | None:
         return self._relay_log.purger if self.relay else None
 
-    # What others ask for, from any thread.
+    # Requests from other threads.
 
     def stop(self) -> None:
         """Make `run` return soon, at the end of a transaction, with the checkpoint stored."""
@@ -134,9 +134,9 @@ class SourceService:
         self._interrupt(syncer=False)
 
     def rule(self, verb: str, place: str, statements: tuple[str, ...]) -> str:
-        """Note an override of one place, durably; return what was noted.
+        """Store an override of one place, durably; return a report.
 
-        Without a place it is about what failed, which is then tried again.
+        Without a place it concerns the failed place, which is then retried.
         """
         counters = self.counters
         place = place or (counters.statement_place if counters.state == "failed" else "")
@@ -153,9 +153,9 @@ class SourceService:
         return self.change(table_skipped(name, self._rules.is_replicated))
 
     def reload_table(self, name: Name, *, accepts_gap: bool = False) -> str:
-        """Have a table loaded again while the others continue; return what was noted.
+        """Request a reload of a table while the others continue; return a report.
 
-        With it come all that are routed to where it is.
+        All tables that are routed to the same target are reloaded with it.
         """
         return self.change(reloaded(self._config, self._rules, name, accepts_gap=accepts_gap))
 
@@ -164,9 +164,9 @@ class SourceService:
         return self.change(history_accepted(history.name, str(history)))
 
     def asked(self, edit: Edit) -> Future[str]:
-        """Have the checkpoint changed between two runs of the syncer; comes to what the edit says.
+        """Change the checkpoint between two runs of the syncer; the result is the edit's report.
 
-        A source that has failed tries again with it.
+        A failed source retries with the changed checkpoint.
         """
         done: Future[str] = Future()
         with self._news:
@@ -175,9 +175,9 @@ class SourceService:
         return done
 
     def change(self, edit: Edit) -> str:
-        """Do the same and wait for it; return what the edit says.
+        """Do the same as `asked` and wait for it; return the edit's report.
 
-        Raises what the edit raises, and `Retryable` when the source is not that far yet.
+        Raises the errors of the edit, and `Retryable` when the source is still starting.
         """
         done = self.asked(edit)
         try:
@@ -353,7 +353,7 @@ class SourceService:
             found = first_checkpoint(start, root, self._address, self._stream, tables, epoch)
             after = floors_of(self._config).after if loads else ""
             found = replace(found, gtids=gtids or found.gtids, loaded=after)
-            if self._config.mode != "full":  # What came before this place is not in the stream.
+            if self._config.mode != "full":  # Changes before this place are not in the stream.
                 cascades.look_at_server(self._address)
             save_with_retries(store, self._stopped, found)
         else:

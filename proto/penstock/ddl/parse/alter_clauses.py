@@ -1,9 +1,9 @@
-"""The operations of ALTER TABLE.
+"""Parses the operations of ALTER TABLE.
 
 Followed: every operation on columns, keys, defaults, names, comments, character sets and partitions
 (`partition_clauses`). Passed on but not tracked: foreign keys, CHECKs, storage options,
-ENABLE/DISABLE KEYS, FORCE, ORDER BY. Refused: tablespace operations, which make rows come or
-go without a row change in the stream.
+ENABLE/DISABLE KEYS, FORCE, ORDER BY. Refused: tablespace operations, which add or remove rows
+without a row change in the stream.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def alter_table(cur: Cursor) -> AlterTable:
             break
         parts += _grouped(cur) or [_part(cur)]
         if not cur.take_sign(","):
-            # Table options and what is about partitioning may follow without commas.
+            # Table options and partitioning clauses may follow without commas.
             last = cur.is_word("PARTITION", "BY") or cur.is_word("REMOVE", "PARTITIONING")
             if not last and not isinstance(parts[-1].operation, SetOptions):
                 break
@@ -107,9 +107,9 @@ def _placed(operation: Operation, start: int, end: int) -> Part:
 
 
 def _grouped(cur: Cursor) -> list[Part]:
-    """Read ADD (column, key, …) as operations of their own, and write it so; else nothing.
+    """Read ADD (column, key, …) as separate operations, and write it so; else nothing.
 
-    Columns alone stay one operation, unless some of them may be there already.
+    Columns alone stay one operation, unless some of them may exist already.
     """
     begun, opened = cur.at, cur.token.start
     _ = cur.take("ADD") and cur.take("COLUMN")
@@ -315,7 +315,7 @@ def _alter(cur: Cursor) -> Operation:
         return SetDefault(name, None, if_exists=absent)
     cur.expect("SET")
     if cur.take_any("VISIBLE", "INVISIBLE"):
-        # What SELECT * shows: no row depends on it.
+        # The columns of SELECT *: no row depends on it.
         cur.lacks(Flavor.MARIADB, start, "ALTER COLUMN … SET VISIBLE")
         return Untracked()
     cur.expect("DEFAULT")

@@ -1,7 +1,7 @@
-"""Keys and constraints, in CREATE TABLE and in ALTER TABLE.
+"""Parses keys and constraints, in CREATE TABLE and in ALTER TABLE.
 
-Tracked are the columns, the prefixes and the uniqueness of a key. A foreign key is tracked as the
-index it asks for; a CHECK is read and passed on downstream.
+The columns, the prefixes and the uniqueness of a key are tracked. A foreign key is tracked as the
+index it requires; a CHECK is read and passed on downstream.
 """
 
 from __future__ import annotations

@@ -1,18 +1,19 @@
-"""Names of constraints: CHECKs and foreign keys that a statement leaves unnamed get names. Pure.
+"""Names the CHECKs and foreign keys that a statement leaves unnamed.
 
-What a MariaDB reads into a statement beyond them is written out here, too: JSON as a text.
+Pure. It also writes out MariaDB's implicit reading of JSON as a text.
 
-A server that runs a statement twice, or another server than upstream's, would choose names of its
-own, and a later DROP CONSTRAINT would not find what it names. So they are written out:
+A server that runs a statement twice, or another server than upstream's, would choose different
+names, and a later DROP CONSTRAINT would not find its constraint. Therefore the names are written
+out:
 
     FOREIGN KEY      t_ibfk_1, one more than the highest of the table before the statement
     CHECK            t_chk_1, one more than the highest of those that stay, as MySQL has it
     CHECK, MariaDB   CONSTRAINT_1, the first that is free; those of a column have no name there
 
-A table of which the names are not known keeps its server's: an older version created it, or CHECKs
-went with a column that was dropped.
-A MySQL has the same names for CHECKs of columns, so these get theirs only beside others. MySQL
-ignores the name of a foreign key's index, MariaDB names the key by it, and so does this.
+If the names of a table are unknown, its server chooses them: an older version created the table, or
+CHECKs were dropped with a column. A MySQL numbers CHECKs of columns like others, so they are named
+only beside others. MySQL ignores the name of a foreign key's index, MariaDB names the key by it,
+and so does this module.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _GENERATED = re.compile(
 )
 """The name of a constraint that a server chose, whatever its table was called then.
 
-A MariaDB numbers foreign keys since 12.1, without a name before the number.
+Since 12.1 a MariaDB numbers foreign keys, without a name before the number.
 """
 _ABSENT = ["IF", "NOT", "EXISTS"]
 _BEFORE_NAME = ("CONSTRAINT", *_ABSENT)
@@ -50,7 +51,7 @@ _BEFORE_NAME = ("CONSTRAINT", *_ABSENT)
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A constraint as written: its kind, name if it has one, where one would go."""
+    """A written constraint: its kind, its name if any, and the place of a name."""
 
     kind: str
     name: str
@@ -67,22 +68,22 @@ class _Found:
 def constraint_edits(
     tokens: Sequence[Token], table: str, known: Sequence[str], new_name: str = ""
 ) -> tuple[list[Edit], tuple[str, ...]]:
-    """Return how unnamed constraints get their names, and the names that the table has then.
+    """Return edits that name the unnamed constraints, and the resulting names of the table.
 
     `tokens` are those of a CREATE or ALTER TABLE, `known` the names that the table had. An ALTER
-    that renames it as well gives it the `new_name`, and its constraints names of that.
+    that also renames the table gives it the `new_name`, and its constraints names of that.
     """
     dropped = {name.lower() for name in _dropped(tokens)}
     kept = [name for name in known if name.lower() not in dropped]
     if new_name:
         known, kept = _renamed(known, table, new_name), _renamed(kept, table, new_name)
         table = new_name
-    # Of foreign keys a server counts those that the statement drops.
+    # A server's count of foreign keys includes those that the statement drops.
     numbers = {"chk": _highest(table, "chk", kept), "ibfk": _highest(table, "ibfk", known)}
     names = list(kept)
     edits: list[Edit] = []
     constraints = list(_constraints(tokens))
-    # MySQL numbers those of columns as it comes to them, so they need names only beside others.
+    # MySQL numbers CHECKs of columns as it meets them, so they need names only beside others.
     all_checks = any(e.kind == "chk" and not e.name and not e.is_of_column for e in constraints)
     for found in constraints:
         name = found.name
@@ -129,7 +130,7 @@ def _renamed(names: Iterable[str], old: str, new: str) -> list[str]:
 def as_mariadb_reads(sql: str, known: Callable[[TableRef], tuple[str, ...] | None]) -> str:
     """Return statements with the names that a MariaDB gives CHECKs, and JSON as the text it is.
 
-    `known` is what a table has.
+    `known` returns a table's names.
     """
     source, statements = parse(sql)
     out = []
@@ -152,10 +153,10 @@ def as_server_names(
 ) -> str:
     """Return statements with the names that constraints have on the server that runs them.
 
-    `there` says which constraints a table has there, and of which types. Servers rename them
-    differently in a RENAME TABLE, and a routed table has another name, so a name that is not there
-    may be the one of the same number. `numbers_by_table` is for a MariaDB's statement on a MySQL,
-    where two tables cannot both have a CONSTRAINT_1.
+    `there` returns the constraints of a table on that server, with their types. Servers rename them
+    differently in a RENAME TABLE, and a routed table has another name, so a missing name may
+    correspond to the name with the same number. `numbers_by_table` is for a MariaDB's statement on
+    a MySQL, where two tables cannot both have a CONSTRAINT_1.
     """
     source, statements = parse(sql)
     out = []
@@ -246,7 +247,7 @@ def _constraints(tokens: Sequence[Token]) -> Iterator[_Found]:
 
 
 def _constraint_word(tokens: Sequence[Token], at: int) -> int:
-    """Return where CONSTRAINT [IF NOT EXISTS] [name] begins that ends before `at`, -1 if nowhere.
+    """Return the start of the CONSTRAINT [IF NOT EXISTS] [name] that ends before `at`, or -1.
 
     IF NOT EXISTS is for a name only.
     """

@@ -1,4 +1,6 @@
-"""A job's statement as a server of one flavor can read it, and what of it that server lacks. Pure.
+"""Rewrites a job's statement for a server of one flavor, and lists the features it lacks.
+
+Pure.
 
     written                                    MySQL                     MariaDB
     UUID, INET4, INET6                         CHAR(n) in ascii
@@ -14,10 +16,10 @@
     ALTER COLUMN … SET VISIBLE                 as written                none
     VISIBLE and INVISIBLE of an index          as written                [NOT] IGNORED
 
-A TiDB lacks what MySQL does, but it has sequences; and it reads a statement as it was written, with
-the words of its own that stand in comments, unless something has to be left out.
+A TiDB lacks the same features as MySQL, except sequences, which it has. It reads a statement as
+written, with TiDB's own syntax in comments, unless something must be omitted.
 
-No row depends on what is left out. The sink says once what a downstream does not have.
+No row depends on the omitted parts. The sink reports once the features that a downstream lacks.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ from penstock.ddl.syntax.statements import (
 
 @dataclass(frozen=True, slots=True)
 class Spelled:
-    """What a server runs, "" for nothing, and what it lacks."""
+    """The statement for a server, "" for nothing, and the features that the server lacks."""
 
     sql: str
     lacking: tuple[str, ...]
@@ -66,7 +68,7 @@ def spelled_for(
 
     `sequences` are those that a RENAME TABLE renames, each with its schema.
 
-    Raises NeedsOperator for what is no statement of ours.
+    Raises NeedsOperator for a text that is not a statement of ours.
     """
     source, statements = parse(sql)
     if flavor is Flavor.TIDB and not any(_own(each, flavor) for each in statements):

@@ -1,11 +1,11 @@
-"""DDL statements as frozen values, as the parser hands them to the planner; none knows the catalog.
+"""DDL statements as frozen values, passed from the parser to the planner, without a catalog.
 
 Three layers, in this order: the elements (names, types, defaults, columns, keys, options), the
-operations of ALTER TABLE, of which CREATE INDEX and DROP INDEX are two, and the statements. They
-are in one module because they are one grammar: it is over 500 lines long and has no logic.
+operations of ALTER TABLE, which include CREATE INDEX and DROP INDEX, and the statements. They are
+in one module because they are one grammar: it is over 500 lines long and has no logic.
 
 Places (`start`, `end`) are offsets into `Source.text`. An `Edit` replaces the text between two
-places; a statement runs downstream as written, but for its edits.
+places; a statement runs downstream as written, except for its edits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.schema.model import DdlType
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Text to stand between two places instead of what stands there."""
+    """A replacement for the text between two places."""
 
     start: int
     end: int
@@ -28,7 +28,7 @@ class Edit:
 
 
 class Flavor(Enum):
-    """A kind of server, by what it can read."""
+    """A kind of server, by the syntax it can read."""
 
     MYSQL = "MySQL"
     MARIADB = "MariaDB"
@@ -36,12 +36,12 @@ class Flavor(Enum):
 
 
 SEQUENCE_DEFAULTS = "sequences as defaults"
-"""What MySQL lacks and a TiDB has."""
+"""A feature that MySQL lacks and a TiDB has."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignEdit:
-    """How a statement reads on a server that lacks something, and what that is."""
+    """A change of a statement for a server that lacks a feature, and that feature."""
 
     flavor: Flavor
     edit: Edit
@@ -61,8 +61,9 @@ def edited(text: str, start: int, end: int, edits: Iterable[Edit]) -> str:
 
 
 def left_out(items: Sequence[tuple[int, int, bool]]) -> list[Edit]:
-    """Return what leaves items out of a list with commas, each with its start, end and whether it
-    stays; at least one does.
+    """Return edits that remove items from a comma-separated list.
+
+    Each item has its start, its end and whether it stays; at least one item must stay.
     """
     edits: list[Edit] = []
     before = -1
@@ -75,7 +76,7 @@ def left_out(items: Sequence[tuple[int, int, bool]]) -> list[Edit]:
 
 @dataclass(frozen=True, slots=True)
 class TableRef:
-    """A table's name as written; a database's has no table's `name`."""
+    """A table's name as written; for a database, `name` is empty."""
 
     schema: str | None
     name: str
@@ -84,7 +85,7 @@ class TableRef:
 
 
 class ValueKind(Enum):
-    """What kind of value stands after DEFAULT."""
+    """The kind of value after DEFAULT."""
 
     NULL = auto()
     NUMBER = auto()
@@ -102,21 +103,21 @@ class Value:
     kind: ValueKind
     text: str = ""
     has_charset: bool = False
-    """A text with a character set of its own: `_utf8mb4'…'`."""
+    """A text with an explicit character set: `_utf8mb4'…'`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CharsetClause:
-    """A character set and collation as written, either may be absent."""
+    """A character set and collation as written; either may be missing."""
 
     charset: str | None = None
     collate: str | None = None
     end: int = -1
-    """Where a missing COLLATE would go."""
+    """The place of a missing COLLATE."""
     is_default: bool = False
-    """CHARACTER SET DEFAULT is written: what the schema has."""
+    """CHARACTER SET DEFAULT is written: the schema's."""
     collate_is_default: bool = False
-    """COLLATE DEFAULT is written: what servers were built with."""
+    """COLLATE DEFAULT is written: the built-in default of servers."""
 
     @property
     def says_nothing(self) -> bool:
@@ -139,7 +140,7 @@ class TypeSpec:
 
 
 class ColumnPlace(Enum):
-    """Where a column goes."""
+    """The position of a column in its table."""
 
     LAST = auto()
     FIRST = auto()
@@ -154,7 +155,7 @@ class KeyPart:
     length: int = -1
     is_expression: bool = False
     period_at: tuple[int, int] = (-1, -1)
-    """Where a period WITHOUT OVERLAPS is written, which stands for its two columns."""
+    """Place of a written period WITHOUT OVERLAPS, which stands for its two columns."""
 
     @property
     def is_period(self) -> bool:
@@ -164,7 +165,7 @@ class KeyPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyDef:
-    """A key; `implied` is one that a foreign key asks for when no other key serves it."""
+    """A key; an `implied` key is required by a foreign key when no other key serves it."""
 
     name: str | None
     parts: tuple[KeyPart, ...]
@@ -174,14 +175,14 @@ class KeyDef:
     spatial: bool = False
     implied: bool = False
     name_at: int = -1
-    """Where a name would go that is not written, -1 where the key itself is not."""
+    """The place of a missing name, -1 where the key itself is not written."""
     at: int = -1
-    """Where the text of an implied key would go, or of one that is written with its column."""
+    """The place for the text of an implied key, or of a key that is written with its column."""
     inline: Edit | None = None
-    """What takes such a key out of its column."""
+    """The edit that removes such a key from its column."""
     if_not_exists: bool = False
     actions: tuple[str, ...] = ()
-    """What a foreign key asks for, in capitals: `ON DELETE CASCADE`."""
+    """The actions of a foreign key, in capitals: `ON DELETE CASCADE`."""
     is_check: bool = False
     is_remark: bool = False
     """A CHECK that is NOT ENFORCED."""
@@ -217,7 +218,7 @@ class ColumnDef:
     after: str = ""
     if_not_exists: bool = False
     actions: tuple[str, ...] = ()
-    """What an inline REFERENCES asks for, which is left out downstream."""
+    """The actions of an inline REFERENCES, which is omitted downstream."""
     is_bound: bool = False
     """ROW START or ROW END of a system-versioned table."""
     is_versioned: bool = False
@@ -226,7 +227,7 @@ class ColumnDef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableOptions:
-    """Table options that Penstock tracks; `end` is where the written ones stop."""
+    """Table options that Penstock tracks; `end` is the end of the written options."""
 
     charset: CharsetClause = CharsetClause()
     comment: str | None = None
@@ -235,7 +236,7 @@ class TableOptions:
 
 @dataclass(frozen=True, slots=True)
 class AddColumns:
-    """ADD COLUMN, or several in parentheses."""
+    """ADD COLUMN, or several columns in parentheses."""
 
     columns: tuple[ColumnDef, ...]
 
@@ -275,7 +276,7 @@ class AddKey:
 
 @dataclass(frozen=True, slots=True)
 class DropKey:
-    """DROP INDEX or DROP CONSTRAINT; the latter may name what is not tracked (`lenient`)."""
+    """DROP INDEX or DROP CONSTRAINT; the latter may name an untracked constraint (`lenient`)."""
 
     name: str
     if_exists: bool = False
@@ -306,7 +307,7 @@ class RenameKey:
 
 @dataclass(frozen=True, slots=True)
 class SetDefault:
-    """ALTER COLUMN SET DEFAULT; None is DROP DEFAULT. `at` is where the default stands."""
+    """ALTER COLUMN SET DEFAULT; None is DROP DEFAULT. `at` is the place of the default."""
 
     name: str
     default: Value | None
@@ -339,9 +340,9 @@ class Convert:
 
 @dataclass(frozen=True, slots=True)
 class Untracked:
-    """What changes neither rows nor the tracked schema; `tuning` says how to alter, not what.
+    """A change of neither rows nor the tracked schema; `tuning` controls only how to alter.
 
-    `absent` is a constraint that goes IF EXISTS, `present` one that comes IF NOT EXISTS.
+    `absent` is a constraint that is dropped IF EXISTS, `present` one added IF NOT EXISTS.
     """
 
     tuning: bool = False
@@ -354,8 +355,8 @@ class Partitions:
     """An operation on partitions, by the job's type.
 
     `table` is the other table, which gets a partition's rows, becomes a partition or is made of
-    one. `names` are partitions that must be there, unless `lenient`; `into` are those that come
-    instead or besides; `count` is how many come or go without a name.
+    one. `names` are partitions that must exist, unless `lenient`; `into` are new partitions;
+    `count` is the number of partitions added or dropped without a name.
     """
 
     type: DdlType
@@ -368,7 +369,7 @@ class Partitions:
 
 @dataclass(frozen=True, slots=True)
 class OwnPeriod:
-    """ADD or DROP PERIOD FOR a name of the user's; `period` as `TableInfo` has it, () drops it.
+    """ADD or DROP PERIOD FOR a name of the user's; `period` as in `TableInfo`, () drops it.
 
     Its columns become NOT NULL.
     """
@@ -385,9 +386,9 @@ class PartitionBy:
 
 @dataclass(frozen=True, slots=True)
 class Versioning:
-    """System versioning comes or goes; `names` are those of its columns, which ADD PERIOD gives.
+    """ADD or DROP SYSTEM VERSIONING; `names` are those of its columns, which ADD PERIOD gives.
 
-    () is DROP; None is ADD SYSTEM VERSIONING, by which a table without such columns gets them.
+    () is DROP; None is ADD SYSTEM VERSIONING, which adds the columns if the table has none.
     """
 
     names: tuple[str, ...] | None
@@ -417,7 +418,7 @@ Operation: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One operation and where it stands; one that came to nothing downstream has `dead`."""
+    """One operation and its place; `dead` marks an operation without effect downstream."""
 
     operation: Operation
     start: int
@@ -426,18 +427,18 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """What every statement has: its place, edits that do not depend on the catalog, and names.
+    """The parts of every statement: its place, edits that do not depend on the catalog, and names.
 
-    `refs` are all tables and databases named in it, but for those within a view's SELECT.
+    `refs` are all tables and databases named in it, except those within a view's SELECT.
     """
 
     start: int = 0
     end: int = 0
     edits: tuple[Edit, ...] = ()
     foreign: tuple[ForeignEdit, ...] = ()
-    """How it reads on servers of one flavor only, see `rewrite/foreign.py`."""
+    """Changes for servers of one flavor only, see `rewrite/foreign.py`."""
     json: tuple[Edit, ...] = ()
-    """How it reads where JSON is a text with a CHECK."""
+    """Changes for servers on which JSON is a text with a CHECK."""
     refs: tuple[TableRef, ...] = ()
 
 

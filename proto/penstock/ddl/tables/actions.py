@@ -1,4 +1,4 @@
-"""Actions: the operations of ALTER TABLE by what they touch, checked against the table before."""
+"""Sorts the operations of ALTER TABLE by the objects they change, and checks them first."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class Actions:
     changed: dict[str, ColumnDef] = field(default_factory=dict)
     renamed: dict[str, str] = field(default_factory=dict)
     defaults: dict[str, Value | None] = field(default_factory=dict)
-    """Of columns that come by the same statement, too."""
+    """Also of columns that the same statement adds."""
     placed: list[tuple[str | None, ColumnDef]] = field(default_factory=list)
     keys: list[KeyDef] = field(default_factory=list)
     keys_dropped: set[str] = field(default_factory=set)
     keys_renamed: dict[str, str] = field(default_factory=dict)
     solid: set[str] = field(default_factory=set)
-    """Columns that become NOT NULL, by the names that they have then."""
+    """Columns that become NOT NULL, by their names after the statement."""
     convert: Convert | None = None
     options: list[SetOptions] = field(default_factory=list)
 
@@ -184,7 +184,7 @@ def _skipped(table: TableInfo, operation: Operation) -> bool:
         case AddColumns(columns):
             known = [c for c in columns if c.if_not_exists and builder.column(c.name) is not None]
             if any(builder.key(key.wanted_name) is None for c in known for key in c.keys):
-                # MariaDB adds the key all the same.
+                # MariaDB still adds the key.
                 raise builder.refuse(
                     "a key of a column that is there already", "add the key by ADD KEY alone"
                 )

@@ -1,18 +1,19 @@
-"""Checkpoint of a source: where it is, in etcd, and who has it.
+"""The checkpoint of a source in etcd: its position, and its owner.
 
     /penstock/v1/sources/<id>         JSON, the fields of `Checkpoint`
-    /penstock/v1/sources/<id>/owner   who runs it, on that process' lease
+    /penstock/v1/sources/<id>/owner   the process that runs it, on that process' lease
     /penstock/v1/sources/<id>/pages   the URL of that process' status pages, on the same lease
     /penstock/v1/sources/<id>/epoch   JSON, the last epoch, see `Begun`; stays when the first goes
 
 Only the owner writes the first and the last, in an etcd transaction that demands the second. `done`
-is a place in the relay log: all up to it is committed. The relay log's sub-directories count
-histories, and so does `epoch`: both grow by one together. The first epoch of a source that begins
-without a checkpoint is the time in milliseconds (`fresh_epoch`): above all that any Drainer has
-seen of this id, also where etcd was put back and knows less than the Drainers.
+is a place in the relay log: all transactions up to it are committed. The relay log's
+sub-directories count histories, and so does `epoch`: both grow by one together. The first epoch of
+a source that starts without a checkpoint is the time in milliseconds (`fresh_epoch`). It is above
+all epochs that any Drainer has seen of this id, even if etcd was restored and knows less than the
+Drainers.
 
-A process that slept, or whose etcd did, loses its lease although no other process wanted it. It
-takes the source again when the owner's key is free and the checkpoint is the one that it stored
+A process that slept, or whose etcd did, loses its lease although no other process claimed it. It
+takes the source again when the owner's key is free and the checkpoint is the same that it stored
 itself: then no other process had the source in between.
 """
 
@@ -50,7 +51,7 @@ _HINT = "restore the key, or delete it and load the tables again (mysql-source r
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """How far a source is; places are texts as `Location` writes them."""
+    """The position of a source; places are texts as `Location` writes them."""
 
     epoch: int
     server: str
@@ -59,30 +60,33 @@ class Checkpoint:
     """Where events must be read again from, when that is before `done` (XA)."""
     gtids: str = ""
     since_s: int = 0
-    """Transactions before this moment (seconds since 1970) are left out."""
+    """Transactions before this time (seconds since 1970) are skipped."""
     skips_known: bool = False
-    """True where transactions may come that `gtids` has."""
+    """True where transactions in `gtids` may be repeated."""
     kept: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """What online DDL keeps."""
+    """The state of online DDL."""
     rulings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Operators' overrides by "file:position"."""
     left_out: tuple[LeftOutTable, ...] = ()
-    """Tables that are left out, and how much was left out of any, as of `done`."""
+    """Tables that are skipped, and how much was skipped of any, as of `done`."""
     reloads: int = 0
-    """The number of the last reload that was asked for."""
+    """The number of the last requested reload."""
     described: int = 0
     """Digest of the FORMAT_DESCRIPTION of the binlog file of `done`, 0 where that is not known."""
     accepts: str = ""
-    """The history of the server that an operator decided to follow from its beginning."""
+    """The history of the server that an operator decided to follow from its start."""
     written: str = ""
     """Where the last transaction with rows at or before `done` ends, "" for none of this epoch."""
     loaded: str = ""
-    """Up to where the load has rows of some tables: number of the file, and position; "" for none.
+    """The place up to which the load has rows of some tables: file number and position; "" for
+    none.
 
     It is of the same server as `done`.
     """
     reloaded: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """What the last reloads did, by table: number, rows, when, and where its DROP was read."""
+    """The results of the last reloads, by table: number, rows, time, and where its DROP was
+    read.
+    """
 
     @property
     def place(self) -> Location:
@@ -147,7 +151,7 @@ _FIELDS = {each.name for each in fields_of(Checkpoint)}
 
 
 class Begun(NamedTuple):
-    """The last epoch of a source, and whether there was a checkpoint in it."""
+    """The last epoch of a source, and whether it had a checkpoint in it."""
 
     epoch: int = 0
     is_followed: bool = False
@@ -178,7 +182,7 @@ def sources(etcd: EtcdClient) -> list[str]:
 
 
 class CheckpointStore(Protocol):
-    """Where a syncer's checkpoint is kept, as long as the source is this process's."""
+    """The store of a syncer's checkpoint, as long as this process owns the source."""
 
     def is_ours(self) -> bool:
         """Return whether no other process can own the source."""
@@ -206,12 +210,13 @@ class SourceStore:
         self._epoch_key = f"{self._key}/epoch"
         self._noted = Begun()
         self.pages_url = ""
-        """Where this process' status pages are; to be set before `own`."""
+        """URL of this process' status pages; must be set before `own`."""
         self._lease: Lease | None = None
         self._created = 0
         self._lock = threading.Lock()
         self._holder = ""
-        # What the checkpoint's key holds if no one else wrote it; two while a save is in doubt.
+        # Expected values of the checkpoint's key if only this process writes it; two while a save
+        # is in doubt.
         self._stored: set[bytes | None] = set()
 
     def own(self, holder: str) -> None:
@@ -258,7 +263,7 @@ class SourceStore:
             )
         self._holder, self._lease, self._created = holder, lease, owner[0][1].create_revision
         with self._lock:
-            # Seen in the same moment: a lease that ends before the first `load` loses nothing.
+            # Read in the same transaction: a lease that ends before the first `load` loses nothing.
             self._stored = {answers[1][0][0] if answers[1] else None}
 
     def is_ours(self) -> bool:

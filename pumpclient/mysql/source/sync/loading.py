@@ -1,7 +1,8 @@
-"""Loading: the initial load before a source's first run, and what it leaves out of the binlog.
+"""Runs the initial load before a source's first run, and skips the binlog events that it covers.
 
-A load of several attempts has tables of several places (`pumpclient.mysql.load`): until the binlog
-has passed the last of them, rows and statements that a table's load has already are left out.
+The tables of a load with several attempts have different places (`pumpclient.mysql.load`). Until
+the binlog has passed the last place, rows and statements that a table's load already covers are
+skipped.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ def load_tables(
     may_commit: Callable[[], bool],
     epoch: int,
 ) -> tuple[str, str]:
-    """Load all tables that the filters let pass; return from where to follow, and its GTIDs.
+    """Load all tables that the filters allow; return where to continue, and its GTIDs.
 
-    A load comes before all else of a source's beginning, so it is in the epoch of that.
+    A load is the first step of a source's start, so it is in the epoch of that start.
 
     Raises `Retryable` when stopped before the end; another run continues.
     """
@@ -90,14 +91,14 @@ def _is_shadow(online: OnlineDdl | None, table: str) -> bool:
 
 
 def begin_epoch(config: SourceConfig, client: PumpClient, store: SourceStore) -> int:
-    """Return the epoch of a source without a checkpoint, noted in etcd.
+    """Return the epoch of a source without a checkpoint, after storing it in etcd.
 
-    It is the load's where a process ended within one, else one that no one has seen.
+    It is the load's if a process ended within a load, else an unused epoch.
     """
     begun, load = store.begun(), StateFile(state_path(config)).read()
     if load is not None and load.epoch != ASKED and not begun.is_followed:
         last = client.last_ddl_origin(config.source_id)
-        # Before epochs were noted, the cluster's DDL alone says that the load is this cluster's.
+        # Before epochs were stored, only the cluster's DDL proves that the load is this cluster's.
         is_older = not begun.epoch and last is not None and last.epoch == load.epoch
         if load.epoch == begun.epoch or (is_older and not load.is_complete):
             return load.epoch
@@ -123,7 +124,7 @@ def load_report(config: SourceConfig) -> dict[str, Any]:
 
 
 class CatchUp:
-    """What of the binlog was loaded; `at` is the end of the event that is being read."""
+    """The part of the binlog that was loaded; `at` is the end of the event that is being read."""
 
     def __init__(self, floors: Floors, checkpoint: Checkpoint) -> None:
         """Start after `checkpoint`; raise `NeedsOperator` for the floors of another load."""

@@ -1,25 +1,29 @@
-"""Syncer: one run of a source, from its checkpoint on; reads, assembles, groups, commits, notes.
+"""One run of a source from its checkpoint on: reads, assembles, groups, commits, stores progress.
 
-All of it is in the caller's thread but the ends of groups. Whatever fails ends the run; the next
-one begins at the checkpoint, and what comes again is known downstream by its origin.
+Everything runs in the caller's thread, except the ends of groups. Any failure ends the run; the
+next run starts at the checkpoint, and repeated transactions are recognised downstream by their
+origin.
 
 Each origin names its predecessor: the last transaction with rows of this epoch that this run
-submitted before, or else the checkpoint's `written`. A Drainer takes a predecessor that never came
-for a gap (`drainer.batching.planner`). Why a predecessor P always comes before its successor T:
+submitted before, or else the checkpoint's `written`. A Drainer treats a predecessor that never
+arrived as a gap (`drainer.batching.planner`). Why a predecessor P always arrives before its
+successor T:
 
-* P was submitted before T by one thread, to one `GroupWriter`. That takes the commit_ts of a group
-  only once all Commits of the group before were acknowledged, and those of one group in order. A
-  group that fails ends the writer, and with it everything that was submitted later. So P has the
-  smaller commit_ts, and once a Commit of T is sent P is committed, or its Commit is on its way.
-* `written` is stored with `done`, after all up to there was acknowledged.
+* P was submitted before T by one thread, to one `GroupWriter`. The writer takes the commit_ts of a
+  group only once all Commits of the group before were acknowledged, and those within a group in
+  order. A group that fails ends the writer, and with it everything that was submitted later. So P
+  has the smaller commit_ts, and once a Commit of T is sent P is committed, or its Commit was sent.
+* `written` is stored with `done`, after all transactions up to there were acknowledged.
 * A process that lost the source took the commit_ts of its last group before it lost its lease
   (`may_commit` is asked after that), so before the next process read the checkpoint.
-* What a run skips (filters, left-out tables, a load's part) is no predecessor. A run with other
-  filters may skip what an earlier run wrote: it then names an earlier place, which is no gap.
+* A skipped transaction (filters, skipped tables, a load's part) is never a predecessor. A run with
+  other filters may skip transactions that an earlier run wrote: it then names an earlier place,
+  which does not count as a gap.
 
-The one exception is a Pump that rolls P back and takes T, because its Commit came after
-`txn-timeout-s` (`pumpclient.delivery.group_commit`). Then P is lost, and the gap says so.
-A DDL names a predecessor, and is none: a DDL that is missing is seen by the schema versions.
+The one exception is a Pump that rolls P back and accepts T, because P's Commit came after
+`txn-timeout-s` (`pumpclient.delivery.group_commit`). Then P is lost, and the gap reports this. A
+DDL names a predecessor, but is never a predecessor itself: a missing DDL is detected by the schema
+versions.
 """
 
 from __future__ import annotations
@@ -100,7 +104,7 @@ class Syncer:
         self._reader = reader
         self._options = options
         self._checkpoint = checkpoint
-        self._committed = checkpoint  # Guarded by the lock, as is `_saved_s`.
+        self._committed = checkpoint  # Guarded by the lock, like `_saved_s`.
         self._lock = threading.Lock()
         self._saved = checkpoint
         self._saved_s = time.monotonic()
@@ -132,9 +136,9 @@ class Syncer:
         self._stopped.set()
 
     def run(self) -> None:
-        """Sync until `stop` or the end that was asked for; raise what ends this run of it.
+        """Sync until `stop` or the requested end; raise the error that ends this run.
 
-        `Retryable` says that the next one may do better.
+        `Retryable` means that the next run may succeed.
         """
         try:
             for chunk in self._reader.chunks():
@@ -143,7 +147,7 @@ class Syncer:
                 elif self._until is None:
                     self._idle()
                 else:
-                    break  # What is asked for was read by another syncer: there is no more of it.
+                    break  # Another syncer read up to the requested end: nothing is left to read.
                 if self._stopped.is_set() or self._context.store.is_lost():
                     break
             self._barrier()
@@ -200,7 +204,7 @@ class Syncer:
             if self._checksum and not checksum_holds(event):
                 raise self._reader.damaged(begin)
             self._describe(begin, event)
-            # No transaction spans files: what is open was torn by a crash of the server.
+            # No transaction spans files: an open transaction was torn by a crash of the server.
             self._drop_open()
         elif self._checksum and crc32(event) != CRC_OF_WHOLE:
             raise self._reader.damaged(begin)
@@ -275,13 +279,13 @@ class Syncer:
 
     def _finished(self, finished: Finished) -> None:
         if self._context.tables.sequences.is_due:
-            # Before the checkpoint passes the rows that say so, or no one would see them again.
+            # Before the checkpoint passes the rows that cause it, or they would not be seen again.
             self._submit()
             self._writer.drain()
             self._context.tables.reserve_numbers()
             self._assembler.forget_tables()
         if self._gatherer.is_large:
-            self._submit()  # What is before a large transaction goes first, for it goes alone.
+            self._submit()  # Earlier transactions go first, because a large one goes alone.
         origin = self._origin(finished.end, finished.gtid)
         is_large = self._gatherer.is_large
         if self._gatherer.finish(origin):
@@ -338,7 +342,7 @@ class Syncer:
             self._left_out.change(replace(each, reload=numbers[each.reload]))
         reloads += len(numbers)
         self._checkpoint = replace(self._checkpoint, reloads=reloads)
-        self._stopped.set()  # The next run begins them.
+        self._stopped.set()  # The next run starts them.
 
     def _decided(self, statement: Statement) -> tuple[Translation, Verdict]:
         statements, counters = self._context.statements, self._context.counters
@@ -443,7 +447,7 @@ class Syncer:
     def _switched(self, begin: Location) -> None:
         """Continue with another sub-directory: another server, or a history that was accepted.
 
-        It is noted before anything of it is committed, so that its epoch stays the same.
+        It is stored before any of its transactions is committed, so that its epoch stays the same.
         """
         self._catch_up.check_over()
         self._reload_again([each.name for each in self._left_out.tables])
