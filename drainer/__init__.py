@@ -1,1 +1,1 @@
-"""The Drainer: all Pumps, one order, once, into one downstream."""
+"""The Drainer merges the binlogs of all Pumps in commit order and applies them downstream."""

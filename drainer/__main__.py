@@ -1,14 +1,14 @@
-"""Command `drainer`: settings, logs, signals, and one Drainer."""
+"""Command `drainer`: reads settings, sets up logs and signals, and runs one Drainer."""
 
 from __future__ import annotations
 
 import os
 
-# The JVM is started by fork and exec while gRPC is in use; gRPC must not take part in the fork,
-# and it decides that when it is imported.
+# The JVM is started by fork and exec while gRPC is in use. gRPC must not take part in the fork, and
+# it decides that when it is imported.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
-# Its lines about callers become ours (`penstock.node.logs`).
-if os.environ.get("GRPC_VERBOSITY", "NONE") == "NONE":  # Maybe from a program that started us.
+# `penstock.node.logs` reports gRPC's lines about callers as ours.
+if os.environ.get("GRPC_VERBOSITY", "NONE") == "NONE":  # A parent process may have set it.
     os.environ["GRPC_VERBOSITY"] = "INFO"
 
 import ctypes
@@ -30,10 +30,11 @@ _MALLOC_SETTINGS = (
     (_M_TRIM_THRESHOLD, 16 << 20),
     (_M_ARENA_MAX, 2),
 )
-"""mallopt: blocks above 4 MiB are mapped, and unmapped when freed; two arenas suffice.
+"""mallopt: map blocks above 4 MiB and unmap them when freed; two arenas suffice.
 
-Smaller ones, the messages and statements of every batch, are cheaper used again: with 128 KiB a
-third of the Drainer's CPU in a backlog was the kernel's for fresh pages; this takes 30 MiB more.
+Smaller blocks, such as the messages and statements of every batch, are cheaper to reuse. With 128
+KiB, a third of the Drainer's CPU time in a backlog went to fresh pages in the kernel. The larger
+threshold takes 30 MiB more.
 """
 
 

@@ -1,12 +1,12 @@
-"""Build: constructs every part of a Drainer in order, and hands it over.
+"""Build: constructs all parts of a Drainer in order.
 
-    drainer.components   once for a process, whatever it is then: a standby, or the active Drainer
+    drainer.components   once for a process, whether on standby or active
     build_active         checkpoint ─ schema ─ relay stage ─ merger ─ Pumps ─ pipeline
-                         for each time as the active Drainer, which `drainer.node` then runs
-    build_pipeline       the last of these alone; `drainer.recovery` feeds one from the relay log
+                         each time this Drainer becomes active; `drainer.node` then runs it
+    build_pipeline       only the pipeline; `drainer.recovery` feeds one from the relay log
 
-Building contacts etcd, the oracle and the downstream, through outages: `insist` asks again until
-there is an answer, and `StoppedEarly` ends it all when a signal comes first.
+Building contacts etcd, the oracle and the downstream. During an outage `insist` retries until it
+gets an answer. A signal ends the wait with `StoppedEarly`.
 """
 
 from __future__ import annotations
@@ -72,18 +72,18 @@ from penstock.schema.model import DdlJob
 log = logging.getLogger(__name__)
 
 
-# --- what the active Drainer is made of --------------------------------------------------------
+# --- parts of the active Drainer ----------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Active:
-    """What follows the Pumps and writes the downstream, from one checkpoint on."""
+    """The parts that follow the Pumps and write the downstream, starting at one checkpoint."""
 
     membership: Membership
     pumps: Pumps
     pipeline: Pipeline
     unlogged: Unlogged | None
-    """Of a TiDB's stream."""
+    """Unlogged DDL of a TiDB's stream."""
 
 
 async def build_active(
@@ -94,9 +94,9 @@ async def build_active(
     stop: asyncio.Event,
     former: str,
 ) -> Active:
-    """Build what continues from the downstream's checkpoint; nothing of it runs yet.
+    """Build the parts that continue from the downstream's checkpoint; none of them runs yet.
 
-    `former` is the node id of the one whose place this Drainer takes, empty if there was none.
+    `former` is the node id of the Drainer that this one replaces, empty if it replaces none.
     """
     pd_tls = components.security.pd_tls
     open_source = functools.partial(open_job_source, config.pd_address, components.etcd, pd_tls)
@@ -140,7 +140,7 @@ async def build_active(
     )
     pipeline = build_pipeline(config, components, stream, schema, progress)
     unlogged = None
-    if config.pd_address:  # The tracker's catalog is another object after an override.
+    if config.pd_address:  # An override replaces the tracker's catalog.
         unlogged = Unlogged(components.etcd, lambda: schema.tracker.catalog.tables())
     return Active(membership=membership, pumps=pumps, pipeline=pipeline, unlogged=unlogged)
 
@@ -166,9 +166,9 @@ async def _starting_schema(
     stop: asyncio.Event,
     former: str,
 ) -> StartingSchema:
-    """Return the schema at the checkpoint, through outages of etcd, or of a TiDB.
+    """Return the schema at the checkpoint; wait through outages of etcd or of a TiDB.
 
-    A history that does not lead to the checkpoint's schema version raises NeedsOperator.
+    Raises `NeedsOperator` if the history does not lead to the checkpoint's schema version.
     """
     etcd, home = components.etcd, components.home
     recorded = {}
@@ -178,7 +178,7 @@ async def _starting_schema(
         recorded = await insist(stop, "the overrides of DDL", ask)
     overrides = checkpoint.overrides_with(recorded)
     file = SnapshotFile(home.path, components.cluster_id, source, overrides)
-    # A relay log keeps the jobs themselves, for the day when etcd is gone.
+    # A relay log keeps complete jobs, in case etcd is lost.
     whole = bool(config.relay.log_dir)
     load = functools.partial(schema_from, source, file, checkpoint, overrides, whole=whole)
     return await insist(stop, "the DDL history", load)
@@ -201,7 +201,7 @@ async def _relay_stage(
 
 
 class Stream(NamedTuple):
-    """What a pipeline is fed from: the Pumps by way of the merger, or the relay log."""
+    """A pipeline's source: the Pumps' merged stream, or the relay log."""
 
     feed: Feed
     merger: Merge
@@ -285,7 +285,7 @@ def _batch_bytes_max(config: DrainerConfig, sink: Sink) -> int:
 
 
 Large = Callable[[LargeStep], Coroutine[Any, Any, Prepared]]
-"""How a transaction that lies on the disk is prepared."""
+"""Prepares a transaction that is in a spool file."""
 
 
 def build_strategy(
@@ -293,11 +293,11 @@ def build_strategy(
 ) -> tuple[Strategy, Large]:
     """Build the strategy that the settings name, for a downstream that is at `start`.
 
-    Raises `NeedsOperator` when the downstream cannot be written in that way.
+    Raises `NeedsOperator` if the downstream does not support the strategy.
     """
     sink, thread = components.sink, components.thread
     if config.strategy == "events":
-        events_sink = cast(EventSink, sink)  # The settings were checked: its URL is of such a one.
+        events_sink = cast(EventSink, sink)  # The settings were checked: its URL names such a sink.
         parts = components.task_count
         events = Events(components.dispatcher, events_sink, thread, parts=parts)
         large = LargeTransactions(events.of_slice, events_sink.put_slices, sink, thread)
@@ -320,7 +320,7 @@ def _of_tables(
 ) -> Strategy:
     thread = components.thread
     if config.strategy == "statements":
-        sql_sink = cast(SqlSink, sink)  # The settings were checked here, too.
+        sql_sink = cast(SqlSink, sink)  # The settings were checked here also.
         queues = Queues(
             workers=config.worker_count,
             txn_batch=config.txn_batch,

@@ -1,6 +1,6 @@
-"""Components: what a Drainer's process opens once, whether it is on standby or active.
+"""Components: the resources that a Drainer's process opens once, on standby or active.
 
-lock ─ Spark begins to start ─ etcd, oracle ─ relay log ─ downstream
+lock ─ Spark starts ─ etcd, oracle ─ relay log ─ downstream
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ log = logging.getLogger(__name__)
 
 _SINK_CLOSE_S = 5.0
 _SPARK_WAITS_S = 2.0
-"""How long Spark waits for all to be checked; longer than that, something is away."""
+"""How long Spark waits for all checks; if they take longer, a server is unreachable."""
 _CRYPTO = "spark.network.crypto.enabled=true"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Components:
-    """What a Drainer is made of, opened and ready."""
+    """A Drainer's components, opened and ready."""
 
     home: Home
     dispatcher: Dispatcher
@@ -56,15 +56,15 @@ class Components:
     cluster_id: int
     security: Security
     executors_fetch: bool = False
-    """True when Spark's tasks get the rows from the Pumps."""
+    """True if Spark's tasks fetch the rows from the Pumps."""
     relay_log: RelayLog | None = None
     is_upstream_gone: bool = False
-    """True when etcd could not be reached in time; then `cluster_id` is the relay log's."""
+    """True if etcd could not be reached in time; `cluster_id` is then the relay log's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ends:
-    """Both ends of a Drainer: where its transactions come from, and where they go."""
+    """Both ends of a Drainer: the source and the destination of its transactions."""
 
     etcd: EtcdClient
     oracle: Oracle
@@ -78,13 +78,14 @@ class _Ends:
 async def build_components(
     config: DrainerConfig, stack: AsyncExitStack, stop: asyncio.Event
 ) -> Components:
-    """Open everything; the stack closes it, the last opened first.
+    """Open all components; the stack closes them in reverse order.
 
-    Spark comes last, because what stops a Drainer is to be said before it takes its seconds; but
-    it does not wait for an etcd or a downstream that is away, and starts in the meantime.
+    Spark starts last because its start takes seconds, and errors that stop a Drainer must be
+    reported before. If etcd or the downstream is unreachable, Spark does not wait for it and starts
+    in the background.
     """
-    compiled(config)  # A rule that cannot be is reported before anything is opened.
-    open_sink(config.downstream, cluster_id=0)  # Contacts nothing: its URL, options, password.
+    compiled(config)  # Report an invalid rule before anything is opened.
+    open_sink(config.downstream, cluster_id=0)  # Check URL, options and password; contact nothing.
     security = Security(config.security)
     home = stack.enter_context(Home(config.data_dir))
     java = asyncio.create_task(asyncio.to_thread(use_java, home.path / "java"))
@@ -177,7 +178,7 @@ def _open_relay_log(config: RelayConfig, stack: AsyncExitStack) -> RelayLog | No
     if not config.log_dir:
         return None
     folder = Path(config.log_dir)
-    stack.enter_context(Home(folder))  # For its lock.
+    stack.enter_context(Home(folder))  # Take its lock.
     relay_log = RelayLog.open(folder, file_bytes_max=config.max_file_size)
     stack.callback(relay_log.close)
     return relay_log
@@ -221,9 +222,9 @@ async def _start_spark(
 
 
 def refuse_torn(config: ApplyConfig, commit_ts: int) -> None:
-    """Raise `NeedsOperator` where rows of later transactions may be downstream, in parts.
+    """Raise `NeedsOperator` if the downstream may contain parts of later transactions.
 
-    Statements in their safe form replace what is there already.
+    Idempotent statements overwrite such rows.
     """
     problem = (
         f"TiDB-Binlog's Drainer, whose checkpoint is at {commit_ts}, did not end in order: rows of"

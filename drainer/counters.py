@@ -1,8 +1,8 @@
-"""Counters of a Drainer at work, under TiDB-Binlog's headings; they know no thread and no clock.
+"""Counters of a Drainer at work, under TiDB-Binlog's headings; they use no thread and no clock.
 
-Sizes and delays are noted once for a message of a Pump, not for each binlog: sums and counts of
-sizes are exact, and a size falls into the bucket of its message's mean. A delay is that of the
-message's last binlog.
+Sizes and delays are recorded once per message of a Pump, not per binlog. Sums and counts of sizes
+are exact, and each size is counted in the bucket of its message's mean. A message's delay is that
+of its last binlog.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ SIZES_BYTES = tuple(16.0 * 2**n for n in range(25))
 
 
 class Counters:
-    """All that one Drainer counts since it started."""
+    """All counters of one Drainer since it started."""
 
     def __init__(self) -> None:
         self.reach_s: defaultdict[str, Distribution] = defaultdict(lambda: Distribution(DELAYS_S))
-        """From the commit_ts to the arrival here, by Pump."""
+        """Seconds from the commit_ts to the arrival here, by Pump."""
         self.binlog_bytes: defaultdict[str, Distribution] = defaultdict(
             lambda: Distribution(SIZES_BYTES)
         )
         self.checkpoint_delay_s = Distribution(DELAYS_S)
         self.execute_s = Distribution(SECONDS)
-        """What a batch or a DDL took downstream."""
+        """Seconds that a batch or a DDL took downstream."""
         self.errors: Counter[str] = Counter()
         self.ddl = 0
         self.savepoints = 0

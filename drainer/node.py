@@ -1,11 +1,11 @@
-"""Node: runs one Drainer, from an empty process to a clean end.
+"""Node: runs one Drainer from start-up to a clean shutdown.
 
-lock ─ Spark begins to start ─ etcd, cluster id ─ checkpoint ─ schema ─ serving ─ online ─ pulling
-pausing ─ pulls ended ─ steps under way committed ─ checkpoint `consistent` ─ paused ─ Spark ended
+lock ─ Spark starts ─ etcd, cluster id ─ checkpoint ─ schema ─ serving ─ online ─ pulling
+pausing ─ pulls ended ─ current steps committed ─ checkpoint `consistent` ─ paused ─ Spark ended
 
-All that must survive a crash is in the downstream's checkpoint: the next run reads it and
-continues after its `commit_ts`, with the schema as it was then. What it is made of is built by
-`drainer.build` and `drainer.components`; here is when each of it begins and ends.
+All state that must survive a crash is in the downstream's checkpoint. The next run reads it and
+continues after its `commit_ts`, with the schema of that point in time. `drainer.build` and
+`drainer.components` construct the parts; this module starts and stops them.
 """
 
 from __future__ import annotations
@@ -99,13 +99,13 @@ async def _leave_word(components: Components, front: Front, error: NeedsOperator
 
 
 class End(Enum):
-    """What ended a time as the active Drainer."""
+    """Why a period as the active Drainer ended."""
 
     STOPPED = "stopped"
     REPLACED = "replaced"
-    """Another Drainer is to write the downstream from now on."""
+    """Another Drainer takes over the downstream."""
     OVERRIDDEN = "overridden"
-    """An operator changed overrides of DDL, which are to be read."""
+    """An operator changed overrides of DDL; they must be read."""
 
 
 async def _be_active(
@@ -118,7 +118,7 @@ async def _be_active(
         stack.push_async_callback(presence.end)
         await presence.begin(stop)
         active = await build_active(config, components, front, stack, stop, former)
-        with suppress(PenstockError):  # Who reads it sees that this Drainer runs.
+        with suppress(PenstockError):  # Readers see that this Drainer runs.
             await asyncio.to_thread(forget_stop, components.etcd, front.node_id)
         node = _Node(config, components, front, active)
         try:
@@ -139,10 +139,10 @@ async def _be_active(
 
 
 async def _present_writer(components: Components, stop: asyncio.Event) -> DrainerRun | None:
-    """Return the run that writes the downstream now, None if etcd does not list it.
+    """Return the run that is writing the downstream, None if etcd does not list it.
 
-    A run is listed before it writes. An outage of etcd ends its lease, and it is listed again
-    shortly after etcd answers, so one answer does not prove that it is gone.
+    A run is listed before it writes. An outage of etcd ends its lease, and the run is listed again
+    shortly after etcd answers. One answer therefore does not prove that the run has ended.
     """
     stored = await components.thread.call(components.sink.load_checkpoint)
     find = functools.partial(run_named, components.etcd, stored.writer if stored else "")
@@ -156,7 +156,7 @@ async def _present_writer(components: Components, stop: asyncio.Event) -> Draine
 
 
 class _Node:
-    """The Drainer once it knows where it stands."""
+    """The Drainer once its position is known."""
 
     def __init__(
         self, config: DrainerConfig, components: Components, front: Front, active: Active
@@ -207,9 +207,9 @@ class _Node:
         ).add_to(pages)
 
     async def live(self, stop: asyncio.Event, former: str = "") -> bool:
-        """Serve until `stop`, until an operator's verb, or until something fails.
+        """Serve until `stop`, an operator's command, or a failure.
 
-        True when it has made room for a standby.
+        Returns True if this Drainer has handed over to a standby.
         """
         tasks: list[asyncio.Task[Any]] = []
         retiring: asyncio.Task[None] | None = None
@@ -242,9 +242,9 @@ class _Node:
             await self._membership.leave(self._final, is_new=self._components.sink.is_new)
 
     async def _pause(self, pipeline: asyncio.Task[None]) -> None:
-        """Commit what is under way, take nothing new, and say that the downstream is consistent.
+        """Commit the current steps, take no new ones, and mark the downstream consistent.
 
-        A downstream that is away is waited for no longer than `stop-timeout-s` in all.
+        Waits for an unreachable downstream for `stop-timeout-s` in total at most.
         """
         until_s = time.monotonic() + self._config.stop_timeout_s
         offline = self._final is NodeState.OFFLINE

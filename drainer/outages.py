@@ -1,4 +1,4 @@
-"""Outages: asks again until there is an answer, or until the Drainer is to stop."""
+"""Outages: retries until there is an answer, or until the Drainer must stop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class StoppedEarly(Exception):
-    """Asked to stop before the Drainer was up."""
+    """The Drainer was asked to stop before its start was complete."""
 
 
 async def unless_stopped(asking: Coroutine[Any, Any, T], stop: asyncio.Event) -> T:

@@ -1,11 +1,11 @@
 """Pages: serve a Drainer's status and metrics, at TiDB-Binlog's paths and with its fields.
 
-`self` on /status is ours, typed and in snake_case. What cannot be done is answered with the fitting
-status of HTTP, and with TiDB-Binlog's code in the body.
+`self` on /status is ours, typed and in snake_case. A request that cannot be served gets the
+matching HTTP status, and TiDB-Binlog's code in the body.
 
-Metrics are computed when they are asked for. `binlog_drainer_…` are TiDB-Binlog's names,
-`penstock_drainer_…` what else a person needs. What of TiDB-Binlog's list is left out, and why, is
-in guide/when_it_stops.md.
+Metrics are computed on request. `binlog_drainer_…` are TiDB-Binlog's names; `penstock_drainer_…`
+are additional metrics. guide/when_it_stops.md lists the metrics of TiDB-Binlog that are omitted,
+and why.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ OWN = "penstock_drainer"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pages:
-    """What the pages are about; `end` begins to pause a node by its id, or to take it offline."""
+    """The pages' data; `end` pauses a node by its id or takes it offline."""
 
     status: Callable[[], penstock_pb2.StatusReply]
     progress: Callable[[], Progress]

@@ -1,4 +1,4 @@
-"""Pull refusals: hints for what a Pump answers to a pull or a fetch that waiting cannot cure."""
+"""Pull refusals: hints for a Pump's errors on a pull or a fetch that retrying cannot resolve."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ HINTS = {
     grpc.StatusCode.PERMISSION_DENIED: "check the cluster that this Drainer was pointed at",
     grpc.StatusCode.INVALID_ARGUMENT: "Pump and Drainer must run compatible versions",
 }
-"""What an operator can do about errors of a Pump that waiting cannot cure."""
+"""An operator's remedy by error of a Pump that retrying cannot resolve."""

@@ -1,8 +1,8 @@
-"""Recovery: makes the downstream consistent from the relay log, because the upstream is gone.
+"""Recovery: makes the downstream consistent from the relay log when the upstream is lost.
 
-The same planner, tasks and sink as ever, fed from the disk: everything after the checkpoint that
-the log holds. What was applied is in the log, for it was synced there first; so at the log's end
-the downstream is at a state that the upstream had, whatever it was caught between before.
+It uses the usual planner, tasks and sink, and feeds them everything after the checkpoint that the
+log holds. Every applied binlog was first synced to the log. At the log's end the downstream is
+therefore in a state that the upstream had, wherever the crash left it.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ _CHECKPOINT_S = 0.1
 
 
 class EndsAtDdl(PenstockError):
-    """The job of the next DDL is not in the log: neither it nor what follows it was run."""
+    """The job of the next DDL is not in the log; neither the DDL nor later changes were applied."""
 
 
 class Replay:
-    """The stored stream in the place of the Pumps' merged one."""
+    """The stored stream in place of the Pumps' merged stream."""
 
     def __init__(
         self, stored: RelayLog, checkpoint: Checkpoint, spool: ChunkSpool, rules: StreamRules
     ) -> None:
         self.arrived = asyncio.Event()
         self.is_out = False
-        """True once everything was given out."""
+        """True once every binlog was returned."""
         self.last_ts = checkpoint.commit_ts
-        """The commit_ts of the last binlog that was given out."""
+        """The commit_ts of the last returned binlog."""
         self._runs: Iterator[Run] = stored.runs(checkpoint.commit_ts, spool)
         self._jobs = {job.id: job for job in stored.jobs()}
         self._pumps = checkpoint.pumps
@@ -90,9 +90,9 @@ class Replay:
 
 
 class _Logged:
-    """The relay log in the place of a TiDB that is asked about its DDL (`drainer.ddl.catch_up`).
+    """The relay log in place of a TiDB that answers for its DDL (`drainer.ddl.catch_up`).
 
-    Where a row was applied by a DDL that came before its binlog, the log has that job.
+    If a row's DDL was applied before the DDL's binlog, the log has that job.
     """
 
     def __init__(self, stored: RelayLog) -> None:
@@ -133,9 +133,9 @@ async def replay(pipeline: Pipeline, source: Replay, stop: asyncio.Event) -> boo
 
 
 async def recover(config: DrainerConfig, components: Components, stop: asyncio.Event) -> bool:
-    """Make the downstream consistent; False when there is nothing to do and the upstream is back.
+    """Make the downstream consistent; False if nothing must be done and the upstream is reachable.
 
-    Raises `NeedsOperator` when the log lacks what may have been applied.
+    Raises `NeedsOperator` if the log lacks binlogs that may have been applied.
     """
     stored = components.relay_log
     assert stored is not None

@@ -1,12 +1,13 @@
-"""Standby: waits for another Drainer of the same downstream to end, with all of its own ready.
+"""Standby: waits, fully started, for another Drainer of the same downstream to end.
 
-    checkpoint in my downstream ── names run W ──> is W alive? ──no──> continue as the active one
+    checkpoint in my downstream ── names run W ──> is W alive? ──no──> continue as active
              ^                                        │ yes
-             └───────── look again, twice a second ───┘      Spark warm, all settings checked
+             └────── check again, twice a second ─────┘      Spark warm, all settings checked
 
-What "the same downstream" means is read there, and not from its URL: two URLs may name one server,
-and one URL may name two. A standby is in no Pump's list, so it holds neither the merge nor what
-Pumps keep. A Drainer that takes over is fenced by the checkpoint like any other (`drainer.sinks`).
+The downstream's checkpoint tells whether two Drainers have the same downstream; URLs do not,
+because two URLs may name one server and one URL two. A standby is in no Pump's list, and therefore
+blocks neither the merge nor the Pumps' retention. The checkpoint fences a Drainer that takes over
+like any other (`drainer.sinks`).
 """
 
 from __future__ import annotations
@@ -45,19 +46,19 @@ log = logging.getLogger(__name__)
 _LOOK_S = 0.5
 _ANSWER_S = 1.0
 _HANDED_OVER_S = 30.0
-"""How long one that handed over waits for another one to take it, before it continues itself."""
+"""How long a Drainer that handed over waits for a successor before it continues itself."""
 
 
 _NOBODY_YET = DrainerRun(node_id="", host="")
-"""While one that handed over waits for the next."""
+"""The writer, while a Drainer that handed over waits for its successor."""
 
 
 class EndedAsStandby(Exception):
-    """An operator's verb ended this standby."""
+    """An operator's command ended this standby."""
 
 
 class StandbyRole:
-    """What a standby answers."""
+    """A standby's answers to requests."""
 
     def __init__(
         self, front: Front, components: Components, active: DrainerRun, writer: str
@@ -156,16 +157,16 @@ class StandbyRole:
 async def stand_by(
     components: Components, front: Front, stop: asyncio.Event, *, handed_over: str = ""
 ) -> str:
-    """Return once no one else writes the downstream.
+    """Return once no other Drainer writes the downstream.
 
-    It is the node id of the Drainer whose place is taken, if that one was seen to write this very
-    downstream. `handed_over` is the run of this Drainer that made room: another one is to go first.
-    Raises `StoppedEarly` when asked to stop, `EndedAsStandby` after an operator's verb.
+    The result is the node id of the replaced Drainer, if it was seen to write this downstream.
+    `handed_over` is the run of this Drainer that made room; another Drainer has precedence over it.
+    Raises `StoppedEarly` when asked to stop, `EndedAsStandby` after an operator's command.
     """
     former = ""
     deadline_s = time.monotonic() + _HANDED_OVER_S
     if handed_over:
-        # The one that is to take over asks whether this run still writes.
+        # The successor asks whether this run still writes.
         await front.serve(StandbyRole(front, components, _NOBODY_YET, ""))
     while True:
         stored = await _stored(components, stop)
@@ -189,7 +190,7 @@ async def stand_by(
 
 
 class _Waiting:
-    """The time that one run of another Drainer is waited for."""
+    """The wait for one run of another Drainer."""
 
     def __init__(
         self, components: Components, front: Front, role: StandbyRole, stop: asyncio.Event
@@ -247,9 +248,9 @@ class _Waiting:
         return verdict is not Verdict.WAIT
 
     async def _asked_etcd(self) -> tuple[int, bool | None]:
-        """Return the active one's published checkpoint, and whether its run is listed.
+        """Return the active Drainer's published checkpoint, and whether its run is listed.
 
-        None while etcd does not answer: then no one takes over.
+        Returns None while etcd does not answer; then no standby takes over.
         """
         role = self._role
 
@@ -287,9 +288,9 @@ async def _active(
     try:
         found = await asyncio.to_thread(drainer_runs.run_named, components.etcd, stored.writer)
         if found is not None:
-            # Our own name: a former run, which the lock of the data-dir says is gone.
+            # Our own name is a previous run, which the data-dir's lock proves to have ended.
             return None if found.node_id == front.node_id else found
-        # A live run may have lost its lease a moment ago, when etcd was away.
+        # A live run may just have lost its lease during an outage of etcd.
         listed = await asyncio.to_thread(Registry(components.etcd).list, NodeKind.DRAINER)
     except PenstockError as error:
         log.warning("etcd does not say whether another Drainer is active: %s", error)

@@ -1,4 +1,4 @@
-"""Starting point: where a Drainer continues, by its downstream's checkpoint or by the settings."""
+"""Starting point: where a Drainer continues, from its downstream's checkpoint or the settings."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ async def starting_point(
     start_ts = config.initial_commit_ts
     if start_ts < 0:
         start_ts = await insist(stop, "the present timestamp", components.oracle.get_ts)
-    if start_ts > 0:  # A DDL that was committed by then may still be without a job.
+    if start_ts > 0:  # An earlier DDL may still be without a job.
         await insist(stop, "the schema of the beginning", source.check_settled)
     log.info("the downstream has no checkpoint; starting after commit_ts %d", start_ts)
     fresh = Checkpoint(start_ts, 0)
     if found is None:
         return fresh
-    # An operator was there before any Drainer.
+    # An operator wrote overrides before the first Drainer started.
     return replace(fresh, overrides=found.overrides, has_all_overrides=found.has_all_overrides)
 
 
 async def check_not_behind(
     config: DrainerConfig, components: Components, found: Checkpoint | None, stop: asyncio.Event
 ) -> None:
-    """Raise `NeedsOperator` for a downstream that lacks what this Drainer had brought to it.
+    """Raise `NeedsOperator` if the downstream is behind the state this Drainer had brought it to.
 
-    How far that was is in etcd, and which downstream it was in the data directory. Tables that
-    went back together with their checkpoint are continued there, for that is the right state; of
-    messages readers would get some twice, or see them replaced.
+    etcd stores the former position, and the data directory the former downstream. Tables that went
+    back together with their checkpoint are continued there, because that state is correct. Readers
+    of messages would get some twice, or see them replaced.
     """
     home = components.home
     if home.downstream() != output_of(config.downstream):
