@@ -1,13 +1,13 @@
-"""Lag: says who holds the merge up, since when and why, in words for an operator (pure).
+"""Lag: reports which Pump blocks the merge, since when and why, in words for an operator (pure).
 
-    ok        its stream is there and moves
-    slow      its stream is not there, says nothing, or is far behind the others
-    dead      its stream is not there, and its heartbeat is stale or no one listens at its address
-    stopped   its stream is not there, and it said itself that it has stopped
+    ok        its stream is connected and moves
+    slow      its stream is not connected, is silent, or is far behind the others
+    dead      not connected, and its heartbeat is stale or nothing listens at its address
+    stopped   not connected, and it reported that it has stopped
     lost      declared lost by an operator (`binlogctl lost-pump`): the merge continues without it
 
-Lag is measured by the cluster's time, which the oracle gave this Drainer a few seconds ago at most;
-the clocks of Pumps and of readers do not count.
+Lag is measured by the cluster's time, which the oracle gave this Drainer a few seconds ago at most.
+The clocks of Pumps and of readers do not count.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from penstock.cluster.node_registry import NodeState, NodeStatus, seems_live
 from penstock.ts import physical_ms, seconds_between
 
 MUTE_S = 6.0
-"""An idle Pump whose stream is waited for says something several times a second."""
+"""Silence that makes a Pump slow; an idle Pump that is waited for sends several times a second."""
 BEHIND_S = 3.0
-"""Further behind the Pump that is furthest ahead, a Pump is slow."""
+"""A Pump is slow if it is further behind the most advanced Pump."""
 HELD_S = 3.0
-"""A low water that has stood longer is a stall."""
+"""A watermark that has not moved for longer is a stall."""
 
 
 class Condition(StrEnum):
-    """What is the matter with a Pump's stream."""
+    """The condition of a Pump's stream."""
 
     OK = "ok"
     SLOW = "slow"
@@ -41,13 +41,13 @@ class Condition(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PumpStream:
-    """What is known of one Pump's stream; `problem` is empty while it is connected."""
+    """The state of one Pump's stream; `problem` is empty while it is connected."""
 
     status: NodeStatus
     problem: str
     received_ts: int
     mute_s: float
-    """Since the last message; zero while one waits for room in front of the merge."""
+    """Seconds since the last message; zero while a message waits for room in front of the merge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ class PumpView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """The low water, and for how long it has stood there."""
+    """The watermark, and for how long it has not moved."""
 
     low_water: int
     for_s: float
@@ -115,7 +115,7 @@ class Held:
 
 
 class LowWaterWatch:
-    """Since when the low water has stood where it is, and when that is to be said (again)."""
+    """Measures how long the watermark has not moved, and decides when to report it."""
 
     def __init__(self, now_s: float, *, warn_s: float = HELD_S, repeat_s: float = 10.0) -> None:
         self.warn_s = warn_s

@@ -1,20 +1,21 @@
 """Merger: merges the sorted streams of all Pumps into one stream in `commit_ts` order.
 
     pump a  ──1──3──5──7────────┐ received up to 7
-    pump b  ──2──4──6───────────┤ received up to 6   <- holds the merge: low water 6
+    pump b  ──2──4──6───────────┤ received up to 6   <- blocks the merge: watermark 6
     pump c  ──────8──────9──────┘ received up to 9
     emitted ──1──2──3──4──5──6 |     7, 8 and 9 wait
 
-Each stream is strictly increasing, so once every Pump has sent something at or above a timestamp,
+Each stream is strictly increasing. Once every Pump has sent something at or above a timestamp,
 nothing at or below it can still arrive. The smallest "received up to" of all Pumps is the *low
-water*: everything at or below it is emitted, nothing above it is. A Pump that is silent, paused
-or dead holds the low water where it is; it is never skipped. Fake binlogs keep idle Pumps moving.
+water* (the watermark): everything at or below it is emitted, nothing above it is. A silent, paused
+or dead Pump blocks the watermark and is never skipped. Fake binlogs keep idle Pumps moving.
 
-A Pump that joins late enters at what was already emitted. That is safe because it takes its first
-write only after it entered here: its commits then get timestamps the oracle had not yet handed out.
-One that left before it had sent everything, and comes back, enters where it left. What it sends at
-or below what was emitted can take no place in the order any more: fake binlogs may pass, and what
-an operator has named; any transaction else stops the merge, with the range that is missing.
+A Pump that joins late enters at the emitted timestamp. That is safe because it takes its first
+write only after it has entered here, so its commits get timestamps that the oracle had not yet
+handed out. A Pump that left before it had sent everything, and returns, enters where it left. Its
+binlogs at or below the emitted timestamp have no place in the order any more. Fake binlogs may
+pass, and transactions that an operator has named; any other transaction stops the merge with the
+missing range.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ from penstock.errors import NeedsOperator
 log = logging.getLogger(__name__)
 
 PAYLOAD_OVERHEAD_BYTES = 80
-"""What a buffered binlog costs beside its bytes: the bytes object, its timestamp, two slots."""
+"""The cost of a buffered binlog beside its bytes: the bytes object, its timestamp, two slots."""
 
 RUN_BYTES = 1 << 20
-"""A run is about this much where there is enough: what it costs is shared by its binlogs."""
+"""Size of a run if enough binlogs wait; they share the cost of the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """A run of binlogs in strictly increasing `commit_ts` order; `bytes` is what they weighed."""
+    """A run of binlogs in strictly increasing `commit_ts` order; `bytes` is their total weight."""
 
     commit_ts: Sequence[int]
     payloads: Sequence[Payload]
@@ -53,7 +54,7 @@ class Merged:
 
 @dataclass(slots=True)
 class _Message:
-    """One received run, consumed from `start` on; it is weighed until it is used up."""
+    """One received run, consumed from `start` on; it counts in full until it is used up."""
 
     commit_ts: Sequence[int]
     payloads: Sequence[Payload]
@@ -70,24 +71,25 @@ class _PumpQueue:
 
 
 class Merger:
-    """The merge of all Pumps' streams; knows no clock, no network and no thread."""
+    """The merge of all Pumps' streams; uses no clock, no network and no thread."""
 
     def __init__(self, after_ts: int, ignored_ts: Set[int] = frozenset()) -> None:
-        """Start after `after_ts`: what is at or below it was emitted in an earlier run.
+        """Start after `after_ts`; an earlier run has emitted everything at or below it.
 
-        Transactions at `ignored_ts` may come too late: an operator has seen to them.
+        Transactions at `ignored_ts` may come too late, because an operator has dealt with them.
         """
         self.emitted_ts = after_ts
         self.duplicates = 0
         self.late = 0
-        """Transactions that came too late and were among `ignored_ts`."""
+        """The number of late transactions that were among `ignored_ts`."""
         self._ignored_ts = ignored_ts
         self._sources: dict[str, _PumpQueue] = {}
 
     def add(self, source: str, left_ts: int | None = None) -> int:
-        """Let a Pump enter and return the `commit_ts` after which it must be pulled.
+        """Add a Pump and return the `commit_ts` after which it must be pulled.
 
-        `left_ts` is up to where it was received when it left, if there may be more after that.
+        `left_ts` is the timestamp up to which it was received when it left, if it may have sent
+        more after that.
         """
         assert source not in self._sources or self._sources[source].finished, source
         after_ts = self.emitted_ts if left_ts is None else min(left_ts, self.emitted_ts)
@@ -110,7 +112,7 @@ class Merger:
             raise _disorder(source, state.received_ts, commit_ts)
         if commit_ts[0] <= self.emitted_ts:
             last_ts = commit_ts[-1]
-            # What comes too late counts as received only when it was seen to.
+            # A late run counts as received only after it was checked.
             commit_ts, payloads = self._on_time(source, state.received_ts, commit_ts, payloads)
             if not commit_ts:
                 state.received_ts = last_ts
@@ -123,9 +125,10 @@ class Merger:
     def _on_time(
         self, source: str, left_ts: int, commit_ts: Sequence[int], payloads: Sequence[Payload]
     ) -> tuple[Sequence[int], Sequence[Payload]]:
-        """Return the part of a run that is not too late; `NeedsOperator` when more than time is.
+        """Return the part of a run that is not too late; `NeedsOperator` if real transactions are.
 
-        A Pump that enters at what was emitted sends nothing below it; only one that left does.
+        Only a Pump that left and returned sends binlogs below the emitted timestamp; a Pump that
+        entered there does not.
         """
         late = bisect_right(commit_ts, self.emitted_ts)
         for ts, payload in zip(commit_ts[:late], payloads, strict=False):
@@ -140,12 +143,12 @@ class Merger:
         return commit_ts[late:], payloads[late:]
 
     def take(self, up_to_ts: int | None = None) -> Merged | None:
-        """Return the next run at or below the low water, or None when every such one is out.
+        """Return the next run at or below the watermark, or None if all such runs were returned.
 
         With `up_to_ts` nothing above that is emitted either.
 
-        It ends where a Pump's message ends: the first one that fills that Pump's share of
-        `RUN_BYTES`. So a run's size is bounded by those and one message per Pump.
+        A run ends at the end of a Pump's message: the first message that fills that Pump's share of
+        `RUN_BYTES`. These shares and one message per Pump therefore bound a run's size.
         """
         if not self._sources:
             return None
@@ -170,7 +173,7 @@ class Merger:
             payloads += part.payloads
         size = sum(part.bytes for part in parts)
         stamps = np.array(commit_ts, np.int64)
-        # The sort finds the parts' rising runs and merges them, which is all that is left to do.
+        # The sort finds the parts' rising runs and merges them; no other work remains.
         order = stamps.argsort(kind="stable")
         stamps = stamps[order]
         repeated = stamps[1:] == stamps[:-1]

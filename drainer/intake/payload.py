@@ -1,8 +1,8 @@
-"""Payload: what travels through the merge, a binlog's bytes or a handle to where they are.
+"""Payload: a binlog in the merge, as its bytes or as a handle to their location.
 
-A binlog is bytes as long as it is small, which almost all are. One that a Pump sends in chunks is
-a `Spooled`: its bytes are in a file in the data-dir (`drainer.intake.spool`), and the handle weighs
-next to nothing wherever memory is counted. One whose rows a Spark task is to fetch is a `Remote`.
+Almost all binlogs are small and travel as bytes. A binlog that a Pump sends in chunks is a
+`Spooled`: its bytes are in a file in the data-dir (`drainer.intake.spool`), and the handle weighs
+almost nothing wherever memory is counted. A binlog whose rows a Spark task fetches is a `Remote`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _REMOTE_BYTES = 100
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spooled:
-    """A merged binlog in a file of its own; equal to another with the same content."""
+    """A merged binlog in a dedicated file; equal to another with the same content."""
 
     path: Path
     size: int
@@ -52,9 +52,9 @@ class Spooled:
 
 @dataclass(slots=True)
 class Remote:
-    """A transaction of rows that is on its Pump still; `head` is the binlog without them.
+    """A transaction of rows that is still on its Pump; `head` is the binlog without them.
 
-    The head is empty when nothing but a transaction's timestamps would be in it.
+    The head is empty if it would contain only the transaction's timestamps.
     """
 
     pump: str
@@ -72,9 +72,9 @@ Payload = bytes | Spooled | Remote
 
 @contextmanager
 def opened(path: Path) -> Iterator[Source]:
-    """Open a file for reading; a disk that cannot be read raises `NeedsOperator`.
+    """Open a file for reading; raise `NeedsOperator` if the disk cannot be read.
 
-    With `pread` and not through a mapping, under which a disk error kills the process.
+    It uses `pread` and not a mapping, because a disk error under a mapping kills the process.
     """
 
     def broken(error: OSError) -> NeedsOperator:

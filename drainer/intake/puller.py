@@ -1,13 +1,13 @@
-"""Puller: pulls one Pump's binlogs for as long as the Pump takes part, through its restarts.
+"""Puller: pulls one Pump's binlogs while the Pump takes part, across its restarts.
 
-    connect ──> Pull(after what was received last) ──> batches ──> the merge
-       ^                                                  │ error, silence, end of stream
-       └── 100 ms … 1 s later, or when it is elsewhere ───┘
+    connect ──> Pull(after the last received binlog) ──> batches ──> the merge
+       ^                                                    │ error, silence, end of stream
+       └── 100 ms … 1 s later, or when its address changes ─┘
 
-Where the merge waits for this Pump, it is asked to move on: a fake binlog comes in the stream.
-What was received is never asked for again, what was not is: a broken stream loses and repeats
-nothing. A Pump without `penstock.Pump` (TiDB-Binlog's) is pulled one binlog per message. Errors
-that waiting cannot cure (a wrong cluster, purged binlogs, damaged bytes) stop the Drainer.
+When the merge waits for this Pump, the puller asks it to advance, and the Pump sends a fake binlog.
+A new stream starts after the last received binlog, so a broken stream loses and repeats nothing. A
+Pump without `penstock.Pump` (TiDB-Binlog's) is pulled one binlog per message. Errors that retrying
+cannot resolve (a wrong cluster, purged binlogs, damaged bytes) stop the Drainer.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ log = logging.getLogger(__name__)
 RETRY_S_MIN = 0.1
 RETRY_S_MAX = 1.0
 SILENCE_S_MAX = 20.0
-"""A Pump with a waiting puller sends at least a fake binlog every 3 s; a mute stream is dead.
+"""A Pump with a waiting puller sends at least a fake binlog every 3 s; a silent stream is dead.
 
-That finds a connection that was cut without a word, too. At 64 kB/s the largest message takes 16 s.
+This also detects a connection that was cut silently. At 64 kB/s the largest message takes 16 s.
 """
 BATCH_BYTES_MIN = 64 << 10
-"""What a message may have at least, however slow the way is: 4 kB/s bring it here in time."""
+"""Minimum size limit of a message, however slow the link; at 4 kB/s it arrives in time."""
 
 _ASK_AGAIN_S = 0.1
-"""A Pump that has not moved since it was asked has an open transaction, or had no time."""
+"""Pause before the next request; a Pump that has not moved has an open transaction or is busy."""
 
 _RUN_MAX = 256
-"""How many single binlogs of TiDB-Binlog's stream are handed on at once."""
+"""Maximum number of single binlogs of TiDB-Binlog's stream that are passed on together."""
 _UNIMPLEMENTED: Final = grpc.StatusCode.UNIMPLEMENTED.value[0]
 _RUN_BYTES_MAX = 1 << 20
-"""… and after how many bytes no more."""
+"""Maximum number of bytes that are passed on together."""
 
 
 class Receiver(Protocol):
-    """Where a puller's binlogs go."""
+    """The receiver of a puller's binlogs."""
 
     def received_ts(self, pump: str) -> int:
         """Return the largest `commit_ts` received from a Pump: pulling continues after it."""
@@ -69,9 +69,9 @@ class Receiver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """What a puller sends a Pump about itself, how much it wants per message, and its TLS.
+    """The puller's identity for a Pump, the bytes it wants per message, and its TLS.
 
-    What is too large for memory goes to the `spool`.
+    Binlogs too large for memory go to the `spool`.
     """
 
     cluster_id: int
@@ -80,7 +80,7 @@ class Who:
     batch_bytes_max: int = 1 << 20
     tls: Tls | None = None
     metadata_only: bool = False
-    """Rows stay on the Pumps, for Spark's tasks to fetch."""
+    """Rows stay on the Pumps; Spark's tasks fetch them."""
     hints: Mapping[grpc.StatusCode, str] = field(default_factory=lambda: HINTS)
     silence_s_max: float = SILENCE_S_MAX
     retry_s_min: float = RETRY_S_MIN
@@ -100,9 +100,9 @@ class Puller:
         self._batch_bytes_max = who.batch_bytes_max
         self._channel: AsyncChannel | None = None
         self._asking: AsyncStream | None = None
-        self._asked: tuple[int, float] = (-1, 0.0)  # At which received_ts, and when.
+        self._asked: tuple[int, float] = (-1, 0.0)  # received_ts of a request, its time.
         self.on_break: Callable[[], None] = _nothing
-        """Called when a stream is lost, or one could not be had."""
+        """Called when a stream is lost or cannot be opened."""
 
     async def run(self) -> None:
         """Pull until cancelled; raise `NeedsOperator` if a retry cannot help."""
@@ -125,7 +125,7 @@ class Puller:
                 details = f"{error.code().name}: {error.details()}"
                 self._lost(details if refusal is None else coded(refusal))
             except TimeoutError:
-                if not got:  # Maybe not even the first message could get here in time.
+                if not got:  # Perhaps not even the first message could arrive in time.
                     self._batch_bytes_max = max(self._batch_bytes_max // 4, BATCH_BYTES_MIN)
                 self._lost(f"nothing arrived for {self._who.silence_s_max:.0f} s")
             pause_s = self._who.retry_s_min if got else min(pause_s * 2, RETRY_S_MAX)
@@ -146,9 +146,9 @@ class Puller:
             self._moved.set()
 
     def ask(self, past_ts: int) -> None:
-        """Ask the Pump to move its stream on past `past_ts`; nothing waits for the answer.
+        """Ask the Pump to advance its stream past `past_ts`; nothing waits for the answer.
 
-        Not while it is being asked, and not again before it has moved or a while has passed.
+        Does nothing during an earlier request, and until the Pump has moved or a while has passed.
         """
         channel, asking, now_s = self._channel, self._asking, time.monotonic()
         if channel is None or not self._batched:
@@ -248,7 +248,7 @@ async def _pull_batches(
 
 def _payloads(pump: str, batch: Any) -> list[Payload]:
     """Return a message's payloads, with a handle for each payload sent without its rows."""
-    if not batch.sizes:  # A Pump that knows no metadata sends everything, and so it is taken.
+    if not batch.sizes:  # A Pump that ignores metadata_only sends everything, which is accepted.
         return list(batch.payloads)
     entries = zip(batch.payloads, batch.sizes, batch.start_ts, strict=True)
     return [Remote(pump, size, start, head) if size else head for head, size, start in entries]
@@ -260,7 +260,7 @@ async def _pull_singles(channel: AsyncChannel, who: Who, after_ts: int) -> Async
     call = channel.server_stream("/binlog.Pump/PullBinlogs", request.SerializeToString())
     while (message := await _read(call, who.silence_s_max)) is not None:
         entities, size = [], 0
-        # What has arrived meanwhile goes along; what has not is waited for next time.
+        # Messages that have arrived by now are passed on together.
         while message is not None:
             entities.append(pump_pb2.PullBinlogResp.FromString(message).entity)
             size += len(message)

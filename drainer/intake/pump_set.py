@@ -1,29 +1,30 @@
-"""Pump set: keeps the merge in step with the list of Pumps, and says which of them holds it up.
+"""Pump set: keeps the merge in step with the list of Pumps, and reports which Pump blocks it.
 
 A pass publishes the Drainer's own status first and reads the list of Pumps second. A Pump that is
-about to come online does the same the other way round: it lists itself first and then notifies
-every Drainer whose status is fresh. So whichever comes second sees the other, and no Pump takes a
-write that the merge does not wait for. That argument needs the Drainer's status to be fresh:
-what arrives more than `FRESH_S` after the last pass waits for the next one to succeed. (A Drainer
-that was frozen, or cut off from etcd, may have been taken for dead by a Pump that then joined.)
+about to come online does the reverse: it lists itself first and then notifies every Drainer whose
+status is fresh. Whichever comes second sees the other, so no Pump takes a write that the merge does
+not wait for. This argument requires a fresh status of the Drainer. Binlogs that arrive more than
+`FRESH_S` after the last pass therefore wait for the next pass to succeed. (A Pump that joined may
+have taken a Drainer for dead that was frozen or cut off from etcd.)
 
-Every Pump that is not offline takes part. One that is paused, restarting or dead holds the merge;
-it is named in log, status and metrics, never skipped, unless an operator has declared it lost. An
-offline one is let go when its own last word says that all of it is here:
+Every Pump that is not offline takes part. A paused, restarting or dead Pump blocks the merge. Log,
+status and metrics name it; it is never skipped unless an operator has declared it lost. An offline
+Pump is released when its own final record says that all its binlogs are here:
 
-    its last word is final, and we have all that it holds      it is let go
-    its last word is final, and we lack some                   the Drainer stops, with the range
-    no last word, and it takes part in the merge               it is waited for, whatever etcd says
-    no last word, and it took no part since our checkpoint     let go, if we are as far as it was
+    its record is final, and we have all its binlogs        it is released
+    its record is final, and we lack some                   the Drainer stops, with the range
+    no record, and it takes part in the merge               it is waited for, whatever etcd says
+    no record, not in the merge since our checkpoint        released, if we are as far as it was
 
-A state in etcd can be anybody's, by a command or by hand, and a Pump that runs corrects it only at
-its next heartbeat. What a Pump holds is its own word alone (`penstock.cluster.departed_pumps`).
-TiDB-Binlog's Pumps leave none: of those, what they said in their last status has to do.
+Anybody can change a state in etcd, by a command or by hand, and a running Pump corrects it only at
+its next heartbeat. Only the Pump itself records which binlogs it holds
+(`penstock.cluster.departed_pumps`). TiDB-Binlog's Pumps leave no such record; for them their last
+status has to suffice.
 
-Who takes part is in the checkpoint (`standing`): a Drainer that starts knows whom it has to wait
-for, whatever etcd lists by then. A Pump that was lost stands there with the commit_ts up to which
-it was received; should it come back all the same, it is pulled from there, and not from where the
-others are.
+The checkpoint lists the participants (`standing`), so a Drainer that starts knows for which Pumps
+it must wait, whatever etcd lists by then. For a lost Pump it stores the commit_ts up to which the
+Pump was received. If such a Pump returns, it is pulled from there, and not from the position of the
+others.
 """
 
 from __future__ import annotations
@@ -56,17 +57,17 @@ from penstock.errors import Malformed, NeedsOperator, Retryable
 log = logging.getLogger(__name__)
 
 FRESH_S = 6.0
-"""Less than the 10 s after which a Pump takes a silent Drainer for dead, clocks being apart."""
+"""Less than the 10 s after which a Pump takes a silent Drainer for dead; clocks may differ."""
 
 ASK_AFTER_S = 0.002
-"""How long a Pump may hold back what came from others before it is asked to move on.
+"""How long a Pump may hold back the binlogs of others before it is asked to advance.
 
 Under load each Pump's own next binlogs come sooner than that.
 """
 
 _HELD_WARN_S = HELD_S
 _SMALL_BYTES = 64
-"""A fake binlog is smaller; what is larger is not decoded to find out."""
+"""A fake binlog is smaller; larger payloads need not be decoded to find out."""
 
 _UNKNOWN_HOST = "unknown:0"
 
@@ -77,18 +78,18 @@ def _now_s() -> float:
 
 
 class Neighbours(Protocol):
-    """What the merge asks about the others; `Membership` is one."""
+    """Information that the merge needs about other nodes; `Membership` implements it."""
 
     lost: Mapping[str, LostPump]
-    """The Pumps that are declared lost, as the last pass found them."""
+    """The Pumps that are declared lost, as of the last pass."""
     last_words: Mapping[str, LastWord]
-    """What stopped Pumps have said that they hold, as the last pass found it."""
+    """The final records of stopped Pumps about the binlogs they hold, as of the last pass."""
 
     async def publish_and_list(self) -> Sequence[NodeStatus]:
         """Publish this Drainer's status, then return all Pumps, in this order. May be Retryable."""
 
     entered: Mapping[str, int]
-    """Since when each Pump may hold what a Drainer lacks, as the last pass found it."""
+    """Since when each Pump may hold binlogs that a Drainer lacks, as of the last pass."""
 
     async def list_again(self, pump: NodeStatus) -> None:
         """List a Pump again that etcd no longer knows. May be Retryable."""
@@ -111,8 +112,7 @@ class Pumps:
     ) -> None:
         """Prepare; all Pumps together may have `room_bytes` waiting for the merge.
 
-        `standing` is the checkpoint's. `clock` counts seconds that also pass while the machine
-        sleeps.
+        `standing` is the checkpoint's. `clock` counts seconds and includes the machine's sleep.
         """
         self.open_puller: Callable[[str, str, Who, Receiver], Puller] = Puller
         self._now_s = clock
@@ -121,7 +121,7 @@ class Pumps:
         self._lost: dict[str, tuple[LostPump, int]] = {}
         stood = standing or {}
         self._expected = {name for name, left_ts in stood.items() if not left_ts}
-        # What was received but not downstream by then was in the memory of an earlier run only.
+        # Binlogs received but not downstream by then were only in the memory of an earlier run.
         self._left_ts = {
             name: min(left_ts, merger.emitted_ts) for name, left_ts in stood.items() if left_ts
         }
@@ -140,7 +140,7 @@ class Pumps:
         self._doubted: set[str] = set()
         self._knows_all = bool(stood)
         self.watch = LowWaterWatch(clock(), warn_s=_HELD_WARN_S)
-        self._last_ts = 0  # The last transaction that came; fake binlogs are not counted.
+        self._last_ts = 0  # The last real transaction; fake binlogs are not counted.
         self._asking: asyncio.TimerHandle | None = None
         self._is_closed = False
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -151,7 +151,7 @@ class Pumps:
             started_s = self._now_s()
             statuses = await self._around.publish_and_list()
             if self._is_closed:
-                return  # A batch is under way still, and this Drainer shows that it runs.
+                return  # A batch is still in progress, and this Drainer shows that it runs.
             lost = self._around.lost
             for status in statuses:
                 if status.node_id in lost:
@@ -199,8 +199,8 @@ class Pumps:
     ) -> None:
         """Pass a run on to the merge; return when this Pump has room for the next.
 
-        Each Pump has its share of the room, so that a fast one cannot take what the slow one,
-        for which everyone waits, needs to catch up.
+        Each Pump has its share of the room. A fast Pump therefore cannot take the room that the
+        slow Pump, for which everyone waits, needs to catch up.
         """
         self._waiting.add(pump)
         try:
@@ -245,13 +245,14 @@ class Pumps:
         return {name: self._merger.received_ts(name) for name in self._pullers}
 
     def standing(self) -> dict[str, int]:
-        """Return who takes part, for the checkpoint: 0; or up to where it was received.
+        """Return the participants for the checkpoint, each with 0 or a timestamp.
 
-        The latter for those that were declared lost; for one that was let go by its last word, so
-        that it does not come back from where it entered, also out of an etcd that was restored; and
-        for one that came back and is not with the others yet. TiDB-Binlog's Pumps are not among the
-        former: they leave no word when they go, but never vanish from etcd, and what they held is
-        in their last status.
+        The timestamp is the commit_ts up to which the Pump was received. It is stored for a Pump
+        that was declared lost, and for a Pump that returned and has not caught up. It is also
+        stored for a Pump that was released by its final record, so that it does not return from
+        where it entered, even from a restored etcd. TiDB-Binlog's Pumps are not among the released:
+        they leave no record when they go, but never vanish from etcd, and their last status tells
+        what they held.
         """
         stands = {name: left_ts for name, (_, left_ts) in self._lost.items()}
         known = self._around.entered.keys() | self._around.last_words.keys()
@@ -343,9 +344,10 @@ class Pumps:
         if known is None:
             has_entered = name in self._around.entered
             if word is None and name in self._left_ts and not has_entered:
-                return True  # It went with its word, which is withdrawn as it starts again.
+                return True  # It withdraws its final record when it starts again.
             received_ts = self._left_ts.get(name, self._merger.emitted_ts)
-            # One that has entered and not left, whatever its state says, holds what no one knows.
+            # Nobody knows the binlogs of a Pump that has entered and not left, whatever its state
+            # says.
             takes_part = name in self._expected or has_entered
             return may_part(status, word, received_ts, takes_part=takes_part)
         received_ts, is_ours = self._merger.received_ts(name), not known[0].is_original
@@ -375,12 +377,13 @@ class Pumps:
         self._pullers[name] = (puller, task)
 
     def _begin_ts(self, name: str) -> int | None:
-        """Return after what a Pump has to be pulled; None: from where the merge is.
+        """Return the timestamp after which a Pump must be pulled; None: from the merge's position.
 
-        One that we know is there from its place on, one that we left from there. Any other may
-        have taken binlogs ever since it entered the cluster: one that notified us has not, and one
-        of which no notice came in time shows by them what we have missed. Whom a Drainer meets in
-        its first pass, without knowing who took part before it, it takes as it finds them.
+        A Pump in the checkpoint is pulled from its place there, a Pump that we left from where we
+        left it. Any other Pump may have taken binlogs ever since it entered the cluster. A Pump
+        that notified us has taken none. If no notice came in time, the Pump's binlogs show what we
+        have missed. A Drainer that does not know the earlier participants accepts the Pumps of its
+        first pass as they are.
         """
         if name in self._expected:
             return None
@@ -389,9 +392,9 @@ class Pumps:
         return self._around.entered.get(name) if self._knows_all else None
 
     async def _look_for_expected(self, listed: Set[str]) -> None:
-        """List Pumps again that took part at the checkpoint and that etcd does not know any more.
+        """List Pumps again that took part at the checkpoint and that etcd no longer knows.
 
-        So they are waited for and shown like others that are away; one that runs lists itself.
+        They are then waited for and shown like other absent Pumps; a running Pump lists itself.
         """
         for name in self._expected - listed:
             lost, word = self._around.lost.get(name), self._around.last_words.get(name)
@@ -477,16 +480,16 @@ def _is_transaction(payload: Payload) -> bool:
     try:
         return len(payload) > _SMALL_BYTES or not is_fake(payload)
     except Malformed:
-        return True  # Its reader says what is wrong with it.
+        return True  # Its reader reports the error.
 
 
 def may_part(
     status: NodeStatus, word: LastWord | None, received_ts: int, *, takes_part: bool
 ) -> bool:
-    """Return whether an offline Pump is to be let go; False: it is waited for.
+    """Return whether an offline Pump may be released; if not, it is waited for.
 
-    It was received up to `received_ts`. `takes_part` for a Pump of ours that is in the merge, or
-    was at the checkpoint. Raises `NeedsOperator` when what is missing here is known.
+    It was received up to `received_ts`. `takes_part` is true for a Pump of ours that is in the
+    merge, or was at the checkpoint. Raises `NeedsOperator` if binlogs are known to be missing here.
     """
     up_to_ts = status.max_commit_ts
     if word is not None and word.is_final:

@@ -2,14 +2,14 @@
 
     <data-dir>/spool/<number>   one merged binlog, as the Pump sent it in chunks
 
-A file is written while its chunks arrive, handed to the merge as a `Spooled`, and deleted when its
-transaction is committed, when its stream breaks (it is pulled again), and at the next start: it
-is never the only copy, so it is never synced either.
+A file is written while its chunks arrive, and handed to the merge as a `Spooled`. It is deleted
+when its transaction is committed, when its stream breaks (the binlog is pulled again), and at the
+next start. It is never the only copy, and therefore never synced.
 
 Each Pump has one file at a time. Its next large binlog is not read before the last one is
-downstream, and gRPC's flow control holds the Pump back meanwhile. That cannot lock the merge up:
-a large binlog waits for nothing that comes after it. So the disk holds at most one large binlog
-for each Pump.
+downstream, and until then gRPC's flow control holds the Pump back. This cannot deadlock the merge,
+because a large binlog waits for nothing that comes after it. The disk therefore holds at most one
+large binlog for each Pump.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from penstock.wire.binlog import BinlogType
 log = logging.getLogger(__name__)
 
 DDL_BYTES_MAX = 16 << 20
-"""A DDL is handled in memory, whatever way it came."""
+"""A DDL is handled in memory, however it was sent."""
 
 _HINT = "Pump and Drainer must run compatible versions"
 _chunk_written = point("drainer.piece_spooled")
@@ -48,7 +48,7 @@ Read = Callable[[], Awaitable[Any]]
 
 
 class Spool:
-    """The files; used from one event loop, which no write blocks."""
+    """The spool's files; used from one event loop, which no write blocks."""
 
     def __init__(self, folder: Path, *, bytes_max: int) -> None:
         """Empty the folder; binlogs larger than `bytes_max` do not stay in memory."""
@@ -62,10 +62,10 @@ class Spool:
                 left.unlink()
 
     async def receive(self, pump: str, first: Any, read: Read) -> Run | None:
-        """Put chunks together in a file; None when the stream ends before the last one.
+        """Write chunks to a file; None if the stream ends before the last chunk.
 
         `read` returns the next `PullBatch`, None at the end of the stream. Raises `Malformed` for
-        chunks that do not fit together, `NeedsOperator` when the disk is full or broken.
+        chunks that do not fit together, `NeedsOperator` if the disk is full or broken.
         """
         async with _Writing(self, pump, first.commit_ts, first.bytes) as file:
             chunk = first
@@ -86,9 +86,9 @@ class Spool:
                     )
 
     async def keep_large(self, pump: str, run: Run) -> AsyncGenerator[Run]:
-        """Yield a run in parts, with what is too large for memory on the disk.
+        """Yield a run in parts, with binlogs too large for memory on the disk.
 
-        This is for Pumps that send everything whole.
+        This is for Pumps that send every binlog whole.
         """
         commit_ts, payloads = run
         start = 0
@@ -131,7 +131,7 @@ def chunk_of(batch: Any) -> Any:
 
 
 class _Writing:
-    """One file while it grows; it is deleted on the way out unless it was finished."""
+    """One file while it grows; it is deleted on exit unless it was finished."""
 
     def __init__(self, spool: Spool, pump: str, commit_ts: int, total: int) -> None:
         self._spool = spool
@@ -185,7 +185,7 @@ class _Writing:
         await self.write(chunk.data)
 
     async def write(self, data: bytes) -> None:
-        # A write that is waited for no longer must be over before its file is closed.
+        # A cancelled write must end before its file is closed.
         writing = asyncio.ensure_future(asyncio.to_thread(self._write, data))
         try:
             await asyncio.shield(writing)

@@ -4,12 +4,12 @@
                            | schema_version  TableMutation  TableMutation ... |
     slices                 [v M M M M M] [v part of M] [v part of M] [v rest of M] [v M M]
 
-Whatever can be read from a `Source` will do; nothing is held but the slice that is being filled.
-A mutation that fits into a slice goes into one as it stands. A larger one is cut along its
-`sequence`: a walk through each of its lists, all at once, takes the rows in their order. A row is
-never cut: one that is larger than a slice is a slice of its own.
+Any `Source` that can be read will do; memory holds only the current slice. A mutation that fits
+into a slice is copied unchanged. A larger one is cut along its `sequence`: a walk through all of
+its lists in parallel takes the rows in their order. A row is never cut; a row larger than a slice
+is a slice on its own.
 
-A slice is itself a serialized `PrewriteValue`, so it is read by whatever reads small ones.
+A slice is itself a serialized `PrewriteValue`, so readers of small transactions can read it.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _ONE_KIND = bytes([_SEQUENCE])
 _KINDS_AT_ONCE = 32 << 10
 _ORIGIN_BYTES_MAX = 64 << 10
 _SPARE_BYTES = 64
-"""What a slice needs beside its rows and their kinds: two ids and four lengths."""
+"""A slice's size beside its rows and their kinds: two ids and four lengths."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What a merged binlog says about itself, and where in it its row changes are."""
+    """A merged binlog's header fields, and the position of its row changes."""
 
     tp: int
     start_ts: int
@@ -110,9 +110,9 @@ def slices(
 ) -> Iterator[bytes]:
     """Yield the `PrewriteValue` in [start, end) as small ones within `limits`, in order.
 
-    `version` is its schema version, which `survey` says. Raises `Malformed` for anything that is
-    no `PrewriteValue`, and for a mutation whose lists and sequence disagree; mutations that need
-    not be cut are passed on unread.
+    `version` is its schema version, which `survey` returns. Raises `Malformed` for data that is not
+    a `PrewriteValue`, and for a mutation whose lists and sequence disagree. Mutations that need not
+    be cut are passed on unread.
     """
     room_bytes = max(limits.bytes_max - _SPARE_BYTES, 1)
     head = encode_uvarint(_SCHEMA_VERSION) + encode_uvarint(version & 0xFFFF_FFFF_FFFF_FFFF)
@@ -137,7 +137,7 @@ def slices(
 
 @dataclass(slots=True)
 class _List:
-    """Where the fields with one tag begin and end, and how many there are."""
+    """Start and end of the fields with one tag, and their number."""
 
     start: int = 0
     end: int = 0
@@ -151,7 +151,7 @@ class _Lists:
 
 
 def _table_id(source: Source, start: int, end: int) -> int:
-    # Every writer puts it first; who does not, repeating it later, is found out by its slices.
+    # Every writer puts it first; a version that is repeated later shows in the slices.
     for found, _, content, _ in fields(source, start, end):
         if found == _TABLE_ID:
             return signed(content)
@@ -184,7 +184,7 @@ def _kinds(source: Source, lists: _Lists) -> Iterator[bytes]:
             yield source(at, min(_KINDS_AT_ONCE, end - at))
     at, end = lists.of[_SEQUENCE].start, lists.of[_SEQUENCE].end
     while at < end:
-        # As a rule these are pairs of one-byte varints; anything else is read one by one.
+        # Usually these are pairs of one-byte varints; anything else is read one at a time.
         pairs = source(at, min(2 * _KINDS_AT_ONCE, end - at) & ~1)
         if pairs[::2] != _ONE_KIND * (len(pairs) // 2) or not pairs:
             break
