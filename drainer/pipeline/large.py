@@ -1,17 +1,18 @@
-"""Large transactions: from the spool file to the downstream, in slices, as one transaction there.
+"""Large transactions: apply one from its spool file, in slices, as one downstream transaction.
 
     file ──> slice n+1 ──> SQL ──┐ one waits ready while
              slice n   ──> SQL ──┴─> the sink thread runs the one before ──> checkpoint, commit
 
 The sink asks for one list of statements after the other and runs them all in the transaction that
-stores the checkpoint. When its connection breaks it starts again, and so does the walk through the
-file. Two slices exist at a time, one as statements and one on its way, however large the whole is.
+stores the checkpoint. If its connection breaks, the sink and the walk through the file start again.
+Two slices exist at a time, one as statements and one in preparation, however large the transaction
+is.
 
-Where the sink takes events, slices become messages instead. As SQL they are applied in their order,
-each compacted for itself, with *displacing* upserts: one that meets another row with the same
-unique value removes it. The state between two slices is one that the transaction itself went
-through, where no such row exists; but writers are known that note a transaction's changes key by
-key and not as they happened. For them it does: a row that a later slice deletes or writes again.
+If the sink takes events, slices become messages. As SQL they are applied in order, each compacted
+separately, with *displacing* upserts: if an upsert meets another row with the same unique value, it
+removes that row. The state between two slices is a state of the transaction itself, in which no
+such row exists. Some writers, however, note a transaction's changes by key and not as they
+happened; with them such a row exists, and a later slice deletes it or writes it again.
 """
 
 from __future__ import annotations
@@ -59,16 +60,16 @@ T = TypeVar("T")
 _Ready = queue.SimpleQueue[T | Exception | None]
 Generate = Callable[[HeldBatch], Awaitable[T]]
 Apply = Callable[[Slices[T], Checkpoint], None]
-"""A sink's way to take slice after slice, and the checkpoint with them."""
+"""A sink's method that takes slice after slice, and the checkpoint with them."""
 
 
 class LargeTransactions(Generic[T]):
-    """How all large steps are applied."""
+    """Applies all large steps."""
 
     def __init__(
         self, generate: Generate[T], apply: Apply[T], sink: Sink, thread: SinkThread
     ) -> None:
-        """Prepare; `generate` turns a slice into what `apply` of the `sink` takes.
+        """Prepare; `generate` turns a slice into the input of the `sink`'s `apply`.
 
         `thread` may call the sink.
         """
@@ -78,9 +79,9 @@ class LargeTransactions(Generic[T]):
         self._thread = thread
 
     async def prepare(self, step: LargeStep) -> Prepared:
-        """Find out what the step's tables are now, before a later DDL changes that.
+        """Look up the step's tables now, before a later DDL changes them.
 
-        Raises `Malformed` when the step holds no row changes, and what looking up a table raises.
+        Raises `Malformed` if the step holds no row changes, and the errors of a table's look-up.
         """
         rows = await asyncio.to_thread(SpooledRows, step.payload, step.lookup, step.limits)
         large = _LargeTransaction(step, rows, self)
@@ -109,7 +110,7 @@ class _LargeTransaction(Generic[T]):
         self._rows = rows
         self._owner = owner
         self.ends_here = False
-        """True when nothing of it goes downstream."""
+        """True if none of it goes downstream."""
 
     def count(self) -> None:
         """Record skipped changes in the step: their counts are committed with the transaction."""
@@ -186,10 +187,10 @@ class _LargeTransaction(Generic[T]):
 
 
 class _Handover(Generic[T]):
-    """Slices from the event loop, which makes them, to the sink thread, which asks for them.
+    """Passes slices from the event loop, which makes them, to the sink thread, which requests them.
 
-    A plain queue, because a future that crosses threads keeps its result until the garbage
-    collector comes by, and that is not often where a few objects hold megabytes each.
+    It is a plain queue, because a future that crosses threads keeps its result until the garbage
+    collector runs, which is rare where a few objects hold megabytes each.
     """
 
     def __init__(self, batches: Callable[[], Iterator[HeldBatch]], generate: Generate[T]) -> None:
@@ -217,7 +218,7 @@ class _Handover(Generic[T]):
         self._cancel()
 
     def _call(self, function: Callable[..., None], *arguments: object) -> None:
-        with suppress(RuntimeError):  # The loop is closed: the sink thread notices by itself.
+        with suppress(RuntimeError):  # The loop is closed; the sink thread notices.
             self._loop.call_soon_threadsafe(function, *arguments)
 
     def _waited(self, ready: _Ready[T]) -> T | None:

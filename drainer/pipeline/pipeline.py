@@ -1,13 +1,13 @@
-"""Pipeline: runs the stages from the merge to the downstream, and bounds what is between them.
+"""Pipeline: runs the stages from the merge to the downstream, and bounds the queues between them.
 
     merge ──> plan ──────────> prepare (Spark tasks) ───> commit
               batch n+2 fills   batch n+1 becomes SQL      batch n and its checkpoint
 
-At most two steps are under way after the planner: one being prepared, one committing. How a
-batch is prepared and committed is its strategy's business (`drainer.strategies`). When a slot is
-free and nothing more waits to be merged, whatever has gathered is cut and sent, so a batch is as
-small as the load allows and as large as the backlog makes it. Steps commit strictly in order, and
-a DDL is a step: what follows it may be prepared meanwhile but is not committed before it.
+At most two steps are under way after the planner: one being prepared, one committing. The strategy
+prepares and commits a batch (`drainer.strategies`). When a slot is free and no more binlogs wait to
+be merged, the gathered changes are cut and sent. A batch is therefore as small as the load allows
+and as large as the backlog makes it. Steps commit strictly in order. A DDL is a step: later steps
+may be prepared during it but are not committed before it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 STEPS_UNDER_WAY_MAX = 2
 FETCHES_UNDER_WAY_MAX = 3
-"""Where one task has a whole batch, two prepare while one commits."""
+"""If one task takes a whole batch, two prepare while one commits."""
 
 _merged = point("drainer.merged")
 _ddl_followed = point("drainer.ddl_followed")
@@ -51,7 +51,7 @@ _checkpoint_known = point("drainer.checkpoint_known")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where steps come from; `follow_ddl` returns what becomes of a DDL downstream.
+    """A source of steps; `follow_ddl` returns what becomes of a DDL downstream.
 
     `way_out` adds the overrides of a DDL to the error of its run. `fetching` is set if the rows do
     not pass through the Drainer, `catch_up` if rows may come before their DDL.
@@ -70,9 +70,9 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Downstream:
-    """Where steps go: batches by `strategy`, DDL by `sink`.
+    """A destination of steps: batches by `strategy`, DDL by `sink`.
 
-    `large` prepares a transaction that lies on the disk, the `catalog` is there when it all begins.
+    `large` prepares a transaction that is in a spool file; `catalog` returns the initial catalog.
     """
 
     strategy: Strategy
@@ -84,7 +84,7 @@ class Downstream:
 
 @dataclass(slots=True)
 class _Work:
-    """A step under way: a batch is made ready by `prepared`, the checkpoint is known."""
+    """A step in progress: `prepared` makes a batch ready, the checkpoint is known."""
 
     step: Step
     checkpoint: Checkpoint
@@ -95,7 +95,7 @@ class _Work:
 
 
 class Pipeline:
-    """From the merge to the downstream; `run` it in one event loop."""
+    """The stages from the merge to the downstream; `run` it in one event loop."""
 
     def __init__(
         self,
@@ -108,8 +108,8 @@ class Pipeline:
     ) -> None:
         """Connect the stages; the downstream is at the checkpoint in `progress`.
 
-        An idle stream moves the checkpoint each `checkpoint_interval_s`; when it `gathers`, a
-        batch that is not full waits for that, too.
+        An idle stream advances the checkpoint each `checkpoint_interval_s`. With `gathers`, a batch
+        that is not full also waits for that interval.
         """
         self.progress = progress
         self._begin = progress.checkpoint
@@ -163,12 +163,12 @@ class Pipeline:
                 await self._run_before(step)
                 await self._start_in_turn(step)
             elif self._gather():
-                await asyncio.sleep(0)  # The pulls, the tasks and the heartbeat need their turn.
+                await asyncio.sleep(0)  # Let the pulls, the tasks and the heartbeat run.
             elif self._slots > 0 and (step := self._open_batch()) is not None:
                 await self._start(step)
             else:
                 await self._wait()
-            del step  # Its rows are held by the one who works on them, and by no one longer.
+            del step  # Only the step in progress must hold its rows.
 
     async def _run_ahead(self, ahead: AheadStep) -> None:
         catch_up = self._source.catch_up
@@ -264,7 +264,7 @@ class Pipeline:
             work.prepared.add_done_callback(self._preparing.discard)
             work.step = replace(step, tables=[], stamps=[], beginnings={})
         elif isinstance(step, LargeStep):
-            # Waited for, because a DDL after it must not change what its tables were.
+            # Wait for it, because a DDL after it must not change its tables' definitions.
             work.prepared = asyncio.create_task(self._downstream.large(step))
             await asyncio.wait((work.prepared,))
         self._queue.put_nowait(work)
@@ -273,7 +273,7 @@ class Pipeline:
     async def _prepared(self, batch: RowBatch) -> Prepared:
         started_s = time.monotonic()
         preparing = self._downstream.strategy.prepare(batch)
-        del batch  # What turns rows into SQL decides how long they are needed.
+        del batch  # The preparation decides how long the rows are needed.
         prepared = await preparing
         _generated()
         self.progress.generate_s = time.monotonic() - started_s
@@ -357,7 +357,7 @@ def _left_out(work: _Work) -> Counts:
 
 
 class Feed(Protocol):
-    """Where the merger's binlogs come from."""
+    """The arrival of the merger's binlogs."""
 
     arrived: asyncio.Event
     """Set when the merger got something; the pipeline also sets it to wake itself."""
@@ -372,14 +372,14 @@ class Feed(Protocol):
 
 
 class Merge(Protocol):
-    """The merged stream: `drainer.intake.merger`, or one that was stored."""
+    """The merged stream: from `drainer.intake.merger`, or from the relay log."""
 
     def take(self) -> Merged | None:
         """Return the next run, None if there is none yet."""
 
 
 class Schemas(Protocol):
-    """What the pipeline asks of the schema tracker."""
+    """The pipeline's view of the schema tracker."""
 
     @property
     def version(self) -> int:

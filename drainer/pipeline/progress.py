@@ -1,4 +1,4 @@
-"""Progress: how far the downstream is, as status, pages and log say it."""
+"""Progress: how far the downstream is, for status, pages and log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _nothing(step: Step, commit_s: float) -> None: ...
 
 @dataclass(slots=True)
 class Progress:
-    """How far the downstream is, and what it took; `checkpoint` is the one that is saved."""
+    """The downstream's position and its costs; `checkpoint` is the saved one."""
 
     checkpoint: Checkpoint
     steps: int = 0
@@ -33,30 +33,30 @@ class Progress:
     generate_s: float = 0.0
     commit_s: float = 0.0
     changed_s: float = field(default_factory=time.monotonic)
-    """When the downstream was changed last, or the Drainer began."""
+    """When the downstream last changed, or the Drainer started."""
     missed_rows: int = 0
-    """Updated and deleted rows that were not there, where the strategy looks."""
+    """Updated and deleted rows that were missing downstream, if the strategy checks."""
     messages: int = 0
-    """What has become of changes, where the downstream gets messages."""
+    """Messages made of changes, if the downstream takes messages."""
     message_bytes: int = 0
     repeated: int = 0
-    """Transactions that a source passed on again and that were left out."""
+    """Transactions that a source sent again and that were skipped."""
     partitions_s: tuple[float, ...] = ()
-    """How long each partition of the last batch took, in mode parallel."""
+    """The seconds that each partition of the last batch took, in mode parallel."""
     kinds: Counter[int] = field(default_factory=Counter)
-    """Row changes by their kind, of all batches that were begun."""
+    """Row changes by their kind, of all started batches."""
     on_commit: Callable[[Step, float], None] = _nothing
-    """Called with each step that is downstream now, and the seconds it took."""
+    """Called with each step that is now downstream, and the seconds it took."""
     waits_for: Callable[[], str] = str
-    """What keeps the downstream from taking changes, empty when nothing does."""
+    """The reason why the downstream takes no changes, empty if it takes them."""
     ddl_waits_for: Callable[[], str] = str
-    """Which DDL waits for its job, empty when none does."""
+    """The DDL that waits for its job, empty if none does."""
     stand_ins: Callable[[], Mapping[str, str]] = dict
-    """Collations that the downstream lacks, and those that its tables have instead."""
+    """Collations that the downstream lacks, and the collations that its tables have instead."""
     file_counts: FileCounts = field(default_factory=FileCounts)
-    """What the sink counts, where it makes files."""
+    """The counts of a sink that writes files."""
     left_out: LeftOutTotals = field(init=False)
-    """What does not go downstream."""
+    """Totals of the changes that are not applied downstream."""
 
     def __post_init__(self) -> None:
         self.left_out = LeftOutTotals(self.checkpoint.left_out)
