@@ -1,6 +1,6 @@
 """Strategies: how a batch becomes changes downstream; the `Strategy` promise, a module for each.
 
-`merge` and `statements` write tables, `events` hands over every change as messages.
+`merge` and `statements` write tables; `events` emits every change as a message.
 """
 
 from __future__ import annotations
@@ -14,39 +14,39 @@ __all__ = ["Prepared", "Strategy"]
 
 
 class Prepared(Protocol):
-    """One batch, ready to be committed; one that is dropped has changed nothing downstream."""
+    """One batch, ready to be committed; discarding it leaves the downstream unchanged."""
 
     async def commit(self, checkpoint: Checkpoint) -> None:
-        """Bring the batch and its `checkpoint` into the downstream; called once.
+        """Write the batch and its `checkpoint` downstream; called once.
 
-        Returns when both are there, and lets go of what the batch became. Raises what stops the
-        Drainer.
+        Returns when both are stored, and releases the batch's statements or messages. Raises errors
+        that stop the Drainer.
         """
         ...
 
 
 class Strategy(Protocol):
-    """How all batches of a Drainer's run are applied, one after another.
+    """The way in which all batches of a Drainer's run are applied, one after another.
 
-    `prepare` of a batch may run while the batch before is committed; commits follow one another
-    in commit order, with DDL steps between them that are no strategy's business.
+    A batch may be prepared while the previous batch is committed. Commits follow one another in
+    commit order, with DDL steps between them that a strategy does not handle.
     """
 
     missed_rows: int
-    """How many updated or deleted rows were not downstream, as far as the strategy looks."""
+    """The number of updated or deleted rows that were missing downstream, as far as checked."""
 
     partitions_s: tuple[float, ...]
-    """How long each partition of the last batch took, where it had any."""
+    """The seconds that each partition of the last batch took, if it had any."""
 
     messages: int
-    """How many messages have become of changes; 0 where SQL does."""
+    """The number of messages made of changes; 0 if the strategy makes SQL."""
 
     message_bytes: int
-    """What their values add up to."""
+    """The total size of their values."""
 
     async def prepare(self, batch: RowBatch) -> Prepared:
         """Turn rows into SQL or messages.
 
-        It touches nothing downstream, so it may be cancelled at any moment.
+        It does not touch the downstream, so it may be cancelled at any time.
         """
         ...

@@ -1,10 +1,10 @@
 """Strategy `events`: every change in commit order, as messages that the sink's encoder makes.
 
     batch ──> units, each a run of transactions ──> tasks: decode, encode ──> messages, in order
-                                                    sink: hands them over, with the checkpoint
+                                                    sink: stores them, with the checkpoint
 
 Nothing is compacted, and nothing is applied twice: the sink stores the checkpoint together with the
-messages, so a crash leaves both or neither. A large transaction goes slice after slice.
+messages, so a crash leaves both or neither. A large transaction is written slice by slice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from drainer.task.events.messages import Messages
 
 
 class Events:
-    """See `Strategy`; it looks at no row downstream, so none is missed."""
+    """See `Strategy`; it reads no row downstream, so it counts none as missing."""
 
     missed_rows = 0
     partitions_s: tuple[float, ...] = ()

@@ -1,26 +1,27 @@
-"""Strategy `merge`: applies the last writer of every row, as one transaction or in partitions.
+"""Strategy `merge`: applies the last change of every row, as one transaction or in partitions.
 
 **Mode `snapshot`** (`Snapshot`): one transaction with the checkpoint. The downstream steps from one
-state that the upstream really had to the next, so a crash leaves one or the other and needs no
-repair. A Drainer that worked in another mode or strategy may have left a batch in parts. Until its
-end is passed, upserts are the *displacing* ones of a large transaction's slices: what they remove,
-because it has their unique value too early, is a row of the same batch, which is still to be
+real state of the upstream to the next, so a crash leaves one or the other and needs no repair. A
+Drainer in another mode or strategy may have left parts of a batch. Until that batch's end is
+passed, upserts are the *displacing* ones of a large transaction's slices. A row that such an upsert
+removes, because it has the unique value too early, belongs to the same batch and is still to be
 written (`Mending`).
 
-**Mode `parallel`** (`Parallel`): partitions that commit at once.
+**Mode `parallel`** (`Parallel`): partitions that commit concurrently.
 
     units' SQL ──> deletes of tables with further unique keys ──> partitions, phase 1
                    all other deletes, all upserts ──────────────> partitions, phase 2
                    tables without row key ──────────────────────> last, with the checkpoint
 
-A row of a table without further unique keys occurs once in a batch, so nothing orders its
-statements, and one phase is enough. Where rows can be in one another's way, all deletes come before
-all upserts, in whatever partition; then no upsert meets another row, as in one transaction.
+A row of a table without further unique keys occurs once in a batch. Nothing orders its statements,
+and one phase is enough. If rows can conflict, all deletes come before all upserts, in whatever
+partition; then no upsert meets another row, as in one transaction.
 
-The downstream is between two states while a batch is under way, and after a crash until its end is
-passed: the checkpoint says so, and a start mends as above. What the fences say of partitions that
-are in already is in `drainer.sinks.mysql.side_connections`. For them to be believed the batch must
-be cut where it was, which the planner does.
+The downstream is between two states while a batch is applied, and after a crash until the batch's
+end is passed. The checkpoint records this, and a start repairs as above.
+`drainer.sinks.mysql.side_connections` describes how fences record the partitions that were
+committed. They are valid only if the batch is cut at the same place again, which the planner
+ensures.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from drainer.task.work_unit import Statements
 
 
 class Mending:
-    """Marks batches as displacing as long as a batch may be downstream in parts."""
+    """Marks batches as displacing as long as parts of a batch may be downstream."""
 
     def __init__(self, start: Checkpoint) -> None:
         self._through_ts = start.applying_ts
@@ -53,7 +54,7 @@ class Mending:
 
 
 class Snapshot:
-    """See `Strategy`; an upsert needs no row to be there, so none is missed."""
+    """See `Strategy`; an upsert needs no existing row, so none counts as missing."""
 
     missed_rows = messages = message_bytes = 0
     partitions_s: tuple[float, ...] = ()
@@ -69,7 +70,7 @@ class Snapshot:
 
     async def prepare(self, batch: RowBatch) -> Prepared:
         generating = self._generation.statements(self._mending.marked(batch))
-        del batch  # What turns rows into SQL decides how long they are needed.
+        del batch  # The conversion to SQL decides how long the rows are needed.
         return _ReadyStatements(await generating, self)
 
     async def apply(self, statements: list[bytes], checkpoint: Checkpoint) -> None:
@@ -88,11 +89,11 @@ class _ReadyStatements:
 
 
 PARTITION_BYTES_MIN = 128 << 10
-"""Less SQL than this costs less time than a commit and a fence of its own."""
+"""A smaller partition costs more time for its own commit and fence than it saves."""
 
 
 class Parallel:
-    """See `Strategy`; an upsert needs no row to be there, so none is missed."""
+    """See `Strategy`; an upsert needs no existing row, so none counts as missing."""
 
     missed_rows = messages = message_bytes = 0
 
@@ -118,7 +119,7 @@ class Parallel:
         if self._mending.is_due:
             return await self._resumed(batch)
         generating = batch.by_unit(self._generation)
-        del batch  # What turns rows into SQL decides how long they are needed.
+        del batch  # The conversion to SQL decides how long the rows are needed.
         made = await generating
         return _ReadyPartitions(await asyncio.to_thread(self._cut, made), self)
 
@@ -147,10 +148,10 @@ class Parallel:
 def arranged(
     made: Iterable[tuple[bool, Statements]], *, connections: int, bytes_min: int
 ) -> Partitions:
-    """Return the SQL of all units in partitions, each with `bytes_min` of it at least.
+    """Return the SQL of all units in partitions, each with at least `bytes_min` of it.
 
-    What fits into one partition goes with the checkpoint. The bool with a unit says that its rows
-    can be in one another's way.
+    SQL that fits into one partition is committed with the checkpoint. The bool with a unit says
+    that its rows can conflict with others.
     """
     before: list[bytes] = []
     rows: list[bytes] = []

@@ -1,14 +1,14 @@
-"""Strategy `statements`: runs each row change, for downstreams that must see every one.
+"""Strategy `statements`: runs each row change, for downstreams that must see every change.
 
-    batch ──> units ──> tasks: SQL and causality keys ──> groups ──> queues, on connections at once
+    batch ──> units ──> tasks: SQL and causality keys ──> groups ──> queues, run concurrently
                                                                └──> last, with the checkpoint
 
-While queues are worked off the downstream is between states: its checkpoint says so, with the
-`commit_ts` up to which changes may be there (`applying_ts`). After a crash everything up to there
-is written in the safe form. Why that ends in the right state, wherever the crash was: every change
-of the range runs again, in an order that keeps each key's changes in theirs. Whatever a REPLACE
-removes has a unique value that another row had upstream at that moment, so it is a row of the range
-too, from a later moment, and its last change is still to come and writes it whole.
+While queues run, the downstream is between two states. Its checkpoint says so, with the `commit_ts`
+up to which changes may be there (`applying_ts`). After a crash everything up to that timestamp is
+written in the safe form. This ends in the right state, wherever the crash was. Every change of the
+range runs again, in an order that preserves each key's order of changes. A row that a REPLACE
+removes has a unique value that another row had upstream at that time. It is therefore also a row of
+the range, at a later time, and its last change is still to come and writes it whole.
 
 Changes that share a causality key form a group, and groups are spread over worker queues:
 
@@ -17,8 +17,8 @@ Changes that share a causality key form a group, and groups are spread over work
     groups    [a c] [b d e] [f]       order matters within a group and nowhere else
     queues    [a c | f] [b d | e]     one connection each; a `|` is a commit
 
-Changes of tables without row key must happen exactly once. They, and whatever shares a group with
-them, go into `last`: the transaction that also stores the checkpoint.
+Changes of tables without row key must happen exactly once. They, and all changes that share a group
+with them, go into `last`: the transaction that also stores the checkpoint.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class _Changes:
         split, self._split = self._split, None
         assert split is not None, "a batch is committed once"
         keys = await self._strategy.foreign_keys()
-        if keys is not self._keys:  # A DDL ran meanwhile, and other tables are linked now.
+        if keys is not self._keys:  # A DDL has run since, and other tables are linked now.
             split = await self._strategy.split(self._batch, keys, safe=split.safe)
         try:
             await self._strategy.apply(split, checkpoint)
@@ -205,7 +205,7 @@ class _Changes:
 
 
 _NON_REPEATABLE = UNBOUNDED
-"""Ties all that must happen once; no value's key is this number once `_conservative` was there."""
+"""Links all changes that must happen once; `_conservative` keeps values' keys off this number."""
 
 Ints = np.ndarray[Any, np.dtype[np.int32]]
 
@@ -224,7 +224,7 @@ class RowChange:
 
 @dataclass(slots=True)
 class _Groups:
-    """A forest over the changes: each points to an earlier one of its group, or to itself."""
+    """A forest over the changes: each points to an earlier change of its group, or to itself."""
 
     parents: list[int] = field(default_factory=list)
     owners: dict[int, int] = field(default_factory=dict)
@@ -272,7 +272,7 @@ def links_of(schema: str, table: TableInfo, keys: Iterable[ForeignKey]) -> tuple
 def in_commit_order(answers: Sequence[RowStatements], numbers: Sequence[Ints]) -> list[RowChange]:
     """Return all changes of a batch; `numbers` are the transactions of each answer's changes.
 
-    Within a transaction tables follow one another as in `answers`.
+    Within a transaction, tables are in the order of `answers`.
     """
     unbounded = _unbounded_tags(answers)
     changes: list[RowChange] = []
@@ -312,10 +312,10 @@ def _conservative(keys: Keys, tags: Sequence[int], unbounded: set[int]) -> Keys:
 
 
 def is_crossing(changes: Iterable[RowChange]) -> bool:
-    """Return whether a unique value is taken while another row of the batch still holds it.
+    """Return whether a change takes a unique value that another row of the batch still holds.
 
-    A database that checks at a transaction's end, as TiDB does, lets that happen. Only the safe
-    form gets through it.
+    A database that checks at a transaction's end, such as TiDB, allows that. Only the safe form can
+    apply it.
     """
     holders: dict[int, int] = {}
     for change in changes:
@@ -332,9 +332,9 @@ def is_crossing(changes: Iterable[RowChange]) -> bool:
 
 
 def spread(changes: Sequence[RowChange], *, queues: int, statements_max: int, safe: bool) -> Split:
-    """Return the changes' groups over `queues`, in transactions of `statements_max` or little more.
+    """Return the changes' groups over `queues`, in transactions of about `statements_max`.
 
-    What fits into one transaction goes with the checkpoint.
+    Changes that fit into one transaction are committed with the checkpoint.
     """
     if sum(len(change.statements) for change in changes) <= statements_max:
         return Split([], _flat(changes), safe)
@@ -357,7 +357,7 @@ def spread(changes: Sequence[RowChange], *, queues: int, statements_max: int, sa
 def whole(changes: Sequence[RowChange], *, safe: bool) -> Split:
     """Return the changes in one queue, each upstream transaction as one of the downstream's.
 
-    With a table without row key the whole batch is one transaction, so that none is torn.
+    With a table without row key the whole batch is one transaction, so that no part of it repeats.
     """
     if any(change.once for change in changes):
         return Split([], _flat(changes), safe)
