@@ -1,17 +1,17 @@
-"""Dispatcher: hands units of work to the resident Spark tasks and collects their answers.
+"""Dispatcher: sends units of work to the resident Spark tasks and collects their answers.
 
     units ──> pending ──> task 0: [unit 7 worked on][unit 9 received]
                      └──> task 1: [unit 8 worked on]
     answers <── in the order of the units, whichever task gave them
 
-Each task holds up to two units, so that it never waits for the next. A task that goes away
-(killed, its machine lost, its job restarted) gives its units back to the front of the queue; a
-task that does not answer in time is not waited for when another is there. Both are safe because
-an answer depends on nothing but its unit: the first one counts, a second one is ignored.
+Each task holds up to two units, so that it never waits for the next. When a task is lost (killed,
+its machine lost, its job restarted), its units return to the front of the queue. When a task does
+not answer in time, another task gets its unit. Both are safe because an answer depends only on its
+unit: the first answer counts, a second is ignored.
 
-Where `[security]` is on, the connections are encrypted with this node's certificate, as it is at
-the start. Only a task that presents this run's random token is heard, and only one that runs the
-same code: an answer of other code could be a different one.
+With `[security]`, this node's certificate encrypts the connections, as it is at the start. The
+dispatcher accepts only a task that presents this run's random token and runs the same code; other
+code could answer differently.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ log = logging.getLogger(__name__)
 UNITS_PER_TASK_MAX = 2
 REPORTED_AFTER_S = 5.0
 HELD_BYTES_MAX = 16 << 20
-"""A task that holds this much gets no second unit."""
+"""A task that holds this many bytes gets no second unit."""
 
 _HELLO_BYTES_MAX = 1024
 _LOSSES_MAX = 4
 _HINT = "see spark.log in the data-dir: usually an executor without memory or a broken package"
 
 
-Catalog = tuple[int, bytes]  # A schema's number and bytes: units refer to it, a task has it once.
+Catalog = tuple[int, bytes]  # A schema's number and bytes: units refer to it, a task gets it once.
 
 
 @dataclass(eq=False, slots=True)
@@ -96,10 +96,10 @@ class Dispatcher:
         self.port = 0
         self.token = secrets.token_hex(32)
         self.digest = ""
-        """By which tasks know this node's certificate; empty without TLS."""
+        """Identifies this node's certificate for tasks; empty without TLS."""
         self.lost_tasks = 0
         self.waits_for = ""
-        """Why no task is connected; see `task_watch`."""
+        """The reason why no task is connected; see `task_watch`."""
         self._tls = tls
         self._version = version or code_version()
         self._refusal: NeedsOperator | None = None
@@ -125,9 +125,9 @@ class Dispatcher:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
-        """Stop listening, and hang up on all tasks, which ends them.
+        """Stop listening, and close all tasks' connections, which ends the tasks.
 
-        One that has only just connected and not said hello yet is hung up on, too.
+        This includes a task that has connected and not yet introduced itself.
         """
         self._is_closing = True
         if self._server is not None:
@@ -146,13 +146,13 @@ class Dispatcher:
             await self._joined.wait()
 
     async def run(self, units: list[bytes], catalog: Catalog | None = None) -> list[bytes]:
-        """Return the answer to each unit, in order; wait for tasks as long as there are none.
+        """Return the answer to each unit, in order; wait while no task is connected.
 
-        A task that does not have the `catalog` gets it before the unit. Takes the units over: the
-        list is empty afterwards, and each is let go once answered.
+        A task without the `catalog` gets it before the unit. Consumes the units: the list is empty
+        afterwards, and each unit is released once answered.
 
-        Raises `NeedsOperator` when a task says that a unit cannot be worked on, or when a unit
-        took several tasks down with it.
+        Raises `NeedsOperator` if a task reports that a unit cannot be processed, or if a unit
+        crashed several tasks.
         """
         loop = asyncio.get_running_loop()
         work = [
@@ -167,7 +167,7 @@ class Dispatcher:
         try:
             return await self._answers(work)
         finally:
-            # Whatever is unanswered now, after a failure or a cancellation, no one waits for.
+            # After a failure or a cancellation nothing waits for the unanswered units.
             for unit in work:
                 unit.answer.cancel()
 
@@ -184,7 +184,7 @@ class Dispatcher:
                 return_when=asyncio.FIRST_EXCEPTION,
             )
             for answer in done:
-                answer.result()  # Raises what the task reported.
+                answer.result()  # Raise the error that the task reported.
             if open_answers:
                 late = [unit for unit in work if not unit.answer.done()]
                 self._report(late, loop.time() - began_s)
@@ -218,7 +218,7 @@ class Dispatcher:
             if task is not None:
                 await self._listen(task, reader)
         except (OSError, asyncio.IncompleteReadError):
-            pass  # The end of a connection is the end of its task, however it came.
+            pass  # The end of a connection is the end of its task, for whatever reason.
         finally:
             del self._connections[current]
             if task is not None:
@@ -276,7 +276,7 @@ class Dispatcher:
             assert unit is not None, f"task {task.partition} answers unit {number} it never had"
             unit.holders.discard(task)
             if not unit.answer.done():
-                unit.payload = b""  # No one needs to be sent it again.
+                unit.payload = b""  # It need not be sent again.
                 if kind == RESULT:
                     unit.answer.set_result(payload)
                 else:

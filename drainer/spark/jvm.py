@@ -1,20 +1,20 @@
-"""Spark's JVM: found, started with a pipe that ends it with us, its output kept out of our log.
+"""Spark's JVM: finds it, starts it with a pipe that ends it with us, and redirects its output.
 
     our standard input pipe ──> JVM ──> standard output and error ──> spark.log (4 MiB, kept twice)
 
-What Spark, the JVM, py4j and the tasks of a local master write are hundreds of lines for one
-problem, and none is for an operator: they go to a file, and the Drainer's log has one line of its
-own that names the file. `reason` picks from them what that line should say.
+Spark, the JVM, py4j and the tasks of a local master write hundreds of lines for one problem, none
+of them for an operator. The lines go to a file, and the Drainer's log has one line that names the
+file. `reason` picks the text of that line from them.
 
-**Its classes, mapped ready-made**, are half of the seconds that a start takes it:
+**Mapping its classes ready-made** saves half of the seconds that a start takes:
 
     <data-dir>/spark-classes-<digest>.jsa    about 70 MB, written once in the background
 
-A JVM that starts Spark loads and checks some 6,000 classes from 280 jars. It can write what it made
-of them to a file (class data sharing) and map that file at its next start. Writing takes a JVM of
-its own some twenty seconds, so it is done when a Drainer has been up for a while, at the lowest
-priority, and once: the digest is of the Java and the Spark that are there. A file that does not fit
-is ignored by the JVM, so the worst that it can do is not to help.
+A JVM that starts Spark loads and checks some 6,000 classes from 280 jars. It can write the result
+to a file (class data sharing) and map that file at its next start. A separate JVM takes some twenty
+seconds to write the file. Writing is therefore done once, at the lowest priority, when a Drainer
+has been up for a while. The digest is of the installed Java and Spark. The JVM ignores a file that
+does not match, so such a file does no harm.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Gateway = Any
 
 
 class Output:
-    """The file that takes what Spark writes, and the last lines of it."""
+    """The file for Spark's output, and its last lines."""
 
     def __init__(self, path: Path) -> None:
         """Open nothing yet; from now on, the loggers of py4j and pyspark write here."""
@@ -71,7 +71,7 @@ class Output:
             logger.propagate = False
             logger.setLevel(logging.WARNING)
             logger.handlers = [self._file]
-        # py4j reports a JVM that has gone to no one's logger, with a trace.
+        # py4j reports a lost JVM, with a trace, on the root logger.
         logging.getLogger().addFilter(self._is_not_of_py4j)
 
     def _is_not_of_py4j(self, record: logging.LogRecord) -> bool:
@@ -104,7 +104,7 @@ class Output:
 
 
 class Jvm:
-    """One JVM at a time; `stop` may come from another thread while `start` waits."""
+    """One JVM at a time; another thread may call `stop` while `start` waits."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -178,7 +178,7 @@ def _spawn(spark_conf: Sequence[tuple[str, str]], info: Path) -> subprocess.Pope
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        # A session of its own: an interrupt from the keyboard is for us, and we end the JVM.
+        # A separate session: an interrupt from the keyboard reaches only us, and we end the JVM.
         start_new_session=True,
         env={
             **os.environ,
@@ -208,7 +208,7 @@ def _environment(**values: str) -> Iterator[None]:
 BEGINS_AFTER_S = 300.0
 _WITHIN_S = 300.0
 _NAME = "spark-classes-{}.jsa"
-# The JVM's complaints about a file that does not fit are of no use to anyone.
+# Suppress the JVM's complaints about a file that does not match.
 _QUIET = "-Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
 
 
@@ -227,9 +227,9 @@ def options_for(archive: Path) -> str:
 
 
 def write_archive(archive: Path, java_options: str) -> subprocess.Popen[bytes]:
-    """Begin to write the archive, in a process group that may be killed at any time.
+    """Start to write the archive, in a process group that may be killed at any time.
 
-    It ends with this process, however this process ends: it has our pipe as its standard input.
+    That process ends with this one, for whatever reason, because its standard input is our pipe.
     """
     for old in archive.parent.glob(_NAME.format("*")):
         with contextlib.suppress(OSError):
@@ -253,10 +253,10 @@ def kill_archiving(process: subprocess.Popen[bytes]) -> None:
 def _end_with_the_drainer() -> None:
     """Kill this process and its JVM at the end of the pipe that the Drainer holds.
 
-    A JVM that writes the archive reads nothing, and would do so for minutes.
+    A JVM that writes the archive does not read the pipe for minutes.
     """
     sys.stdin.buffer.read()
-    if os.getpgrp() == os.getpid():  # Else someone has started it by hand.
+    if os.getpgrp() == os.getpid():  # Otherwise someone has started it by hand.
         os.killpg(0, signal.SIGKILL)
 
 
@@ -270,7 +270,7 @@ def main(arguments: Sequence[str]) -> int:
     threading.Thread(target=_end_with_the_drainer, name="end", daemon=True).start()
     from pyspark import SparkConf, SparkContext
 
-    # Spark's folder is emptied at each start, and so of what a killed process leaves there.
+    # Spark's folder is emptied at each start, including files of a killed process.
     with tempfile.TemporaryDirectory(dir=archive.parent / "spark") as folder:
         written = Path(folder) / archive.name
         conf = SparkConf().setMaster("local[1,4]").setAppName("penstock-classes")

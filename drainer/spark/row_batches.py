@@ -1,12 +1,12 @@
-"""Batches of rows on their way to SQL, whether their rows are here or are still on the Pumps.
+"""Batches of rows that become SQL, whether the rows are here or still on the Pumps.
 
     HeldBatch    rows ── compacted here, into units ──> tasks: SQL
-    FetchBatch   commit_ts, Pump, size ── a unit, with the Pumps' addresses of now ──> a task:
-                 SQL and facts <── or that a Pump is away: the unit is made and given out again
+    FetchBatch   commit_ts, Pump, size ── a unit, with the Pumps' current addresses ──> a task:
+                 SQL and facts <── or a Pump is unreachable: the unit is made and sent again
 
-Of a batch that is fetched the schema is taken when it begins, before a later DDL changes it, and
-packed once per version. Its `Facts` are noted when it is committed, once, however often it was
-worked on.
+The schema of a fetched batch is taken when the batch begins, before a later DDL changes it, and
+packed once per version. Its `Facts` are recorded once, when it is committed, however often it was
+processed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _RETRY_S = 1.0
 
 
 class Generation:
-    """The tasks that turn batches into SQL, and how a batch is cut for them."""
+    """The tasks that turn batches into SQL, and the rules for cutting a batch into units."""
 
     def __init__(self, dispatcher: Dispatcher, *, parts: int, dialect: str) -> None:
         """Each table of a batch is spread over at most `parts` units."""
@@ -56,15 +56,15 @@ class Generation:
 
 
 class RowBatch(Protocol):
-    """Row changes that are to reach the downstream together, wherever their rows are."""
+    """Row changes that are written downstream together, wherever their rows are."""
 
     def displacing(self) -> RowBatch:
         """Return the batch with upserts that remove any other row with the same unique value."""
 
     async def by_unit(self, generation: Generation) -> Made:
-        """Return the SQL of unit after unit, and whether its rows can be in others' way.
+        """Return the SQL of unit after unit, and whether its rows can conflict with others.
 
-        Raises what the dispatcher does.
+        Raises the dispatcher's errors.
         """
 
 
@@ -99,7 +99,7 @@ class HeldBatch(Batch):
 
 @dataclass(slots=True)
 class Outcome:
-    """What the last task that worked on a batch saw."""
+    """The result of the last task that processed a batch."""
 
     facts: Facts = field(default_factory=Facts)
 
@@ -156,7 +156,7 @@ class FetchBatch:
 
 
 class Fetching:
-    """What all batches whose rows are fetched have in common."""
+    """The state shared by all batches whose rows are fetched."""
 
     def __init__(
         self,

@@ -1,11 +1,11 @@
-"""Task watch: notices that no Spark task is connected, reports it, and replaces the session.
+"""Task watch: detects that no Spark task is connected, reports it, and replaces the session.
 
     a session starts ── no task for 5 s: reported, then every 30 s ── none for 600 s: replaced
     all tasks are lost ── none for 5 s: reported ─────────────────── none for 30 s: replaced
 
-A Spark master that restarts without its executors never gives this application new ones: only a
-new session registers it again. A session that never had a task may just be queued for resources, so
-it is given more time.
+A Spark master that restarts without its executors never gives this application new ones; only a new
+session registers it again. A session that never had a task may just be queued for resources, and
+therefore gets more time.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Tasks(Protocol):
 
 
 class TaskWatch:
-    """How long no task has been connected to one Drainer, and for what reason."""
+    """How long no task has been connected to one Drainer, and why."""
 
     def __init__(self, now_s: float) -> None:
         self.problem = ""
-        """Why the Drainer has no task; empty while one is connected."""
+        """The reason why the Drainer has no task; empty while a task is connected."""
         self._begin(now_s)
 
     def _begin(self, now_s: float) -> None:
