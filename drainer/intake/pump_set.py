@@ -346,7 +346,7 @@ class Pumps:
             if word is None and name in self._left_ts and not has_entered:
                 return True  # It withdraws its final record when it starts again.
             received_ts = self._left_ts.get(name, self._merger.emitted_ts)
-            # Nobody knows the binlogs of a Pump that has entered and not left, whatever its state
+            # No record names the binlogs of a Pump that has entered and not left, whatever its state
             # says.
             takes_part = name in self._expected or has_entered
             return may_part(status, word, received_ts, takes_part=takes_part)
