@@ -346,8 +346,7 @@ class Pumps:
             if word is None and name in self._left_ts and not has_entered:
                 return True  # It withdraws its final record when it starts again.
             received_ts = self._left_ts.get(name, self._merger.emitted_ts)
-            # No record names the binlogs of a Pump that has entered and not left, whatever its state
-            # says.
+            # The binlogs of a Pump that entered and did not leave are unknown, whatever its state.
             takes_part = name in self._expected or has_entered
             return may_part(status, word, received_ts, takes_part=takes_part)
         received_ts, is_ours = self._merger.received_ts(name), not known[0].is_original
