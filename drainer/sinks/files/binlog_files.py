@@ -1,7 +1,7 @@
 """Binlog files: their names in a folder, and the tail that records are appended to.
 
-A file is full once a record has made it as large as the limit; the next record begins another one.
-A tail is opened at the place that a savepoint names, and first cuts what stands behind it.
+A file is full once a record has made it as large as the limit; the next record starts another. A
+tail is opened at the savepoint's position, and first cuts the bytes behind it.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class BinlogFile:
 
 
 def binlog_files(names: Iterable[str], folder: Path) -> list[BinlogFile]:
-    """Return the files among names, in order; of one that is there packed too, the other.
+    """Return the files among names, in order; of a file that also exists packed, the unpacked one.
 
-    Raises `NeedsOperator` where a number between the first and the last one is missing.
+    Raises `NeedsOperator` if a number between the first and the last file is missing.
     """
     found: dict[int, BinlogFile] = {}
-    for name in sorted(names, reverse=True):  # So that the unpacked one comes last.
+    for name in sorted(names, reverse=True):  # So that the unpacked file comes last.
         match = _NAME.fullmatch(name)
         if match is not None:
             found[int(match[1])] = BinlogFile(int(match[1]), name)
@@ -72,10 +72,11 @@ def file_name(number: int) -> str:
 
 
 class Tail:
-    """Where records are appended; `sync` makes them durable. Any `OSError` ends it: open another.
+    """The end at which records are appended; `sync` makes them durable. Any `OSError` ends it.
 
-    Before a file `begin(number, after_ts, before)` is called, once all records up to `after_ts` are
-    in the files before it; `before` is how the last one of them ends, None without any.
+    Open another after an `OSError`. Before a file, `begin(number, after_ts, before)` is called,
+    once all records up to `after_ts` are in the previous files; `before` is the end of the last of
+    them, None without any.
     """
 
     def __init__(
@@ -99,10 +100,10 @@ class Tail:
         self.bytes_appended = 0
 
     def cut(self, position: FilePosition | None, last_ts: int, last_crc: int | None = None) -> None:
-        """Continue at a place, after the record of `last_ts`: what stands behind it goes.
+        """Continue at a position, after the record of `last_ts`, and cut the bytes behind it.
 
-        Raises `Corrupt` where the file is shorter or another record ends there, and `NeedsOperator`
-        where the file is not there. Nothing is changed then.
+        Raises `Corrupt` if the file is shorter or another record ends there, and `NeedsOperator` if
+        the file does not exist. Nothing is changed then.
         """
         self._last_ts, self.position = last_ts, position
         found = binlog_files(self._files.names(self._folder), self._folder)
@@ -164,9 +165,9 @@ class Tail:
             at, begin = last + 1, end
 
     def append_parts(self, parts: Iterator[Messages], commit_ts: int) -> None:
-        """Append one record whose payload comes in parts; without any part there is no record.
+        """Append one record whose payload comes in parts; without parts there is no record.
 
-        Its length is written at last: until then the savepoint ends before it anyway.
+        Its length is written last; until the commit the savepoint ends before the record anyway.
         """
         file: File | None = None
         start = offset = crc = 0

@@ -1,10 +1,10 @@
-"""Reading of binlog files: record after record, each as a place in the file and not as bytes.
+"""Reading of binlog files: returns each record as a position in the file, not as bytes.
 
-A record may be larger than memory, so its payload is read where it lies. A packed file is unpacked
-into a file without a name first, for the same reason. The checksum of each record is looked at
-before anything of it is used. Where it is known how a file ends, it must end like that: less, more,
-or another last record is damage, and `Corrupt`. What ends in the middle of a record at the end of
-the last file was being written when its writer died; anywhere else it is damage, too.
+A record may be larger than memory, so its payload is read from the file. For the same reason a
+packed file is first unpacked into an unnamed file. Each record's checksum is verified before any of
+it is used. If the end of a file is known, the file must match it: fewer bytes, more bytes or
+another last record is damage, and raises `Corrupt`. A partial record at the end of the last file
+was being written when its writer died; anywhere else it is damage.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Record:
 def records(
     folder: Path, file: BinlogFile, ends: FileEnd | None, *, is_last: bool
 ) -> Iterator[Record]:
-    """Yield the records of a file up to where it ends, or all; raise `Corrupt` for damage.
+    """Yield the records of a file up to its known end, or all; raise `Corrupt` for damage.
 
-    Where it is the last file and its end is not known, half a record at its end is the end.
+    In the last file, if its end is not known, half a record at its end is the end.
     """
     with opened_file(folder / file.name) as (source, size):
         path, at = str(folder / file.name), 0
@@ -166,7 +166,8 @@ def _unpacked(path: Path, file: IO[bytes]) -> Iterator[IO[bytes]]:
 def end_of(folder: Path, files: Sequence[BinlogFile], commit_ts: int) -> FilePosition | None:
     """Return where the records up to a commit_ts end, in files whose savepoint does not say it.
 
-    None where there are none. From the last file backwards, for that is where it is.
+    None if there are no such records. It reads from the last file backwards, because the end is
+    near it.
     """
     for at in range(len(files) - 1, -1, -1):
         place = None

@@ -1,4 +1,4 @@
-"""Savepoint: the checkpoint of a folder of files, and up to which byte of which file it holds.
+"""Savepoint: the checkpoint of a folder of files, and the valid end of its files.
 
     consistent = false
     commitTS = 414529105591271429
@@ -11,12 +11,12 @@
     last-crc = 2894601203
     checkpoint = "{…}"          all of it, as a downstream with tables has it in a row
 
-The first three keys are TiDB-Binlog's, which writes no others; where only they are there, the files
-hold what they hold, and where they reach the checkpoint must be looked for. Without `file` nothing
-has been written yet. `last-crc` is the checksum of the record that ends at the offset: a file of
-another history has another one, and older versions stored none. `begin` is the checkpoint that the
-first Drainer began with: the files hold all that came after it, until the first of them expire. It
-is replaced as a whole: written beside, synced, renamed, its folder synced.
+The first three keys are TiDB-Binlog's, which writes no others. If only they are present, the
+position of the checkpoint in the files must be searched for. Without `file` nothing has been
+written yet. `last-crc` is the checksum of the record that ends at the offset; a file of another
+history has a different one, and older versions stored none. `begin` is the first Drainer's first
+checkpoint: the files hold everything after it, until the first of them expire. The savepoint is
+replaced as a whole: a new file is written, synced and renamed, and its folder synced.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ NAME = "savepoint"
 
 
 class FilePosition(NamedTuple):
-    """A place in the files: the number of one, and an offset in bytes."""
+    """A position in the files: a file's number, and an offset in bytes."""
 
     file: int
     offset: int
 
 
 class FileEnd(NamedTuple):
-    """How a file ends: its size in bytes, and the stored checksum of its last record.
+    """A file's end: its size in bytes, and the stored checksum of its last record.
 
-    The checksum is None where an older version, which stored none, wrote the end down.
+    The checksum is None if an older version, which stored none, recorded the end.
     """
 
     size: int
     last_crc: int | None
     is_sealed: bool = True
-    """False where more may stand behind it, which was never committed."""
+    """False if uncommitted bytes may follow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +63,11 @@ class Savepoint:
     text: str
     position: FilePosition | None
     cluster_id: int | None
-    """None in TiDB-Binlog's."""
+    """None in TiDB-Binlog's savepoint."""
     time_zone: str = ""
     last_crc: int | None = None
     begin_ts: int = 0
-    """The files hold what came after this; 0: everything."""
+    """The files hold everything after this commit_ts; 0: everything."""
 
     @property
     def is_of_tidb_binlog(self) -> bool:

@@ -2,10 +2,11 @@
 
     schema-0000000000000012    gzip of JSON: after_ts, before, schemas, tables
 
-`after_ts`: all up to it is in the files before, all after it in this one and those that follow. A
-restore that begins in the middle needs both, and TiDB-Binlog's files have neither. `before` is how
-the file before ends, its size and the checksum of its last record: so a copy that lacks something
-of a full file differs from a whole one. Older versions did not store it.
+`after_ts` separates the files: records up to it are in the previous files, later records in this
+file and those that follow. A restore that starts in the middle needs both, and TiDB-Binlog's files
+have neither. `before` is the end of the previous file, its size and the checksum of its last
+record; it distinguishes an incomplete copy of a full file from a complete one. Older versions did
+not store it.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def _damage(path: Path) -> Iterator[None]:
 def changed(catalog: Catalog, change: SchemaChange) -> Catalog:
     """Return the catalog after a DDL that ran downstream, which may have other names and ids there.
 
-    By names alone: where several tables become one, its id is that of any of them.
+    It works by names alone: if several tables become one, its id is that of any of them.
     """
     schemas = {each.name: each for each in catalog.schemas()}
     tables = {(home, table.name): table for home, table in catalog.tables()}

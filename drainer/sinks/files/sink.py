@@ -1,9 +1,10 @@
 """File sink: appends every change to files in TiDB-Binlog's format (`drainer.sinks.files`).
 
-A transaction here: take the folder's lock; see by the savepoint that no one else has written; cut
-what stands behind it; append; sync; replace the savepoint; let go of the lock. The lock is held for
-that long only, so a standby can look, and a Drainer that takes over fences the one before. A
-Drainer of TiDB-Binlog holds it for as long as it runs, and is waited for.
+A transaction takes these steps: take the folder's lock; check in the savepoint that no other run
+has written; cut the bytes behind its position; append; sync; replace the savepoint; release the
+lock. The lock is held only during these steps. A standby can therefore read the folder, and a
+Drainer that takes over fences its predecessor. A Drainer of TiDB-Binlog holds the lock for as long
+as it runs, and is waited for.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class FileSink:
         )
         self.encoding = Encoding(TIDB_BINLOG_FILE, (("time_zone", self._target.time_zone),))
 
-    # --- the promise -----------------------------------------------------------------------
+    # --- the protocol ----------------------------------------------------------------------
 
     @property
     def writer(self) -> str:
@@ -136,7 +137,7 @@ class FileSink:
     def run_ddl(self, change: SchemaChange, checkpoint: Checkpoint, *, maybe_done: bool) -> None:
         """Append the record of a DDL, with its session, and store `checkpoint`.
 
-        `maybe_done` changes nothing: what stands behind the checkpoint is not there.
+        `maybe_done` changes nothing: bytes behind the checkpoint do not count.
         """
         shown = replace(change, job=replace(change.job, context=session_of(change)))
         made = encoder_of(self.encoding).ddl(checkpoint.commit_ts, shown)
@@ -226,7 +227,7 @@ class FileSink:
         return saved
 
     def _check_fresh(self) -> None:
-        # A Drainer stores its first savepoint before it writes: these files are someone's output.
+        # A Drainer stores its first savepoint before it writes, so these files are foreign output.
         if binlog_files(self._files.names(self._folder), self._folder):
             raise NeedsOperator(
                 f"{self._folder} has binlog files and no savepoint, which says up to where they"
@@ -241,7 +242,7 @@ class FileSink:
     def _tail_at(self, saved: Savepoint | None) -> Tail:
         """Return a tail at the savepoint's position, truncated to it."""
         position = None if saved is None else self._position_in(saved)
-        # Before the first record only time has moved since the beginning.
+        # Before the first record only time has advanced since the start.
         last_ts = _begin_of(saved)
         if saved is not None and position is not None:
             last_ts = saved.checkpoint.commit_ts
@@ -256,7 +257,7 @@ class FileSink:
         )
         tail.cut(position, last_ts, None if saved is None else saved.last_crc)
         if position is not None and position.file not in self._schemas():
-            tail.begin_file()  # TiDB-Binlog's; from here on there are schemas.
+            tail.begin_file()  # A file of TiDB-Binlog's; later files have schemas.
         return tail
 
     def _position_in(self, saved: Savepoint) -> FilePosition | None:
@@ -292,7 +293,7 @@ class FileSink:
     def _locked(self) -> Iterator[None]:
         """Hold the folder's lock, as TiDB-Binlog does; `BlockingIOError` if it is taken."""
         if self._ledger.has_no_row:
-            self._files.names(self._folder)  # Which creates it.
+            self._files.names(self._folder)  # Creates the folder.
         elif not self._folder.is_dir():
             raise self._replaced()
         with locked(self._folder):

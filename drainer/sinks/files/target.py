@@ -1,11 +1,12 @@
-"""Target: the folder of files that a URL names, and how they are kept.
+"""Target: the folder of files that a URL names, and its options.
 
     file:///absolute/folder?compress=gzip&retention=7d&max-file-size=512MiB&time-zone=%2B08:00
     file:relative/folder
 
-`compress` is for files that are full, which TiDB-Binlog's tools then cannot read before they are
-unpacked. `retention` is how long such files are kept, for good without it. `time-zone` is that of
-the texts of TIMESTAMPs, UTC without it; it stays what it was when the folder was begun.
+`compress` applies to full files, which TiDB-Binlog's tools then cannot read before they are
+unpacked. `retention` is how long full files are kept; without it, they are kept forever.
+`time-zone` is that of the texts of TIMESTAMPs, UTC without it. It cannot change after the folder's
+first savepoint.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ _KNOWN = ("compress", "max-file-size", "retention", "time-zone")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesTarget:
-    """Where the files are, and how they are kept."""
+    """The location of the files, and their options."""
 
     folder: Path
     compresses: bool = False
     retention_s: float = 0.0
-    """How long full files are kept; 0: for good."""
+    """How long full files are kept; 0: forever."""
     file_bytes_max: int = FILE_BYTES_MAX
-    """A file is full once it has reached this."""
+    """A file is full once it has reached this size."""
     time_zone: str = UTC
 
 

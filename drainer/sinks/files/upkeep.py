@@ -1,9 +1,9 @@
-"""Upkeep of full files: packs them if that is asked for, and removes those that have expired.
+"""Upkeep of full files: packs them if requested, and removes expired ones.
 
-It runs in a thread of its own, because to pack half a gigabyte takes longer than a batch may. Files
-that readers might still need are none of its business: that is what `retention` says. The file that
-is written to is never touched. A packed file is written beside, synced and renamed, and keeps the
-time of the other one, by which files expire, before that one is removed.
+It runs in a dedicated thread, because packing half a gigabyte takes longer than a batch may. It
+does not check whether readers still need a file; `retention` decides that. The file that is being
+written is never touched. A packed file is first written under another name, synced and renamed. It
+keeps the original's time, which decides when it expires, before the original is removed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 class Upkeep:
-    """What is due of a folder; `consider` is called with the file that is written to."""
+    """The pending upkeep of a folder; `consider` is called with the file that is being written."""
 
     def __init__(self, target: FilesTarget, counts: FileCounts) -> None:
         self._target = target
@@ -76,7 +76,7 @@ class Upkeep:
             path = folder / each.name
             found = path.stat()
             if each.number >= live or found.st_mtime > now_s - retention_s:
-                return  # Those that follow are younger, and a gap is to be nowhere.
+                return  # Later files are younger, and the numbers must have no gap.
             log.info("%s has expired: it is removed", path)
             (folder / schema_name(each.number)).unlink(missing_ok=True)
             path.unlink()
