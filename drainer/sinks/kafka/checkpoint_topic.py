@@ -1,9 +1,9 @@
-"""Checkpoint topic: reads what the last committed transaction of each cluster has stored there.
+"""Checkpoint topic: reads the last committed checkpoint of each cluster.
 
 key      prefix and cluster id, such as shop/6791641053252586769
 value    the checkpoint as every sink has it
 
-Beside it are the records of the output's topics (`drainer.sinks.kafka.topic_record`).
+The topic also holds the records of the output's topics (`drainer.sinks.kafka.topic_record`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Stored:
     """The last records of one output."""
 
     checkpoints: dict[int, str] = field(default_factory=dict)
-    """The text of each cluster's."""
+    """Each cluster's checkpoint, as text."""
     topics: dict[int, dict[str, TopicRecord]] = field(default_factory=dict)
     """The topics of each cluster, by name."""
 
@@ -41,7 +41,7 @@ class Stored:
 def read_checkpoints(options: dict[str, Any], topic: str, prefix: str, timeout_s: float) -> Stored:
     """Return each cluster's last records of one output.
 
-    Raises `KafkaException` where the topic's end is not reached in time.
+    Raises `KafkaException` if the topic's end is not reached in time.
     """
     consumer = Consumer(
         {

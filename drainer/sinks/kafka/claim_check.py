@@ -1,9 +1,9 @@
-"""Claim check: rows that are too large for a topic, each message as a file beside it.
+"""Claim check: writes messages that are too large for a topic to files.
 
     <folder>/<topic>/<commit_ts>-<first 32 digits of the SHA-256 of the message>
 
-The name follows from the message, so a try that is repeated writes the same file again. It is
-durable before the Kafka transaction commits whose message refers to it.
+The message determines the name, so a retry writes the same file again. The file is durable before
+the Kafka transaction commits whose message refers to it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.log.files import replace_file, sync_folder
 
 
 class ClaimCheck:
-    """Keeps messages in a folder, which must be there: it may be a mount that has gone away."""
+    """Stores messages in a folder, which must exist: it may be a mount that has gone away."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -1,31 +1,30 @@
-"""URL of a Kafka: takes it apart.
+"""URL of a Kafka: parses it.
 
 kafka://user@host:9092,host2:9092/?format=canal-json&prefix=shop&password-file=/etc/kafka.pw
 
 format               canal-json, debezium, maxwell, tidb-binlog
-prefix               what the names of topics begin with; two outputs differ in it
+prefix               the prefix of topic names; two outputs differ in it
 topic                a table's topic: {prefix}.{schema}.{table}; {cluster} is the cluster's id
 partition            table, key, ts or one: see drainer.task.events.topics.destination
 create-topics        true; false: a topic that is missing stops the Drainer
-partitions           of topics that are made; 0: as the broker has it
+partitions           of topics that are created; 0: the broker's default
 replication-factor   the same
-max-message-bytes    how large a message may be; topics must take that much
-oversize             stop; key-only: a row above it has its key alone; claim-check: and a file
+max-message-bytes    the largest message; topics must accept that size
+oversize             stop; key-only: a larger row is sent as its key; claim-check: and a file
 claim-check-dir      the folder of such files
 delivery             exactly-once, or at-least-once for brokers without transactions
-transaction-timeout  after which a broker ends a transaction of a Drainer that has died
+transaction-timeout  after which a broker aborts a transaction of a Drainer that has died
 compression          none, gzip, snappy, lz4, zstd
-watermark            how often, at most; 0: never
-client-id            what brokers know this Drainer by, in their quotas and logs
-checkpoint-topic     where the checkpoint is
+watermark            the shortest interval between watermarks; 0: never
+client-id            this Drainer's id in the brokers' quotas and logs
+checkpoint-topic     the topic of the checkpoint
 old                  canal-json: full rows before an update, or changed columns only
 schemas, tombstones, decimals   debezium: see drainer.task.events.topics.debezium_json
 time-zone            tidb-binlog: of TIMESTAMPs
 tls, ssl-ca, ssl-cert, ssl-key, sasl-mechanism, password-file
 
-With tidb-binlog everything is in one partition of one topic, {cluster}_obinlog unless it has
-another name, and a message is a transaction: what has to do with tables, partitions and single rows
-is refused.
+With tidb-binlog everything is in one partition of one topic, {cluster}_obinlog by default, and a
+message is a transaction. Options for tables, partitions and single rows are rejected.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ T = TypeVar("T")
 STOP, KEY_ONLY, CLAIM_CHECK = OVERSIZE = "stop", "key-only", "claim-check"
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
 MESSAGE_BYTES_MAX = 1_000_000
-"""A little below what a topic takes unless it is asked to take more."""
+"""Slightly below a topic's default limit."""
 _TOPIC, _FIELDS = "{prefix}.{schema}.{table}", ("prefix", "cluster", "schema", "table")
 _TIDB_TOPIC, _TIDB_FIELDS = "{cluster}_obinlog", ("prefix", "cluster")
 _FORMATS = (CANAL_JSON, DEBEZIUM, MAXWELL, TIDB_BINLOG)
@@ -64,13 +63,13 @@ _HINT = "write kafka://host:9092,host2:9092/?format=canal-json&prefix=shop"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaTarget:
-    """Which brokers, what is written there, and how."""
+    """The brokers, the output, and its options."""
 
     brokers: str
     prefix: str
     encoding: Encoding
     connection: Mapping[str, str]
-    """librdkafka's settings of TLS and SASL, but for the password."""
+    """librdkafka's settings of TLS and SASL, except the password."""
     password: str = ""
     password_file: PasswordFile | None = None
     create_topics: bool = True
@@ -236,7 +235,7 @@ def _connection(options: _Options, user: str) -> dict[str, str]:
 
 
 class _Options:
-    """The URL's options, each asked for by its name."""
+    """The URL's options, each read by its name."""
 
     def __init__(self, asked: dict[str, str]) -> None:
         self._asked = asked

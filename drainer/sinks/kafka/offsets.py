@@ -1,8 +1,9 @@
-"""Offsets: each partition continues behind the messages that were committed to it.
+"""Offsets: checks that each partition continues behind the messages committed to it.
 
-A partition whose next message gets a smaller offset has lost messages that readers may not have
-read: its topic was deleted and created again, or a broker came back with an older log. Only the
-first message of a transaction needs a delivery report, as those behind it follow without a gap.
+If a partition's next message gets a smaller offset, the partition has lost messages that readers
+may not have read: its topic was deleted and created again, or a broker came back with an older log.
+Only the first message of a transaction needs a delivery report, because the others follow without a
+gap.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _NEW = TopicRecord()
 
 
 class Offsets:
-    """Where the partitions end at least; lives as long as the sink, not as its producers."""
+    """The known minimum ends of partitions; lives as long as the sink, unlike its producers."""
 
     def __init__(self) -> None:
         self._known: dict[str, TopicRecord] = {}
@@ -77,9 +78,9 @@ class Offsets:
             raise self._lost
 
     def changed(self, id_of: Callable[[str], str]) -> dict[str, TopicRecord | None]:
-        """Return the records to store with the messages that were sent; None removes one.
+        """Return the records to store with the sent messages; None removes a record.
 
-        Raises `NeedsOperator` for a topic that is not the one that messages were committed to.
+        Raises `NeedsOperator` if messages were committed to another topic of the same name.
         """
         made = dict(self._decided)
         for topic, ends in self._open_ends().items():

@@ -1,8 +1,8 @@
-"""Producing: one producer of Kafka's, its transactions, and what it reports beside them.
+"""Producing: one Kafka producer, its transactions, and the errors it reports separately.
 
-librdkafka says of a broker that refuses a password only to a callback, while the call that waits
-for it sees nothing but time pass. `Producing` brings both together: each call returns, or raises
-`KafkaException` for what may pass, or what an operator has to mend.
+If a broker rejects a password, librdkafka tells only a callback, while the waiting call just times
+out. `Producing` combines both: each call returns, or raises `KafkaException` for a transient error
+or for one that an operator must fix.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ log = logging.getLogger("librdkafka")
 
 _WAIT_S = 0.5
 _SLACK_BYTES = 4096
-"""What a message has beside key and value: headers, and the frame of a batch."""
+"""A message's size beside key and value: headers, and the frame of a batch."""
 _QUEUE_KIB_MIN = 64 << 10
-"""What waits to be sent; a message that is larger has to fit, too."""
+"""Size of the send queue; a larger message has to fit also."""
 _BATCH_BYTES_MAX = 1_000_000
 
 RecordHeader = tuple[str, str | bytes | None]
@@ -50,7 +50,7 @@ class Producing:
             **target.client_options(),
             "error_cb": self._on_error,
             "logger": log,
-            "log_level": 0,  # It repeats itself while brokers are away; calls say what matters.
+            "log_level": 0,  # It repeats itself while brokers are unreachable; calls report errors.
         }
         self._target = target
         self._is_closing = is_closing
@@ -58,7 +58,7 @@ class Producing:
         self._is_transactional = bool(transactional_id)
         self._fault: KafkaError | None = None
         self._topic = ""
-        # A transaction that fails says itself which of its messages was refused.
+        # A transaction that fails reports which of its messages was rejected.
         more: dict[str, Any] = {}
         if transactional_id:
             more = {
@@ -159,8 +159,8 @@ class Producing:
         except (KafkaException, SystemError) as error:
             log.debug("the transaction is left to the next producer: %s", error)
         finally:
-            # Both refer to this object, so their threads would stay until the garbage collector
-            # finds the circle, which may be after hundreds of tries.
+            # Both refer to this object. Their threads would stay until the garbage collector finds
+            # the circle, which may be after hundreds of tries.
             del self._producer, self.admin
 
     def look(self) -> None:
@@ -182,7 +182,7 @@ class Producing:
             raise Retryable("the sink was closed while it waited", code=Code.CLOSED)
 
     def _on_error(self, error: KafkaError) -> None:
-        # What else there is, librdkafka tries again by itself.
+        # librdkafka retries all other errors automatically.
         if is_of_credentials(error) or refusal(error) is not None:
             self._fault, self._topic = error, ""
 

@@ -1,4 +1,4 @@
-"""Refusals: which of Kafka's errors waiting cannot mend, and what an operator does about them."""
+"""Refusals: Kafka's errors that retrying cannot resolve, and an operator's remedy for each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NOT_MADE = frozenset({_E.TOPIC_EXCEPTION, _E.POLICY_VIOLATION, _E.INVALID_REPLI
                        _E.INVALID_PARTITIONS, _E.INVALID_CONFIG})  # fmt: skip
 REPLACED = frozenset({_E._FENCED, _E.PRODUCER_FENCED, _E.INVALID_PRODUCER_EPOCH,
                       _E.INVALID_PRODUCER_ID_MAPPING})  # fmt: skip
-"""Another one has begun to write with the same transactional.id, or the broker ended ours."""
+"""Another producer uses the same transactional.id, or the broker ended ours."""
 
 
 def is_of_credentials(error: KafkaError) -> bool:

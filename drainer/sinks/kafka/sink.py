@@ -1,12 +1,12 @@
 """Kafka sink: each batch and its checkpoint are one Kafka transaction (`drainer.sinks.kafka`).
 
-    begin to write   init_transactions ─ read the checkpoint topic to its end ─ is it still ours?
-                     do the topics still have what was committed to them?
+    start to write   init_transactions ─ read the checkpoint topic to its end ─ is it still ours?
+                     do the topics still have all messages committed to them?
     a batch          begin ─ messages ─ flush ─ records of topics ─ checkpoint ─ flush ─ commit
-    any failure      the producer is dropped, and the next try begins to write again
+    any failure      the producer is dropped, and the next try starts to write again
 
-So each try knows what is there before it sends a message. A producer that works on is not asked
-again: the brokers fence it as soon as another one begins to write.
+Each try therefore knows the committed state before it sends a message. A producer that continues
+need not check again, because the brokers fence it as soon as another producer starts to write.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class KafkaSink:
         self._owners = TopicOwners(self._target)
         self.encoding = self._target.encoding
 
-    # --- the promise -----------------------------------------------------------------------
+    # --- the protocol ----------------------------------------------------------------------
 
     @property
     def writer(self) -> str:
@@ -162,9 +162,9 @@ class KafkaSink:
         self._commit(work, checkpoint)
 
     def look_at(self, catalog: Catalog) -> None:
-        """Note whose topics there are; raise `NeedsOperator` for one that two tables would have.
+        """Record the topics of all tables; raise `NeedsOperator` if two tables have the same topic.
 
-        Or for one that has lost messages since the checkpoint was stored.
+        It also raises for a topic that has lost messages since the checkpoint was stored.
         """
         self._owners.look_at(catalog)
         self._patience.retrying(lambda _: self._check_topics(self._begin_writing()))
@@ -298,7 +298,7 @@ class KafkaSink:
         key = checkpoint_key(self._target.prefix, self._cluster_id)
         producing.produce(self._target.checkpoint_topic, text.encode(), key, 0)
 
-    # --- what is stored --------------------------------------------------------------------
+    # --- the stored checkpoint -------------------------------------------------------------
 
     def _stored(self) -> str | None:
         """Return this cluster's checkpoint; raise `NeedsOperator` if only others have one."""
@@ -350,7 +350,7 @@ class KafkaSink:
             producing.abandon()
 
     def _passing(self, error: Exception) -> str:
-        # A delivery report that comes in the same call as a fatal error hides it, or leaves none.
+        # A delivery report in the same call as a fatal error hides the error, or leaves none.
         if isinstance(error, SystemError):
             if isinstance(error.__cause__, KafkaException):
                 error = error.__cause__

@@ -1,8 +1,8 @@
-"""Topic owners: which table each topic is of, so that no two tables share one by accident.
+"""Topic owners: the table of each topic, so that no two tables share a topic by accident.
 
-Kafka has fewer characters for topics than servers for tables, so names become equal: each character
-that a topic cannot have is `_` there, and `a.b`.`c` reads like `a`.`b.c`. A template without
-`{schema}` or `{table}` lets tables share a topic on purpose.
+Kafka allows fewer characters in topic names than servers allow in table names, so names may
+collide. Each character that a topic cannot have becomes `_`, and `a.b`.`c` reads like `a`.`b.c`. A
+template without `{schema}` or `{table}` lets tables share a topic on purpose.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class TopicOwners:
-    """The tables that there are, by their topics."""
+    """The existing tables, by their topics."""
 
     def __init__(self, target: KafkaTarget) -> None:
         options = dict(target.encoding.options)
@@ -50,9 +50,9 @@ class TopicOwners:
         return set(topics).difference(self._own, self._tables.values())
 
     def change(self, change: SchemaChange) -> None:
-        """Take what a DDL makes and renames; raise `NeedsOperator` where two have one topic.
+        """Apply a DDL's new and renamed tables; raise `NeedsOperator` if two have one topic.
 
-        A topic stays its table's when that is dropped: readers still have its messages there.
+        A dropped table keeps its topic, because readers still have its messages there.
         """
         for schema, table in (*change.dropped, *(each[:2] for each in change.renamed)):
             self._tables.pop((schema, table.name), None)

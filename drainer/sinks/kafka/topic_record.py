@@ -1,13 +1,13 @@
-"""Topic record: which topic messages were committed to, and how far, as the next run must find it.
+"""Topic record: the topic's identity and committed ends, which the next run must find again.
 
 It is stored in the checkpoint topic, in the transaction of the messages:
 
 key      prefix, cluster id and topic, such as shop/6791641053252586769/shop.db.item
 value    {"id": "Qm3pZ0p3S0u0b2b1Lw2q5g", "ends": {"0": 1207}}; none once no table has the topic
 
-`id` is what the brokers gave the topic when it was created, empty where they have no such ids.
-`ends` is the offset behind the last committed message of each partition. A topic may have more
-partitions and later ends; its log may start later, as retention removes what readers had time for.
+`id` is the brokers' id of the topic, empty if they have no such ids. `ends` is the offset behind
+the last committed message of each partition. A topic may have more partitions and later ends; its
+log may start later, because retention removes old messages.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from penstock.errors import NeedsOperator
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
-    """A topic as it was, or as it is."""
+    """A topic's recorded or current state."""
 
     id: str = ""
     ends: Mapping[int, int] = field(default_factory=dict)
-    """By partition."""
+    """Offsets by partition."""
 
     def to_json(self) -> str:
         return json.dumps({"id": self.id, "ends": self.ends})

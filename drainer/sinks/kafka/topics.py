@@ -1,6 +1,6 @@
-"""Topics: those that an output writes exist, are known by their partitions, and take its messages.
+"""Topics: ensures that an output's topics exist and accept its messages, and caches partitions.
 
-A topic's partitions are counted once; one that grows later is written as before, so that no key
+A topic's partitions are counted once. If it grows later, it is written as before, so that no key
 moves while a Drainer runs.
 """
 
@@ -42,7 +42,7 @@ _COMPACTED = {
 
 
 class Topics:
-    """Knows topics by name; raises `KafkaException` where no broker answers."""
+    """The known topics by name; raises `KafkaException` if no broker answers."""
 
     def __init__(self, target: KafkaTarget) -> None:
         self._target = target
@@ -63,9 +63,9 @@ class Topics:
         return topic in self._partitions or topic in self._there(admin)
 
     def ensure(self, names: Iterable[str], admin: AdminClient) -> None:
-        """Return once all topics are there; raise `NeedsOperator` for one that cannot be written.
+        """Return once all topics exist; raise `NeedsOperator` for a topic that cannot be written.
 
-        That is one that is missing and may not be made, or takes only smaller messages.
+        Such a topic is missing and may not be created, or accepts only smaller messages.
         """
         new = sorted(set(names) - self._partitions.keys())
         if not new:
@@ -94,7 +94,8 @@ class Topics:
         }
         ends: dict[str, dict[int, int]] = {}
         if asked:
-            # Also messages of open transactions count, and markers: none of them is taken back.
+            # The end includes messages of open transactions, and markers: none of them is taken
+            # back.
             listed = admin.list_offsets(
                 asked,
                 isolation_level=IsolationLevel.READ_UNCOMMITTED,
