@@ -3,13 +3,13 @@
     ADD COLUMN         new metadata; earlier rows are NULL there, whatever the default is
     DROP COLUMN        the column stays, and is NULL from then on
     RENAME COLUMN      a column of the new name; the old one stays, and is NULL from then on
-    another type       the column stays where it has each new value, else all rows are written
-                       again with the wider type; where neither fits, the Drainer stops
+    another type       the column stays if it can hold each new value, else all rows are written
+                       again with the wider type; if neither fits, the Drainer stops
     TRUNCATE           a row with `_op` truncate, and NULL in upstream's columns
-    DROP TABLE         the folder moves to `_penstock/dropped`, and stays there for good
+    DROP TABLE         the folder moves to `_penstock/dropped`, and stays there forever
     CREATE, RENAME     as in a mirror (`lake_ddl`)
 
-So what a column holds is decided by its name alone, and each step can be done again.
+A column's name alone therefore decides its content, and each step can be repeated.
 """
 
 from __future__ import annotations

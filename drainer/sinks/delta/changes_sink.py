@@ -1,10 +1,10 @@
 """Changes sink: a lake that keeps every change; a batch is an append to each of its tables.
 
-An append is made once as a mirror's merge is, by the table's app transaction
-(`drainer.sinks.delta`). Should a batch be cut elsewhere after a crash, because a setting has
-changed, it may go further than what a table has: lines up to the table's app transaction are left
-out then. A transaction larger than memory is laid out on the disk, table by table, before the
-first commit, so that each table gets all of it by one.
+A table's app transaction makes an append happen once, like a mirror's merge
+(`drainer.sinks.delta`). After a crash a batch may be cut elsewhere, because a setting has changed,
+and may extend beyond a table's last commit. Lines up to the table's app transaction are skipped
+then. A transaction larger than memory is written to the disk, table by table, before the first
+commit, so that each table gets all of it in one commit.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from penstock.ddl import Catalog, SchemaChange
 
 Appended = tuple[LakeChanges, Iterable[pa.Table]]
-"""A table's changes, and their lines piece after piece: each time they are asked for."""
+"""A table's changes, and their lines in pieces, which can be iterated repeatedly."""
 
 
 class ChangesSink(LakeSink):
@@ -77,7 +77,7 @@ class ChangesSink(LakeSink):
 
     def _laid_out(self, slices: Slices[Messages], files: ExitStack) -> list[_OnDisk]:
         """Return the changes of all slices by table, with lines numbered throughout."""
-        files.close()  # An earlier try's.
+        files.close()  # Remove an earlier try's.
         made: dict[Place, _OnDisk] = {}
         count = 0
         with closing(slices()) as parts:
@@ -127,13 +127,13 @@ class ChangesSink(LakeSink):
         ]
         for place, table in absent:
             self._lake.create(place, change_schema(table), None)
-        if absent:  # A DDL may take one of them away, and a crash follow: it is not made again.
+        if absent:  # A DDL may drop such a table and a crash follow; it is not created again.
             self._versions.add(checkpoint.commit_ts - 1, self._lake.versions)
         self._upstream = []
 
 
 class _OnDisk:
-    """A table's changes in a file, which is gone when it is closed; iterable again and again."""
+    """A table's changes in a file that closing deletes; it can be iterated repeatedly."""
 
     def __init__(self, changes: LakeChanges, file: IO[bytes]) -> None:
         self.changes = LakeChanges(changes.place, changes.key, [])
@@ -202,7 +202,7 @@ def append(
 
 
 def as_columns(rows: pa.Table, wanted: pa.Schema, place: Place) -> pa.Table:
-    """Return rows with the columns of a table, NULL where upstream has them no more.
+    """Return rows with the columns of a table, NULL in columns that upstream has dropped.
 
     Raises `NeedsOperator` for a column that the table lacks.
     """

@@ -1,9 +1,9 @@
-"""Lake: its Delta tables, each with the version up to which it is known to be ours.
+"""Lake: its Delta tables, each with the version up to which its commits are known to be ours.
 
 A table's folder has the name of the schema and of the table. Readers of Delta put such names into
-URLs, and not all of them in the same way, so every other character than letters, digits and
-`_ - $ .` is there as `~` and two digits for each of its bytes: `Größe` is `Gr~C3~B6~C3~9Fe`. A name
-that is then longer than a file system takes is cut, and ends with `~~` and the first 32 digits of
+URLs, and not all of them in the same way. Every character other than letters, digits and `_ - $ .`
+is therefore written as `~` and two digits for each of its bytes: `Größe` is `Gr~C3~B6~C3~9Fe`. A
+name that is then too long for a file system is cut, and ends with `~~` and the first 32 digits of
 its SHA-256.
 """
 
@@ -32,7 +32,7 @@ from penstock.log.files import sync_folder
 log = logging.getLogger(__name__)
 
 OWN = "_penstock"
-"""The folder of what is no upstream table."""
+"""The folder of everything that is not an upstream table."""
 _MARK = "penstock"
 _NAME_BYTES_MAX = 255
 _LOG = "_delta_log"
@@ -40,13 +40,13 @@ _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456
 RETAINED = "delta.deletedFileRetentionDuration"
 MARGIN_HOURS = 1
 _HARMLESS = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END"})
-"""Operations that change no row, so that others may run them."""
+"""Operations that change no row, so that other programs may run them."""
 
 Place = tuple[str, str]
 """A table's schema and name."""
 Work = Callable[[DeltaTable, CommitProperties], object]
 Actions = list[dict[str, Any]]
-"""What a commit says in Delta's log, line by line."""
+"""A commit's entries in Delta's log, line by line."""
 
 
 def app_of(cluster_id: int, mode: str) -> str:
@@ -56,7 +56,7 @@ def app_of(cluster_id: int, mode: str) -> str:
 
 def folder_name(name: str) -> str:
     made = "".join(chr(b) if b in _PLAIN else f"~{b:02X}" for b in name.encode())
-    # A schema of this name, or one that begins with a dot, is none of the upstream's folders.
+    # Upstream's folders never have this name or start with a dot.
     if made == OWN or made[0] == ".":
         made = f"~{ord(made[0]):02X}{made[1:]}"
     if len(made) > _NAME_BYTES_MAX:
@@ -70,14 +70,14 @@ def text_of(place: Place) -> str:
 
 
 class Lake:
-    """The tables of one cluster in one folder; one thread at a time, which holds its lock."""
+    """The tables of one cluster in one folder; one thread at a time, which holds the lock."""
 
     def __init__(self, target: LakeTarget, cluster_id: int) -> None:
         self.folder = target.folder
         self.mode = target.mode
         self.app = app_of(cluster_id, target.mode)
         self.versions: dict[Place, int] = {}
-        """Up to which version each table is ours; of a table that is not here nothing is known."""
+        """The version up to which each table is ours; an unlisted table is unknown."""
         self.file_counts = FileCounts()
         self.configuration = configuration(target.retention_s)
         self._accepted = target.accepted
@@ -101,7 +101,7 @@ class Lake:
     def create(self, place: Place, schema: pa.Schema, commit_ts: int | None) -> None:
         """Make a table, unless this very commit has made it; raise `NeedsOperator` for another.
 
-        Without `commit_ts` it is one that upstream had before the first commit.
+        Without `commit_ts` upstream had the table before the first commit.
         """
         if self.has(place):
             if commit_ts is not None and self.has_through(place, commit_ts):
@@ -128,10 +128,10 @@ class Lake:
         return self.through(place) >= commit_ts
 
     def check_behind(self, place: Place, after_ts: int, commit_ts: int) -> None:
-        """Raise `NeedsOperator` where a table has a part of a batch that begins after `after_ts`.
+        """Raise `NeedsOperator` if a table has a part of a batch that begins after `after_ts`.
 
-        Then its rows are newer than the checkpoint, or an earlier run cut the batch elsewhere. A
-        table with all of the batch, up to `commit_ts`, is right.
+        Its rows are then newer than the checkpoint, or an earlier run cut the batch elsewhere. A
+        table with all of the batch, up to `commit_ts`, is correct.
         """
         through, version = self.through(place), self.opened(place).version()
         if after_ts < through != commit_ts and (text_of(place), version) not in self._accepted:
@@ -149,7 +149,7 @@ class Lake:
     def commit(self, place: Place, commit_ts: int | None, work: Work) -> None:
         """Let `work` make one commit of a table, unless the table has it.
 
-        Without `commit_ts` it is a part of something that ends later.
+        Without `commit_ts` the commit is a part of a change that ends later.
         """
         if commit_ts is not None and self.has_through(place, commit_ts):
             return
@@ -210,7 +210,7 @@ class Lake:
         self.versions[place] = version
 
     def _check(self, place: Place, table: DeltaTable, *, is_same: bool) -> None:
-        """Raise `NeedsOperator` where a table's version is not one that we know or have made.
+        """Raise `NeedsOperator` if a table's version is not one that we know or have made.
 
         `is_same`: its log still has the entry that this run knew last.
         """
@@ -226,7 +226,7 @@ class Lake:
             if (text_of(place), now) not in self._accepted:
                 raise self._changed(place, now, known)
             log.warning("%s is at version %d, which is accepted", self.path(place), now)
-        self._sync(place, now)  # A run that was killed may not have come to it.
+        self._sync(place, now)  # A run that was killed may not have synced it.
 
     def _changed(self, place: Place, now: int, known: int) -> NeedsOperator:
         return NeedsOperator(
@@ -257,10 +257,10 @@ def is_delta(path: Path) -> bool:
 
 
 def configuration(retention_s: float) -> dict[str, str]:
-    """Return a table's properties by which each version can be read for the retention.
+    """Return a table's properties that keep each version readable for the retention.
 
-    Only upkeep knows which entries of the log are needed no more. A file that has no entry there
-    is taken for one that no version ever had, so the entries of those removed stay for as long.
+    Only upkeep knows which entries of the log are no longer needed. A file without an entry there
+    is taken for a file that no version ever had, so the entries of removed files stay for as long.
     """
     # A state may end a little before the row of the next one is written.
     hours = int(retention_s // 3600) + MARGIN_HOURS
@@ -282,13 +282,13 @@ def create_delta(
 
 
 def sync_commit(path: Path, version: int) -> Actions:
-    """Sync what a commit has written, and return its actions.
+    """Sync the files that a commit has written, and return its actions.
 
-    What was written again since then needs no sync.
+    Files that were rewritten since need no sync.
     """
     entry = path / _LOG / f"{version:020}.json"
     if not entry.exists():
-        return []  # It is so old that its entry is gone.
+        return []  # The commit is so old that its entry was removed.
     actions = [json.loads(line) for line in entry.read_text().splitlines()]
     names = [path / each["add"]["path"] for each in actions if "add" in each]
     for file in (*names, entry):
@@ -328,7 +328,7 @@ def _sync(file: Path) -> None:
 
 
 def forget_log(path: Path, oldest: int) -> None:
-    """Remove the log of versions that no one reads any more: `oldest` is the first that is read.
+    """Remove the log of versions that are no longer read: `oldest` is the first that is read.
 
     A version is read from the last checkpoint of Delta's at or before it.
     """

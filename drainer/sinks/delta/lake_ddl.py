@@ -1,16 +1,17 @@
-"""DDL of a lake: what each change of a schema is to Delta tables.
+"""DDL of a lake: applies each schema change to Delta tables.
 
-    CREATE TABLE      a new table; a folder that has another one already stops the Drainer
-    ADD COLUMN        new metadata; where older rows read as a default, all rows are written again
+    CREATE TABLE      a new table; a folder that already has another one stops the Drainer
+    ADD COLUMN        new metadata; if older rows read as a default, all rows are written again
     other columns     renamed, dropped, of a wider type: all rows are written again, in one commit
     RENAME TABLE      the folder moves, by way of `_penstock/renaming`, because names may swap
     TRUNCATE          a commit that removes all rows; older versions can still be read
     DROP TABLE        the folder moves to `_penstock/dropped`, and is removed after the retention
     indexes, NULL     nothing: a lake has no indexes, and all its columns may be NULL
 
-Each step can be done again. A commit has the DDL's commit_ts as its app transaction, and of a move
-it can be seen how far it came. Delta's column mapping would save writing rows again, and many a
-reader has none; so a column is renamed as upstream changes a type: by a copy, all or nothing.
+Each step can be repeated. A commit has the DDL's commit_ts as its app transaction, and the folders
+show how far a move came. Delta's column mapping would avoid rewriting rows, but many readers do not
+support it. A column is therefore renamed in the same way as upstream changes a type: by a copy, all
+or nothing.
 """
 
 from __future__ import annotations
@@ -45,16 +46,16 @@ if TYPE_CHECKING:
 
 DROPPED, RENAMING = "dropped", "renaming"
 _ALL = "all"
-"""Its presence says that every table of a rename has left its old name."""
+"""The file that marks that every table of a rename has left its old name."""
 _NOT_IN_NAMES = frozenset(" ,;{}()\n\t=")
-"""Delta's tables have no such characters in names of columns, without column mapping."""
+"""Characters that Delta forbids in column names without column mapping."""
 _WIDER = ((pa.float32(), pa.float64()), (pa.date32(), pa.timestamp("us")))
 _DIGITS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 19}
 
 
 @dataclass(frozen=True, slots=True)
 class NewColumn:
-    """A column as it is to be; its values are the `source` column's, or all are `value`."""
+    """A column after the change; its values are the `source` column's, or all are `value`."""
 
     name: str
     type: pa.DataType
@@ -72,7 +73,7 @@ class NewColumn:
 
 
 class LakeDdl:
-    """Runs DDL on the tables of a lake; `keeps_columns` leaves dropped columns there."""
+    """Runs DDL on the tables of a lake; `keeps_columns` keeps dropped columns."""
 
     def __init__(self, lake: Lake, *, keeps_columns: bool) -> None:
         self._lake = lake
@@ -94,7 +95,7 @@ class LakeDdl:
             else:
                 self._drop(place, commit_ts)
         for schema in change.schemas_dropped:
-            with suppress(OSError):  # What is none of upstream's tables stays, and its folder.
+            with suppress(OSError):  # Keep other content, and its folder.
                 (self._lake.folder / folder_name(schema)).rmdir()
         self._rename(change, commit_ts)
         for schema, before, after in change.altered:
@@ -168,7 +169,7 @@ class LakeDdl:
         if self._lake.has_through(place, commit_ts):
             return
         there = pa.schema(self._lake.opened(place).schema())
-        # What upstream has not, as a column that was kept, stays unless its name is taken.
+        # A column that upstream no longer has, such as a kept one, stays unless its name is taken.
         taken = {name.lower() for each in columns for name in (each.name, each.source or "")}
         gone = set() if self._keeps_columns else dropped
         columns += [
@@ -223,9 +224,9 @@ def impossible(problem: str, hint: str) -> NeedsOperator:
 def new_columns(
     change: SchemaChange, place: Place, before: TableInfo, after: TableInfo
 ) -> tuple[list[NewColumn], set[str]]:
-    """Return the columns as they are to be, and the names of those that are dropped.
+    """Return the columns after the change, and the names of the dropped columns.
 
-    Raises `NeedsOperator` for a type whose values do not become the new one's as they are.
+    Raises `NeedsOperator` for a type whose values cannot be converted to the new type unchanged.
     """
     old = {c.id: c for c in before.columns if is_written(c)}
     columns = []

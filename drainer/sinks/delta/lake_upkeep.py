@@ -1,7 +1,8 @@
-"""Upkeep of a lake: puts small files together, and removes what no promised version needs.
+"""Upkeep of a lake: combines small files, and removes files that no retained version needs.
 
-It is done in the sink's thread, one table after a commit, so that no commit of ours meets another
-one. What it writes again is what came since the last time, so it takes as long as some batches.
+It runs in the sink's thread, one table after a commit, so that it never conflicts with another
+commit of ours. It rewrites only data that arrived since its last run, and therefore takes as long
+as some batches.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class LakeUpkeep:
-    """What is due in a lake; `step` does the next piece of it."""
+    """The pending upkeep of a lake; `step` does the next piece of it."""
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class LakeUpkeep:
 
     def _all(self) -> Iterator[None]:
         retention = timedelta(seconds=self._target.retention_s)
-        if self._target.mode == MIRROR:  # A change log is kept for good.
+        if self._target.mode == MIRROR:  # A change log is kept forever.
             self._remove_dropped(time.time() - self._target.retention_s)
             yield
         self._versions.expire(datetime.now(UTC) - retention)
@@ -68,7 +69,7 @@ class LakeUpkeep:
         oldest = self._versions.oldest()
         for place in list(self._lake.versions):
             if not self._lake.has(place):
-                continue  # It was dropped meanwhile.
+                continue  # It has been dropped since.
             self._lake.commit(place, None, self._tidied)
             forget_log(self._lake.path(place), oldest.get(place, self._lake.versions[place]))
             yield

@@ -1,14 +1,14 @@
-"""Target: the folder of a lake that a URL names, and how its tables are kept.
+"""Target: the folder of a lake that a URL names, and the options of its tables.
 
     delta:///absolute/folder?interval=30s&batch-bytes=64MiB&retention=7d&optimize=1h
     delta:relative/folder
 
 `interval` is how long changes gather before they are committed, `batch-bytes` how many bytes of
-them at most; `interval=0` commits as soon as the last commit is through. `retention` is for how
-long any state of `_penstock/versions` can be read. `optimize` is how often small files are put
-together and old ones removed, 0: never. `drop-column=keep` keeps a dropped column with the values
-that it had, new rows are NULL there. `accept=shop.items@17` takes version 17 of a table as right,
-no matter who wrote it. `mode=changes` keeps every change, and not the rows as they are.
+them at most; `interval=0` commits as soon as the last commit has finished. `retention` is for how
+long any state of `_penstock/versions` can be read. `optimize` is how often small files are combined
+and old ones removed, 0: never. `drop-column=keep` keeps a dropped column with its values; new rows
+are NULL there. `accept=shop.items@17` accepts version 17 of a table, whoever wrote it.
+`mode=changes` keeps every change, and not the rows as they are.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _HINT = "write delta:///absolute/folder?interval=30s or delta:relative/folder"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakeTarget:
-    """Where the tables are, and how they are kept."""
+    """The location of the tables, and their options."""
 
     folder: Path
     mode: str = MIRROR
-    """What its tables are: mirrors of upstream's, or logs of their changes."""
+    """The content of its tables: mirrors of upstream's, or logs of their changes."""
     gathering: Gathering | None = None
     retention_s: float = 7 * 86400.0
     optimize_s: float = 3600.0
@@ -55,7 +55,7 @@ class LakeTarget:
     keeps_columns: bool = False
     """True when a dropped column stays."""
     accepted: frozenset[tuple[str, int]] = frozenset()
-    """Tables at versions that are right, no matter who wrote them."""
+    """Versions of tables that are accepted, whoever wrote them."""
 
 
 def parse_delta_url(url: str) -> LakeTarget:

@@ -1,7 +1,7 @@
 """Log watch: whether the log of a Delta table still has the last entry that this run knows of.
 
-A table that was removed, restored to an earlier version or replaced by another one lacks the entry,
-or has another one under its number: each entry has the time of its commit.
+A table that was removed, restored to an earlier version or replaced lacks the entry, or has another
+entry under its number: each entry has the time of its commit.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 class LogWatch:
-    """Watches the log in one folder of a table; it knows of no entry at first."""
+    """Watches the log in one folder of a table; initially it knows no entry."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -25,7 +25,7 @@ class LogWatch:
         try:
             self._stat, self._digest = os.stat(entry), _digest(entry)
             self._entry = entry
-        except FileNotFoundError:  # A checkpoint of Delta's stands for it.
+        except FileNotFoundError:  # A checkpoint of Delta's replaced it.
             self._entry = None
 
     def is_same(self) -> bool:

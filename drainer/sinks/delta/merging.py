@@ -1,9 +1,9 @@
-"""Merging: the blocks of a batch into one commit for each table.
+"""Merging: combines the blocks of a batch into one commit for each table.
 
-Of a table with a key, what is left for each key is one line: the row that comes, or that the row
-goes. A table without a key is a number of rows for each content: what came minus what went. Rows of
-which some go are all replaced, by as many as are to remain, in the one commit; how many there were
-is counted by reading the table, which is why a delete costs more there than a row that comes.
+In a table with a key, each key is reduced to one line: an upsert or a delete. A table without a key
+is a number of rows for each content: inserted minus deleted. If some equal rows are deleted, all of
+them are replaced by the number that remains, in the one commit. The number before is counted by
+reading the table, which is why a delete costs more there than an insert.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _AT, _COUNT = "_penstock_at", "_penstock_count"
 
 @dataclass(slots=True)
 class LakeChanges:
-    """All that a batch, or a part of it, does to one table."""
+    """All changes of one table in a batch, or in a part of it."""
 
     place: Place
     key: tuple[str, ...]
@@ -166,8 +166,8 @@ def _counted(table: DeltaTable, some: pa.Table) -> pa.Table:
 
 
 def rows_of(table: DeltaTable, schema: pa.Schema) -> Iterable[pa.Table]:
-    # Arrow reads the files itself: a commit may ask for these rows, and delta-rs does not do two
-    # things at once in a thread of its own.
+    # Arrow reads the files itself: a commit may ask for these rows, and delta-rs cannot do two
+    # things concurrently in its own thread.
     files = SubTreeFileSystem(url2pathname(urlsplit(table.table_uri).path), LocalFileSystem())
     dataset = table.to_pyarrow_dataset(filesystem=files)
     for batch in dataset.to_batches(columns=schema.names):

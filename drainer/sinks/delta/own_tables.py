@@ -1,4 +1,4 @@
-"""Own tables of a lake: the checkpoint, and which version of each table belongs to a commit_ts.
+"""Own tables of a lake: the checkpoint, and the version of each table at a commit_ts.
 
 _penstock/checkpoint   cluster_id string, checkpoint string        one row
 _penstock/versions     commit_ts long, committed_at timestamp,
@@ -55,7 +55,7 @@ _ONCE = CommitProperties(max_commit_retries=0)
 
 
 class _OwnTable:
-    """One of them: made when it is first written to."""
+    """One of these tables; it is created at its first write."""
 
     def __init__(self, lake: Lake, name: str, schema: pa.Schema) -> None:
         self.path = lake.folder / OWN / name
@@ -67,7 +67,7 @@ class _OwnTable:
 
     def opened(self) -> DeltaTable | None:
         if not self._watch.is_same():
-            self._open = None  # It was removed or replaced: read what is there.
+            self._open = None  # It was removed or replaced: read the current table.
         if self._open is not None:
             self._open.update_incremental()
         elif is_delta(self.path):
@@ -115,7 +115,7 @@ class _OwnTable:
 
 
 class CheckpointTable(_OwnTable):
-    """The checkpoint; a commit of it follows the one that was read, or fails."""
+    """The checkpoint; a commit follows the version that was read, or fails."""
 
     def __init__(self, lake: Lake) -> None:
         super().__init__(lake, "checkpoint", _CHECKPOINT)
@@ -125,7 +125,7 @@ class CheckpointTable(_OwnTable):
         table = self.opened()
         rows = [] if table is None else table.to_pyarrow_table().to_pylist()
         try:
-            # A row without text is no checkpoint, and not the same as no row.
+            # A row without text is not a checkpoint, but differs from no row.
             return {int(row["cluster_id"]): row["checkpoint"] or "" for row in rows}
         except (KeyError, TypeError, ValueError) as error:
             raise NeedsOperator(
@@ -139,7 +139,7 @@ class CheckpointTable(_OwnTable):
 
 
 class DdlTable(_OwnTable):
-    """The statements that changed upstream's tables, for who reads their change logs."""
+    """The statements that changed upstream's tables, for readers of their change logs."""
 
     def __init__(self, lake: Lake) -> None:
         super().__init__(lake, "ddl", _DDL)

@@ -5,7 +5,7 @@
     versions     a row with the versions of all tables
     checkpoint   the batch is there
 
-Why that is once, and one state, is said in `drainer.sinks.delta`.
+`drainer.sinks.delta` explains why that applies a batch once, and as one state.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _ERRNO = re.compile(r"\(os error (\d+)\)")
 
 
 class LakeSink:
-    """What both kinds of lakes have in common; see `Sink`."""
+    """The common base of both kinds of lakes; see `Sink`."""
 
     batch_bytes_max = 0
     _ddl: LakeDdl
@@ -81,7 +81,7 @@ class LakeSink:
         self.gathering = self._target.gathering
         self.file_counts = self._lake.file_counts
 
-    # --- the promise -----------------------------------------------------------------------
+    # --- the protocol ----------------------------------------------------------------------
 
     @property
     def writer(self) -> str:
@@ -117,7 +117,7 @@ class LakeSink:
     def run_ddl(self, change: SchemaChange, checkpoint: Checkpoint, *, maybe_done: bool) -> None:
         """Change the tables and store `checkpoint`.
 
-        `maybe_done` changes nothing: each table says what of a DDL it has.
+        `maybe_done` changes nothing: each table records which part of a DDL it has.
         """
 
         def work() -> None:
@@ -260,9 +260,9 @@ class DeltaSink(LakeSink):
         self.apply_slices(slices, checkpoint)
 
     def apply_slices(self, slices: StatementLists, checkpoint: Checkpoint) -> None:
-        """Bring list after list of blocks into their tables and store `checkpoint`.
+        """Write list after list of blocks into their tables and store `checkpoint`.
 
-        A table that is in several lists gets a commit for each; the last one says that it has all.
+        A table that is in several lists gets a commit for each; the last commit marks it complete.
         """
         self._begin(checkpoint)
 
@@ -290,7 +290,7 @@ class DeltaSink(LakeSink):
                     self._merge(earlier, None)
                 waiting[changes.place] = changes
             else:
-                earlier.add(changes)  # What is only counted can be committed once, and at the end.
+                earlier.add(changes)  # Rows without a key can be committed only once, at the end.
 
     def _merge(self, changes: LakeChanges, commit_ts: int | None) -> None:
         last = self._ledger.last
