@@ -9,16 +9,16 @@
     all others                       TEXT          '1.50' stays '1.50', and a date a text
 
 One integer column as the key is the row id; any other key makes the table WITHOUT ROWID. Generated
-columns are left out: their values are not all in the row bytes, and MySQL's expressions mean
-something else here. Views and sequences hold no rows and are left out too; so are partitions, but
-what drops, empties or exchanges one is refused. An index is named by ids, which last
-as long as it does, whatever it and its table are called.
+columns are omitted: their values are not all in the row bytes, and MySQL's expressions mean
+something else here. Views and sequences hold no rows and are also omitted. So are partitions, but a
+statement that drops, empties or exchanges one is rejected. An index is named by ids, which never
+change, although its name and its table's name may.
 
 A column whose stored form changes is converted row by row, and a table whose change ALTER cannot
 express is rebuilt; all of it is part of the transaction that stores the checkpoint. A change of
-type is not in the row bytes of any binlog: upstream converts its rows by itself, so every
-downstream has to do the same. The new column's own field codec has the last word: what it refuses
-stops the Drainer with the column's name, it is not bent to fit.
+type is not in the row bytes of any binlog: upstream converts its rows itself, so every downstream
+has to do the same. The new column's own field codec decides: a value that it rejects stops the
+Drainer with the column's name; the value is not changed to fit.
 """
 
 # ruff: noqa: S608  -- names come from `quote` and values from `literal`.
@@ -65,13 +65,14 @@ class Plan:
     statements: list[str] = field(default_factory=list)
     functions: dict[str, Converter] = field(default_factory=dict)
     rebuilt: dict[str, frozenset[str]] = field(default_factory=dict)
-    """Tables that are rebuilt, by the statement that reads them: the columns it knows of."""
+    """Tables that are rebuilt, by the statement that reads them, with the columns it knows."""
 
 
 def plan(change: SchemaChange) -> Plan:
     """Return how to bring SQLite from before `change` to after it; raise `Malformed`.
 
-    What moves or loses rows by partitions, which SQLite has not, raises `NeedsOperator`.
+    Raises `NeedsOperator` for a change that moves or removes rows by partitions, which SQLite
+    lacks.
     """
     made = Plan()
     if change.job.type in ROWS_BY_PARTITION:
@@ -174,7 +175,7 @@ def create_table(name: str, table: TableInfo) -> str:
         key = table.primary_key
         assert key is not None
         types = [column_type(table.columns[p.offset]) for p in key.columns]
-        # "INTEGER" alone is the row id itself; any other key is best kept without one.
+        # "INTEGER" alone is the row id itself; any other key is best kept without a row id.
         options = "" if types == ["INTEGER"] else " WITHOUT ROWID"
     return f"CREATE TABLE {name} ({', '.join(definitions)}){options}"
 
@@ -197,7 +198,7 @@ def _index_body(table: TableInfo, index: IndexInfo) -> str:
     parts = []
     for part in index.columns:
         name = quote(table.columns[part.offset].name)
-        # A prefix matters only where it says what is unique.
+        # A prefix matters only in a unique index.
         whole = part.length == -1 or not index.unique
         parts.append(name if whole else f"substr({name}, 1, {part.length})")
     return ", ".join(parts)

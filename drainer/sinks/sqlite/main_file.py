@@ -1,16 +1,16 @@
 """Main file: whether the file below SQLite's log is still the one that the log continues.
 
 In WAL mode a database is a file and a log (`-wal`). SQLite copies the log into the file from time
-to time and never looks whether somebody else has written the file meanwhile, as `cp` does when a
-backup is restored under its name. Pages of two states are mixed then, without an error. So each
-state of the file has an id of 15 random bits, in the header's `PRAGMA user_version`:
+to time and never checks whether another program has written the file since, such as a `cp` that
+restores a backup under its name. Pages of two states are mixed then, without an error. Each state
+of the file therefore has an id of 15 random bits, in the header's `PRAGMA user_version`:
 
     bits 30 to 16   the id of the file when the log was begun
     bits 14 to 0    the id of the file once the log has been copied into it
 
-A transaction behind such a copy chooses the next id, so that the log has one that its file has not.
-The file's own id is then one of these two, or the file is another one. 0 is the id of a file of
-before there were ids.
+A transaction after such a copy chooses the next id, so that the log has an id that its file does
+not have. The file's own id must then be one of these two; otherwise it is another file. Files of
+older versions, which had no ids, have id 0.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import NamedTuple
 _ID_BITS = 16
 _ID_MASK = 0x7FFF
 _TRIES, _PAUSE_S = 5, 0.05
-"""Another process may copy the log into the file just now, as a shell's `wal_checkpoint` does."""
+"""Another process, such as a shell's `wal_checkpoint`, may be copying the log into the file."""
 
 
 class _Figures(NamedTuple):
@@ -36,15 +36,15 @@ class _Figures(NamedTuple):
 
 
 class MainFile:
-    """What one connection knows of the file that it writes."""
+    """One connection's knowledge of the file that it writes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._log = path.with_name(f"{path.name}-wal")
         self._id: int | None = 0
-        """That of the file; None where it cannot be read, or is cut."""
+        """The file's id; None if the file cannot be read, or is cut."""
         self._version = 0
-        """What the database has, its log included."""
+        """The database's version, its log included."""
         self._next = 0
         self._data_version = 0
         self._seen = _Figures(0, 0, 0)
@@ -55,7 +55,7 @@ class MainFile:
             return False
         try:
             _, page_size = self._header()
-        except sqlite3.Error as error:  # What is no database says so when it is opened.
+        except sqlite3.Error as error:  # Opening it reports a file that is not a database.
             return error.sqlite_errorcode != sqlite3.SQLITE_NOTADB
         return self._size(self._path) % page_size != 0
 
@@ -71,7 +71,7 @@ class MainFile:
     def is_kept(self, connection: sqlite3.Connection) -> bool:
         """Return whether no other program has written the file, or cut it or its log, since `open`.
 
-        No transaction is open. What another connection has committed is taken as it is.
+        No transaction is open. Commits of another connection are accepted.
         """
         for _ in range(_TRIES):
             figures, seen = self._figures(), self._seen
@@ -90,7 +90,7 @@ class MainFile:
         own, before = self._ids()
         found = self._stored_id()
         if found == before != own and self._id == before and not is_log_cut:
-            # Where SQLite takes the whole log for copied, it begins the next one in its place.
+            # When SQLite considers the whole log copied, it starts the next log in its place.
             busy, logged, copied = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
             if busy or logged != copied:
                 return True
@@ -140,7 +140,8 @@ class MainFile:
     def _header(self) -> tuple[int, int]:
         """Return the version and the bytes of a page that the file has, without its log.
 
-        By a connection of SQLite's: a file that this process closes itself loses all locks.
+        It uses a connection of SQLite's, because closing a file in this process releases all its
+        locks.
         """
         uri = f"{self._path.absolute().as_uri()}?immutable=1"
         with closing(sqlite3.connect(uri, uri=True)) as connection:

@@ -1,8 +1,8 @@
-"""SQLite sink: writes one file, as the embedded default and the quickest proof of the promise.
+"""SQLite sink: writes one file, as the embedded default and the simplest proof of exactly once.
 
 Every upstream table is the table `schema.name` of the file. Rows, DDL and checkpoint share the
-transaction, so there is neither an intent nor a doubt: a crash leaves a state before or after.
-Readers see whole batches (WAL). The checkpoint is compared as in `drainer.sinks.checkpoint`.
+transaction, so no intent is needed: a crash leaves the state before or after. Readers see whole
+batches (WAL). The checkpoint is compared as in `drainer.sinks.checkpoint`.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class SqliteSink:
         self._reader: sqlite3.Connection | None = None
         self._main = MainFile(self._path)
         self._inodes: Inodes | None = None
-        """Of the file and its log, as the connection has them open."""
+        """The inodes of the file and its log, as the connection has them open."""
         self._patience = Patience(
             str(self._path),
             retry_s_max=retry_s_max,
@@ -124,7 +124,7 @@ class SqliteSink:
     def writer(self) -> str:
         return self._ledger.writer
 
-    # --- the promise -----------------------------------------------------------------------
+    # --- the protocol ----------------------------------------------------------------------
 
     def load_checkpoint(self) -> Checkpoint | None:
         """Return the stored checkpoint; create file and checkpoint table if missing."""
@@ -168,7 +168,7 @@ class SqliteSink:
             missed.add((self._queue_transaction(transaction, split.safe),))
 
         def work(connection: sqlite3.Connection) -> None:
-            last.forget()  # What an attempt before this one missed.
+            last.forget()  # Rows that an earlier attempt missed.
             _run_rows(connection, split.last, None if split.safe else last)
 
         self._commit(work, checkpoint)
@@ -265,7 +265,7 @@ class SqliteSink:
             found = connection.execute(f"SELECT clusterID FROM {_TABLE} LIMIT 3")  # noqa: S608
             others = [row[0] for row in found]
             if others:
-                # Our own may be among them by now: another Drainer begins here, too.
+                # Our row may exist by now: another Drainer also starts here.
                 stored = self._stored(connection)
             if others and stored is None:
                 raise of_another_cluster(self._cluster, others, "file")
@@ -274,7 +274,7 @@ class SqliteSink:
     def _stored(self, connection: sqlite3.Connection) -> str | None:
         sql = f"SELECT checkPoint FROM {_TABLE} WHERE clusterID = ?"  # noqa: S608
         row = connection.execute(sql, (self._cluster,)).fetchone()
-        return (row[0] or "") if row else None  # A row without text is no checkpoint.
+        return (row[0] or "") if row else None  # A row without text is not a checkpoint.
 
     def _store(self, connection: sqlite3.Connection, text: str) -> None:
         sql = f"INSERT OR REPLACE INTO {_TABLE} VALUES (?, ?)"  # noqa: S608
@@ -305,24 +305,25 @@ class SqliteSink:
                 file, wal = inodes_of(self._path)
                 if file != self._inodes[0] and wal is not None and wal == self._inodes[1]:
                     raise self._replaced()  # The log is that of another file.
-            # One that was there is not made again: what was in it would be missing.
+            # An existing file is not created again, because its content would be missing.
             mode = "rwc" if self._ledger.has_no_row else "rw"
             if mode == "rwc" and not self._path.exists():
-                self._path.touch(mode=0o600)  # Its log takes the same mode.
+                self._path.touch(mode=0o600)  # Its log gets the same mode.
             self._connection = connection = sqlite3.connect(
                 f"{self._path.absolute().as_uri()}?mode={mode}",
                 uri=True,
                 timeout=_BUSY_S,
                 isolation_level=None,
                 check_same_thread=False,
-                # No two statements are alike, and a hundred of a megabyte each would be kept.
+                # No two statements are alike, and the cache would keep a hundred of a megabyte
+                # each.
                 cached_statements=0,
             )
             connection.execute("PRAGMA journal_mode = WAL")
             # FULL syncs each commit: an acknowledged checkpoint must survive a power cut.
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA foreign_keys = OFF")
-            # A reader's own view must not stand in the way of a table that is rebuilt.
+            # A reader's own view must not prevent a table from being rebuilt.
             connection.execute("PRAGMA legacy_alter_table = ON")
             connection.create_function("exact_double", 1, exact_double, deterministic=True)
             connection.execute(
