@@ -1,11 +1,11 @@
-"""Collations: which of them the downstream has, and which stand in there for those it lacks.
+"""Collations: which of them the downstream has, and which it uses in place of missing ones.
 
-DDL comes with all its collations written out. What the downstream has goes through as it is; for
-the rest `collation_substitutes` in `penstock.ddl.rewrite` has what comes nearest. Each one in use
-is logged once and shown in the status. A key decides which rows are one row, so a unique key takes
-*fine* substitutes only, and where the downstream has none, the DDL is refused before it runs. What
-a substitute still gets wrong, among letters that one of the two servers does not know, the upsert's
-guard stops.
+DDL names all its collations. Collations that the downstream has are passed unchanged; for the rest
+`collation_substitutes` in `penstock.ddl.rewrite` has the nearest ones. Each substitute in use is
+logged once and shown in the status. A key decides which rows are one row. A unique key therefore
+takes *fine* substitutes only, and if the downstream has none, the DDL is rejected before it runs.
+The upsert's guard stops the Drainer where a substitute still differs, for letters that one of the
+two servers does not know.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _KeyPart = tuple[IndexInfo, ColumnInfo]
 
 
 class Collations:
-    """Of one downstream; what it has is asked for once, when a DDL first needs to know."""
+    """One downstream's collations, read once, when a DDL first needs them."""
 
     def __init__(self, policy: str) -> None:
         """`policy` is `map` or `stop`."""
@@ -68,7 +68,7 @@ class Collations:
     def query_of(self, connection: Any, change: SchemaChange, query: str) -> str:
         """Return the statement of a DDL with collations that the downstream has.
 
-        Raises `NeedsOperator` for one that nothing may stand in for.
+        Raises `NeedsOperator` for a collation without substitute.
         """
         self._ask(connection)
         in_keys = self._checked_keys(change)
@@ -113,7 +113,7 @@ class Collations:
                     return alias
             found = self._nearest(name, fine=name in in_keys)
             if found is None:
-                return name  # No collation, or one that only the server can speak of.
+                return name  # Not a collation, or one that only the server knows.
             if self._policy == STOP:
                 raise _stopped(name, found.name)
             self._note(name, found.name)
@@ -144,7 +144,7 @@ class Collations:
             for index, column in _unique_texts(after):
                 if (index, column) in old or self._has(column.collate):
                     continue
-                # A column that is there already has the nearest one, be it fine or not.
+                # An existing column already has the nearest one, fine or not.
                 nearest = self._nearest(column.collate, fine=False)
                 is_kept = column.id in old_columns
                 usable = nearest if is_kept else self._nearest(column.collate, fine=True)

@@ -4,20 +4,22 @@ Before a DDL runs, the sink stores a digest of the definitions of its tables, as
 them, with its intent. After a crash the definitions are compared with it:
 
     as before    the DDL was not done, or it changes no definition and may be run again
-    changed      it was done, if what only exists after it exists, and what only exists before it
-                 does not: databases, tables, columns, indexes
+    changed      it was done, if all objects that only exist after it exist, and no object that
+                 only exists before it does: databases, tables, columns, indexes
 
-A DROP of several tables that came halfway, as one can on MariaDB, drops those that are left.
+If a DROP of several tables stopped halfway, which can happen on MariaDB, the remaining tables are
+dropped.
 
-An intent of an older version has no digest. Then only the second comparison is left, and what has
-nothing of the kind (a new comment, a column made wider, a TRUNCATE) is run again.
+An intent of an older version has no digest. Then only the second comparison is left, and a
+statement that adds or removes no object (a new comment, a column made wider, a TRUNCATE) is run
+again.
 
-A server notices at the end of a statement that its client has gone, and a TiDB's DDL is a job of
-the cluster's. So the sink first waits until the server runs the DDL no more (`wait_for_ddl`): else
-it would run a second time.
+A server notices only at the end of a statement that its client has gone, and a TiDB's DDL is a job
+of the cluster. The sink therefore first waits until the server no longer runs the DDL
+(`wait_for_ddl`). Otherwise the DDL would run a second time.
 
-What a second run would undo, and no definition shows, only a person can decide: EXCHANGE PARTITION,
-and a swap of tables or columns that are defined alike.
+An operator must decide about changes that a second run would undo and that no definition shows:
+EXCHANGE PARTITION, and a swap of tables or columns that are defined alike.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ ALREADY_CODES = {
     _MARIADB_UNKNOWN_VIEW, _MARIADB_UNKNOWN_SEQUENCE,
     *_PARTITION_CODES, _SAME_NAME_CONSTRAINT,
 }  # fmt: skip
-"""What MySQL answers to a DDL that it has already done."""
+"""MySQL's errors for a DDL that it has already done."""
 
 
 _BY_PARTITION = (
@@ -99,10 +101,10 @@ def progress(connection: Any, change: SchemaChange) -> DdlProgress:
 
 
 def left_to_do(connection: Any, change: SchemaChange, before: str) -> SchemaChange | None:
-    """Return what is left of a DDL that may have been done, None for nothing.
+    """Return the rest of a DDL that may have been done, None for nothing.
 
-    `before` is its digest, "" for none. Raises `NeedsOperator` when no one can say, and a second
-    run would do harm.
+    `before` is its digest, "" for none. Raises `NeedsOperator` if the progress cannot be determined
+    and a second run would do harm.
     """
     found = progress(connection, change)
     now = definitions(connection, change) if before else None
@@ -127,7 +129,7 @@ def _still_there(connection: Any, change: SchemaChange) -> SchemaChange | None:
 
 
 def ensure_all_there(connection: Any, change: SchemaChange) -> None:
-    """Raise `NeedsOperator` for a DROP of tables of which one is not there.
+    """Raise `NeedsOperator` for a DROP of tables of which one does not exist.
 
     A MariaDB would drop the others, and then refuse the statement.
     """
@@ -146,7 +148,7 @@ def _is_there(connection: Any, schema: str, table: TableInfo) -> bool:
 
 
 Definitions = Mapping[Thing, str]
-"""What SHOW CREATE prints of databases, tables, views and sequences; empty where there is none."""
+"""The output of SHOW CREATE for databases, tables, views and sequences; empty if one is missing."""
 
 
 def definitions(connection: Any, change: SchemaChange) -> dict[Thing, str]:
@@ -187,9 +189,9 @@ def _definition(connection: Any, thing: Thing) -> str:
 
 
 def ensure_repeatable(change: SchemaChange, same: Definitions | None = None) -> None:
-    """Raise `NeedsOperator` for a change that a second run would undo and no one can see.
+    """Raise `NeedsOperator` for a change that a second run would undo and that no definition shows.
 
-    `same` are the definitions, where they are known to be as they were before.
+    `same` are the definitions, if they are known to be unchanged.
     """
     if _is_undone_by_a_second(change, same):
         raise in_doubt(change)
@@ -235,7 +237,7 @@ def _is_undone_by_a_second(change: SchemaChange, same: Definitions | None) -> bo
     found = _TELLS_NO_TWICE.search(change.job.query)
     if change.job.type not in _BY_PARTITION or found is None:
         return False
-    # The others change how many partitions there are.
+    # The others change the number of partitions.
     return same is None or found[1].upper().startswith("EXCHANGE")
 
 
@@ -310,7 +312,7 @@ def wait_for_ddl(
 ) -> None:
     """Return when the downstream runs none of these statements, or has none of them queued.
 
-    An account that may not see them finds none. Raises `Retryable` when `closing` is set.
+    An account without the right to see them finds none. Raises `Retryable` when `closing` is set.
     """
     is_logged = False
     while _is_under_way(connection, texts, is_tidb=is_tidb):
@@ -332,7 +334,7 @@ def _is_queued(connection: Any, texts: Collection[str]) -> bool:
             return int(cursor.fetchone()[0]) > 0
     except pymysql.err.MySQLError as error:
         if error.args[0] in (ER.UNKNOWN_TABLE, ER.NO_SUCH_TABLE, ER.BAD_FIELD_ERROR):
-            return False  # A TiDB from before the table.
+            return False  # An older TiDB, without the table.
         raise
 
 

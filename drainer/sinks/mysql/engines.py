@@ -5,10 +5,10 @@ rolled back, so the checkpoint says nothing about it. Hence:
 
     the Drainer's own tables    are created with ENGINE=InnoDB; an existing one that has no
                                 transactions is refused
-    a DDL that names such an    runs with InnoDB in its place; where the server refuses that, as for
-    engine                      an AUTO_INCREMENT within a key, it runs as it is written
-    other tables that have none are logged once. After a crash their rows are written again, which
-                                is right for tables with a key only
+    a DDL that names such an    runs with InnoDB in its place; if the server refuses that, for
+    engine                      example an AUTO_INCREMENT within a key, it runs unchanged
+    other tables without        are logged once. After a crash their rows are written again, which
+    transactions                is right for tables with a key only
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Name = tuple[str, str]
 
 
 class Engines:
-    """The tables of one downstream that have no transactions, as far as they were looked at."""
+    """The tables of one downstream that have no transactions, as far as they were checked."""
 
     def __init__(self) -> None:
         self._known: set[Name] = set()
@@ -85,13 +85,13 @@ def with_transactions(sql: str) -> str:
     try:
         tokens = read(sql).tokens
     except NeedsOperator:
-        return sql  # Not of our grammar: an operator's own.
+        return sql  # Not of our grammar: an operator's own statement.
     edits: list[Edit] = []
     depth, has_partitions = 0, False
     for at, token in enumerate(tokens):
         depth += {"(": 1, ")": -1}.get(token.text, 0) if token.kind is Kind.SIGN else 0
         has_partitions |= token.upper == "PARTITION"
-        # Within parentheses it is a column in an expression, but for a partition's engine.
+        # Within parentheses it is a column in an expression, except for a partition's engine.
         if token.upper == "ENGINE" and (not depth or has_partitions):
             value = tokens[at + (2 if tokens[at + 1].text == "=" else 1)]
             if value.text.upper() in _REPLACED:

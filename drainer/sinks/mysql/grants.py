@@ -1,9 +1,9 @@
-"""Grants: finds what an account lacks downstream, before anything is written.
+"""Grants: finds an account's missing privileges downstream, before anything is written.
 
-A Drainer that finds out at its first row, or at a DDL in the night, has stopped where it could have
-said so at its start. SHOW GRANTS lists the rights of an account on every server, among them those
-that MariaDB grants to PUBLIC. Rights that come with a role are not listed everywhere, so an account
-with a role is believed to have what it needs.
+A Drainer that fails at its first row, or at a DDL at night, should have reported the missing
+privilege at its start. SHOW GRANTS lists the privileges of an account on every server, including
+those that MariaDB grants to PUBLIC. Privileges of a role are not listed everywhere, so an account
+with a role is assumed to have every privilege that it needs.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _DDL = ("CREATE", "ALTER", "DROP", "INDEX")
 
 
 def check_grants(connection: Connection, schema: str, checkpoint_table: str) -> None:
-    """Raise `NeedsOperator` when rows or the checkpoint cannot be written; warn of DDL.
+    """Raise `NeedsOperator` if rows or the checkpoint cannot be written; warn of DDL.
 
-    `schema` is the checkpoint's. Both statements touch no row: they fail like those of a batch when
-    a right is missing.
+    `schema` is the checkpoint's. Both statements touch no row; without a privilege they fail like
+    the statements of a batch.
     """
     connection.query(f"UPDATE {checkpoint_table} SET checkPoint = checkPoint WHERE 1 = 0")  # noqa: S608
     connection.query(
@@ -73,5 +73,5 @@ def _has_a_role(connection: Connection) -> bool:
     except pymysql.err.MySQLError as error:
         if passes(error):
             raise
-        return False  # A server from before there were roles.
+        return False  # A server of a version without roles.
     return role not in (None, "", "NONE")

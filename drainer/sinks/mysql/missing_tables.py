@@ -1,11 +1,12 @@
-"""Missing tables: those that a checkpoint says are downstream, and that are not.
+"""Missing tables: finds tables that the checkpoint says are downstream but that do not exist.
 
-Rows and checkpoint are tables of one server. A server that was restored as a whole has both as they
-were; a single database that was dropped or restored has not, and then its tables lack rows that the
-checkpoint says are there. No definition and no time of creation tells a table that was created
-again from one that an ALTER has built again, so rows that are missing in a table that exists are
-found by `penstock verify` alone. A table that does not exist is reported here: its own rows will
-stop the Drainer, and it says that the other tables of its database must be compared.
+Rows and checkpoint are tables of one server. A server that was restored as a whole has both in the
+same state. After a single database was dropped or restored, its tables lack rows that the
+checkpoint says are there. Neither its definition nor its creation time distinguishes a table that
+was created again from a table that an ALTER has rebuilt. Only `penstock verify` can therefore find
+rows that are missing in an existing table. A table that does not exist is reported here: its own
+rows will stop the Drainer, and its absence means that the other tables of its database must be
+compared.
 """
 
 from __future__ import annotations

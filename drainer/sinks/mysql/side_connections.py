@@ -1,10 +1,10 @@
-"""Side connections of a MySQL sink: commit worker queues, or fenced partitions, all at once.
+"""Side connections of a MySQL sink: commit worker queues, or fenced partitions, concurrently.
 
-**Worker queues** (strategy `statements`): a thread and a connection each. Each transaction begins
-with a look at the checkpoint row under a shared lock, which queues do not mind among each other,
-and which a Drainer that takes over waits for. So no queue of a Drainer that was replaced, however
-long it was frozen, writes after its successor began. TiDB has no shared locks: there each queue
-locks a fence row of its own (part -1, -2, …), which a start passes through as described below.
+**Worker queues** (strategy `statements`): each has a thread and a connection. Each transaction
+first reads the checkpoint row under a shared lock. Queues do not block each other with that lock,
+but a Drainer that takes over waits for it. No queue of a replaced Drainer, however long it was
+frozen, can therefore write after its successor started. TiDB has no shared locks: there each queue
+locks a dedicated fence row (part -1, -2, …), which a start passes through as described below.
 
 **Partitions** (strategy `merge`, mode `parallel`), each fenced by a row that moves with it:
 
@@ -15,17 +15,17 @@ locks a fence row of its own (part -1, -2, …), which a start passes through as
     part        int                the partition's number in its batch
     epoch       bigint unsigned    the run that may commit it; rises with every start
     batch       bigint unsigned    commit_ts of the last batch of which the downstream has this part
-    content     char(32)           what that batch, or the one under way, consists of
+    content     char(32)           digest of that batch, or of the one in progress
 
-A partition's transaction first moves its row, `WHERE epoch = … AND batch < …`. No such row: either
-the epoch has risen, so another Drainer works here; or the row has the batch, so that an earlier
-attempt, whose answer got lost, or an earlier run did commit it.
+A partition's transaction first moves its row, `WHERE epoch = … AND batch < …`. If no row matches,
+either the epoch has risen, so another Drainer works here; or the row has the batch, so an earlier
+run, or an earlier attempt whose answer was lost, did commit it.
 
-A start raises all epochs in the transaction that stores its first checkpoint, in any mode: it
-waits there for partitions that are just being committed. Rows say something about a batch only
-while the stored checkpoint says that this very batch is under way, and only if the batch consists
-of the same statements, cut in the same way; else each of its partitions is run (again). Whatever
-else is written while a batch is under way, as by a run with another strategy, empties `content`.
+A start raises all epochs in the transaction that stores its first checkpoint, in any mode: it waits
+there for partitions that are being committed. Rows are valid for a batch only while the stored
+checkpoint says that this very batch is in progress, and only if the batch consists of the same
+statements, cut in the same way; otherwise each of its partitions is run (again). Any other write
+during a batch, for example by a run with another strategy, empties `content`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ from penstock.codes import Code
 
 
 class WorkerQueues:
-    """The connections beside the sink's own; opened when they are first needed."""
+    """The connections beside the sink's main connection; opened when they are first needed."""
 
     def __init__(self, new_session: Callable[[], MysqlSession]) -> None:
         self._new_session = new_session
@@ -79,7 +79,7 @@ class WorkerQueues:
         split: Split,
         begins: Callable[[Connection, Transaction, int], None],
     ) -> Missed:
-        """Run all queues to their ends; raise a failure once no queue is at work any more.
+        """Run all queues to their ends; raise a failure once no queue is running any more.
 
         `begins` is called in each transaction before its statements, with the queue's number, and
         raises to stop it.
@@ -134,7 +134,7 @@ def _run(
             connection.commit()
         except (pymysql.err.MySQLError, OSError) as error:
             if safe:
-                raise  # What is run again in the safe form does no harm.
+                raise  # Statements that are run again in the safe form do no harm.
             raise InDoubt(
                 f"a commit got no answer: {error}", code=Code.SINK_COMMIT_DOUBT
             ) from error
@@ -147,7 +147,7 @@ def _run(
 def run_rows(connection: Connection, rows: list[RowStatement], missed: Missed | None) -> None:
     """Run one statement after another; raise `NeedsOperator` that names the row.
 
-    Rows that are not there are counted in `missed`, unless it is None.
+    Missing rows are counted in `missed`, unless it is None.
     """
     for statement in rows:
         try:
@@ -180,7 +180,7 @@ log = logging.getLogger(__name__)
 
 
 class Fences:
-    """The rows that keep a Drainer that was replaced from committing partitions."""
+    """The rows that keep a replaced Drainer from committing partitions."""
 
     def __init__(self, table: str, cluster_id: int) -> None:
         """Do not connect yet; `table` is a quoted name."""
@@ -233,7 +233,7 @@ class Fences:
     def begin(self, connection: Connection, work: Partitions, ts: int, *, resumes: bool) -> None:
         """Prepare the rows for the batch at `ts`, within the transaction that begins it.
 
-        `resumes` says that the checkpoint knows it to be under way: then what the rows say holds.
+        `resumes` says that the checkpoint marks the batch as in progress: the rows are valid then.
         """
         if resumes and self.hold(connection, work):
             return
@@ -258,9 +258,9 @@ class Fences:
         )
 
     def lock_queue(self, connection: Connection, number: int) -> None:
-        """Hold off every other run until the transaction of this queue has ended.
+        """Block every other run until the transaction of this queue has ended.
 
-        Raises `TakenOver` when another run came before.
+        Raises `TakenOver` if another run came before.
         """
         row = f"clusterID = {self._cluster_id} AND part = {_queue_part(number)}"
         asked = f"SELECT epoch FROM {self._table} WHERE {row} FOR UPDATE"  # noqa: S608
@@ -269,9 +269,9 @@ class Fences:
             raise self._fenced_off(f"queue {number}", stored and stored[0])
 
     def pass_through(self, connection: Connection, part: int, ts: int) -> bool:
-        """Move a partition's row to the batch at `ts`; False when it is there already.
+        """Move a partition's row to the batch at `ts`; False if it is there already.
 
-        Raises `TakenOver` when another run has the partition.
+        Raises `TakenOver` if another run has the partition.
         """
         row = f"{self._table} WHERE clusterID = {self._cluster_id} AND part = {part}"
         update = row.replace(" WHERE", f" SET batch = {ts} WHERE", 1)
@@ -307,7 +307,7 @@ class PartitionConnections:
         """Run phase after phase; return each partition's seconds.
 
         `check` is called in each transaction. A failure is raised once no partition of its phase is
-        at work any more.
+        running any more.
         """
         took_s: list[float] = []
         for phase in work.phases:

@@ -1,9 +1,9 @@
 """MySQL sink: writes MySQL, MariaDB or TiDB; the checkpoint is a row of `tidb_binlog.checkpoint`.
 
-A batch is one transaction: lock the checkpoint row, compare it with what this run last wrote, run
-the statements, store the new checkpoint, commit. When the connection breaks, no one can say
-whether the commit happened; the next attempt reads the row, under a lock that waits for the end
-of whatever the server still does, and so finds out. That makes every retry safe.
+A batch is one transaction: lock the checkpoint row, compare it with the row that this run last
+wrote, run the statements, store the new checkpoint, commit. When the connection breaks, it is
+unknown whether the commit happened. The next attempt reads the row, under a lock that waits for the
+end of any statement that the server still runs, and so finds out. That makes every retry safe.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ _DONE, _UNKNOWN = DdlProgress.DONE, DdlProgress.UNKNOWN
 
 
 class MysqlSink:
-    """See `Sink`; one connection, opened when it is first needed and again when it was lost."""
+    """See `Sink`; one connection, opened when it is first needed and reopened after a loss."""
 
     dialect = MYSQL
 
@@ -125,12 +125,12 @@ class MysqlSink:
     def writer(self) -> str:
         return self._ledger.writer
 
-    # --- the promise -----------------------------------------------------------------------
+    # --- the protocol ----------------------------------------------------------------------
 
     def load_checkpoint(self) -> Checkpoint | None:
-        """Return where to continue; create the checkpoint table when there is none.
+        """Return where to continue; create the checkpoint table if it does not exist.
 
-        The first time, raise `NeedsOperator` when the account may not write what it is to write.
+        The first time, raise `NeedsOperator` if the account lacks a privilege to write.
         """
 
         def attempt(connection: Connection, retried: bool) -> str | None:
@@ -203,7 +203,7 @@ class MysqlSink:
 
         def work(connection: Connection) -> None:
             self._check_sizes([statement.sql for statement in split.last])
-            last.forget()  # What an attempt before this one missed.
+            last.forget()  # Rows that an earlier attempt missed.
             run_rows(connection, split.last, None if split.safe else last)
 
         self._commit(work, checkpoint)
@@ -279,8 +279,9 @@ class MysqlSink:
     def run_ddl(self, change: SchemaChange, checkpoint: Checkpoint, *, maybe_done: bool) -> None:
         """Save the intent, run the job's query, save `checkpoint`.
 
-        MySQL commits a DDL by itself, so a crash can leave it done without a checkpoint. The
-        intent says which DDL that may be, and what its tables were before it (`ddl_progress`).
+        MySQL commits a DDL implicitly, so a crash can leave it done without a checkpoint. The
+        intent says which DDL that may be, and the definitions of its tables before it
+        (`ddl_progress`).
         """
         last = self._ledger.last
         intended = last is not None and last.ddl_intent_ts == checkpoint.commit_ts
@@ -326,7 +327,7 @@ class MysqlSink:
     def _forget_intent(self, change: SchemaChange, before: str) -> None:
         """Forget a DDL that was refused, if it has changed nothing.
 
-        What a person does about it changes definitions, and is not the DDL.
+        An operator's own changes of the definitions must not be taken for the DDL.
         """
         now = self._session.retrying(lambda c, _: digest(definitions(c, change)))
         last = self._ledger.last
@@ -378,7 +379,7 @@ class MysqlSink:
                 cursor.execute(f"SELECT clusterID FROM {self._table} ORDER BY 1 LIMIT 3")  # noqa: S608
                 others = [row[0] for row in cursor.fetchall()]
             if others:
-                # Our own may be among them by now: another Drainer begins here, too.
+                # Our row may exist by now: another Drainer also starts here.
                 stored = self._stored(connection, "")
             if others and stored is None:
                 raise of_another_cluster(self._cluster_id, others, "checkpoint-table")
@@ -393,12 +394,12 @@ class MysqlSink:
             if not is_missing or self._ledger.has_no_row:
                 raise
             return None
-        return (row[0] or "") if row else None  # A row without text is no checkpoint.
+        return (row[0] or "") if row else None  # A row without text is not a checkpoint.
 
     def _store_own(self, connection: Connection, text: str) -> None:
-        """Store our checkpoint; `TakenOver` when another Drainer has stored the first one.
+        """Store our checkpoint; `TakenOver` if another Drainer has stored the first one.
 
-        A row that is not there yet cannot be locked: two that begin at once both find none.
+        A row that does not exist cannot be locked: two Drainers that start together both find none.
         """
         try:
             self._store(connection, text, is_first=self._ledger.has_no_row)

@@ -1,4 +1,4 @@
-"""A DDL in the words of the server that runs it; what that server cannot do is refused."""
+"""Spelling: rewrites a DDL for the server that runs it; rejects features that the server lacks."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def _with_own_names(connection: Connection, change: SchemaChange, sql: str) -> s
 
 
 def _check_conversions(change: SchemaChange) -> None:
-    """Refuse what turns values into or from a type that only a MariaDB has, unless they are texts.
+    """Reject conversions from or to a type that only MariaDB has, except for texts.
 
-    A MySQL has these values as texts, so it would cut or keep what a MariaDB converts.
+    MySQL stores these values as texts, so it would cut or keep values that MariaDB converts.
     """
     for schema, old, new in change.altered:
         before = {column.id: column for column in old.columns}

@@ -1,19 +1,19 @@
-"""TiDB: what a session to one sets, and which limits a batch meets.
+"""TiDB: the settings of a session to TiDB, and the limits of a batch.
 
-A TiDB is what calls itself one in its version, or what the operator calls `tidb` (`server-version`
-in tidb.toml can hide it). It speaks MySQL's protocol, and differs here:
+A server is a TiDB if its version says so, or if the operator calls it `tidb` (`server-version` in
+tidb.toml can hide it). It speaks MySQL's protocol, and differs here:
 
-    session        `VARIABLES` are set, each where the server knows it; `params` come after them
+    session        `VARIABLES` are set, each if the server knows it; `params` come after them
     a transaction  is bounded in bytes (`too_large`)
-    shared locks   there are none: each worker queue locks a row of its own (`side_connections`)
-    DDL            is a job of the cluster's: it continues when the session that began it is gone
+    shared locks   do not exist: each worker queue locks a dedicated row (`side_connections`)
+    DDL            is a job of the cluster: it continues after the session that began it has ended
                    (`ddl_progress`)
 
-Transactions are pessimistic, where TiDB-Binlog has optimistic ones: the checkpoint's row is locked
-at their beginning, as in MySQL, so that a Drainer which was replaced finds that out before it has
-written a batch and not as a conflict at its end. No transaction is ever run again by the server
-(`tidb_disable_txn_auto_retry`), which would not look at the checkpoint again; therefore
-`stmt-count-limit`, a bound of such transactions alone, does not hold.
+Transactions are pessimistic; those of TiDB-Binlog are optimistic. The checkpoint's row is locked at
+their start, as in MySQL, so that a replaced Drainer finds out before it has written a batch and not
+through a conflict at its end. The server never re-runs a transaction
+(`tidb_disable_txn_auto_retry`), which would not check the checkpoint again; therefore
+`stmt-count-limit`, which bounds only such transactions, does not apply.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ VARIABLES = (
     ("tidb_disable_txn_auto_retry", "1"),
     ("tidb_placement_mode", "ignore"),
 )
-"""Rows keep their AUTO_RANDOM keys; placement is a matter of either cluster's own stores."""
+"""Rows keep their AUTO_RANDOM keys; each cluster decides its own placement."""
 
 PASSING = frozenset({
     8002, 8005, 8022, 8027, 8028, 8113, 8120, 8201, 8229,
     9001, 9002, 9003, 9004, 9005, 9006, 9007, 9008, 9010, 9011,
 })  # fmt: skip
-"""Errors that pass: write conflicts, schemas, regions and leaders on the move, lost locks."""
+"""Transient errors: write conflicts, schemas, moving regions and leaders, lost locks."""
 
 _TXN_TOO_LARGE, _ENTRY_TOO_LARGE, _MEMORY = 8004, 8025, 8175
 _OUT_OF_MEMORY = re.compile(r"out of memory quota|memory quota for a|memory limit", re.IGNORECASE)
@@ -44,7 +44,7 @@ _UNKNOWN = 1105
 _SIZE_LIMIT = "performance", "txn-total-size-limit"
 _TXN_BYTES_DEFAULT = 100 << 20
 _BYTES_PER_BYTE = 8
-"""What a byte of a row may become in a transaction: the row, its indexes, and their old entries."""
+"""Transaction bytes per byte of a row: the row, its indexes, and their old entries."""
 
 
 def is_tidb(version: object) -> bool:

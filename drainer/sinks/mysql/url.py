@@ -1,15 +1,15 @@
-"""URL of a MySQL downstream: takes it apart.
+"""URL of a MySQL downstream: parses it.
 
     mysql://user:password@host:port/?checkpoint-schema=tidb_binlog&ssl-ca=/path/ca.pem
 
-With `tidb://` it is a TiDB even where the server does not say so.
+With `tidb://` it is a TiDB even if the server does not say so.
 
-`ssl-ca`, `ssl-cert`, `ssl-key` and `ssl-verify` are as `penstock.security.databases` has them.
-Special characters in user and password are percent-encoded; `password-file` names a file instead.
-`params` are session variables (name=value, comma-separated), `sql-mode` is the sessions' mode,
-`collations` what to do about one that the server lacks (map, stop), `loopback-channel` the mark
-that transactions leave (`drainer.task.loopback`), `read-timeout` how many seconds a statement may
-be without an answer, where that is bounded.
+`ssl-ca`, `ssl-cert`, `ssl-key` and `ssl-verify` are as in `penstock.security.databases`. Special
+characters in user and password are percent-encoded; `password-file` names a file instead. `params`
+are session variables (name=value, comma-separated). `sql-mode` is the sessions' mode. `collations`
+says whether to map a collation that the server lacks, or to stop (map, stop). `loopback-channel` is
+the mark that transactions leave (`drainer.task.loopback`). `read-timeout` bounds how many seconds a
+statement may take to answer.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _KNOWN = {
 _VARIABLE = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*?)\s*", re.DOTALL)
 _FIXED = {"sql_mode", "time_zone", "foreign_key_checks", "autocommit", "tx_isolation", "timestamp",
           "transaction_isolation", "names", "character_set_client"}  # fmt: skip
-"""Session variables that are part of how rows are written."""
+"""Session variables that decide how rows are written."""
 
 
 @dataclass(frozen=True, slots=True)
 class MysqlTarget:
-    """Where to connect, and where the checkpoint is."""
+    """The server to connect to, and the location of the checkpoint."""
 
     name: str
     options: dict[str, Any]
