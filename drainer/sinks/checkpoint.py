@@ -1,31 +1,40 @@
-"""Checkpoint: how far a downstream is, kept in the downstream itself.
+"""Checkpoint: how far a downstream is, stored in the downstream itself.
 
 It is one row, the cluster's id and JSON, in TiDB-Binlog's shape:
 
     {"consistent": false, "commitTS": 414529105591271429, "ts-map": {}, "schema-version": 7,
      "ddl-intent": 0, "applying": 0, "writer": "5f1c9a0e22d94b11"}
 
-The first three fields are TiDB-Binlog's, the others are ours, and it does not mind them; of a row
-that TiDB-Binlog wrote only `commitTS` and `consistent` are read. Where transactions come from
-sources that name their origin, `origins` is {source: [epoch, file, position]}: the last ones that
-are downstream, so that none is there twice (`drainer.batching.planner`). `pumps` is whom the merge
-waited for: {node id: 0}, and those it has gone on without, with the commit_ts up to which they were
-received (`drainer.intake.pump_set`). What of the stream up to `commitTS` is not downstream is
-counted in `left-out` (`drainer.differences.left_out`), and `overrides` are the operator's overrides
-of DDL, by commit_ts (`drainer.differences.overrides`); `all-overrides` says that those of DDL to
-come are among them, which an older version kept elsewhere. `ahead` is {job id: schema version} of
-the DDL that has run before its binlog came (`drainer.ddl.catch_up`). `consistent` is false while a
-Drainer runs and true after a clean stop. `ts-map` is for downstreams with timestamps of their own.
-`ddl-intent` is the commit_ts of a DDL that was about to run, 0 when none was, and `ddl-before` a
-digest of its tables' definitions before it, where the downstream has one. `applying`, when it is
-above `commitTS`, is up to where changes may be there already: a batch of several transactions
-is, or was, under way. It stays until `commitTS` has passed it. `writer` names the run of the
-Drainer that wrote the row. It is what makes two Drainers on one downstream visible: every
-transaction first locks the row and compares its text with what this run last knew. Equal: continue.
-Equal to what this run is just writing: an earlier attempt, whose answer got lost, did commit. The
-same writer with anything else: an operator has changed the overrides, or the run before had not
-ended when the row was read; it is to be read again. Any other writer: another Drainer works here,
-and this one must stop.
+The first three fields are TiDB-Binlog's, which ignores the others, which are ours. Of a row that
+TiDB-Binlog wrote only `commitTS` and `consistent` are read.
+
+* `consistent` is false while a Drainer runs and true after a clean shutdown.
+* `ts-map` is for downstreams that have their own timestamps.
+* `ddl-intent` is the commit_ts of a DDL that was about to run, 0 if none was. `ddl-before` is a
+  digest of its tables' definitions before it, if the downstream has one.
+* `applying`, if it is above `commitTS`, is the commit_ts up to which changes may already be
+  downstream: a batch of several transactions is, or was, in progress. It stays until `commitTS` has
+  passed it.
+* `origins` is {source: [epoch, file, position]} if transactions come from sources that name their
+  origin: the last transactions that are downstream, so that none is applied twice
+  (`drainer.batching.planner`).
+* `pumps` are the Pumps for which the merge waited: {node id: 0}, and the Pumps without which it
+  continued, with the commit_ts up to which they were received (`drainer.intake.pump_set`).
+* `left-out` counts the changes up to `commitTS` that are not downstream
+  (`drainer.differences.left_out`).
+* `overrides` are the operator's overrides of DDL, by commit_ts (`drainer.differences.overrides`).
+  `all-overrides` says that they include the overrides of future DDL, which an older version stored
+  elsewhere.
+* `ahead` is {job id: schema version} of the DDL that has run before its binlog came
+  (`drainer.ddl.catch_up`).
+* `writer` names the run of the Drainer that wrote the row.
+
+`writer` detects two Drainers on one downstream. Every transaction first locks the row and compares
+its text with the text that this run last knew. If they are equal, the transaction continues. If the
+row equals the text that this run is writing, an earlier attempt did commit, and its answer was
+lost. The same writer with any other text means that an operator has changed the overrides, or that
+the previous run had not ended when the row was read; the row must be read again. Any other writer
+is another Drainer, and this one must stop.
 """
 
 from __future__ import annotations
@@ -46,28 +55,28 @@ from penstock.wire.binlog import Place
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """All at or before `commit_ts` is downstream, and nothing after both it and `applying_ts`."""
+    """Everything up to `commit_ts` is downstream, and nothing after both it and `applying_ts`."""
 
     commit_ts: int
     schema_version: int
     consistent: bool = False
     ddl_intent_ts: int = 0
     ddl_before: str = ""
-    """What the tables of that DDL were before it, as the sink describes them; empty if unknown."""
+    """The tables' definitions before that DDL, as the sink describes them; empty if unknown."""
     applying_ts: int = 0
     origins: Mapping[str, Place] = field(default_factory=dict, hash=False)
     pumps: Mapping[str, int] = field(default_factory=dict, hash=False)
     left_out: Totals = field(default_factory=dict, hash=False)
     overrides: Mapping[int, Override] | None = field(default=None, hash=False)
-    """None in a checkpoint of before these were kept here."""
+    """None in a checkpoint of an older version, which stored them elsewhere."""
     has_all_overrides: bool = False
-    """False where an older version kept those of DDL to come elsewhere."""
+    """False if an older version stored the overrides of future DDL elsewhere."""
     ahead: Mapping[int, int] = field(default_factory=dict, hash=False)
-    """DDL jobs that are downstream before their binlog, and their schema versions."""
+    """DDL jobs that are downstream before their binlog, with their schema versions."""
     writer: str = field(default="", compare=False)
-    """The run that stored it; empty for one that is still to be stored, or is TiDB-Binlog's."""
+    """The run that stored it; empty if it is not yet stored, or is TiDB-Binlog's."""
     is_torn: bool = field(default=False, compare=False)
-    """True of TiDB-Binlog's, where it did not end in order: parts of what follows may be there."""
+    """True of TiDB-Binlog's after an unclean shutdown: parts of later changes may be downstream."""
 
     @property
     def is_between(self) -> bool:
@@ -198,21 +207,21 @@ def _unreadable(stored: object, why: str) -> Malformed:
 
 
 class TakenOver(NeedsOperator):
-    """Somebody else wrote the checkpoint of this downstream, so this run must not."""
+    """Another run wrote the checkpoint of this downstream, so this run must not."""
 
 
 class Overridden(TakenOver):
-    """It was an operator, who changed overrides: read the checkpoint again and continue."""
+    """An operator changed overrides: read the checkpoint again and continue."""
 
 
 OverrideChange = Callable[[Checkpoint], Mapping[int, Override]]
-"""All overrides as they are to be, by the checkpoint as it is; it may be asked again."""
+"""Returns the new overrides for the current checkpoint; it may be called again."""
 
 
 def overridden(stored: str | None, change: OverrideChange) -> str:
     """Return the row with other overrides; it keeps the name of its writer.
 
-    What is known of the tables before a DDL in doubt says nothing about another statement.
+    The definitions recorded before a DDL in doubt do not apply to another statement.
     """
     last = Checkpoint(0, 0) if stored is None else Checkpoint.from_json(stored)
     made, had = change(last), last.overrides or {}
@@ -256,14 +265,14 @@ def of_another_cluster(cluster: object, others: Sequence[object], place: str) ->
 
 
 class Standing(Enum):
-    """What the stored row says about the transaction that is about to run."""
+    """The stored row's meaning for the transaction that is about to run."""
 
     OURS = "ours"
     ALREADY_WRITTEN = "already written"
 
 
 class Ledger:
-    """What this run of the Drainer knows about the stored row; does no I/O itself."""
+    """This run's knowledge of the stored row; does no I/O itself."""
 
     def __init__(self) -> None:
         self.writer = secrets.token_hex(8)
@@ -296,7 +305,8 @@ class Ledger:
     def attempt(self, checkpoint: Checkpoint) -> tuple[str, bool]:
         """Return the text to store, and whether an earlier attempt may have stored it.
 
-        That is so when the caller gave up on this very checkpoint before, with `Retryable`.
+        An earlier attempt may have if the caller abandoned this very checkpoint before, with
+        `Retryable`.
         """
         text = self._kept(checkpoint).to_json(self.writer)
         doubtful = self._attempted == text
@@ -319,7 +329,7 @@ class Ledger:
     def applying(self, checkpoint: Checkpoint, start: Checkpoint) -> Checkpoint:
         """Return the row to store before the parts of the batch that ends at `checkpoint`.
 
-        `start` is where a downstream without a row is.
+        `start` is the position of a downstream without a row.
         """
         last = self.last or start
         return replace(last, consistent=False, applying_ts=checkpoint.commit_ts)
@@ -330,9 +340,9 @@ class Ledger:
             raise self._taken_over(stored)
 
     def _kept(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Return the checkpoint to store: what may be in parts stays so until it is passed.
+        """Return the checkpoint to store; `applying_ts` stays until it is passed.
 
-        An intent that stays keeps what is known of the tables before it.
+        An intent that stays keeps its tables' definitions.
         """
         last = self.last
         if last is not None and last.ddl_intent_ts == checkpoint.ddl_intent_ts:
@@ -345,9 +355,9 @@ class Ledger:
         last = self.last
         found = None if stored is None else Checkpoint.from_json(stored)
         if last is not None and (found is None or found.commit_ts < last.commit_ts):
-            # No Drainer stores less than it has read: the downstream itself is another one.
+            # No Drainer stores less than it has read, so the downstream itself was replaced.
             return went_back(found, last.commit_ts)
-        # No one else writes under the name of a run, and an operator keeps that name.
+        # Only a run itself writes under its name, and an operator keeps that name.
         known = {self.writer, "" if last is None else last.writer}
         if found is not None and found.writer in known:
             return Overridden(

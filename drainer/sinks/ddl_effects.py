@@ -1,4 +1,4 @@
-"""DDL effects: what a DDL does to rows that are there already, which is in no binlog."""
+"""DDL effects: a DDL's effects on existing rows, which are in no binlog."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROWS_BY_PARTITION = (
     DdlType.CONVERT_PARTITION,
     DdlType.CONVERT_TABLE,
 )
-"""What moves or loses rows that only a server with partitions can name."""
+"""Clauses that move or remove rows that only a server with partitions can identify."""
 
 
 def default_value(column: ColumnInfo) -> Any:

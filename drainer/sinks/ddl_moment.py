@@ -1,11 +1,11 @@
 """DDL moment: the time and the zone in which a DDL runs downstream, as upstream had them.
 
-`ADD COLUMN … DEFAULT CURRENT_TIMESTAMP` gives older rows one moment. Of a MySQL or a MariaDB it is
-in the job's context, with the zone. A writer of ours takes that of the DDL's commit_ts, in UTC. A
-TiDB takes its own clock's, and keeps it as the column's origin default: as a text in UTC for a
-TIMESTAMP, in the session's zone for a DATETIME. It keeps the zone only where it rewrites rows; else
-the texts say what it was: two of them are of one moment, and a TIMESTAMP's literal default is kept
-in UTC, but written in the zone.
+`ADD COLUMN … DEFAULT CURRENT_TIMESTAMP` gives older rows one point in time. For a MySQL or a
+MariaDB it is in the job's context, with the zone. A writer of ours takes the time of the DDL's
+commit_ts, in UTC. A TiDB takes the time of its clock and stores it as the column's origin default:
+as a text in UTC for a TIMESTAMP, in the session's zone for a DATETIME. It stores the zone only if
+it rewrites rows. Otherwise the texts imply the zone: two of them denote the same point in time, and
+a TIMESTAMP's literal default is stored in UTC but written in the zone.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 _FORMS = ("%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M:%S.%f", "%Y-%m-%d")
 _UTC = "+00:00"
 _QUARTER_S = 900
-"""Zones of today are whole quarters of an hour from UTC."""
+"""Current zones differ from UTC by whole quarters of an hour."""
 
 
 def moment_of(change: SchemaChange) -> tuple[float, str]:
-    """Return the moment for a DDL, in seconds since 1970, and its time zone.
+    """Return the point in time for a DDL, in seconds since 1970, and its time zone.
 
-    Columns that no one moment and zone fill as they were raise NeedsOperator.
+    Raises NeedsOperator for columns that no single time and zone fill as upstream did.
     """
     context = change.job.context
     zone = None if context is None else context.time_zone
@@ -66,9 +66,9 @@ def moment_of(change: SchemaChange) -> tuple[float, str]:
 
 
 def session_of(change: SchemaChange) -> DdlContext | None:
-    """Return a DDL's session for who has its text only, None for UTC at the DDL's commit_ts.
+    """Return a DDL's session for callers that have only its text, None for UTC at its commit_ts.
 
-    Where columns got different moments, it has a `timestamp` that no server can be given.
+    If columns got different times, its `timestamp` is one that no server accepts.
     """
     context = change.job.context
     if context is not None and context.moment_us is not None:
@@ -127,7 +127,7 @@ def _written_in(change: SchemaChange) -> set[str]:
             stored = _parsed(known.default or "", UTC)
             found.add(_zone_between(_parsed(default.text, UTC), stored))
         except NeedsOperator:
-            continue  # Zeros are no moment, and the same in each zone.
+            continue  # Zeros denote no point in time, and are equal in each zone.
     return found
 
 

@@ -1,4 +1,4 @@
-"""Folder lock: one program at a time writes in a folder."""
+"""Folder lock: lets one program at a time write in a folder."""
 
 from __future__ import annotations
 

@@ -43,8 +43,8 @@ def open_sink(
 ) -> Sink:
     """Return the sink for `url`, of tables, of events or of a lake.
 
-    Nothing is contacted yet. Raise `NeedsOperator` for a URL that names no known downstream. While
-    the checkpoint is at `accepted_ts`, an operator has accepted the downstream as it is.
+    Contacts nothing yet. Raises `NeedsOperator` for a URL that names no known downstream. While the
+    checkpoint is at `accepted_ts`, an operator has accepted the downstream as it is.
     """
     if takes_events(url):
         return open_event_sink(
@@ -57,7 +57,7 @@ def open_sink(
 
 def open_table_sink(url: str, *, cluster_id: int, retry_s_max: float = RETRY_S_MAX) -> SqlSink:
     """Return the SQL table sink for a `sqlite:///file` or `mysql://user:pw@host:port/` URL."""
-    # Each downstream's driver is imported only by who uses it.
+    # Import each downstream's driver only if it is used.
     scheme = urlsplit(url).scheme
     if scheme == "sqlite":
         from drainer.sinks.sqlite.sink import SqliteSink
@@ -86,7 +86,7 @@ def open_event_sink(
 ) -> EventSink:
     """Return the sink that takes events for `url`.
 
-    That is `file:///folder`, `kafka://host:9092/` or `delta:///folder?mode=changes`.
+    The URL is `file:///folder`, `kafka://host:9092/` or `delta:///folder?mode=changes`.
     """
     scheme = urlsplit(url).scheme
     if scheme == DELTA:

@@ -1,8 +1,8 @@
-"""Patience: a downstream that is away, locked or restarting is waited for, and tried again.
+"""Patience: retries while a downstream is unreachable, locked or restarting.
 
 attempt ──> done
-   │ an error that may pass: let go of everything, pause, longer each time
-   └──> again, until `retry_s_max` has gone by since the trouble began
+   │ a transient error: release all resources, pause, longer each time
+   └──> again, until `retry_s_max` has passed since the first error
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.errors import Retryable
 log = logging.getLogger(__name__)
 
 PASSING_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.EINTR, errno.ESTALE})
-"""What may be over in a while: a full disk, a lock that is held, a file server that restarts."""
+"""Transient errors: a full disk, a lock that is held, a file server that restarts."""
 _PAUSE_S_MIN, _PAUSE_S_MAX = 0.05, 5.0
 T = TypeVar("T")
 
@@ -39,9 +39,10 @@ class Patience:
     ) -> None:
         """Prepare; `name` is the downstream's in logs and errors.
 
-        After every failure `let_go` is called. `passing` returns what the downstream waits for, in
-        its words, or raises: the error itself where it means nothing to it, or what becomes of one
-        that will not pass. Those who share `closing` end their waiting together.
+        `let_go` is called after every failure. `passing` returns the condition that the downstream
+        waits for, in the downstream's words, or raises: the error itself if it does not recognize
+        it, or its replacement for an error that is not transient. Instances that share `closing`
+        stop waiting together.
         """
         self._name = name
         self._retry_s_max = retry_s_max
@@ -51,12 +52,12 @@ class Patience:
         self.using = threading.Lock()
         """Held by the thread that uses the downstream."""
         self.problem = ""
-        """What is waited for; empty while all is well."""
+        """The condition that is waited for; empty while there is no error."""
 
     def retrying(self, attempt: Callable[[bool], T]) -> T:
-        """Return what `attempt` returns; it is given whether it was tried before.
+        """Return the result of `attempt`, whose argument says whether it was tried before.
 
-        Raises `Retryable` when the trouble has lasted for `retry_s_max`, and once `closing` is set.
+        Raises `Retryable` when errors have lasted for `retry_s_max`, and once `closing` is set.
         """
         with self.using:
             return self._until_it_passes(attempt)
@@ -85,7 +86,7 @@ class Patience:
                 raise
             is_retried = True
             if time.monotonic() - began_s > self._retry_s_max:
-                # It was long at work: the time to wait begins with the trouble.
+                # The attempt ran long: the time to wait starts with the error.
                 deadline_s = time.monotonic() + self._retry_s_max
             if time.monotonic() + pause_s > deadline_s:
                 raise Retryable(

@@ -1,25 +1,25 @@
-"""Sink protocol: what the Drainer asks of a downstream, and in what forms a batch comes to it.
+"""Sink protocol: the interface of a downstream, and the forms in which it takes a batch.
 
-A `TableSink` takes SQL or Arrow, an `EventSink` messages; a `SqlSink` is a `TableSink` that can be
-given every change as a statement:
+A `TableSink` takes SQL or Arrow, an `EventSink` messages; a `SqlSink` is a `TableSink` that can
+take every change as a statement:
 
     put               messages and the checkpoint, all or nothing
     put_slices        the same for a large transaction, part after part
     apply             one transaction with the checkpoint
     apply_slices      the same for a large transaction, list of statements after list
     apply_split       worker queues of transactions, then the last one, with the checkpoint
-    apply_partitions  phases of partitions, each a transaction on a connection of its own:
+    apply_partitions  phases of partitions, each a transaction on its own connection:
 
-begin      the checkpoint says that the batch may be there in parts
+begin      the checkpoint says that parts of the batch may be downstream
 phase 1    | deletes | deletes |           of tables with further unique keys
 -------    a barrier
 phase 2    | rows | rows | rows | rows |   everything else
 -------    a barrier
 last       tables without row key, and the checkpoint
 
-What a downstream will not take is `Refused`, with the row of the statement that it was. A statement
-of many rows is refused as a whole, with a message that counts: `Data too long for column 'v' at row
-3`. The row is in the statement (`penstock.refused_inserts`).
+If a downstream rejects a change, the error is `Refused`, with the row of the statement. A server
+rejects a statement of many rows as a whole, with a message that counts: `Data too long for column
+'v' at row 3`. The row is then found in the statement (`penstock.refused_inserts`).
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 
 # The steps of a downstream transaction, at which a test may end the Drainer.
 transaction_begun = point("drainer.transaction_begun")
-"""The transaction is open and its place is checked; nothing has changed."""
+"""The transaction is open and its position is checked; nothing has changed."""
 rows_changed = point("drainer.rows_changed")
-"""All statements of a batch have run, or of one slice of a large transaction."""
+"""All statements of a batch, or of one slice of a large transaction, have run."""
 checkpoint_stored = point("drainer.checkpoint_stored")
 """The checkpoint is stored in the transaction, which is still open."""
 transaction_committed = point("drainer.transaction_committed")
@@ -59,9 +59,9 @@ ddl_run = point("drainer.ddl_run")
 lane_committed = point("drainer.lane_committed")
 partition_committed = point("drainer.partition_committed")
 table_committed = point("drainer.table_committed")
-"""One table of a lake has its changes of a batch, or of a DDL."""
+"""The changes of a batch or of a DDL are committed to one table of a lake."""
 versions_stored = point("drainer.versions_stored")
-"""A lake says which versions of its tables belong together; its checkpoint is not stored."""
+"""A lake has recorded the versions of its tables that belong together; no checkpoint yet."""
 
 
 RETRY_S_MAX = 600.0
@@ -70,24 +70,24 @@ RETRY_S_MAX = 600.0
 T = TypeVar("T")
 
 Slices = Callable[[], Generator[T]]
-"""Begins the parts of one large transaction again."""
+"""Iterates over the parts of one large transaction from the start."""
 
 StatementLists = Slices[Sequence[str | bytes]]
-"""Slices as SQL: list after list of statements."""
+"""Slices as SQL: a list of statements for each."""
 
 
 class Sink(Protocol):
     """One downstream of one cluster, written by one thread at a time.
 
-    Every method waits out a downstream that is away, locked or restarting, with a growing pause,
-    and raises `Retryable` after `retry_s_max`. `NeedsOperator` means that waiting cannot help:
-    the downstream refuses the statement, or another Drainer writes the same checkpoint.
+    While a downstream is unreachable, locked or restarting, every method retries with a growing
+    pause, and raises `Retryable` after `retry_s_max`. `NeedsOperator` means that retrying cannot
+    help: the downstream refuses the statement, or another Drainer writes the same checkpoint.
     """
 
     batch_bytes_max: int
-    """How much of the stream its transactions should carry at most, 0 for any size.
+    """The bytes of the stream that one transaction should carry at most, 0 for any size.
 
-    It is known once the checkpoint is loaded. One transaction of upstream's may be larger.
+    It is known once the checkpoint is loaded. A single upstream transaction may be larger.
     """
 
     @property
@@ -99,10 +99,11 @@ class Sink(Protocol):
     def writer(self) -> str: ...
 
     def load_checkpoint(self) -> Checkpoint | None:
-        """Return where to continue, None on a fresh downstream; its writer is who stores one next.
+        """Return where to continue, None on a fresh downstream.
 
-        Raises `NeedsOperator` where another cluster has a checkpoint, and this one has none; the
-        first time also for what would keep this run from writing.
+        The returned checkpoint's writer is the run that stores the next one. Raises `NeedsOperator`
+        if another cluster has a checkpoint and this one has none. The first call also raises it for
+        anything that would keep this run from writing.
         """
         ...
 
@@ -113,8 +114,9 @@ class Sink(Protocol):
     def change_overrides(self, change: OverrideChange) -> None:
         """Change the overrides in the checkpoint, whichever run writes it; it has been loaded.
 
-        `change` is asked within the transaction, and what it raises ends that. A run that writes
-        this downstream meets `Overridden` at its next commit, and has committed nothing since.
+        `change` is called within the transaction, and an error that it raises ends the transaction.
+        A run that writes this downstream gets `Overridden` at its next commit, and has committed
+        nothing since.
         """
         ...
 
@@ -125,16 +127,16 @@ class Sink(Protocol):
     def look_at(self, catalog: Catalog) -> None: ...
 
     def stand_ins(self) -> Mapping[str, str]:
-        """Return collations that the downstream lacks, and those that its tables have instead.
+        """Return collations that the downstream lacks, each with its tables' substitute.
 
-        It may be called from any thread, while another call waits.
+        It may be called from any thread, during another call.
         """
         ...
 
     def waits_for(self) -> str:
-        """Return what keeps the downstream from taking changes; empty when nothing does.
+        """Return the reason why the downstream takes no changes; empty if it takes them.
 
-        It may be called from any thread, while another call waits.
+        It may be called from any thread, during another call.
         """
         ...
 
@@ -144,38 +146,40 @@ class Sink(Protocol):
 
 
 class TableSink(Sink, Protocol):
-    """A sink that has tables, and takes what is left of a batch's changes: SQL, or Arrow."""
+    """A sink that has tables, and takes a compacted batch as SQL or Arrow."""
 
     dialect: str
-    """What its statements are, as `drainer.task.sql.literals` names it."""
+    """The dialect of its statements, as `drainer.task.sql.literals` names it."""
 
     def apply(self, statements: Sequence[str | bytes], checkpoint: Checkpoint) -> None:
         """Run all statements and store `checkpoint`, all or nothing, exactly once.
 
-        It is one transaction; where the downstream has none over several tables, readers that
-        follow the sink's rules see no difference, and the checkpoint says what may be there.
+        It is one transaction. If the downstream has no transactions over several tables, readers
+        that follow the sink's rules see no difference, and the checkpoint says which changes may be
+        there.
         """
         ...
 
     def apply_slices(self, slices: StatementLists, checkpoint: Checkpoint) -> None:
         """As `apply`, for more statements than memory holds: `slices` yields list after list.
 
-        It is called once for every try, and must yield the same each time. What it raises ends
-        the transaction and is passed on. No list is kept while the next one is asked for.
+        `slices` is called once for every try, and must yield the same lists each time. An error
+        that it raises ends the transaction and is passed on. No list is kept while the next is
+        produced.
         """
         ...
 
 
 class SqlSink(TableSink, Protocol):
-    """A sink that takes SQL, so that every change can be a statement of its own."""
+    """A sink that takes SQL, so that every change can be a separate statement."""
 
     def apply_split(self, split: Split, checkpoint: Checkpoint, start: Checkpoint) -> Missed:
-        """Run queues of transactions, then the last one with `checkpoint`; say what was not there.
+        """Run queues of transactions, then the last one with `checkpoint`; return the missing rows.
 
-        Before the first queue the stored checkpoint, or `start` where there is none, says that
-        changes up to the new one may be there in parts. Every transaction of a queue checks that
-        this is still so, which keeps another Drainer's out. Raises `InDoubt` when a queue's commit
-        got no answer and `split` is not `safe`.
+        Before the first queue the stored checkpoint (or `start`, if none is stored) says that parts
+        of the changes up to the new one may be downstream. Every transaction of a queue checks that
+        this still holds, which excludes another Drainer. Raises `InDoubt` if a queue's commit got
+        no answer and `split` is not `safe`.
         """
         ...
 
@@ -187,30 +191,30 @@ class SqlSink(TableSink, Protocol):
 class EventSink(Sink, Protocol):
     """A sink that takes every change in commit order, as messages: files, a queue.
 
-    Its DDL is a message, too, so `run_ddl` puts it behind all that came before.
+    Its DDL is also a message; `run_ddl` writes it after all earlier messages.
     """
 
     encoding: Encoding
-    """Who makes its messages of changes."""
+    """The encoding of its messages of changes."""
 
     def put(self, messages: Sequence[Messages], checkpoint: Checkpoint) -> None:
-        """Hand over a batch's messages, in their order, and store `checkpoint`: all or nothing.
+        """Write a batch's messages, in their order, and store `checkpoint`: all or nothing.
 
-        A reader that follows the output's rules sees each message once, whatever crashes between.
+        A reader that follows the output's rules sees each message once, despite any crash.
         """
         ...
 
     def put_slices(self, slices: Slices[Messages], checkpoint: Checkpoint) -> None:
         """As `put`, for one transaction that is larger than memory, in parts.
 
-        `slices` is called once for every try, and yields the same each time.
+        `slices` is called once for every try, and yields the same parts each time.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Gathering:
-    """For how long changes gather before they are a batch, and at how many bytes it is cut."""
+    """How long changes gather into a batch, and the bytes at which it is cut."""
 
     seconds: float
     bytes_max: int
@@ -226,7 +230,7 @@ _GATHERED_ROW_BYTES = 64
 
 @runtime_checkable
 class FileCountingSink(Protocol):
-    """A sink that makes files, and counts them."""
+    """A sink that writes files and counts them."""
 
     file_counts: FileCounts
 
@@ -236,7 +240,7 @@ class GatheringSink(Protocol):
     """A sink whose commits cost too much to be as small as the load allows."""
 
     gathering: Gathering | None
-    """None where batches are cut as for any other sink."""
+    """None if batches are cut as for any other sink."""
 
 
 class RowStatement(NamedTuple):
@@ -254,7 +258,7 @@ Transaction = list[RowStatement]
 
 
 class ForeignKey(NamedTuple):
-    """One of the downstream's foreign keys; `columns` pairs the child's with the parent's."""
+    """One foreign key of the downstream; `columns` pairs the child's with the parent's."""
 
     schema: str
     table: str
@@ -268,7 +272,7 @@ class Split:
     """Queues of transactions, and the `last` one, which also stores the checkpoint.
 
     Queues do not depend on one another, and `last` comes after all of them. `safe` says that every
-    queue's transaction may be run again, and that missing rows mean nothing.
+    queue's transaction may be run again, and that missing rows are not an error.
     """
 
     queues: list[list[Transaction]]
@@ -278,7 +282,7 @@ class Split:
 
 @dataclass(slots=True)
 class Missed:
-    """Rows that an update or a delete did not find: the downstream is not what upstream was."""
+    """Rows that an update or a delete did not find: the downstream differs from the upstream."""
 
     count: int = 0
     examples: list[str] = field(default_factory=list)
@@ -303,19 +307,19 @@ _EXAMPLES_MAX = 5
 
 
 class InDoubt(PenstockError):
-    """A queue's commit got no answer, so that only the safe form of the batch may follow."""
+    """A queue's commit got no answer, so only the safe form of the batch may follow."""
 
 
 Partition = list[bytes]
-"""SQL statements that reach the downstream in one transaction."""
+"""SQL statements of one downstream transaction."""
 
 
 @dataclass(frozen=True)
 class Partitions:
-    """Phases, one after another, of partitions that may run at once; then the `last` one.
+    """Consecutive phases of partitions that may run concurrently; then the `last` one.
 
-    It does not matter how often a partition is run while the batch is under way, as long as its
-    phase is: its statements say how rows end, and not what happens to them. `last` must run once.
+    While its phase is in progress, a partition may run any number of times, because its statements
+    state the final rows and not changes to them. `last` must run once.
     """
 
     phases: list[list[Partition]]
@@ -342,7 +346,7 @@ class Partitions:
 
 @runtime_checkable
 class PartitionedSink(Protocol):
-    """A sink with connections enough to commit partitions at once."""
+    """A sink with enough connections to commit partitions concurrently."""
 
     def has_begun(self, partitions: Partitions) -> bool:
         """Return whether this batch was the last to begin, possibly in an earlier run."""
@@ -353,10 +357,10 @@ class PartitionedSink(Protocol):
     ) -> list[float]:
         """Run all phases, then the last partition with `checkpoint`; return each one's seconds.
 
-        Before the first phase the stored checkpoint, or `start` where there is none, says that
-        changes up to the new one may be there in parts. What a run before this one committed of
-        the same batch, cut in the same way, is not run again. No partition of a Drainer that was
-        replaced is committed after its successor's first checkpoint.
+        Before the first phase the stored checkpoint (or `start`, if none is stored) says that parts
+        of the changes up to the new one may be downstream. Partitions of the same batch, cut in the
+        same way, that an earlier run committed are not run again. After its successor's first
+        checkpoint, a replaced Drainer can commit no partition.
         """
         ...
 
@@ -364,7 +368,7 @@ class PartitionedSink(Protocol):
 def cut_by_bytes(statements: Sequence[bytes], parts_max: int, bytes_min: int) -> list[Partition]:
     """Return runs of about equal size, `parts_max` at most, with `bytes_min` at least on average.
 
-    Runs, because neighbouring keys stay together, and each connection walks indexes in their order.
+    Runs keep neighbouring keys together, so that each connection walks indexes in their order.
     """
     total = sum(map(len, statements))
     if not statements:
@@ -373,7 +377,7 @@ def cut_by_bytes(statements: Sequence[bytes], parts_max: int, bytes_min: int) ->
     cuts: list[Partition] = [[] for _ in range(parts)]
     ends = accumulate(map(len, statements))
     for statement, end in zip(statements, ends, strict=True):
-        # By where its middle is, so that a large one goes where most of it belongs.
+        # A large statement goes to the run that contains its middle.
         middle = end - len(statement) // 2
         cuts[min(parts - 1, middle * parts // max(1, total))].append(statement)
     return [each for each in cuts if each]
@@ -386,7 +390,7 @@ _COLUMNS_SHOWN = 6
 
 
 class Refused(NeedsOperator):
-    """The downstream refuses a change, and will again."""
+    """The downstream rejects a change, and would reject it again."""
 
 
 def row_of(statement: str | bytes, message: str) -> str:

@@ -1,7 +1,7 @@
-"""Sink thread: the one that talks to the downstream, so that a slow commit holds up nothing else.
+"""Sink thread: makes all calls to the downstream, so that a slow commit blocks nothing else.
 
-A daemon thread: a downstream that hangs must not keep a Drainer that was asked to stop from
-ending. Whatever transaction is open then is rolled back by the downstream.
+It is a daemon thread, because a downstream that hangs must not keep a Drainer from stopping. The
+downstream rolls back a transaction that is open at that time.
 """
 
 from __future__ import annotations
