@@ -7,7 +7,7 @@
 them at most; `interval=0` commits as soon as the last commit has finished. `retention` is for how
 long any state of `_penstock/versions` can be read. `optimize` is how often small files are combined
 and old ones removed, 0: never. `drop-column=keep` keeps a dropped column with its values; new rows
-are NULL there. `accept=shop.items@17` accepts version 17 of a table, whoever wrote it.
+are NULL there. `accept=shop.items@17` accepts version 17 of a table from any writer.
 `mode=changes` keeps every change, and not the rows as they are.
 """
 
@@ -55,7 +55,7 @@ class LakeTarget:
     keeps_columns: bool = False
     """True when a dropped column stays."""
     accepted: frozenset[tuple[str, int]] = frozenset()
-    """Versions of tables that are accepted, whoever wrote them."""
+    """Versions of tables that are accepted from any writer."""
 
 
 def parse_delta_url(url: str) -> LakeTarget:
