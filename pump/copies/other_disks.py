@@ -110,7 +110,7 @@ class OtherDisk:
         except (CallFailed, DecodeError, OSError) as error:
             text = error.details() if isinstance(error, CallFailed) else str(error)
             failed = Retryable(f"pump {self._disk.pump}: {text}", code=Code.BYTES_NOT_HERE)
-            if self._channel is None:  # Its time-out has passed once.
+            if self._channel is None:  # Not connected: do not wait for it again.
                 self._failed = failed
             raise failed from error
         return b"".join(parts)
