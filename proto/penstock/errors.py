@@ -3,8 +3,8 @@
     PenstockError
     ├── Retryable      wait and try again: a Pump restarts, etcd elects, a lock is held
     ├── NeedsOperator  a human must act: bad config, a DDL no one can parse, a wrong cluster
-    │   └── Malformed  bytes or values from outside are not what their format says
-    └── Corrupt        bytes on disk are not what we wrote; never skipped, never retried
+    │   └── Malformed  bytes or values from outside do not follow their format
+    └── Corrupt        bytes on disk differ from the written ones; never skipped, never retried
 
 A broken promise inside our code is an `assert`, not one of these errors, and the node stops. A
 stopped Drainer loses no data, a wrong one does.

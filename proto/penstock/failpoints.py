@@ -2,7 +2,7 @@
 
     PENSTOCK_FAILPOINTS="pump.after_sync=kill@3;disk.sync=raise(EIO)@2;disk.read=sleep(0.5)"
 
-    kill          the process ends here, as by kill -9
+    kill          the process ends here, like by kill -9
     sleep(0.5)    seconds pass
     raise(EIO)    an OSError of that number is raised; only at disk.*, where callers expect it
     torn(100)     only at disk.write: its first 100 bytes are written, then as `kill`

@@ -186,7 +186,7 @@ class _Case:
     """The memory of one open transaction between its questions."""
 
     first_s: float
-    """Of the time for which this Pump has been awake."""
+    """In seconds for which this Pump has been awake."""
     until_s: float
     length_s: float = 0.0
     about: Question | None = None

@@ -6,7 +6,7 @@ shipping         its groups, until enough disks have it
 shipper          … to one replica       ── wire ──>     followed logs, one thread each
 takeover                                                failover: a Pump on a local replica
 repairs          corrupted bytes are restored  <── wire ──  other disks with the log
-scrubbing        reads all data on the disk now and then
+scrubbing        reads all data on the disk periodically
 recruits         chooses the disk for the next replica
 leaving, moving  before this Pump ends: hand over its replicas, and its own log
 replication      the parts of this that a Pump runs, from its start to its end

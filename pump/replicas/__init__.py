@@ -1,7 +1,7 @@
 """Replication protocol for a Pump's log on other Pumps, without clock, thread or socket.
 
     proposal, claim     how a disk becomes the primary of a log: by compare-and-swap in etcd
-    primary             ships the log, and reports what enough disks have
+    primary             ships the log, and reports the data that enough disks have
     replica             decides what to accept, to cut, and to report as synced
     chain, messages     the comparison of logs; the messages of both sides, and their actions
     wire                the messages as protobuf
@@ -10,9 +10,9 @@
 Events are methods, and each returns the actions that it asks for. `pump.copies` carries them out.
 With one copy nothing of this is on a disk or a wire.
 
-The rules. R1: a listed disk has all that was acknowledged, from its first segment on. R2: what is
-acknowledged is synced on every listed disk, and there are enough of them. R3: a disk takes nothing
-of an epoch before the one that it has promised. R4: epoch and list change by a swap in etcd only.
+The rules. R1: a listed disk has all acknowledged data, from its first segment on. R2: acknowledged
+data is synced on every listed disk, and enough disks are listed. R3: a disk accepts nothing of an
+epoch before its promised epoch. R4: epoch and list change by a swap in etcd only.
 R5: equal segment and epoch mean equal bytes. R6: only a listed or eligible disk takes over, and
 only with a complete replica. R7: a new replica starts where everything before is settled, and
 nothing is appended in an epoch before its start is settled. R8: the address in etcd follows the

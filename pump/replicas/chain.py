@@ -2,7 +2,7 @@
 
     number   0      1      2      3
     epoch    0      0      4      5        of the primary that started the segment
-    id       –      –      a9…    3c…      of that epoch, random, as its number may be won twice
+    id       –      –      a9…    3c…      of that epoch, random: its number may be won twice
     end      900    512    700    32       up to where it counts: before its successor, all of it
 
 A primary starts each epoch with a new segment, and no other primary has the same epoch. If two logs

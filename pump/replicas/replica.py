@@ -1,8 +1,8 @@
-"""Replica: decides what a replica of a log does with a primary's requests.
+"""Replica: decides how a replica of a log answers its primary's requests.
 
-It accepts nothing of an epoch before the promised one, appends only where its log agrees with the
-primary's, cuts what the primary does not have, and reports data only after it is synced. It parses
-nothing and knows no transactions.
+It accepts nothing of an epoch before the promised epoch, appends only where its log agrees with the
+primary's, cuts data that the primary does not have, and reports data only after it is synced. It
+parses nothing and knows no transactions.
 
 The cut data was never acknowledged: every primary has everything that was, and the cut starts where
 the two logs part. But bytes that come late or twice must not cut the bytes after them. Within an

@@ -145,7 +145,8 @@ class Admission:
     def check_outbox(self, prewrite_key: bytes) -> None:
         """Raise `Refused` for the Prewrite of an outbox whose database this Pump cannot ask.
 
-        If its writer died, the Pump would roll back by time what the database has committed.
+        If its writer died, the Pump would roll back by time a transaction that the database has
+        committed.
         """
         name = outbox.name_in(prewrite_key)
         if name is not None and self._outboxes.isdisjoint((name, "")):

@@ -27,9 +27,9 @@ class Record(NamedTuple):
     commit_ts: int
     payload: bytes
     first_segment: int = IN_ONE
-    """Of a Prewrite whose payload is a chunk list: the first segment of its chunks."""
+    """For a Prewrite whose payload is a chunk list: the first segment of its chunks."""
     ddl_job_id: int = 0
-    """Of the Commit of a DDL: its job."""
+    """For the Commit of a DDL: its job."""
 
 
 Fields = tuple[int, int, int, bytes, int, int]

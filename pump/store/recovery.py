@@ -430,7 +430,7 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 def _fields(segments: Segments, positions: list[Position], payloads: list[bytes]) -> list[Fields]:
-    """Return what the ledger must know of each binlog; the bytes themselves stay out of memory."""
+    """Return the facts that the ledger needs of each binlog; the bytes stay out of memory."""
     found: list[Fields] = []
     add, parsed = found.append, binlog_pb2.Binlog.FromString
     try:
@@ -458,7 +458,7 @@ def _place_after(position: Position) -> Place:
 
 
 def _special(payload: bytes) -> Fields:
-    """Return what the ledger must know of a chunk or a chunk list; raise `Malformed`."""
+    """Return the facts that the ledger needs of a chunk or a chunk list; raise `Malformed`."""
     if special_kind(payload) == CHUNK_KIND:
         return CHUNK, chunk_start_ts(payload), 0, b"", IN_ONE, 0
     chunk_list = decode_chunk_list(payload)

@@ -157,11 +157,11 @@ def spare_disk(
 ) -> Disk | None:
     """Return the disk for the next replica of a log, None when no disk is suitable.
 
-    `taken` are the ids of the disks that keep the log, the primary's first; none of `barred` is
-    chosen. With `apart`, the name of a label, no two of them may have the same value of it. `load`
-    is the number of replicas on each disk. The disk with the fewest replicas is chosen, and among
-    equals the next after the primary in the order of ids, so that neighbours do not all choose the
-    same disk.
+    `taken` are the ids of the disks that keep the log, the primary's first; no disk in `barred`
+    is chosen. With `apart`, the name of a label, no two of the log's disks may have the same value
+    of it. `load` is the number of replicas on each disk. The disk with the fewest replicas is
+    chosen, and among equals the next after the primary in the order of ids, so that neighbours do
+    not all choose the same disk.
     """
     by_id = {disk.id: disk for disk in disks}
     pumps = {by_id[each].pump for each in taken if each in by_id}

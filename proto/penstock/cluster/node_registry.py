@@ -63,9 +63,9 @@ class NodeState(StrEnum):
     CLOSING = "closing"
     OFFLINE = "offline"
     STANDBY = "standby"
-    """Of a Drainer that waits for an active Drainer; never in the list that Pumps read."""
+    """A Drainer that waits for an active Drainer; never in the list that Pumps read."""
     READING = "reading"
-    """Of a program that reads the stream by a name, among the Drainers: Pumps keep binlogs for
+    """A program that reads the stream by a name, among the Drainers: Pumps keep binlogs for
     it, and need not notify it, because it lists them itself before each step
     (`drainer.stream`)."""
 

@@ -35,12 +35,12 @@ class ServerLimits:
     connection_window: int = 64 << 20
     """The same for all streams of a connection."""
     partial_bytes_max: int = 1 << 30
-    """Of messages that are not whole yet, on the whole server; RESOURCE_EXHAUSTED above it.
+    """Bytes of incomplete messages, on the whole server; RESOURCE_EXHAUSTED above it.
 
     One message of `message_bytes_max` always fits.
     """
     unsent_bytes_max: int = 4 << 20
-    """Of answers that the peer does not read; above it nothing more is read from it."""
+    """Bytes of answers that the peer has not read; above it nothing more is read from the peer."""
     noise_max: int = 4_000
     """Frames that cause work without data: resets, pings, settings, empty frames.
 
@@ -49,8 +49,8 @@ class ServerLimits:
     """
     noise_per_s: int = 500
     waiting_bytes_max: int = 256 << 20
-    """Of messages that wait for their peers' windows, on the whole server; above it the call
-    that has made no progress for longest is ended by RESOURCE_EXHAUSTED, unless it waits
+    """Bytes of messages that wait for their peers' windows, on the whole server. Above it, the
+    call with the longest time without progress ends with RESOURCE_EXHAUSTED, unless it waits
     alone."""
     begin_s: float = 5.0
     """How long a caller may take for TLS and then for the first bytes of HTTP/2."""
@@ -105,7 +105,7 @@ class Load:
         self.partial_bytes = 0
         self.waiting_bytes = 0
         self.ending_bytes = 0
-        """Of calls that were given up and whose tasks have not run since."""
+        """Bytes of calls that were given up and whose tasks have not run since."""
         self._waiting: dict[Waiting, int] = {}
         self._given_up: dict[Waiting, int] = {}
 

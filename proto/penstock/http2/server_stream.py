@@ -77,7 +77,7 @@ class ServerStream:
         self.prepared: Reply | None = None
         """The answer of a call on the fast path that must wait for the peer's window."""
         self.refusal: tuple[bytes, str] | None = None
-        """Of a request that is not gRPC's: HTTP's status and a text; its body is thrown away."""
+        """HTTP's status and a text for a request that is not gRPC's; its body is thrown away."""
         self._held: deque[int] = deque()
         self._held_whole = self._held_partial = 0
         self._whole_bytes = 0

@@ -84,7 +84,7 @@ class ClientLimits:
     """Unconsumed bytes that may come on one stream; one message may be larger."""
     frame_bytes_max: int = 256 << 10
     header_bytes_max: int = 64 << 10
-    """Of one block, packed and unpacked."""
+    """The size of one header block, packed and unpacked."""
 
 
 @dataclass(frozen=True, slots=True)
