@@ -4,20 +4,20 @@
     this disk          segments of epochs 1, 2
     pump-2's disk      segments of epochs 1, 2, 4     another Pump had the log in the meantime
 
-A segment is created after its epoch was won, so no segment is of an epoch that the entry has not
-come to, nor of one to which the entry gives another id. A segment that is so is *foreign*: the
-entry was put back, and what the disks acknowledged under the lost entries is not listed. A primary
-of the old entry would have the newer copies cut.
+A segment is created after its epoch was won. So no segment is of an epoch that the entry has not
+reached, or of an epoch to which the entry gives another id. A segment that contradicts this is
+*foreign*: the entry was restored, and data that the disks acknowledged under the lost entries is
+not listed. A primary of the old entry would have the newer replicas cut.
 
 Only the disk whose log contains all others continues without an operator, and only when the disks
-of all Pumps were seen: then nothing that was acknowledged can be anywhere else. A Pump that etcd
-calls offline counts like any other, for its state was put back with the entry. The disk adopts the
-log: it puts an entry with the newest epoch that was found, and itself as the only disk.
+of all Pumps were seen, because then no acknowledged data can be anywhere else. A Pump that etcd
+calls offline counts like any other, because its state was restored with the entry. The disk adopts
+the log: it puts an entry with the newest epoch that was found, and itself as the only disk.
 
-A disk can be older than the entry, too: its data folder was restored from a backup. The entry has a
-mark, up to which all disks of the list have the log, and a disk that *lacks* it claims nothing. The
-primary moves the mark with each epoch and every few seconds; a folder that is newer than the mark
-passes.
+A disk can also be older than the entry, if its data folder was restored from a backup. The entry
+has a mark, up to which all listed disks have the log, and a disk that *lacks* it claims nothing.
+The primary moves the mark with each epoch and every few seconds; a folder that is newer than the
+mark passes.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from pump.replicas.chain import Chain, Link
 
 
 class Seen(NamedTuple):
-    """What a disk has of the log, from where it parts from this disk's log on."""
+    """A disk's part of the log, from the place where it parts from this disk's log on."""
 
     copy: Copy
     links: tuple[Link, ...]
 
 
 class Verdict(NamedTuple):
-    """What a disk does that is to claim the log."""
+    """The decision of a disk that wants to claim the log."""
 
     adopted: LogEntry | None = None
-    """The entry to put before: this disk has all that any disk has."""
+    """The entry to put first: this disk has everything that any disk has."""
     waits: str = ""
-    """Why it does not claim yet: another disk may have more, and may continue the log."""
+    """The reason to wait: another disk may have more data, and may continue the log."""
     refuses: str = ""
-    """Why it never claims: the disks have parted, or it cannot be shown which has all."""
+    """The reason to refuse: the disks have parted, or no disk provably has everything."""
     newest: int = 0
     """The newest epoch that was found anywhere."""
 
@@ -54,7 +54,7 @@ class Verdict(NamedTuple):
 def foreign(entry: LogEntry, links: Sequence[Link]) -> Link | None:
     """Return the newest segment that is of another history than the entry; None if none is.
 
-    A segment of an earlier epoch that holds nothing is cut like any other.
+    An empty segment of an earlier epoch does not count: it is cut like any other.
     """
     for link in reversed(links):
         counts = link.end > BEGIN or link.epoch >= entry.epoch
@@ -99,11 +99,11 @@ def judge(
 
 
 def _contains(entry: LogEntry, mine: Sequence[Link], theirs: Sequence[Link]) -> bool:
-    """Return whether one disk has all that was acknowledged of what another one has.
+    """Return whether one disk has all acknowledged data of another disk.
 
-    Where the logs part, the one with the later epoch is right: its primary had all that was
-    acknowledged before. That holds among epochs of one history, so what is foreign to the entry
-    must be there.
+    Where the logs part, the log with the later epoch is right: its primary had everything that
+    was acknowledged before. That holds among epochs of one history, so the first disk must have
+    every segment that is foreign to the entry.
     """
     held = [link for link in theirs if link.end > BEGIN]
     at = {link.number: link for link in mine}
@@ -123,24 +123,24 @@ def _contains(entry: LogEntry, mine: Sequence[Link], theirs: Sequence[Link]) -> 
 
 
 def _contains_all(entry: LogEntry, mine: Seen, chain: Chain, others: Sequence[Seen]) -> bool:
-    """Return whether one disk has all that this disk and others have."""
+    """Return whether one disk has everything that this disk and others have."""
     links = [chain.links, *(other.links for other in others if other is not mine)]
     return all(_contains(entry, mine.links, each) for each in links)
 
 
 def _has_oldest(entry: LogEntry, chain: Chain, seen: Sequence[Seen]) -> bool:
-    """Return whether no other disk has a needed segment from before the first one of this disk."""
+    """Return whether no other disk has a needed segment older than this disk's first."""
     firsts = [each.links[0].number for each in seen if each.links]
     needed = _needed(entry, chain)
     return all(chain.first <= max(first, needed) for first in firsts)
 
 
 def _contains_entry(entry: LogEntry, mine: Seen, seen: Sequence[Seen]) -> bool:
-    """Return whether this disk has all that was acknowledged under the entry.
+    """Return whether this disk has all data that was acknowledged under the entry.
 
-    That is so if it has a segment of the entry's epoch. It may have none, where another disk won
-    that epoch, or the segment was purged. Then it has all that a disk has which the entry lists as
-    whole: itself, or one on which nothing comes after what is here, too.
+    That is so if it has a segment of the entry's epoch. It may have none, if another disk won that
+    epoch, or the segment was purged. Then it must have all data of a disk that the entry lists as
+    complete: itself, or a disk whose last data is here as well.
     """
     if any((link.epoch, link.epoch_id) == (entry.epoch, entry.id) for link in mine.links):
         return True
@@ -149,21 +149,21 @@ def _contains_entry(entry: LogEntry, mine: Seen, seen: Sequence[Seen]) -> bool:
 
 
 def _has_end_of(mine: Seen, theirs: Seen) -> bool:
-    """Return whether this disk has the last that another one holds, and so all before that."""
+    """Return whether this disk has the end of another disk's log, and so all before it."""
     held = [link for link in theirs.links if link.end > BEGIN]
     return not held or any(own.is_same(held[-1]) and own.end >= held[-1].end for own in mine.links)
 
 
 def _needed(entry: LogEntry, chain: Chain) -> int:
-    """Return the first needed segment of this log; 0 if it has begun again since the entry.
+    """Return the first needed segment of this log; 0 if it was re-initialised since the entry.
 
-    Then its segments have other numbers than those that the entry counts.
+    Its segments then have other numbers than those that the entry counts.
     """
     return entry.needed if chain.links and chain.links[0].epoch <= entry.epoch else 0
 
 
 def _adopted(entry: LogEntry, own: Copy, chain: Chain, newest: int) -> LogEntry:
-    """Return the entry of this disk alone, with an epoch after which each one is new."""
+    """Return the entry of this disk alone, with an epoch after which every epoch is new."""
     last = chain.links[-1]
     return replace(
         entry,
@@ -178,7 +178,7 @@ def _adopted(entry: LogEntry, own: Copy, chain: Chain, newest: int) -> LogEntry:
 
 
 def described(entry: LogEntry, seen: Seen) -> str:
-    """Return in words whose disk it is, and the epoch of its newest segment."""
+    """Return a disk's Pump and id, and the epoch of its newest segment, as text."""
     last = seen.links[-1]
     mark = " (foreign)" if foreign(entry, seen.links) else ""
     copy = seen.copy
