@@ -1,6 +1,6 @@
 """Checks commit subjects: `area: imperative`, at most 72 characters.
 
-    python -m deploy.commit_subjects FILE   checks the message in a file, as a commit-msg hook
+    python -m deploy.commit_subjects FILE   checks the message in a file, for a commit-msg hook
     python -m deploy.commit_subjects        checks all commits since the rule exists
 
 The reason for a change belongs in the body of the message. Exit code 1 if a subject breaks the

@@ -12,7 +12,7 @@ gives the reasons. The Pumps must know the database: `[resolver] kind = "sql"`, 
 
 The database locks of the block are held until the Prewrite is durable: milliseconds, or
 `write_timeout_s` when no Pump answers. SQLite has one lock for all writers. Read a row that the
-block is going to change with FOR UPDATE; otherwise Penstock may get a wrong value before.
+block is going to change with FOR UPDATE; otherwise Penstock may get a wrong before image.
 
 The connection is of sqlite3 or PyMySQL, or a SQLAlchemy session on either, which is flushed at the
 block's end. Changes already pending on it belong to the transaction. The database may be in
@@ -143,7 +143,7 @@ class OutboxTransaction:
 
     @property
     def commit_ts(self) -> int | None:
-        """The commit_ts once it is committed; 0 if there were no changes for Penstock."""
+        """The commit_ts once it is committed; 0 if Penstock had no changes to commit."""
         return self._txn.commit_ts
 
     def insert(self, table: str, row: Row) -> None:

@@ -108,7 +108,7 @@ class Demo:
     def _lose_a_disk(self, display: Display) -> None:
         """Kill a Pump and delete all its data; it is restarted with an empty folder.
 
-        Another Pump serves its log from the replica. Once all of it is downstream, the new one
+        Another Pump serves its log from the replica. Once all of it is downstream, the new Pump
         joins.
         """
         name, pump = next(iter(self.cluster.pumps.items()))

@@ -132,7 +132,7 @@ def begin_hand_over(status: NodeStatus, tls: Tls | None) -> list[str]:
 
 
 def _ending(status: NodeStatus, verb: str, skip_drainers: Sequence[str]) -> tuple[str, Any]:
-    """Return the call that stops a node; only the node knows what it must still finish."""
+    """Return the call that stops a node; only the node knows its remaining work."""
     # A closing Pump can still learn which Drainers not to wait for.
     again = bool(skip_drainers) and status.state is NodeState.CLOSING
     if status.is_reader:

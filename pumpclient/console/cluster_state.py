@@ -380,7 +380,7 @@ def _stream(facts: Facts) -> PumpAtMerge:
 
 
 def _source(entry: SourceEntry, seen: Observation, rates: _Rates) -> SourceNode:
-    """Return a source; its checkpoint in etcd supplies what its page does not report."""
+    """Return a source; its checkpoint in etcd supplies the facts missing on its page."""
     answer = seen.answers.get((SOURCE, entry.source_id))
     facts = _facts(answer)
     look = _look_of_source(entry, answer, seen.now_s)

@@ -137,7 +137,7 @@ class WriteQueue:
         self._closed = False
 
     def put(self, pending: PendingWrite, timeout_s: float) -> None:
-        """Queue a write, waiting for room; it fails if there is no room in time."""
+        """Queue a write, waiting for room; it fails if none becomes available in time."""
         self.put_all((pending,), timeout_s)
 
     def put_all(self, pendings: Sequence[PendingWrite], timeout_s: float) -> None:

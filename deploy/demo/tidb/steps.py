@@ -1,7 +1,7 @@
 """The steps in the middle of the TiDB demo, and their times.
 
-sysbench names tables and columns in its statements, so it survives all of it: none of its own
-tables is renamed or dropped, and none of its own columns is dropped.
+sysbench names tables and columns in its statements. It survives all steps, because none of them
+renames or drops one of its tables, or drops one of its columns.
 """
 
 from __future__ import annotations

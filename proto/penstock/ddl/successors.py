@@ -1,9 +1,9 @@
 """Matches columns that a MODIFY or CHANGE gave a new id with the columns before.
 
-A TiDB that must rewrite a column's values builds a new column beside the old one, and the remaining
-column has a new id. Later rows carry the new id; the older values belong to the same column.
-Penstock's own plans, and a TiDB that rewrites nothing, keep the id. If a column was dropped and
-another of the same name was added in its place, these are two columns: only the statement
+A TiDB that must rewrite a column's values builds a new column beside the old column, and the
+remaining column has a new id. Later rows carry the new id; the older values belong to the same
+column. Penstock's own plans, and a TiDB that rewrites nothing, keep the id. If a column was dropped
+and another of the same name was added in its place, these are two columns: only the statement
 distinguishes the cases. If only a TiDB knows the statement's spelling, the kind of the job decides:
 a TiDB does not do two things to one column in one job, so equal names mean the same column.
 """

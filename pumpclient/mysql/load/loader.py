@@ -182,7 +182,7 @@ class LoadOptions:
     """The tables to load; None means all that are replicated."""
     before_changes: Callable[[BinlogPlace, frozenset[Name]], None] = lambda place, missing: None
     """Called with each snapshot's place, before anything of the cluster is changed, and with the
-    tables that were begun and that the server does not have.
+    started tables that the server does not have.
     """
     policy: Callable[[str, TableInfo], RowPolicy] | None = None
     """The filter of a table's rows, taken as inserts; called with the source's schema and the

@@ -72,7 +72,7 @@ class SnapshotSession:
         self.connection._force_close()  # type: ignore[attr-defined]
 
     def fetch(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Return a small result; a table that changed meanwhile raises `Retryable`."""
+        """Return a small result; a table that has changed raises `Retryable`."""
         with self._errors(), self.connection.cursor() as cursor:
             cursor.execute(sql, parameters or None)
             return list(cursor.fetchall())

@@ -12,8 +12,8 @@
     mysql-source purge inactive | filename | time  relay log files
 
 Each command accepts --status-addr HOST:PORT, or --config FILE (then an override can also be given
-to a stopped source), and -o json. A command that changes a source requires one of them: there is no
-default, and the answer names the source. `mysql-source COMMAND --help` shows the details.
+to a stopped source), and -o json. A command that changes a source requires one of them (no default
+exists), and the answer names the source. `mysql-source COMMAND --help` shows the details.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     row      = (column id as int datum, value datum)*     or the one byte 00 for no columns at all
     insert   = handle, row      handle: one int datum, or the datums of a common handle's columns
-    update   = row before, row after, with the same columns: the first value of an id is the old one
+    update   = row before, row after, with the same columns: the first value of an id is old
     delete   = row
 
     t(id int primary key, c varchar), ids 1 and 2, insert (7, 'abc'):   080e | 0804 0206616263

@@ -214,7 +214,7 @@ def _add(cur: Cursor) -> Operation:
 
 
 def _new_column(cur: Cursor) -> ColumnDef:
-    """Read a column that rows get which are there already; a MySQL gives them a text of its own."""
+    """Read an added column; for MySQL, a default that existing rows need is written out."""
     column = read_column(cur)
     zero = NATIVE_ZEROS.get(column.type.name)
     if zero and column.not_null and column.default is None and not column.generated:

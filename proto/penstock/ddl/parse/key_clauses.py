@@ -195,7 +195,7 @@ def enforcement(cur: Cursor) -> bool:
 
 
 def reference(cur: Cursor) -> tuple[str, ...]:
-    """Move past a table and what follows REFERENCES; return the actions, as `KeyDef` has them."""
+    """Skip the table and the options of REFERENCES; return the actions in the form of `KeyDef`."""
     cur.table_ref()
     if cur.is_sign("("):
         cur.names()

@@ -196,7 +196,7 @@ class KeyDef:
 
     @property
     def is_over_expression(self) -> bool:
-        """True when only the server that runs it knows what the key holds."""
+        """True when only the server that runs it can compute the key's values."""
         return any(part.is_expression for part in self.parts)
 
 

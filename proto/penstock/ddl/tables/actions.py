@@ -66,7 +66,7 @@ def gather(builder: TableBuilder, operations: Sequence[Operation]) -> Actions:
 
 
 def _sort_in(builder: TableBuilder, actions: Actions, operation: Operation) -> list[str]:
-    """Sort one operation in; returns what it touches, so that doubles show."""
+    """Sort one operation in; return the names it changes, so that duplicates are detected."""
     match operation:
         case AddColumns(columns):
             for column in columns:

@@ -119,7 +119,7 @@ def kind_of(column: ColumnInfo) -> SqlKind:
 
 
 def leading_number(text: str) -> float:
-    """Return the number that a text begins with, 0 without one."""
+    """Return the number at the start of a text, 0 if it has none."""
     match = _NUMBER.match(text)
     return float(match[1]) if match else 0.0
 

@@ -139,7 +139,7 @@ class Checkpoint:
 
 
 def changed_within_load() -> NeedsOperator:
-    """Return the error for another server, whose places say nothing of what is in the load."""
+    """Return the error for another server, whose places cannot be compared with the load."""
     return NeedsOperator(
         "the server was changed or reset before its binlog had passed the load",
         hint="stop the source and load again: mysql-source reload --all",

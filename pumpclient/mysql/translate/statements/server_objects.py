@@ -95,9 +95,9 @@ def _kind(head: Tokens) -> tuple[str, list[str]]:
 
 
 def is_routine(text: str, dialect: Dialect | None = None) -> bool:
-    """Return whether a statement as written makes a routine, whatever its body holds.
+    """Return whether a statement, as written, creates a routine, whatever its body contains.
 
-    What stands in a comment for other servers than `dialect` was not run.
+    A comment for other servers than `dialect` was not executed.
     """
     if dialect is not None:
         text = _VERSIONED.sub(partial(_run_by, dialect), text, count=_HEAD_TOKENS)
