@@ -8,7 +8,7 @@
                     ON UPDATE CURRENT_TIMESTAMP columns take the time, as in MySQL
 
 Rows are mappings by column name (case-insensitive) or sequences in the table's column order.
-Generated columns may be left out everywhere.
+Generated columns may be omitted everywhere.
 """
 
 from __future__ import annotations

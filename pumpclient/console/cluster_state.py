@@ -414,7 +414,7 @@ def _look_of_source(entry: SourceEntry, answer: Answer | None, now_s: float) -> 
     return _Look(levels.get(state, Level.NOTE), state or "running")
 
 
-# --- what wants a person -------------------------------------------------------------------------
+# --- concerns ------------------------------------------------------------------------------------
 
 
 def _concerns(state: ClusterState, seen: Observation) -> Iterator[Concern]:
@@ -552,7 +552,7 @@ def _source_concerns(source: SourceNode) -> Iterator[Concern]:
     )
 
 
-# --- what a Pump keeps, what is left out, what was logged ----------------------------------------
+# --- purging, skipped rows, logged problems ------------------------------------------------------
 
 
 def _purge_waits_for(listing: Listing, now_s: float) -> str:

@@ -16,7 +16,7 @@ _TEXT_CHARS_MAX = 4000
 
 
 def number(facts: Facts, name: str) -> float | None:
-    """Return a finite number, or None if there is none."""
+    """Return a finite number, or None without one."""
     found = facts.get(name)
     if isinstance(found, bool) or not isinstance(found, int | float):
         return None

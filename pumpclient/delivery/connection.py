@@ -99,7 +99,7 @@ class PumpWriter:
         self._queue.put(pending, timeout_s)
 
     def submit_all(self, pendings: Sequence[PendingWrite], timeout_s: float) -> None:
-        """Queue many writes at once: cheaper than one by one."""
+        """Queue many writes together: cheaper than one by one."""
         self._queue.put_all(pendings, timeout_s)
 
     def drop_connection(self) -> None:

@@ -323,7 +323,7 @@ class Pumps:
         pump.is_well = True
 
     def _probe(self) -> None:
-        """Probe the online Pumps that are not well, all at once, every few seconds."""
+        """Probe the unavailable online Pumps, all in parallel, every few seconds."""
         while not self._stop.wait(self._options.probe_interval_s):
             asked = [(p, PendingWrite(_PROBE)) for p in self.all if p.is_online and not p.is_well]
             for pump, pending in asked:

@@ -141,7 +141,7 @@ class WriteQueue:
         self.put_all((pending,), timeout_s)
 
     def put_all(self, pendings: Sequence[PendingWrite], timeout_s: float) -> None:
-        """Queue many writes at once; those without room in time fail."""
+        """Queue many writes together; writes without room in time fail."""
         done = 0
         while True:
             with self._lock:

@@ -88,7 +88,7 @@ class Purger:
         return self._purge(lambda path: path.stat().st_mtime < oldest_s)
 
     def check(self) -> list[str]:
-        """Purge what is due by free space, or else by age."""
+        """Purge files that are due by free space, or else by age."""
         if shutil.disk_usage(self._root).free < self._remain_space_bytes:
             return self.inactive()
         return self.expired(self._expires_s) if self._expires_s else []

@@ -149,7 +149,7 @@ class MappedTables:
         self._of_id[event[HEADER_SIZE : self._rest_at]] = made
 
     def name_of(self, event: bytes) -> tuple[str, str] | None:
-        """Return the schema and table that a TABLE_MAP names, None for one that is damaged."""
+        """Return the schema and table that a TABLE_MAP names, None if it is damaged."""
         try:
             return names_of(event[HEADER_SIZE : self._cut], self._id_size)
         except Malformed:

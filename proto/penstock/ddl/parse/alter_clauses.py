@@ -58,7 +58,7 @@ from penstock.ddl.tables.default_values import NATIVE_ZEROS
 
 
 def alter_table(cur: Cursor) -> AlterTable:
-    """Read what follows ALTER TABLE."""
+    """Read the rest of an ALTER TABLE."""
     absent = cur.if_exists()
     ref = cur.table_ref()
     cur.waits()
@@ -342,7 +342,7 @@ def _convert(cur: Cursor) -> Operation:
 
 
 def _secondary(cur: Cursor) -> Operation:
-    """Move past what a second engine of one server is to hold; rows stay in the first."""
+    """Skip the clauses for a second engine of one server; rows stay in the first."""
     start = cur.source.tokens[cur.at - 1].start
     if cur.take("PARTITION"):
         cur.names()

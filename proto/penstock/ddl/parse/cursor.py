@@ -86,7 +86,7 @@ class Cursor:
         return True
 
     def take_any(self, *words: str) -> str:
-        """Move past one of several words and return it, "" if none stands here."""
+        """Skip one of several words and return it, "" if none stands here."""
         if self.token.upper and self.token.upper in words:
             return self.next().upper
         return ""

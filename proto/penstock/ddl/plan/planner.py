@@ -252,7 +252,7 @@ class _Plan(Jobs):
             self.emit_drop(tuple(dropped.values()))
 
     def _make_room(self, schema: SchemaInfo, name: str) -> None:
-        """Drop the table that is to be replaced, if there is one."""
+        """Drop the table that the statement replaces, if it exists."""
         found = self.catalog.table(schema.name, name)
         if found is not None and not found.is_view:
             self.emit_drop(((schema.name, found),))
@@ -299,7 +299,7 @@ class _Plan(Jobs):
             self.emit(DdlType.RENAME_TABLES, owner, query, tables=tables)
 
     def _replace_index(self, statement: IndexStatement) -> None:
-        """Drop the index that is to be replaced, if there is one."""
+        """Drop the index that the statement replaces, if it exists."""
         operation = statement.operation
         if not statement.or_replace or not isinstance(operation, AddKey):
             return
@@ -372,7 +372,7 @@ def _charset_clause(schema: SchemaInfo) -> str:
 
 
 def plan_sequence(jobs: Jobs, statement: CreateSequence | AlterSequence) -> None:
-    """Plan one statement; what MariaDB would refuse raises NeedsOperator."""
+    """Plan one statement; raise NeedsOperator if MariaDB would refuse it."""
     if isinstance(statement, CreateSequence):
         _create(jobs, statement)
     else:

@@ -51,7 +51,7 @@ class Actions:
 
 
 def gather(builder: TableBuilder, operations: Sequence[Operation]) -> Actions:
-    """Return the operations by kind; what does not exist, or is touched twice, raises."""
+    """Sort the operations by kind; raise for a missing object, or one changed twice."""
     actions = Actions()
     touched: list[str] = []
     for operation in operations:
@@ -140,7 +140,7 @@ def _known_key(builder: TableBuilder, name: str) -> str:
 
 
 def live_parts(table: TableInfo, parts: Sequence[Part]) -> tuple[Part, ...]:
-    """Return the operations without those that IF [NOT] EXISTS makes come to nothing."""
+    """Return the operations, except those that IF [NOT] EXISTS makes ineffective."""
     live: list[Part] = []
     done: set[tuple[str, str]] = set()
     for part in parts:

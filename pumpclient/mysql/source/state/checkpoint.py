@@ -95,7 +95,7 @@ class Checkpoint:
 
     @property
     def is_within_load(self) -> bool:
-        """Return whether what follows `done` may be in the load already."""
+        """Return whether events after `done` may already be in the load."""
         place = self.place
         loaded = tuple(map(int, self.loaded.split(":"))) if self.loaded else ()
         return (place.file.number, place.position) < loaded

@@ -296,7 +296,7 @@ class Reload:
         )
 
     def _check_whole(self) -> None:
-        """Raise `Retryable` while the server has another table that goes where these go.
+        """Raise `Retryable` while the server has another table with the same target.
 
         It is new: once the source is at its CREATE TABLE, the reload restarts with it.
         """
