@@ -361,7 +361,7 @@ def _options(cur: Cursor) -> Operation:
 
 
 def _quiet(cur: Cursor) -> Operation | None:
-    """Read what says how to alter, or alters nothing that is tracked."""
+    """Read options of the execution, or operations that change nothing tracked."""
     if _tuning(cur):
         return Untracked(tuning=True)
     if cur.take("FORCE") or cur.take("ENABLE", "KEYS") or cur.take("DISABLE", "KEYS"):

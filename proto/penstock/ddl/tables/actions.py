@@ -153,7 +153,7 @@ def live_parts(table: TableInfo, parts: Sequence[Part]) -> tuple[Part, ...]:
 
 
 def _effect(operation: Operation) -> tuple[str, str] | None:
-    """Return what comes or goes by an operation, None if that is nothing, or several things."""
+    """Return the object that an operation adds or drops, None for none or several."""
     match operation:
         case AddColumns((column,)):
             return "ADD COLUMN", column.name.lower()
@@ -178,7 +178,7 @@ def _is_lenient(operation: Operation) -> bool:
 
 
 def _skipped(table: TableInfo, operation: Operation) -> bool:
-    """Return whether the table as it is makes an operation with IF [NOT] EXISTS come to nothing."""
+    """Return whether IF [NOT] EXISTS makes an operation ineffective on the current table."""
     builder = TableBuilder.of(table)
     match operation:
         case AddColumns(columns):
