@@ -1,10 +1,10 @@
-"""Tasks: what Spark ships to its executors; units in, SQL out.
+"""Tasks: the code that Spark ships to its executors; units in, SQL out.
 
-Pure but for `work_loop` and `row_fetcher`.
+All of it is pure except `work_loop` and `row_fetcher`.
 
-Arrow and Spark do without pandas here: both import it where they find it, and nothing needs it. It
-would cost each process 50 MB and half a second. Importing `drainer.task` lets Arrow look for it
-once, while no thread runs yet that could meet the search half done.
+Arrow and Spark import pandas if it is installed, but nothing here needs it, and it would cost each
+process 50 MB and half a second. They therefore run without pandas here. Importing `drainer.task`
+makes Arrow search for it once, before any thread runs that could use a half-finished search.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ PANDAS = "pandas"
 
 
 class _Absent:
-    """An importer that comes first and says that there is no pandas.
+    """An importer that is asked first and reports that pandas is missing.
 
-    None in `sys.modules` would not do: Arrow's compiled import takes that for the module itself.
+    None in `sys.modules` would not suffice: Arrow's compiled import takes it for the module itself.
     """
 
     def find_spec(
@@ -43,4 +43,4 @@ def without_pandas() -> Iterator[None]:
 
 
 with without_pandas():
-    pa.array([0])  # Arrow looks for pandas at its first conversion, and never again.
+    pa.array([0])  # Arrow searches at its first conversion only.

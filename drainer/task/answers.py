@@ -1,4 +1,4 @@
-"""Answers: a task's answer to any unit that has its rows with it, by what kind of unit it is."""
+"""Answers: a task's answer to any unit that contains its rows, by the kind of unit."""
 
 from __future__ import annotations
 

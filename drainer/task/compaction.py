@@ -1,4 +1,4 @@
-"""Compaction: a batch's row changes into work units with what is left of them at its end.
+"""Compaction: reduces a batch's row changes to work units with each row's final change.
 
 Every change is one or two *events*, in commit order, each under a primary key:
 
@@ -7,36 +7,37 @@ Every change is one or two *events*, in commit order, each under a primary key:
     UPDATE, key unchanged     put(key)
     UPDATE, key changed       del(before key), then put(after key)
 
-Only a key's last event counts: a put is an upsert of that row's after image, a del a delete.
-All deletes of a batch run before all its upserts. Why that is right, whatever the unique keys
-and collations, for S the table at the batch's start and E the table at its end:
+Only a key's last event counts: a put is an upsert of that row's after image, a del a delete. All
+deletes of a batch run before all its upserts. With S the table at the batch's start and E the table
+at its end, this is right for all unique keys and collations because:
 
-1. A row that is in S and E with another value in a unique index is deleted first too ("moved").
-   After the deletes every row left has, in every unique index, a value that it has in E.
-2. So each upsert adds a row of E among rows of E: they cannot collide, for E was real upstream.
+1. A row that is in S and E with another value in a unique index is also deleted first ("moved").
+   After the deletes every remaining row has, in every unique index, a value that it has in E.
+2. Each upsert therefore adds a row of E among rows of E: they cannot collide, for E was real
+   upstream.
 3. Keys are compared byte for byte, which is finer than a collation ('a' and 'A', 'a' and 'a ')
-   or a prefix key. In E at most one of a class of equal keys is alive. The others were touched,
-   since their last event is a del, so they are deleted; that this may hit their present equal
-   does no harm, because it is touched as well, and its upsert, which comes later, is complete.
-4. The first event of a key says whether it was in S: put of an insert, or of an update that
-   came from another key: no. Its before image, otherwise, is what S holds.
+   or a prefix key. In E at most one of a class of equal keys exists. The others were touched,
+   since their last event is a del, so they are deleted. Such a delete may hit the equal key that
+   exists, which does no harm: that key was also touched, and its later upsert is complete.
+4. A key was not in S if its first event is the put of an insert, or of an update that came from
+   another key. Otherwise S holds the before image of the first event.
 
-What is needed from writers: a before image is byte for byte what the row held.
+Writers must send before images that are byte for byte the row's previous content.
 
-**Tables that differ in nothing but their name**, as those of sysbench or of a sharded schema do:
-what a table costs in a batch before its first row is some hundred calls of numpy and Arrow. Small
-tables of one layout share them: their rows are compacted and written as if they were one table's,
-with the table's number in front of the key, and come apart again as texts.
+**Tables that differ only in their name**, such as those of sysbench or of a sharded schema: before
+its first row, a table costs some hundred calls of numpy and Arrow in each batch. Small tables of
+one layout share these calls. Their rows are compacted and written as one table's, with the table's
+number before the key, and are separated again as texts.
 
     rows      |table 0 ....|table 1 ..|table 2 ......|
     unit      |deletes of 0 |of 1|of 2 |upserts of 0 |of 1|of 2 |
 
-**Shares for the tasks.** Compacted changes are sorted by op and key, and a share is a run of them:
-neighbouring keys stay in one statement, and the one connection that commits a snapshot walks each
-index once, in order. Shares are cut by bytes, not by rows, so that tasks finish together. Where a
-row goes has no meaning beyond this batch: a snapshot commits all shares in one transaction.
+**Shares for the tasks.** Compacted changes are sorted by op and key, and a share is a run of them.
+Neighbouring keys stay in one statement, and the one connection that commits a snapshot walks each
+index once, in order. Shares are cut by bytes, not by rows, so that tasks finish together. The share
+of a row has no meaning beyond this batch: a snapshot commits all shares in one transaction.
 
-**What a row costs.** CPU µs per row change, one batch of 40,000 on a busy two-core machine with
+**Cost of a row.** CPU µs per row change, one batch of 40,000 on a busy two-core machine with
 MariaDB 10.11, rows of `id INT` (key), `k INT` (indexed), `CHAR(120)`, `CHAR(60)`. "Ours" is
 compaction, both codecs, SQL and sink. LOAD DATA of the same rows, in the same run: 9.3.
 
@@ -48,20 +49,19 @@ compaction, both codecs, SQL and sink. LOAD DATA of the same rows, in the same r
 | updates, zipf | 1.5 | 0.7 | 0.6 |
 | insert, 100 tables of 400 rows | 16 | 19 in a first batch | 14 |
 
-* Of large tables the database has nearly all: statements of 100, 500 or 2,000 rows make no
-  difference beyond noise. `parallel` adds 0.3 for the digest that fences need; the database's CPU
-  grows by nothing to a third, more with 4 connections than with 2. It can only pay by the wall
-  clock, where the database has cores to spare.
+* Of large tables the database takes nearly all of the time: statements of 100, 500 or 2,000 rows
+  make no difference beyond noise. `parallel` adds 0.3 for the digest that fences need. It raises
+  the database's CPU by nothing to a third, more with 4 connections than with 2. It can only pay in
+  elapsed time, if the database has idle cores.
 * Of many small tables the fixed cost is ours: a table's first batch takes the driver 4.7 ms, later
   ones 0.3 (inserts), 1.0 (updates) or 1.6 ms (all kinds), and a task 1.0 to 2.7 ms. Row by row
-  costs as much at about 100 rows, which is where `Bounds.rowwise_max` is.
-* Small tables (below 5,000 rows) that differ in name only share that cost
-  (`groups`): 100 tables of 200 mixed changes take 1.5 to 4.5 µs a row from batch
-  to SQL instead of 20 to 25, of 20 changes 6 instead of 39; 10 tables of 2,000 take 1.6 instead of
-  3 (sysbench's, warm). Tables of different layouts share nothing; a first batch still compiles
-  each.
-* Partitions of one table with a further unique key can deadlock where new keys are neighbours in
-  that index; each is tried again from its beginning. Random unique values met none in 120,000 rows.
+  costs as much at about 100 rows, which is the default of `Bounds.rowwise_max`.
+* Small tables (below 5,000 rows) that differ in name only share that cost (`groups`): 100 tables of
+  200 mixed changes take 1.5 to 4.5 µs a row from batch to SQL instead of 20 to 25, of 20 changes 6
+  instead of 39; 10 tables of 2,000 take 1.6 instead of 3 (sysbench's, warm). Tables of different
+  layouts share nothing; a first batch still compiles each.
+* Partitions of one table with a further unique key can deadlock if new keys are neighbours in that
+  index; each is retried from its start. Random unique values met none in 120,000 rows.
 """
 
 from __future__ import annotations
@@ -87,14 +87,14 @@ from penstock.schema.model import TableInfo
 from penstock.wire.binlog import MutationType
 
 _RANGE_MAX = 1 << 31
-"""Integers within such a range need not be sorted to be counted; several of them fit a code."""
+"""Integers within such a range can be counted without sorting; several of them fit a code."""
 
 Ints = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What is left to do: `rows` are indexes into the table's rows, sorted by op, then key."""
+    """The remaining changes: `rows` are indexes into the table's rows, sorted by op, then key."""
 
     ops: Kinds
     kinds: Kinds
@@ -116,7 +116,8 @@ def compact_many(
 ) -> tuple[Kinds, Ints]:
     """Compact with whole columns; see `compact`.
 
-    `owners` says for rows of several tables of one layout whose each is; it comes before the key.
+    For rows of several tables of one layout, `owners` is the table of each row; it comes before the
+    key.
     """
     events = _events(table, kinds, rows, owners)
     codes, row, is_put, has_before = events.codes, events.row, events.is_put, events.has_before
@@ -132,7 +133,7 @@ def compact_many(
     if len(candidates):
         before, after = row[first[candidates]], row[last[candidates]]
         moved[candidates] = _is_moved(table, kinds, rows, before, after)
-    # A moved row goes by its first before image: it has the key, and an insert has no other.
+    # A moved row is deleted by its first before image: it has the key, and an insert has no other.
     gone = np.flatnonzero(~alive | moved)
     gone_rows = np.where(alive[gone], row[first[gone]], row[last[gone]])
     kept = row[last[alive]]
@@ -142,7 +143,7 @@ def compact_many(
 
 @dataclass(frozen=True, slots=True)
 class _Events:
-    codes: Ints  # Equal for equal keys, and sorted as the keys are.
+    codes: Ints  # Equal for equal keys, and sorted like the keys.
     row: Ints
     is_put: Ints
     has_before: Ints  # The row's before image has this event's key.
@@ -299,14 +300,14 @@ def _group_units(
     part: int,
     bounds: Bounds,
 ) -> Sequence[WorkUnit]:
-    table = layout_of(group[0].table)  # One for all batches, so that it is compiled once.
+    table = layout_of(group[0].table)  # One object for all batches, so that it is compiled once.
     assert table is not None, "a group has a key"
     kinds = np.concatenate([each.kind_array() for each in group])
     rows = pa.concat_arrays([each.rows.cast(pa.large_binary()) for each in group])
     owners = np.repeat(np.arange(len(group)), [len(each.rows) for each in group])
     try:
         ops, indexes = compact_many(table, kinds, rows, owners)
-    except Malformed:  # One by one they say whose row it is.
+    except Malformed:  # Processed one by one, they report the bad row.
         alone = [
             _table_units(batch, each, 1, dialect, part + i, bounds) for i, each in enumerate(group)
         ]
@@ -335,7 +336,7 @@ def _group_units(
 
 
 def groups(tables: Sequence[TableRows], bounds: Bounds = BOUNDS) -> list[list[TableRows]]:
-    """Return all tables with rows, those together that may go through the same calls.
+    """Return all tables with rows, grouped if they may share the same calls.
 
     A table that occurs twice, in two versions or as the target of two, stays alone, in its order.
     """
@@ -371,7 +372,7 @@ def layout_of(table: TableInfo) -> TableInfo | None:
 def spans(
     sizes: np.ndarray[Any, np.dtype[Any]], rows: int, parts: int, bounds: Bounds = BOUNDS
 ) -> list[int]:
-    """Return where to cut tables of these sizes, so that each piece has about as much of them.
+    """Return where to cut tables of these sizes into pieces of about equal size.
 
     The first entry is 0, the last one their number; `rows` are those of all tables together.
     """
@@ -387,7 +388,7 @@ def shares(rows: pa.RecordBatch, parts: int, bounds: Bounds = BOUNDS) -> list[pa
     parts = max(1, min(parts, count // bounds.share_rows_min))
     if parts == 1:
         return [rows]
-    sizes = pc.binary_length(rows.column("row")).to_numpy() + 16  # A row costs something empty too.
+    sizes = pc.binary_length(rows.column("row")).to_numpy() + 16  # An empty row also has a cost.
     ends = np.cumsum(sizes)
     cuts = np.searchsorted(ends, ends[-1] * np.arange(1, parts) / parts)
     edges = [0, *(int(cut) for cut in np.unique(cuts)), count]

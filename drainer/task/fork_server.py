@@ -1,7 +1,7 @@
-"""Fork server: the process that Spark forks its tasks from, with their imports done once for all.
+"""Fork server: the process from which Spark forks its tasks, with all modules already imported.
 
-Spark runs `python -m drainer.task.fork_server` on a local master in place of its own daemon, which
-imports nothing: with that one each task spends most of a second on the same imports, and has its
+On a local master Spark runs `python -m drainer.task.fork_server` in place of its own daemon, which
+imports nothing. With that daemon each task spends most of a second on the same imports, and has its
 own copy.
 """
 

@@ -1,7 +1,7 @@
 """Line: a task's end of its connection to the Drainer, plain or encrypted.
 
-Where `[security]` is on, the Drainer serves its tasks with its own certificate. A task knows the
-digest of that certificate and takes no other, so an executor needs no files and no name must fit.
+With `[security]`, the Drainer serves its tasks with its own certificate. A task knows the digest of
+that certificate and accepts no other. An executor therefore needs no files, and no name must match.
 The Drainer serves the certificate of its start for as long as it runs.
 """
 

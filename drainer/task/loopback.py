@@ -1,20 +1,21 @@
-"""Loop-back: recognises what a Drainer brought, between two clusters that replicate each other.
+"""Loop-back: recognises transactions that a Drainer wrote, between two replicating clusters.
 
     A ── Drainer, channel 7 ──> B        every transaction there also changes a row of
                                          `retl`.`_drainer_repl_mark` with channel_id 7
-    A <── Drainer, channel 7 ── B        leaves out each transaction that changes such a row
+    A <── Drainer, channel 7 ── B        skips each transaction that changes such a row
 
-The table is TiDB-Binlog's, so that its Drainer may stand at either end:
+The table is TiDB-Binlog's, so that its Drainer may run at either end:
 
-    id           bigint        which connection, so that none waits for another
+    id           bigint        the connection, so that connections do not wait for each other
     channel_id   bigint        the key's second part; the same number at both ends
-    val          bigint        one more with every transaction
+    val          bigint        incremented by every transaction
     channel_info varchar(64)   for people
 
-The mark decides for a whole transaction, before filters do, whatever else is in it. The schema
-`retl` is the Drainers' own: nothing in it is replicated as data, neither rows nor DDL, and the same
-holds for `tidb_binlog`, where the other end's Drainer keeps its checkpoint. So three clusters in a
-ring are not served: a mark goes one hop. DDL carries no mark; one of the two has sync-ddl = false.
+The mark decides for a whole transaction, before filters do, whatever else it contains. The schema
+`retl` belongs to the Drainers: none of its rows and DDL are replicated. The same holds for
+`tidb_binlog`, in which the other end's Drainer keeps its checkpoint. Three clusters in a ring are
+not supported, because a mark goes one hop. DDL carries no mark; one of the two must have sync-ddl =
+false.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def is_mark_table(schema: str, table: str) -> bool:
 
 
 class MarkTable(tuple[str, TableInfo]):
-    """The table of marks as a target of rows: none goes there, and some stop their transaction."""
+    """The table of marks as a target of rows: none is written, and some stop their transaction."""
 
     _channel_id: int
     _at: int
@@ -46,7 +47,7 @@ class MarkTable(tuple[str, TableInfo]):
     def __new__(cls, target: tuple[str, TableInfo], channel_id: int) -> MarkTable:
         """Watch for `channel_id`.
 
-        Raises `Malformed` for a table that only bears the name.
+        Raises `Malformed` for a table that has only the name in common.
         """
         made = super().__new__(cls, target)
         column = target[1].column(_CHANNEL_COLUMN)
@@ -68,7 +69,7 @@ class MarkTable(tuple[str, TableInfo]):
     def stops(self, kinds: bytes, rows: Sequence[bytes]) -> bool:
         """Return whether the transaction with these changes came from here.
 
-        Raises `Malformed` for bytes that are no rows of this table.
+        Raises `Malformed` for bytes that are not rows of this table.
         """
         return any(self._is_own(*each) for each in zip(kinds, rows, strict=True))
 

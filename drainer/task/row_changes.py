@@ -1,9 +1,9 @@
-"""Row changes: collects those of many transactions into one column of bytes per table.
+"""Row changes: collects the changes of many transactions into one column of bytes per table.
 
     Prewrite bytes ──> mutations ──> table 7:  kinds [0 0 1 4]   rows [b"…", b"…", b"…", b"…"]
                                      table 9:  kinds [0]         rows [b"…"]
 
-Rows stay the bytes that the writer sent: nothing here looks into them, and no protobuf object
+Rows stay the bytes that the writer sent: this module does not decode them, and no protobuf object
 outlives the call that read it. The order of the rows of a table is the order of their commits.
 """
 
@@ -44,15 +44,15 @@ _INSERT, _UPDATE, _DELETE = (bytes([kind]) for kind in MutationType)
 
 Target = tuple[str, TableInfo]
 Lookup = Callable[[int, int], Target]
-"""(table id, schema version) to the table as it then was; `Screened` if not all rows go there."""
+"""(table id, schema version) to the table at that version; `Screened` if not all rows go there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What of a table's rows is left out, and because of what: `policy` None takes no row at all.
+    """The skipped rows and values of a table, and the cause: `policy` None skips every row.
 
-    `name` is the table's name in the counts. Of rows that pass, the values of the `lacking`
-    columns do not, and those of the `converted` ones go into a column of another definition.
+    `name` is the table's name in the counts. In rows that pass, the values of the `lacking` columns
+    are skipped, and those of the `converted` columns go into a column of another definition.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Loss:
 
 
 class Screened(tuple[str, TableInfo]):
-    """A target that not all of its rows, or not all of their values, reach."""
+    """A target that does not get all of its rows or values."""
 
     loss: Loss
     target: Target
@@ -95,7 +95,7 @@ class Screened(tuple[str, TableInfo]):
 
 @dataclass(frozen=True, slots=True)
 class TableChanges:
-    """One transaction's changes in one table, in their order, and what of them is left out."""
+    """One transaction's changes in one table, in their order, with their losses."""
 
     table_id: int
     target: Target
@@ -105,7 +105,7 @@ class TableChanges:
 
 
 class Targets:
-    """What a lookup answered, so that equal tables are one object; for as long as no DDL comes."""
+    """A lookup's answers, so that equal tables are one object; valid until the next DDL."""
 
     def __init__(self, lookup: Lookup) -> None:
         self._lookup = lookup
@@ -120,7 +120,7 @@ class Targets:
         key = (table_id, version)
         if key not in self._known:
             target = self._lookup(table_id, version)
-            # Most versions differ by some other table: one object for what is the same.
+            # Most versions differ in some other table: one object for equal tables.
             latest = self._latest.get(table_id)
             self._latest[table_id] = self._known[key] = latest if latest == target else target
         return self._known[key]
@@ -133,7 +133,7 @@ class _TableColumn:
     rows: list[bytes] = field(default_factory=list)
     transactions: list[int] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
-    """How many rows each of `transactions` has here."""
+    """The number of rows of each of `transactions` here."""
 
 
 class Collector:
@@ -143,11 +143,11 @@ class Collector:
         self.rows = 0
         self.bytes = 0
         self.left_out = Counts()
-        """What does not go downstream of all that was added."""
+        """Counts of all added changes that do not go downstream."""
         self.commit_ts: list[int] = []
-        """Of each transaction, by its number."""
+        """The commit_ts of each transaction, by its number."""
         self.beginnings: dict[int, Beginning] = {}
-        """Of each transaction that has one, by its commit_ts."""
+        """The beginning of each transaction that has one, by its commit_ts."""
         self._columns: dict[int, _TableColumn] = {}
 
     def fits(self, changes: list[TableChanges]) -> bool:
@@ -190,7 +190,7 @@ class Collector:
         """Return everything collected as Arrow columns; the collector is unusable afterwards."""
         tables = []
         while self._columns:
-            # One table after another, so that not all rows exist twice at once.
+            # One table after another, so that never all rows exist twice.
             _, column = self._columns.popitem()
             schema, table = column.target
             rows = _array(column.rows)
@@ -230,11 +230,11 @@ def _parsed(prewrite_value: bytes) -> Any:
 
 
 def read_changes(prewrite_value: bytes, lookup: Lookup) -> list[TableChanges]:
-    """Return a transaction's changes; some may only count what is left out.
+    """Return a transaction's changes; some may only count skipped rows.
 
-    One that carries this Drainer's mark has no changes but that count (`drainer.task.loopback`).
+    A transaction with this Drainer's mark has only that count (`drainer.task.loopback`).
 
-    Raises `Malformed` when the bytes are no row changes or their lists and sequence disagree.
+    Raises `Malformed` if the bytes are not row changes, or their lists and sequence disagree.
     """
     value = _parsed(prewrite_value)
     version = value.schema_version
@@ -316,7 +316,7 @@ def _in_sequence(mutation: Any) -> tuple[bytes, list[bytes]]:
             hint=_HINT,
             code=Code.BINLOG_UNDECODABLE,
         )
-    # Most transactions do one kind of thing to a table: a list is then taken over whole.
+    # Most transactions make one kind of change to a table: a list is then taken over whole.
     if expected[0] == count:
         return kinds, list(inserted)
     if expected[1] == count:

@@ -1,15 +1,15 @@
-"""Fetch unit: a batch whose rows a task is to fetch from the Pumps, and the task's answer.
+"""Fetch unit: a batch whose rows a task fetches from the Pumps, and the task's answer.
 
-The unit (little-endian; its first bytes are those of no Arrow stream, see `work_unit.py`):
+The unit (little-endian; its first bytes are not those of an Arrow stream, see `work_unit.py`):
 
-    | part      | bytes | what                                                            |
+    | part      | bytes | content                                                         |
     |-----------|-------|-----------------------------------------------------------------|
     | magic     | 8     | `PSTFETCH`                                                      |
     | header    | 4 + n | a length, then JSON: all fields of `FetchUnit` but the two below |
     | commit_ts | 8 k   | of each transaction, in the order of the merge                  |
-    | owners    | 2 k   | which of the header's Pumps has it                              |
+    | owners    | 2 k   | the index of its Pump in the header                             |
 
-The answer is a byte 0 and a text when a Pump could not be reached; else a byte 1, the length of a
+The answer is a byte 0 and a text if a Pump could not be reached; else a byte 1, the length of a
 JSON and the JSON of `Facts` with the lengths of the encoded `Statements` that follow it.
 """
 
@@ -32,7 +32,7 @@ from penstock.filters.table_lists import TableFilter
 
 MAGIC = b"PSTFETCH"
 CATALOGS_KEPT = 8
-"""How many a task remembers: more than the Drainer counts on."""
+"""The number of catalogs that a task caches; the Drainer relies on fewer."""
 
 _LENGTH = struct.Struct("<I")
 _AWAY, _MADE = b"\x00", b"\x01"
@@ -40,12 +40,12 @@ _HINT = "Drainer and Spark tasks must run the same version of Penstock"
 _UNREADABLE = (ValueError, LookupError, TypeError, struct.error)
 
 Made = list[tuple[bool, Statements]]
-"""The SQL of table after table, and whether its rows can be in others' way."""
+"""The SQL of table after table, and whether its rows can conflict with others."""
 
 
 @dataclass(slots=True)
 class RemoteTransactions:
-    """Transactions in commit order, the Pump that has each, and their size together.
+    """Transactions in commit order, the Pump of each, and their total size.
 
     Those that are `ignored` are only counted.
     """
@@ -65,9 +65,9 @@ class RemoteTransactions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSettings:
-    """What a task must know once: which rows go where, and how to get to a Pump.
+    """A task's fixed settings: the routing of rows, and the access to Pumps.
 
-    `pem` are the paths of CA, certificate and key on the executor's host; none without TLS.
+    `pem` are the paths of CA, certificate and key on the executor's host; None without TLS.
     """
 
     filters: FilterConfig
@@ -80,7 +80,7 @@ class FetchSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchUnit:
-    """One batch for one task; `catalog` is the number of the schema that it is read with."""
+    """One batch for one task; `catalog` is the number of the schema with which it is read."""
 
     batch_id: int
     dialect: str
@@ -125,7 +125,7 @@ _HEADER_FIELDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What the Drainer gets to know of a batch whose rows it never saw."""
+    """The Drainer's information about a batch whose rows it never saw."""
 
     rows: int = 0
     kinds: dict[int, int] = field(default_factory=dict)
@@ -134,7 +134,7 @@ class Facts:
 
 
 class Away(Exception):
-    """A Pump could not be reached, or not for long enough: ask again."""
+    """A Pump could not be reached, or not for long enough: send the unit again."""
 
 
 def encode_away(problem: str) -> bytes:

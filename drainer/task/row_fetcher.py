@@ -1,15 +1,16 @@
-"""Fetcher: gets the rows of a task's batch from the Pumps, and turns them into SQL.
+"""Fetcher: fetches the rows of a task's batch from the Pumps, and turns them into SQL.
 
-    unit ── Pumps' addresses, commit_ts in merged order ──> one Fetch per Pump, all at once
+    unit ── Pumps' addresses, commit_ts in merged order ──> one Fetch per Pump, concurrently
     each transaction is taken from its Pump's stream in the order of the unit ──> `statements_of`
 
-Every commit_ts of the unit must come exactly once, from the Pump that reported it. A Pump that is
-away is tried again for `TRY_S`; then the answer asks to be asked again, with the addresses of then.
+Every commit_ts of the unit must come exactly once, from the Pump that reported it. An unreachable
+Pump is retried for `TRY_S`; then the answer requests that the unit be sent again, with the
+addresses of that time.
 
-What is fetched is handled as the Drainer does where payloads go through it: changes are read in
-commit order with the same filters, routes and marks. Where a table's version changes within the
-batch, what is before and what is after are compacted apart and follow one another: the state
-between them is one that the upstream had.
+Fetched rows are processed in the same way as payloads that pass through the Drainer: changes are
+read in commit order with the same filters, routes and marks. If a table's version changes within
+the batch, the changes before and after are compacted separately and follow one another. The state
+between them is a state of the upstream.
 """
 
 from __future__ import annotations
@@ -55,9 +56,9 @@ from penstock.wire.binlog import MutationType
 def statements_of(
     unit: FetchUnit, transactions: Iterable[tuple[int, bytes]], selection: Selection
 ) -> tuple[Made, Facts]:
-    """Return the SQL of merged binlogs, given with their commit_ts in order, and what was seen.
+    """Return the SQL of merged binlogs, given with their commit_ts in order, and their facts.
 
-    Raises `Malformed` and whatever looking up a table does.
+    Raises `Malformed` and the errors of a table's look-up.
     """
     targets = Targets(selection.lookup)
     collector, kinds, left_out = Collector(), Counter[int](), Counts()
@@ -104,7 +105,7 @@ def _joined(runs: list[Made]) -> Made:
 TRY_S = 10.0
 _PAUSE_S = 0.3
 SILENCE_S_MAX = 20.0
-"""A stream that is mute for so long is dead: a Pump answers at once."""
+"""A stream that is silent for so long is dead: a Pump answers immediately."""
 
 
 _OPTIONS = [
@@ -115,7 +116,7 @@ _OPTIONS = [
 
 
 class Fetcher:
-    """What a task remembers between its units: channels to Pumps, and the last few schemas."""
+    """A task's cache between its units: channels to Pumps, and the last few schemas."""
 
     def __init__(self, settings: FetchSettings) -> None:
         """Compile the filters; the first unit connects to the Pumps."""
@@ -167,7 +168,7 @@ class Fetcher:
                     hint="Drainer and Spark tasks must run the same version of Penstock",
                     code=Code.SPARK_VERSION,
                 ) from error
-            # The Drainer checks at its start, and not what DDL brings later: nor does this.
+            # The Drainer checks rules at its start, not after later DDL; nor does this.
             channel_id = self._settings.channel_id
             known = Selection(self._rules, tracker, channel_id=channel_id, checks=False)
             self._selections[number] = known
@@ -223,7 +224,7 @@ class Fetcher:
                 raise NeedsOperator(
                     problem, hint="set spark.payloads to driver", code=Code.PULL_REFUSED
                 ) from error
-            # The next try begins with a connection of its own: back-off must not delay it.
+            # The next try uses a new connection: backoff must not delay it.
             if (channel := self._channels.pop(address, None)) is not None:
                 channel.close()
             raise Away(problem) from error

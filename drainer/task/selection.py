@@ -1,12 +1,11 @@
-"""Selection: decides what of the stream goes downstream, and under which names.
+"""Selection: decides which changes of the stream go downstream, and under which names.
 
-    lookup   (table id, version) -> target     the planner asks it for the rows of a transaction
-    route    change -> change to run, or not   the follower asks it for every DDL it has tracked
+    lookup   (table id, version) -> target     for the planner, for the rows of a transaction
+    route    change -> change to run, or not   for the follower, for every DDL it has tracked
 
-Filters see the upstream's names and columns, the downstream only those of the routes, and of the
-columns those that it has (`drainer.differences.deviations`). What is left out moves the checkpoint
-like anything else, and is counted (`drainer.differences.left_out`). Several tables that are
-replicated into one:
+Filters see the upstream's names and columns. The downstream sees only the routes' names, and the
+columns that it has (`drainer.differences.deviations`). Skipped changes also advance the checkpoint,
+and are counted (`drainer.differences.left_out`). If several tables are replicated into one:
 
     rows   of one shape, which is the rule, are gathered as one table's, in the order of their
            commits: the last change of a key counts, whichever source made it. While shapes
@@ -40,7 +39,7 @@ Names = tuple[str, str]
 
 
 class Selection:
-    """Filters and routes over the schema as it is tracked."""
+    """Filters and routes over the tracked schema."""
 
     def __init__(
         self,
@@ -51,10 +50,10 @@ class Selection:
         runs_ddl: bool = True,
         checks: bool = True,
     ) -> None:
-        """Check the rules against the tables there are; raise `NeedsOperator` if one is unfit.
+        """Check the rules against the existing tables; raise `NeedsOperator` if a rule is unfit.
 
-        Transactions with the mark of `channel_id` are left out whole. Without `runs_ddl`, DDL is
-        only tracked. Without `checks`, an unfit rule is met by the rows that it is for.
+        Transactions with the mark of `channel_id` are skipped whole. Without `runs_ddl`, DDL is
+        only tracked. Without `checks`, an unfit rule fails only at the rows that it is for.
         """
         self._channel_id = channel_id
         self._runs_ddl = runs_ddl
@@ -119,11 +118,11 @@ class Selection:
     # --- DDL -----------------------------------------------------------------------------------
 
     def route(self, change: SchemaChange) -> SchemaChange | LeftOut | None:
-        """Return a DDL as it is to run downstream, or what it counts as if it is not to.
+        """Return a DDL as it runs downstream, or its count if it does not.
 
-        None is for one that has been done there already, by another table that goes there.
+        None means that it has been done there already, by another table that goes there.
 
-        Raises `NeedsOperator` where only an operator can say what is right.
+        Raises `NeedsOperator` if only an operator can decide.
         """
         job = change.job
         if not self._runs_ddl:
@@ -164,7 +163,7 @@ class Selection:
                 self._check_merged()
                 check_newcomer(self._place(schema, table), table, others)
             self._placed(schema, table)
-            # A table whose rows get columns that name their source goes into a table that is there.
+            # A table whose rows get columns that name their source goes into an existing table.
             runs.add(not others and not self._constants(schema, table))
         for schema, before, after in change.altered:
             others = self._others(schema, after)
@@ -254,7 +253,7 @@ class Selection:
             job = replace(job, query=query)
         home = self._schemas.catalog.schema(change.job.schema_name)
         if job.type == DdlType.CREATE_TABLE and home and job.schema_name != home.name:
-            # No one may ever create this schema upstream: the sink does before the table.
+            # Upstream may never create this schema: the sink does before the table.
             job = replace(job, schema=replace(home, name=job.schema_name))
         return replace(
             routed,

@@ -1,8 +1,9 @@
-"""Version: names the code that runs here, so that a task with other code is found out.
+"""Version: identifies the code of a process, so that a task with other code is detected.
 
     0.1.0+3f9a81c2d4e5   the version of Penstock, the first digits of a SHA-256 over its source
 
-A version alone would not do: what an executor finds on its own path may be of the same version.
+The version alone is not enough, because different code on an executor's own path may have the same
+version.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _DIGITS = 12
 class Bundle:
     """The code that tasks import, as a zip file's bytes, and its version.
 
-    Read once: what is installed over a running Drainer must not reach tasks that start later.
+    It is read once: a version installed while a Drainer runs must not reach tasks that start later.
     """
 
     version: str

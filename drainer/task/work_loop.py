@@ -1,6 +1,6 @@
 """Resident task: connects to the Drainer and turns units of work into SQL until that ends.
 
-One connection per task, encrypted where `[security]` is on (`line.py`), frames in both directions
+One connection per task, encrypted with `[security]` (`line.py`), frames in both directions
 (little-endian):
 
     | kind u8 | number u64 | length u64 | payload ... |
@@ -11,10 +11,10 @@ One connection per task, encrypted where `[security]` is on (`line.py`), frames 
     FAILED  task -> Drainer   number: the unit             payload: JSON {"problem", "hint"}
     CATALOG Drainer -> task   number: of the catalog       payload: a schema snapshot
 
-A `FetchUnit` is a unit too; the catalog that it names was sent on the same connection before.
-A unit's answer depends on nothing but the unit, so it does not matter which task works on it, how
-often, or whether an earlier answer got lost. The end of the connection ends the task. A Drainer
-of another version closes it at once.
+A unit may also be a `FetchUnit`; the catalog that it names was sent earlier on the same connection.
+A unit's answer depends only on the unit. It does not matter which task processes it, how often, or
+whether an earlier answer was lost. The end of the connection ends the task. A Drainer of another
+version closes the connection immediately.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from drainer.task.version import code_version
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, code_of
 
-if TYPE_CHECKING:  # It brings the grammar of DDL with it, and most tasks fetch nothing.
+if TYPE_CHECKING:  # It imports the grammar of DDL, and most tasks fetch nothing.
     from drainer.task.row_fetch_unit import FetchSettings
 
 HEADER = struct.Struct("<BQQ")
@@ -64,7 +64,7 @@ def serve_partition(
         if settings is None:
             serve((host, port), token, partition, answer, digest=digest)
             continue
-        # Only who fetches needs gRPC.
+        # Only tasks that fetch need gRPC.
         from drainer.task.row_fetcher import Fetcher
 
         fetcher = Fetcher(settings)
@@ -87,7 +87,7 @@ def serve(
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         hello = f"{token} {code_version()}".encode()
         line.send(HEADER.pack(HELLO, partition, len(hello)) + hello)
-        # One unit is received while another is worked on, so the next one is there at once.
+        # One unit is received while another is processed, so that the next is ready immediately.
         units: queue.Queue[tuple[int, bytes] | None] = queue.Queue(maxsize=1)
         reader = threading.Thread(target=_receive, args=(line, units, keep), daemon=True)
         reader.start()
@@ -99,7 +99,7 @@ def serve(
                 kind, reply = FAILED, _explain(error)
             try:
                 line.send(HEADER.pack(kind, number, len(reply)), reply)
-            except OSError:  # The Drainer has gone: the next one asks for the unit again.
+            except OSError:  # The Drainer has gone: the next one sends the unit again.
                 break
         _hang_up(connection)
         while reader.is_alive():
@@ -135,7 +135,7 @@ def _hang_up(connection: socket.socket) -> None:
     try:
         connection.shutdown(socket.SHUT_RDWR)
     except OSError:
-        return  # It was closed from the other side.
+        return  # The other side closed it.
 
 
 def _drain(units: queue.Queue[tuple[int, bytes] | None]) -> None:

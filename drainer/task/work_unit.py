@@ -1,22 +1,22 @@
-"""Work units: what travels between the Drainer and its Spark tasks; units one way, SQL back.
+"""Work units: the messages between the Drainer and its Spark tasks; units one way, SQL back.
 
-A work unit is one table's share of a batch for one task. Its bytes are an Arrow IPC stream with
-one record batch; the header is JSON in the metadata of the stream's schema, under `penstock`:
+A work unit is one table's share of a batch for one task. Its bytes are an Arrow IPC stream with one
+record batch; the header is JSON in the metadata of the stream's schema, under `penstock`:
 
     column  type    meaning
-    op      uint8   0 DELETE   the row's before image names a key that must go
+    op      uint8   0 DELETE   the row's before image names a key to delete
                     1 UPSERT   the row's after image is the key's last value in the batch
                     2 ORDERED  a change of a table without row key, to be done in this order
-                3 EACH     a change that becomes a statement of its own, with causality keys
-                4 SAFE     the same, in the form that may be run again
-    kind    uint8   MutationType of `row`: which layout its bytes have
+                    3 EACH     a change that becomes a separate statement, with causality keys
+                    4 SAFE     the same, in the form that may be run again
+    kind    uint8   MutationType of `row`: the layout of its bytes
     row     binary  the row bytes as the writer encoded them
 
-Small tables of one layout share a unit (`drainer.task.compaction`), which says for each of
-them, in their order, how many of the deletes and of the upserts are its own.
+Small tables of one layout share a unit (`drainer.task.compaction`), which records for each of them,
+in their order, how many of the deletes and of the upserts are its own.
 
-A row may stand in a unit twice: an update that moved a key is a DELETE of the old key and an
-UPSERT of the new one. Statements travel as three counts, all lengths, then all texts (u32 LE).
+A row may occur in a unit twice: an update that moved a key is a DELETE of the old key and an UPSERT
+of the new one. Statements are sent as three counts, all lengths, then all texts (u32 LE).
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ Link = tuple[int, tuple[int, ...]]
 """A foreign key's number, and the offsets of its columns in this table, child's or parent's."""
 
 Member = tuple[str, str, int, int]
-"""One of a unit's tables: database, name, how many deletes are its own, and how many upserts."""
+"""One of a unit's tables: database, name, its number of deletes, and of upserts."""
 
 
 class Op(IntEnum):
-    """What a task has to do with one row of a work unit."""
+    """The operation for one row of a work unit."""
 
     DELETE = 0
     UPSERT = 1
@@ -69,7 +69,8 @@ class TableRows:
     """All changes of one table in a batch, in commit order; `kinds` holds `MutationType` bytes.
 
     `schema` is the downstream database; `rows` is an Arrow array of (large) binary. `transactions`
-    numbers the transaction of each row within the batch, rising; None where no one asks for it.
+    numbers the transaction of each row within the batch, rising; None if the numbers are not
+    needed.
     """
 
     schema: str
@@ -89,19 +90,19 @@ class TableRows:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How many rows make it worth while to take another way; the defaults were measured."""
+    """Row counts at which another method pays; the defaults were measured."""
 
     rowwise_max: int = 100
-    """Below so many rows of a table, one row at a time costs less than setting up columns."""
+    """Below so many rows of a table, processing single rows costs less than setting up columns."""
     share_rows_min: int = 1000
-    """Fewer rows than this cost a task less to write than to hear about."""
+    """For fewer rows, sending a unit to a task costs more than writing them."""
     table_rows_max: int = 5000
-    """A table with so many rows is worth its own calls, and may be cut into shares.
+    """A table with so many rows is processed separately, and may be cut into shares.
 
     Ten tables of 2,000 rows took 3 µs of CPU a row from batch to SQL one by one, and 1.6 together.
     """
     group_bytes_max: int = 8 << 20
-    """So many bytes of rows are copied together at a time."""
+    """The bytes of rows that are copied together."""
     statement_rows_max: int = 500
 
 
@@ -109,7 +110,7 @@ BOUNDS = Bounds()
 
 
 class Beginning(NamedTuple):
-    """When a transaction began, and where it was made if not by the writer that passed it on."""
+    """When a transaction began, and its origin if another writer passed it on."""
 
     start_ts: int
     origin: Origin | None = None
@@ -119,16 +120,16 @@ class Beginning(NamedTuple):
 class Batch:
     """The changes between two checkpoints; each table occurs once for each of its versions.
 
-    A batch that `displaces` is a slice of a transaction: its upserts remove what is in their way.
+    A batch that `displaces` is a slice of a transaction: its upserts remove conflicting rows.
     """
 
     batch_id: int
     tables: list[TableRows]
     displaces: bool = False
     commit_ts: Sequence[int] = ()
-    """Of each transaction, by its number; empty where no one asks for it."""
+    """The commit_ts of each transaction, by its number; empty if it is not needed."""
     beginnings: Mapping[int, Beginning] = field(default_factory=dict)
-    """Of each transaction, by its commit_ts, as far as they are known."""
+    """The beginning of each transaction, by its commit_ts, as far as they are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,7 @@ class WorkUnit:
     """One table's share of a batch for one task; the module docstring shows its rows.
 
     With `members` it has the changes of them all; `schema` and `name` are the first's, and `table`
-    is what they have in common.
+    is their common definition.
     """
 
     batch_id: int
@@ -209,7 +210,7 @@ def table_of(text: str) -> TableInfo:
 
 @dataclass(frozen=True, slots=True)
 class Statements:
-    """The SQL of one work unit, UTF-8; `in_order` says how several units' statements follow."""
+    """The SQL of one work unit, UTF-8; `in_order` combines the statements of several units."""
 
     deletes: list[bytes] = field(default_factory=list)
     upserts: list[bytes] = field(default_factory=list)
@@ -251,10 +252,10 @@ class Statements:
 
 
 def in_order(parts: Iterable[Statements]) -> Sequence[bytes]:
-    """Return the statements of all units of a batch in the order in which they are right.
+    """Return the statements of all units of a batch in an order that is right.
 
-    Deletes of every table and partition come first, so that no upsert meets a unique value whose
-    owner is about to give it up; then upserts; then what had to keep its own order.
+    Deletes of every table and partition come first, so that no upsert meets a unique value that its
+    owner is about to release; then upserts; then changes that had to keep their own order.
     """
     units = list(parts)
     statements: list[bytes] = []

@@ -1,8 +1,8 @@
-"""Events: every change in commit order, as messages; what tasks do for strategy `events`.
+"""Events: makes messages of every change in commit order; the tasks' work for strategy `events`.
 
     unit ── decoded rows, transaction after transaction ──> an encoder ──> messages, in that order
 
-An encoder is pure, so a unit may be worked on by any task, any number of times. To add a format is
-a module beside `tidb_binlog_file.py`, or in `topics/` where a message is a row, and a line in
+An encoder is pure, so any task may process a unit, any number of times. To add a format, add a
+module beside `tidb_binlog_file.py`, or in `topics/` if a message is a row, and a line in
 `encoding.py`.
 """

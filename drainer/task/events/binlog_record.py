@@ -1,4 +1,4 @@
-"""Binlog record: one record of TiDB-Binlog's files, and the head of what is in it.
+"""Binlog record: one record of TiDB-Binlog's files, and the first fields of its payload.
 
     offset  size  field
     0       4     magic     0x1C1B0504, little-endian like all that follows
@@ -8,9 +8,9 @@
 
     "hello" is 04051b1c 0500000000000000 68656c6c6f 4cbb719a
 
-Source: package binlogfile of TiDB-Binlog. A payload here begins with its type and its commit_ts,
-so that both can be read without the rest. The row changes of a large transaction follow in several
-`dml_data`: readers of protobuf join the occurrences of one message, so to them it is one.
+Source: package binlogfile of TiDB-Binlog. A payload here begins with its type and its commit_ts, so
+that both can be read without the rest. The row changes of a large transaction follow in several
+`dml_data`; protobuf readers join the occurrences of one message and therefore see one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DML, DDL = 0, 1
 TYPE, COMMIT_TS = tag(1, VARINT), tag(2, VARINT)
 DML_DATA, DDL_QUERY = tag(3, LEN), tag(4, LEN)
 DDL_CONTEXT = tag(15, LEN)
-"""Ours: readers of protobuf jump over a field that they do not know."""
+"""Our own field: protobuf readers skip unknown fields."""
 
 
 def framed(payload: bytes) -> bytes:
@@ -45,6 +45,6 @@ def payload_head(kind: int, commit_ts: int) -> bytes:
 
 def delimited(field_tag: int, content: bytes) -> bytes:
     size = len(content)
-    if size < 0x80:  # As most are.
+    if size < 0x80:  # The usual case.
         return bytes((field_tag, size)) + content
     return bytes((field_tag,)) + encode_uvarint(size) + content

@@ -1,21 +1,21 @@
 """Change blocks: the changes of a unit as Arrow tables, for a lake that keeps every change.
 
-A block (`drainer.task.sql.lake_rows`) has some of one table's changes, each with all its columns.
-A change log has these before them, where Delta's statistics are sure to cover them, however many
-columns upstream has:
+A block (`drainer.task.sql.lake_rows`) has some of one table's changes, each with all its columns. A
+change log has these columns first, so that Delta's statistics cover them, however many columns
+upstream has:
 
     column         type                meaning
     _commit_ts     int64               the transaction's commit_ts, or the DDL's
     _seq           int64               numbers the lines of a transaction, over all its tables
     _op            string              insert, delete, update_preimage, update_postimage, truncate
-    _commit_time   timestamp[us, UTC]  when that was, to the millisecond
+    _commit_time   timestamp[us, UTC]  the time of the commit_ts, to the millisecond
     _start_ts      int64               the transaction's start_ts; NULL for DDL
 
-An update is two lines, the row before and the row after, under the names that Delta's own change
-data feed has for them: without the row before, a key that changes and a table that has no key could
-not be followed. The feed's names of columns are not used: a table that has one of them can have no
-such feed. A message is a block, and has the unit's last commit_ts; the start_ts, which does not
-travel, is put into it where it arrives.
+An update is two lines, the row before and the row after, named as in Delta's own change data feed.
+Without the row before, readers could not follow a key that changes, or a table without a key. The
+feed's column names are not used, because a table that has one of them cannot have such a feed. A
+message is a block, and has the unit's last commit_ts. The start_ts is not sent; the receiver adds
+it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Encoder: makes messages of changes; what every format promises.
+"""Encoder: makes messages of changes; the interface of every format.
 
-An encoder is a pure function of what it is given. It sees a transaction whole, or, where that is
-too large for memory, slice after slice; and every DDL, alone. What a table or a column is called,
-and which rows there are, is decided before: filters, routes and loop-back come first.
+An encoder is a pure function of its arguments. It gets a whole transaction, or slice after slice if
+the transaction is too large for memory; and each DDL separately. Filters, routes and loop-back have
+already decided which rows it gets, and the names of tables and columns.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from drainer.task.events.messages import Message
 from penstock.schema.model import TableInfo
 
-if TYPE_CHECKING:  # It brings the grammar of DDL with it, and tasks only encode rows.
+if TYPE_CHECKING:  # It imports the grammar of DDL, and tasks only encode rows.
     from penstock.ddl import SchemaChange
 
 Values = tuple[Any, ...]
@@ -21,7 +21,7 @@ Values = tuple[Any, ...]
 
 
 class RowEvent(NamedTuple):
-    """One row change: an insert has no row before, a delete none after, an update both."""
+    """One row change: an insert has no row before, a delete no row after, an update both."""
 
     schema: str
     table: TableInfo
@@ -30,12 +30,12 @@ class RowEvent(NamedTuple):
 
 
 class Encoder(Protocol):
-    """Makes messages; the same ones whenever it is given the same."""
+    """Makes messages; equal arguments give equal messages."""
 
     def transaction(self, commit_ts: int, events: Sequence[RowEvent]) -> Iterable[Message]:
-        """Return the messages of a transaction; `events` are not empty, tables in one piece each.
+        """Return the messages of a transaction; `events` is not empty, each table's are contiguous.
 
-        Raises `Malformed` for a value that the format has no form for.
+        Raises `Malformed` for a value that the format cannot represent.
         """
         ...
 
@@ -47,7 +47,7 @@ class Encoder(Protocol):
 
 
 class StreamEncoder(Encoder, Protocol):
-    """An encoder of an output whose readers follow it while it grows."""
+    """An encoder of an output that readers follow while it grows."""
 
     def watermark(self, commit_ts: int) -> Message:
         """Return the watermark message: no later message is at or before `commit_ts`."""

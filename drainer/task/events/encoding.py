@@ -1,4 +1,4 @@
-"""Encoding: which encoder an output has, by name and options, from its URL to its tasks."""
+"""Encoding: the name and options of an output's encoder, from its URL to its tasks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TIDB_BINLOG_FILE = "tidb-binlog-file"
 CANAL_JSON, DEBEZIUM, MAXWELL = "canal-json", "debezium", "maxwell"
 TIDB_BINLOG = "tidb-binlog"
 DELTA_CHANGES = "delta-changes"
-"""Blocks of whole units, which no `Encoder` makes: `change_blocks`."""
+"""Blocks of whole units, which `change_blocks` makes instead of an `Encoder`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
-"""Event unit: a run of whole transactions for one task, and how the task answers it.
+"""Event unit: a run of whole transactions for one task, and the task's answer.
 
-The unit (its first bytes are those of no Arrow stream):
+The unit (its first bytes are not those of an Arrow stream):
 
-    | part   | bytes | what                                                                     |
+    | part   | bytes | content                                                                  |
     |--------|-------|--------------------------------------------------------------------------|
     | magic  | 8     | `PSTEVENT`                                                               |
     | rows   | rest  | an Arrow IPC stream: table, transaction, kind, row; the header is JSON   |
@@ -38,7 +38,7 @@ from penstock.schema.model import TableInfo
 
 MAGIC = b"PSTEVENT"
 UNIT_ROWS_MIN = 500
-"""Fewer rows than this cost a task less to encode than to hear about."""
+"""For fewer rows, sending a unit to a task costs more than encoding it."""
 
 _METADATA_KEY = b"penstock"
 _SCHEMA = pa.schema(
@@ -58,7 +58,7 @@ Target = tuple[str, TableInfo]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventUnit:
-    """Changes of consecutive transactions; with `is_slice`, of a part of a large one."""
+    """Changes of consecutive transactions; with `is_slice`, of a part of a large transaction."""
 
     encoding: Encoding
     commit_ts: Sequence[int]
@@ -165,8 +165,8 @@ def answer(payload: bytes) -> bytes:
 
     Raises `Malformed` for row bytes that do not fit their table, and for values without a form.
     """
-    # All rows and messages of the unit live until its end, and nothing refers back to another:
-    # the collector would look through them again and again, and find nothing.
+    # All rows and messages of the unit live until its end, and none refers back to another. The
+    # collector would scan them repeatedly and find nothing.
     gc.disable()
     try:
         return encoded_messages(EventUnit.decode(payload)).encode()
@@ -198,13 +198,13 @@ def _events(unit: EventUnit) -> tuple[list[RowEvent], list[int]]:
     transactions = columns.column("transaction").to_numpy()
     of_table = columns.column("table").to_numpy()
     kinds, rows = columns.column("kind").to_numpy(), columns.column("row")
-    # A table's rows lie together, and the tables in their order.
+    # A table's rows are contiguous, and the tables in their order.
     bounds = np.searchsorted(of_table, np.arange(len(unit.tables) + 1)).tolist()
     events: list[RowEvent] = []
     for (schema, table), (first, stop) in zip(unit.tables, pairwise(bounds), strict=True):
         changes = row_changes(table, kinds[first:stop], rows.slice(first, stop - first))
         events += [RowEvent(schema, table, before, after) for before, after in changes]
-    # Stable: within a transaction tables stay in one piece each, and their rows in their order.
+    # Stable: within a transaction each table stays contiguous, and its rows in their order.
     order = np.argsort(transactions, kind="stable")
     ends = np.searchsorted(transactions[order], np.arange(1, len(unit.commit_ts) + 1))
     return [events[at] for at in order.tolist()], ends.tolist()

@@ -1,4 +1,4 @@
-"""Messages: what an encoder makes of changes, and many of them as columns that travel at once.
+"""Messages: an encoder's output, and many messages as columns that are sent together.
 
     column     type                   meaning
     commit_ts  uint64                 the transaction's or DDL's; it never falls
@@ -7,8 +7,8 @@
     value      large_binary or null   the message
     headers    map<string, binary>    for outputs whose messages have any
 
-The values are one piece of memory, so an output that only appends them writes all in one call. How
-the transactions began does not travel: it is put beside the columns where they arrive.
+The values are contiguous in memory, so an output that only appends them writes all in one call. The
+beginnings of transactions are not sent; the receiver adds them beside the columns.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ Row = tuple[int, str, bytes | None, bytes | None, Headers]
 Ends = np.ndarray[Any, np.dtype[np.int64]]
 
 WHOLE = "whole"
-"""Header of a message that has only a row's key: what it would be, to be kept elsewhere."""
+"""Header of a message that has only a row's key: the full message, to be stored elsewhere."""
 
 
 class Message(NamedTuple):
-    """One message; only the value is something that every output has a use for.
+    """One message; every output uses the value, and only some use the other fields.
 
-    It is None where a message says that its key is gone, for outputs that have such.
+    The value is None if the message says that its key is deleted, for outputs with such messages.
     """
 
     value: bytes | None
@@ -64,7 +64,7 @@ class Messages:
     ) -> None:
         self._columns = columns
         self.beginnings = beginnings or {}
-        """How transactions began, by commit_ts, as far as it is known; also that of others."""
+        """Beginnings of transactions by commit_ts, as far as known; may include others."""
 
     @classmethod
     def of(

@@ -1,4 +1,4 @@
-"""Per table: what an encoder has compiled of a table version, kept while it is of use."""
+"""Per table: caches an encoder's compiled form of each table version."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Row values: the rows of a table as encoders get them, read column by column where they are many.
+"""Row values: reads a table's rows for encoders, column by column if there are many.
 
-Both ways give the same values, or the same `Malformed`: what the columns hold are stored values,
-and those of DECIMAL, ENUM and SET become what `RowCodec` reads (`penstock.datum.rows.fields`).
+Both ways give the same values, or the same `Malformed`. Columns hold stored values; those of
+DECIMAL, ENUM and SET are converted to the values that `RowCodec` reads
+(`penstock.datum.rows.fields`).
 """
 
 from __future__ import annotations

@@ -6,11 +6,11 @@
     event     schema, table, tp, one `column` for each column        (Insert, Update, Delete)
     column    name, tp (MySQL's code), mysql_type, value, changed_value
 
-A value is a datum as rows have it (`penstock.datum.values`); but decimals, dates, times and JSON
-are texts, ENUM, SET and BIT unsigned numbers. Of an update `value` is the old one, `changed_value`
-the new one. NULL is a datum, too. Generated columns are left out: a database that the files are
-applied to computes them. A TIMESTAMP is text in the time zone that the output names, UTC unless it
-does.
+A value is a datum as in rows (`penstock.datum.values`); but decimals, dates, times and JSON are
+texts, ENUM, SET and BIT unsigned numbers. For an update `value` is the old value, `changed_value`
+the new value. NULL is also a datum. Generated columns are omitted: a database that the files are
+applied to computes them. A TIMESTAMP is text in the time zone that the output names, by default
+UTC.
 
 Source: pb_binlog.proto and drainer/translator/pb.go of TiDB-Binlog.
 """
@@ -63,7 +63,7 @@ Datum = Callable[[Any], bytes]
 
 
 class _Column(NamedTuple):
-    """A column that is written: where it is in a row, how it begins, how its values are datums."""
+    """A written column: its position in a row, its first bytes, the conversion of its values."""
 
     at: int
     head: bytes
@@ -75,7 +75,7 @@ class _Table(NamedTuple):
     columns: tuple[_Column, ...]
     constants: bytes
     constants_twice: bytes
-    """As rows of an update have them, old and new."""
+    """The constants for an update's rows, old and new."""
 
 
 class TidbBinlogFile:
@@ -178,7 +178,7 @@ def mysql_type(column: ColumnInfo) -> str:
 def zone_offset(zone: str) -> timedelta:
     """Return how far a zone such as +08:00 is ahead of UTC; raise `Malformed` for another form.
 
-    Only fixed offsets: where clocks are set back, an hour's texts would mean two times.
+    Only fixed offsets are allowed: where clocks are set back, an hour's texts would be ambiguous.
     """
     sign, digits = zone[:1], zone[1:].replace(":", "", 1)
     if zone.upper() in ("UTC", "Z"):

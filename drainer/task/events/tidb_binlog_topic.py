@@ -5,12 +5,12 @@
     table      schema and table, column_info, unique_keys, mutations
     mutation   type, row, change_row: of an update `row` is the new one, `change_row` the old one
 
-In which field a value is follows from its type (`proto/slave_binlog.proto`). Generated columns are
-left out, and keys over them: a database that the messages are applied to computes them. A TIMESTAMP
-is text in the time zone that the output names, UTC unless it does.
+A value's type determines its field (`proto/slave_binlog.proto`). Generated columns and keys over
+them are omitted: a database that the messages are applied to computes them. A TIMESTAMP is text in
+the time zone that the output names, by default UTC.
 
-A transaction that is too large for memory is one message, too. Messages of protobuf that follow one
-another are read as one, so its slices are such messages: their bytes in a row are the whole.
+A transaction that is too large for memory is also one message. Consecutive protobuf messages are
+read as one, so its slices are such messages, and their concatenated bytes are the whole.
 
 Source: secondary_binlog.proto of TiDB's tools, drainer/translator/kafka.go of TiDB-Binlog.
 """
@@ -54,18 +54,18 @@ _NULL = delimited(COLUMNS, bytes((tag(1, VARINT), 1)))
 _UINT64_MAX = (1 << 64) - 1
 
 Value = Callable[[Any], bytes]
-"""A value that is not NULL as the content of a `Column`."""
+"""Encodes a value other than NULL as the content of a `Column`."""
 
 
 class _TopicTable(NamedTuple):
     head: bytes
     columns: tuple[tuple[int, Value], ...]
-    """Where each column that is written is in a row, and how its values are."""
+    """The position in a row and the encoding of each column that is written."""
     constants: bytes
 
 
 class TidbBinlogTopic:
-    """See `Encoder`; the bytes of a transaction's slices, one after the other, are its message."""
+    """See `Encoder`; the concatenated bytes of a transaction's slices are its message."""
 
     def __init__(self, *, topic: str, time_zone: str) -> None:
         """Write everything to partition 0 of `topic`, with TIMESTAMPs in a zone such as +08:00."""
@@ -140,7 +140,7 @@ class TidbBinlogTopic:
     def _value(self, column: ColumnInfo) -> Value:
         tp = column.tp
         if tp in (MysqlType.ENUM, MysqlType.SET) or (tp in INTEGER_BITS and column.is_unsigned):
-            datum = compile_field(column).encode  # A flag, and the varint that is wanted here.
+            datum = compile_field(column).encode  # A flag, and the varint that is needed here.
             return lambda value: UINT64 + datum(value)[1:]
         if tp in INTEGER_BITS:
             return lambda value: INT64 + encode_uvarint(value & _UINT64_MAX)
@@ -185,9 +185,9 @@ def _row(table: _TopicTable, row: Values) -> bytes:
 
 
 def _keys(table: TableInfo) -> Iterator[IndexInfo]:
-    """Yield the primary key, and the other keys that no two rows share, of columns that are sent.
+    """Yield the primary key, and the other unique keys, of columns that are sent.
 
-    A primary key that the table lacks where its rows are written is none there either.
+    A primary key that the downstream table lacks is omitted here also.
     """
     found = [] if table.primary_key is None or table.lacks_key else [table.primary_key]
     found += [i for i in table.indexes if i.unique and not i.primary and i.state == PUBLIC]

@@ -1,1 +1,1 @@
-"""SQL: rows into statements; columns of many, rows of few, and each change by itself."""
+"""SQL: turns rows into statements; many rows by columns, few by row, and each change separately."""

@@ -1,7 +1,7 @@
-"""SQL of one work unit: column by column when it is large, row by row when it is small.
+"""SQL of one work unit: column by column if it is large, row by row if it is small.
 
-A unit whose ops are EACH or SAFE is answered with a statement for each change (`row_statements`),
-one in the dialect `arrow` with blocks of rows (`lake_rows`).
+A unit whose ops are EACH or SAFE is answered with a statement for each change (`row_statements`), a
+unit in the dialect `arrow` with blocks of rows (`lake_rows`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _generate_members(unit: WorkUnit, bounds: Bounds) -> Statements:
             _row_texts(sql, kinds[border:], rows.slice(border)) if border < len(ops) else []
         )
     except Malformed:
-        return _one_by_one(unit, border, bounds)  # This says whose row it is.
+        return _one_by_one(unit, border, bounds)  # This reports the bad row.
     made = Statements()
     gone = kept = 0
     for schema, name, deletes, upserts in unit.members:
@@ -118,7 +118,7 @@ def _row_texts(sql: TableSql, kinds: Kinds, rows: Any) -> Any:
 def answer(payload: bytes) -> bytes:
     """Return the encoded statements for an encoded WorkUnit; a pure function.
 
-    They are `RowStatements` when its ops are EACH or SAFE, else `Statements`.
+    They are `RowStatements` if its ops are EACH or SAFE, else `Statements`.
     """
     unit = WorkUnit.decode(payload)
     if len(unit.rows) and unit.rows.column("op")[0].as_py() in (Op.EACH, Op.SAFE):

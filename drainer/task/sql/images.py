@@ -1,7 +1,7 @@
 """Images: decodes rows of mixed kinds, before and after, as Arrow columns in their order.
 
-A before image exists for updates and deletes, an after image for inserts and updates. Each kind
-has its own byte layout and is decoded by itself; the pieces are put back in order afterwards.
+A before image exists for updates and deletes, an after image for inserts and updates. Each kind has
+its own byte layout and is decoded separately; the pieces are put back in order afterwards.
 """
 
 from __future__ import annotations

@@ -21,10 +21,10 @@ _FLOATS = {MysqlType.FLOAT, MysqlType.DOUBLE}
 
 
 def apply_key(table: TableInfo) -> IndexInfo | None:
-    """Return the index by which rows are distinguished, None when changes must keep their order.
+    """Return the index by which rows are distinguished, None if changes must keep their order.
 
-    It is the table's row key, unless that depends on a generated column: a virtual one is not
-    in the row bytes, and SQLite's table has neither kind.
+    It is the table's row key, unless that depends on a generated column: a virtual column is not in
+    the row bytes, and SQLite's table has neither kind.
     """
     key = table.row_key
     if key is None or any(table.columns[part.offset].is_generated for part in key.columns):
@@ -46,10 +46,10 @@ def unique_columns(table: TableInfo) -> list[int]:
 
 
 def can_meet_others(table: TableInfo) -> bool:
-    """Return whether an upsert may find another row in its way than the one with its very key.
+    """Return whether an upsert may conflict with a row other than the row with its very key.
 
-    That is one with the same value in another unique index, or with a key that the collation
-    takes for the same.
+    Such a row has the same value in another unique index, or a key that the collation considers
+    equal.
     """
     key = apply_key(table)
     assert key is not None

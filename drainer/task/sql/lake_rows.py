@@ -1,14 +1,14 @@
-"""Lake rows: the changes of a unit as Arrow tables, which are what the dialect `arrow` has for SQL.
+"""Lake rows: the changes of a unit as Arrow tables, which replace SQL in the dialect `arrow`.
 
 A *block* is an Arrow IPC stream with some of a table's changes. Its columns are the table's, and
 
     column          type   meaning
-    _penstock_op    int8   0 the row goes, 1 the row comes
+    _penstock_op    int8   0 delete, 1 upsert
 
-Of a table with a key, rows that go have the columns of the key alone, and a row that comes takes
-the place of the one with its key. Of a table without a key, each line is one row of many that may
-be equal. The metadata of the stream's schema has, as JSON under `penstock`, database, table, the
-names of the key's columns, and how many dates of which columns a lake has no form for.
+In a table with a key, deletes have the columns of the key alone, and an upsert replaces the row
+with its key. In a table without a key, each line is one row of many that may be equal. The metadata
+of the stream's schema has, as JSON under `penstock`, database, table, the names of the key's
+columns, and the number of dates per column that a lake cannot represent.
 
 The blocks of a change log have other columns in place of `_penstock_op`, and each change in its
 order (`drainer.task.events.change_blocks`).
@@ -49,7 +49,7 @@ class Block:
     key: tuple[str, ...]
     rows: pa.Table
     nulled: Counter[str] = field(default_factory=Counter)
-    """How many values of a column a lake has no form for."""
+    """The number of values per column that a lake cannot represent."""
 
     def encode(self) -> bytes:
         header = json.dumps(
@@ -125,12 +125,12 @@ def _key_positions(table: TableInfo) -> list[int]:
 
 
 Values = list[tuple[pa.Array, "Flags | None"]]
-"""Column after column, and which of its values a lake has no form for, if there are such."""
+"""Each column, with flags for the values that a lake cannot represent, if any."""
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class LakeColumns:
-    """Some columns of a table, turned into blocks; a table's constants come with them."""
+    """Some columns of a table, turned into blocks; the table's constants are added."""
 
     def __init__(self, table: TableInfo, positions: Sequence[int]) -> None:
         self._table = table

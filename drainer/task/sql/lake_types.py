@@ -1,4 +1,4 @@
-"""Lake types: what a column is in Arrow, and so in Delta, and its stored values as such an array.
+"""Lake types: a column's type in Arrow, and so in Delta, and its stored values as such an array.
 
     upstream                          Arrow               Delta
     TINYINT, SMALLINT, INT, BIGINT    int8 … int64        byte, short, integer, long
@@ -14,9 +14,9 @@
     TIMESTAMP                         timestamp[us, UTC]  timestamp
     TIME                              string              string, as MySQL prints it: -838:59:59
 
-A lake's dates begin with the year 1 and are real ones: what MySQL has beyond that (`0000-00-00`,
-`2020-02-00`) is NULL, and counted. CHAR has no spaces at its end and BINARY(n) all its zero bytes,
-as MySQL reads them, so that a key is the same bytes whichever form a writer sends.
+A lake has only valid dates from the year 1 on; MySQL's other dates (`0000-00-00`, `2020-02-00`)
+become NULL, and are counted. CHAR has no trailing spaces and BINARY(n) all its zero bytes, as MySQL
+reads them, so that a key has the same bytes whichever form a writer sends.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def lake_type(column: ColumnInfo) -> pa.DataType:
 def lake_array(column: ColumnInfo, stored: pa.Array) -> pa.Array:
     """Return values in the storage form of `decode_columns` as the lake has them.
 
-    What a lake has no form for is NULL.
+    Values that a lake cannot represent are NULL.
     """
     kind, wanted = family(column), lake_type(column)
     if kind is Family.TEMPORAL and column.tp is not MysqlType.DURATION:
@@ -109,7 +109,7 @@ def _moments(stored: pa.Array, wanted: pa.DataType) -> pa.Array:
     texts = pc.if_else(before, pa.scalar(None, pa.string()), texts)
     try:
         return _parsed(texts, wanted)
-    except pa.ArrowInvalid:  # One of them is no day of a calendar.
+    except pa.ArrowInvalid:  # One of them is not a day of the calendar.
         return pa.concat_arrays([_one(texts.slice(i, 1), wanted) for i in range(len(texts))])
 
 

@@ -1,9 +1,9 @@
-"""Literals: writes column values as SQL, one at a time or whole Arrow columns at once.
+"""Literals: writes column values as SQL, one at a time or whole Arrow columns.
 
-A quote inside a string is doubled in both dialects. What differs:
+A quote inside a string is doubled in both dialects. The differences:
 
     family          MySQL                    SQLite
-    backslash       doubled                  as it is
+    backslash       doubled                  unchanged
     decimal         bare, exact              text, exact: NUMERIC affinity would round it
     float           bare, shortest repr      the same in the range that SQLite parses exactly,
                                              else exact_double(x'<8 bytes>'), which the sink adds
@@ -39,16 +39,16 @@ from penstock.schema.model import ColumnInfo, MysqlType
 MYSQL = "mysql"
 SQLITE = "sqlite"
 ARROW = "arrow"
-"""No SQL at all: blocks of Arrow, which have no literals (`drainer.task.sql.lake_rows`)."""
+"""Blocks of Arrow instead of SQL, which have no literals (`drainer.task.sql.lake_rows`)."""
 
 _TEXT = pa.large_string()
 _INT64_MAX = (1 << 63) - 1
-# Between these SQLite reads every shortest decimal text as the same double; a test holds that.
+# Within these bounds SQLite reads every shortest decimal text as the same double; a test checks it.
 _SQLITE_FLOAT_MIN, _SQLITE_FLOAT_MAX = 1e-4, 1e15
 
 
 class Family(Enum):
-    """Column types that share one way of being written."""
+    """Column types that are written in the same way."""
 
     INT = "int"
     FLOAT = "float"
@@ -187,7 +187,7 @@ def literal(dialect: str, column: ColumnInfo) -> Callable[[Any], str]:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column's literals, but for the text that stands on both sides of every value."""
+    """One column's literals, without the text that stands on both sides of every value."""
 
     values: pa.Array
     open: str = ""
@@ -243,7 +243,8 @@ def _float_column(dialect: str, array: pa.Array) -> Column:
             texts = [None if v is None else sqlite_float(v) for v in array.to_pylist()]
             return Column(pa.array(texts, _TEXT))
     text = array.cast(_TEXT)
-    # A bare `-0` would be an integer and `1` in SQLite too; only the sign is worth keeping.
+    # A bare `-0` would be an integer and lose its sign. In SQLite a bare `1` is an integer also,
+    # which loses nothing.
     if pc.any(pc.equal(text, "-0")).as_py():
         text = pc.if_else(pc.equal(text, "-0"), "-0e0", text).cast(_TEXT)
     return Column(text)

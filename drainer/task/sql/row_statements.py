@@ -1,40 +1,40 @@
-"""Row statements: each row change as SQL of its own, with what it must not overtake.
+"""Row statements: each row change as separate SQL, with the changes that it must not overtake.
 
-    change   usual form      safe form, which may be run again on whatever it left
+    change   usual form      safe form, which may be run again in any state
     insert   INSERT          REPLACE
     update   UPDATE          DELETE of the old image, REPLACE of the new one
     delete   DELETE          DELETE
 
-A table without row key has no safe form: its statements must run once, and the caller that applies
-them sees to that. The answer travels as an Arrow stream with one row for each change:
+A table without row key has no safe form: its statements must run once, which the caller ensures.
+The answer is an Arrow stream with one row for each change:
 
     column    type           meaning
     first     large_binary   the statement
     second    large_binary   the REPLACE after a safe update's DELETE, else NULL
-    row       large_string   which row, for an operator
+    row       large_string   names the row, for an operator
     b0 b1 …   uint64         causality key of the old image in each key set
     a0 a1 …   uint64         the same of the new image
 
 The metadata `penstock` of its schema is JSON: "once" for a table without row key, and for each key
 set its "tags" and whether two rows cannot share a key ("unique").
 
-**Causality keys** are numbers that two changes share when one must not overtake the other. Each
+**Causality keys** are numbers that two changes share if one must not overtake the other. Each
 unique index of a table gives a change one key for its old and one for its new image:
 
     0        no key: a column of the index is NULL, so the index forbids nothing
-    1        unbounded: whether the value equals another cannot be said here
+    1        unbounded: whether the value equals another cannot be decided here
     other    a hash over the index and the values; equal for all values that the index calls equal
 
 A foreign key links its child's columns with the parent's: both have a key for it, with one number
-for equal values, so that child and parent do not overtake each other either. An update that leaves
-the columns alone has none.
+for equal values, so that child and parent do not overtake each other either. An update that does
+not change the columns has none.
 
-Equal numbers for different values only cost parallelism, so the folding is coarser than any
+Equal numbers for different values only cost parallelism. The folding is therefore coarser than any
 collation it is used for: letter case, accents and trailing spaces are dropped. A collation or a
-character of which that is not known for sure is unbounded, and so is an index on a generated
-column, whose value may be missing from the row bytes. Grouping lets an unbounded value stand for
-every value of its index. An index is named by its table and columns, not by its id, so that several
-sources routed into one table share its keys.
+character for which this is not certain is unbounded, and so is an index on a generated column,
+whose value may be missing from the row bytes. When changes are grouped, an unbounded value stands
+for every value of its index. An index is named by its table and columns, not by its id, so that
+several sources routed into one table share its keys.
 """
 
 from __future__ import annotations
@@ -189,11 +189,11 @@ _WEIGHED = re.compile(
 )
 """Collations that compare by letters, where an accented Latin letter never equals another one."""
 _PLAIN_LATIN = re.compile(r"(latin1_(swedish|general)|ascii_general)_c[is]")
-"""Collations of which only the ASCII half is taken to compare as one expects."""
+"""Collations of which only the ASCII half is assumed to compare in the usual way."""
 _PRINTABLE = re.compile(r"[ -~]*")
 
 Fold = Callable[[Any], bytes | None]
-"""A value other than NULL to bytes that are equal for equal values; None when it is unbounded."""
+"""A value other than NULL to bytes that are equal for equal values; None if it is unbounded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,9 @@
 """Row-wise SQL: writes few rows one at a time, which is cheaper than columns below a hundred.
 
-`compact_few` keeps what `drainer.task.compaction` promises, with dictionaries and not
-arrays.
+`compact_few` keeps the promises of `drainer.task.compaction`, with dictionaries and not arrays.
 
 It is also the only way for tables without a row key, whose changes keep their order: each is a
-statement of its own that finds its row by comparing every column.
+separate statement that finds its row by comparing every column.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ Row = tuple[Any, ...]
 
 @dataclass(slots=True)
 class _Fate:
-    """What a batch does to one key: its image at the start (None: no row) and at the end."""
+    """A batch's effect on one key: its image at the start (None: no row) and at the end."""
 
     first_row: int
     before: Row | None

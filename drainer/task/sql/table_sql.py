@@ -9,25 +9,26 @@
     one row     DELETE/UPDATE .. WHERE every column LIMIT 1 (SQLite: by row id)
                 REPLACE .. VALUES (..)                    the same
 
-An upsert over an existing row costs InnoDB half of what REPLACE does, and, unlike REPLACE, never
-removes another row. A slice of a large transaction needs just that, wherever another row can be in
-the way: there an upsert is a REPLACE of many rows. Generated columns are never written; SQLite's
-tables do not have them. A table's constants (`penstock.filters.routes`) are written into every
-row, and no delete or update touches a row that has others.
+An upsert over an existing row costs InnoDB half of REPLACE, and, unlike REPLACE, never removes
+another row. A slice of a large transaction needs such a removal if another row can conflict: there
+an upsert is a REPLACE of many rows. Generated columns are never written; SQLite's tables do not
+have them. A table's constants (`penstock.filters.routes`) are written into every row, and no delete
+or update touches a row with other constants.
 
-**The guard** keeps an upsert on MySQL from changing another row than the one that was meant:
+**The guard** keeps an upsert on MySQL from changing a row other than the intended one:
 
     .. KEY UPDATE c=IF(k=VALUES(k) OR 1+LENGTH(k)+18446744073709551615,VALUES(c),VALUES(c))
 
-MySQL knows no conflict target: in a table with a further unique index the row that is found may be
-one that somebody put there by hand, with another key. For that row only, the sum is computed, which
-no 64 bits hold: error 1690 in any sql_mode, and the statement changes nothing. It depends on the
-row, since a server may compute constants beforehand, as TiDB does subqueries.
+MySQL has no conflict target. In a table with a further unique index the row that is found may have
+another key, for example if somebody put it there by hand. Only for such a row the sum is computed,
+which exceeds 64 bits: error 1690 in any sql_mode, and the statement changes nothing. The sum
+depends on the row, because a server may compute constants beforehand, such as TiDB with subqueries.
 
-Keys of texts are compared byte for byte. Where the downstream's collation takes two keys for one
-that upstream tells apart (it pads, or ignores case or accents), the second would change the row of
-the first. Upstream itself never has two such rows at once, and compaction deletes the one before it
-writes the other: so what is found has the very same bytes, or is another row.
+Keys of texts are compared byte for byte. The downstream's collation may consider two keys equal
+that upstream distinguishes (it pads, or ignores case or accents); the second would then change the
+row of the first. Upstream itself never has two rows at a time that its own collation considers
+equal, and compaction deletes one before it writes the other. The found row therefore has the very
+same bytes, or is another row.
 """
 
 # ruff: noqa: S608  -- values come from `literals` and names from `quote`, that is the whole job.
@@ -58,8 +59,8 @@ _CONSTANT = ColumnInfo(id=0, name="", offset=0, tp=MysqlType.VARCHAR, charset="u
 def quote(name: str) -> str:
     """Return `name` as an identifier.
 
-    SQLite takes backticks too, and prefers nothing else for us: it silently reads a double-quoted
-    name that is no column as a string.
+    SQLite also accepts backticks. They are preferable there, because it silently reads a
+    double-quoted name that is not a column as a string.
     """
     return "`" + name.replace("`", "``") + "`"
 
@@ -135,8 +136,8 @@ class TableSql:
             made = ",".join(f"{name}={value}" for name, value in new.items())
             self._upsert_tail = f" ON DUPLICATE KEY UPDATE {made}"
             return
-        # A prefix key is an index on an expression in SQLite, which no conflict target can name.
-        # Where rows of several sources meet, the key there may have more columns than ours.
+        # A prefix key is an index on an expression in SQLite, which no conflict target can name. If
+        # rows of several sources meet, the key there may have more columns than ours.
         whole = all(part.length == -1 for part in key.columns) and not self._constants
         sets = ",".join(f"{n}=excluded.{n}" for n in others)
         action = f"DO UPDATE SET {sets}" if others else "DO NOTHING"
@@ -171,7 +172,7 @@ class TableSql:
         self, positions: Sequence[int], columns: Sequence[pa.Array], first: str, last: str
     ) -> pa.Array:
         # Constant text between two columns becomes one scalar, so that one pass over all columns
-        # writes the rows; only a column that holds NULLs needs a pass of its own.
+        # writes the rows; only a column that holds NULLs needs a separate pass.
         parts: list[Any] = []
         constant = first
         for i, (position, array) in enumerate(zip(positions, columns, strict=True)):
@@ -252,12 +253,12 @@ class TableSql:
         if self.dialect == SQLITE:
             return f"{name}={text}"
         if family(column) is Family.JSON:
-            # MySQL compares JSON with JSON only; MariaDB keeps JSON as text and skips comments
-            # for versions between 5.7 and its own.
+            # MySQL compares JSON with JSON only; MariaDB keeps JSON as text and skips comments for
+            # versions between 5.7 and its own.
             return f"{name}=/*!50708 CAST(*/{text}/*!50708 AS JSON)*/"
         if family(column) is Family.TEXT:
-            # The plain comparison may use an index; the second tells 'a' from 'A'. CHAR drops
-            # trailing spaces when it is read.
+            # The plain comparison may use an index; the second distinguishes 'a' from 'A'. CHAR
+            # drops trailing spaces when it is read.
             data = value.rstrip(" ") if column.tp is MysqlType.STRING else value
             exact = f"CAST(CONVERT({name} USING utf8mb4) AS BINARY)"
             return f"({name}={text} AND {exact}=x'{data.encode().hex()}')"
@@ -271,8 +272,8 @@ def _scalar(text: str) -> pa.Scalar:
 def _cut(rows: pa.Array, head: str, tail: str, rows_max: int) -> Iterator[bytes]:
     """Cut row texts into statements of at most `rows_max` rows and STATEMENT_BYTES_MAX bytes.
 
-    The texts lie one after another in the array's buffer, each with a comma at its end, so a
-    statement's rows are one slice of it without the last comma.
+    The texts are contiguous in the array's buffer, each with a comma at its end, so a statement's
+    rows are one slice of it without the last comma.
     """
     count = len(rows)
     if not count:
@@ -287,7 +288,7 @@ def _cut(rows: pa.Array, head: str, tail: str, rows_max: int) -> Iterator[bytes]
     while start < count:
         limit = ends[start] + STATEMENT_BYTES_MAX
         fit = int(np.searchsorted(ends, limit, "right")) - 1
-        # A row above the limit is a statement of its own: it cannot be made smaller.
+        # A row above the limit is a separate statement: it cannot be made smaller.
         stop = max(start + 1, min(start + rows_max, fit, count))
         yield b"".join([head_bytes, text[int(ends[start]) : int(ends[stop]) - 1], tail_bytes])
         start = stop
@@ -307,14 +308,14 @@ def table_sql(
 
 
 _CARRIERS = (EXACT, {MysqlType.VARCHAR, MysqlType.STRING})
-"""Through IF, numbers and plain texts come as they were; an ENUM, say, would come as a text."""
+"""IF preserves numbers and plain texts; it would turn an ENUM, for example, into a text."""
 
 
 def carrier(table: TableInfo, key: IndexInfo) -> int | None:
-    """Return the column whose new value the guard is to stand in; None where there is no need.
+    """Return the column whose new value contains the guard; None if no guard is needed.
 
-    That is in a table without texts in its key and without further unique indexes. Nor is there
-    one for a key of prefixes: its rows are the same with another text after them.
+    A table without texts in its key and without further unique indexes needs none. Nor does a key
+    of prefixes: its rows are the same with another text after them.
     """
     offsets = [part.offset for part in key.columns]
     others = [i for i in table.indexes if i.unique and [p.offset for p in i.columns] != offsets]
@@ -339,7 +340,8 @@ def guarded(
 ) -> dict[str, str]:
     """Return the new values by quoted name, with the guard in that of `name`.
 
-    It comes first of all: what came before it could make the keys equal. `texts` are of the key.
+    The guarded value comes first: an earlier assignment could make the keys equal. `texts` are of
+    the key.
     """
     same = " AND ".join(
         f"CAST({each} AS BINARY)=CAST(VALUES({each}) AS BINARY)"

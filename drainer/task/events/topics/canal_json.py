@@ -5,10 +5,10 @@
      "mysqlType":{column: text}, "data":[{column: text|null}], "old":[…]|null,
      "_tidb":{"commitTs":n}}
 
-All values are texts. An integer that is too large for its type with a sign has the code of the next
+All values are texts. An integer that is too large for its signed type has the code of the next
 type, by its value and not by its column. Bytes are characters of ISO-8859-1, ENUM and SET numbers.
-Of an update `old` is the row before, or, with `old=changed`, only the columns that differ. A row
-that is larger than a message may be has only its key, and `_tidb.onlyHandleKey`.
+For an update `old` is the row before, or, with `old=changed`, only the columns that differ. A row
+larger than the message limit has only its key, and `_tidb.onlyHandleKey`.
 
 Source: https://docs.pingcap.com/tidb/stable/ticdc-canal-json, FlatMessage.java of Alibaba's canal.
 """
@@ -61,7 +61,7 @@ _LARGER = {
     MysqlType.LONG: (1 << 31, -5),
     MysqlType.LONGLONG: (1 << 63, 3),
 }
-"""Unsigned integers: from which value on they have which code."""
+"""Unsigned integers: the value from which on a larger code applies, and that code."""
 
 _DDL_TYPES = {
     DdlType.CREATE_TABLE: "CREATE",
@@ -94,7 +94,7 @@ class _CanalTable(NamedTuple):
     codes: str
     """sqlType of a row whose unsigned integers are small."""
     unsigned: tuple[tuple[int, int], ...]
-    """Position in a row, and from which value on its code is another one."""
+    """Position in a row, and the value from which on its code differs."""
     code_of: Callable[[Values], str]
     types: str
 

@@ -1,20 +1,21 @@
-"""Encoder of Debezium JSON: a message for each row as Debezium's connector for MySQL makes them.
+"""Encoder of Debezium JSON: a message for each row, like those of Debezium's MySQL connector.
 
     key      {"id":1}
     value    {"before":{…}|null, "after":{…}|null, "source":{…}, "op":"c|u|d", "ts_ms":ms,
               "transaction":{"id", "total_order", "data_collection_order"}|null}
 
-With `schemas`, both are {"schema":…, "payload":…}. Behind each delete comes a tombstone, a message
-of the same key without a value, unless `tombstones` is off. A row that gets another key is deleted
-and created. `source.commit_ts` and `source.pos` are the transaction's commit_ts, which never falls.
+With `schemas`, both are {"schema":…, "payload":…}. Each delete is followed by a tombstone, a
+message of the same key without a value, unless `tombstones` is off. A row whose key changes is
+deleted and created. `source.commit_ts` and `source.pos` are the transaction's commit_ts, which
+never falls.
 
-A transaction also begins and ends in the topic of transactions:
+The topic of transactions has messages for the begin and the end of each transaction:
 
     {"status":"BEGIN","id":"…","ts_ms":…,"event_count":null,"data_collections":null}
     {"status":"END",…,"event_count":3,"data_collections":[{"data_collection":…,"event_count":3}]}
 
-One that is too large for memory does not, and its rows are of no numbered transaction: they arrive
-in parts, of which none knows how many there are.
+A transaction that is too large for memory has none, and its rows belong to no numbered transaction:
+they arrive in parts, and no part knows the total.
 
 Source: https://debezium.io/documentation/reference/stable/connectors/mysql.html.
 """
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from penstock.ddl import SchemaChange
 
 VERSION = "3.7.0.Final"
-"""The release of Debezium whose messages these are like."""
+"""The release of Debezium whose messages are imitated."""
 
 _NULL = "null"
 
@@ -81,7 +82,7 @@ class _DebeziumTable(NamedTuple):
     rows: JsonRow
     collection: str
     source: str
-    """The members of `source` that all rows of the table have."""
+    """The members of `source` that all rows of the table share."""
     value_head: str
     key_head: str
 

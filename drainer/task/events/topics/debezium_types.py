@@ -1,4 +1,4 @@
-"""Debezium types: how a column's values are written in Debezium JSON, and what its schema says.
+"""Debezium types: how a column's values are written in Debezium JSON, and their schema.
 
     MySQL                          schema type   semantic name                       JSON
     -----------------------------  ------------  ----------------------------------  ---------------
@@ -20,9 +20,9 @@
     CHAR, TEXT; BINARY, BLOB       string; bytes -                                   text; base64
     GEOMETRY                       struct        io.debezium.data.geometry.Geometry  wkb, srid
 
-A BIGINT UNSIGNED is a decimal in schemas, as in Debezium's mode `precise`: readers take an int64
-above 2^63 as a negative number, without a word. Where no schema says int64 it is a number. A date
-that is none, such as 0000-00-00, is NULL, or the epoch where NULL cannot be.
+A BIGINT UNSIGNED is a decimal in schemas, as in Debezium's mode `precise`, because readers silently
+take an int64 above 2^63 as a negative number. Without a schema that says int64 it is a number. An
+invalid date, such as 0000-00-00, is NULL, or the epoch if the column cannot be NULL.
 
 Source: https://debezium.io/documentation/reference/stable/connectors/mysql.html, data types.
 """

@@ -1,18 +1,19 @@
-"""Destination: the topic of a table, the key of a message, and by what its partition is chosen.
+"""Destination: a table's topic, a message's key, and the choice of its partition.
 
-    to = "shop.db.item/1342177280"      a topic, and a hash: modulo the partitions it is the one
+    to = "shop.db.item/1342177280"      a topic, and a hash: the partition is the hash modulo
+                                        the number of partitions
     to = "shop.db.item/ts"              a topic; the hash is that of the commit_ts
 
     partition   hash of               so that
     ---------   -------------------   ------------------------------------------------------------
-    table       schema and table      all of a table is in the order of its commits
-    key         the message's key     all of a row is, and topics with equal keys are partitioned
-                                      alike; tables without a key go by table
+    table       schema and table      all changes of a table are in the order of its commits
+    key         the message's key     all changes of a row are, and topics with equal keys are
+                                      partitioned alike; tables without a key go by table
     ts          commit_ts             the rows of a transaction that go to a topic are together
-    one         -                     everything of a topic is: partition 0
+    one         -                     all messages of a topic are together: partition 0
 
-The hash is that of Kafka's own clients, a murmur2 with its sign cut off. Source: Utils.murmur2 of
-Apache Kafka, and the public-domain algorithm by Austin Appleby.
+The hash is that of Kafka's own clients, a murmur2 without its sign. Source: Utils.murmur2 of Apache
+Kafka, and the public-domain algorithm by Austin Appleby.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def murmur2(data: bytes) -> int:
 
 
 class KeyColumn(NamedTuple):
-    """A column of a table's row key, and where it is in a row."""
+    """A column of a table's row key, and its position in a row."""
 
     at: int
     column: ColumnInfo
@@ -70,11 +71,11 @@ class KeyColumn(NamedTuple):
 
 
 class Destination(NamedTuple):
-    """Where a table's messages go."""
+    """The destination of a table's messages."""
 
     topic: str
     default: str
-    """Topic and hash where the key does not choose."""
+    """Topic and hash if the key does not choose."""
     key: tuple[KeyColumn, ...]
     """Empty for a table without a row key."""
     goes_by_key: bool
@@ -89,10 +90,10 @@ class Destination(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """What becomes of a message that is too large: its key; and the message goes along, or not."""
+    """The rule for a message that is too large: send its key, with or without the full message."""
 
     bytes_max: int = 0
-    """0: it stays as it is."""
+    """The largest message; 0: no limit."""
     keeps_whole: bool = False
 
     def headers(self, whole: bytes) -> Headers:

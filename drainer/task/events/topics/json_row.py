@@ -1,7 +1,7 @@
 """JSON row: the columns of a table as members of one JSON object, compiled once per table.
 
-Texts are written by the standard library's own escaping; characters beyond ASCII stay as they are,
-so that a message is as short as UTF-8 allows.
+The standard library escapes texts. Characters beyond ASCII stay unescaped, so that a message is as
+short as UTF-8 allows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.schema.model import ColumnInfo, MysqlType, TableInfo
 
 Row = tuple[Any, ...]
 Text = Callable[[Any], str]
-"""A value that is not NULL as JSON."""
+"""A value other than NULL as JSON."""
 
 NUMBERS = frozenset({MysqlType.TINY, MysqlType.SHORT, MysqlType.INT24, MysqlType.LONG,
                      MysqlType.LONGLONG, MysqlType.YEAR, MysqlType.BIT})  # fmt: skip
@@ -31,7 +31,7 @@ quoted: Callable[[str], str] = encode_basestring
 
 
 class JsonColumn(NamedTuple):
-    """A column that is written: where it is in a row, its name as JSON, how its values are JSON."""
+    """A written column: its position in a row, its name as JSON, the conversion of its values."""
 
     at: int
     head: str
@@ -78,7 +78,7 @@ def written_columns(table: TableInfo) -> list[ColumnInfo]:
 
 
 def _members(columns: Iterable[JsonColumn], row: Row) -> list[str]:
-    # Most of a task's time passes here: no call for a column but that which writes its value.
+    # Most of a task's time is spent here: each column's only call writes its value.
     return [
         head + ("null" if (value := row[at]) is None else text(value)) for at, head, text in columns
     ]
@@ -89,7 +89,7 @@ def _object(members: Iterable[str]) -> str:
 
 
 json_text: Callable[[Any], str] = JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-"""Any value as JSON, as short as it can be."""
+"""Any value as JSON, as short as possible."""
 
 
 def base64_text(value: bytes) -> str:

@@ -4,10 +4,10 @@
     value    {"database","table","type":"insert|update|delete","ts": commit time in s,
               "xid": commit_ts,"xoffset":n | "commit":true,"data":{…},"old":{changed columns}}
 
-The last row of a transaction has `commit`, the others their number in it from 0 on; those of a
-transaction that is too large for memory have neither, for it comes in parts. Numbers are numbers,
-DECIMAL too; bytes are base64, a SET is a list, JSON is JSON, dates and times are texts as MySQL
-writes them.
+The last row of a transaction has `commit`, the others their number in it, starting at 0. Rows of a
+transaction that is too large for memory have neither, because it comes in parts. Numbers, including
+DECIMAL, are numbers; bytes are base64, a SET is a list, JSON is JSON, dates and times are texts as
+MySQL writes them.
 
 Source: https://maxwells-daemon.io/dataformat/ and its page on producers.
 """

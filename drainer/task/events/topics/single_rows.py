@@ -8,7 +8,7 @@ from drainer.task.events.encoder import RowEvent, Values
 from drainer.task.events.topics.destination import Destination
 
 Change = tuple[str, Values | None, Values]
-"""Type of message, the row before where it is shown, and the row."""
+"""Type of message, the row before if it is included, and the row."""
 
 
 def changes_of(event: RowEvent, destination: Destination) -> Iterator[Change]:
