@@ -66,7 +66,7 @@ def first_checkpoint(
 ) -> Checkpoint:
     """Return the place that `start` denotes; for `current` the server's tables are also defined.
 
-    Raises `NeedsOperator` for an invalid place, or if the relay log below `root` is behind it.
+    Raises `NeedsOperator` for an invalid place, or if a relay log below `root` does not have it.
     """
     found = _place_of(start, root, address, options, tables)
     _, description = description_of(address, options, str(found.place.file))
@@ -180,7 +180,7 @@ def without_relay(
     With the same server its files have the same places. Another server that has all GTIDs continues
     after these, in a new epoch. Raises `NeedsOperator` if the server's history does not contain all
     that was read, unless that history was accepted: its earlier, unread events are then lost. Also
-    raises it for a relay log that is older than the checkpoint.
+    raises it for a relay log that is older than the checkpoint, or of another source.
     """
     if root.exists() and any(root.iterdir()):
         _check_not_older(checkpoint, root)

@@ -97,7 +97,7 @@ def _part(cur: Cursor) -> Part:
 
 
 def _placed(operation: Operation, start: int, end: int) -> Part:
-    """Return a part, behind which the keys of its columns would be written."""
+    """Return a part; the keys of its columns would be written after it."""
     match operation:
         case AddColumns(columns):
             operation = AddColumns(tuple(with_keys_at(each, end) for each in columns))

@@ -8,7 +8,7 @@ Pure.
                                     refused
     drops a column, an index        nothing runs: others may have it; rows without it have its
                                     default, or NULL; where it has neither, this is refused
-    changes one, sets defaults      runs each time; refused if rows of sources that lag behind
+    changes one, sets defaults      runs each time; refused if rows of the other sources
                                     would not fit: another kind of type, less room, NULL not allowed
     TRUNCATE, DROP, RENAME          would also affect the rows of the others: refused
 
