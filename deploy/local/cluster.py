@@ -40,7 +40,7 @@ class Cluster:
     ) -> None:
         """With a `pd` its etcd, its timestamps and its cluster id are the cluster's.
 
-        A Kafka's URL is the part after the sink's name, as in `kafka?format=debezium&prefix=shop`.
+        The text after `kafka` is added to the Kafka's URL: `kafka?format=debezium&prefix=shop`.
         """
         self.home = home
         self.etcd = pd or EtcdServer(home / "etcd")
