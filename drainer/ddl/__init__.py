@@ -1,1 +1,1 @@
-"""DDL: the schema that a start begins with, and what becomes downstream of each DDL after it."""
+"""DDL: builds the schema at a start, and decides the downstream effect of each later DDL."""

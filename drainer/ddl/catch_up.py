@@ -1,4 +1,4 @@
-"""Catch-up: runs a TiDB's DDL before its binlog, where rows that come earlier need its table.
+"""Catch-up: runs a TiDB's DDL before its binlog, if rows that come earlier need its table.
 
     a row has columns that its table lacks (`drainer.schema.ahead`)
       ── the history has the job ──┬─ its table is the row's ──> the job runs now
@@ -6,8 +6,8 @@
       ── it does not ──┬─ the columns are not public ──> the same, up to the present version
                        └─ they are ──> wait for the job: it is over soon
 
-A job that ran so is in the checkpoint until its binlog has come, which then runs nothing. Jobs of
-other tables are left at their places, whatever their versions are.
+Such a job stays in the checkpoint until its binlog has come, which then runs nothing. Jobs of other
+tables are left at their places, whatever their versions are.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _RETRY_S_MAX = 3.0
 
 
 class Upstream(Protocol):
-    """What is asked of a TiDB: a part of `TidbJobs`. Blocking, each method may be Retryable."""
+    """Queries to a TiDB: a part of `TidbJobs`. Blocking, each method may be Retryable."""
 
     def jobs_of(self, table_id: int, after_version: int) -> Iterable[DdlJob]:
         """Return the finished jobs of later schema versions that shaped a table."""
 
     def table_now(self, table_id: int) -> tuple[int, TableInfo | None]:
-        """Return a table with the columns that are not public yet, and a version it is not before.
+        """Return a table with its columns not yet public, and a lower bound of its version.
 
-        None where there is no such table.
+        None if the table does not exist.
         """
 
 
@@ -54,7 +54,7 @@ def _unreported(waits_for: str) -> None: ...
 
 
 class CatchUp:
-    """Decides for each row with unknown columns which table it is of."""
+    """Decides for each row with unknown columns which table it belongs to."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class CatchUp:
         self._is_beginning = is_beginning
         self._report = report
         self._before: dict[int, int] = {}
-        """Up to which version rows are surely of the table that is tracked, by table id."""
+        """The version up to which rows surely belong to the tracked table, by table id."""
         self._next: dict[int, DdlJob] = {}
         """The job that brings the unknown columns, by table id, once the history has it."""
 
@@ -91,7 +91,7 @@ class CatchUp:
             and self._schemas.is_doubtful(job)
             and (row.version >= job.schema_version)
         ):
-            return False  # It was before the beginning: the tracker follows it with this row.
+            return False  # It was before the start: the tracker follows it with this row.
         return is_past(row, job)
 
     async def steps(self, step: AheadStep) -> list[DdlStep]:
@@ -169,7 +169,7 @@ class CatchUp:
         version, table = self._upstream.table_now(row.table.id)
         if version < row.version or (table is not None and may_be_of(row, table)):
             return False
-        # A job may have ended, and the next one have dropped the column, since the first look.
+        # Since the first look a job may have ended, and the next one have dropped the column.
         if not self._find_job(row):
             self._before[row.table.id] = version
         return True

@@ -1,14 +1,14 @@
-"""DDL follower: takes a DDL of the stream to what is to run downstream; tracked always, run maybe.
+"""DDL follower: decides what a DDL of the stream runs downstream; tracked always, run maybe.
 
     DdlStep ── its job ── tracked, under the operator's override ──┬─ not to run: counted
                                                                    └─ route ──> run, or counted
 
-A TiDB's DDL is named by the time at which its job finished, for that is what its history has: the
-commit_ts of its binlog is a little earlier, and nowhere but in the binlog.
+A TiDB's DDL is named by the time at which its job finished, because its history records that time.
+The commit_ts of its binlog is a little earlier, and recorded only in the binlog.
 
-The tracker follows the upstream's names and every DDL, also one that does not run downstream, so
-that the schema never depends on filters or overrides. `route` is where filters and routing come in:
-it gets the change as the downstream is to follow it and returns the one to run, or why none is.
+The tracker follows the upstream's names and every DDL, including DDL that does not run downstream,
+so that the schema never depends on filters or overrides. `route` applies filters and routing: it
+gets the change as the downstream must follow it and returns the change to run, or why none runs.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ WayOut = Callable[[NeedsOperator, int, SchemaChange | None], NeedsOperator]
 
 
 class FollowedDdl(NamedTuple):
-    """What a DDL did upstream, what is to run downstream, if anything, and what it counts as.
+    """A DDL's effect upstream, the statement to run downstream, if any, and its count.
 
-    `ts` is what an override calls it.
+    `ts` is its name in an override.
     """
 
     upstream: SchemaChange
@@ -87,7 +87,7 @@ class DdlFollower:
     ) -> None:
         """`ignored_ts` are commit_ts whose DDL is tracked and not run.
 
-        `way_out` adds to an error how to continue; default: by the overrides of a Drainer.
+        `way_out` adds the remedy to an error; default: the overrides of a Drainer.
         """
         self._way_out = way_out or with_way_out
         self._schemas = schemas
@@ -99,7 +99,7 @@ class DdlFollower:
     async def follow(self, step: DdlStep) -> FollowedDdl:
         """Track a DDL and return what becomes of it downstream.
 
-        One that cannot be followed raises NeedsOperator, whose hint says how to continue.
+        A DDL that cannot be followed raises NeedsOperator, whose hint says how to continue.
         """
         override = self._overrides.get(step.commit_ts)
         tracked: Tracked | None = None
@@ -175,7 +175,7 @@ class DdlFollower:
         if override is None or override.verb != SKIP:
             return await self._fetch_job(step)
         try:
-            # A TiDB's job may be late by any time, so the one of a fenced stream alone is awaited.
+            # A TiDB's job may be late by any time, so only the job of a fenced stream is awaited.
             is_prompt = self._schemas.rules.is_fenced
             async with asyncio.timeout(None if is_prompt else ABSENT_S_MAX):
                 return await self._fetch_job(step)
@@ -194,7 +194,7 @@ def _of_nothing(step: DdlStep) -> SchemaChange:
 
 
 class DdlRefused(NeedsOperator):
-    """A DDL that stops the Drainer; `choices` are the overrides, with what each means."""
+    """A DDL that stops the Drainer; `choices` are the overrides, each with its effect."""
 
     def __init__(self, problem: str, *, hint: str, code: Code, choices: tuple[str, ...]) -> None:
         super().__init__(problem, hint=hint, code=code)
@@ -206,14 +206,14 @@ def with_way_out(
 ) -> DdlRefused:
     """Return the error about a DDL with the overrides that let a Drainer continue, safest first.
 
-    `change` is the DDL's effect upstream, None when it cannot be tracked. `flags` complete each
+    `change` is the DDL's effect upstream, None if it cannot be tracked. `flags` complete each
     command: they name the Drainer's settings.
     """
     flags = flags and f" {flags}"
     ways = []
     if change is not None:
         ways.append(f"`drainer ddl track {commit_ts}{flags}`: {track_means()}")
-    if error.code is not Code.DDL_HISTORY:  # Without its job only leaving it out is safe.
+    if error.code is not Code.DDL_HISTORY:  # Without its job only skipping it is safe.
         ways.append(f'`drainer ddl replace {commit_ts} "<sql>"{flags}`: {replace_means()}')
     ways.append(f"`drainer ddl skip {commit_ts}{flags}`: {skip_means(change)}")
     return DdlRefused(
@@ -232,7 +232,7 @@ _RETRY_S_MAX = 3.0
 
 
 class JobHistory(Protocol):
-    """Where the DDL jobs are: a part of `JobSource`."""
+    """The history of DDL jobs: a part of `JobSource`."""
 
     rules: StreamRules
     place: str
@@ -251,11 +251,11 @@ async def fetch_job(
     absent_s_max: float = ABSENT_S_MAX,
     report: Callable[[str], None] = _unreported,
 ) -> DdlJob:
-    """Return the job of a DDL; wait for the history as long as it takes, and `report` for what.
+    """Return the job of a DDL; wait for the history as long as it takes, and `report` the wait.
 
-    Where a job is written before its binlog, one that stays absent is not late but lost: after
-    `absent_s_max` that raises `NeedsOperator`. A TiDB's comes once all its servers have the
-    schema, for which one may wait for a transaction's end.
+    If a job is written before its binlog, a missing job is not late but lost: after `absent_s_max`
+    that raises `NeedsOperator`. A TiDB's job comes once all its servers have the schema, for which
+    a server may wait for a transaction's end.
     """
     pause_s = _RETRY_S_MIN
     asked_s = logged_s = time.monotonic()
@@ -292,9 +292,9 @@ async def fetch_job(
 def refuse_other(job: DdlJob, step: DdlStep, rules: StreamRules, place: str) -> None:
     """Raise `NeedsOperator` unless the job of a DDL's id is the job of that DDL.
 
-    A history that was restored from a backup gives its ids out again. A writer of ours records the
-    text and the commit_ts of the binlog. A TiDB's binlog lies between its job's start and end, and
-    no two jobs of an id do, as its timestamps never repeat.
+    A history that was restored from a backup assigns its ids again. A writer of ours records the
+    text and the commit_ts of the binlog. A TiDB's binlog lies between its job's start and end. This
+    holds for only one job of an id, because TiDB's timestamps never repeat.
     """
     if rules.is_fenced:
         is_same = (job.finished_ts, job.query) == (step.commit_ts, step.query)
@@ -310,7 +310,7 @@ def refuse_other(job: DdlJob, step: DdlStep, rules: StreamRules, place: str) -> 
 
 
 class NotedJobs:
-    """The jobs of the stream's DDL; the schema's snapshot and the relay log take note of each."""
+    """The jobs of the stream's DDL; the schema's snapshot and the relay log record each."""
 
     def __init__(self, history: JobHistory, schema: StartingSchema, relay: Relay) -> None:
         self._history = history

@@ -1,10 +1,10 @@
-"""Job source: where the DDL jobs of a stream are, and by which rules its rows and DDL go together.
+"""Job source: where the DDL jobs of a stream are, and the rules that relate its rows and DDL.
 
     EtcdJobs   etcd's /penstock/v1/ddl: writers of ours, whose stream is fenced
     TidbJobs   a TiDB's history, at the status ports of its servers (`drainer.ddl.tidb_jobs`)
 
-With `pd-address` the stream is a TiDB's. A cluster has one or the other: ids of tables and versions
-of a TiDB and of Penstock's own DDL would mean two things each, so jobs in both are refused.
+With `pd-address` the stream is a TiDB's. A cluster has only one of the two sources. With jobs in
+both, ids of tables and versions would be ambiguous, so that is refused.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from penstock.security.tls import Tls
 
 
 class JobSource(Protocol):
-    """Where the DDL jobs are. Blocking; each method may be Retryable."""
+    """A source of DDL jobs. Blocking; each method may be Retryable."""
 
     rules: StreamRules
     place: str
-    """What an operator would restore, if it were lost."""
+    """The store that an operator would have to restore if it were lost."""
 
     def get(self, job_id: int) -> DdlJob | None:
         """Return a job, None when there is none of that id, or none yet."""
@@ -75,7 +75,7 @@ def rules_of(config: DrainerConfig) -> StreamRules:
 def open_job_source(pd_address: str, etcd: EtcdClient, pd_tls: Tls | None) -> JobSource:
     """Return the source of a cluster with this PD, empty for none; it may be Retryable.
 
-    A history of Penstock's own beside a TiDB's raises NeedsOperator.
+    Raises NeedsOperator if a history of Penstock's own exists beside a TiDB's.
     """
     if not pd_address:
         return EtcdJobs(History(etcd))
@@ -87,5 +87,5 @@ def open_job_source(pd_address: str, etcd: EtcdClient, pd_tls: Tls | None) -> Jo
             " where no TiDB writes here, leave pd-address out for this Drainer",
             code=Code.TIDB_AND_OTHERS,
         )
-    # PD, TiDB and what is between them have one and the same certificates.
+    # PD, TiDB and the servers between them have the same certificates.
     return TidbJobs(StatusPorts(etcd, pd_tls if pd_address.startswith("https://") else None))

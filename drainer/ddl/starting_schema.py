@@ -3,16 +3,17 @@
     <data-dir>/schema.snapshot   the schema at a DDL, renewed as DDLs are committed
     the job source               the jobs from there to the checkpoint; all of them without it
 
-A state is written once the checkpoint has come to it, so a snapshot is ahead of it only when the
-downstream was put back. Writing one fails softly: the next start just takes longer.
+A snapshot is written once the checkpoint has reached its state, so it is ahead of the checkpoint
+only if the downstream was reset. A failure to write one is harmless: the next start just takes
+longer.
 
-The operator's overrides of DDL are in the checkpoint. Older versions kept those that are still to
-come in etcd, by Drainer:
+The operator's overrides of DDL are in the checkpoint. Older versions stored the overrides of future
+DDL in etcd, by Drainer:
 
     /penstock/v1/ddl_decisions/<node id>/<commit_ts, 20 digits>   JSON, see `Override`
 
-They are read as long as the checkpoint does not say that it has all overrides, which is so from the
-first one on that this version stores.
+They are read until the checkpoint says that it has all overrides. The first checkpoint that this
+version stores says so.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ log = logging.getLogger(__name__)
 
 FILE_NAME = "schema.snapshot"
 JOBS_BETWEEN = 200
-"""How many DDLs a start may have to follow on top of a snapshot."""
+"""How many DDLs a start may have to follow after a snapshot."""
 STEPS_BEHIND = 4
-"""So many DDLs later one is downstream: fewer steps are under way at once."""
+"""A DDL is downstream after this many later DDLs, because fewer steps are in progress."""
 
 
 class Marks(Protocol):
-    """What is asked of the DDL history: a part of `JobSource`."""
+    """Queries to the DDL history: a part of `JobSource`."""
 
     def mark_of(self, job: DdlJob) -> int: ...
 
@@ -68,9 +69,10 @@ class SnapshotFile:
         self._waiting: tuple[SchemaTracker, DdlJob] | None = None
 
     def load(self, checkpoint: Checkpoint) -> tuple[SchemaTracker, SnapshotOrigin] | None:
-        """Return the snapshot, None when there is none that can be used for this checkpoint.
+        """Return the snapshot, None if none is usable for this checkpoint.
 
-        One of another cluster, or made under overrides that are gone, raises NeedsOperator.
+        A snapshot of another cluster, or made under overrides that no longer exist, raises
+        NeedsOperator.
         """
         try:
             tracker, origin = unpack(self.path.read_bytes(), str(self.path))
@@ -149,7 +151,7 @@ OVERRIDES = "/penstock/v1/ddl_decisions/"
 
 
 def recorded_overrides(etcd: EtcdClient, node_ids: Iterable[str]) -> dict[int, Override]:
-    """Return the overrides of these Drainers by commit_ts, the last one's in case of doubt.
+    """Return the overrides of these Drainers by commit_ts; the last Drainer's win.
 
     It may be Retryable or Malformed.
     """
@@ -174,8 +176,8 @@ def recorded_overrides(etcd: EtcdClient, node_ids: Iterable[str]) -> dict[int, O
 class StartingSchema:
     """The tracker as of the checkpoint, and the overrides of DDLs before and after it.
 
-    `jobs` is the history that was read: all of it for a relay log, else what the snapshot in
-    `file` lacks.
+    `jobs` is the history that was read: all of it for a relay log, else the part that the snapshot
+    in `file` lacks.
     """
 
     tracker: SchemaTracker
@@ -192,9 +194,9 @@ def schema_from(
     *,
     whole: bool = False,
 ) -> StartingSchema:
-    """Return the schema at the checkpoint, from the snapshot and what came after it.
+    """Return the schema at the checkpoint, from the snapshot and the jobs after it.
 
-    From all of history if the snapshot cannot be used, or if `whole` jobs are wanted.
+    Reads all of history if the snapshot cannot be used, or if `whole` jobs are wanted.
     """
     began_s = time.monotonic()
     base = file.load(checkpoint)
@@ -256,7 +258,7 @@ def _check_same_history(source: JobSource, file: SnapshotFile, origin: SnapshotO
 def _differs(tracker: SchemaTracker, checkpoint: Checkpoint) -> bool:
     if tracker.rules.is_fenced:
         return checkpoint.schema_version not in (0, tracker.version)
-    # Jobs without a binlog, as that of a table's cache, have versions too.
+    # Jobs without a binlog, such as that of a table's cache, also have versions.
     return checkpoint.schema_version > tracker.version
 
 
@@ -273,7 +275,7 @@ def _check_version(
     finished = {job.finished_ts for job in jobs}
     lost = [d for ts, d in made.items() if ts <= checkpoint.commit_ts and ts not in finished]
     if tracker.version < checkpoint.schema_version and lost:
-        # A DDL without a job was skipped; it counted as a version all the same.
+        # A DDL without a job was skipped; it still counted as a version.
         tracker.catalog.version = checkpoint.schema_version
         return
     raise NeedsOperator(

@@ -1,12 +1,12 @@
-"""Status ports: asks the servers of a TiDB cluster over HTTP, one by one until one answers.
+"""Status ports: asks the servers of a TiDB cluster over HTTP, one at a time until one answers.
 
     etcd    /tidb/server/info/<uuid>   {"ip": …, "status_port": …, "version": …}, on a lease
-    etcd    /tidb/ddl/global_schema_version   decimal: the newest version, of jobs under way too
+    etcd    /tidb/ddl/global_schema_version   decimal: the newest version, also of unfinished jobs
     HTTP    http[s]://<ip>:<status_port><path>
 
-A server that went away without notice stays in etcd until its lease ends. The one that answered
-last is asked first. An answer of many megabytes is read piece by piece: `read_array` yields the
-elements of a JSON array as they come, and holds one of them.
+A server that went away without notice stays in etcd until its lease ends. The server that answered
+last is asked first. An answer of many megabytes is read in pieces: `read_array` yields the elements
+of a JSON array as they come, and holds one of them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SERVERS = "/tidb/server/info/"
 GLOBAL_VERSION = "/tidb/ddl/global_schema_version"
 _CONNECT_S = 3.0
 _TIMEOUT_S = 60.0
-"""How long a server may be silent: it reads its history before it begins to answer."""
+"""How long a server may be silent: it reads its history before it starts to answer."""
 _PIECE_BYTES = 1 << 18
 _REFUSAL_BYTES_MAX = 300
 
@@ -47,7 +47,7 @@ class TidbServer:
 
 
 class NotGiven(PenstockError):
-    """Servers answered, and all of them said no."""
+    """Servers answered, and all of them rejected the request."""
 
 
 class StatusPorts:
@@ -76,8 +76,8 @@ class StatusPorts:
     def elements(self, path: str) -> Iterator[Any]:
         """Yield the elements of the JSON array at a path, from the first server that has it.
 
-        Retryable when none answers, or when one stops in the middle; `NotGiven` when all that
-        answer say no.
+        Retryable if no server answers, or if one stops in the middle; `NotGiven` if all servers
+        that answer reject the request.
         """
         return self._asked(path, read_array)
 
@@ -108,7 +108,7 @@ class StatusPorts:
                     )
             except (OSError, http.client.HTTPException, Retryable) as error:
                 failures.append(f"{server}: {type(error).__name__}: {error}")
-                if has_begun:  # A part of its answer is with the caller.
+                if has_begun:  # The caller has a part of its answer.
                     self._forget(server)
                     raise Retryable(failures[-1], code=Code.TIDB_AWAY) from error
             self._forget(server)
@@ -144,7 +144,7 @@ def _server(key: str, value: bytes) -> TidbServer | None:
 
 
 class Readable(Protocol):
-    """Bytes that come piece by piece."""
+    """Bytes that come in pieces."""
 
     def read(self, size: int) -> bytes: ...
 
@@ -158,9 +158,9 @@ def _read_value(source: Readable, where: str) -> Iterator[Any]:
 
 
 def read_array(source: Readable, where: str) -> Iterator[Any]:
-    """Yield the elements of a JSON array one by one, `null` being an empty one.
+    """Yield the elements of a JSON array one at a time; `null` counts as an empty array.
 
-    What is no array raises Malformed; one that ends too early is Retryable.
+    Raises Malformed if the answer is not an array, Retryable if it ends too early.
     """
     array, tail = _Array(where), b""
     while not array.is_closed:
@@ -172,7 +172,7 @@ def read_array(source: Readable, where: str) -> Iterator[Any]:
 
 
 class _Array:
-    """A JSON array that comes piece by piece; holds what is not a whole element yet."""
+    """A JSON array that comes in pieces; holds only the incomplete element."""
 
     def __init__(self, where: str) -> None:
         self.is_closed = False
@@ -197,7 +197,8 @@ class _Array:
             try:
                 element, end = self._decoder.raw_decode(self._text, at)
             except ValueError:
-                # One that is longer than what is here: look again when there is twice as much.
+                # The element is longer than the text so far: look again when there is twice as
+                # much.
                 self._wanted_chars = 2 * (len(self._text) - at)
                 break
             if end == len(self._text) and not is_over:

@@ -3,14 +3,14 @@
     GET /ddl/history?limit=n                   the newest n jobs
     GET /ddl/history?start_job_id=i&limit=n    from TiDB 6.3 on: n jobs from i on, newest first
     GET /ddl/history                           all of it; of the newest TiDBs only 1,024 jobs
-    GET /schema?table_id=i                     a table of now, with columns that are not public yet
+    GET /schema?table_id=i                     a current table, with columns not yet public
 
-All history is read page by page, from its newest job to its oldest. A server that knows no
-`start_job_id` leaves it out and answers with newer jobs than it was asked for: then all of it is
-read as one answer, job by job. Between the pages new jobs come; these are not of the history that
-was asked for. Jobs do not finish in the order of their ids, so what was read is put in the order of
-schema versions, in which they took effect. Until they are followed they are kept packed, about 1 KB
-each for tables of ten columns.
+All history is read page by page, from its newest job to its oldest. A server that does not know
+`start_job_id` ignores it and answers with newer jobs than requested; then all of it is read as one
+answer, job by job. New jobs that come between the pages are not part of the requested history. Jobs
+do not finish in the order of their ids, so the result is put in the order of schema versions, in
+which they took effect. Until they are followed they are kept packed, about 1 KB each for tables of
+ten columns.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ PAGE_JOBS = 256
 """Servers refuse more than 1,024."""
 _PATH = "/ddl/history"
 _LISTED_AFTER_S = 1.0
-"""How long a TiDB may take to say that a version is there, once it is: usually milliseconds."""
+"""How long a TiDB may take to report a new version: usually milliseconds."""
 _LIMITS = (2, 16, 256)
-"""How many are asked for to find one: two where `start_job_id` counts, more where it does not."""
+"""Numbers of jobs requested to find one: two if the server knows `start_job_id`, else more."""
 
 
 class Status(Protocol):
-    """Who has history and tables: `StatusPorts`."""
+    """The provider of history and tables: `StatusPorts`."""
 
     def schema_version(self) -> int:
         """Return the newest schema version, including that of running jobs; 0 if unknown."""
@@ -76,7 +76,7 @@ class TidbJobs:
             found = next((each for each in page if each["id"] == job_id), None)
             if found is not None:
                 return job_from_json(found)
-            # What is older has its place behind the job; behind what is newer there is more.
+            # Older jobs have their place behind the job; behind newer jobs there are more.
             if len(page) < limit or any(each["id"] < job_id for each in page):
                 return None
         everything = self._elements(_PATH)
@@ -103,9 +103,9 @@ class TidbJobs:
         return job.schema_version
 
     def jobs_of(self, table_id: int, after_version: int) -> list[DdlJob]:
-        """Return the jobs of later schema versions that made a table what it is.
+        """Return the jobs of later schema versions that changed a table.
 
-        History is read back to an earlier one: jobs of a table are over in the order of their ids.
+        History is read back to an earlier job: jobs of a table finish in the order of their ids.
         """
         found, last_id = [], 0
         for fields in self._all():
@@ -120,9 +120,9 @@ class TidbJobs:
         return found
 
     def table_now(self, table_id: int) -> tuple[int, TableInfo | None]:
-        """Return a table with the columns that are not public yet, and a version it is not before.
+        """Return a table with its columns not yet public, and a lower bound of its version.
 
-        None where there is no such table. The version is read first, and given time to be with all
+        None if the table does not exist. The version is read first, and given time to reach all
         servers, because any of them may be asked.
         """
         version = self._ports.schema_version()
@@ -156,7 +156,7 @@ class TidbJobs:
         yield from page
         while len(page) >= limit:
             oldest = min(each["id"] for each in page)
-            # One more, because the oldest one that is known is among them.
+            # One more, because the oldest known job is among them.
             page = list(self._elements(_page(limit + 1, oldest)))
             if any(each["id"] > oldest for each in page):
                 log.info("this TiDB does not know start_job_id: reading all its history at once")
@@ -195,7 +195,7 @@ def _version(fields: Any) -> int:
 
 
 class PackedJobs(Sequence[DdlJob]):
-    """Jobs in order of schema version that are unpacked one by one, each time they are read."""
+    """Jobs in order of schema version, which each iteration unpacks one at a time."""
 
     def __init__(self, packed: Sequence[bytes]) -> None:
         self._packed = packed

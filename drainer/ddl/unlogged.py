@@ -1,10 +1,10 @@
-"""Unlogged changes: which rows a TiDB cluster changes without a binlog, as far as can be known.
+"""Unlogged changes: which rows a TiDB cluster changes without a binlog, as far as detectable.
 
     etcd     /tidb/server/info/<uuid>   "binlog_status": "Off", or "Skipping" after an error
     schema   a table with TTL           TiDB deletes its expired rows without a binlog
 
-Such rows differ downstream, and nothing in the stream tells. So each server and each table is
-reported in the log when it is first seen, and counted in status and metrics.
+Such rows differ downstream, and the stream does not show it. Each server and each table is
+therefore reported in the log when it is first seen, and counted in status and metrics.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Upstream DDL: what of a TiDB's DDL is to run downstream, and with which text.
+"""Upstream DDL: which part of a TiDB's DDL runs downstream, and with which text.
 
-    binlog's schema state 1     a column is on its way out; a second binlog says when it is gone
+    binlog's schema state 1     a column is being removed; a second binlog reports its removal
     a failed job                did nothing, so nothing runs
     a job about TiDB's own      placement, locks, caches, TiFlash, resource groups: nothing runs
     DROP TABLE a, b             is two jobs of one text: each drops its own table
     RENAME to another database  under names with their databases: the session's is not in the job
     RECOVER TABLE … BY JOB      refused: a job's number is another job's downstream
-    anything else               as the binlog has it, where TiDB's own words are in comments, and
+    anything else               as the binlog has it, with TiDB's own words in comments, and
                                 with the collations and names of keys that TiDB chose;
                                 with names in the letter case of their tables
 
-A writer of ours records what is to run, so none of this is for its stream.
+A writer of ours records the statement to run, so its stream does not need this.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def as_sent(job: DdlJob, query: str) -> DdlJob:
 def to_run(change: SchemaChange, catalog: Catalog) -> SchemaChange:
     """Return a change with the text that is right for it alone, wherever it runs.
 
-    `catalog` has the tables after the change. What no text is right for raises NeedsOperator.
+    `catalog` has the tables after the change. Raises NeedsOperator if no text is right.
     """
     return _in_letter_case(_alone(change), catalog)
 
