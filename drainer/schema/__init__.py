@@ -1,1 +1,1 @@
-"""The schema at each point of the stream."""
+"""Schema: tracks the schema at each point of the stream."""

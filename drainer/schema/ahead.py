@@ -1,17 +1,17 @@
-"""Rows ahead: rows of a TiDB that have a DDL's columns already, before its binlog.
+"""Rows ahead: detects rows of a TiDB that already have a DDL's columns, before its binlog.
 
     versions   44 … 49               50                    51 … 53            the job's binlog
     rows have  id, a, b, _new_a, z   id, new_a, b, z       …                  much later
-               the table before      the table after: MODIFY a, ADD z, and DROP b is under way
+               the table before      the table after: MODIFY a, ADD z; DROP b is in progress
 
 All parts of a multi-schema change take effect at one version, its swap, and its only binlog comes
 after its last part: a DROP takes three versions more. Rows from the swap on hold a modified column
 under its new id alone, and values of added columns. Read with the table before, such a column is
-NULL, and such a value is lost. Rows of the version before the swap hold both, so that the table
-after is right for them, too.
+NULL, and such a value is lost. Rows of the version before the swap hold both, so the table after is
+right for them also.
 
-All rows of a table that are of one version hold the same columns, but an insert leaves NULLs out.
-Ids of columns grow: what a table does not know has a larger id than all that it knows.
+All rows of a table that are of one version hold the same columns, but an insert omits NULLs. Ids of
+columns grow: a column unknown to a table has a larger id than all known columns.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _TABLES_KEPT = 1024
 
 @dataclass(frozen=True, slots=True)
 class AheadRow:
-    """A row with columns that the table which the stream's DDL has come to does not have."""
+    """A row with columns that its table, as tracked so far in the stream, does not have."""
 
     table: TableInfo
     since: int
@@ -65,7 +65,8 @@ class AheadRow:
 def rows_ahead(tracker: SchemaTracker, value: Any) -> Iterator[AheadRow]:
     """Yield the rows of a transaction that have columns which their tracked tables lack.
 
-    Updates and deletes hold every column, so the first one of a table speaks for the others.
+    Updates and deletes hold every column, so the first update or delete of a table decides for the
+    others.
     """
     for mutation in value.mutations:
         found = tracker.newest(mutation.table_id)
@@ -87,10 +88,10 @@ def rows_ahead(tracker: SchemaTracker, value: Any) -> Iterator[AheadRow]:
 
 
 def is_past(row: AheadRow, job: DdlJob) -> bool:
-    """Return whether a row is of the table that a job made, and not of the one before.
+    """Return whether a row belongs to the table after a job, and not to the table before.
 
-    The job is one of those that have the row's unknown columns. Where the version of its swap is
-    not in it, the row's own columns tell; where they do not, both tables read the row alike.
+    The job is one of those that have the row's unknown columns. If it lacks the version of its
+    swap, the row's own columns decide; if they do not, both tables read the row alike.
     """
     assert job.table is not None
     if row.version >= job.swap_version or row.is_certain:
@@ -113,8 +114,8 @@ def is_past(row: AheadRow, job: DdlJob) -> bool:
 def _is_replaced(row: AheadRow, after: TableInfo, added: set[int]) -> bool:
     """Return whether a row holds a column that a job put in another's place, without that one.
 
-    Before the swap it would hold both, or none if both are NULL. One that has another name also is
-    in the place of one of those that are gone.
+    Before the swap it would hold both, or none if both are NULL. A column with another name also
+    replaces one of the removed columns.
     """
     old = {column.id: column.name.lower() for column in row.table.columns}
     names = {column.name.lower() for column in after.columns}
@@ -153,7 +154,7 @@ def _ids(table: TableInfo, kind: MutationType, data: bytes) -> frozenset[int]:
     try:
         return frozenset(reader.column_ids(data, is_insert=is_insert))
     except Malformed:
-        return frozenset()  # What reads its values says so, or knows the empty row.
+        return frozenset()  # Reading its values reports the error, or recognizes the empty row.
 
 
 @functools.lru_cache(maxsize=_TABLES_KEPT)

@@ -1,4 +1,4 @@
-"""Stream rules: how a stream's rows and DDL go together, by who wrote them.
+"""Stream rules: how a stream's rows and DDL relate, depending on the writers.
 
 | | `FENCED`: writers of ours | `TIDB`: a TiDB |
 |---|---|---|
@@ -6,15 +6,16 @@
 | two versions at a time | never: the fence | always: rows of the one before a DDL come after it |
 | a row of a new table | never before its DDL | before a multi-schema change's only binlog |
 | a job is in the history | before its Commit | some time after it, and later than its commit_ts |
-| what runs is | the job's query | the binlog's, in which TiDB marks its own words |
+| the statement that runs | the job's query | the binlog's, in which TiDB marks its own words |
 | a DDL that failed | is not in the stream | is, and did nothing |
 | database `mysql` | has no tables | has, without a job that made it |
 
-The source of the jobs hands over the rules, since it knows whose they are; no row is looked at to
-find out. Each row is read with the newest table at its place. Why that is right for a TiDB: rows
+The source of the jobs returns the rules, because it knows the writers; no row is inspected for
+that. Each row is read with the newest table at its place. For a TiDB this is right because rows
 name their columns by id, a version lives until the one after the next, and a column whose id is
-missing has its origin default. Where a multi-schema change swapped a table's columns before its
-binlog, it is followed first (`drainer.ddl.catch_up`): so the newest table is right for them, too.
+missing has its origin default. If a multi-schema change swapped a table's columns before its
+binlog, the change is followed first (`drainer.ddl.catch_up`), so the newest table is right for
+those rows also.
 """
 
 from __future__ import annotations
@@ -26,33 +27,33 @@ from penstock.schema.model import DdlJob, SchemaInfo
 
 
 class Moment(NamedTuple):
-    """A place in the stream: a commit_ts, and the schema version there, 0 where none is known."""
+    """A place in the stream: a commit_ts, and the schema version there, 0 if it is unknown."""
 
     commit_ts: int
     schema_version: int = 0
 
 
 ALWAYS = Moment((1 << 63) - 1)
-"""After all that there is."""
+"""After everything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamRules:
-    """What holds for a stream, for as long as it is one; see the table above."""
+    """The rules of a stream, which never change; see the table above."""
 
     name: str
     is_fenced: bool
     unknown_table_hint: str
-    """What an operator can do where rows name a table that no DDL made."""
+    """An operator's remedy if rows name a table that no DDL made."""
     system_schemas: tuple[SchemaInfo, ...] = ()
-    """Databases that are there without a job."""
+    """Databases that exist without a job."""
     system_ids_from: int = 1 << 63
-    """From here on ids are those of the first such database's tables that no job made either."""
+    """Ids from here on are tables of the first such database that also have no job."""
 
     def has_passed(self, job: DdlJob, moment: Moment) -> bool:
         """Return whether the stream has had a DDL at a moment.
 
-        A TiDB's job finishes later than its binlog is committed: one that has finished has passed.
+        A TiDB's job finishes after its binlog is committed: a finished job has passed.
         """
         if job.finished_ts <= moment.commit_ts:
             return True

@@ -1,13 +1,13 @@
 """Schema snapshot: the schema at one point of the stream as bytes, for a start or for a task.
 
-    | part     | bytes | what                                                                |
+    | part     | bytes | content                                                             |
     |----------|-------|---------------------------------------------------------------------|
     | magic    | 8     | `PSTSCHM2`                                                          |
     | checksum | 32    | SHA-256 of all that follows                                         |
-    | body     | rest  | zlib of JSON: where it is from, and the tracker's state             |
+    | body     | rest  | zlib of JSON: its origin, and the tracker's state                   |
 
-It is a cache of the history in etcd and may be thrown away. A snapshot that is damaged or ahead of
-the checkpoint is not used, and history is read from the beginning.
+It is a cache of the history in etcd and may be deleted. If a snapshot is damaged or ahead of the
+checkpoint, it is not used, and history is read from the start.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ assert _HEADER_BYTES == 40, "the table above says so"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotOrigin:
-    """Where a snapshot is from: up to which DDL it goes, and in which history."""
+    """A snapshot's origin: the DDL up to which it goes, and the history."""
 
     cluster_id: int
     commit_ts: int

@@ -1,26 +1,27 @@
 """Schema tracker: follows table schemas from DDL history to the checkpoint, then job by job.
 
-Every row change carries the schema version its bytes were written with. `table_at` answers with
-the newest table of the id. Where writers are fenced, that is the table of this very version: rows
-and DDLs of another version are those of another history, as after a restore of etcd from a backup,
-and are refused. A dropped or truncated table's id is remembered for good (an id and a name),
-because a transaction that was under way when the table went may still name it; its rows have
-nowhere to go, and the answer says so.
+Every row change carries the schema version its bytes were written with. `table_at` answers with the
+newest table of the id. If writers are fenced, that is the table of this very version: rows and DDLs
+of another version belong to another history, for example after a restore of etcd from a backup, and
+are refused. The id of a dropped or truncated table is remembered forever (an id and a name),
+because a transaction that was in progress when the table was dropped may still name it. Its rows
+have no target, and the answer says so.
 
-Where a TiDB's stream begins while a DDL is under way, no one can say whether its binlog was before
-that moment. Such a job is `doubtful` until a row, or a DDL, of its version or a later one comes
-without it: rows of a version are committed after its DDL, so that one was before. It is followed
-then.
+If a TiDB's stream begins during a DDL, it is unknown whether the DDL's binlog was before that
+point. Such a job is `doubtful` until a row, or a DDL, of its version or a later one comes without
+it. Rows of a version are committed after its DDL, so its binlog was before the start. It is
+followed then.
 
     job ──> the catalog, as upstream has it ── always, so that every row can be read
-       └──> deviations ── what the downstream lacks of it, because an override left it out
+       └──> deviations ── the parts that the downstream lacks because of an override
 
 A TiDB's sessions may commit rows of the schema before an EXCHANGE or TRUNCATE PARTITION after it.
-They name their table, but lie in a partition that is another table's by then, or no one's, and
-nothing in the stream says which rows those are: a line in the log asks for a comparison.
+They name their table, but are in a partition that by then belongs to another table, or to none, and
+nothing in the stream identifies those rows. A line in the log requests a comparison.
 
 A DDL that runs downstream is given in the downstream's terms: its tables before and after are as
-the downstream has them. One that concerns only what the downstream lacks is not run.
+the downstream has them. A DDL that concerns only tables and columns that the downstream lacks is
+not run.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ _MOVES_ROWS = (DdlType.EXCHANGE_PARTITION, DdlType.TRUNCATE_PARTITION)
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A table that was dropped or truncated: rows for it are to be left out."""
+    """A table that was dropped or truncated: its rows must be skipped."""
 
     table_id: int
     schema_name: str
@@ -60,7 +61,7 @@ class Gone:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A table of which only the id is known: its rows are to be left out."""
+    """A table of which only the id is known: its rows must be skipped."""
 
     table_id: int
 
@@ -76,7 +77,7 @@ class _Version:
 
 @dataclass(frozen=True, slots=True)
 class Tracked:
-    """A DDL that was followed: what it did upstream, and what is to run downstream, if anything."""
+    """A DDL that was followed: its effect upstream, and the statement to run downstream, if any."""
 
     change: SchemaChange
     run: SchemaChange | None
@@ -84,11 +85,11 @@ class Tracked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """All that a tracker knows but its version, as plain values."""
+    """A tracker's state without its version, as plain values."""
 
     schemas: Sequence[SchemaInfo]
     versions: Sequence[tuple[int, str, bool, TableInfo]]
-    """Since when, in which schema, whether it is the table of today, and the table."""
+    """Since when, in which schema, whether it is the current table, and the table."""
     gone: Sequence[tuple[int, str, str, int]]
     deviations: Mapping[int, Deviation]
     absent_schemas: Mapping[str, int]
@@ -98,28 +99,28 @@ class State:
 
 
 class SchemaTracker:
-    """Follows DDL jobs in order of their schema version; knows neither clock nor etcd."""
+    """Follows DDL jobs in order of their schema version; uses neither clock nor etcd."""
 
     def __init__(self, rules: StreamRules = FENCED) -> None:
         self.rules = rules
         self.catalog = Catalog.of(0, rules.system_schemas, ())
         self.deviations: dict[int, Deviation] = {}
-        """How tables differ downstream, by their id; those without a difference are not here."""
+        """How tables differ downstream, by their id; tables without a difference are not listed."""
         self.absent_schemas: dict[str, int] = {}
         """Databases that the downstream lacks, and the commit_ts of the override."""
         self.blind_ts = 0
-        """The last skipped DDL that could not be tracked; unknown tables are left out then."""
+        """The last skipped DDL that could not be tracked; unknown tables are skipped then."""
         self._versions: dict[int, _Version] = {}
         self._gone: dict[int, Gone] = {}
         self._doubtful: list[DdlJob] = []
         self.ahead: dict[int, int] = {}
         """Jobs that were followed before their binlog came, and their schema versions."""
         self._rows_moved: dict[int, int] = {}
-        """At which version rows of a partition went elsewhere, by table id; since the start."""
+        """The version at which a partition's rows moved elsewhere, by table id, since the start."""
         self._last: DdlJob | None = None
         """The last job that was followed; for people."""
         self.jobs_passed = 0
-        """How many jobs `follow_all` was given last that had passed."""
+        """The number of jobs, of the last `follow_all`, that had passed."""
         self._system = {schema.name for schema in rules.system_schemas}
 
     @classmethod
@@ -135,9 +136,9 @@ class SchemaTracker:
     ) -> SchemaTracker:
         """Return a tracker that has followed all jobs that have passed at `up_to_ts`.
 
-        There the schema version is `version`, where that is known and the rules look at it.
-        `overrides` by commit_ts say which jobs are something else downstream. Jobs `ahead` were
-        followed before their binlog.
+        There the schema version is `version`, if it is known and the rules use it. `overrides` by
+        commit_ts say which jobs are something else downstream. Jobs `ahead` were followed before
+        their binlog.
         """
         tracker = cls(rules)
         in_order = sorted(jobs, key=lambda job: job.schema_version)
@@ -156,7 +157,7 @@ class SchemaTracker:
         """Follow all jobs that have passed at a moment; return the last that was new.
 
         `jobs` are all that finished after `after_ts`, in the order of their schema versions: a
-        skipped one that is not there is lost. Those `ahead` have not passed, but were followed.
+        skipped job that is missing is lost. Those `ahead` have not passed, but were followed.
         """
         last, self.jobs_passed = None, 0
         up_to_ts = moment.commit_ts
@@ -211,7 +212,7 @@ class SchemaTracker:
         now = [(schema, table) for _, schema, is_now, table in state.versions if is_now]
         tracker.catalog = Catalog.of(version, state.schemas, now)
         for since, schema, _, table in state.versions:
-            # Older versions kept several of a table, the newest one last.
+            # Older versions stored several versions of a table, the newest last.
             tracker._versions[table.id] = _Version(since, schema, table)
         for each in state.gone:
             tracker._gone[each[0]] = Gone(*each)
@@ -241,20 +242,21 @@ class SchemaTracker:
         return self.track(job).change
 
     def track(self, job: DdlJob, override: Override | None = None) -> Tracked:
-        """Take the stream's next job into account.
+        """Track the stream's next job.
 
-        Raises NeedsOperator and changes nothing when a fenced stream's job is not of the next
-        schema version, as jobs of one history are. An override decides that it is followed.
+        If a fenced stream's job is not of the next schema version, it raises NeedsOperator and
+        changes nothing: jobs of one history have consecutive versions. An override forces it to be
+        followed.
         """
         if self.rules.is_fenced and override is None and job.schema_version != self.version + 1:
             raise self._other_history(job)
         return self.take(job, override)
 
     def take(self, job: DdlJob, override: Override | None = None) -> Tracked:
-        """Take a job into account that is known to be of this history.
+        """Track a job that is known to belong to this history.
 
-        A job that does not fit, and one of which the downstream has only a part of the tables,
-        raise NeedsOperator and change nothing. A TiDB's stream has each DDL once.
+        Raises NeedsOperator and changes nothing if a job does not fit, or if the downstream has
+        only some of its tables. A TiDB's stream has each DDL once.
         """
         self._settle(job.schema_version - 1)
         return self._taken(job, override)
@@ -351,7 +353,7 @@ class SchemaTracker:
         try:
             change = self._followed(job)
         except NeedsOperator:
-            # What it did is not known: rows of tables that it may have made are left out.
+            # Its effect is unknown: rows of tables that it may have made are skipped.
             change = self._followed(_of_nothing(job))
             self.blind_ts = override.commit_ts
             return Tracked(change, None)
@@ -479,7 +481,7 @@ class SchemaTracker:
                 was = before.get(old.id, NONE).carried(job, old, found)
                 had = there.table(schema, name)
                 if had is not None and had.id not in (found.id, old.id):
-                    had = None  # Another table bears the name there.
+                    had = None  # Another table has the name there.
                 self._deviate(found.id, compared(job, found, had, override.commit_ts, was))
         return Tracked(change, run)
 
@@ -553,8 +555,8 @@ class SchemaTracker:
 
         `Unknown` is a table that a skipped DDL may have made which could not be tracked.
 
-        An id that no DDL ever made raises NeedsOperator; in a fenced stream also each version
-        but the present one, because the fence lets no transaction commit rows of another one.
+        An id that no DDL ever made raises NeedsOperator. So does, in a fenced stream, each version
+        but the current one, because the fence lets no transaction commit rows of another version.
         """
         self._settle(schema_version)
         if schema_version != self.version and self.rules.is_fenced:
