@@ -1,1 +1,1 @@
-"""Differences: what the downstream does not have as the upstream has it, and because of what."""
+"""Differences: how the downstream differs from the upstream, and why."""

@@ -1,14 +1,14 @@
-"""Deviations: what the downstream's tables lack of the upstream's, because an override left it out.
+"""Deviations: how the downstream's tables differ from the upstream's because of overrides.
 
     the tracked table     as upstream has it: rows are read with it, always
     its deviation         by the commit_ts of the override that each part of it comes from
     masked(table)         rows are written with it: the downstream's columns and keys, no others
-    stripped(table)       the table as the downstream has it: what further DDL starts from
+    stripped(table)       the table as the downstream has it: the base of further DDL
 
-What a skipped statement brings does not exist downstream, and what would go there is left out and
-counted: the rows of a table, or under a name, that it brings; the values of a column. What it
-takes away stays. A column that it changes keeps its definition and still gets its values. A table
-without a column of its row key downstream is left out as a whole. All of it is pure.
+Objects that a skipped statement creates do not exist downstream, and changes for them are skipped
+and counted: the rows of a table, or of a name, that it creates; the values of a column. Objects
+that it drops stay. A column that it changes keeps its definition and still gets its values. A table
+without a column of its row key downstream is skipped as a whole. This module is pure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NOT_THERE = 0
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A unique index that only the downstream has still; `parts` are column ids and lengths."""
+    """A unique index that only the downstream still has; `parts` are column ids and lengths."""
 
     since_ts: int
     id: int
@@ -39,15 +39,15 @@ class Deviation:
     """How one table differs downstream. Every value is the commit_ts of an override, or 0."""
 
     absent_ts: int = 0
-    """The table is not there: its rows are left out."""
+    """The table does not exist: its rows are skipped."""
     key_ts: int = 0
-    """It has no primary key there."""
+    """The downstream table has no primary key."""
     columns: Mapping[int, int] = field(default_factory=dict)
-    """Ids of the columns that it lacks there."""
+    """Ids of the columns that the downstream table lacks."""
     forms: Mapping[int, int] = field(default_factory=dict)
-    """Ids of the columns that have another definition there."""
+    """Ids of the columns that have another definition downstream."""
     indexes: Mapping[int, int] = field(default_factory=dict)
-    """Ids of the other indexes that it lacks there."""
+    """Ids of the other indexes that the downstream table lacks."""
     kept: tuple[Kept, ...] = ()
 
     @property
@@ -116,8 +116,8 @@ class Deviation:
         made = replace(made, lacks_key=bool(self.key_ts))
         if made.row_key is None:
             return made
-        # It may stand in an upsert's way, so the sink has to know of it; but rows are told apart
-        # by what upstream tells them apart by.
+        # An upsert may conflict with it, so the sink has to know it; but upstream's key still
+        # identifies rows.
         return replace(made, indexes=made.indexes + tuple(self._kept(table)))
 
     def stripped(self, table: TableInfo) -> TableInfo:
@@ -198,7 +198,7 @@ def compared(
 ) -> Deviation:
     """Return how `table`, as it is after `job`, differs from `there`, which the downstream has.
 
-    A column is the same one by its name and its id. What `earlier` has keeps its own cause.
+    A column is identified by its name and its id. Parts of `earlier` keep their own cause.
     """
     if there is None:
         return absent(earlier.absent_ts or override_ts)

@@ -1,13 +1,13 @@
-"""Left out: counts by cause and table, exactly, what of the stream does not go downstream.
+"""Left out: exact counts, by cause and table, of changes that do not go downstream.
 
     kind          counts one for each
     rows          row change that ends here
     values        row change that goes downstream without the value of one column
     converted     row change whose value of one column goes into one of another definition
-    ddls          DDL that is tracked and not run, or not run as it is
-    transactions  transaction that ends here whole; its rows are counted too, if they are known
+    ddls          DDL that is tracked and not run, or not run unchanged
+    transactions  transaction that is skipped whole; its rows are also counted, if known
 
-    cause                  what leaves it out
+    cause                  reason for skipping
     override               `drainer ddl`
     filter                 a filter
     ignore-txn-commit-ts   the setting of this name
@@ -16,9 +16,9 @@
     loop-back              the transaction came from here, and is there already
     upstream-only          the DDL is about a TiDB's own: placement, locks, caches, TiFlash
 
-A step's counts travel with the step, and become part of the totals in the transaction that commits
-it: the totals are in the checkpoint. So a crash neither loses nor repeats one of them, and a
-downstream that is put back has the totals that were true for it.
+A step carries its counts, which become part of the totals in the transaction that commits it: the
+totals are in the checkpoint. A crash therefore neither loses nor repeats a count, and a downstream
+that is reset has the totals that were true for it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DROPPED, SYNC_DDL, LOOP_BACK = "dropped-table", "sync-ddl", "loop-back"
 UPSTREAM_ONLY = "upstream-only"
 
 NAMED_MAX = 200
-"""So many tables or columns are counted apart for a kind and cause; the others together."""
+"""The number of tables or columns counted separately per kind and cause; the rest is one count."""
 OTHERS = "(others)"
 
 _SENTENCES = {
@@ -53,7 +53,7 @@ _QUIET = (FILTER, LOOP_BACK, SYNC_DDL)
 
 
 class LeftOut(NamedTuple):
-    """One thing that is counted; `table` is schema.table, and may be empty, as `column` may."""
+    """One counted category; `table` is schema.table, and may be empty, as may `column`."""
 
     kind: str
     cause: str

@@ -1,20 +1,20 @@
-"""Overrides: what an operator decided about single DDLs, and what each would mean downstream.
+"""Overrides: an operator's decisions about single DDLs, and their effect downstream.
 
     {"verb": "track" | "skip" | "replace", "replace": sql | null, "made": …, "ended": commit_ts}
 
-    track     the DDL is tracked and not run: the downstream has, or gets by hand, what it does
-    skip      it is tracked and not run, and what it brings is left out downstream, counted
-    replace   it is tracked, and another statement runs; what that does not bring is left out
+    track     the DDL is tracked and not run: the downstream has its effect, or gets it by hand
+    skip      it is tracked and not run, and changes that need it are skipped and counted
+    replace   it is tracked, and another statement runs; changes that need the rest are skipped
 
-The schema is tracked as upstream has it in each case; `drainer.differences.deviations` says what of
-it the downstream lacks. Without "verb", as older versions wrote it, an override with a statement is
-a replacement and one without is a skip. `ended` is where a skip or a replacement was taken back:
-from there on nothing is left out because of it.
+In each case the schema is tracked as upstream has it; `drainer.differences.deviations` derives the
+parts of it that the downstream lacks. Without "verb", as older versions wrote it, an override with
+a statement is a replacement and one without is a skip. `ended` is where a skip or a replacement was
+taken back: from there on it causes no skipping.
 
-All overrides are in the checkpoint, with the downstream that they are about: of DDL to come, and of
-DDL that it has passed. So whichever Drainer writes that downstream next continues with these,
-and rebuilds the schema with what really happened to it. Older versions kept those to come in etcd
-(`drainer.ddl.starting_schema`).
+All overrides are in the checkpoint, with the downstream that they are about: of future DDL, and of
+DDL that it has passed. The next Drainer that writes that downstream therefore continues with them,
+and rebuilds the schema with its actual history. Older versions stored overrides of future DDL in
+etcd (`drainer.ddl.starting_schema`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ VERBS = (TRACK, SKIP, REPLACE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Override:
-    """For the DDL at `commit_ts`; `sql` is there for a replacement only."""
+    """The decision about the DDL at `commit_ts`; only a replacement has `sql`."""
 
     commit_ts: int
     verb: str
@@ -44,9 +44,9 @@ class Override:
     ended_ts: int = 0
 
     def planned(self, job: DdlJob, catalog: Catalog) -> DdlJob:
-        """Return the job of the statement that runs in the place of `job`'s, in the same session.
+        """Return the job of the statement that runs in place of `job`'s, in the same session.
 
-        `catalog` is what the downstream has; NeedsOperator when the statement does not fit it.
+        `catalog` is the downstream's; NeedsOperator if the statement does not fit it.
         """
         assert self.sql is not None
         fresh: Iterator[int] = chain([job.id], count(-1, -1))
@@ -111,10 +111,11 @@ def _with_ids(table: TableInfo, original: TableInfo) -> TableInfo:
 def in_force(
     recorded: Mapping[int, Override], passed: Mapping[int, Override] | None, up_to_ts: int
 ) -> dict[int, Override]:
-    """Return the overrides of a downstream at `up_to_ts` from where an older version kept them.
+    """Return the overrides of a downstream at `up_to_ts` from the storage of an older version.
 
-    `recorded` are those in etcd; `passed` those in the checkpoint, None in one of before these were
-    there. Of those that were passed the record only says whether they were taken back.
+    `recorded` are those in etcd; `passed` those in the checkpoint, None in a checkpoint of a
+    version that stored none. For passed DDL the record only says whether the override was taken
+    back.
     """
     if passed is None:
         return dict(recorded)
