@@ -1,1 +1,1 @@
-"""Relay log: every merged binlog on a local disk before it changes the downstream."""
+"""Relay log: stores every merged binlog on a local disk before it changes the downstream."""

@@ -1,19 +1,19 @@
-"""Relay log on the disk: appends and reads the merged stream, and drops what is downstream.
+"""Relay log on the disk: appends and reads the merged stream, and removes binlogs once downstream.
 
     relay/                 relay/ddl/
     000007.seg  sealed     000000.seg   all jobs of DDL, for the schema without etcd
     000008.seg  live
 
-A file ends where a transaction ends, once it has `file_bytes_max`. A file goes when the downstream
-has all that is in it; the live one stays. Everything is synced before it is applied, so whatever a
-crash tore off was not applied either, and is cut. Any other damage is `Corrupt`.
+A file ends where a transaction ends, once it has `file_bytes_max`. A file is removed when the
+downstream has all of it; the live file stays. Everything is synced before it is applied. Bytes that
+a crash tore off were therefore not applied either, and are cut. Any other damage is `Corrupt`.
 
-Nothing here knows a thread or a clock; every call but `open` is made by one thread.
+This module uses no thread and no clock; one thread makes every call but `open`.
 
-`ddl/` is a log of its own: one frame for each job of DDL that the stream speaks of, JSON as in
-etcd, so that the schema can be rebuilt without etcd. It has the whole history and is never cut: the
-schema at any checkpoint begins with the first job. Older versions wrote a frame for each override
-of a DDL, too: {"decision": commit_ts} with its fields, or without when it is gone.
+`ddl/` is a separate log: one frame for each job of DDL that the stream names, JSON as in etcd, so
+that the schema can be rebuilt without etcd. It has the whole history and is never cut: the schema
+at any checkpoint starts with the first job. Older versions also wrote a frame for each override of
+a DDL: {"decision": commit_ts} with its fields, or without fields once it is removed.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class RelayLog:
     def __init__(self, binlogs: Segments, ddl: DdlLog, file_bytes_max: int) -> None:
         self.folder = binlogs.folder
         self.cluster_id: int | None = None
-        """The cluster whose stream this is; None for an empty log."""
+        """The cluster of this stream; None for an empty log."""
         self.after_ts = 0
-        """The log has all that was merged after this …"""
+        """The log has all binlogs merged after this …"""
         self.last_ts = 0
         """… up to this."""
         self._binlogs = binlogs
@@ -72,7 +72,7 @@ class RelayLog:
         self._file_bytes_max = file_bytes_max
         self._begin = Place(binlogs.first, BEGIN)
         self._last_ts_of: dict[int, int] = {}
-        self._has_start = False  # Of the live file.
+        self._has_start = False  # Whether the live file has one.
         self._scan()
 
     @classmethod
@@ -150,9 +150,9 @@ class RelayLog:
         return self._ddl.overrides()
 
     def check_range(self, checkpoint_ts: int, applied_ts: int = 0) -> None:
-        """Raise `NeedsOperator` unless all that was applied after a checkpoint is in the log.
+        """Raise `NeedsOperator` unless all binlogs applied after a checkpoint are in the log.
 
-        `applied_ts` is up to where that may be, as far as the checkpoint knows.
+        `applied_ts` is the end of the applied binlogs, as far as the checkpoint knows.
         """
         reaches = self.after_ts <= checkpoint_ts <= self.last_ts and applied_ts <= self.last_ts
         if reaches and self.cluster_id is not None:
@@ -198,9 +198,9 @@ class RelayLog:
         self.trim(checkpoint_ts)
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Add binlogs in order; what the log has already is left out.
+        """Add binlogs in order; skip binlogs that the log already has.
 
-        Of fake binlogs only a last one is kept: it says how far the stream was.
+        Of consecutive fake binlogs only the last is stored: it records the stream's position.
         """
         last_ts = self.last_ts
         kept = [entry for entry in entries if entry[0] > last_ts and not is_fake(entry[1])]
@@ -277,7 +277,7 @@ class RelayLog:
         except WriteFailed as error:
             raise failed_write(error) from error
         self._write_start(continues=True)
-        self.sync()  # Or a crash after `trim` would leave a log that does not know its place.
+        self.sync()  # Or a crash after `trim` would leave a log without its position.
 
     def _write_start(self, *, continues: bool) -> None:
         assert self.cluster_id is not None
@@ -320,7 +320,7 @@ class DdlLog:
         self._jobs: dict[int, DdlJob] = {}
         self._overrides: dict[int, Override] = {}
         for position, payload in self._segments.scan():
-            if payload:  # Or it is the mark of a clean stop.
+            if payload:  # An empty payload is the mark of a clean shutdown.
                 self._found(position, payload)
 
     def _found(self, position: Position, payload: bytes) -> None:

@@ -1,9 +1,9 @@
-"""Relay log records: what its frames hold; the frames and files are `penstock.log.segments`.
+"""Relay log records: the payloads of its frames; `penstock.log.segments` has frames and files.
 
     offset  size  field
-    0       1     kind         "S", "B" or "P"; an empty payload is the mark of a clean stop
+    0       1     kind         "S", "B" or "P"; an empty payload marks a clean shutdown
 
-    S, a start: the first record of every file, and wherever the stream begins again
+    S, a start: the first record of every file, and wherever the stream starts again
     1       …     JSON         {"format": 1, "cluster-id": n, "after-ts": n, "continues": bool}
 
     B, a run of binlogs
@@ -18,9 +18,9 @@
     17      8     offset       of this chunk; chunks follow one another without a gap
     25      …     data
 
-`after-ts` says where the stream was when the record was written: all that was merged after it, up
-to the last record, is in the log. A start that does not continue makes what is before it void.
-Jobs of DDL are in a log of their own, `ddl/`: JSON as in etcd, one job a frame, all of history.
+`after-ts` is the stream's position when the record was written: all binlogs merged after it, up to
+the last record, are in the log. A start that does not continue invalidates everything before it.
+Jobs of DDL are in a separate log, `ddl/`: JSON as in etcd, one job a frame, all of history.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ _CHUNK_BEGIN = 1 + _CHUNK.size
 assert (_RUN_BEGIN, _CHUNK_BEGIN) == (5, 25)  # The tables above are the contract.
 
 
-_FAKE_BYTES_MAX = 40  # Type and two timestamps; whatever is larger carries something.
+_FAKE_BYTES_MAX = 40  # Type and two timestamps; larger binlogs have content.
 _ROLLBACK = int(BinlogType.ROLLBACK)
 
 
 class NotARecord(Exception):
-    """The bytes are intact, but no record of a known kind; says why."""
+    """The bytes are intact, but not a record of a known kind; says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where the stream was when a file, or a new stream, began."""
+    """The stream's position when a file, or a new stream, began."""
 
     cluster_id: int
     after_ts: int
@@ -85,7 +85,7 @@ class Run:
 
     commit_ts: Sequence[int]
     payloads: Sequence[Payload]
-    """Bytes only where it is a record; a large binlog that was put together may be on the disk."""
+    """Bytes only in a record; a large binlog that was put together may be on the disk."""
 
     def encode(self) -> bytes:
         count = len(self.commit_ts)
@@ -181,7 +181,7 @@ def chunks_of(payload: Payload) -> Iterator[bytes]:
 
 
 class ChunkSpool:
-    """Takes chunks in the order of the log; what is above `bytes_max` goes to a file."""
+    """Takes chunks in the order of the log; a binlog above `bytes_max` goes to a file."""
 
     def __init__(self, folder: Path | None = None, bytes_max: int = 1 << 62) -> None:
         """Keep everything in memory, or large binlogs in `folder`, which must exist."""
@@ -192,11 +192,11 @@ class ChunkSpool:
         self._digest = hashlib.blake2b(digest_size=16)
 
     def add(self, chunk: Chunk) -> Payload | None:
-        """Take the next chunk; return the binlog when it was the last one.
+        """Take the next chunk; return the binlog after its last chunk.
 
-        Raises `NotARecord` when it does not follow the chunk before.
+        Raises `NotARecord` if it does not follow the chunk before.
         """
-        if chunk.offset == 0:  # A crash may have torn off a binlog's end: here it is again.
+        if chunk.offset == 0:  # A crash may have torn off a binlog's end: here it starts again.
             self._data, self._size, self._digest = [], 0, hashlib.blake2b(digest_size=16)
         if chunk.offset != self._size:
             raise NotARecord(f"a chunk at {chunk.offset} of a binlog after {self._size} bytes")
@@ -213,7 +213,7 @@ class ChunkSpool:
     def _spooled(self, path: Path) -> Payload:
         with opened(path) as read:
             found = outline(read, self._size)
-        if found.ddl_job_id > 0:  # A DDL is handled in memory, whatever way it came.
+        if found.ddl_job_id > 0:  # A DDL is handled in memory, however it was sent.
             data = path.read_bytes()
             path.unlink()
             return data

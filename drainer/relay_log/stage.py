@@ -1,12 +1,12 @@
-"""Relay stage: writes what is merged to the relay log, and syncs it before each step is applied.
+"""Relay stage: writes merged binlogs to the relay log, and syncs it before each step is applied.
 
-    merge ──> offer: kept for a moment ──> flush, at each step: written and synced by one thread
-                                               │ while the tasks write the step's SQL
-                                               v
-                                           the step is applied; then `trim`
+    merge ──> offer: kept briefly ──> flush, at each step: written and synced by one thread
+                                          │ while the tasks write the step's SQL
+                                          v
+                                      the step is applied; then `trim`
 
-A step's sync runs while its SQL is being generated, and one sync serves all that was merged by
-then. `NoRelay` is what runs without a relay log: nothing.
+A step's sync runs while its SQL is being generated, and one sync covers all binlogs merged by then.
+`NoRelay` replaces the stage without a relay log, and does nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _synced = point("drainer.relay_synced")
 
 
 class Relay(Protocol):
-    """What the pipeline does with a relay log, whether there is one or not."""
+    """The pipeline's interface to a relay log, whether one is configured or not."""
 
     def offer(self, merged: Merged) -> None:
         """Take the next run of the merged stream; it is not on disk yet."""
@@ -56,7 +56,7 @@ class NoRelay:
 
 
 class RelayStage:
-    """The stage with one; belongs to one event loop, and writes in a thread of its own."""
+    """The stage with a relay log; belongs to one event loop, and writes in a dedicated thread."""
 
     def __init__(self, log: RelayLog) -> None:
         """Take ownership of `log`, which must be open and started."""
