@@ -9,27 +9,28 @@
                     print(change.kind, change.table, change.before, change.after)
             store(each.checkpoint)
 
-It is a Drainer without a downstream: the same pullers, merge, schema, filters and row changes, so
-the same promises. Each transaction comes once, in commit order, none that was rolled back, a DDL in
-its place. What a Pump has purged is an error and never a gap. What takes the downstream's place is
-the program: it stores the checkpoint of what it has done, and hands it back when it starts again.
+It is a Drainer without a downstream: the same pullers, merge, schema, filters and row changes, and
+therefore the same promises. Each transaction comes once, in commit order, none that was rolled
+back, a DDL in its place. Purged binlogs are an error and never a gap. The program takes the
+downstream's place: it stores the checkpoint of the elements that it has processed, and passes it
+when it restarts.
 
     pullers ── merge ── listed ──> decoder ──> one run waits ──> Reader, AsyncReader
                           │         schema, filters,
-                          │         rows to decode when asked for
-                          └ no further than the low water before the last look at the Pumps
+                          │         rows to decode on request
+                          └ no further than the watermark before the last listing of the Pumps
 
-**A reader is notified by no one.** A Drainer has a port, where a new Pump announces itself before
-it takes a Prewrite; so a Drainer that cannot be reached keeps Pumps from joining. A program must
-not have that power. So a reader asks instead: before it lets anything up to a timestamp T pass,
-where T is a low water, it lists the Pumps. One that is not listed yet lists itself later, and takes
-its first Prewrite after that, whose `commit_ts` the oracle hands out later still. It had handed T
-out before the look. So whatever that Pump will hold is above T. The price is one look at etcd for
-each step forward, ten a second at most (`ReaderOptions.list_interval_s`).
+**Readers poll for new Pumps.** A Drainer has a port, where a new Pump announces itself before it
+takes a Prewrite, so an unreachable Drainer keeps Pumps from joining. A program must not be able to
+do that. A reader therefore lists the Pumps before it lets anything up to a timestamp T pass, where
+T is a watermark. A Pump that is not yet listed lists itself later, and takes its first Prewrite
+after that, whose `commit_ts` the oracle hands out later still. The oracle had handed T out before
+the listing. All binlogs of that Pump are therefore above T. The cost is one read of etcd for each
+step forward, ten a second at most (`ReaderOptions.list_interval_s`).
 
-**A name keeps what is still needed.** A reader with a name is listed among the Drainers, in the
-state `reading`: Pumps purge nothing after what it has acknowledged, whether it runs or not. One
-without a name reads what there is.
+**A name keeps binlogs that are still needed.** A reader with a name is listed among the Drainers,
+in the state `reading`: Pumps purge nothing after its acknowledged position, whether it runs or not.
+A reader without a name reads the binlogs that exist.
 """
 
 from drainer.intake.merge_holder import PumpView

@@ -1,4 +1,4 @@
-"""Reader for programs without asyncio: the same in a thread of its own, with blocking calls."""
+"""Reader for programs without asyncio: the same in a dedicated thread, with blocking calls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 class Reader:
     """Committed transactions in commit order; made by `connect`.
 
-    One thread reads; any other may close it, and ask how it stands.
+    One thread reads; any other may close it, and query its state.
     """
 
     def __init__(self, feed: ReaderFeed, loop: _Loop) -> None:
@@ -49,11 +49,12 @@ class Reader:
     ) -> Self:
         """Return a reader of the cluster whose nodes are registered in that etcd.
 
-        It begins `after` a commit_ts, at the `BEGINNING`, `NOW`, or where a `checkpoint` says. With
-        a `name` it is listed beside the Drainers, and Pumps purge nothing that was not
-        acknowledged; only one at a time may run under a name. `filter` is what a Drainer's
-        `[filter]` is: tables, kinds of change, row expressions, and other names for tables. Raises
-        `Retryable` when etcd or the oracle does not answer, `NeedsOperator` for what cannot be.
+        It starts `after` a commit_ts, at the `BEGINNING`, `NOW`, or at a `checkpoint`. With a
+        `name` it is listed beside the Drainers, and Pumps purge nothing that was not acknowledged;
+        only one reader at a time may run under a name. `filter` is the same as a Drainer's
+        `[filter]`: tables, kinds of change, row expressions, and other names for tables. Raises
+        `Retryable` if etcd or the oracle does not answer, `NeedsOperator` for arguments that are
+        not possible.
         """
         wanted = Wanted(
             etcd_urls=etcd_urls,
@@ -72,26 +73,28 @@ class Reader:
 
     @property
     def checkpoint(self) -> str:
-        """How far this reader is: all up to there was given to the program.
+        """The reader's position: everything up to it was given to the program.
 
-        It also moves while nothing comes that the program wants, so a program that waits in `get`
-        stores it now and then. Within a loop over the reader it is that of the element at hand.
+        It also moves while no change comes that the program wants, so a program that waits in `get`
+        should store it now and then. Within a loop over the reader it is that of the current
+        element.
         """
         return self._cursor.reached.text
 
     def acknowledge(self, checkpoint: str) -> None:
-        """Let Pumps purge what is before a checkpoint, because the program has stored that.
+        """Let Pumps purge binlogs before a checkpoint, because the program has stored it.
 
-        Of use for a reader with a name; the others hold nothing. Raises `NeedsOperator` for what is
-        no checkpoint of what this reader has given.
+        It is useful for a reader with a name; other readers hold nothing. Raises `NeedsOperator`
+        for a value that is not a checkpoint of an element that this reader has given.
         """
         self._feed.acknowledged_ts = self._cursor.acknowledged(checkpoint)
 
     def get(self, timeout_s: float | None = None) -> Committed | None:
-        """Return what comes next, None when nothing does within `timeout_s`.
+        """Return the next element, None if none comes within `timeout_s`.
 
-        Raises `NeedsOperator` for what stops the stream for good, as binlogs that are purged, and
-        when the reader is closed. An outage of Pumps or etcd is waited out (`waits_for`).
+        Raises `NeedsOperator` for an error that stops the stream permanently, such as purged
+        binlogs, and if the reader is closed. During an outage of Pumps or etcd it waits
+        (`waits_for`).
         """
         try:
             found = self._next(timeout_s)
@@ -120,9 +123,9 @@ class Reader:
         try:
             portion = self._asked.result(timeout_s)
         except CancelledError:
-            return None  # The loop has ended meanwhile.
+            return None  # The loop has ended since.
         except TimeoutError:
-            raise  # What was asked for is taken next time.
+            raise  # The next call takes the requested element.
         except Exception:
             self._asked = None
             raise
@@ -130,9 +133,9 @@ class Reader:
         return portion
 
     def waits_for(self) -> str:
-        """Return who or what holds the stream up, and what helps; empty while it moves.
+        """Return what blocks the stream, and the remedy; empty while it moves.
 
-        A Pump that is away holds it, for what that Pump has may be what comes next.
+        An unreachable Pump blocks it, because that Pump may have the next transaction.
         """
         return self._loop.ask(self._feed.waits_for)
 
@@ -176,7 +179,7 @@ class Reader:
 
 
 class _Loop:
-    """An event loop in a thread of its own."""
+    """An event loop in a dedicated thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -185,7 +188,7 @@ class _Loop:
         self._thread.start()
 
     def _live(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # Cancels what is left.
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # Cancels the rest.
             runner.run(self._ending.wait())
 
     def now_s(self) -> float:

@@ -1,4 +1,4 @@
-"""Cursor: what a reader has of the stream, and how far it is, element by element (pure)."""
+"""Cursor: a reader's part of the stream, and its position, element by element (pure)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from penstock.errors import NeedsOperator
 
 
 class Cursor:
-    """The elements of the last portion, and the one that the program has."""
+    """The elements of the last portion, and the element that the program has."""
 
     def __init__(self, start: Reached, release: Callable[[Changes], None]) -> None:
         """`release` frees a large transaction's changes when its turn is over."""
         self.reached = start
-        """All up to here was given to the program, what it has at present included."""
+        """Everything up to here was given to the program, including its current element."""
         self._release = release
         self._through = start
         self._waiting: deque[Committed] = deque()

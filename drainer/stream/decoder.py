@@ -6,7 +6,7 @@
              └─ rows ── filters, routes ┬─ none is left: time moves
                                         └─> Transaction, its rows still as bytes
 
-What is left out is counted and said once in the log, as a Drainer does.
+Skipped changes are counted and logged once, as in a Drainer.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from penstock.ddl import SchemaChange
 from penstock.wire.binlog import Origin
 
 SLICES: Final = Limits(bytes_max=5 << 20, rows_max=50_000)
-"""How much of a large transaction is in memory at a time: more than a mutation of our writers."""
+"""The part of a large transaction that is in memory: more than a mutation of our writers."""
 
 
 class Portion(NamedTuple):
-    """What a run of the stream holds for a reader, and how far that is."""
+    """The elements of a run of the stream for a reader, and the run's end."""
 
     committed: list[Committed]
     reached: Reached
@@ -82,10 +82,10 @@ class Decoder:
         self.left_out = LeftOutTotals({})
 
     async def decode(self, merged: Merged, pumps: Mapping[str, int]) -> Portion:
-        """Return what a run holds; `pumps` is who takes part, for the checkpoints.
+        """Return a run's elements; `pumps` are the participants, for the checkpoints.
 
-        Raises `Malformed` for what is no binlog, and `NeedsOperator` for a DDL or rows that cannot
-        be followed.
+        Raises `Malformed` for data that is not a binlog, and `NeedsOperator` for a DDL or rows that
+        cannot be followed.
         """
         self._pumps = pumps
         found: list[Committed] = []
@@ -220,9 +220,9 @@ def _names(changes: list[TableChanges]) -> tuple[str, ...]:
 
 
 def _passing(rows: SpooledRows) -> tuple[tuple[str, ...], Counts]:
-    """Return the tables of which rows pass, and what is left out; blocking.
+    """Return the tables of which rows pass, and the counts of skipped rows; blocking.
 
-    The file is only walked through where that depends on the rows.
+    The file is read only if that depends on the rows.
     """
     targets = rows.targets.values()
     if not any(isinstance(target, Screened) for target in targets):

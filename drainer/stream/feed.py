@@ -1,9 +1,9 @@
 """Feed: pulls, merges and decodes for one reader, in an event loop, from one place on.
 
-    fill:   merge ── below what the last look at the Pumps allows ── decode ──> one portion waits
+    fill:   merge ── below the limit of the last listing of Pumps ── decode ──> one portion waits
     beside: passes over the list of Pumps, heartbeats under a name, the cluster's time
 
-In memory are at most `buffer_bytes` in front of the merge, one run that waits and one that is being
+Memory holds at most `buffer_bytes` in front of the merge, one run that waits and one that is being
 decoded (about 1 MiB each, and one message for each Pump), and 5 MiB of a large transaction.
 """
 
@@ -58,9 +58,9 @@ from penstock.settings.setting import out_of_range
 log = logging.getLogger(__name__)
 
 BEGINNING: Final = 0
-"""Where all history begins."""
+"""The start of all history."""
 NOW: Final = -1
-"""What is committed from now on."""
+"""Only changes that are committed from now on."""
 
 _RETRY_S = 1.0
 _HINTS = {
@@ -76,24 +76,24 @@ _HINTS = {
 class ReaderOptions:
     """Settings of a reader that few programs ever need to change."""
 
-    # Addresses of the PDs where a TiDB is the writer, comma-separated; its DDL comes from there.
+    # Addresses of the PDs if a TiDB is the writer, comma-separated; its DDL comes from there.
     pd_address: str = ""
-    # For an etcd and a PD at https://; None means the `tls` that the Pumps are asked with.
+    # For an etcd and a PD at https://; None means the `tls` for the Pumps.
     etcd_tls: Tls | None = None
     pd_tls: Tls | None = None
-    # What routes with extract-source call this upstream.
+    # The name of this upstream in routes with extract-source.
     source_id: str = ""
-    # commit_ts of transactions that are left out; a DDL among them is still followed.
+    # commit_ts of transactions that are skipped; a DDL among them is still followed.
     ignored_ts: frozenset[int] = frozenset()
     # commit_ts of transactions before which some of their source may be missing (PS-6015).
     accepted_gap_ts: frozenset[int] = frozenset()
-    # How much of all Pumps may wait for the merge.
+    # How many bytes of all Pumps may wait for the merge.
     buffer_bytes: int = 16 << 20
     # Larger transactions go through a file, one for each Pump at a time.
     large_bytes: int = 8 << 20
-    # Where those files are; None means the system's folder for temporary files.
+    # The folder of those files; None means the system's folder for temporary files.
     spool_dir: str | Path | None = None
-    # How often the Pumps are listed while there is something to read: its delay at the most.
+    # How often the Pumps are listed while changes arrive: the longest delay that this adds.
     list_interval_s: float = 0.1
 
     def __post_init__(self) -> None:
@@ -105,7 +105,7 @@ class ReaderOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What a program asks a reader for; see `Reader.connect`."""
+    """The arguments of a reader; see `Reader.connect`."""
 
     etcd_urls: str
     after: int | str
@@ -165,7 +165,7 @@ def _start(begin: int | Reached, cluster_id: int, oracle: Oracle, source: JobSou
             )
         return begin
     start_ts = oracle.get_ts() if begin == NOW else begin
-    if start_ts > 0:  # A DDL that was committed by then may still be without a job.
+    if start_ts > 0:  # An earlier DDL may still be without a job.
         source.check_settled()
     return Reached(cluster_id, Checkpoint(start_ts, 0))
 
@@ -189,7 +189,7 @@ def _as_it_is(error: NeedsOperator, ts: int, change: SchemaChange | None) -> Nee
 
 
 class Cluster(NamedTuple):
-    """What a feed asks of the cluster besides its Pumps."""
+    """A feed's view of the cluster besides its Pumps."""
 
     registry: Registry
     oracle: Oracle
@@ -198,13 +198,13 @@ class Cluster(NamedTuple):
 
 
 class ReaderFeed:
-    """What a reader is fed by; belongs to one event loop."""
+    """A reader's source; belongs to one event loop."""
 
     def __init__(self, wanted: Wanted, start: Reached, spool: Spool, cluster: Cluster) -> None:
         self.start = start
         self.acknowledged_ts = start.checkpoint.commit_ts
         self.resources = AsyncExitStack()
-        """What else is to be closed in the end."""
+        """Further resources to close at the end."""
         self._wanted = wanted
         self._registry, self._oracle = cluster.registry, cluster.oracle
         options, checkpoint = wanted.options, start.checkpoint
@@ -272,9 +272,9 @@ class ReaderFeed:
             self._filled.set()
 
     async def more(self) -> Portion | None:
-        """Return what comes next, None once this is closed; may be cancelled, and loses nothing.
+        """Return the next portion, None once this is closed; may be cancelled, and loses nothing.
 
-        Raises what stops the stream, again each time.
+        Raises the error that stopped the stream, at each call.
         """
         while not self._is_closed:
             if self._portion is not None:

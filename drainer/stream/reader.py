@@ -4,7 +4,7 @@
         async for each in reader:
             await store(each.checkpoint)
 
-It lives in the program's event loop: a program that blocks that for seconds holds up its own
+It runs in the program's event loop: a program that blocks the loop for seconds delays its own
 stream, and nothing else.
 """
 
@@ -70,9 +70,9 @@ class AsyncReader:
         self._feed.acknowledged_ts = self._cursor.acknowledged(checkpoint)
 
     async def get(self, timeout_s: float | None = None) -> Committed | None:
-        """Return what comes next, None when nothing does in time; may be cancelled.
+        """Return the next element, None if none comes in time; may be cancelled.
 
-        Raises what iteration raises, and `NeedsOperator` when the reader is closed.
+        Raises the same errors as iteration, and `NeedsOperator` if the reader is closed.
         """
         try:
             async with asyncio.timeout(timeout_s):

@@ -1,11 +1,11 @@
-"""Registration: what a reader is to the cluster: an entry of its own by a name, or nothing.
+"""Registration: a reader's entry in etcd under its name, or none.
 
 /tidb-binlog/v1/drainers/<name>   state `reading` while it runs, `paused` after it has closed
 
-`max_commit_ts` there is what the program has acknowledged: Pumps purge nothing after it, and one
-that leaves waits for it, as for a Drainer's checkpoint. The host is reader@MACHINE:0, where no one
-listens, and by which such an entry is known (`NodeStatus.is_reader`). Which run it is, is in the
-label: of two that took a name at the same moment the first one finds the second's, and stops.
+`max_commit_ts` there is the program's acknowledged position: Pumps purge nothing after it, and a
+Pump that leaves waits for it, as for a Drainer's checkpoint. The host is reader@MACHINE:0, on which
+nothing listens, and which identifies such an entry (`NodeStatus.is_reader`). The label names the
+run. If two readers take a name at the same moment, the first finds the second's label, and stops.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from penstock.oracle.client import Oracle
 
 HEARTBEAT_S: Final = 1.0
 WATCHED_S: Final = 3.5
-"""A reader that runs shows that within so many seconds."""
+"""A running reader shows that it runs within so many seconds."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _LOOK_S: Final = 0.1
@@ -60,9 +60,9 @@ class Named(Membership):
         return replace(super()._status(), label=self._label)
 
     def _publish_and_list(self, status: NodeStatus) -> Statuses:
-        """List the Pumps; publish now and then, for no one waits for this status to be fresh.
+        """List the Pumps; publish only occasionally, because nothing needs this status to be fresh.
 
-        Raises `NeedsOperator` when another reader has taken the name meanwhile.
+        Raises `NeedsOperator` if another reader has taken the name since.
         """
         now_s = time.monotonic()
         if now_s - self._listed_s < HEARTBEAT_S / 2:
@@ -77,7 +77,7 @@ class Named(Membership):
 
 
 class Nameless(Membership):
-    """A reader that no one knows of: it looks at the Pumps, and writes nothing to etcd."""
+    """A reader without an entry: it lists the Pumps, and writes nothing to etcd."""
 
     def __init__(
         self, registry: NodeRegistry, oracle: Oracle, name: str, acknowledged_ts: Callable[[], int]
@@ -106,12 +106,12 @@ def check_name(name: str) -> None:
 
 
 def take_name(registry: NodeRegistry, name: str, *, watched_s: float = WATCHED_S) -> bool:
-    """Return whether a reader of that name has been here before; blocking.
+    """Return whether a reader of that name has existed before; blocking.
 
-    Raises `NeedsOperator` when the name is a Drainer's, or a reader's that runs.
+    Raises `NeedsOperator` if the name is a Drainer's, or a running reader's.
 
-    One that has not said that it stopped may have been killed: it is watched for `watched_s`,
-    unless a Pump has found it silent already. May be Retryable.
+    A reader that has not reported its stop may have been killed: it is watched for `watched_s`,
+    unless a Pump has already found it silent. May be Retryable.
     """
     found = registry.get(NodeKind.DRAINER, name)
     if found is None:

@@ -1,7 +1,7 @@
-"""Transaction: what a reader gets, in commit order: the changes of a transaction, or a DDL.
+"""Transaction: a reader's elements, in commit order: the changes of a transaction, or a DDL.
 
-Rows stay the writer's bytes until they are asked for. A large transaction's are in a file and read
-from there slice by slice, so that they are there until the program asks for what comes after it.
+Rows stay the writer's bytes until the program reads them. A large transaction's rows are in a file
+and read from there slice by slice, so they exist until the program requests the next element.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WRITER: Final = "reader"
 
 
 class Reached(NamedTuple):
-    """A place in the stream of a cluster: all up to there was read."""
+    """A position in a cluster's stream: everything up to it was read."""
 
     cluster_id: int
     checkpoint: Checkpoint
@@ -64,8 +64,8 @@ class Reached(NamedTuple):
 class Change:
     """One row that a transaction changed.
 
-    `before` is None for an insert, `after` for a delete. Columns that rows do not hold, generated
-    VIRTUAL ones, are in neither. `key` names the columns of the primary key, none without one.
+    `before` is None for an insert, `after` for a delete. Columns that rows do not hold (generated
+    VIRTUAL columns) are in neither. `key` names the columns of the primary key, empty without one.
     """
 
     kind: Literal["insert", "update", "delete"]
@@ -104,7 +104,7 @@ class _RowForm:
 
 
 class RowForms:
-    """The forms of the tables as they are between two DDLs."""
+    """The forms of the tables between two DDLs."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[Target, _RowForm]] = {}
@@ -118,9 +118,9 @@ class RowForms:
 
 
 class Changes(Iterable[Change]):
-    """The changes of one transaction, decoded as they are walked through, as often as wanted.
+    """The changes of one transaction, decoded during iteration, which may be repeated.
 
-    Those of a table come in their order, one table after the other. A row that cannot be decoded
+    Changes of a table come in their order, one table after the other. A row that cannot be decoded
     raises `Malformed`.
     """
 
@@ -168,7 +168,7 @@ class Changes(Iterable[Change]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Committed:
-    """What every element of the stream has."""
+    """The common fields of every element of the stream."""
 
     commit_ts: int
     start_ts: int
@@ -191,7 +191,7 @@ class _Committed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction(_Committed):
-    """Row changes that were committed together; `size_bytes` is what they took on a Pump."""
+    """Row changes that were committed together; `size_bytes` is their size on a Pump."""
 
     size_bytes: int
     changes: Changes = field(repr=False)
@@ -206,8 +206,8 @@ class Transaction(_Committed):
 class Ddl(_Committed):
     """A schema change: rows before it have the columns before it, and rows after it those after.
 
-    `schema` is the database that `query` is about, `change` what became of tables, by their
-    definitions before and after.
+    `schema` is the database of `query`, `change` is the effect on tables, by their definitions
+    before and after.
     """
 
     schema: str
