@@ -1,15 +1,15 @@
-"""Held changes: what a folder of binlog files holds, from where on, up to where, without a gap.
+"""Held changes: the range of changes that a folder of binlog files holds without a gap.
 
-    held after   the first file begins there: all that came before is not in the folder
-    held up to   the savepoint's commit_ts, once the place that it names was reached; else the last
+    held after   the first file begins there: all earlier changes are not in the folder
+    held up to   the savepoint's commit_ts, once its position was reached; else the last
                  record's
 
-Before anything is restored, each file that is to be read must end as the schema file of its
-successor says, and the last one as the savepoint says. Files of TiDB-Binlog, and of older versions,
-do not say it: that nothing is missing at their ends cannot be proved, which `unproved` says.
+Before anything is restored, each file that must be read has to end as its successor's schema file
+says, and the last file as the savepoint says. Files of TiDB-Binlog, and of older versions, do not
+record their ends. It cannot be proved that nothing is missing there, which `unproved` says.
 
-A commit_ts comes once. TiDB-Binlog's Drainer, when it is killed, writes again what came after its
-own savepoint; what comes a second time is left out, and counted.
+A commit_ts comes once. When TiDB-Binlog's Drainer is killed, it rewrites the changes after its own
+savepoint; records that come a second time are skipped and counted.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _HINT = "name the folder of the binlog files"
 
 
 class HeldChanges:
-    """A folder, as it is when it is looked at; it may grow meanwhile."""
+    """A folder, as it is when it is read; it may grow later."""
 
     def __init__(self, folder: Path) -> None:
         if not folder.is_dir():
             raise NeedsOperator(f"{folder} is no folder", hint=_HINT, code=Code.PATH_UNUSABLE)
         self.folder = folder
-        # First, for a Drainer may write: all that it names is there then.
+        # First, because a Drainer may be writing: all files that it names exist then.
         self.savepoint: Savepoint | None = load_savepoint(OsFiles(), folder)
         names = os.listdir(folder)
         self._files = binlog_files(names, folder)
@@ -54,11 +54,11 @@ class HeldChanges:
             raise NeedsOperator(f"{folder} has no binlog files", hint=_HINT, code=Code.FILES_GAP)
         self._schemas = schema_numbers(names)
         self.unproved = ""
-        """What cannot be proved of the files that are read; empty where all is."""
+        """The part of the files that cannot be proved complete; empty if all is."""
         self.repeated = 0
-        """How many records came a second time and were left out."""
+        """The number of records that came a second time and were skipped."""
         self.read_bytes = 0
-        """How much was read, of `size_bytes` from a start on."""
+        """The bytes read, of `size_bytes` from a start on."""
 
     @property
     def cluster_id(self) -> int:
@@ -92,10 +92,10 @@ class HeldChanges:
         return max(last_ts, stop_ts or self.savepoint.checkpoint.commit_ts)
 
     def start(self, after_ts: int, stop_ts: int) -> tuple[list[BinlogFile], FileSchema]:
-        """Return the files to read for all after a commit_ts, and the schema where they begin.
+        """Return the files to read for all changes after a commit_ts, and their starting schema.
 
-        Raises `NeedsOperator` or `Corrupt` where something between that commit_ts and the first
-        file is missing, or anything of the files up to `stop_ts`, which is 0 for all of them.
+        Raises `NeedsOperator` or `Corrupt` if changes between that commit_ts and the first file are
+        missing, or any part of the files up to `stop_ts`, which is 0 for all of them.
         """
         begin, schema = 0, FileSchema(0, Catalog())
         for at, file in enumerate(self._files):
@@ -108,7 +108,7 @@ class HeldChanges:
         first_ts = self._first_ts(files[0])
         if files[0].number in self._schemas:
             held_after_ts = schema.after_ts
-        else:  # TiDB-Binlog's: what is before its first record is known of file 0 only.
+        else:  # TiDB-Binlog's: only file 0 has a known beginning.
             held_after_ts = 0 if files[0].number == 0 else first_ts
         if held_after_ts > after_ts:
             raise NeedsOperator(

@@ -1,7 +1,7 @@
 """Rebuilt rows: the row changes of a record, as the row bytes that a writer would have sent.
 
-A column is found by its name in the table as it is at this record. Generated columns need not be
-there. A record that is too large for memory is read event by event.
+A column is found by its name in the table as it is at this record. Generated columns may be absent.
+A record that is too large for memory is read event by event.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from penstock.wire.protowire import fields, raw_fields
 
 Target = tuple[str, TableInfo]
 Lookup = Callable[[str, str], Target | None]
-"""(schema, table) to the table as it is now; None for one whose rows are left out."""
+"""(schema, table) to the current table; None for a table whose rows are skipped."""
 
 Change = tuple[Target, int, bytes]
 """A table, the `MutationType` of a change there, and the change's row bytes."""

@@ -6,7 +6,8 @@
     dest-type, [dest-db]                 the same, or sink = mysql://…; also sqlite:///…
     txn-batch, worker-count, safe-mode   accepted: a batch is one transaction, and repeats nothing
 
-Times are local unless they say otherwise, as in "2026-11-22 10:00:00" or "2026-11-22T10:00:00Z".
+Times are local unless they name a zone: "2026-11-22 10:00:00" is local, "2026-11-22T10:00:00Z" is
+UTC.
 """
 
 from __future__ import annotations
@@ -187,7 +188,7 @@ def load_reparo_settings(
 ) -> tuple[ReparoConfig, list[str]]:
     """Return the settings from every source, and the lines for the log about them.
 
-    Exits for --help and --version. Raises `NeedsOperator` for what cannot be.
+    Exits for --help and --version. Raises `NeedsOperator` for invalid settings.
     """
     translated = translation()
     config = read_settings(

@@ -1,8 +1,8 @@
-"""Restore: brings what a folder of files holds into a target, batch by batch.
+"""Restore: applies the files of a folder to a target, batch by batch.
 
 A batch ends at a DDL, at a bound, or at the end; it is compacted and is one transaction with the
-checkpoint. A record that is larger than a batch goes in slices, as a large transaction of a Drainer
-does. What filters leave out is counted in the checkpoint.
+checkpoint. A record larger than a batch goes in slices, like a Drainer's large transaction. Rows
+that filters skip are counted in the checkpoint.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _SCHEMA_HINT = (
 
 @dataclass(slots=True)
 class Restored:
-    """What a restore did, for its last line."""
+    """The results of a restore, for its last line."""
 
     through_ts: int = 0
     transactions: int = 0
@@ -172,7 +172,7 @@ class Restore:
         made.transactions += 1
         if record.end - record.begin > bytes_max:
             self._flush()
-            # Its only checkpoint says what of it is left out.
+            # Its only checkpoint records the skipped rows.
             made.left_out += self._left_out_of(record)
             slices = _Slices(self, record)
             self._writer.slices(slices, self._point(record.commit_ts))
@@ -295,7 +295,7 @@ class Restore:
 
 
 class _Slices:
-    """A record that is larger than a batch, as batches; each walk is one of its own."""
+    """A record that is larger than a batch, as batches; each walk is separate."""
 
     def __init__(self, restore: Restore, record: Record) -> None:
         self._restore = restore

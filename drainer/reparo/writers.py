@@ -1,4 +1,4 @@
-"""Writers: what becomes of restored changes: a target's transactions, printed lines, or nothing."""
+"""Writers: apply restored changes to a target, print them, or check them in a dry run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.pb import pb_binlog_pb2 as pb
 
 
 class Checks:
-    """A dry run: turns everything into SQL, and drops it."""
+    """A dry run: turns everything into SQL, and discards it."""
 
     verb = "checked, and nothing changed:"
     dialect = MYSQL
@@ -95,7 +95,7 @@ class Applies(Checks):
     def rows(self, batch: Batch, point: Checkpoint) -> None:
         """Run a batch's SQL in one transaction with the checkpoint."""
         if self._through_ts < self._start.applying_ts:
-            # A Drainer may have left some of it there: upserts remove what is in their way.
+            # A Drainer may have left some of it there: upserts remove conflicting rows.
             batch = replace(batch, displaces=True)
         self._sink.apply(self._sql(batch), self._stored(point))
         self._through_ts = point.commit_ts
