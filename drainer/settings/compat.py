@@ -1,10 +1,10 @@
-"""Compatibility: what becomes of the keys, flags and variables of TiDB-Binlog's own Drainer.
+"""Compatibility: how the keys, flags and variables of TiDB-Binlog's own Drainer are handled.
 
     drainer.toml            flag                     variable
     [syncer] txn-batch      -txn-batch 50            BINLOG_SERVER_TXN_BATCH       there
     [apply] txn-batch       --apply-txn-batch=50     DRAINER_APPLY_TXN_BATCH       here
 
-What the answers mean is in `penstock.settings.compat`.
+`penstock.settings.compat` explains the answers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OLD_PREFIX, PREFIX = "BINLOG_SERVER", "DRAINER"
 
 
 def _decrypted(text: str) -> str:
-    from penstock.security.encrypted_passwords import decrypted  # Asks for a package of its own.
+    from penstock.security.encrypted_passwords import decrypted  # Needs a separate package.
 
     return decrypted(text, os.environ) if text else ""
 
@@ -133,7 +133,7 @@ def translation() -> Translation:
         prefixes=(OLD_PREFIX, PREFIX),
         switches=_SWITCHES,
         switched=_SWITCHED,
-        opposites={"syncer.enable-dispatch": "syncer.disable-dispatch"},  # Which went before.
+        opposites={"syncer.enable-dispatch": "syncer.disable-dispatch"},  # The older flag.
         gathered="syncer.to.params",
     )
 

@@ -1,4 +1,4 @@
-"""Settings of a Drainer: each with its default, its unit in its name, and what it moves."""
+"""Settings of a Drainer: each with its default, its unit in its name, and its effect."""
 
 from __future__ import annotations
 

@@ -8,21 +8,21 @@
     ignore-event = ["truncate table"]               binlog-filter-rule = ["no-truncate"]
     ignore-sql = ["^create index"]                  source = { schema = "shop*", table = "*" }
 
-Filters add to what `[filter]` says: a change must pass both. A rule's `target` is a route, which in
-TiDB-Binlog only reached Oracle. Plain names in the first group are regular expressions of the
-whole name, as they were there; those of a migrate rule are wildcards. The other keys of the file
+Filters are added to those of `[filter]`: a change must pass both. A rule's `target` is a route,
+which in TiDB-Binlog only reached Oracle. Plain names in the first group are regular expressions of
+the whole name, as in TiDB-Binlog; names in a migrate rule are wildcards. The other keys of the file
 are in `drainer.settings.compat`.
 
 The downstream that it names becomes the URL that a sink is opened with:
 
     [syncer]                     [syncer.to]                  [syncer.to.checkpoint]
     db-type = "mysql"            host = "10.0.0.9"            schema = "tidb_binlog"
-    sql-mode = "ANSI_"         user = "repl"
+                                 user = "repl"
 
-is mysql://repl:…@10.0.0.9:3306/?checkpoint-schema=tidb_binlog. What is left open comes from
-MYSQL_HOST, MYSQL_PORT, MYSQL_USER and MYSQL_PSWD, then from TiDB-Binlog's defaults; loop-back
-control adds its channel to whichever URL there is. A Kafka that is named here, by kafka-addrs or
-KAFKA_ADDRS, gets TiDB-Binlog's own messages: kafka://…/?format=tidb-binlog.
+is mysql://repl:…@10.0.0.9:3306/?checkpoint-schema=tidb_binlog. Missing values come from MYSQL_HOST,
+MYSQL_PORT, MYSQL_USER and MYSQL_PSWD, then from TiDB-Binlog's defaults; loop-back control adds its
+channel to any URL. A Kafka that is named here, by kafka-addrs or KAFKA_ADDRS, gets TiDB-Binlog's
+own messages: kafka://…/?format=tidb-binlog.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ MIRROR, CHANGES = "mirror", "changes"
 _OLD_FILE_TYPE = "pb"
 _TYPES = (*MYSQL_TYPES, "sqlite", *EVENT_TYPES, DELTA, _OLD_FILE_TYPE)
 _KAFKA_MESSAGE_BYTES_MAX = 1_000_000_000
-"""What Kafka's client takes; TiDB-Binlog's own default is a little more."""
+"""The limit of Kafka's client; TiDB-Binlog's own default is slightly larger."""
 _ABSENT_TYPES = ("oracle", "flash")
 
 _UNREADABLE_MODES = {"ANSI", "ANSI_QUOTES", "NO_BACKSLASH_ESCAPES", "PIPES_AS_CONCAT",
                      "DB2", "MSSQL", "ORACLE", "POSTGRESQL", "MAXDB", "REAL_AS_FLOAT",
                      "IGNORE_SPACE"}  # fmt: skip
-"""Under which the text of a DDL means something else than the Drainer has read in it."""
+"""Modes that change the meaning of a DDL's text from the one that the Drainer parsed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinlogFilterRule:
-    """What a migrate rule that names this one leaves out."""
+    """The events that a migrate rule with this name skips."""
 
     ignore_event: tuple[str, ...] = setting((), "names of events")
     ignore_sql: tuple[str, ...] = setting((), "regular expressions for the text of a DDL")
@@ -78,7 +78,7 @@ class TableName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableMigrateRule:
-    """What happens to tables that `source` matches."""
+    """The rules for tables that `source` matches."""
 
     binlog_filter_rule: tuple[str, ...] = setting((), "names of binlog-filter-rules")
     source: TableName = field(default=TableName(), metadata={"help": "whom it is about"})
@@ -97,7 +97,7 @@ class ToSecurity:
 
 @dataclass(frozen=True, kw_only=True)
 class ToCheckpoint:
-    """Where in the downstream the checkpoint is."""
+    """The checkpoint's location in the downstream."""
 
     schema: str = setting("", "schema of the checkpoint; default: tidb_binlog")
     table: str = setting("", "table of the checkpoint; default: checkpoint")
@@ -152,7 +152,7 @@ def check_db_type(db_type: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class SyncerConfig:
-    """What TiDB-Binlog's drainer.toml has in the section of this name."""
+    """The section of this name in TiDB-Binlog's drainer.toml."""
 
     db_type: str = setting(
         "", "mysql, mariadb, tidb, sqlite, file, kafka or delta; default: as the sink's URL says"
@@ -254,9 +254,9 @@ def downstream_url(
     *,
     more: Mapping[str, str] | None = None,
 ) -> str:
-    """Return the URL of the downstream, `more` options with it where it is a server.
+    """Return the URL of the downstream, with `more` options if it is a server.
 
-    Raises `NeedsOperator` when two are named.
+    Raises `NeedsOperator` if two are named.
     """
     url = _named_downstream(sink, syncer, os.environ if env is None else env)
     try:
