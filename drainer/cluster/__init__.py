@@ -1,1 +1,1 @@
-"""Cluster: a Drainer among the others; its status, its methods, who writes the downstream."""
+"""Cluster: a Drainer's status, its methods, and its role as the writer of a downstream."""

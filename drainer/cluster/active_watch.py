@@ -1,4 +1,4 @@
-"""Takeover: decides when a standby may take over, from what it sees of the active Drainer (pure).
+"""Failover: decides when a standby may take over, from what it sees of the active Drainer (pure).
 
     the row in my downstream names run W      etcd lists W?     W's process answers?
     ────────────────────────────────────      ─────────────     ────────────────────
@@ -9,8 +9,8 @@
                                               no                no answer, twice    take over
     it stands still while W's moves on        yes               yes                 a copy: continue
 
-Nothing here keeps two Drainers from writing at a time: the checkpoint's fence does. This only keeps
-the second one from taking what is in good hands, and lets it be quick once it is not.
+The checkpoint's fence, and not this module, keeps two Drainers from writing at a time. This module
+only keeps the standby from replacing a healthy Drainer, and lets it act quickly after a failure.
 """
 
 from __future__ import annotations
@@ -19,46 +19,46 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 _LOOKS = 2
-"""So many looks in a row must agree before one that may be mistaken is believed."""
+"""So many consecutive observations must agree before an uncertain one is believed."""
 _COPY_LOOKS = 4
 _COPY_S = 6.0
 """An idle Drainer saves its checkpoint every three seconds, and publishes it within one more."""
 
 
 class RunAnswer(Enum):
-    """What became of asking the active Drainer's address for its run."""
+    """The active Drainer's answer about its run."""
 
     IT_IS = "it is"
     REFUSED = "refused"
-    """No one listens there, or another run does: this one is gone."""
+    """Nothing listens there, or another run does: this run has ended."""
     NONE = "none"
 
 
 class Verdict(Enum):
-    """What a standby is to do."""
+    """A standby's next action."""
 
     WAIT = "wait"
     TAKE_OVER = "take over"
     CONTINUE = "continue"
-    """The downstream is a copy of the one that the other Drainer writes, so no one writes it."""
+    """The downstream is a copy of the one that the other Drainer writes, so nothing writes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """One look; `published_ts` was read before `stored_ts`."""
+    """One observation; `published_ts` was read before `stored_ts`."""
 
     at_s: float
     is_listed: bool
     answer: RunAnswer
     published_ts: int
-    """The checkpoint that the active Drainer's entry says; it is stored before it is published."""
+    """The checkpoint in the active Drainer's entry; it is stored before it is published."""
     stored_ts: int
-    """The one in our downstream."""
+    """The checkpoint in our downstream."""
 
 
 @dataclass(slots=True)
 class ActiveWatch:
-    """What was seen of one run since it was first found in the downstream."""
+    """The observations of one run since it was first found in the downstream."""
 
     is_ours: bool = False
     """True once the row was seen to move: that run writes the very downstream that we read."""
@@ -84,7 +84,7 @@ class ActiveWatch:
             self._gone = 0
             return False
         if look.answer is RunAnswer.REFUSED:
-            # An address that never answered may be one that we cannot reach.
+            # An address that never answered may be unreachable from here.
             seems_gone = self._has_answered or not look.is_listed
         else:
             seems_gone = not look.is_listed

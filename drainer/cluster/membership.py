@@ -64,7 +64,7 @@ class Membership:
         self.entered: Mapping[str, int] = {}
         self._is_listed = False
         self.heartbeats = Heartbeats()
-        """Of the Drainer whose place this one has taken."""
+        """The heartbeats of the Drainer that this one replaced."""
 
     def now_ts(self) -> int:
         if self._known is None:
@@ -73,9 +73,9 @@ class Membership:
         return ts + (int((time.monotonic() - at_s) * 1000) << LOGICAL_BITS)
 
     async def keep_time(self) -> None:
-        """Ask the oracle now and then, indefinitely; without it the local clock continues.
+        """Ask the oracle periodically, indefinitely; without it the local clock continues.
 
-        Raises `NeedsOperator` when the checkpoint is ahead of it: no Pump can have got there.
+        Raises `NeedsOperator` if the checkpoint is ahead of it: no Pump can have got there.
         """
         while True:
             checkpoint_ts = self._checkpoint_ts()
@@ -108,10 +108,10 @@ class Membership:
             log.info("drainer %s is %s", self.node_id, state)
 
     async def leave(self, state: NodeState, *, is_new: bool) -> None:
-        """Publish the last state. One that `is_new`, without a checkpoint downstream, is forgotten.
+        """Publish the last state; remove an entry that `is_new` and has no checkpoint downstream.
 
-        Pumps would keep binlogs for it from the beginning on. A start that went wrong before
-        anything was published leaves the entry as it is: it may be another Drainer's.
+        Pumps would otherwise keep all binlogs for it. If a start failed before anything was
+        published, the entry stays as it is: it may be another Drainer's.
         """
         if not self._is_listed:
             return
@@ -135,7 +135,7 @@ class Membership:
         try:
             other = await asyncio.to_thread(self._registry.get, NodeKind.DRAINER, self.node_id)
         except Retryable:
-            return  # The downstream's checkpoint has the last word on who may write.
+            return  # The downstream's checkpoint decides who may write.
         if other is not None and other.is_reader and other.state is not NodeState.OFFLINE:
             raise NeedsOperator(
                 f"the node id {self.node_id} is that of a program that reads the stream",
@@ -159,9 +159,9 @@ class Membership:
             )
 
     async def refuse_gap(self) -> None:
-        """Raise `NeedsOperator` when a Pump left without us, with binlogs after our checkpoint.
+        """Raise `NeedsOperator` if a Pump left without us, with binlogs after our checkpoint.
 
-        One that is back with its data is pulled from there, and is no gap.
+        A Pump that is back with its data is pulled from there, and is not a gap.
         """
         while True:
             try:
@@ -188,10 +188,10 @@ class Membership:
             )
 
     async def retire(self, former: str) -> None:
-        """Let Pumps go what `former` needed, whose downstream this Drainer writes now.
+        """Release the binlogs kept for `former`, whose downstream this Drainer now writes.
 
-        Its entry, if it is not alive, would keep Pumps from purging until it comes back. Nothing is
-        done for an empty name.
+        Its entry, if it is not alive, would keep Pumps from purging until it comes back. Does
+        nothing for an empty name.
         """
         is_done = not former
         while not is_done:
@@ -232,7 +232,8 @@ class Membership:
 
     def _list(self) -> Statuses:
         statuses = self._registry.list(NodeKind.PUMP)
-        # After the list: a Pump withdraws its word before it lists itself as anything but offline.
+        # After the list: a Pump withdraws its record before it lists itself as anything but
+        # offline.
         self.lost, self.last_words = self._registry.lost(), self._registry.last_words()
         self.entered = self._registry.entered()
         return statuses

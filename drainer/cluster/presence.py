@@ -18,7 +18,7 @@ _EVERY_S = 0.5
 
 
 class Presence:
-    """An entry under a lease, replaced by another one as soon as etcd answers if it is lost."""
+    """An entry under a lease; if it is lost, it is replaced as soon as etcd answers."""
 
     def __init__(
         self, etcd: EtcdClient, writer: str, current: Callable[[], DrainerRun | Standby]
@@ -44,7 +44,7 @@ class Presence:
     async def end(self) -> None:
         self._ending.set()
         if self._task is not None:
-            await asyncio.wait((self._task,))  # A call under way may be about to list it.
+            await asyncio.wait((self._task,))  # A running call may be about to list it.
         entry, self._entry = self._entry, None
         if entry is not None:
             await asyncio.to_thread(entry.close)

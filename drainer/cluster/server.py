@@ -1,8 +1,8 @@
-"""Server: what others reach a Drainer by: its name, its port with the methods, and its pages.
+"""Server: a Drainer's name, its port with the methods, and its pages.
 
-The methods are `Cistern/Notify` for joining Pumps and the operator's verbs beside it. The port and
-the pages stay while the Drainer changes from a standby to the active one and back; only who answers
-there changes (`Role`).
+The methods are `Cistern/Notify` for joining Pumps and the operator's commands. The port and the
+pages stay while the Drainer changes from a standby to the active Drainer and back; only the object
+that answers changes (`Role`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CALLS_MAX = 1_000
 
 
 class Role(Protocol):
-    """What a Drainer does now, as active one or as standby; each verb takes a node id to check."""
+    """A Drainer's current task, active or standby; each command takes a node id to check."""
 
     def status(self) -> penstock_pb2.StatusReply: ...
 
@@ -48,7 +48,7 @@ class Role(Protocol):
 
 
 class Services:
-    """The methods, answered by whatever role the Drainer has."""
+    """The methods, answered by the Drainer's current role."""
 
     def __init__(self) -> None:
         """`role` must be set before the server starts."""
@@ -139,7 +139,7 @@ def build_server(security: Security) -> Any:
         options=[
             # Two Drainers on one port would share the calls silently.
             ("grpc.so_reuseport", 0),
-            # No one sends this much to a Drainer; and who does not even begin to talk is let go.
+            # Callers never send this much to a Drainer, and silent connections are closed.
             ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX),
             ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
             ("grpc.keepalive_time_ms", 20_000),
