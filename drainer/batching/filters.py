@@ -1,4 +1,4 @@
-"""Filters and routes as a Drainer's settings ask for them, here and in tasks that fetch rows."""
+"""Filters and routes from a Drainer's settings, for the Drainer and for tasks that fetch rows."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def selection_of(config: DrainerConfig, schemas: SchemaTracker) -> Selection:
 
 
 def fetch_settings(config: DrainerConfig) -> FetchSettings | None:
-    """Return what tasks need to fetch rows themselves, None when they are not to.
+    """Return the settings with which tasks fetch rows themselves, None if they must not.
 
-    A mode that was asked for and cannot be is named in the log.
+    The log names a requested mode that is not possible.
     """
     spark, security = config.spark, config.security
     asked = spark.payloads == "executors"

@@ -2,31 +2,32 @@
 
     merged   r r r r f r r D f r r r …       r rows, D a DDL, f a fake binlog
     steps    [r r r r f r r] [D] [f r r r …
-                             ^ a barrier: what is before it is a step of its own
+                             ^ a barrier: everything before it is a separate step
 
-A batch ends at a DDL, at `rows_max` rows, at `bytes_max` bytes, where a table's version changes,
-or when the pipeline asks for what there is because no task is busy. A transaction is never split:
-a batch with one transaction larger than the limits holds only that. One that lies on the disk
-because it is too large for memory is a step of its own, as a DDL is.
+A batch ends at a DDL, at `rows_max` rows, at `bytes_max` bytes, where a table's version changes, or
+when the pipeline requests the open batch because no task is busy. A transaction is never split: a
+transaction larger than the limits is a batch. A transaction in a spool file, because it is too
+large for memory, is a separate step, like a DDL.
 
-A batch that an earlier run may have left in parts is cut as that one cut it: at its last
-`commit_ts`, whatever the limits say.
+A batch of which an earlier run may have left parts downstream is cut as that run cut it: at its
+last `commit_ts`, whatever the limits say.
 
 **Transactions that a source passes on are applied once**, however often it passes them on:
 
     place      epoch, file, position of an origin: grows strictly within a source
     seen       the last place of each source, kept in the checkpoint: it moves with the changes
 
-A source that was killed begins again at what it remembers, which may be before what it brought
-in. Since it commits in the order of its places, whatever is not after the last one seen is there
-already. A transaction may name the one before it (`previous`). It was committed before this one
-with a smaller `commit_ts` (`pumpclient.mysql.source.sync.syncer` says why), and whatever is in the
-stream after the last one seen came here. So a predecessor that is beyond the last one seen is
-missing: the stream has a gap, and the planner stops before it.
+A source that was killed restarts at its remembered place, which may be before the last transaction
+that it brought in. It commits in the order of its places, so every transaction at or before the
+last place seen is already downstream. A transaction may name its predecessor (`previous`), which
+was committed before it with a smaller `commit_ts` (`pumpclient.mysql.source.sync.syncer` says why).
+Everything in the stream after the last place seen has come here. If a predecessor is beyond the
+last place seen, it is therefore missing: the stream has a gap, and the planner stops before it.
 
-A source leaves an epoch for good. So the places where the last epochs ended are kept, too. What
-comes of such an epoch again is a repetition up to there. Beyond it, the source continues what it
-has left, as after a restore of etcd, and the planner stops.
+A source never returns to an epoch that it has left. The places where the last epochs ended are
+therefore also kept. Transactions of such an epoch up to that place are repetitions. Beyond it, the
+source continues an epoch that it has left, for example after a restore of etcd, and the planner
+stops.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ log = logging.getLogger(__name__)
 class RowsStep:
     """All row changes after the step before, up to `commit_ts`; without rows only time moves.
 
-    A step with `remote` has its rows on the Pumps still: how many is known once they are fetched.
+    If a step has `remote`, its rows are still on the Pumps: their number is known once they are
+    fetched.
     """
 
     commit_ts: int
@@ -75,7 +77,7 @@ class RowsStep:
     stamps: list[int] = field(default_factory=list, compare=False)
     """The commit_ts of each transaction, by its number in `tables`."""
     beginnings: Mapping[int, Beginning] = field(default_factory=dict, compare=False)
-    """How each of them began, by its commit_ts."""
+    """The beginning of each of them, by its commit_ts."""
     origins: Mapping[str, Place] = field(default_factory=dict)
     remote: RemoteTransactions | None = None
     left_out: Counts = field(default_factory=Counts)
@@ -85,9 +87,9 @@ class RowsStep:
 class DdlStep:
     """A schema change, alone: everything before it is in earlier steps.
 
-    One that `is_repeated` was downstream before: the schema is followed, and nothing is run.
-    `schema_state` is how far a TiDB has got with what the DDL changes, 0 at other writers.
-    One that `is_ahead` runs before its binlog; `maybe_done` says that it may have run already.
+    If it `is_repeated`, it was downstream before: the schema is followed, and nothing is run.
+    `schema_state` is a TiDB's progress with the objects that the DDL changes, 0 at other writers.
+    If it `is_ahead`, it runs before its binlog; `maybe_done` says that it may have run already.
     """
 
     commit_ts: int
@@ -102,9 +104,9 @@ class DdlStep:
 
 @dataclass(frozen=True, slots=True)
 class LargeStep:
-    """One transaction that lies on the disk, alone; its slices stay within `limits`.
+    """One transaction that is in a spool file, alone; its slices stay within `limits`.
 
-    One that `is_ignored` is only counted. What is left out is known once the step is prepared.
+    If it `is_ignored`, it is only counted. Skipped changes are known once the step is prepared.
     """
 
     commit_ts: int
@@ -118,10 +120,10 @@ class LargeStep:
 
 @dataclass(frozen=True, slots=True)
 class AheadStep:
-    """Rows come that may need a DDL before its binlog; they are looked at again after this."""
+    """Rows come that may need a DDL before its binlog; they are checked again after this step."""
 
     commit_ts: int
-    """The last one before the rows'."""
+    """The last commit_ts before the rows'."""
     row: AheadRow
     origins: Mapping[str, Place] = field(default_factory=dict)
 
@@ -130,7 +132,7 @@ Step = RowsStep | DdlStep | LargeStep
 
 
 class Planner:
-    """The cutter; pure: it is given what came and asked for the next step."""
+    """The cutter; pure: it is given binlogs and asked for the next step."""
 
     def __init__(
         self,
@@ -146,11 +148,11 @@ class Planner:
     ) -> None:
         """Start empty; `lookup` resolves table ids and is asked again after each DDL.
 
-        Rows whose commit_ts is among `ignored_ts` are left out, with a line in the log. All up to
-        `whole_ts` is one batch, if it can be. Transactions that are not beyond `origins`, the last
-        ones seen of each source, are left out. Transactions of a source may be missing before
-        those at `accepted_gap_ts`, and in what an earlier run applied. `ahead` is asked of each
-        transaction whether its rows may need a DDL that is still to come.
+        Rows whose commit_ts is among `ignored_ts` are skipped, with a line in the log. Everything
+        up to `whole_ts` is one batch, if possible. Transactions that are not beyond `origins`, the
+        last places seen of each source, are skipped. Transactions of a source may be missing before
+        those at `accepted_gap_ts`, and in the range that an earlier run applied. `ahead` is asked
+        of each transaction whether its rows may need a DDL that is still to come.
         """
         self._origins = Origins(origins or {}, accepted_gap_ts)
         self._whole_ts = whole_ts
@@ -188,7 +190,7 @@ class Planner:
         return self._cut()
 
     def next_step(self) -> Step | AheadStep | None:
-        """Return the next finished step; None when all that was offered is in the open batch.
+        """Return the next finished step; None if all offered binlogs are in the open batch.
 
         Raises `Malformed` for a payload that is not a committed binlog.
         """
@@ -336,7 +338,7 @@ class Planner:
 
 def moves_only_time(binlog: Any) -> bool:
     """Return whether a merged binlog has neither row changes nor an effective DDL."""
-    # TiDB sends a sequence's value; values travel within rows, so none is replicated.
+    # TiDB sends a sequence's value; values are in the rows, so none is replicated.
     is_setval: bool = binlog.ddl_query[:13].lower() == b"select setval"
     return is_setval or bool(binlog.tp == BinlogType.ROLLBACK)
 
@@ -357,7 +359,7 @@ def ddl_step(ts: int, binlog: Any, origins: Origins) -> DdlStep:
 
 
 class Origins:
-    """What was seen of each source so far, in the order of the merged stream."""
+    """The places seen of each source so far, in the order of the merged stream."""
 
     def __init__(self, seen: Mapping[str, Place], accepted_gap_ts: Set[int] = frozenset()) -> None:
         self._accepted_gap_ts = accepted_gap_ts
@@ -365,7 +367,7 @@ class Origins:
         self._is_shared = False
         self._in_older_epochs: set[str] = set()
         self.repeated = 0
-        """How many transactions were here before."""
+        """The number of transactions that came before."""
 
     def is_repeated(self, ts: int, origin: Origin | None) -> bool:
         """Return whether a transaction is repeated; if so, count it and sometimes log it."""

@@ -24,7 +24,7 @@ class SpooledRows:
     def __init__(self, payload: Spooled, lookup: Lookup, limits: Limits) -> None:
         """Read through the file for its tables, and look them up; blocking.
 
-        Raises `Malformed` when it holds no row changes, and what `lookup` raises.
+        Raises `Malformed` if it holds no row changes, and the errors of `lookup`.
         """
         self.payload = payload
         self._limits = limits
@@ -47,7 +47,7 @@ class SpooledRows:
 
     def target(self, table_id: int, version: int) -> Target:
         """Return the target of a table's rows; `Malformed` if the survey did not find it."""
-        # A mutation that names a second table after its rows is none that a survey reads.
+        # A mutation that names a second table after its rows is not one that a survey reads.
         assert version == self.version
         if table_id not in self.targets:
             raise Malformed(
