@@ -1,8 +1,8 @@
-"""Conflicting rows: finds the row whose unique value an upsert met, and names both of them.
+"""Conflicting rows: finds the row whose unique value an upsert met, and names both rows.
 
-An upsert that `drainer.task.sql.table_sql` guards fails when it finds a row with another key, and
-so does one that has two rows in its way. The server names at best a value; which rows these are is
-asked for here, in the transaction that is about to end.
+An upsert that `drainer.task.sql.table_sql` guards fails if it finds a row with another key. It also
+fails if it conflicts with two rows. The server names at best a value, so this module reads the rows
+in the transaction that is about to end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.ddl.syntax.lexer import quote_name
 from penstock.refused_inserts import inserted, names_in
 
 OUT_OF_RANGE = 1690
-"""What a guard answers, see `drainer.task.sql.table_sql`; so may the downstream's arithmetic."""
+"""The error of a guard, see `drainer.task.sql.table_sql`, or of the downstream's arithmetic."""
 CODES = (OUT_OF_RANGE, ER.DUP_ENTRY)
 
 _UPSERT = " ON DUPLICATE KEY UPDATE "
@@ -38,7 +38,7 @@ _FINER = (
 )
 
 _Parts = list[tuple[str, int | None]]
-"""The quoted columns of an index, with how many characters of each count, None for all."""
+"""The quoted columns of an index, each with its number of indexed characters, None for all."""
 _Row = dict[str, str]
 
 

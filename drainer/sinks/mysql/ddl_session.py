@@ -1,21 +1,21 @@
-"""DDL session: a DDL runs downstream in the session that it had upstream, and leaves none of it.
+"""DDL session: runs a DDL downstream in the session it had upstream, and restores the session.
 
     moment, time_zone             as upstream had them (`ddl_moment`)
     sql_mode                      upstream's, without the modes that only say how a text is read:
-                                  jobs have their texts as they read without any
+                                  the texts of jobs read correctly without any
     variables of the context      as upstream had them
     explicit_defaults_for_timestamp, check_constraint_checks, innodb_strict_mode, …
-                                  so that a statement which upstream took is taken here, too, and
-                                  means what it says (`_ALWAYS`)
+                                  so that a statement that upstream accepted is also accepted here,
+                                  with the same meaning (`_ALWAYS`)
 
-A job without a context is a writer's of ours, or of an older source: its session is in UTC, and has
-the mode that the operator chose for this downstream, or `SQL_MODE`.
+A job without a context is from a writer of ours, or from an older source. Its session is in UTC,
+and has the mode that the operator chose for this downstream, or `SQL_MODE`.
 
-What the downstream has no variable for, or refuses to set, is refused before the statement runs, if
-the statement could depend on it. So is what MySQL and MariaDB compute in different ways in any
-session (`_differs`), if upstream was of the other kind. What the operator sets in `params` is the
-operator's. Each variable is put back after the statement; after an error the connection is not used
-any more.
+If the downstream lacks a variable or refuses to set it, and the statement could depend on it, the
+statement is refused before it runs. If upstream was of the other kind, features that MySQL and
+MariaDB compute differently in any session are also refused (`_differs`). Variables that the
+operator sets in `params` are not changed. Each variable is restored after the statement; after an
+error the connection is not used any more.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _ALWAYS = {
     "innodb_strict_mode": "OFF",
     "sql_require_primary_key": "OFF",
 }
-"""Set where the downstream has them and lets us: they refuse, or add to a text."""
+"""Set if the downstream has them and permits it: they reject statements, or add to a text."""
 
 _USUAL = {"auto_increment_increment": "1", "auto_increment_offset": "1", "lc_time_names": "0"}
 
@@ -84,7 +84,7 @@ _CONCERNS = {
     "timestamp": ("", r""),
     "lc_time_names": ("0", r"\b(DATE_FORMAT|TIME_FORMAT|DAYNAME|MONTHNAME|STR_TO_DATE|FORMAT)\b"),
 }
-"""For each variable what it is on a server that lacks it, and which statements depend on it."""
+"""For each variable its value on a server that lacks it, and the statements that depend on it."""
 
 _EXPLICIT = "explicit_defaults_for_timestamp"
 _ENGLISH = ("lc_time_names", "0", "en_US")
@@ -99,9 +99,9 @@ _ZERO_DATE_CAST = "ZERO_DATE_TIME_CAST"
 def as_upstream(
     connection: Connection, change: SchemaChange, query: str, target: MysqlTarget
 ) -> Iterator[str]:
-    """Run what is within as upstream ran a job; raise `NeedsOperator` before for what cannot be.
+    """Run the body as upstream ran a job; raise `NeedsOperator` before it if that is not possible.
 
-    `query` is the job's statement for this server; what is yielded is the text to run.
+    `query` is the job's statement for this server; the yielded value is the text to run.
     """
     moment_s, zone = moment_of(change)
     session = _Session(connection, change, query, dict(target.params))
@@ -124,7 +124,7 @@ def written_out(query: str) -> str:
     try:
         return explicit_timestamps(query)
     except NeedsOperator:
-        return query  # Not of our grammar: an operator's own.
+        return query  # Not of our grammar: an operator's own statement.
 
 
 class _Session:
@@ -146,14 +146,14 @@ class _Session:
         self._changed: set[str] = set()
 
     def put_back(self) -> None:
-        """Set all that was changed to what it was."""
+        """Restore all changed variables."""
         values = (f"{name} = {self._literal(self._before[name])}" for name in sorted(self._changed))
         if self._changed:
             self._connection.query(f"SET SESSION {', '.join(values)}")
 
     @property
     def is_explicit(self) -> bool:
-        """True where a TIMESTAMP column is what its definition says."""
+        """True if a TIMESTAMP column follows its definition."""
         return _EXPLICIT in self._changed or self._before.get(_EXPLICIT, "ON") == "ON"
 
     def set(self, name: str, value: str) -> None:
@@ -172,7 +172,7 @@ class _Session:
                 raise self._unable(f"{name} = {value}", error)
 
     def check_kind(self) -> None:
-        """Raise `NeedsOperator` for what servers of the two kinds compute in different ways."""
+        """Raise `NeedsOperator` for features that MySQL and MariaDB compute differently."""
         context = self._change.job.context or DdlContext()
         version, there = dict(context.variables).get("version"), version_of(self._connection)
         if version is None or is_mariadb(version) == is_mariadb(there):
@@ -277,14 +277,14 @@ class _Session:
 
 
 def _differs(change: SchemaChange, query: str, *, rounds: bool) -> str:
-    """Return what of an ALTER TABLE MySQL and MariaDB compute in different ways, "" for nothing.
+    """Return the part of an ALTER TABLE that MySQL and MariaDB compute differently, "" for none.
 
     `rounds` tells that upstream rounded fractions of seconds: a MariaDB never does for a DATE.
     """
     try:
         statements = parse(query)[1]
     except NeedsOperator:
-        return ""  # Not of our grammar: an operator's own.
+        return ""  # Not of our grammar: an operator's own statement.
     converted = {new.name.lower(): (old, new) for old, new in _converted(change)}
     for statement in statements:
         for column in defined_columns(statement) if isinstance(statement, AlterTable) else ():
@@ -334,7 +334,7 @@ def _converted(change: SchemaChange) -> Iterator[tuple[ColumnInfo, ColumnInfo]]:
 
 
 def _kept(change: SchemaChange) -> Iterator[tuple[ColumnInfo, ColumnInfo]]:
-    """Yield each column of the altered tables that was there before, before and after."""
+    """Yield each column of the altered tables that existed before, before and after."""
     for _, before, after in change.altered:
         known = {c.id: c for c in adopted(change.job, before, after).columns}
         for column in after.columns:

@@ -1,15 +1,16 @@
-"""Session: one connection to a MySQL downstream, opened when needed and again when lost.
+"""Session: one connection to a MySQL downstream, opened when needed and reopened after a loss.
 
 The session's sql_mode is part of the literals' format (`drainer.task.sql.literals`):
-STRICT_ALL_TABLES so that a value that does not fit is an error and not another value,
-NO_AUTO_VALUE_ON_ZERO and ALLOW_INVALID_DATES so that 0 and '2021-02-31' arrive as they are.
+STRICT_ALL_TABLES makes a value that does not fit an error and not another value.
+NO_AUTO_VALUE_ON_ZERO and ALLOW_INVALID_DATES keep 0 and '2021-02-31' unchanged.
 NO_BACKSLASH_ESCAPES must not be set: a MySQL reads the stored expressions of a table (defaults,
-generated columns, CHECKs) in the mode of the session that opens it, and a backslash in one would be
-two. FOUND_ROWS makes an UPDATE count the rows that it found. An operator's own sql_mode takes the
-place of all but NO_AUTO_VALUE_ON_ZERO, without which a 0 would become another number.
+generated columns, CHECKs) in the mode of the session that opens it, and a backslash in an
+expression would be doubled. FOUND_ROWS makes an UPDATE count the rows that it found. An operator's
+own sql_mode replaces all modes but NO_AUTO_VALUE_ON_ZERO, without which a 0 would become another
+number.
 
-With loop-back control every transaction begins with a change of the session's row in the table of
-marks, whichever call begins it: whatever goes through a session is marked.
+With loop-back control every transaction first changes the session's row in the table of marks,
+whichever call starts it. Every transaction of a session is therefore marked.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ SQL_MODE = "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGIN
 _NEEDED_MODE = "NO_AUTO_VALUE_ON_ZERO"
 _EXCLUDED_MODE = "NO_BACKSLASH_ESCAPES"
 
-# Errors that pass: the server goes, comes, is full, is read-only for a fail-over, or chose us in a
+# Transient errors: the server stops, starts, is full, is read-only for a failover, or chose us in a
 # deadlock.
 _PASSING = tidb.PASSING | {
     0, ER.CON_COUNT_ERROR, ER.DISK_FULL, ER.SERVER_SHUTDOWN, ER.LOCK_WAIT_TIMEOUT,
@@ -53,7 +54,7 @@ _PASSING = tidb.PASSING | {
 }  # fmt: skip
 
 OWN_ENGINE = "ENGINE=InnoDB"
-"""What our own tables are made with: a server's default may be an engine without transactions."""
+"""The engine of our own tables: a server's default may be an engine without transactions."""
 
 _DUPLICATE = {ER.DUP_ENTRY, ER.DUP_KEY}
 _UNFIT = {
@@ -73,7 +74,7 @@ T = TypeVar("T")
 
 
 class _MarkingConnection(pymysql.connections.Connection):
-    """A connection that begins each transaction with `mark`, if there is one."""
+    """A connection that starts each transaction with `mark`, if a mark is set."""
 
     mark = ""
 
@@ -84,7 +85,7 @@ class _MarkingConnection(pymysql.connections.Connection):
 
 
 class MysqlSession:
-    """A connection that only one thread at a time uses; `close` may come from another."""
+    """A connection for one thread at a time; another thread may call `close`."""
 
     def __init__(
         self, target: MysqlTarget, *, retry_s_max: float, closing: threading.Event
@@ -103,7 +104,7 @@ class MysqlSession:
         self._number = next(_session_numbers)
         self.packet_bytes_max = 0
         self.is_tidb = target.is_tidb
-        """True for a TiDB, as far as is known: a server says what it is when it is reached."""
+        """True for a TiDB, as far as is known: a server reports its kind when it is reached."""
 
     def retrying(self, attempt: Callable[[Connection, bool], T]) -> T:
         """Return what `attempt` returns; try again, on a new connection, while errors may pass."""
