@@ -102,8 +102,8 @@ class Sink(Protocol):
         """Return where to continue, None on a fresh downstream.
 
         The returned checkpoint's writer is the run that stores the next one. Raises `NeedsOperator`
-        if another cluster has a checkpoint and this one has none. The first call also raises it for
-        anything that would keep this run from writing.
+        if another cluster has a checkpoint and this cluster has none. The first call also raises it
+        for anything that would keep this run from writing.
         """
         ...
 
@@ -349,7 +349,7 @@ class PartitionedSink(Protocol):
     """A sink with enough connections to commit partitions concurrently."""
 
     def has_begun(self, partitions: Partitions) -> bool:
-        """Return whether this batch was the last to begin, possibly in an earlier run."""
+        """Return whether this batch was the last to start, possibly in an earlier run."""
         ...
 
     def apply_partitions(

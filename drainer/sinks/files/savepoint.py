@@ -57,7 +57,7 @@ class FileEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Savepoint:
-    """What is stored; `text` is the whole checkpoint, `position` None before the first record."""
+    """The stored state; `text` is the whole checkpoint, `position` None before any record."""
 
     checkpoint: Checkpoint
     text: str

@@ -39,7 +39,7 @@ _UNREADABLE = (OSError, EOFError, ValueError, KeyError, TypeError)
 
 @dataclass(frozen=True, slots=True)
 class FileSchema:
-    """What a schema file holds."""
+    """The content of a schema file."""
 
     after_ts: int
     catalog: Catalog

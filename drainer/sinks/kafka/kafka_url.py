@@ -102,7 +102,7 @@ class KafkaTarget:
         return replace(self, encoding=Encoding(self.encoding.format, tuple(options)))
 
     def client_options(self) -> dict[str, Any]:
-        """Return librdkafka's settings of every client: with what the password file holds now."""
+        """Return librdkafka's settings of every client, with the current password."""
         password = self.password_file.password() if self.password_file else self.password
         secret = {"sasl.password": password} if password else {}
         return {

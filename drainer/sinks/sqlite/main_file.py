@@ -5,7 +5,7 @@ to time and never checks whether another program has written the file since, suc
 restores a backup under its name. Pages of two states are mixed then, without an error. Each state
 of the file therefore has an id of 15 random bits, in the header's `PRAGMA user_version`:
 
-    bits 30 to 16   the id of the file when the log was begun
+    bits 30 to 16   the id of the file when the log was started
     bits 14 to 0    the id of the file once the log has been copied into it
 
 A transaction after such a copy chooses the next id, so that the log has an id that its file does
