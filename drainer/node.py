@@ -242,7 +242,7 @@ class _Node:
             await self._membership.leave(self._final, is_new=self._components.sink.is_new)
 
     async def _pause(self, pipeline: asyncio.Task[None]) -> None:
-        """Commit the current steps, take no new ones, and mark the downstream consistent.
+        """Commit the current steps, take no new steps, and mark the downstream consistent.
 
         Waits for an unreachable downstream for `stop-timeout-s` in total at most.
         """

@@ -51,7 +51,7 @@ _checkpoint_known = point("drainer.checkpoint_known")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A source of steps; `follow_ddl` returns what becomes of a DDL downstream.
+    """A source of steps; `follow_ddl` returns a DDL's effect downstream.
 
     `way_out` adds the overrides of a DDL to the error of its run. `fetching` is set if the rows do
     not pass through the Drainer, `catch_up` if rows may come before their DDL.

@@ -83,7 +83,7 @@ class RelayStage:
         self._is_clean = False
 
     def flush(self) -> asyncio.Future[None] | None:
-        """Begin to write and sync; the future raises what any write since the last one met."""
+        """Start to write and sync; the future raises the error of any write since the last sync."""
         if self._is_clean:
             return None
         entries, jobs, self._jobs = self._taken(), self._jobs, []

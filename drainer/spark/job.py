@@ -166,7 +166,7 @@ class SparkJob:
         shutil.rmtree(self._settings.work_dir, ignore_errors=True)
 
     def replace_session(self) -> None:
-        """End session and JVM; the job restarts with new ones."""
+        """End session and JVM; the job restarts with a new session and JVM."""
         self._jvm.kill()
 
     def _run(self) -> None:
