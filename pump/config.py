@@ -41,26 +41,31 @@ class ResolverConfig:
 
     kind: str = setting(
         "",
-        "none: time alone decides; sql: the writers' databases are asked; default: none. With"
-        " pd-address TiKV is asked about TiDB's transactions: tikv, the default, or sql for both",
+        "method to determine the outcome of a transaction whose writer is silent. none: only the"
+        " timeout decides; sql: query the writers' databases. Default: none. With pd-address, TiKV"
+        " is queried about TiDB's transactions: tikv (then the default), or sql for both",
     )
     url: tuple[str, ...] = field(
         default=(),
         metadata={
-            "help": "where the outbox is: mysql://user:password@host:port/schema or"
-            " sqlite:///file; several: one name=URL each"
+            "help": "database of the outbox: mysql://user:password@host:port/schema or"
+            " sqlite:///file; for several databases, one name=URL each"
         },
     )
-    table: str = setting(TABLE, "the outbox table, in every one of them")
-    timeout_s: float = setting(3.0, "how long a question to a database or to TiKV may take")
+    table: str = setting(TABLE, "outbox table, in each of these databases")
+    timeout_s: float = setting(3.0, "time limit of a query to a database or to TiKV, in seconds")
     fence_after_s: float = setting(
-        10.0, "a writer that is silent for longer, and not committed there, is rolled back"
+        10.0,
+        "seconds of silence after which a writer's transaction is rolled back if the database has"
+        " not committed it; a higher value tolerates slower writers",
     )
     lock_wait_s: float = setting(
-        2.0, "a TiDB's transaction without a lock in TiKV for so long may not set it any more"
+        2.0,
+        "seconds to wait for the lock of a TiDB transaction to appear in TiKV before preventing it"
+        " from being written",
     )
     given_up: tuple[str, ...] = setting(
-        (), "start_ts of transactions to be left out that TiKV has forgotten; the log names each"
+        (), "start_ts of transactions to skip that TiKV has forgotten; the log names each of them"
     )
 
     def __post_init__(self) -> None:
@@ -80,82 +85,113 @@ class ResolverConfig:
 class PumpConfig:
     """A Pump keeps binlogs that writers send, and streams them to Drainers in commit order."""
 
-    addr: str = setting("127.0.0.1:8250", "host:port to listen on; port 0 takes a free one")
-    advertise_addr: str = setting("", "host:port that others reach this Pump at; default: addr")
+    addr: str = setting("127.0.0.1:8250", "host:port to listen on; port 0 chooses a free port")
+    advertise_addr: str = setting("", "host:port at which others reach this Pump; default: addr")
     status_addr: str = setting(
         "",
         "host:port of the HTTP pages and metrics; default: loopback, addr's port + 1000; off: none",
     )
     etcd_urls: str = setting("127.0.0.1:2379", "etcd endpoints, comma-separated")
     pd_address: str = setting(
-        "", "host:port of a TiDB cluster's PDs, comma-separated: its id, clock and transactions"
+        "",
+        "host:port of a TiDB cluster's PDs, comma-separated: they provide the cluster id and the"
+        " timestamps, and TiKV the outcome of transactions",
     )
     data_dir: Path = field(
         default=Path("data.pump"), metadata={"help": "directory of the log and the index"}
     )
-    node_id: str = setting("", "name in the cluster; default: host:port, then kept in the data-dir")
-    labels: tuple[str, ...] = setting(
-        (), "name=value, comma-separated: what writers may choose Pumps by, such as zone=a"
+    node_id: str = setting(
+        "", "name in the cluster; default: host:port, then stored in the data-dir"
     )
-    heartbeat_interval_s: float = setting(2.0, "how often the status in etcd is renewed")
-    gc_days: float = setting(7.0, "binlogs older than this are purged once every Drainer has them")
+    labels: tuple[str, ...] = setting(
+        (), "labels by which writers may choose Pumps, such as zone=a: name=value, comma-separated"
+    )
+    heartbeat_interval_s: float = setting(
+        2.0, "interval in seconds at which the status in etcd is renewed"
+    )
+    gc_days: float = setting(
+        7.0,
+        "retention in days: older binlogs are purged once every Drainer has them; a higher value"
+        " needs more disk space",
+    )
     gc_force_after_days: float = setting(
-        0.0, "older than this they go even if a Drainer still needs them; 0: never"
+        0.0, "age in days at which binlogs are purged even if a Drainer still needs them; 0: never"
     )
     fake_binlog_interval_s: float = setting(
-        3.0, "how long an idle Pump's stream stands still while no one pulls"
+        3.0, "interval in seconds at which an idle Pump's stream advances while no Drainer pulls"
     )
     fake_binlog_interval_pulled_s: float = setting(
-        0.1, "the same while a Drainer waits; lower: less delay, more small writes"
+        0.1,
+        "the same interval while a Drainer pulls; a higher value causes more delay and fewer small"
+        " writes",
     )
     txn_timeout_s: float = setting(
         600.0,
-        "a transaction whose outcome no one knows is rolled back at this age; never one of a TiDB",
+        "age in seconds at which a transaction of unknown outcome is rolled back; does not apply"
+        " to a TiDB's transactions",
     )
     pause_grace_s: float = setting(
-        1.0, "how long a stopping Pump waits for the Commits of open transactions"
+        1.0, "seconds that a stopping Pump waits for the Commits of open transactions"
     )
     max_message_bytes: int = setting(
-        512 << 20, "the largest binlog in one message; all nodes must agree"
+        512 << 20, "maximum size of a binlog in a single message, in bytes; all nodes must agree"
     )
     transaction_bytes_max: int = setting(
-        4 << 30, "the largest transaction, which comes and goes in pieces when it is large"
+        4 << 30,
+        "maximum size of a transaction, in bytes; large transactions are transferred in chunks",
     )
-    pull_batch_bytes: int = setting(1 << 20, "how much one message to a Drainer carries at most")
-    write_group_bytes: int = setting(4 << 20, "how much one write and fdatasync covers at most")
-    write_queue_bytes: int = setting(256 << 20, "above this much waiting, writers are refused")
+    pull_batch_bytes: int = setting(1 << 20, "maximum size of a message to a Drainer, in bytes")
+    write_group_bytes: int = setting(
+        4 << 20, "maximum size of a write that one fdatasync covers, in bytes"
+    )
+    write_queue_bytes: int = setting(
+        256 << 20,
+        "maximum size of the write queue, in bytes; above it writers are rejected; a higher value"
+        " needs more memory",
+    )
     server_engine: str = setting(
-        "http2", "who speaks gRPC at addr: http2, this project's own server, or grpcio"
+        "http2", "gRPC server at addr: http2, which is Penstock's own, or grpcio"
     )
     copies: int = setting(
-        1, "on how many Pumps' disks a binlog is before it is acknowledged; 1: on this one's only"
+        1,
+        "number of Pumps whose disks must have a binlog before it is acknowledged; 1: only this"
+        " Pump",
     )
-    copies_min: int = setting(0, "with fewer of them nothing is acknowledged; 0: as many as copies")
+    copies_min: int = setting(
+        0, "minimum number of copies, below which nothing is acknowledged; 0: same as copies"
+    )
     copies_apart: str = setting(
-        "", "a label, such as zone, in which the Pumps with copies of one log must differ"
+        "", "label, such as zone, in which the Pumps with replicas of a log must differ"
     )
     replica_timeout_s: float = setting(
-        1.0, "a copy that is silent for longer is taken off the list"
+        1.0,
+        "seconds after which a replica that does not answer is removed from the replica set; a"
+        " higher value lets writers wait longer for a slow replica",
     )
     takeover_after_s: float = setting(
-        2.0, "a Pump that is silent for longer loses its log to one that has a copy; 0: never"
+        2.0,
+        "seconds of silence after which a Pump loses its log to a Pump with a replica; a higher"
+        " value delays failover; 0: never",
     )
     scrub_mb_per_s: float = setting(
-        20.0, "how fast all that is on the disk is read now and then, to find what has rotted"
+        20.0,
+        "read rate of the scrub in MB per second, which reads the whole disk to find corruption",
     )
-    scrub_every_days: float = setting(7.0, "how often that is done; 0: only by binlogctl scrub")
+    scrub_every_days: float = setting(
+        7.0, "interval of the scrub in days; 0: only on penstock ctl scrub"
+    )
     leave_grace_s: float = setting(
         10.0,
-        "how long a stopping Pump waits until others have the copies that are on its disk; 0: not",
+        "seconds that a stopping Pump waits until others have the replicas on its disk; 0: no wait",
     )
     taken_over_by: str = setting(
-        "", "set by a Pump for the one that it starts on a log that it took over"
+        "", "set by a Pump for the process that it starts on a log after a failover; leave it empty"
     )
     log_level: str = setting("info", "debug, info, warning or error", flag="-L")
     log_file: str = setting(
-        "", "log to this file instead of stderr; opened again once it is moved, or at SIGHUP"
+        "", "log file instead of stderr; it is reopened after it is moved, or at SIGHUP"
     )
-    log_format: str = setting("text", "text, or json: each line an object")
+    log_format: str = setting("text", "text, or json with an object in each line")
     storage: StorageConfig = field(default_factory=StorageConfig)
     resolver: ResolverConfig = field(default_factory=ResolverConfig)
     security: SecurityConfig = field(default_factory=SecurityConfig)

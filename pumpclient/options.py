@@ -22,58 +22,65 @@ TRANSPORTS = ("http2", "grpcio")
 class Options:
     """Limits and intervals of one client; bounds apply to each Pump unless stated otherwise."""
 
-    # Off sends one binlog per call through TiDB-Binlog's unary method: slower, and useful only for
-    # comparison.
+    # Batching of binlogs. False sends one binlog per call through TiDB-Binlog's unary method, which
+    # is slower and useful only for comparison.
     coalesce: bool = True
-    # The gRPC implementation: "http2" is our own, "grpcio" the public library, which is slower.
+    # gRPC implementation: "http2" is Penstock's own, "grpcio" the public library, which is slower.
     transport: str = "http2"
     # Maximum number of binlogs in a message.
     batch_count_max: int = 512
     # Maximum size of a message's binlogs in bytes.
     batch_bytes_max: int = 4 << 20
-    # Maximum number of unanswered batches: more hide the network's delay, fewer let batches grow.
+    # Maximum number of unanswered batches. A higher value hides the network's delay, a lower value
+    # lets batches grow.
     batches_in_flight_max: int = 4
-    # A writer that would exceed this waits; this bounds memory whatever the Pump's speed.
+    # Maximum size of the queue in bytes, above which writers wait. It bounds memory even if the
+    # Pump is slow.
     queue_bytes_max: int = 64 << 20
-    # Rows of one transaction; Pumps have a limit of their own, transaction-bytes-max.
+    # Maximum size of a transaction's rows in bytes; Pumps have a separate transaction-bytes-max.
     transaction_bytes_max: int = 4 << 30
-    # Above this size, rows wait for the commit in an unnamed file and go to the Pump in chunks.
+    # Size in bytes above which rows are stored in an unnamed file until the commit, and sent to the
+    # Pump in chunks. A higher value needs more memory.
     spill_bytes: int = 16 << 20
-    # The folder of that file; None means the system's folder for temporary files.
+    # Directory of that file; None means the system's directory for temporary files.
     spill_dir: str | Path | None = None
-    # How long `connect` waits for a Pump, and a connection for its Pump's name.
+    # Seconds that `connect` waits for a Pump, and that a connection waits for its Pump's name.
     connect_timeout_s: float = 3.0
-    # Time limit of an attempt on one Pump before the next Pump is asked; large binlogs get more.
+    # Seconds that an attempt on one Pump may take before the next Pump is tried; large binlogs get
+    # more time.
     attempt_timeout_s: float = 5.0
-    # The pause before a Prewrite that no Pump accepted is tried again.
+    # Seconds before a Prewrite that no Pump accepted is retried.
     prewrite_retry_s: float = 0.1
-    # The pause before an unanswered Commit is sent again.
+    # Seconds before an unanswered Commit is sent again.
     commit_retry_s: float = 1.0
-    # Just under the Pumps' own `txn_timeout` (10 min), after which they may consider a transaction
-    # rolled back: a Commit must never arrive after that verdict.
+    # Time limit of a Commit in seconds. It must be below the Pumps' `txn-timeout-s` (600), after
+    # which they may roll a transaction back: a Commit must never arrive after that.
     commit_timeout_s: float = 570.0
-    # TiDB-Binlog probes every 30 s; a restarted Pump needs one probe, and each is one small call.
+    # Interval in seconds of the probes of failed Pumps. A probe is one small call, and a restarted
+    # Pump needs one. TiDB-Binlog probes every 30 s.
     probe_interval_s: float = 3.0
-    # A Pump that fails more often than this in a row gets no new transactions until a probe works.
+    # Maximum number of consecutive errors of a Pump, above which it gets no new transactions until
+    # a probe succeeds.
     errors_in_a_row_max: int = 10
-    # A Pump that is out of space or overloaded gets no new transactions for this long; each refusal
-    # in a row doubles the pause, up to `full_pause_s_max`.
+    # Seconds for which a Pump that is out of space or overloaded gets no new transactions; each
+    # consecutive rejection doubles the pause, up to `full_pause_s_max`.
     full_pause_s: float = 1.0
-    # The longest such pause.
+    # Maximum of that pause in seconds.
     full_pause_s_max: float = 30.0
     # Maximum number of Commits that are delivered in the background.
     deliveries_max: int = 100_000
-    # How long `close` waits for them.
+    # Seconds that `close` waits for these deliveries.
     close_timeout_s: float = 10.0
-    # Only Pumps with all of these labels are written to: ("zone=a", "disk=fast").
+    # Labels that a Pump must have, all of them, to be written to: ("zone=a", "disk=fast").
     labels: tuple[str, ...] = ()
-    # Among those, Pumps with all of these labels come first, the others when none can accept.
+    # Labels of preferred Pumps. Pumps without all of these labels are used only when no preferred
+    # Pump can accept a transaction.
     prefer: tuple[str, ...] = ()
     # Address of a real PD to take timestamps from; None means the oracle that the Pumps elect.
     pd_address: str | None = None
-    # For an etcd at https://; None means the `tls` that is used for the Pumps.
+    # TLS for an etcd at https://; None means the `tls` that is used for the Pumps.
     etcd_tls: Tls | None = None
-    # For a PD at https://; None means the `tls` that is used for the Pumps.
+    # TLS for a PD at https://; None means the `tls` that is used for the Pumps.
     pd_tls: Tls | None = None
 
     def __post_init__(self) -> None:

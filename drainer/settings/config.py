@@ -39,16 +39,18 @@ PAYLOADS = ("auto", "driver", "executors")
 class SparkConfig:
     """The Spark job that turns rows into SQL."""
 
-    master: str = setting("local[*]", "Spark master; local ones run inside the Drainer")
-    tasks: int = setting(0, "resident tasks; 0: one per core, at most 4 on a local master")
+    master: str = setting("local[*]", "Spark master; a local master runs inside the Drainer")
+    tasks: int = setting(
+        0, "number of resident tasks; 0: one per core, at most 4 on a local master"
+    )
     driver_memory: str = setting("512m", "heap of the driver's JVM, which only places tasks")
     executor_memory: str = setting("512m", "heap of each executor's JVM on a cluster")
     host: str = setting("127.0.0.1", "address at which executors reach this Drainer")
-    conf: tuple[str, ...] = setting((), "more Spark settings, name=value, comma-separated")
+    conf: tuple[str, ...] = setting((), "additional Spark settings, name=value, comma-separated")
     payloads: str = setting(
         "auto",
-        "who gets the rows from the Pumps: driver; executors, which then need a way to every Pump; "
-        "auto: executors on a cluster without TLS",
+        "process that pulls the rows from the Pumps: driver; executors, which then must reach"
+        " every Pump; auto: executors on a cluster without TLS",
     )
 
     def __post_init__(self) -> None:
@@ -91,25 +93,27 @@ class ApplyConfig:
     )
     mode: str = setting(
         "snapshot",
-        "snapshot: a batch is one transaction with its checkpoint; parallel: its partitions are, "
-        "each on a connection of its own (MySQL and MariaDB)",
+        "snapshot: a batch is one transaction with its checkpoint; parallel: each partition of a"
+        " batch is a transaction on a separate connection (MySQL and MariaDB)",
     )
-    connections: int = setting(2, "connections that commit partitions in mode parallel")
-    worker_count: int = setting(16, "connections that statements are spread over")
-    txn_batch: int = setting(20, "how many statements are one downstream transaction")
+    connections: int = setting(2, "number of connections that commit partitions in mode parallel")
+    worker_count: int = setting(16, "number of connections over which statements are distributed")
+    txn_batch: int = setting(20, "number of statements in a downstream transaction")
     dispatch: bool = setting(
-        True, "spread statements; false: upstream's transactions stay whole, on one connection"
+        True,
+        "distribution of statements over connections; false: upstream's transactions stay"
+        " complete, on one connection",
     )
     safe_mode: bool = setting(
         False,
-        "statements that may be run again and replace what is in their way, always; else only "
-        "after an unclean stop, as long as needed",
+        "use of idempotent statements, which replace conflicting rows, at all times; if false,"
+        " only during recovery after an unclean shutdown",
     )
 
     collations: str = setting(
         "map",
-        "a collation that the downstream lacks: map: the nearest that it has stands in, unless "
-        "that could make two keys one; stop: its DDL is refused",
+        "treatment of a collation that the downstream lacks: map: the nearest available collation"
+        " replaces it, unless two keys could become equal; stop: its DDL is rejected",
     )
 
     def __post_init__(self) -> None:
@@ -135,14 +139,14 @@ class RelayConfig:
     max_file_size: int = field(
         default=10 << 20,
         metadata={
-            "help": "the next file begins at the end of the transaction that reaches this size",
+            "help": "size in bytes at which a file ends, with the transaction that reaches it",
             "parse": lambda value: size_bytes(value) if isinstance(value, str) else int(value),
         },
     )
     upstream_timeout_s: float = setting(
         30.0,
-        "how long a start tries to reach etcd, before it makes an inconsistent downstream "
-        "consistent from the relay log and ends",
+        "seconds that a start tries to reach etcd before it makes an inconsistent downstream"
+        " consistent from the relay log and exits",
     )
 
     def __post_init__(self) -> None:
@@ -155,8 +159,8 @@ class RelayConfig:
 class DrainerConfig:
     """A Drainer merges the streams of all Pumps and applies them downstream, in commit order."""
 
-    addr: str = setting("127.0.0.1:8249", "host:port to listen on; port 0 takes a free one")
-    advertise_addr: str = setting("", "host:port that others reach this Drainer at; default: addr")
+    addr: str = setting("127.0.0.1:8249", "host:port to listen on; port 0 chooses a free port")
+    advertise_addr: str = setting("", "host:port at which others reach this Drainer; default: addr")
     status_addr: str = setting(
         "",
         "host:port of the HTTP pages and metrics; default: loopback, addr's port + 1000; off: none",
@@ -164,15 +168,18 @@ class DrainerConfig:
     etcd_urls: str = setting("127.0.0.1:2379", "etcd endpoints, comma-separated")
     pd_address: str = setting(
         "",
-        "host:port of a TiDB cluster's PDs, comma-separated: its id and its clock are ours, and DDL"
-        " jobs are those of its TiDB servers, not those of other writers in etcd",
+        "host:port of a TiDB cluster's PDs, comma-separated: they provide the cluster id and the"
+        " timestamps, and its TiDB servers the DDL jobs, instead of other writers in etcd",
     )
     data_dir: Path = field(
-        default=Path("data.drainer"), metadata={"help": "directory of the lock, the node id, Spark"}
+        default=Path("data.drainer"),
+        metadata={"help": "directory of the lock, the node id and Spark's files"},
     )
-    node_id: str = setting("", "name in the cluster; default: host:port, then kept in the data-dir")
+    node_id: str = setting(
+        "", "name in the cluster; default: host:port, then stored in the data-dir"
+    )
     source_id: str = setting(
-        "", "what routes with extract-source call this upstream; no one else reads it"
+        "", "name of this upstream in routes with extract-source; not used otherwise"
     )
     sink: str = setting(
         DEFAULT_SINK,
@@ -181,8 +188,8 @@ class DrainerConfig:
     )
     initial_commit_ts: int = setting(
         0,
-        "where to start on a downstream without checkpoint: after this commit_ts, of which the "
-        "downstream holds a copy; 0: at the beginning; -1: now, without what was before",
+        "start position on a downstream without a checkpoint: after this commit_ts, as of which the"
+        " downstream holds a copy; 0: the beginning; -1: now, without earlier changes",
     )
     ignore_txn_commit_ts: tuple[str, ...] = setting(
         (),
@@ -190,23 +197,33 @@ class DrainerConfig:
     )
     accept_gap_commit_ts: tuple[str, ...] = setting(
         (),
-        "commit_ts of transactions that are applied although earlier ones of their source are "
-        "missing in the stream, or from which on a former epoch is left out (PS-6015)",
+        "commit_ts of transactions that are applied although earlier transactions of their source"
+        " are missing in the stream, or from which on a former epoch is skipped (PS-6015)",
     )
-    batch_rows_max: int = setting(50_000, "a batch is cut at this many rows")
-    batch_bytes_max: int = setting(8 << 20, "a batch is cut at this many bytes")
-    buffer_bytes: int = setting(16 << 20, "how much of all Pumps may wait for the merge")
-    checkpoint_interval_s: float = setting(3.0, "how often an idle Drainer saves its checkpoint")
-    heartbeat_interval_s: float = setting(1.0, "how often status and list of Pumps are renewed")
+    batch_rows_max: int = setting(
+        50_000, "number of rows at which a batch ends; a higher value needs more memory"
+    )
+    batch_bytes_max: int = setting(
+        8 << 20, "size in bytes at which a batch ends; a higher value needs more memory"
+    )
+    buffer_bytes: int = setting(
+        16 << 20, "maximum size in bytes of all Pumps' binlogs that wait for the merge"
+    )
+    checkpoint_interval_s: float = setting(
+        3.0, "interval in seconds at which an idle Drainer saves its checkpoint"
+    )
+    heartbeat_interval_s: float = setting(
+        1.0, "interval in seconds at which the status and the list of Pumps are renewed; at most 3"
+    )
     synced_check_time: int = setting(
-        5, "minutes without a change for the downstream after which /status says Synced"
+        5, "minutes without a change for the downstream after which /status reports Synced"
     )
-    stop_timeout_s: float = setting(10.0, "how long a stop waits for batches under way")
+    stop_timeout_s: float = setting(10.0, "seconds that a stop waits for batches in progress")
     log_level: str = setting("info", "debug, info, warning or error", flag="-L")
     log_file: str = setting(
-        "", "log to this file instead of stderr; opened again once it is moved, or at SIGHUP"
+        "", "log file instead of stderr; it is reopened after it is moved, or at SIGHUP"
     )
-    log_format: str = setting("text", "text, or json: each line an object")
+    log_format: str = setting("text", "text, or json with an object in each line")
     apply: ApplyConfig = field(default_factory=ApplyConfig)
     relay: RelayConfig = field(default_factory=RelayConfig)
     filter: FilterConfig = field(default_factory=FilterConfig)

@@ -24,20 +24,32 @@ STOP, ACCEPT = "stop", "accept"
 class ServerConfig:
     """The server whose changes are replicated."""
 
-    host: str = setting("127.0.0.1", "where it listens")
-    port: int = setting(3306, "its port")
-    user: str = setting("", "who asks; needs REPLICATION SLAVE, REPLICATION CLIENT and SELECT")
-    password: str = setting("", "better in password-file, or in MYSQL_SOURCE_SOURCE_PASSWORD")
+    host: str = setting("127.0.0.1", "host of the server")
+    port: int = setting(3306, "port of the server")
+    user: str = setting("", "account; needs REPLICATION SLAVE, REPLICATION CLIENT and SELECT")
+    password: str = setting(
+        "", "password; prefer password-file, or the variable MYSQL_SOURCE_SOURCE_PASSWORD"
+    )
     password_file: str = setting(
         "", "file whose first line is the password; read for each connection"
     )
-    ssl_ca: str = setting("", "PEM file of the CA that its certificate is checked against")
-    ssl_cert: str = setting("", "PEM file of a certificate to show to it")
-    ssl_key: str = setting("", "PEM file of its private key")
-    ssl_verify: str = setting(FULL, '"full": its CA and host name are checked; "ca": its CA only')
-    server_id: int = setting(0, "the replica's number; 0 draws a free one at each connection")
-    heartbeat_s: float = setting(10.0, "a silent stream is taken for dead after three of these")
-    semi_sync: bool = setting(False, "acknowledge what is on the disk, if the server waits for it")
+    ssl_ca: str = setting("", "PEM file of the CA that signed the server's certificate")
+    ssl_cert: str = setting("", "PEM file of a client certificate for the server")
+    ssl_key: str = setting("", "PEM file of the client certificate's private key")
+    ssl_verify: str = setting(
+        FULL, '"full": CA and host name of the server are checked; "ca": only the CA'
+    )
+    server_id: int = setting(0, "server id of the replica; 0: a free number at each connection")
+    heartbeat_s: float = setting(
+        10.0,
+        "heartbeat interval in seconds; a stream that is silent for three intervals is considered"
+        " dead",
+    )
+    semi_sync: bool = setting(
+        False,
+        "acknowledgement of events that are on the disk, if the server uses semi-synchronous"
+        " replication",
+    )
 
     def __post_init__(self) -> None:
         SqlTls(verify=self.ssl_verify)
@@ -67,35 +79,63 @@ class ServerConfig:
 class RelayConfig:
     """The local copy of the server's binlog."""
 
-    dir: Path = field(default=Path("data.source/relay"), metadata={"help": "where it is"})
-    sync_interval_s: float = setting(1.0, "what is relayed is on the disk after this")
-    purge_interval_s: float = setting(3600.0, "how often files are looked at that may go")
-    purge_expires_s: float = setting(0.0, "files older than this go once they are read; 0: never")
-    purge_remain_space_bytes: int = setting(15 << 30, "below so much free space, all read ones go")
+    dir: Path = field(
+        default=Path("data.source/relay"), metadata={"help": "directory of the relay log"}
+    )
+    sync_interval_s: float = setting(
+        1.0, "maximum time in seconds until relayed events are synced to the disk"
+    )
+    purge_interval_s: float = setting(3600.0, "interval in seconds at which files are purged")
+    purge_expires_s: float = setting(
+        0.0, "age in seconds at which files that have been read are purged; 0: never"
+    )
+    purge_remain_space_bytes: int = setting(
+        15 << 30, "free space in bytes, below which all files that have been read are purged"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class SyncConfig:
     """How transactions reach the Pumps."""
 
-    group_count_max: int = setting(512, "transactions that are committed together, at most")
-    group_bytes_max: int = setting(4 << 20, "the same by size of their rows")
-    checkpoint_interval_s: float = setting(1.0, "how often the checkpoint is stored in etcd")
-    strategy: str = setting("range", "which Pump a group goes to: range, hash or score")
-    write_timeout_s: float = setting(15.0, "how long a Pump may take to be found")
+    group_count_max: int = setting(
+        512, "maximum number of transactions in a group, which are committed together"
+    )
+    group_bytes_max: int = setting(4 << 20, "maximum size of a group's rows in bytes")
+    checkpoint_interval_s: float = setting(
+        1.0, "interval in seconds at which the checkpoint is stored in etcd"
+    )
+    strategy: str = setting("range", "method to choose a group's Pump: range, hash or score")
+    write_timeout_s: float = setting(15.0, "seconds that a write waits for a Pump that accepts it")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadConfig:
     """How existing tables are loaded, with mode full or all."""
 
-    readers: int = setting(4, "sessions that read at once, all of one snapshot")
-    rows_per_chunk: int = setting(100_000, "rows of a table that one session reads in one go")
-    transaction_bytes: int = setting(1 << 20, "rows that are committed together, by size")
-    rate_bytes_per_s: int = setting(0, "load no faster; 0: as fast as it goes")
-    into_existing: bool = setting(False, "load into tables that are there: of merged servers")
-    sink: str = setting("", "mysql://user:password@host:port/: the Drainer's, for rows of the load")
-    sink_checkpoint: str = setting("tidb_binlog.checkpoint", "the Drainer's checkpoint there")
+    readers: int = setting(
+        4,
+        "number of sessions that read in parallel, all from one snapshot; a higher value increases"
+        " the load on the server",
+    )
+    rows_per_chunk: int = setting(
+        100_000, "number of rows of a table that a session reads in one chunk"
+    )
+    transaction_bytes: int = setting(
+        1 << 20, "maximum size in bytes of the rows that are committed together"
+    )
+    rate_bytes_per_s: int = setting(0, "maximum load rate in bytes per second; 0: unlimited")
+    into_existing: bool = setting(
+        False, "load into existing tables, to merge several servers into one target"
+    )
+    sink: str = setting(
+        "",
+        "downstream of the Drainer, into which the load writes rows directly:"
+        " mysql://user:password@host:port/",
+    )
+    sink_checkpoint: str = setting(
+        "tidb_binlog.checkpoint", "table of the Drainer's checkpoint in that downstream"
+    )
 
     def sink_options(self) -> SinkOptions | None:
         """Return the sink for direct loading, if set; raise `NeedsOperator` for an invalid URL."""
@@ -112,9 +152,13 @@ class LoadConfig:
 class OnlineConfig:
     """Tables that gh-ost and pt-osc make."""
 
-    enabled: bool = setting(True, "understand them; false: they are tables like others")
-    shadow: tuple[str, ...] = setting(SHADOW, "patterns of the copies; one group: the real name")
-    trash: tuple[str, ...] = setting(TRASH, "patterns of what else they make")
+    enabled: bool = setting(
+        True, "tracking of these tools; false: their tables are replicated like others"
+    )
+    shadow: tuple[str, ...] = setting(
+        SHADOW, "patterns of the tools' copies, with one group for the real table's name"
+    )
+    trash: tuple[str, ...] = setting(TRASH, "patterns of the tools' other tables")
 
     def rules(self) -> OnlineDdl | None:
         """Compile the patterns; raise `NeedsOperator` for an invalid pattern."""
@@ -125,34 +169,46 @@ class OnlineConfig:
 class SourceConfig:
     """A source follows one MySQL or MariaDB server and writes its changes through the Pumps."""
 
-    source_id: str = setting("mysql-1", "name in the cluster; one process at a time may have it")
+    source_id: str = setting(
+        "mysql-1", "name in the cluster; only one process at a time may use it"
+    )
     start: str = setting(
         "current",
-        "where the first run begins: current, file:position, a GTID set, or a moment",
+        "start position of the first run: current, file:position, a GTID set, or a time",
     )
     mode: str = setting(
         "incremental",
-        "full: load the tables that are there, and end; incremental: follow; all: both",
+        "full: load the existing tables and exit; incremental: follow the binlog; all: both",
     )
     shard_mode: str = setting(
-        "", "optimistic: several tables, of this or other sources, are routed into one; or empty"
+        "",
+        "optimistic: several tables, of this or other sources, are routed into one table; or empty",
     )
     cascades: str = setting(
         STOP,
-        "foreign keys that change rows below the binlog (CASCADE, SET NULL): stop, or accept",
+        "treatment of foreign keys that change rows without a record in the binlog (CASCADE, SET"
+        " NULL): stop, or accept",
     )
     etcd_urls: str = setting("127.0.0.1:2379", "etcd endpoints, comma-separated")
     pd_address: str = setting(
-        "", "host:port of a TiDB cluster's PDs, comma-separated: its id and its clock are ours"
+        "",
+        "host:port of a TiDB cluster's PDs, comma-separated: they provide the cluster id and the"
+        " timestamps",
     )
-    data_dir: Path = field(default=Path("data.source"), metadata={"help": "directory of its files"})
+    data_dir: Path = field(
+        default=Path("data.source"), metadata={"help": "directory of the source's files"}
+    )
     status_addr: str = setting("127.0.0.1:9251", "host:port of the pages and metrics; off: none")
-    lease_s: int = setting(10, "a dead process keeps the source-id for so long")
+    lease_s: int = setting(
+        10,
+        "seconds for which a dead process still holds the source-id; a higher value delays its"
+        " replacement",
+    )
     log_level: str = setting("info", "debug, info, warning or error", flag="-L")
     log_file: str = setting(
-        "", "log to this file instead of stderr; opened again once it is moved, or at SIGHUP"
+        "", "log file instead of stderr; it is reopened after it is moved, or at SIGHUP"
     )
-    log_format: str = setting("text", "text, or json: each line an object")
+    log_format: str = setting("text", "text, or json with an object in each line")
     source: ServerConfig = field(default_factory=ServerConfig)
     relay: RelayConfig = field(default_factory=RelayConfig)
     sync: SyncConfig = field(default_factory=SyncConfig)
