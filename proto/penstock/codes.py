@@ -330,9 +330,9 @@ class Code(Enum):
     )
     NODE_REFUSES = (
         1307,
-        "A node rejects the request for an internal reason.",
+        "A node rejects the request and gives the reason in its answer.",
         _NOT_DONE,
-        "Read the node's answer in the message and the node's log.",
+        "Read the answer in the message, and read the node's log for details.",
     )
     NODE_ALIVE = (
         1308,
@@ -858,10 +858,10 @@ class Code(Enum):
         " run.",
         "Check whether etcd was restored from a backup. Start all Pumps of the cluster, including"
         " Pumps that are offline in etcd. If the histories have diverged, the error names each"
-        " history and the `penstock ctl adopt-log` command that continues it. Back up the directory"
-        " of the other history first: its additional data is then lost. If no disk has the log, the"
-        " error names the command that starts a new log. See [Restoring from"
-        " backups](restoring.md#etcd).",
+        " history and the `penstock ctl adopt-log` command that continues it. Before you run the"
+        " command, back up the directory of the other history, because its additional data is lost."
+        " If no disk has the log, the error names the command that starts a new log. See [Restoring"
+        " from backups](restoring.md#etcd).",
     )
 
     # Binlogs and rows.
@@ -1384,7 +1384,7 @@ class Code(Enum):
         "The values of a DDL depend on a time or session that cannot be reproduced downstream.",
         _DRAINER_STOPS,
         "The DDL has not run downstream. Change the downstream so that it can run, or make the"
-        " change by hand, as the hint describes. Then track the DDL.",
+        " change by hand, following the hint. Then track the DDL.",
     )
     SINK_DDL_DOUBT = (
         7009,
