@@ -6,7 +6,7 @@
 
 A folder is put back only where its age can be shown: for each log that lists the disk it lacks the
 mark, or has all that was acknowledged. It counts as lost for the logs of which it lacks something,
-until their lists do not have it any more.
+until their lists do not have it any more or they begin again.
 
 No machine fails while etcd is put back: else a disk with the newest state might be away.
 """
@@ -113,8 +113,12 @@ class Restoring:
         return self._needed[key]
 
     def note_lists(self, log: str, entry: LogEntry) -> None:
-        """Forget what a disk lacks of a log that does not list it any more."""
-        listed = {copy.disk for copy in entry.copies_known}
+        """Forget what a disk lacks of a log that does not list it any more, or that began again.
+
+        In the epoch in which a log begins again, nothing of it was acknowledged.
+        """
+        has_begun = entry.epoch == entry.since
+        listed = set() if has_begun else {copy.disk for copy in entry.copies_known}
         self.older = {each for each in self.older if each[1] != log or each[0] in listed}
 
     # A disk.

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import pump
+from penstock.cluster.log_entry import Copy, LogEntry
 from tests.kit import simulation
 from tests.kit.replicas.sweep import Counts, found_by, sweep_of
 from tests.kit.simulation.__main__ import PROGRAM
@@ -50,6 +51,16 @@ def test_the_command_that_a_failure_names_repeats_the_run_to_the_last_step() -> 
         command, env={**os.environ, "PYTHONHASHSEED": "1"}, capture_output=True, text=True
     )
     assert again.stdout.splitlines() == [*world.trace, str(world.counted())]
+
+
+def test_a_disk_that_was_put_back_lacks_nothing_of_a_log_that_began_again_on_it() -> None:
+    restoring, own = World(0).restoring, Copy("pump-2", "d2")
+    entry = LogEntry(epoch=16, primary=own)
+    restoring.older = {("d2", "pump-2")}
+    restoring.note_lists("pump-2", entry)
+    assert restoring.older
+    restoring.note_lists("pump-2", entry.begun_again(own, 3, 2))
+    assert not restoring.older
 
 
 @pytest.mark.parametrize("name", AT_ONCE)
