@@ -262,7 +262,7 @@ def refuse_older(
 
 
 def refuse_unmarked(node_id: str, own: Copy, chain: Chain, entry: LogEntry) -> None:
-    """Raise `NeedsOperator` for the same reason, if etcd alone shows it."""
+    """Raise `NeedsOperator` if etcd alone shows that the log of this disk was longer once."""
     if (proof := _shown_by(entry, chain)) is not None:
         raise _older(node_id, own, chain, entry, proof)
 

@@ -61,7 +61,7 @@ class OtherDisks:
 
     @contextmanager
     def of(self, node_id: str) -> Iterator[list[OtherDisk]]:
-        """Return the disks that may have the log of a Pump, best first; none is asked yet."""
+        """Yield the disks that may have a Pump's log, best first, without asking any."""
         with ExitStack() as stack:
             yield [
                 stack.enter_context(
@@ -95,7 +95,7 @@ class OtherDisk:
         self._answer_s = _ANSWER_S
 
     def fetch(self, number: int, begin: int, end: int) -> bytes:
-        """Return bytes of a segment, fewer if there are no more; raises `Retryable`."""
+        """Return bytes of a segment, fewer at its end; raises `Retryable`."""
         if self._failed is not None:
             raise self._failed
         parts = []
@@ -139,7 +139,6 @@ class OtherDisk:
         return Seen(Copy(self._disk.pump, self._disk.id), tuple(links))
 
     def _edges(self) -> tuple[Head | None, Head | None]:
-        """Return the headers of the first and the last segment."""
         edges = self._read(Stretch(0, 0, 2 * BEGIN, edges=True))
         return Head.received(edges[:BEGIN]), Head.received(edges[BEGIN:])
 

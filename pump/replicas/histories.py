@@ -64,7 +64,7 @@ def foreign(entry: LogEntry, links: Sequence[Link]) -> Link | None:
 
 
 def lacks(chain: Chain, mark: Mark | None) -> bool:
-    """Return whether the log of a listed disk ends before a mark to which the disk had come."""
+    """Return whether a listed disk's log ends before a mark that the disk had reached."""
     if mark is None or mark.segment < chain.first:
         return False
     link = chain.find(mark.segment)

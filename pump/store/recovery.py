@@ -111,7 +111,6 @@ class StorageConfig:
     index_cache_bytes: int = 32 << 20
 
     def __post_init__(self) -> None:
-        """Raise `NeedsOperator` for a value out of range."""
         for name in (
             "segment_bytes_max",
             "open_prewrites_max",
@@ -191,7 +190,7 @@ def _open_index(folder: Path, config: StorageConfig) -> Index:
 
 
 def _delete_index(folder: Path, files: Files) -> None:
-    """Delete the index; a crash in between leaves none, and never a part of it."""
+    """Delete the index; a crash in between never leaves a part of it."""
     (folder / INDEX_FOLDER).rename(_set_aside(folder))
     files.sync_folder(folder)
     shutil.rmtree(_set_aside(folder), ignore_errors=True)
@@ -277,7 +276,7 @@ def _reader(segments: Segments) -> Callable[[Position], bytes | None]:
 
 
 def lock_folder(folder: Path) -> int:
-    """Return a descriptor that keeps other processes out of `folder`; raise `NeedsOperator`."""
+    """Lock `folder` against other processes; return the descriptor or raise `NeedsOperator`."""
     descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -366,7 +365,6 @@ class Replay:
         on_progress(total, total)
 
     def _block(self, positions: list[Position], records: list[Fields], now_ms: int) -> None:
-        """Enter some records of one segment into ledger and index."""
         for i in range(0, len(records), _BATCH_RECORDS):
             last = i + _BATCH_RECORDS
             self._batch(records[i:last], positions[i:last], now_ms)
@@ -411,7 +409,7 @@ class Replay:
         self._lost(commit_ts)
 
     def _lost(self, commit_ts: int) -> None:
-        """Count a Commit as purged whose Prewrite, or the first of its chunks, was purged."""
+        """Count a Commit as purged whose Prewrite, or its first chunk, was purged."""
         if commit_ts > self.purge.purged_ts:
             self.purge = Purge(commit_ts, self.purge.first_segment)
             self.index.set_purge(self.purge)
@@ -419,7 +417,7 @@ class Replay:
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Spare millions of young tuples the search for cycles: it would take a third of the time."""
+    """Disable cycle collection, which would take a third of the time for young tuples."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -478,7 +476,6 @@ class Progress:
         self._begun_s = self._reported_s = clock()
 
     def __call__(self, done: int, total: int) -> None:
-        """Report that `done` of `total` bytes are replayed."""
         if self._listener is not None:
             self._listener(done, total)
         now_s = self._clock()

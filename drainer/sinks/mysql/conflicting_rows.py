@@ -43,7 +43,7 @@ _Row = dict[str, str]
 
 
 def met(connection: Any, statement: str | bytes) -> Refused | None:
-    """Return what to report when a guarded upsert met another row, None when not."""
+    """Return the error if a guarded upsert met another row, else None."""
     text = statement if isinstance(statement, str) else statement.decode(errors="replace")
     guard = _GUARD.match(text.rpartition(_UPSERT)[2])
     found = inserted(text)
@@ -69,7 +69,6 @@ def met(connection: Any, statement: str | bytes) -> Refused | None:
 
 
 def unknown(table: str) -> Refused:
-    """Return what to report when an upsert met another row that is not found again."""
     return Refused(
         f"an upsert of {table} met another row than its own, which is not found any more",
         hint="start the Drainer again; if it comes back, compare the tables' unique indexes",
@@ -109,14 +108,12 @@ def _unique_indexes(connection: Any, table: str) -> dict[str, _Parts]:
 
 
 def _collides(row: _Row, parts: _Parts) -> bool:
-    """Return whether a row has values in an index: NULLs collide with nothing."""
     return all(row.get(name, "NULL") != "NULL" for name, _ in parts)
 
 
 def _other(
     connection: Any, table: str, key: Sequence[str], texts: frozenset[str], row: _Row, parts: _Parts
 ) -> list[str] | None:
-    """Return the key of a row that has these values under another key; None without one."""
     if not _collides(row, parts):
         return None
     same = " AND ".join(
@@ -140,7 +137,6 @@ def _other(
 def _pair(
     connection: Any, table: str, rows: Sequence[_Row], parts: _Parts
 ) -> tuple[_Row, _Row] | None:
-    """Return two rows of the statement that have the same values to the server, if there are."""
     names = [name for name, _ in parts]
     lines = [
         f"SELECT {n},{','.join(row[name] for name in names)}"

@@ -133,7 +133,6 @@ class _Session:
     def __init__(
         self, connection: Connection, change: SchemaChange, query: str, own: Mapping[str, str]
     ) -> None:
-        """`own` are variables that the operator has set."""
         self._connection = connection
         self._change = change
         self._query = query
@@ -189,7 +188,7 @@ class _Session:
             )
 
     def set_modes(self, own: str) -> None:
-        """Set sql_mode to upstream's, or to `own` where that is not known."""
+        """Set sql_mode to upstream's, or to `own` if upstream's is unknown."""
         context = self._change.job.context
         if context is None or context.sql_mode is None:
             if error := self._tried("sql_mode", own):
@@ -208,7 +207,7 @@ class _Session:
             raise error
 
     def set_zone(self, zone: str) -> None:
-        """Set time_zone, to SYSTEM where the server has no such zone by name and is in it."""
+        """Set time_zone, or SYSTEM if the server lacks the named zone but runs in it."""
         error = self._tried("time_zone", zone)
         if error is not None and code_of(error) == _UNKNOWN_ZONE:
             self._connection.query("SET SESSION time_zone = 'SYSTEM'")
@@ -230,7 +229,6 @@ class _Session:
         return value if value.isdecimal() else str(self._connection.escape(value))
 
     def _tried(self, name: str, value: str) -> Exception | None:
-        """Set a variable; return why it cannot be set."""
         if name not in self._before:
             return KeyError("it has no such variable")
         try:
@@ -243,7 +241,7 @@ class _Session:
         return None
 
     def _set_collation(self, value: str) -> None:
-        """Set collation_connection; its charset is what counts, and the collation hardly ever."""
+        """Set collation_connection; its charset matters, its collation hardly ever."""
         charset = charset_of_collation(value)
         options = (value, *aliases(value), f"{charset}_general_ci", f"{charset}_bin")
         if any(self._tried("collation_connection", each) is None for each in options):
@@ -252,7 +250,7 @@ class _Session:
             raise self._unable(f"collation_connection = {value}", "it has none of that charset")
 
     def _set_old_mode(self, value: str) -> None:
-        """Set MariaDB's old_mode; a server that lacks it, or a value of it, has the usual one."""
+        """Set MariaDB's old_mode; a server without it or its value has the usual mode."""
         cast = _ZERO_DATE_CAST if _ZERO_DATE_CAST in value else ""
         if not self._tried("old_mode", value) or not self._tried("old_mode", cast) or not cast:
             return
@@ -260,7 +258,6 @@ class _Session:
             raise self._unable(f"old_mode = {cast}", "it has no such mode")
 
     def _depends_on(self, mode: str) -> bool:
-        """Return whether the change could differ on a server that lacks a mode."""
         if mode in (CUTS, ROUNDS):
             return any(new.tp in _TEMPORAL for _, new in _converted(self._change))
         if mode == "EMPTY_STRING_IS_NULL":
@@ -301,7 +298,6 @@ def _differs(change: SchemaChange, query: str, *, rounds: bool) -> str:
 
 
 def _computed_differently(change: SchemaChange, column: ColumnDef) -> str:
-    """Return what of the expression of a column that is defined is another on each kind."""
     is_default = column.default is not None and column.default.kind is ValueKind.EXPRESSION
     text = column.generated if column.stored else ""
     text += column.default.text if column.default is not None and is_default else ""
@@ -327,7 +323,6 @@ def _fills_timestamps(change: SchemaChange) -> bool:
 
 
 def _converted(change: SchemaChange) -> Iterator[tuple[ColumnInfo, ColumnInfo]]:
-    """Yield each column whose values a change converts, before and after."""
     for old, new in _kept(change):
         if (old.tp, old.decimal) != (new.tp, new.decimal):
             yield old, new

@@ -90,7 +90,7 @@ class MysqlSession:
     def __init__(
         self, target: MysqlTarget, *, retry_s_max: float, closing: threading.Event
     ) -> None:
-        """Contact nothing yet; `closing` ends the waiting of all sessions that share it."""
+        """Do not connect yet; `closing` ends the waits of all sessions that share it."""
         self._target = target
         self._connection: Connection | None = None
         # A transaction that was open ends with its connection, whatever happened to it.
@@ -107,16 +107,16 @@ class MysqlSession:
         """True for a TiDB, as far as is known: a server reports its kind when it is reached."""
 
     def retrying(self, attempt: Callable[[Connection, bool], T]) -> T:
-        """Return what `attempt` returns; try again, on a new connection, while errors may pass."""
+        """Return the result of `attempt`; retry transient errors on a new connection."""
         return self._patience.retrying(lambda retried: attempt(self._connected(), retried))
 
     @property
     def problem(self) -> str:
-        """What is waited for, in the downstream's words; empty while all is well."""
+        """The problem being waited out, in the downstream's words; empty if there is none."""
         return self._patience.problem
 
     def close(self) -> None:
-        """Close the connection; a call that waits in another thread ends with `Retryable`."""
+        """Close the connection; a call waiting in another thread raises `Retryable`."""
         assert self._patience.closing.is_set(), "the caller would only try again"
         if self._patience.using.locked():
             self._hang_up()
@@ -156,7 +156,6 @@ class MysqlSession:
         return self._connection
 
     def _hang_up(self) -> None:
-        """End a statement that another thread waits for, by ending its connection."""
         connection = self._connection
         sock = None if connection is None else connection._sock
         if sock is not None:
@@ -171,7 +170,6 @@ class MysqlSession:
 
 
 def rows_sql_mode(target: MysqlTarget) -> str:
-    """Return the mode that rows are written under."""
     if not target.sql_mode:
         return SQL_MODE
     modes = [mode for mode in target.sql_mode.split(",") if mode.strip().upper() != _EXCLUDED_MODE]
@@ -179,28 +177,23 @@ def rows_sql_mode(target: MysqlTarget) -> str:
 
 
 def ddl_sql_mode(target: MysqlTarget) -> str:
-    """Return the mode that DDL is run under."""
     return target.sql_mode or SQL_MODE
 
 
 def set_variable(connection: Connection, name: str, value: str) -> None:
-    """Set a session variable, to a number where the value is one."""
     literal = value if _NUMBER.fullmatch(value) else connection.escape(value)
     connection.query(f"SET SESSION `{name}` = {literal}")
 
 
 def version_of(connection: Connection) -> str:
-    """Return what the server said of its version as the session began."""
     return str(connection.get_server_info()).removeprefix("5.5.5-")
 
 
 def is_mariadb(version: str) -> bool:
-    """Return whether a version is that of a MariaDB, and not of a MySQL or TiDB."""
     return "mariadb" in version.lower()
 
 
 def _set_if_known(connection: Connection, name: str, value: str) -> None:
-    """Set a session variable that not every version of the server has."""
     try:
         set_variable(connection, name, value)
     except pymysql.err.MySQLError as error:
@@ -216,7 +209,7 @@ def _mark(channel_id: int, number: int) -> str:
 
 
 def _create_marks(connection: Connection) -> None:
-    """Create the table of marks when there is none: a statement that changes nothing is logged."""
+    """Create the mark table only if missing: a no-op CREATE would also be logged."""
     try:
         one(connection, f"SELECT 1 FROM {_MARKS} LIMIT 0")  # noqa: S608
     except pymysql.err.MySQLError as error:
@@ -231,21 +224,19 @@ def _create_marks(connection: Connection) -> None:
 
 
 def one(connection: Connection, sql: str) -> Any:
-    """Return the first row of a query, None when there is none."""
     with connection.cursor() as cursor:
         cursor.execute(sql)
         return cursor.fetchone()
 
 
 def many(connection: Connection, sql: str) -> list[Any]:
-    """Return all rows of a query."""
     with connection.cursor() as cursor:
         cursor.execute(sql)
         return list(cursor.fetchall())
 
 
 def _keep_alive(connection: Connection) -> None:
-    """Notice within a minute that the server's machine is gone; statements may take hours."""
+    """Detect within a minute that the server's machine is gone; statements may take hours."""
     sock = connection._sock
     if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
@@ -255,7 +246,7 @@ def _keep_alive(connection: Connection) -> None:
 
 @contextmanager
 def unhurried(connection: Connection) -> Iterator[None]:
-    """Wait for answers without a limit, as for a DDL, which may rewrite a whole table."""
+    """Remove the read timeout, for example for a DDL that may rewrite a whole table."""
     limit_s = connection._read_timeout
     connection._read_timeout = None
     yield  # After an error the connection is not used any more.
@@ -263,13 +254,13 @@ def unhurried(connection: Connection) -> Iterator[None]:
 
 
 def code_of(error: BaseException) -> int:
-    """Return the server's (or the client's) number for an error, 0 without one."""
+    """Return the error number of the server or client, or 0 if there is none."""
     code = error.args[0] if error.args else 0
     return code if isinstance(code, int) else 0
 
 
 def passes(error: BaseException) -> bool:
-    """Return whether trying again can help."""
+    """Return whether a retry can help."""
     if _is_of_certificate(error):
         return False
     if isinstance(error, OSError):
@@ -283,7 +274,6 @@ def _is_of_certificate(error: BaseException) -> bool:
 
 
 def query(connection: Connection, statement: str | bytes) -> int:
-    """Run a statement about rows; return how many it changed."""
     try:
         return int(connection.query(statement))
     except pymysql.err.MySQLError as error:
@@ -295,7 +285,7 @@ def query(connection: Connection, statement: str | bytes) -> int:
 
 
 def run(connection: Connection, statement: str | bytes) -> None:
-    """Run a statement of many rows; raise `Refused` that names the row, as far as one can know."""
+    """Run a multi-row statement; raise `Refused`, naming the row where it is known."""
     try:
         query(connection, statement)
     except pymysql.err.MySQLError as error:
@@ -310,7 +300,7 @@ def run(connection: Connection, statement: str | bytes) -> None:
 
 
 def refused(error: BaseException, row: str = "") -> Refused:
-    """Return what to report about an error that stays; `row` is table and key."""
+    """Return the error to report for a permanent failure; `row` is table and key."""
     code = code_of(error)
     hint = "compare the downstream's schema and data with the upstream's"
     if _is_of_certificate(error):

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def spelled(connection: Connection, change: SchemaChange, *, is_tidb: bool) -> str:
-    """Return a job's statement as the server can read it; say what of it that leaves out."""
+    """Return a job's statement as the server can parse it; log the parts it omits."""
     query = change.job.query
     own = Flavor.MARIADB if is_mariadb(version_of(connection)) else Flavor.MYSQL
     flavor = Flavor.TIDB if is_tidb else own
@@ -93,7 +93,6 @@ def _is_text(column: ColumnInfo) -> bool:
 
 
 def _converts(query: str, was: ColumnInfo, column: ColumnInfo) -> bool:
-    """Return whether a statement is the conversion, and not an operator's in its place."""
     _, statements = parse(query)
     parts = [p.operation for s in statements if isinstance(s, AlterTable) for p in s.parts]
     return any(

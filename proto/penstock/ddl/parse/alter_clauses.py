@@ -137,7 +137,6 @@ def _grouped(cur: Cursor) -> list[Part]:
 
 
 def _has_key(cur: Cursor) -> bool:
-    """Return whether a key stands in the parentheses that are open; the cursor stays."""
     begun, depth, found = cur.at, 0, at_key(cur)
     while depth >= 0 and not cur.at_end() and not found:
         depth += cur.is_sign("(") - cur.is_sign(")")
@@ -149,7 +148,6 @@ def _has_key(cur: Cursor) -> bool:
 
 
 def _period(cur: Cursor) -> Operation | None:
-    """Read ADD or DROP PERIOD FOR a name of one's own, which only MariaDB has."""
     begun, start = cur.at, cur.token.start
     verb = cur.take_any("ADD", "DROP")
     if not verb or not cur.take("PERIOD"):
@@ -256,7 +254,7 @@ def _drop(cur: Cursor) -> Operation:
 
 
 def _constraint_if_exists(cur: Cursor) -> bool:
-    """Move past IF EXISTS before a constraint, which a MariaDB may not have: see `foreign`."""
+    """Skip IF EXISTS before a constraint that MariaDB may lack: see `foreign`."""
     if cur.kept_if("IF", "EXISTS"):
         return True
     at = cur.token.start
@@ -383,7 +381,7 @@ def _quiet(cur: Cursor) -> Operation | None:
 
 
 def _tuning(cur: Cursor) -> bool:
-    """Move past ALGORITHM or LOCK, and leave it out: a downstream may not have that way."""
+    """Skip ALGORITHM or LOCK and omit it: a downstream may not support that method."""
     start = cur.token.start
     if not cur.take_any("ALGORITHM", "LOCK"):
         return False
@@ -394,6 +392,5 @@ def _tuning(cur: Cursor) -> bool:
 
 
 def tuning_options(cur: Cursor) -> None:
-    """Move past ALGORITHM and LOCK after CREATE INDEX and DROP INDEX."""
     while _tuning(cur):
         pass

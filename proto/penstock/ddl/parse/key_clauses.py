@@ -16,13 +16,11 @@ _ACTIONS = ("SET", "NULL"), ("SET", "DEFAULT"), ("NO", "ACTION"), ("CASCADE",), 
 
 
 def at_key(cur: Cursor) -> bool:
-    """Return whether a key or constraint starts here, and not a column."""
     words = ("CONSTRAINT", "PRIMARY", "UNIQUE", "INDEX", "KEY", "FULLTEXT", "SPATIAL", "FOREIGN")
     return cur.token.upper in (*words, "CHECK")
 
 
 def read_key(cur: Cursor) -> KeyDef:
-    """Read a table-level key or constraint."""
     constraint, absent = None, False
     if cur.take("CONSTRAINT"):
         absent = cur.kept_if("IF", "NOT", "EXISTS")
@@ -54,14 +52,14 @@ def read_key(cur: Cursor) -> KeyDef:
 
 
 def without_uniqueness(cur: Cursor, unique: Edit, start: int) -> None:
-    """Make a UNIQUE key over expressions a plain one: rows cannot be kept in an order for it."""
+    """Replace a UNIQUE key over expressions by a plain key: rows cannot be ordered for it."""
     if unique.end == -1:
         unique = Edit(start, start + len("UNIQUE"), "KEY")
     cur.foreign.append(ForeignEdit(Flavor.MYSQL, unique, "UNIQUE over an expression"))
 
 
 def key_of_kind(kind: str) -> KeyDef:
-    """Return a key without columns; `kind` is UNIQUE, FULLTEXT, SPATIAL or nothing."""
+    """Return a key without columns; `kind` is UNIQUE, FULLTEXT, SPATIAL or empty."""
     return KeyDef(
         name=None,
         parts=(),
@@ -72,7 +70,6 @@ def key_of_kind(kind: str) -> KeyDef:
 
 
 def named_key(cur: Cursor, key: KeyDef) -> KeyDef:
-    """Read a key's name, if it has one, and the rest of it."""
     key = replace(key, if_not_exists=cur.if_not_exists())
     if cur.is_name() and not (cur.is_word("USING") or cur.is_word("TYPE")):
         key = replace(key, name=cur.name())
@@ -108,7 +105,6 @@ def _key_body(cur: Cursor, key: KeyDef) -> KeyDef:
 
 
 def key_parts(cur: Cursor) -> tuple[KeyPart, ...]:
-    """Read the columns of a key."""
     cur.expect_sign("(")
     parts: list[KeyPart] = []
     places: list[tuple[int, int, bool]] = []
@@ -142,7 +138,7 @@ def _key_part(cur: Cursor) -> KeyPart:
 
 
 def index_options(cur: Cursor) -> None:
-    """Move past options of an index, none of which a row image depends on."""
+    """Skip index options, none of which affect a row image."""
     while True:
         start = cur.token.start
         if cur.take_any("USING", "TYPE"):
@@ -185,7 +181,7 @@ def visibility(cur: Cursor) -> bool:
 
 
 def enforcement(cur: Cursor) -> bool:
-    """Move past ENFORCED after a CHECK; return whether it is NOT ENFORCED, so only a remark."""
+    """Skip ENFORCED after a CHECK; return whether it is NOT ENFORCED, merely a remark."""
     if cur.take("NOT", "ENFORCED"):
         return True
     start = cur.token.start

@@ -96,7 +96,6 @@ class _Plan(Jobs):
     """Plans one statement after the other."""
 
     def add(self, statement: Statement) -> None:
-        """Plan one more statement."""
         match statement:
             case CreateSchema():
                 self._create_schema(statement)
@@ -272,7 +271,7 @@ class _Plan(Jobs):
     # Tables change.
 
     def _rename(self, statement: RenameTables) -> None:
-        """Plan the renames one after the other, so that names may swap, as one job."""
+        """Plan renames in sequence, so that names may swap, and combine them in a single job."""
         start, planned = self.catalog, self.jobs
         self.catalog, self.jobs = start.copy(), []
         steps = [

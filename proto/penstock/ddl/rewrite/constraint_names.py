@@ -97,7 +97,7 @@ def constraint_edits(
 
 
 def renamed(names: tuple[str, ...] | None, old: str, new: str) -> tuple[str, ...] | None:
-    """Return the names after a RENAME, which takes those along that servers chose."""
+    """Return the names after a RENAME, which also renames server-chosen constraint names."""
     return None if names is None else tuple(_renamed(names, old, new))
 
 
@@ -208,7 +208,6 @@ def _found_there(tokens: Sequence[Token], there: Callable[[], Mapping[str, str]]
 
 
 def within(tokens: Sequence[Token], start: int, end: int) -> list[Token]:
-    """Return the tokens between two places."""
     return [token for token in tokens if start <= token.start and token.end <= end]
 
 

@@ -93,7 +93,6 @@ def spelled_for(
 
 
 def _own(statement: Statement, flavor: Flavor) -> list[ForeignEdit]:
-    """Return how a statement reads on servers of this flavor."""
     if flavor is Flavor.TIDB:
         return [e for e in _own(statement, Flavor.MYSQL) if e.what != SEQUENCE_DEFAULTS]
     return [each for each in statement.foreign if each.flavor is flavor]
@@ -106,7 +105,6 @@ def _is_about_sequences(statement: Statement) -> bool:
 
 
 def _without(statement: RenameTables, sequences: set[tuple[str, str]]) -> list[str]:
-    """Return a RENAME TABLE of the tables alone, nothing where it renames sequences only."""
     kept = []
     for old, new in statement.pairs:
         found = {s for s in sequences if s[1] == old.name and old.schema in (None, s[0])}

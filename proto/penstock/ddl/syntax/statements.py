@@ -49,7 +49,6 @@ class ForeignEdit:
 
 
 def edited(text: str, start: int, end: int, edits: Iterable[Edit]) -> str:
-    """Return `text[start:end]` with those edits that lie within it."""
     out: list[str] = []
     at = start
     for edit in sorted(edits, key=lambda e: (e.start, e.end)):
@@ -121,7 +120,6 @@ class CharsetClause:
 
     @property
     def says_nothing(self) -> bool:
-        """True when neither a character set nor a collation is named."""
         return self.charset is None and self.collate is None
 
 
@@ -159,7 +157,6 @@ class KeyPart:
 
     @property
     def is_period(self) -> bool:
-        """True for a period."""
         return self.period_at != (-1, -1)
 
 
@@ -189,7 +186,7 @@ class KeyDef:
 
     @property
     def wanted_name(self) -> str:
-        """The name that IF NOT EXISTS asks for, "" where no key can have it."""
+        """The name that IF NOT EXISTS checks, "" where no key can have it."""
         if self.primary:
             return "PRIMARY"
         return self.name or ("" if self.implied else self.parts[0].name)

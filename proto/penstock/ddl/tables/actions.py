@@ -213,7 +213,6 @@ def _skipped(table: TableInfo, operation: Operation) -> bool:
 
 
 def _has(table: TableInfo, constraint: str) -> bool | None:
-    """Return whether a table has a CHECK or foreign key of that name, None if that is not known."""
     if table.constraints is None or constraint.isdecimal():
         return None  # A number is the name of a foreign key that a MariaDB since 12.1 chose.
     return constraint.lower() in (name.lower() for name in table.constraints)
