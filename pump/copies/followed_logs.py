@@ -32,7 +32,7 @@ from collections.abc import AsyncIterable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, unquote
 
 from penstock.codes import Code
@@ -211,6 +211,8 @@ class Copies:
 
     async def close(self) -> None:
         """Stop following all logs and release their folders; no call may be in progress."""
+        if self._is_closed:
+            return
         self._is_closed = True
         copies = self._copies.values()
         loop = asyncio.get_running_loop()
@@ -268,7 +270,7 @@ class Copies:
         if refusal := self._heard(copy, request.epoch):
             return refusal
         self._check_room(request.link.end, is_new=True)
-        aside = partial(asyncio.get_running_loop().run_in_executor, self._draft_thread)
+        aside = partial(self._aside, copy)
         older = await aside(OlderSegment, _FILES, copy.log.folder, request.link, next(self._drafts))
         try:
             async for data in pieces:
@@ -276,7 +278,18 @@ class Copies:
             await aside(older.finish)
             return await self._answered(copy, lambda: copy.log.prepend(request, older))
         finally:
-            await aside(older.drop)
+            if self._is_closed:
+                older.drop()
+            else:
+                await aside(older.drop)
+
+    def _aside(
+        self, copy: _Copy, work: Callable[..., _Result], *arguments: Any
+    ) -> asyncio.Future[_Result]:
+        """Work on a draft in its thread; `Retryable` once this Pump stops."""
+        if self._is_closed:
+            raise _not_followed(copy.node_id)
+        return asyncio.get_running_loop().run_in_executor(self._draft_thread, work, *arguments)
 
     # Queries and actions of this Pump.
 

@@ -16,6 +16,7 @@ from penstock.codes import Code, code_in
 from penstock.errors import Corrupt, NeedsOperator, Retryable
 from penstock.http2.grpc_front import GrpcFront
 from penstock.http2.server_limits import ServerLimits
+from penstock.log.files import DRAFT
 from penstock.log.segment import BEGIN, segment_name
 from penstock.log.segments import Place, Segments
 from penstock.pb import penstock_pb2 as pb
@@ -364,6 +365,31 @@ def test_a_copy_leaves_half_of_the_reserve_and_a_new_one_all_of_it(tmp_path: Pat
         assert isinstance(await copies.follow(NAME, request, more), Have)
 
     run(tmp_path, test)
+
+
+def test_an_older_segment_that_comes_while_the_pump_stops_is_refused_for_now(
+    tmp_path: Path,
+) -> None:
+    up = upstream()
+    up.segments.begin_next()
+    up.write(1)
+    link = up.chain().links[0]
+    data = up.data(0, 0, link.end)
+
+    async def test(copies: Copies) -> None:
+        await shipped(copies, up, first=1)
+
+        async def until_it_stops() -> AsyncIterator[bytes]:
+            yield data[:50]
+            await copies.close()
+            yield data[50:]
+
+        with pytest.raises(Retryable, match="this Pump stops"):
+            await copies.prepend(NAME, Prepend(1, link), until_it_stops())
+
+    run(tmp_path, test)
+    names = [path.name for path in (tmp_path / "copies/pump-1/log").iterdir()]
+    assert not [name for name in names if name.endswith(DRAFT)]
 
 
 def test_an_older_segment_comes_while_live_groups_continue(tmp_path: Path) -> None:
