@@ -124,34 +124,34 @@ def test_the_kit_imports_no_test() -> None:
 
 
 SIZES_MAX = {
-    "lines": 115_000,
-    "lines of code": 83_500,
-    "modules": 545,
-    "classes": 1170,
+    "lines": 114_600,
+    "lines of code": 82_800,
+    "modules": 539,
+    "classes": 1156,
     "settings": 239,
-    "codes": 260,
+    "codes": 257,
 }
 """Bounds fall with the tree. A bound that rises needs a comment: the capability it pays for."""
 PROSE_MAX: dict[str, dict[str, float]] = {
     "documents": {
-        "headless what": 23.5,
-        "pronoun one": 20.5,
-        "by itself": 12.0,
-        "is there": 7.0,
-        "begin again": 6.0,
-        "is no": 2.5,
-        "mend": 3.0,
-        "final too": 2.5,
+        "headless what": 2.0,
+        "pronoun one": 2.5,
+        "by itself": 1.0,
+        "is there": 0.5,
+        "begin again": 0.5,
+        "is no": 0.5,
+        "mend": 0.5,
+        "final too": 0.5,
     },
     "docstrings": {
-        "headless what": 24.5,
-        "pronoun one": 29.5,
-        "by itself": 8.5,
-        "is there": 8.0,
-        "begin again": 7.0,
-        "is no": 6.0,
-        "mend": 2.5,
-        "final too": 4.0,
+        "headless what": 0.5,
+        "pronoun one": 8.0,
+        "by itself": 1.0,
+        "is there": 1.0,
+        "begin again": 1.5,
+        "is no": 1.0,
+        "mend": 0.5,
+        "final too": 0.5,
     },
 }
 """Patterns per 10,000 words, see `tests.kit.census`; these bounds fall, too."""
