@@ -64,9 +64,15 @@ def foreign(entry: LogEntry, links: Sequence[Link]) -> Link | None:
 
 
 def lacks(chain: Chain, mark: Mark | None) -> bool:
-    """Return whether a listed disk's log ends before a mark that the disk had reached."""
-    if mark is None or mark.segment < chain.first:
+    """Return whether a listed disk's log ends before a mark that the disk had reached.
+
+    Epochs never decrease along a log. If the disk purged the marked segment, its first segment is
+    of the mark's epoch or a later epoch. An earlier epoch belongs to a former log.
+    """
+    if mark is None:
         return False
+    if mark.segment < chain.first:
+        return chain.links[0].epoch < mark.epoch
     link = chain.find(mark.segment)
     if link is None or not link.is_same(Link(mark.segment, mark.epoch, 0, mark.epoch_id)):
         return True

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.cluster.log_entry import Copy, LogEntry
+from penstock.cluster.log_entry import Copy, LogEntry, Mark
 from penstock.cluster.node_registry import NodeState
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from penstock.log.segment import BEGIN
 from pump.copies.claiming import Unseen, refuse_other_history
 from pump.replicas.chain import Chain, Link
-from pump.replicas.histories import Seen, Verdict, foreign, judge
+from pump.replicas.histories import Seen, Verdict, foreign, judge, lacks
 from tests.kit.fakes.log_entries import MemoryLogEntries
 
 OWN, OTHER, THIRD = Copy("pump-1", "d1"), Copy("pump-2", "d2"), Copy("pump-3", "d3")
@@ -198,3 +198,11 @@ def test_an_entry_as_new_as_all_disks_waits_for_no_pump() -> None:
     entries.swap("pump-1", 0, ENTRY)
     missing = Unseen(["pump-4"], ["pump-3"])
     assert compared(entries, Chain(AT_2), Seen(OTHER, AT_2), missing) == []
+
+
+def test_a_disk_with_a_former_log_lacks_the_mark_whatever_numbers_its_segments_have() -> None:
+    mark = Mark(11, BEGIN, 17, 59)
+    assert lacks(Chain([Link(12, 5, 90, 15), Link(13, 5, 90, 15)]), mark)
+    assert lacks(Chain([Link(9, 5, 90, 15), Link(11, 5, 90, 15)]), mark)
+    purged = Chain([Link(12, 17, 90, 59), Link(13, 18, 90, 60)])
+    assert not lacks(purged, mark)

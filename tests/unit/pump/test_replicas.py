@@ -114,6 +114,16 @@ def test_a_copy_that_was_put_back_is_off_every_list_before_it_is_given_the_rest(
     assert isinstance(log.answered(B.disk, Standing(5, links))[0], Send)
 
 
+def test_a_listed_disk_with_a_former_log_is_not_eligible_while_it_is_given_this_log() -> None:
+    began_again = (Link(0, 3, 100), Link(1, 3, 80))
+    marked = replace(entry(B), since=3, mark=Mark(1, 80, 3))
+    log = Primary(A, Chain(began_again), (marked, 7))
+    log.start()
+    (swap,) = log.answered(B.disk, Standing(4, (Link(8, 1, 99), Link(9, 2, 60))))
+    assert isinstance(swap, Swap)
+    assert (swap.entry.replicas, swap.entry.eligible) == ((), ())
+
+
 def test_alone_a_primary_acknowledges_nothing_and_its_last_replica_stays_eligible() -> None:
     log = primary(B)
     log.answered(B.disk, Standing(4, OLD))
