@@ -134,6 +134,8 @@ _BAD_DISKS: Mapping[str, int | float] = {
     "slow_disks": 0.3,
     "silences": 0.8,
     "death": 0,
+    "restores_etcd": 0,
+    "restores_disks": 0,
 }
 
 RULES: dict[str, Rules] = {
