@@ -19,7 +19,7 @@ from tests.kit.simulation.rules import RULES
 from tests.kit.simulation.world import World
 
 SEEDS = 16
-SEEDS_OF_A_RULE = 60
+SEEDS_OF_A_RULE = 160
 SEEDS_OF_A_SWEEP = 5_000
 BLOCK = 100
 AT_ONCE = (
@@ -30,7 +30,7 @@ AT_ONCE = (
     "what failed is opened again",
     "the address follows the entry",
 )
-"""Rules that the first few seeds find out; the others take up to a minute each."""
+"""Rules that the first few seeds find out; the others take up to three minutes each."""
 
 
 def test_every_acknowledged_transaction_comes_once_and_in_order_whatever_fails() -> None:
