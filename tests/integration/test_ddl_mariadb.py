@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drainer.sinks.mysql.spelling import spelled
 from penstock.ddl import Catalog, SchemaChange
 from penstock.ddl.tables.column_types import GEOMETRIES
 from penstock.errors import NeedsOperator
@@ -329,8 +330,8 @@ class ServerSession(DdlSession):
             with self.connection.cursor() as cursor:
                 if job.type not in (DdlType.CREATE_SCHEMA, DdlType.DROP_SCHEMA):
                     cursor.execute(f"USE `{job.schema_name}`")
-                cursor.execute(job.query)
-            change = self.catalog.apply(job)
+                change = self.catalog.apply(job)
+                cursor.execute(spelled(self.connection, change, is_tidb=False))
             for schema, table in left_by(change):
                 if table.kind == "TABLE":
                     name = table.name.replace("'", "''")
