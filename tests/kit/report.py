@@ -55,13 +55,13 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         return
     stats: dict[str, list[Any]] = terminalreporter.stats
     seconds: defaultdict[str, float] = defaultdict(float)
-    for reports in stats.values():
-        for report in reports:
-            seconds[getattr(report, "nodeid", "")] += getattr(report, "duration", 0.0)
+    for kind in (*KINDS, ""):  # The rest are warnings and deselected tests.
+        for report in stats.get(kind, []):
+            seconds[report.nodeid] += getattr(report, "duration", 0.0)
     problems = [report.nodeid for kind in ("failed", "error") for report in stats.get(kind, [])]
     found = {
         "counts": {kind: len(stats[kind]) for kind in KINDS if stats.get(kind)},
         "problems": list(dict.fromkeys(problems)),
-        "seconds": {name: took_s for name, took_s in seconds.items() if name},
+        "seconds": seconds,
     }
     path.write_text(json.dumps(found), encoding="utf-8")
