@@ -251,7 +251,7 @@ class GroupWriter:
             )
         if failure.reason is Reason.CERTIFICATE:
             return NeedsOperator(
-                text, hint="mend the certificates, then start again", code=Code.PREWRITE_REFUSED
+                text, hint="correct the certificates, then start again", code=Code.PREWRITE_REFUSED
             )
         if failure.reason is Reason.CLUSTER_MISMATCH:
             return NeedsOperator(

@@ -135,7 +135,7 @@ def _untrusted(pumps: set[Pump], last: Failure | None) -> NeedsOperator:
     names = ", ".join(sorted(pump.node_id for pump in pumps))
     return NeedsOperator(
         f"no Pump takes the Prewrite: {names}; the last one: {last}",
-        hint="mend the certificates; what is not committed was rolled back",
+        hint="correct the certificates; what is not committed was rolled back",
         code=Code.PREWRITE_REFUSED,
     )
 
