@@ -37,6 +37,7 @@ from penstock.cluster.drainer_runs import (
     DrainerRun,
     DrainerStop,
     forget_stop,
+    is_remembered,
     put_stop,
     run_named,
     standbys,
@@ -131,28 +132,30 @@ async def _be_active(
             )
             return End.OVERRIDDEN
         except TakenOver as error:
-            # A standby needs a run to watch; without one an operator must look.
-            if await _present_writer(components, stop) is None:
+            # A Drainer of another cluster is never listed: an operator must stop one of the two.
+            if not await _is_written_by_this_cluster(components, stop):
                 raise
             log.error("this Drainer writes no more: %s [%s]", error.problem, error.code)
             return End.REPLACED
 
 
-async def _present_writer(components: Components, stop: asyncio.Event) -> DrainerRun | None:
-    """Return the run that is writing the downstream, None if etcd does not list it.
+async def _is_written_by_this_cluster(components: Components, stop: asyncio.Event) -> bool:
+    """Return whether etcd lists the run that is writing the downstream, or listed it today.
 
     A run is listed before it writes. An outage of etcd ends its lease, and the run is listed again
     shortly after etcd answers. One answer therefore does not prove that the run has ended.
     """
     stored = await components.thread.call(components.sink.load_checkpoint)
-    find = functools.partial(run_named, components.etcd, stored.writer if stored else "")
+    writer = stored.writer if stored else ""
+    find = functools.partial(run_named, components.etcd, writer)
     for look in range(_WRITER_LOOKS):
-        if (run := await insist(stop, "who writes the downstream now", find)) is not None:
-            return run
+        if await insist(stop, "who writes the downstream now", find) is not None:
+            return True
         if look == 0:
             log.info("etcd does not list the Drainer that writes the downstream, looking again")
         await unless_stopped(asyncio.sleep(_WRITER_LOOK_S), stop)
-    return None
+    remembered = functools.partial(is_remembered, components.etcd, writer)
+    return await insist(stop, "who wrote the downstream", remembered)
 
 
 class _Node:

@@ -7,7 +7,15 @@ import contextlib
 import logging
 from collections.abc import Callable
 
-from penstock.cluster.drainer_runs import DrainerRun, Entry, LeasedEntry, Standby, key_of, text_of
+from penstock.cluster.drainer_runs import (
+    DrainerRun,
+    Entry,
+    LeasedEntry,
+    Standby,
+    key_of,
+    remember_run,
+    text_of,
+)
 from penstock.cluster.etcd import EtcdClient
 from penstock.errors import PenstockError
 
@@ -68,6 +76,8 @@ class Presence:
         if self._entry is None or self._entry.is_lost():
             self._entry, self._listed = LeasedEntry(self._etcd, _TTL_S), ""
         entry = self._current()
+        if isinstance(entry, DrainerRun) and not self._listed:
+            remember_run(self._etcd, self._writer, entry)
         text = text_of(entry)
         if text != self._listed:
             self._entry.put(key_of(entry, self._writer), text)

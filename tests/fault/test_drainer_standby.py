@@ -158,6 +158,19 @@ def test_a_replaced_drainer_waits_for_a_writer_that_etcd_does_not_list_for_a_mom
     replication.check()
 
 
+@pytest.mark.slow
+def test_a_replaced_drainer_takes_over_again_if_its_successor_is_gone(
+    replication: Replication,
+) -> None:
+    one, two, writer = _replaced_while_frozen(replication, seed=41)
+    two.kill()
+    eventually(lambda: not read_prefix(replication.etcd, RUNS)[0], _BUSY_S)
+    one.thaw()
+    one.wait_for("this Drainer writes no more", 60)
+    one.wait_until(writer.transact(10))
+    replication.check()
+
+
 class Overriding:
     """A table `shop.parts`, and `drainer ddl` with the settings of a Drainer that writes it."""
 

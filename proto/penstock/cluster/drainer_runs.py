@@ -1,14 +1,17 @@
 """Drainer runs: records the run that writes a downstream, the standby Drainers, and stop reasons.
 
 /penstock/v1/drainer-runs/<writer>   JSON: the fields of `DrainerRun`, under a lease of the run
+/penstock/v1/drainer-runs-of-a-day/<writer>   the same, for a day after the run was listed
 /penstock/v1/standbys/<node id>     JSON: the fields of `Standby`, under a lease as well
 /penstock/v1/drainer-stops/<node id>   JSON: the fields of `DrainerStop`, until it runs again
 
 `<writer>` is the random name that the run puts into the downstream's checkpoint with each commit.
 The downstream itself therefore identifies its writer, whatever its URL looks like, and etcd shows
-whether that run still holds its lease. Standbys are listed apart from the Drainers, because Pumps
-keep binlogs for Drainers. A Drainer that needs an operator ends its process, and its log may be on
-another machine, so its stop reason and the possible choices are kept where everybody can read them.
+whether that run still holds its lease. The second key proves to a fenced Drainer whose successor
+ended as well that both are of this cluster: a run of another cluster is never listed here. Standbys
+are listed apart from the Drainers, because Pumps keep binlogs for Drainers. A Drainer that needs an
+operator ends its process, and its log may be on another machine, so its stop reason and the
+possible choices are kept where everybody can read them.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ from penstock.codes import Code
 from penstock.errors import Malformed
 
 RUNS = "/penstock/v1/drainer-runs/"
+_RUNS_OF_A_DAY = "/penstock/v1/drainer-runs-of-a-day/"
+_DAY_S = 24 * 60 * 60
 STANDBYS = "/penstock/v1/standbys/"
 STOPS = "/penstock/v1/drainer-stops/"
 
@@ -107,6 +112,16 @@ def text_of(entry: DrainerRun | Standby) -> str:
 def run_named(etcd: EtcdClient, writer: str) -> DrainerRun | None:
     found = read(etcd, RUNS + writer)
     return None if found is None else _parsed(lambda fields: DrainerRun(**fields), RUNS, found)
+
+
+def remember_run(etcd: EtcdClient, writer: str, run: DrainerRun) -> None:
+    """Record for a day that this cluster has the run, whether it still writes or not."""
+    with etcd_errors(etcd):
+        etcd.put(_RUNS_OF_A_DAY + writer, text_of(run), lease=etcd.lease(_DAY_S).id)
+
+
+def is_remembered(etcd: EtcdClient, writer: str) -> bool:
+    return read(etcd, _RUNS_OF_A_DAY + writer) is not None
 
 
 def standbys(etcd: EtcdClient) -> Sequence[Standby]:
