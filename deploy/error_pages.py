@@ -1,16 +1,17 @@
 """Generates error pages in Markdown: a page for each subject of the codes, and an index.
 
-A code's meaning, its consequence and its remedy are in the catalog (`penstock.codes`). The messages
-are those of the raise sites, read from the source: a placeholder stands for each value.
+`errors.toml` contains the meaning, the effect and the remedy of each code (`penstock.codes`). The
+messages are those of the raise sites, read from the source: a placeholder stands for each value.
 """
 
 from __future__ import annotations
 
 import ast
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from penstock.codes import SUBJECTS, Code
 from penstock.node import command
@@ -41,36 +42,72 @@ supervisor should do about each.
 |---|---|
 """
 
+_FORMER: Final = """\
+
+## Former codes
+
+Penstock no longer reports these codes. Each situation has the code in the second column.
+
+| former code | code | meaning |
+|---|---|---|
+"""
+
 
 def page_of(subject: int) -> str:
     return f"reference/errors/{subject}xxx.md"
 
 
+def texts() -> dict[Code, dict[str, Any]]:
+    """Return the text of each code: its meaning, effect and remedy, or those of each case."""
+    data = tomllib.loads((_ROOT / "deploy/errors.toml").read_text(encoding="utf-8"))
+    return {Code[name]: text for name, text in data.items()}
+
+
 def index() -> str:
+    found = texts()
     parts = [_INTRODUCTION]
     parts += [f"| {code} | {meaning} |\n" for code, meaning in exit_codes()]
     for subject, title in SUBJECTS.items():
         parts.append(f"\n## {title}\n\n| code | meaning |\n|---|---|\n")
-        page = page_of(subject).removeprefix("reference/")
-        for code in _codes_of(subject):
-            parts.append(f"| [{code}]({page}#{_anchor(code)}) | {code.meaning} |\n")
+        parts += [f"| {_link(code)} | {found[code]['meaning']} |\n" for code in _codes_of(subject)]
+    parts.append(_FORMER)
+    former = ((number, code, case) for code in found for number, case in former_cases(found[code]))
+    for number, code, case in sorted(former, key=lambda each: each[0]):
+        parts.append(f"| PS-{number} | {_link(code)} | {case['meaning']} |\n")
     return "".join(parts)
+
+
+def former_cases(text: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield each former code of a code, and the case that it named."""
+    return ((case["former"], case) for case in text.get("cases", ()) if "former" in case)
 
 
 def pages() -> Iterator[tuple[str, str]]:
     """Yield path and text of each subject's page; links are relative to the root folder."""
-    messages = messages_of_sites()
+    found, messages = texts(), messages_of_sites()
     for subject, title in SUBJECTS.items():
         parts = [f"# {title}\n"]
         for code in _codes_of(subject):
-            parts.append(
-                f"\n## {code}\n\n**{code.meaning}**\n\n{code.meanwhile}\n\n"
-                f"*What to do:* {code.remedy}\n"
-            )
+            text = found[code]
+            parts.append(f"\n## {code}\n\n**{text['meaning']}**\n")
+            for case in text.get("cases", ()):
+                former = f" (formerly PS-{case['former']})" if "former" in case else ""
+                parts.append(f"\n*{case['meaning']}*{former}\n\n{_remedy(case)}")
+            if "cases" not in text:
+                parts.append(f"\n{_remedy(text)}")
             if shown := messages.get(code.name):
-                parts.append("\nAs it is said:\n\n")
+                parts.append("\nMessages:\n\n")
                 parts += [f"* `` {message} ``\n" for message in shown]
         yield page_of(subject), "".join(parts)
+
+
+def _remedy(text: Mapping[str, str]) -> str:
+    return f"{text['meanwhile']}\n\nRemedy: {text['remedy']}\n"
+
+
+def _link(code: Code) -> str:
+    page = page_of(code.value // 1000).removeprefix("reference/")
+    return f"[{code}]({page}#{str(code).lower()})"
 
 
 def exit_codes() -> Iterator[tuple[str, str]]:
@@ -103,11 +140,7 @@ def messages_of_sites() -> dict[str, list[str]]:
 
 
 def _codes_of(subject: int) -> list[Code]:
-    return sorted((c for c in Code if c.number // 1000 == subject), key=lambda c: c.number)
-
-
-def _anchor(code: Code) -> str:
-    return str(code).lower()
+    return sorted((c for c in Code if c.value // 1000 == subject), key=lambda c: c.value)
 
 
 def _code_name(call: ast.Call) -> str:

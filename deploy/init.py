@@ -62,7 +62,7 @@ def _run(argv: Sequence[str] | None) -> int:
             raise NeedsOperator(
                 f"there is {folder / path} already",
                 hint="name a new folder",
-                code=Code.FOLDER_EXISTS,
+                code=Code.COMMAND_INVALID,
             )
     for path, text, mode in samples:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)

@@ -341,6 +341,6 @@ def _of_tables(
         raise NeedsOperator(
             "mode parallel needs a downstream that takes commits on several connections at once",
             hint="use mode snapshot for this downstream",
-            code=Code.SETTINGS_CONTRADICT,
+            code=Code.SETTING_VALUE,
         )
     return Parallel(generation, sink, thread, connections=config.connections, start=start)

@@ -45,7 +45,7 @@ class Home:
             raise NeedsOperator(
                 f"another Drainer runs in {self.path}",
                 hint="stop it or use another --data-dir",
-                code=Code.DATA_DIR_IN_USE,
+                code=Code.NODE_ID_TAKEN,
             ) from error
         return self
 

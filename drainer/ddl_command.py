@@ -96,7 +96,7 @@ def _run(verb: str, rest: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
             f"unknown command: drainer ddl {' '.join((verb, *rest))}",
             hint="use list, track <commit_ts>, replace <commit_ts> <sql>, skip <commit_ts> or"
             " undo <commit_ts>; settings come last",
-            code=Code.COMMAND_UNKNOWN,
+            code=Code.COMMAND_INVALID,
         )
     given, flags = rest[: _ARGUMENTS[verb]], rest[_ARGUMENTS[verb] :]
     config, _ = load_settings(flags, prog=f"drainer ddl {verb}", required=DOWNSTREAM_KEYS)
@@ -156,7 +156,7 @@ def _commit_ts(text: str) -> int:
         raise NeedsOperator(
             f"{text!r} is no commit_ts",
             hint="`drainer ddl list` shows it",
-            code=Code.COMMAND_ARGUMENT,
+            code=Code.COMMAND_INVALID,
         )
     return int(text)
 
@@ -248,7 +248,7 @@ def _changed(state: _DownstreamState, commit_ts: int, override: Override | None)
             raise _Busy(
                 f"the DDL at {commit_ts} was passed just now",
                 hint="`drainer ddl list` shows how",
-                code=Code.OVERRIDE_TOO_LATE,
+                code=Code.OVERRIDE_INVALID,
             )
         _check_idle(state, now)
         made = {ts: each for ts, each in _all(state, now).items() if ts != commit_ts}
@@ -268,7 +268,7 @@ def _check_idle(state: _DownstreamState, now: Checkpoint) -> None:
         raise _Busy(
             f"drainer {state.writer} is running the DDL at {now.ddl_intent_ts} just now",
             hint="wait until `drainer ddl list` no longer shows it as begun, or stop the Drainer",
-            code=Code.DRAINER_BUSY,
+            code=Code.NODE_STATE,
         )
 
 
@@ -280,7 +280,7 @@ def _override(state: _DownstreamState, commit_ts: int, verb: str, sql: str | Non
     job = state.job(commit_ts)
     if sql is not None and len(parse(sql)[1]) != 1:
         raise NeedsOperator(
-            "more than one statement", hint="give exactly one", code=Code.DDL_SEVERAL
+            "more than one statement", hint="give exactly one", code=Code.COMMAND_INVALID
         )
     tracked = None if job is None else _tried(state, job, override)
     if job is None and verb != SKIP:
@@ -288,7 +288,7 @@ def _override(state: _DownstreamState, commit_ts: int, verb: str, sql: str | Non
             f"the DDL history has no DDL at {commit_ts}",
             hint="`drainer ddl list` shows those that come; without its job one can only be"
             " skipped, and what it did is not known then",
-            code=Code.OVERRIDE_UNKNOWN,
+            code=Code.OVERRIDE_INVALID,
         )
     about = "which the DDL history does not have (yet)" if job is None else repr(job.query)
     return _changed(state, commit_ts, override), [
@@ -329,14 +329,14 @@ def _take_back(state: _DownstreamState, commit_ts: int, verb: str) -> _Decided:
             f" {'as it is' if known is None else 'like this: ' + known.describe()}",
             hint="what was followed and run stays. `drainer ddl track` takes a skipped or replaced"
             " one back; `drainer ddl list` shows these",
-            code=Code.OVERRIDE_TOO_LATE,
+            code=Code.OVERRIDE_INVALID,
         )
     if state.writer:
         raise _Busy(
             f"drainer {state.writer} writes this downstream",
             hint="stop it and its standbys first: from the checkpoint on rows will go into tables"
             " that must be ready for them then",
-            code=Code.DRAINER_BUSY,
+            code=Code.NODE_STATE,
         )
     shown = [
         f"from the checkpoint at {state.after_ts} on, nothing is left out any more for the DDL at"
@@ -350,7 +350,7 @@ def _take_back(state: _DownstreamState, commit_ts: int, verb: str) -> _Decided:
             raise _Busy(
                 "a Drainer was started just now",
                 hint="stop it and its standbys first",
-                code=Code.DRAINER_BUSY,
+                code=Code.NODE_STATE,
             )
         return {**_all(state, now), commit_ts: replace(known, ended_ts=state.after_ts)}
 
@@ -379,7 +379,7 @@ def _undo(state: _DownstreamState, commit_ts: int) -> _Decided:
         raise NeedsOperator(
             f"there is no override of the DDL at {commit_ts}",
             hint="`drainer ddl list` shows all overrides",
-            code=Code.OVERRIDE_UNKNOWN,
+            code=Code.OVERRIDE_INVALID,
         )
     if state.has_passed(commit_ts, state.checkpoint):
         raise NeedsOperator(
@@ -387,7 +387,7 @@ def _undo(state: _DownstreamState, commit_ts: int) -> _Decided:
             f" {known.describe()}",
             hint=f"`drainer ddl track {commit_ts}` takes back, from the checkpoint on, what is left"
             " out for it",
-            code=Code.OVERRIDE_TOO_LATE,
+            code=Code.OVERRIDE_INVALID,
         )
     return _changed(state, commit_ts, None), [
         f"the DDL at {commit_ts} will be followed as it is; it was to be {known.describe()}"

@@ -83,7 +83,7 @@ class Replay:
         if job is None:
             raise EndsAtDdl(
                 f"the relay log has no job for the DDL at {step.commit_ts}",
-                code=Code.DRAINER_LOG_ENDS,
+                code=Code.CHECKPOINT_INCONSISTENT,
             )
         refuse_other(job, step, self._rules, "the relay log")
         return job
@@ -109,7 +109,9 @@ class _Logged:
 def _ends(waits_for: str) -> None:
     """Raise `EndsAtDdl` instead of waiting."""
     if waits_for:
-        raise EndsAtDdl(f"the relay log has no job that {waits_for}", code=Code.DRAINER_LOG_ENDS)
+        raise EndsAtDdl(
+            f"the relay log has no job that {waits_for}", code=Code.CHECKPOINT_INCONSISTENT
+        )
 
 
 async def replay(pipeline: Pipeline, source: Replay, stop: asyncio.Event) -> bool:

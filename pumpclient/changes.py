@@ -186,7 +186,7 @@ def _named(done: str) -> Iterator[None]:
         raise NeedsOperator(
             f"the temporary file of a large transaction cannot be {done}: {error}",
             hint=f"free space in {tempfile.gettempdir()}, or set Options.spill_dir",
-            code=Code.WRITER_SPOOL,
+            code=Code.PATH_UNUSABLE,
         ) from error
 
 

@@ -203,7 +203,7 @@ class PumpClient:
             raise NeedsOperator(
                 f"no Prewrite of {binlog.start_ts} was written by this client",
                 hint="a Commit must follow its own Prewrite",
-                code=Code.COMMIT_WITHOUT_PREWRITE,
+                code=Code.WRITER_MISUSED,
             )
         home, start_s = found
         self._session.commit(home, binlog, start_s=start_s, wait=True)

@@ -104,7 +104,7 @@ class DdlExecutor:
                     raise NeedsOperator(
                         f"a statement with an origin comes to {len(jobs)} jobs: {sql}",
                         hint="pass its parts on one by one, each with an origin of its own",
-                        code=Code.DDL_SEVERAL,
+                        code=Code.COMMAND_INVALID,
                     )
                 jobs = [replace(jobs[0], origin=origin)]
             # A job below a recorded one counts as overtaken: see `History.is_overtaken`.

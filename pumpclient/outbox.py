@@ -221,7 +221,7 @@ class OutboxTransaction:
             raise NeedsOperator(
                 "the database's transaction was ended within the block",
                 hint="leave COMMIT and ROLLBACK to the block's end, and DDL out of it",
-                code=Code.OUTBOX_ENDED,
+                code=Code.OUTBOX_MISUSED,
             )
         forgotten = self._box._write(connection, self.key, self.start_ts, commit_ts)
         try:
@@ -231,7 +231,7 @@ class OutboxTransaction:
                 self._box._acknowledged.extend(forgotten)
                 if isinstance(error, Exception):
                     raise Retryable(
-                        f"the database did not commit: {error}", code=Code.OUTBOX_NOT_COMMITTED
+                        f"the database did not commit: {error}", code=Code.TRANSACTION_ROLLED_BACK
                     ) from error
                 raise
             self._interrupt = None if isinstance(error, Exception) else error

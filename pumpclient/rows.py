@@ -165,7 +165,7 @@ class Table:
         return Malformed(
             f"table {self.schema_name}.{self.info.name}: {problem}",
             hint=hint,
-            code=Code.VALUE_REFUSED,
+            code=Code.ROW_REFUSED,
         )
 
 

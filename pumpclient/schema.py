@@ -32,7 +32,7 @@ def split_name(name: str, schema: str | None) -> tuple[str, str]:
         raise NeedsOperator(
             f"{name!r} names no table",
             hint='write "schema.table", or begin the transaction with a schema',
-            code=Code.TABLE_UNKNOWN,
+            code=Code.ROW_REFUSED,
         )
     return parts[0], parts[1]
 
@@ -119,7 +119,7 @@ class Schemas:
             raise _unknown(catalog, schema, name)
         if info.kind != "TABLE":
             problem = f"{schema}.{name} is a {info.kind.lower()}"
-            raise NeedsOperator(problem, hint="write to a table", code=Code.TABLE_UNKNOWN)
+            raise NeedsOperator(problem, hint="write to a table", code=Code.ROW_REFUSED)
         table = self.table_by_id(info.id)
         if table is None:  # The table has just been dropped.
             raise _unknown(catalog, schema, name)
@@ -143,7 +143,7 @@ class Schemas:
 def _unknown(catalog: Catalog, schema: str, name: str) -> NeedsOperator:
     near = difflib.get_close_matches(f"{schema}.{name}", _names(catalog), n=1)
     hint = f"did you mean {near[0]}?" if near else "create it with execute_ddl"
-    return NeedsOperator(f"there is no table {schema}.{name}", hint=hint, code=Code.TABLE_UNKNOWN)
+    return NeedsOperator(f"there is no table {schema}.{name}", hint=hint, code=Code.ROW_REFUSED)
 
 
 def _names(catalog: Catalog) -> list[str]:

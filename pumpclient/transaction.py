@@ -198,7 +198,7 @@ class Transaction:
         if self._start_ts and age_s > self._session.options.commit_timeout_s / 2:
             raise Retryable(
                 f"start_ts was fetched {age_s:.0f} s ago, too long before the commit: begin again",
-                code=Code.TRANSACTION_TOO_OLD,
+                code=Code.TRANSACTION_ROLLED_BACK,
             )
 
     def _encoded(self, name: str, encode: Callable[[Table], bytes]) -> tuple[Changes, bytes]:
@@ -234,7 +234,7 @@ class Transaction:
                     f"the transaction has {size_bytes} bytes of rows with this one, more than"
                     f" transaction_bytes_max, {size_max}; it is rolled back",
                     hint="commit more often",
-                    code=Code.TRANSACTION_TOO_LARGE,
+                    code=Code.BINLOG_TOO_LARGE,
                 )
             self._changes.note(changes, kind, data)
         except NeedsOperator:
@@ -244,5 +244,5 @@ class Transaction:
 
 def _over() -> NeedsOperator:
     return NeedsOperator(
-        "the transaction is over", hint="begin another one", code=Code.TRANSACTION_OVER
+        "the transaction is over", hint="begin another one", code=Code.WRITER_MISUSED
     )

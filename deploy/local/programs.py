@@ -43,7 +43,7 @@ def program(name: str, *others: str) -> str:
             return found
     package = next(row.package for row in needed() if row.program == name)
     raise NeedsOperator(
-        f"no {name} here", hint=f"as root, apt-get install {package}", code=Code.PROGRAM_MISSING
+        f"no {name} here", hint=f"as root, apt-get install {package}", code=Code.PACKAGE_MISSING
     )
 
 
@@ -57,7 +57,7 @@ class Unpacked:
             raise NeedsOperator(
                 f"no {name} in {UNPACKED}",
                 hint=f"deploy/servers.sh {UNPACKED} {name}",
-                code=Code.PROGRAM_MISSING,
+                code=Code.PACKAGE_MISSING,
             )
 
     def command(self, program: str) -> list[str]:
@@ -73,6 +73,6 @@ def built(name: str, program: str) -> str:
         raise NeedsOperator(
             f"no {program} in {path.parent}",
             hint=f"deploy/go.sh {UNPACKED} {name}",
-            code=Code.PROGRAM_MISSING,
+            code=Code.PACKAGE_MISSING,
         )
     return str(path)

@@ -184,7 +184,7 @@ class Membership:
                 f" {ranges}: the Pump went offline without waiting for it",
                 hint="start that Pump again with its data-dir; or restore the downstream from a"
                 " newer backup and start it at that commit_ts",
-                code=Code.PUMP_LEFT,
+                code=Code.LOST_BINLOGS_NEEDED,
             )
 
     async def retire(self, former: str) -> None:
@@ -254,5 +254,5 @@ def _ahead(checkpoint_ts: int, now_ts: int) -> NeedsOperator:
         f" {now_ts}: what commits in ({now_ts}, {checkpoint_ts}] would be left out",
         hint="the checkpoint is damaged or another cluster's, or etcd was put back: put the "
         "commitTS right up to which the downstream has everything",
-        code=Code.CHECKPOINT_AHEAD,
+        code=Code.CHECKPOINT_CLUSTER,
     )

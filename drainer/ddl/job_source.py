@@ -85,7 +85,7 @@ def open_job_source(pd_address: str, etcd: EtcdClient, pd_tls: Tls | None) -> Jo
             f" writers in {JOBS}: one stream has one source of schemas",
             hint="give the other writers a cluster of their own, with its own etcd and Pumps; or,"
             " where no TiDB writes here, leave pd-address out for this Drainer",
-            code=Code.TIDB_AND_OTHERS,
+            code=Code.CLUSTER_MISMATCH,
         )
     # PD, TiDB and the servers between them have the same certificates.
     return TidbJobs(StatusPorts(etcd, pd_tls if pd_address.startswith("https://") else None))

@@ -107,7 +107,7 @@ class SnapshotFile:
                     hint="was the checkpoint written by hand, or is this another downstream? The"
                     " DDL was not run as it is, so without the override rows would be written"
                     " wrongly: put the checkpoint back; for another downstream delete the file",
-                    code=Code.SNAPSHOT_OVERRIDE,
+                    code=Code.CHECKPOINT_GONE,
                 )
 
     def _overridden(self, up_to_ts: int) -> dict[str, Any]:

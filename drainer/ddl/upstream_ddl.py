@@ -63,7 +63,7 @@ def _alone(change: SchemaChange) -> SchemaChange:
             raise NeedsOperator(
                 f"{job.query!r} names a job of the upstream, which is another one downstream",
                 hint="bring the table and its rows back downstream by hand, as they are upstream",
-                code=Code.TIDB_JOB,
+                code=Code.DDL_UNSUPPORTED,
             )
         return change
     if job.type in DROPS.values() and len(change.dropped) == 1:

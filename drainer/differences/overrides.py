@@ -56,7 +56,7 @@ class Override:
             raise NeedsOperator(
                 f"the statement in place of the DDL at {self.commit_ts} comes to {len(jobs)} DDLs",
                 hint="give one that comes to exactly one",
-                code=Code.DDL_SEVERAL,
+                code=Code.COMMAND_INVALID,
             )
         planned = jobs[0]
         if planned.table is not None and job.table is not None:

@@ -246,7 +246,7 @@ def _disorder(source: str, last_ts: int, commit_ts: Sequence[int]) -> NeedsOpera
         f"Pump {source} sent commit_ts {ts} after {last}",
         hint="its store is damaged, or two Pumps run under one node id; "
         "emitting either binlog could break the commit order, so the Drainer stops",
-        code=Code.PUMP_DISORDER,
+        code=Code.PULL_MALFORMED,
     )
 
 
@@ -298,5 +298,5 @@ def _assert_same(ts: int, one: Payload, other: Payload) -> None:
             f"two Pumps hold different transactions with the commit_ts {ts}",
             hint="timestamps must be unique: check that all writers use one oracle; "
             "dropping either transaction would lose data, so the Drainer stops",
-            code=Code.COMMIT_TS_TWICE,
+            code=Code.CONTRADICTION,
         )

@@ -79,7 +79,9 @@ def opened(path: Path) -> Iterator[Source]:
 
     def broken(error: OSError) -> NeedsOperator:
         hint = "repair the disk of the data-dir; the Pump still has the binlog"
-        return NeedsOperator(f"cannot read {path}: {error.strerror}", hint=hint, code=Code.SPOOL)
+        return NeedsOperator(
+            f"cannot read {path}: {error.strerror}", hint=hint, code=Code.PATH_UNUSABLE
+        )
 
     def read(offset: int, count: int) -> bytes:
         try:

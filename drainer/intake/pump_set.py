@@ -502,5 +502,5 @@ def may_part(
         f" them up to {received_ts}: those in ({received_ts}, {up_to_ts}] are missing here",
         hint=f"start {status.node_id} again with its data-dir, and then this Drainer, which"
         " continues from there; or restore the downstream from a newer backup",
-        code=Code.PUMP_LEFT,
+        code=Code.LOST_BINLOGS_NEEDED,
     )

@@ -233,7 +233,7 @@ class _Writing:
                 f"the DDL at commit_ts {found.commit_ts} has {self.size} bytes, "
                 f"{DDL_BYTES_MAX} are the most",
                 hint="no one writes such a statement by hand: look for its writer",
-                code=Code.DDL_TOO_LARGE,
+                code=Code.BINLOG_UNDECODABLE,
             )
 
 
@@ -252,5 +252,5 @@ def _disk(path: Path) -> Iterator[None]:
         if error.errno in _FULL:
             hint = "make room in the data-dir for the largest transaction of each Pump, or move it"
         raise NeedsOperator(
-            f"cannot spool to {path}: {error.strerror}", hint=hint, code=Code.SPOOL
+            f"cannot spool to {path}: {error.strerror}", hint=hint, code=Code.PATH_UNUSABLE
         ) from error

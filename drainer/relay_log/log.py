@@ -122,7 +122,7 @@ class RelayLog:
             str(self.folder / segment_name(place.segment)),
             place.offset,
             what,
-            code=Code.DRAINER_LOG_DAMAGED,
+            code=Code.DRAINER_FILE_DAMAGED,
         )
 
     def runs(self, after_ts: int, spool: ChunkSpool | None = None) -> Iterator[Run]:
@@ -168,7 +168,7 @@ class RelayLog:
         raise NeedsOperator(
             f"the relay log in {self.folder} {lacking}",
             hint="bring the upstream back; was the relay log switched off, moved or emptied?",
-            code=Code.DRAINER_LOG_LACKS,
+            code=Code.CHECKPOINT_INCONSISTENT,
         )
 
     # --- writing ---------------------------------------------------------------------------
@@ -306,7 +306,7 @@ def failed_write(error: WriteFailed) -> Exception:
             f"no space for the relay log: {error}",
             hint="make room on its disk, or give it another log-dir; nothing was applied "
             "that is not in it",
-            code=Code.DRAINER_LOG_FULL,
+            code=Code.PATH_UNUSABLE,
         )
     return error
 
@@ -337,7 +337,7 @@ class DdlLog:
         except (ValueError, KeyError, TypeError, NeedsOperator) as error:
             path = str(self._segments.folder / segment_name(position.segment))
             raise Corrupt(
-                path, position.offset, f"no job of DDL: {error}", code=Code.DRAINER_LOG_DAMAGED
+                path, position.offset, f"no job of DDL: {error}", code=Code.DRAINER_FILE_DAMAGED
             ) from error
 
     def jobs(self) -> list[DdlJob]:

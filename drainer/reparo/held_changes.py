@@ -77,7 +77,7 @@ class HeldChanges:
                 f" {stop_ts} is to be the end",
                 hint="wait until the Drainer is there, give an earlier end, or none for all that"
                 " there is",
-                code=Code.RESTORE_PLACE,
+                code=Code.COMMAND_INVALID,
             )
 
     def held_ts(self, last_ts: int, stop_ts: int, *, is_passed: bool) -> int:
@@ -175,7 +175,7 @@ class HeldChanges:
         if saved is None and not self._schemas:
             return
         problem = f"{self.folder} has no savepoint, which says where its files end"
-        code = Code.FILES_SAVEPOINT
+        code = Code.CHECKPOINT_DAMAGED
         if saved is not None:
             if (position := saved.position) is None:
                 return

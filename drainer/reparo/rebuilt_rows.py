@@ -122,7 +122,7 @@ class RowBuilder:
             raise NeedsOperator(
                 f"rows of {schema}.{table.name} have columns that the table has not: {odd}",
                 hint="a DDL of it is missing in the files, or the schema-file is of another time",
-                code=Code.FILES_SCHEMA,
+                code=Code.FILES_GAP,
             )
         return row
 

@@ -124,7 +124,7 @@ class ReparoConfig:
             raise NeedsOperator(
                 "data-dir is empty",
                 hint="name the folder of the binlog files",
-                code=Code.SETTING_MISSING,
+                code=Code.SETTING_VALUE,
             )
         if self.dest_type not in ("", PRINT, *MYSQL_TYPES):
             raise out_of_range("dest-type", self.dest_type, f"use {MYSQL} or {PRINT}")
@@ -139,7 +139,7 @@ class ReparoConfig:
             raise NeedsOperator(
                 f"the stop, {self.stop_ts}, is not after the start, {self.after_ts}",
                 hint="give a later stop",
-                code=Code.SETTINGS_CONTRADICT,
+                code=Code.SETTING_VALUE,
             )
         self.lists()
 
@@ -154,7 +154,7 @@ class ReparoConfig:
                 raise NeedsOperator(
                     f"more than one of {what}",
                     hint="leave all but one out",
-                    code=Code.SETTINGS_CONTRADICT,
+                    code=Code.SETTING_VALUE,
                 )
 
 

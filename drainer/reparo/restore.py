@@ -103,13 +103,13 @@ def _starting_point(config: ReparoConfig, sink: TableSink) -> Checkpoint:
             f"the target has a checkpoint, at {found.commit_ts}, and the restore is to begin after"
             f" {config.after_ts}: what is between would be missing",
             hint="leave the start out, to continue at the checkpoint",
-            code=Code.RESTORE_PLACE,
+            code=Code.COMMAND_INVALID,
         )
     if 0 < config.stop_ts < found.commit_ts:
         raise NeedsOperator(
             f"the target is at {found.commit_ts} already, after the end at {config.stop_ts}",
             hint="restore into another target, from an older copy or from the beginning",
-            code=Code.RESTORE_PLACE,
+            code=Code.COMMAND_INVALID,
         )
     log.info("the target is at %d (%s)", found.commit_ts, time_text(found.commit_ts))
     return found
@@ -215,7 +215,7 @@ class Restore:
             raise NeedsOperator(
                 f"no DDL in the files made {schema}.{name}, and no schema beside them has it",
                 hint=f"{_SCHEMA_HINT}; or leave the table out (replicate-ignore-table)",
-                code=Code.FILES_SCHEMA,
+                code=Code.FILES_GAP,
             )
         home = self._catalog.schema(schema)
         return (home.name if home is not None else schema), table
@@ -266,7 +266,7 @@ class Restore:
             raise NeedsOperator(
                 f"the DDL at {ts} cannot be followed: {error.problem}: {query}",
                 hint=_SCHEMA_HINT,
-                code=Code.FILES_SCHEMA,
+                code=Code.FILES_GAP,
             ) from error
         return [self._catalog.apply(replace(job, finished_ts=ts)) for job in jobs]
 
@@ -363,6 +363,6 @@ def _zone(config: ReparoConfig, held: HeldChanges) -> timedelta:
         raise NeedsOperator(
             f"the files say that their time zone is {said}, not {config.time_zone}",
             hint="leave time-zone out",
-            code=Code.FILES_TIME_ZONE,
+            code=Code.SINK_SETTING,
         )
     return zone_offset(said or config.time_zone or "UTC")

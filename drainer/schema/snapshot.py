@@ -82,14 +82,17 @@ def unpack(data: bytes, path: str) -> tuple[SchemaTracker, SnapshotOrigin]:
     packed = data[_HEADER_BYTES:]
     if not data.startswith(MAGIC):
         raise Corrupt(
-            path, 0, "no schema snapshot of this version of Penstock", code=Code.SNAPSHOT_DAMAGED
+            path,
+            0,
+            "no schema snapshot of this version of Penstock",
+            code=Code.DRAINER_FILE_DAMAGED,
         )
     if data[len(MAGIC) : _HEADER_BYTES] != hashlib.sha256(packed).digest():
         raise Corrupt(
             path,
             len(MAGIC),
             "the schema snapshot does not match its checksum",
-            code=Code.SNAPSHOT_DAMAGED,
+            code=Code.DRAINER_FILE_DAMAGED,
         )
     body: dict[str, Any] = json.loads(zlib.decompress(packed))
     origin = SnapshotOrigin(

@@ -526,7 +526,7 @@ class SchemaTracker:
                 f"{change.job.query!r} is also about {', '.join(left_out)}, which an override left"
                 " out downstream",
                 hint="run the part that is about the others in its place",
-                code=Code.DDL_PARTLY_FILTERED,
+                code=Code.FILTER_STOPS,
             )
 
         def was(table: TableInfo) -> TableInfo:

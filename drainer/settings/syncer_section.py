@@ -145,7 +145,7 @@ def check_db_type(db_type: str) -> None:
         raise NeedsOperator(
             f"syncer.db-type is {db_type!r}, and Penstock has no such downstream",
             hint=f"there is no output to Oracle; {known}",
-            code=Code.SETTING_UNSUPPORTED,
+            code=Code.SETTING_UNKNOWN,
         )
     raise out_of_range("syncer.db-type", db_type, known)
 
@@ -265,13 +265,13 @@ def downstream_url(
         raise NeedsOperator(
             f"unreadable downstream URL: {error}",
             hint="write mysql://user:password@host:port/ and percent-encode special characters",
-            code=Code.SINK_URL,
+            code=Code.URL_INVALID,
         ) from error
     if syncer.db_type and scheme and _kind_of(syncer.db_type) != _kind_of(scheme):
         raise NeedsOperator(
             f"syncer.db-type is {syncer.db_type!r}, and the sink is of type {scheme!r}",
             hint="leave db-type out: the sink's URL says it",
-            code=Code.SETTINGS_CONTRADICT,
+            code=Code.SETTING_VALUE,
         )
     options = {"sql-mode": syncer.sql_mode} if syncer.sql_mode else {}
     if syncer.loopback_control:
@@ -284,7 +284,7 @@ def downstream_url(
             raise NeedsOperator(
                 f"loopback-control is on, and {what}",
                 hint="only a MySQL, MariaDB or TiDB downstream can send changes back",
-                code=Code.SETTINGS_CONTRADICT,
+                code=Code.SETTING_VALUE,
             )
         options["loopback-channel"] = str(syncer.channel_id)
     options |= more or {}
@@ -300,7 +300,7 @@ def _named_downstream(sink: str, syncer: SyncerConfig, env: Mapping[str, str]) -
         raise NeedsOperator(
             "syncer.db-type is delta, and no sink is named",
             hint="set sink = delta:///folder",
-            code=Code.SETTING_MISSING,
+            code=Code.SETTING_VALUE,
         )
     to_files = db_type in (*FILE_TYPES, _OLD_FILE_TYPE)
     is_enough = to_files or db_type in (*MYSQL_TYPES, KAFKA)
@@ -311,13 +311,13 @@ def _named_downstream(sink: str, syncer: SyncerConfig, env: Mapping[str, str]) -
         raise NeedsOperator(
             "both sink and [syncer.to] name a downstream",
             hint="leave one of them out",
-            code=Code.SETTINGS_CONTRADICT,
+            code=Code.SETTING_VALUE,
         )
     if db_type == "sqlite":
         raise NeedsOperator(
             "[syncer.to] names a server, and syncer.db-type is 'sqlite'",
             hint="set sink = sqlite:///file.db, or another db-type",
-            code=Code.SETTINGS_CONTRADICT,
+            code=Code.SETTING_VALUE,
         )
     if db_type == KAFKA:
         return _of_kafka(to, env)
@@ -325,7 +325,7 @@ def _named_downstream(sink: str, syncer: SyncerConfig, env: Mapping[str, str]) -
         raise NeedsOperator(
             f"[syncer.to] names a Kafka, and syncer.db-type is {db_type!r}",
             hint='set db-type = "kafka", or leave kafka-addrs and topic-name out',
-            code=Code.SETTINGS_CONTRADICT,
+            code=Code.SETTING_VALUE,
         )
     return _of_files(to) if to_files else _of_to(db_type, to, env)
 
@@ -340,7 +340,7 @@ def _of_files(to: ToConfig) -> str:
             "syncer.db-type is file, and syncer.to.dir is empty",
             hint="name the folder of the files; to continue those of TiDB-Binlog, the one that has"
             " them and its savepoint",
-            code=Code.SETTING_MISSING,
+            code=Code.SETTING_VALUE,
         )
     options = {
         "compress": to.compression,
@@ -357,7 +357,7 @@ def _of_kafka(to: ToConfig, env: Mapping[str, str]) -> str:
             "syncer.db-type is kafka, and no brokers are named",
             hint="set syncer.to.kafka-addrs = host:9092 for TiDB-Binlog's own messages, or sink ="
             " kafka://host:9092/?format=canal-json",
-            code=Code.SETTING_MISSING,
+            code=Code.SETTING_VALUE,
         )
     size = min(to.kafka_max_message_size, _KAFKA_MESSAGE_BYTES_MAX)
     options = {
@@ -379,7 +379,7 @@ def _of_to(db_type: str, to: ToConfig, env: Mapping[str, str]) -> str:
         raise NeedsOperator(
             "[syncer.to] has both password and password-file",
             hint="leave one of them out",
-            code=Code.SETTINGS_CONTRADICT,
+            code=Code.SETTING_VALUE,
         )
     options = {
         "checkpoint-schema": to.checkpoint.schema,

@@ -70,7 +70,7 @@ def open_table_sink(url: str, *, cluster_id: int, retry_s_max: float = RETRY_S_M
     others = "file:///folder, kafka://host:9092/ or delta:///folder"
     hint = _TABLES if scheme in (*EVENT_TYPES, DELTA) else f"{_TABLES}, {others}"
     raise NeedsOperator(
-        f"no sink for downstream scheme {scheme!r}", hint=f"use {hint}", code=Code.SINK_URL
+        f"no sink for downstream scheme {scheme!r}", hint=f"use {hint}", code=Code.URL_INVALID
     )
 
 

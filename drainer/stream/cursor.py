@@ -49,7 +49,7 @@ class Cursor:
             raise NeedsOperator(
                 f"this reader has given nothing up to the checkpoint at {checkpoint.commit_ts}",
                 hint="acknowledge a checkpoint of this reader, once it is stored",
-                code=Code.READER_POSITION,
+                code=Code.READER_MISUSED,
             )
         return checkpoint.commit_ts
 

@@ -123,7 +123,7 @@ class Wanted:
         if type(self.after) is not int or not NOW <= self.after < 1 << 63:
             hint = "give BEGINNING, NOW, a commit_ts or a checkpoint"
             raise NeedsOperator(
-                f"nothing is after {self.after!r}", hint=hint, code=Code.READER_POSITION
+                f"nothing is after {self.after!r}", hint=hint, code=Code.READER_MISUSED
             )
         return self.after
 
@@ -177,7 +177,7 @@ def _spool_folder(wanted: str | Path | None, stack: AsyncExitStack) -> Path:
         raise NeedsOperator(
             f"there is no place for large transactions: {error}",
             hint="set spool_dir",
-            code=Code.SPOOL,
+            code=Code.PATH_UNUSABLE,
         ) from error
     stack.push_async_callback(asyncio.to_thread, made.cleanup)
     return Path(made.name)

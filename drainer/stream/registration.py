@@ -101,7 +101,7 @@ def check_name(name: str) -> None:
         raise NeedsOperator(
             f"{name!r} is no name for a reader",
             hint="up to 100 letters, digits, dots, dashes and underscores, the first one no mark",
-            code=Code.READER_NAME,
+            code=Code.READER_MISUSED,
         )
 
 

@@ -55,7 +55,7 @@ class Reached(NamedTuple):
             raise Malformed(
                 f"{text!r} is no checkpoint of a reader",
                 hint="hand back a `checkpoint` as it was; or give a commit_ts, as a number",
-                code=Code.READER_POSITION,
+                code=Code.READER_MISUSED,
             )
         return cls(cluster_id, Checkpoint.from_fields(stored))
 
@@ -142,7 +142,7 @@ class Changes(Iterable[Change]):
             raise NeedsOperator(
                 f"the changes of the large transaction {spooled.outline.commit_ts} are gone",
                 hint="read them before asking for what comes next",
-                code=Code.READER_ROWS_GONE,
+                code=Code.READER_MISUSED,
             )
         for part in self._parts():
             for changes in part:

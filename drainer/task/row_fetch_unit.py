@@ -113,7 +113,7 @@ class FetchUnit:
             return cls(**header, commit_ts=stamps, owners=owners)
         except _UNREADABLE as error:
             raise Malformed(
-                f"undecodable fetch unit: {error}", hint=_HINT, code=Code.SPARK_MESSAGE
+                f"undecodable fetch unit: {error}", hint=_HINT, code=Code.SPARK_VERSION
             ) from error
 
 
@@ -164,7 +164,7 @@ def decode_made(data: bytes) -> tuple[Made, Facts]:
         return made, Facts(**header)
     except _UNREADABLE as error:
         raise Malformed(
-            f"undecodable answer of a task: {error}", hint=_HINT, code=Code.SPARK_MESSAGE
+            f"undecodable answer of a task: {error}", hint=_HINT, code=Code.SPARK_VERSION
         ) from error
 
 

@@ -141,7 +141,7 @@ class Selection:
             raise NeedsOperator(
                 f"only a part of {job.query!r} is to run on tables that become one",
                 hint="change the downstream by hand, then track this DDL",
-                code=Code.DDL_PARTLY_FILTERED,
+                code=Code.FILTER_STOPS,
             )
         return self._routed(change)
 
@@ -283,5 +283,5 @@ def _shared(place: str, change: SchemaChange) -> NeedsOperator:
         f"{change.job.query!r} would touch {place} downstream, where other tables are routed too",
         hint="do downstream by hand what is right for the others, then track this DDL; event rules"
         " leave such DDL out for good",
-        code=Code.SHARDS_DIFFER,
+        code=Code.ROUTE_CONFLICT,
     )

@@ -193,7 +193,7 @@ class WorkUnit:
             )
         except _UNREADABLE as error:
             raise Malformed(
-                f"undecodable work unit: {error}", hint=_HINT, code=Code.SPARK_MESSAGE
+                f"undecodable work unit: {error}", hint=_HINT, code=Code.SPARK_VERSION
             ) from error
 
 
@@ -236,7 +236,7 @@ class Statements:
             lengths = struct.unpack_from(f"<{count}I", view, _COUNTS.size)
         except struct.error as error:
             raise Malformed(
-                f"undecodable statements: {error}", hint=_HINT, code=Code.SPARK_MESSAGE
+                f"undecodable statements: {error}", hint=_HINT, code=Code.SPARK_VERSION
             ) from error
         at = _COUNTS.size + 4 * count
         texts = []
@@ -245,7 +245,7 @@ class Statements:
             at += length
         if at != len(view):
             raise Malformed(
-                f"statements end at {at} of {len(view)} bytes", hint=_HINT, code=Code.SPARK_MESSAGE
+                f"statements end at {at} of {len(view)} bytes", hint=_HINT, code=Code.SPARK_VERSION
             )
         upserts_end = deletes + upserts
         return cls(texts[:deletes], texts[deletes:upserts_end], texts[upserts_end:])

@@ -59,7 +59,7 @@ def _run(arguments: list[str]) -> int:
         raise NeedsOperator(
             f"no program {asked}" if asked else "which program?",
             hint=hint,
-            code=Code.COMMAND_UNKNOWN,
+            code=Code.COMMAND_INVALID,
         )
     code: int = importlib.import_module(PROGRAMS[asked].module).main(arguments[1:])
     return code

@@ -105,7 +105,7 @@ def new_key(name: str) -> bytes:
         raise NeedsOperator(
             f"an outbox cannot be called {name!r}",
             hint="use letters, digits, and . _ -",
-            code=Code.OUTBOX_UNUSABLE,
+            code=Code.OUTBOX_MISUSED,
         )
     return key
 
@@ -126,7 +126,7 @@ def is_mysql(connection: Connection) -> bool:
     raise NeedsOperator(
         f"no outbox through a {type(connection).__module__}.{type(connection).__qualname__}",
         hint="use a connection of sqlite3 or PyMySQL",
-        code=Code.OUTBOX_UNUSABLE,
+        code=Code.OUTBOX_MISUSED,
     )
 
 
@@ -183,7 +183,7 @@ def put(connection: Connection, table: str, key: bytes, start_ts: int, commit_ts
         raise Fenced(
             f"transaction {start_ts} took too long between its Prewrite and its commit in the"
             " database: a Pump has rolled it back",
-            code=Code.OUTBOX_FENCED,
+            code=Code.TRANSACTION_ROLLED_BACK,
         ) from error
 
 
@@ -212,7 +212,7 @@ def settle(
             found = _found(connection, table, key, start_ts)
             if found is None:
                 raise Retryable(
-                    f"the outbox row of {start_ts} came and went", code=Code.OUTBOX_NOT_COMMITTED
+                    f"the outbox row of {start_ts} came and went", code=Code.TRANSACTION_ROLLED_BACK
                 ) from None
         else:
             connection.commit()
@@ -249,7 +249,7 @@ def _found(connection: Connection, table: str, key: bytes, start_ts: int) -> int
         raise Malformed(
             f"the outbox key {key!r} belongs to transaction {found_start_ts}, not {start_ts}",
             hint="every transaction needs a key of its own; `pumpclient.outbox` sees to that",
-            code=Code.OUTBOX_KEY,
+            code=Code.OUTBOX_MISUSED,
         )
     return int(commit_ts)
 
@@ -270,7 +270,7 @@ def _statements(table: str, mysql: bool) -> _Statements:
         raise NeedsOperator(
             f"no table can be called {table!r}",
             hint="write name or schema.name",
-            code=Code.OUTBOX_UNUSABLE,
+            code=Code.OUTBOX_MISUSED,
         )
     name = ".".join(f"`{part}`" for part in table.split("."))
     mark, key, number = ("%s", "VARBINARY(255)", "BIGINT") if mysql else ("?", "BLOB", "INTEGER")

@@ -57,7 +57,7 @@ def refuse_original(folder: Path) -> None:
             f"{folder} holds the binlogs of a Pump of TiDB-Binlog, which cannot be read here",
             hint="start with another, empty --data-dir and --node-id; that Pump is needed until it"
             " has handed over what it holds: binlogctl offline-pump",
-            code=Code.DATA_OF_TIDB_BINLOG,
+            code=Code.DATA_DIR_OTHER,
         )
 
 

@@ -179,7 +179,7 @@ class Operator:
                 f"the log of {node_id} has one copy only, so it cannot be served by another Pump",
                 hint="set copies = 2 (docs/copies.md); or let the Drainers have all of it:"
                 f" binlogctl offline-pump {node_id}",
-                code=Code.LOG_NOT_MOVED,
+                code=Code.NODE_STATE,
             )
         return await self.moving.begin(to)
 
@@ -229,7 +229,7 @@ class Operator:
                 raise NeedsOperator(
                     f"drainer {node_id} is {known[node_id].state} and runs, it would lose binlogs",
                     hint="only a dead Drainer can be skipped; let it catch up, or take it offline",
-                    code=Code.DRAINER_NEEDED,
+                    code=Code.NODE_STATE,
                 )
 
     async def _drain(self) -> None:

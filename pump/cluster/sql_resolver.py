@@ -200,7 +200,7 @@ def databases(config: ResolverConfig) -> dict[str, Database]:
             raise NeedsOperator(
                 f"resolver.url names the outbox {name!r} twice",
                 hint="give each a name: name=URL",
-                code=Code.RESOLVER_URL,
+                code=Code.URL_INVALID,
             )
         shown, connect = opener(url, timeout_s=config.timeout_s)
         found[name] = Database(f"{name} at {shown}" if name else shown, config.table, connect)
@@ -230,14 +230,14 @@ def opener(url: str, *, timeout_s: float) -> tuple[str, Connect]:
     except ValueError as error:
         # The URL itself may hold a password and is not repeated.
         raise NeedsOperator(
-            f"resolver.url is unreadable: {error}", hint=_HINT, code=Code.RESOLVER_URL
+            f"resolver.url is unreadable: {error}", hint=_HINT, code=Code.URL_INVALID
         ) from error
     if parts.scheme == "sqlite":
         return _sqlite(parts, timeout_s)
     if parts.scheme == "mysql":
         return _mysql(parts, timeout_s)
     raise NeedsOperator(
-        f"resolver.url has the scheme {parts.scheme!r}", hint=_HINT, code=Code.RESOLVER_URL
+        f"resolver.url has the scheme {parts.scheme!r}", hint=_HINT, code=Code.URL_INVALID
     )
 
 
@@ -251,7 +251,7 @@ def is_locked(error: Exception) -> bool:
 def _sqlite(parts: SplitResult, timeout_s: float) -> tuple[str, Connect]:
     path = unquote(parts.path).removeprefix("/")
     if parts.netloc or not path:
-        raise NeedsOperator("resolver.url names no file", hint=_HINT, code=Code.RESOLVER_URL)
+        raise NeedsOperator("resolver.url names no file", hint=_HINT, code=Code.URL_INVALID)
     # A missing file must not be created: an empty database would fence everything.
     uri = f"file:{quote(str(Path(path).absolute()))}?mode=rw"
 
@@ -278,7 +278,7 @@ def _mysql(parts: SplitResult, timeout_s: float) -> tuple[str, Connect]:
     schema = unquote(parts.path).strip("/")
     if unknown or not schema or not parts.hostname:
         wrong = f"has an unknown option {unknown.pop()!r}" if unknown else "names no host or schema"
-        raise NeedsOperator(f"resolver.url {wrong}", hint=_HINT, code=Code.RESOLVER_URL)
+        raise NeedsOperator(f"resolver.url {wrong}", hint=_HINT, code=Code.URL_INVALID)
     host, port = parts.hostname, parts.port or 3306
     options: dict[str, Any] = {_TLS[key]: value for key, value in asked.items()}
 

@@ -214,7 +214,7 @@ class Moving:
 
     def _refusal(self, problem: str, hint: str) -> NeedsOperator:
         return NeedsOperator(
-            f"the log of {self._node_id} {problem}", hint=hint, code=Code.LOG_NOT_MOVED
+            f"the log of {self._node_id} {problem}", hint=hint, code=Code.NODE_STATE
         )
 
     # The steps of a move.
@@ -272,10 +272,10 @@ class Moving:
         while not shipping.over:
             self._check_reached(disk)
             if disk.id not in await asyncio.to_thread(lambda: shipping.staying_whole):
-                raise GivenUp(f"the copy on pump {disk.pump} was lost", code=Code.LOG_NOT_MOVED)
+                raise GivenUp(f"the copy on pump {disk.pump} was lost", code=Code.NODE_STATE)
             if time.monotonic() > end_s:
                 raise GivenUp(
-                    f"etcd did not take it within {_GIVEN_WITHIN_S:.0f} s", code=Code.LOG_NOT_MOVED
+                    f"etcd did not take it within {_GIVEN_WITHIN_S:.0f} s", code=Code.NODE_STATE
                 )
             await asyncio.sleep(_TICK_S)
         self.progress = f"pump {disk.pump} serves it"
@@ -284,7 +284,7 @@ class Moving:
         known = self._way.recruits.disks().get(disk.id)
         if known is None or known.is_leaving:
             why = "does not run any more" if known is None else "is to be emptied itself"
-            raise GivenUp(f"pump {disk.pump} {why}", code=Code.LOG_NOT_MOVED)
+            raise GivenUp(f"pump {disk.pump} {why}", code=Code.NODE_STATE)
 
     async def _stay(self, before: NodeState, *, was_leaving: bool) -> None:
         way = self._way

@@ -197,7 +197,7 @@ class OwnMender:
         try:
             file = self._files.open(segment.path, writable=True)
         except OSError as error:
-            log.error("%s cannot be mended: %s [%s]", segment.path, error, Code.LOG_UNREADABLE)
+            log.error("%s cannot be mended: %s [%s]", segment.path, error, Code.DISK_FAILING)
             return Mended(0, (Damage(0, BEGIN, str(error)),))
 
         def write(patch: Patch) -> None:

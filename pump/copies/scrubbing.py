@@ -215,7 +215,7 @@ class Scrubbing:
                 file.close()
         except OSError as error:
             if segment in each.segments():  # Otherwise it was purged during the scrub.
-                log.error("scrub: %s: %s [%s]", segment.path, error, Code.LOG_UNREADABLE)
+                log.error("scrub: %s: %s [%s]", segment.path, error, Code.DISK_FAILING)
                 self._unread.append(segment.path)
             return
         if self._stop.is_set():

@@ -290,7 +290,7 @@ class TakeOvers:
                 hint="put back what was deleted there; or start another Pump that etcd lists for"
                 f" the log, or {node_id} itself: if no disk has all of it, {node_id} names the"
                 " disks that can continue the log",
-                code=Code.COPY_INCOMPLETE,
+                code=Code.LOG_OLDER,
             )
 
     async def _look_after(self, node_id: str) -> None:

@@ -253,7 +253,7 @@ class Admission:
                 grpc.StatusCode.UNAVAILABLE,
                 f"timestamp {ts} is ahead of the oracle, which cannot have handed it out yet (does"
                 " the writer take its timestamps from this cluster's oracle?)",
-                code=Code.BINLOG_AHEAD,
+                code=Code.CONTRADICTION,
             )
 
     def _check_online(self) -> None:

@@ -110,7 +110,7 @@ class TooManyOpen(OutOfSpace):
             f"{count} transactions are open, which is all that open-prewrites-max allows; the"
             f" oldest has the start_ts {oldest_start_ts} (find out why it does not end: is the"
             " resolver's database away?)",
-            code=Code.TRANSACTIONS_OPEN,
+            code=Code.PUMP_OVERLOADED,
         )
 
 
@@ -146,5 +146,5 @@ class NotHere(NeedsOperator):
         super().__init__(
             f"the binlog at commit_ts {commit_ts} cannot be fetched: {why}",
             hint="was the Pump's data-dir exchanged? Restart the Drainer, which asks again",
-            code=Code.BINLOG_NOT_HERE,
+            code=Code.PULL_REFUSED,
         )

@@ -285,7 +285,7 @@ def lock_folder(folder: Path) -> int:
         raise NeedsOperator(
             f"another process has {folder} open",
             hint="two Pumps cannot share a data folder",
-            code=Code.DATA_DIR_IN_USE,
+            code=Code.NODE_ID_TAKEN,
         ) from error
     return descriptor
 
@@ -303,7 +303,7 @@ def _abandon(folder: Path, missing: MissingSegments, files: Files, *, accepted_t
             f" back; only if no disk has them, abandon all binlogs up to {missing.up_to_ts} with"
             f" accept-loss-up-to-ts = {missing.up_to_ts} in [storage]: Drainers whose checkpoint is"
             " below that are then refused)",
-            code=Code.SEGMENTS_MISSING,
+            code=Code.SEGMENT_CUT_SHORT,
         ) from missing
     aside = folder / SET_ASIDE_FOLDER
     aside.mkdir(exist_ok=True)

@@ -59,7 +59,7 @@ class Channels:
         """
         known = self._away.get(address)
         if known is not None and self._monotonic_s() < known[0]:
-            raise Retryable(known[1], code=Code.TIKV_AWAY)
+            raise Retryable(known[1], code=Code.RESOLVER_AWAY)
         channel = self._channel(address)
         call = channel.grpc.unary_unary(
             method,
@@ -75,7 +75,7 @@ class Channels:
             self._note_away(address, error.code(), timeout_s, why)
             if refusal := await self._refusal(address, error):
                 raise refusal from error
-            raise Retryable(why, code=Code.TIKV_AWAY) from error
+            raise Retryable(why, code=Code.RESOLVER_AWAY) from error
         finally:
             channel.calls -= 1
             await _close_unused(channel)

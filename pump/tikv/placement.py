@@ -70,7 +70,7 @@ class Placement:
         request = pdpb_pb2.GetRegionRequest(region_key=memcomparable(key))
         found = await self._ask("GetRegion", request, pdpb_pb2.GetRegionResponse, left_s)
         if not found.region.id or not found.region.peers:
-            raise Retryable(f"PD knows no region of the key {key.hex()}", code=Code.TIKV_AWAY)
+            raise Retryable(f"PD knows no region of the key {key.hex()}", code=Code.RESOLVER_AWAY)
         peer = found.leader
         if not peer.store_id:
             peer = found.region.peers[attempt % len(found.region.peers)]
@@ -85,7 +85,9 @@ class Placement:
         found = await self._ask("GetStore", request, pdpb_pb2.GetStoreResponse, left_s)
         address = found.store.address
         if not address:
-            raise Retryable(f"PD knows no address of store {peer.store_id}", code=Code.TIKV_AWAY)
+            raise Retryable(
+                f"PD knows no address of store {peer.store_id}", code=Code.RESOLVER_AWAY
+            )
         if len(self._addresses) >= _ADDRESSES_MAX:
             self._addresses.clear()
         self._addresses[peer.store_id] = (self._monotonic_s() + _ADDRESS_STANDS_S, address)
@@ -108,7 +110,8 @@ class Placement:
             header = found.header  # type: ignore[attr-defined]
             if header.error.type:
                 raise Retryable(
-                    f"PD at {address} refuses {method}: {header.error.message}", code=Code.TIKV_AWAY
+                    f"PD at {address} refuses {method}: {header.error.message}",
+                    code=Code.RESOLVER_AWAY,
                 )
         except PenstockError:
             self._leader = None
@@ -121,7 +124,7 @@ class Placement:
             if self._leader is not None:
                 return self._leader
             if self._failed is not None and self._monotonic_s() < self._failed[0]:
-                raise Retryable(str(self._failed[1]), code=Code.TIKV_AWAY)
+                raise Retryable(str(self._failed[1]), code=Code.RESOLVER_AWAY)
             try:
                 each_s = max(min(left_s, _FIND_S_MAX), 0.01)
                 self._leader = await asyncio.to_thread(self._find_leader, each_s)

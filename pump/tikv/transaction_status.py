@@ -111,7 +111,7 @@ class Tikv:
             attempt += 1
             await asyncio.sleep(min(pause_s, max(until_s - self._monotonic_s(), 0)))
             pause_s = min(pause_s * 2, _PAUSE_S_MAX)
-        raise Retryable(f"no answer from TiKV: {problem}", code=Code.TIKV_AWAY)
+        raise Retryable(f"no answer from TiKV: {problem}", code=Code.RESOLVER_AWAY)
 
     async def gc_safe_point(self) -> int:
         """Return the timestamp up to which TiKV may have dropped history; `Retryable`."""

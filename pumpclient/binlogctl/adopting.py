@@ -68,7 +68,7 @@ def _adopt_log(arguments: argparse.Namespace) -> int:
             raise NeedsOperator(
                 f"the log of {name} is served at {status.host}",
                 hint="stop the Pump there if another disk is to continue the log",
-                code=Code.NODE_ALIVE,
+                code=Code.NODE_STATE,
             )
         confirm(arguments, name, "let only this disk continue the log")
         adopted = _adopted(arguments, entry, own)

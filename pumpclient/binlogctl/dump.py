@@ -144,7 +144,7 @@ def _dump(arguments: argparse.Namespace) -> int:
         raise NeedsOperator(
             f"there is no {arguments.path}",
             hint="name a Pump's data-dir or a .seg file",
-            code=Code.NO_LOG_HERE,
+            code=Code.COMMAND_INVALID,
         )
     totals = _walk(arguments)
     if arguments.summary:

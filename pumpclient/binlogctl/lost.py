@@ -209,13 +209,13 @@ def _refuse_more_than_accepted(
             f"drainer {least.drainer} has only what is up to {least.ts}, not up to {after_ts}",
             hint="wait for it; or declare lost for good what it lacks, and accept more:"
             f" --accept-loss-after {least.ts}",
-            code=Code.LOSS_TOO_LARGE,
+            code=Code.NODE_HOLDS_BINLOGS,
         )
     if known is not None and known.after_ts < after_ts:
         raise NeedsOperator(
             f"more is declared lost already: what is after {known.after_ts}",
             hint="a declaration can be widened, not taken back",
-            code=Code.LOSS_TOO_LARGE,
+            code=Code.NODE_HOLDS_BINLOGS,
         )
 
 

@@ -103,7 +103,7 @@ def _until_moved(
             raise NeedsOperator(
                 f"the log of {status.node_id} was not moved: {said}",
                 hint="name another Pump, or try again",
-                code=Code.LOG_NOT_MOVED,
+                code=Code.NODE_STATE,
             )
         progress.wait(f"the log of {status.node_id} is not served by another Pump")
 

@@ -327,7 +327,7 @@ def resolve_cluster(arguments: argparse.Namespace, *, has_default: bool) -> None
         raise NeedsOperator(
             f"{arguments.command} changes a cluster, and none is named",
             hint=f"name its etcd: --etcd-urls HOST:PORT, or {ETCD_URLS} in the environment",
-            code=Code.COMMAND_ARGUMENT,
+            code=Code.COMMAND_INVALID,
         )
     arguments.etcd_urls = DEFAULT_ETCD
 
@@ -456,11 +456,11 @@ def resolve_node(arguments: argparse.Namespace) -> None:
         raise NeedsOperator(
             f"two nodes are named: {first} and {second}",
             hint="name one of them",
-            code=Code.COMMAND_ARGUMENT,
+            code=Code.COMMAND_INVALID,
         )
     arguments.node = arguments.node_id = first or second
     if not arguments.node and not getattr(arguments, "addr", None):
         more = ", or --addr" if hasattr(arguments, "addr") else ""
         raise NeedsOperator(
-            "no node is named", hint=f"give a node id{more}", code=Code.COMMAND_ARGUMENT
+            "no node is named", hint=f"give a node id{more}", code=Code.COMMAND_INVALID
         )

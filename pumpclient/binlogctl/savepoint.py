@@ -81,7 +81,7 @@ def _zone(name: str) -> tzinfo | None:
         raise NeedsOperator(
             f"there is no time zone {name!r}",
             hint="use one such as Asia/Shanghai, UTC or Local",
-            code=Code.COMMAND_ARGUMENT,
+            code=Code.COMMAND_INVALID,
         ) from error
 
 

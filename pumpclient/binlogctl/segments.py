@@ -97,7 +97,7 @@ def segment_paths(path: Path) -> list[Path]:
         raise NeedsOperator(
             f"there is no segment in {folder}",
             hint="name a Pump's data-dir, or one of the .seg files in its log folder",
-            code=Code.NO_LOG_HERE,
+            code=Code.COMMAND_INVALID,
         )
     return sorted(found, key=lambda p: int(p.stem))
 

@@ -76,7 +76,7 @@ def in_our_words(argv: Sequence[str]) -> Call | None:
         raise NeedsOperator(
             f"-cmd {command} is no command",
             hint=f"use one of {', '.join(COMMANDS)}",
-            code=Code.COMMAND_UNKNOWN,
+            code=Code.COMMAND_INVALID,
         )
     made, notes = [command], []
     if command in ("pumps", "drainers"):
@@ -107,18 +107,18 @@ def _flags(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
             raise NeedsOperator(
                 f"{word!r} is no flag",
                 hint="name the command with -cmd; or call it as binlogctl COMMAND, see --help",
-                code=Code.COMMAND_UNKNOWN,
+                code=Code.COMMAND_INVALID,
             )
         if flag not in FLAGS:
             near = difflib.get_close_matches(flag, FLAGS, 1)
             hint = f"did you mean -{near[0]}?" if near else "see binlogctl --help"
             raise NeedsOperator(
-                f"there is no flag {word.partition('=')[0]}", hint=hint, code=Code.COMMAND_UNKNOWN
+                f"there is no flag {word.partition('=')[0]}", hint=hint, code=Code.COMMAND_INVALID
             )
         if not is_joined:
             value = "true" if flag in _SWITCHES else next(words, "")
             if not value:
                 raise NeedsOperator(
-                    f"{word} has no value", hint=f"write {word}=…", code=Code.COMMAND_ARGUMENT
+                    f"{word} has no value", hint=f"write {word}=…", code=Code.COMMAND_INVALID
                 )
         yield flag, value

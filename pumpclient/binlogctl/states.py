@@ -109,7 +109,7 @@ def retire(arguments: argparse.Namespace, registry: Registry, status: NodeStatus
             code=Code.NODE_HOLDS_BINLOGS,
         )
     if not registry.retire(status, word):
-        raise Retryable(f"{name} was heard of just now; nothing was changed", code=Code.NODE_ALIVE)
+        raise Retryable(f"{name} was heard of just now; nothing was changed", code=Code.NODE_STATE)
     note = "every Drainer has all that it held"
     _show(arguments, status, NodeState.OFFLINE, f"; {note}", note)
     return 0
@@ -143,7 +143,7 @@ def refuse_living(
     if says_it_runs and is_heard_of(registry, kind, status):
         since = time_of(status.update_ts, time.time())
         raise NeedsOperator(
-            f"{name} is alive: its last heartbeat is of {since}", hint=hint, code=Code.NODE_ALIVE
+            f"{name} is alive: its last heartbeat is of {since}", hint=hint, code=Code.NODE_STATE
         )
     if not _listens(status.host):
         return
@@ -154,11 +154,11 @@ def refuse_living(
         raise NeedsOperator(
             f"something listens at {status.host} that does not say who it is: {error}",
             hint=f"make sure that no process of {name} is left there, frozen or starting",
-            code=Code.NODE_ALIVE,
+            code=Code.NODE_STATE,
         ) from error
     if reply.node_id == name:
         raise NeedsOperator(
-            f"{name} is alive: it answers at {status.host}", hint=hint, code=Code.NODE_ALIVE
+            f"{name} is alive: it answers at {status.host}", hint=hint, code=Code.NODE_STATE
         )
 
 

@@ -105,7 +105,7 @@ def _steer_original(status: NodeStatus, verb: str, tls: Tls | None, skipped: Seq
         raise NeedsOperator(
             f"{status.node_id} is a node of TiDB-Binlog, which waits for every Drainer",
             hint="leave that option out, and start the Drainers that it waits for",
-            code=Code.COMMAND_ARGUMENT,
+            code=Code.COMMAND_INVALID,
         )
     original_nodes.steer(status, "pause" if verb == "pause" else "close", CALL_S, tls)
 

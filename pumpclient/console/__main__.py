@@ -94,13 +94,13 @@ def _refuse_unsafe(arguments: argparse.Namespace, *, has_token: bool) -> None:
             f"a token would go over plain HTTP to {arguments.addr}",
             hint="give --ssl-ca, --ssl-cert and --ssl-key, or listen on 127.0.0.1 and come through"
             " ssh -L",
-            code=Code.CONSOLE_TOKEN,
+            code=Code.SETTING_VALUE,
         )
     if arguments.cert_allowed_cn and (is_local or not has_tls):
         raise NeedsOperator(
             "--cert-allowed-cn needs TLS",
             hint="give --ssl-ca, --ssl-cert and --ssl-key, and an --addr that is not loopback",
-            code=Code.SETTINGS_CONTRADICT,
+            code=Code.SETTING_VALUE,
         )
 
 

@@ -83,7 +83,7 @@ def read_token(file: Path | None, variable: str) -> str:
         token = (file.read_text(encoding="utf-8") if file else variable).strip()
     except UnicodeDecodeError as error:
         raise NeedsOperator(
-            f"{file} is no text", hint="write one line into it", code=Code.CONSOLE_TOKEN
+            f"{file} is no text", hint="write one line into it", code=Code.SETTING_VALUE
         ) from error
     if len(token) < TOKEN_CHARS_MIN:
         where = str(file) if file else TOKEN_VARIABLE
@@ -91,7 +91,7 @@ def read_token(file: Path | None, variable: str) -> str:
             f"the token in {where} has {len(token)} characters, at least {TOKEN_CHARS_MIN} are"
             " needed",
             hint="make one: openssl rand -hex 24",
-            code=Code.CONSOLE_TOKEN,
+            code=Code.SETTING_VALUE,
         )
     return token
 

@@ -100,7 +100,7 @@ class MysqlGtidSet:
                 raise Malformed(
                     f"{part.strip()!r} has no transaction numbers",
                     hint=_MYSQL_HINT,
-                    code=Code.GTID_MALFORMED,
+                    code=Code.POSITION_INVALID,
                 )
         return found
 
@@ -185,7 +185,7 @@ def _uuid(text: str) -> UUID:
             return UUID(text)
         except ValueError:
             pass
-    raise Malformed(f"{text!r} is no server uuid", hint=_MYSQL_HINT, code=Code.GTID_MALFORMED)
+    raise Malformed(f"{text!r} is no server uuid", hint=_MYSQL_HINT, code=Code.POSITION_INVALID)
 
 
 def _interval(text: str) -> Interval:
@@ -198,7 +198,7 @@ def _interval(text: str) -> Interval:
     raise Malformed(
         f"{text!r} is no transaction number or range of them",
         hint=_MYSQL_HINT,
-        code=Code.GTID_MALFORMED,
+        code=Code.POSITION_INVALID,
     )
 
 
@@ -255,13 +255,13 @@ def decode_sids(data: bytes) -> MysqlGtidSet:
         raise Malformed(
             f"undecodable GTID set of {len(data)} bytes: {error}",
             hint=_BINARY_HINT,
-            code=Code.GTID_MALFORMED,
+            code=Code.POSITION_INVALID,
         ) from error
     if end != len(data):
         raise Malformed(
             f"{len(data) - end} bytes too many after a GTID set",
             hint=_BINARY_HINT,
-            code=Code.GTID_MALFORMED,
+            code=Code.POSITION_INVALID,
         )
     return found
 
@@ -311,14 +311,14 @@ class MariadbGtid(NamedTuple):
         found = _MARIADB_GTID.fullmatch(text.strip())
         if found is None:
             raise Malformed(
-                f"{text!r} is no MariaDB GTID", hint=_MARIADB_HINT, code=Code.GTID_MALFORMED
+                f"{text!r} is no MariaDB GTID", hint=_MARIADB_HINT, code=Code.POSITION_INVALID
             )
         domain, server, sequence = map(int, found.groups())
         if domain >= _U32_END or server >= _U32_END or sequence >= _U64_END:
             raise Malformed(
                 f"{text!r} has a number that is too large",
                 hint=_MARIADB_HINT,
-                code=Code.GTID_MALFORMED,
+                code=Code.POSITION_INVALID,
             )
         return cls(domain, server, sequence)
 

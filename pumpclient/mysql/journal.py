@@ -102,10 +102,10 @@ class Journal:
             os.ftruncate(self._file, self._size)
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise Retryable(
-                    f"{self._path}: {error.strerror}", code=Code.SOURCE_FILES
+                    f"{self._path}: {error.strerror}", code=Code.PATH_UNUSABLE
                 ) from error
             raise NeedsOperator(
-                f"{self._path}: {error.strerror}", hint=_DISK_HINT, code=Code.SOURCE_FILES
+                f"{self._path}: {error.strerror}", hint=_DISK_HINT, code=Code.PATH_UNUSABLE
             ) from error
         self._size += len(data)
 

@@ -17,7 +17,7 @@ EXPLAINED: Final[dict[Code, str]] = {
     Code.ETCD_AWAY: "etcd is killed, frozen or cut off",
     Code.DISK_FULL: "a Pump's disk is full",
     Code.LOG_WRITE_FAILED: "a Pump's disk is full",
-    Code.INDEX_AWAY: "a Pump starts on a copy on a full disk, and will again",
+    Code.DISK_FAILING: "a Pump starts on a copy on a full disk, and will again",
     Code.PATH_UNUSABLE: "the same, where it has written nothing yet",
     Code.ORACLE_AWAY: "a Pump starts while the one with the oracle is dead, frozen or cut off",
     Code.CHECKPOINT_TAKEN: "a Drainer was frozen or cut off, or began together with the other one",
@@ -28,7 +28,7 @@ EXPLAINED: Final[dict[Code, str]] = {
 _OF_LOG: Final = re.compile(r"adopt-log (\S+)|the copy of pump (\S+) has")
 """Of which log a Pump says that its list is older than a disk (PS-3312)."""
 _ONLY_WITH: Final = dict.fromkeys(
-    (Code.LOG_WRITE_FAILED, Code.INDEX_AWAY, Code.PATH_UNUSABLE), "No space left on device"
+    (Code.LOG_WRITE_FAILED, Code.DISK_FAILING, Code.PATH_UNUSABLE), "No space left on device"
 )
 """What a line of such a code has to say; no fault explains another failure of a disk."""
 _CLOCK_AHEAD: Final = "this machine's clock is"

@@ -82,7 +82,7 @@ def test_a_changed_sqlite_file_stops_the_drainer(change: str, tmp_path: Path) ->
         point = downstream.point()
         stops(
             lambda: sink.apply(insert(downstream, 2), point),
-            *(Code.SQLITE_FILE, Code.CHECKPOINT_GONE, Code.SINK_REFUSES),
+            *(Code.SINK_FILE, Code.CHECKPOINT_GONE, Code.SINK_REFUSES),
         )
 
 
@@ -134,7 +134,7 @@ def test_a_sqlite_file_that_is_changed_in_place_loses_nothing_silently(
             except NeedsOperator as error:
                 refusals.append(error.code)
     assert bool(refusals) or not is_copied
-    assert set(refusals) <= {Code.SQLITE_FILE, Code.CHECKPOINT_GONE}
+    assert set(refusals) <= {Code.SINK_FILE, Code.CHECKPOINT_GONE}
     if len(refusals) < 2:  # The log had all that the file lost.
         with closing(sqlite3.connect(path)) as connection:
             assert connection.execute("PRAGMA quick_check").fetchall() == [("ok",)]
@@ -168,7 +168,7 @@ def test_an_older_sqlite_file_beside_a_newer_log_is_refused_until_the_log_is_gon
         with closing(downstream.open(retry_s_max=0)) as sink:
             with pytest.raises(NeedsOperator, match="not the file that the log") as refused:
                 sink.load_checkpoint()
-            assert refused.value.code is Code.SQLITE_FILE
+            assert refused.value.code is Code.SINK_FILE
     shutil.copy(kept / "shop.db", path)
     with closing(downstream.open(retry_s_max=0)) as sink:
         assert sink.load_checkpoint() == last
@@ -190,7 +190,7 @@ def test_a_sqlite_file_that_was_cut_while_no_one_wrote_it_is_refused(tmp_path: P
         sink.apply(rows_of(downstream, 0, 2000), downstream.point())
     os.truncate(path, path.stat().st_size - 1000)
     with closing(downstream.open(retry_s_max=0)) as sink:
-        stops(sink.load_checkpoint, Code.SQLITE_FILE)
+        stops(sink.load_checkpoint, Code.SINK_FILE)
 
 
 def test_what_others_do_with_a_sqlite_file_meanwhile_stops_nothing(tmp_path: Path) -> None:
@@ -364,7 +364,7 @@ def test_a_changed_lake_stops_the_drainer(change: str, tmp_path: Path) -> None:
         LAKE[change](lake, tmp_path / "copy")
         stops(
             lambda: lake.put(sink, t=inserts((3, "c"))),
-            *(Code.DELTA_TABLE, Code.DELTA_UNUSABLE, Code.CHECKPOINT_GONE),
+            *(Code.DELTA_TABLE, Code.SINK_FILE, Code.CHECKPOINT_GONE),
         )
 
 
@@ -388,7 +388,7 @@ def test_a_lake_that_changed_before_a_start_stops_the_drainer(change: str, tmp_p
     AT_A_START[change](lake, tmp_path / "copy")
     with closing(lake.open()) as sink:
         sink.load_checkpoint()
-        stops(lambda: lake.put(sink, t=inserts((3, "c"))), Code.DELTA_TABLE, Code.DELTA_UNUSABLE)
+        stops(lambda: lake.put(sink, t=inserts((3, "c"))), Code.DELTA_TABLE, Code.SINK_FILE)
 
 
 def test_a_lake_that_was_moved_to_another_disk_with_all_of_it_is_continued(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_without_the_folder_nothing_of_the_batch_is_sent(
         shutil.rmtree(folder)
         with pytest.raises(NeedsOperator, match="claim-check-dir") as refused:
             put(sink, 1001, [(2, "small"), (3, "x" * 5000)])
-        assert refused.value.code is Code.KAFKA_CLAIM_CHECK
+        assert refused.value.code is Code.SINK_FILE
         found = sink.load_checkpoint()
     assert found is not None
     assert found.commit_ts == 1000

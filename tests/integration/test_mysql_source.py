@@ -133,7 +133,7 @@ def test_a_statement_that_cannot_be_followed_waits_for_a_decision(
             fresh.run("SET SESSION binlog_format = STATEMENT", sql)
             status = source.fails()
             assert "as a statement" in status["problem"]
-            assert status["code"] == str(Code.BINLOG_STATEMENT_FORMAT)
+            assert status["code"] == str(Code.BINLOG_INCOMPLETE)
             assert status["statement"] in ask("status")
             assert "noted" in ask(*decision)
             source.catch_up(fresh)

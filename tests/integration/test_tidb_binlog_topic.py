@@ -108,7 +108,7 @@ def test_a_transaction_above_the_bound_stops_and_one_below_it_is_a_message(
         before = topic.stream.put(topic.sink, 1)
         with pytest.raises(NeedsOperator, match=r"at least 1[0-9]{3} bytes") as refused:
             topic.put_large(*([number] for number in range(100)))
-        assert refused.value.code is Code.KAFKA_SIZE
+        assert refused.value.code is Code.ROW_TOO_LARGE
         with pytest.raises(NeedsOperator, match="max-message-bytes is 1000"):
             topic.stream.put(topic.sink, *range(200))
         assert topic.sink.load_checkpoint() == before

@@ -92,7 +92,7 @@ def test_every_code_has_its_place_with_what_it_means_and_the_messages_that_show_
 ) -> None:
     index = (site / "reference/errors/index.html").read_text()
     for code in Code:
-        subject = f"{code.number // 1000}xxx"
+        subject = f"{code.value // 1000}xxx"
         assert f'href="{subject}/#{str(code).lower()}"' in index
         assert (
             f'id="{str(code).lower()}"'

@@ -111,5 +111,5 @@ def test_every_program_is_there_under_the_one_name(tmp_path: Path) -> None:
         assert "usage: " in asked.stdout
     mistyped = penstock("dranier")
     assert mistyped.returncode == 2
-    assert mistyped.stderr == "penstock: no program dranier (did you mean drainer?) [PS-1301]\n"
+    assert mistyped.stderr == "penstock: no program dranier (did you mean drainer?) [PS-1302]\n"
     assert penstock().returncode == 2

@@ -218,7 +218,7 @@ def tables_after(change: SchemaChange) -> list[TableInfo]:
 
 
 def impossible(problem: str, hint: str) -> NeedsOperator:
-    return NeedsOperator(problem, hint=hint, code=Code.DELTA_DDL)
+    return NeedsOperator(problem, hint=hint, code=Code.SINK_DDL)
 
 
 def new_columns(

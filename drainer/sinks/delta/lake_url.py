@@ -64,22 +64,22 @@ def parse_delta_url(url: str) -> LakeTarget:
         parts = urlsplit(url)
         asked = dict(parse_qsl(parts.query, True, bool(parts.query)))
     except ValueError as error:
-        raise NeedsOperator(f"{url!r}: {error}", hint=_HINT, code=Code.SINK_URL) from error
+        raise NeedsOperator(f"{url!r}: {error}", hint=_HINT, code=Code.URL_INVALID) from error
     path = unquote(parts.path)
     if parts.netloc not in ("", "localhost") or not path.strip("/"):
-        raise NeedsOperator(f"{url!r} names no folder", hint=_HINT, code=Code.SINK_URL)
+        raise NeedsOperator(f"{url!r} names no folder", hint=_HINT, code=Code.URL_INVALID)
     if not _FOLDER.fullmatch(path):
         raise NeedsOperator(
             f"readers of Delta tables do not find their way to {path!r}",
             hint="name a folder of letters, digits and _ . ~ + = @ , - alone",
-            code=Code.SINK_URL,
+            code=Code.URL_INVALID,
         )
     for key in asked:
         if key not in _DEFAULTS:
             raise NeedsOperator(
                 f"unknown downstream option {key!r}",
                 hint=f"known are {', '.join(_DEFAULTS)}",
-                code=Code.SINK_URL,
+                code=Code.URL_INVALID,
             )
     chosen = _DEFAULTS | asked
     try:
@@ -89,7 +89,7 @@ def parse_delta_url(url: str) -> LakeTarget:
         optimize_s = duration_s(chosen["optimize"])
     except ValueError as error:
         raise NeedsOperator(
-            f"{url!r}: {error}", hint="write 30s, 7d, and 64MiB", code=Code.SINK_URL
+            f"{url!r}: {error}", hint="write 30s, 7d, and 64MiB", code=Code.URL_INVALID
         ) from error
     if not 1 << 16 <= batch_bytes <= 1 << 30:
         raise out_of_range("batch-bytes", batch_bytes, "64 KiB to 1 GiB is the range")

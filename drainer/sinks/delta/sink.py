@@ -162,7 +162,7 @@ class LakeSink:
                 f"the lake in {self._folder} was begun with mode={other}, and the sink's URL says"
                 f" mode={self._target.mode}",
                 hint=f"write mode={other} into the URL, or name another folder",
-                code=Code.DELTA_MODE,
+                code=Code.SINK_SETTING,
             )
 
     def _add_versions(self, checkpoint: Checkpoint) -> None:
@@ -216,7 +216,7 @@ class LakeSink:
                     f"the lake's folder {self._folder} is gone, which this Drainer wrote",
                     hint="put it back as it was; or name another folder and begin it with"
                     " initial-commit-ts",
-                    code=Code.DELTA_UNUSABLE,
+                    code=Code.SINK_FILE,
                 )
             self._folder.mkdir(parents=True, mode=0o700)
             sync_folder(self._folder.parent)
@@ -235,7 +235,7 @@ class LakeSink:
             f"the lake in {self._folder} cannot be used: {error}",
             hint="check the path, its rights and its disk; nothing is lost: a start continues where"
             " the checkpoint is",
-            code=Code.DELTA_UNUSABLE,
+            code=Code.SINK_FILE,
         )
 
 

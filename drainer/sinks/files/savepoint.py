@@ -92,7 +92,7 @@ def load_savepoint(files: Files, folder: Path) -> Savepoint | None:
             f"{path} is damaged: {error}",
             hint="put back the savepoint that was there; or give the Drainer a folder of its own,"
             " and the initial-commit-ts up to which these files are whole",
-            code=Code.FILES_SAVEPOINT,
+            code=Code.CHECKPOINT_DAMAGED,
         ) from error
 
 

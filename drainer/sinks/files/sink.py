@@ -222,7 +222,7 @@ class FileSink:
                 f" {self._target.time_zone}",
                 hint=f"write time-zone={saved.time_zone} in the sink's URL, with %2B for +; or use"
                 " another folder",
-                code=Code.FILES_TIME_ZONE,
+                code=Code.SINK_SETTING,
             )
         return saved
 
@@ -233,7 +233,7 @@ class FileSink:
                 f"{self._folder} has binlog files and no savepoint, which says up to where they"
                 " hold and of which cluster they are",
                 hint="put the savepoint back; or use another folder",
-                code=Code.FILES_SAVEPOINT,
+                code=Code.CHECKPOINT_DAMAGED,
             )
 
     def _schemas(self) -> set[int]:
@@ -325,7 +325,7 @@ class FileSink:
             f"the files in {self._folder} cannot be written: {error.strerror or error}",
             hint="check the path, its rights and its disk; nothing is lost: a start continues where"
             " the savepoint is",
-            code=Code.FILES_UNUSABLE,
+            code=Code.SINK_FILE,
         )
 
 

@@ -49,20 +49,20 @@ def parse_files_url(url: str) -> FilesTarget:
         raise NeedsOperator(
             f"{url!r} names no folder",
             hint="write file:///absolute/folder or file:relative/folder",
-            code=Code.SINK_URL,
+            code=Code.URL_INVALID,
         )
     try:
         asked = dict(parse_qsl(parts.query, True, bool(parts.query)))
     except ValueError as error:
         raise NeedsOperator(
-            f"{url!r}: {error}", hint="write ?name=value&name=value", code=Code.SINK_URL
+            f"{url!r}: {error}", hint="write ?name=value&name=value", code=Code.URL_INVALID
         ) from error
     for key in asked:
         if key not in _KNOWN:
             raise NeedsOperator(
                 f"unknown downstream option {key!r}",
                 hint=f"known are {', '.join(_KNOWN)}",
-                code=Code.SINK_URL,
+                code=Code.URL_INVALID,
             )
     compress = asked.get("compress", "")
     if compress not in ("", GZIP):
@@ -72,7 +72,7 @@ def parse_files_url(url: str) -> FilesTarget:
         file_bytes_max = size_bytes(asked.get("max-file-size", str(FILE_BYTES_MAX)))
     except ValueError as error:
         raise NeedsOperator(
-            f"{url!r}: {error}", hint="write 7d, and 512MiB", code=Code.SINK_URL
+            f"{url!r}: {error}", hint="write 7d, and 512MiB", code=Code.URL_INVALID
         ) from error
     if file_bytes_max < 1:
         raise out_of_range("max-file-size", file_bytes_max, "it must be above zero")

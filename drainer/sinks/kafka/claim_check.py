@@ -37,5 +37,5 @@ class ClaimCheck:
             f"claim-check-dir {self._folder}: {error.strerror or error}",
             hint="let the Drainer write into that folder, mounted if it is a mount; nothing is"
             " lost: the batch is sent again",
-            code=Code.KAFKA_CLAIM_CHECK,
+            code=Code.SINK_FILE,
         )

@@ -120,13 +120,13 @@ def parse_kafka_url(url: str) -> KafkaTarget:
         asked = dict(parse_qsl(parts.query, True, bool(parts.query)))
     except ValueError as error:  # The URL may hold a password, and is not repeated.
         raise NeedsOperator(
-            f"unreadable downstream URL: {error}", hint=_HINT, code=Code.SINK_URL
+            f"unreadable downstream URL: {error}", hint=_HINT, code=Code.URL_INVALID
         ) from error
     account, _, hosts = parts.netloc.rpartition("@")
     found = [_BROKER.fullmatch(each) for each in hosts.split(",")]
     if not all(found) or parts.path.strip("/"):
         raise NeedsOperator(
-            "the downstream URL names no brokers, or a path", hint=_HINT, code=Code.SINK_URL
+            "the downstream URL names no brokers, or a path", hint=_HINT, code=Code.URL_INVALID
         )
     options = _Options(asked)
     user, _, password = account.partition(":")
@@ -135,7 +135,7 @@ def parse_kafka_url(url: str) -> KafkaTarget:
         raise NeedsOperator(
             "the downstream's URL has a password and a password-file",
             hint="leave one of them out",
-            code=Code.SINK_URL,
+            code=Code.URL_INVALID,
         )
     is_tidb = options.one_of("format", _FORMATS) == TIDB_BINLOG
     target = KafkaTarget(
@@ -162,7 +162,7 @@ def parse_kafka_url(url: str) -> KafkaTarget:
         raise NeedsOperator(
             "the downstream's URL has a user and no password",
             hint="name a password-file",
-            code=Code.SINK_URL,
+            code=Code.URL_INVALID,
         )
     return target
 
@@ -288,13 +288,13 @@ class _Options:
                 raise NeedsOperator(
                     f"unknown downstream option {key!r}",
                     hint=f"known are {known}",
-                    code=Code.SINK_URL,
+                    code=Code.URL_INVALID,
                 )
             if key not in self._known:
                 raise NeedsOperator(
                     f"the downstream option {key!r} is not one of this format",
                     hint="leave it out, or choose another format",
-                    code=Code.SINK_URL,
+                    code=Code.URL_INVALID,
                 )
 
 

@@ -35,7 +35,7 @@ def refusal(error: KafkaError, topic: str = "") -> NeedsOperator | None:
         return NeedsOperator(
             f"Kafka refuses the user or the password: {said}",
             hint="write the password into password-file, check sasl-mechanism and the user",
-            code=Code.KAFKA_ACCOUNT,
+            code=Code.SINK_GRANT,
         )
     if code == _E._SSL and ("certificate" in said or "verify" in said):
         return NeedsOperator(
@@ -48,14 +48,14 @@ def refusal(error: KafkaError, topic: str = "") -> NeedsOperator | None:
             f"Kafka's client refuses a setting: {said}",
             hint="check the options in the sink's URL, and the paths of ssl-ca, ssl-cert and"
             " ssl-key",
-            code=Code.SINK_URL,
+            code=Code.URL_INVALID,
         )
     if code in _RIGHTS:
         return NeedsOperator(
             f"{of_topic}Kafka denies a right: {said}",
             hint="let the user write, describe and create the topics, read the checkpoint topic,"
             " and write the transactional id, all of which begin with the output's names",
-            code=Code.KAFKA_ACCOUNT,
+            code=Code.SINK_GRANT,
         )
     if code in _NO_TRANSACTIONS:
         return NeedsOperator(
@@ -79,7 +79,7 @@ def _of_message(code: int, said: str, of_topic: str) -> NeedsOperator | None:
         return Refused(
             f"{of_topic}Kafka refuses the size of a message: {said}",
             hint="raise max.message.bytes of the topic",
-            code=Code.KAFKA_SIZE,
+            code=Code.ROW_TOO_LARGE,
         )
     if code == _E.INVALID_RECORD:
         return Refused(
@@ -87,7 +87,7 @@ def _of_message(code: int, said: str, of_topic: str) -> NeedsOperator | None:
             hint="a compacted topic takes only messages with a key: give the table a primary key,"
             " use a format or partition=key that has keys, or set the topic's cleanup.policy to"
             " delete",
-            code=Code.KAFKA_MESSAGE,
+            code=Code.KAFKA_TOPIC,
         )
     if code in _NOT_MADE:
         return NeedsOperator(

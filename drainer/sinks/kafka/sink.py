@@ -278,7 +278,7 @@ class KafkaSink:
             f" is {self._target.message_bytes_max}",
             hint="raise max-message-bytes in the sink's URL and max.message.bytes of the topic; or"
             f" {other}",
-            code=Code.KAFKA_SIZE,
+            code=Code.ROW_TOO_LARGE,
         )
 
     def _send_watermark(self, producing: Producing, checkpoint: Checkpoint) -> None:

@@ -180,7 +180,7 @@ class Topics:
                     f" max-message-bytes is {wanted}",
                     hint="raise max.message.bytes of the topic, or set max-message-bytes in the"
                     " sink's URL and choose by oversize what happens to rows above it",
-                    code=Code.KAFKA_SIZE,
+                    code=Code.ROW_TOO_LARGE,
                 )
 
 

@@ -178,7 +178,7 @@ def _stopped(name: str, substitute: str) -> NeedsOperator:
         f"the downstream has no collation {name}",
         hint=f'set apply.collations = "map" to have {substitute} in its place, or run another'
         " statement instead: drainer ddl replace",
-        code=Code.SINK_COLLATION,
+        code=Code.SINK_DDL,
     )
 
 
@@ -189,5 +189,5 @@ def _coarse(table: str, index: IndexInfo, column: ColumnInfo, substitute: str) -
         " that upstream tells apart, so rows would be lost",
         hint="give the column upstream a collation that both servers have, such as utf8mb4_bin, or"
         " run the statement with a finer one instead: drainer ddl replace",
-        code=Code.SINK_COLLATION,
+        code=Code.SINK_DDL,
     )

@@ -72,7 +72,7 @@ def unknown(table: str) -> Refused:
     return Refused(
         f"an upsert of {table} met another row than its own, which is not found any more",
         hint="start the Drainer again; if it comes back, compare the tables' unique indexes",
-        code=Code.SINK_ROW_CONFLICT,
+        code=Code.SINK_REFUSES,
     )
 
 
@@ -93,7 +93,7 @@ def _refused(
         f" {pairs(key, [two[name] for name in key])}: {index} is unique, and the latter"
         f" is to have {pairs(held, [two[name] for name in held])}",
         hint=_FINER if is_key or "at the same time" in what else _COMPARE,
-        code=Code.SINK_ROW_CONFLICT,
+        code=Code.SINK_REFUSES,
     )
 
 

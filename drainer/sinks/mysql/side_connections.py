@@ -135,9 +135,7 @@ def _run(
         except (pymysql.err.MySQLError, OSError) as error:
             if safe:
                 raise  # Statements that are run again in the safe form do no harm.
-            raise InDoubt(
-                f"a commit got no answer: {error}", code=Code.SINK_COMMIT_DOUBT
-            ) from error
+            raise InDoubt(f"a commit got no answer: {error}", code=Code.SINK_AWAY) from error
         lane_committed()
         return missed
 

@@ -74,14 +74,14 @@ def parse_url(url: str) -> MysqlTarget:
         raise NeedsOperator(
             f"unreadable downstream URL: {error}",
             hint="write mysql://user:password@host:port/ and percent-encode special characters",
-            code=Code.SINK_URL,
+            code=Code.URL_INVALID,
         ) from error
     for key in asked:
         if key not in _KNOWN:
             raise NeedsOperator(
                 f"unknown downstream option {key!r}",
                 hint=f"known are {', '.join(sorted(_KNOWN))}",
-                code=Code.SINK_URL,
+                code=Code.URL_INVALID,
             )
     password = unquote(parts.password or "")
     password_file = _password_file(password, asked.get("password-file", ""))
@@ -123,7 +123,7 @@ def _password_file(password: str, file: str) -> PasswordFile | None:
         raise NeedsOperator(
             "the downstream's URL has a password and a password-file",
             hint="leave one of them out",
-            code=Code.SINK_URL,
+            code=Code.URL_INVALID,
         )
     return PasswordFile(file) if file else None
 
@@ -133,13 +133,13 @@ def _variables(text: str) -> Iterator[tuple[str, str]]:
         found = _VARIABLE.fullmatch(each)
         if found is None:
             raise NeedsOperator(
-                f"{each!r} sets no session variable", hint="write name=value", code=Code.SINK_URL
+                f"{each!r} sets no session variable", hint="write name=value", code=Code.URL_INVALID
             )
         if found[1].lower() in _FIXED:
             raise NeedsOperator(
                 f"the session variable {found[1]} is part of how rows are written",
                 hint="times travel as UTC whatever the downstream's time zone is; sql-mode has a"
                 " setting of its own",
-                code=Code.SINK_URL,
+                code=Code.URL_INVALID,
             )
         yield found[1], found[2]

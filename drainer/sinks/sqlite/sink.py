@@ -87,7 +87,7 @@ def file_of(url: str) -> Path:
         raise NeedsOperator(
             f"{url!r} names no file",
             hint="write sqlite:///relative.db or sqlite:////absolute.db",
-            code=Code.SINK_URL,
+            code=Code.URL_INVALID,
         )
     return Path(path[1:])
 
@@ -356,7 +356,7 @@ class SqliteSink:
             " it: what it has written is not in that place",
             hint="put the file back as it was, with the -wal file beside it, and start the Drainer;"
             " or name another file and begin it with initial-commit-ts",
-            code=Code.SQLITE_FILE,
+            code=Code.SINK_FILE,
         )
 
     def _mixed(self) -> NeedsOperator:
@@ -366,7 +366,7 @@ class SqliteSink:
             hint="if the file was restored from a backup, remove the -wal and -shm files beside it"
             " and start the Drainer, which continues at the backup's checkpoint; else put the file"
             " back as it was",
-            code=Code.SQLITE_FILE,
+            code=Code.SINK_FILE,
         )
 
     def _check_path(self) -> None:
@@ -389,7 +389,7 @@ class SqliteSink:
         return NeedsOperator(
             f"the downstream {self._path} cannot be used: {why}",
             hint="check the path, its rights, and that it is a database of SQLite",
-            code=Code.SQLITE_FILE,
+            code=Code.SINK_FILE,
         )
 
     def _disconnect(self) -> None:

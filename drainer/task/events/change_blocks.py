@@ -56,7 +56,7 @@ def change_schema(table: TableInfo) -> pa.Schema:
             raise Malformed(
                 f"table {table.name!r} has a column {name!r}, which a change log has of its own",
                 hint="leave the table out by a filter, or name the column otherwise upstream",
-                code=Code.DELTA_DDL,
+                code=Code.SINK_DDL,
             )
     return pa.schema([*OWN_COLUMNS, *schema])
 

@@ -48,7 +48,7 @@ def stream_encoder_of(encoding: Encoding) -> StreamEncoder:
         raise Malformed(
             f"no encoder for the format {encoding.format!r}",
             hint="Drainer and Spark tasks must run the same version of Penstock",
-            code=Code.SPARK_MESSAGE,
+            code=Code.SPARK_VERSION,
         )
     destinations = Destinations(
         prefix=options["prefix"], topic=options["topic"], partition=options["partition"]

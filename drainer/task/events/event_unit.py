@@ -101,7 +101,7 @@ class EventUnit:
             )
         except _UNREADABLE as error:
             raise Malformed(
-                f"undecodable event unit: {error}", hint=_HINT, code=Code.SPARK_MESSAGE
+                f"undecodable event unit: {error}", hint=_HINT, code=Code.SPARK_VERSION
             ) from error
 
 

@@ -139,5 +139,5 @@ class Messages:
             raise Malformed(
                 f"undecodable messages: {error}",
                 hint="Drainer and Spark tasks must run the same version of Penstock",
-                code=Code.SPARK_MESSAGE,
+                code=Code.SPARK_VERSION,
             ) from error

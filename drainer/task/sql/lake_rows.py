@@ -161,7 +161,7 @@ class LakeColumns:
             raise Malformed(
                 f"a row of {self._table.name} has a key in {column!r} that is no date of a lake",
                 hint="change the row upstream to a real date, or leave the table out",
-                code=Code.DELTA_VALUE,
+                code=Code.SINK_REFUSES,
             )
 
     def block(

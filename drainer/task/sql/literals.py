@@ -92,7 +92,7 @@ def family(column: ColumnInfo) -> Family:
         raise Malformed(
             f"column {column.name!r} has the type {column.sql_type}, which has no row encoding",
             hint="leave the table out, or change the column's type",
-            code=Code.COLUMN_TYPE,
+            code=Code.DDL_UNSUPPORTED,
         )
     return found
 
@@ -285,7 +285,7 @@ def number_to_text(column: ColumnInfo, number: int) -> str:
     raise Malformed(
         f"column {column.name!r}: {number} is not one of its {len(elems)} elements",
         hint="the row was written with another version of the table",
-        code=Code.ROW_MALFORMED,
+        code=Code.BINLOG_UNDECODABLE,
     )
 
 

@@ -121,7 +121,7 @@ class RowStatements:
             )
         except _UNREADABLE as error:
             raise Malformed(
-                f"undecodable statements: {error}", hint=_HINT, code=Code.SPARK_MESSAGE
+                f"undecodable statements: {error}", hint=_HINT, code=Code.SPARK_VERSION
             ) from error
 
 

@@ -109,7 +109,7 @@ class LostPump:
             f" what it holds after {self.after_ts}, and no one would read what it takes now",
             hint="start a new Pump: an empty --data-dir and another --node-id; the log of this one"
             " can be read with `binlogctl dump`",
-            code=Code.PUMP_LOST,
+            code=Code.DATA_DIR_OTHER,
         )
 
 

@@ -152,13 +152,13 @@ def _endpoints(urls: Sequence[str] | str) -> tuple[list[tuple[str, int]], bool]:
         raise NeedsOperator(
             "no etcd endpoint given",
             hint="give at least one, like 127.0.0.1:2379",
-            code=Code.SETTING_MISSING,
+            code=Code.SETTING_VALUE,
         )
     if len(schemes) > 1:
         raise NeedsOperator(
             "some etcd endpoints are https:// and some are not",
             hint="it is one or the other",
-            code=Code.SETTINGS_CONTRADICT,
+            code=Code.SETTING_VALUE,
         )
     return found, schemes == {True}
 

@@ -31,7 +31,7 @@ def login_from(env: Mapping[str, str]) -> tuple[str, str] | None:
     if bool(user) != bool(password):
         has, lacks = (USER, PASSWORD) if user else (PASSWORD, USER)
         raise NeedsOperator(
-            f"{has} is set and {lacks} is not", hint="set both", code=Code.SETTING_MISSING
+            f"{has} is set and {lacks} is not", hint="set both", code=Code.SETTING_VALUE
         )
     return (user, password) if user else None
 

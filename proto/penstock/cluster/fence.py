@@ -272,7 +272,7 @@ class DdlFence:
         with etcd_errors(self._etcd):
             _, meta = self._etcd.get(LOCK_KEY)
         if meta is None:
-            raise Retryable("the DDL lock was lost", code=Code.DDL_LOCK_LOST)
+            raise Retryable("the DDL lock was lost", code=Code.DDL_ROLLED_BACK)
         return meta.create_revision, meta.lease_id
 
     def _announce(self, pending: str, lock_revision: int, lease_id: int) -> Guard:
@@ -285,7 +285,7 @@ class DdlFence:
             )
         if not done:
             raise Retryable(
-                "the DDL lock was lost, or another DDL is pending", code=Code.DDL_LOCK_LOST
+                "the DDL lock was lost, or another DDL is pending", code=Code.DDL_ROLLED_BACK
             )
         return Guard(PENDING_KEY, answers[1][0][1].create_revision)
 
@@ -307,7 +307,7 @@ class DdlFence:
                     names = ", ".join(sorted(awaited))
                     raise Retryable(
                         f"writers still commit under the old schema: {names}",
-                        code=Code.DDL_WRITERS_LATE,
+                        code=Code.DDL_LOCKED,
                     )
                 changed.wait(left_s)
                 changed.clear()

@@ -134,7 +134,7 @@ class History:
         if found is None:
             raise Retryable(
                 f"DDL job {job.id} was not recorded: the lock or the version moved on",
-                code=Code.DDL_LOCK_LOST,
+                code=Code.DDL_ROLLED_BACK,
             )
         if found.decode() != text:
             raise NeedsOperator(

@@ -22,7 +22,7 @@ def parse_labels(texts: Iterable[str]) -> dict[str, str]:
             raise NeedsOperator(
                 f"the label {name} has two values",
                 hint="give it once",
-                code=Code.SETTINGS_CONTRADICT,
+                code=Code.SETTING_VALUE,
             )
     return labels
 

@@ -245,7 +245,7 @@ def refuse_pd(etcd: EtcdClient) -> None:
             f"this etcd is that of the TiDB cluster {pd_id.decode('utf-8', 'replace')}, whose"
             " PD gives the timestamps",
             hint="give the addresses of its PD: pd-address",
-            code=Code.PD_CLUSTER,
+            code=Code.CLUSTER_MISMATCH,
         )
 
 

@@ -56,7 +56,7 @@ def check_known(job: DdlJob, before: TableInfo, after: TableInfo) -> None:
             f"it is not known whether {', '.join(came)} of {after.name} goes on with the values of"
             f" {', '.join(gone)}: {job.query}",
             hint="change the downstream by hand, then track this DDL",
-            code=Code.DDL_SUCCESSOR,
+            code=Code.DDL_UNSUPPORTED,
         )
 
 

@@ -52,7 +52,7 @@ def regex(pattern: str, *, case_sensitive: bool) -> re.Pattern[str]:
         raise NeedsOperator(
             f"{pattern!r} is no regular expression: {error}",
             hint="correct the filter rule",
-            code=Code.FILTER_PATTERN,
+            code=Code.FILTER_RULE,
         ) from error
 
 
@@ -104,5 +104,5 @@ def _class(pattern: str, inside: bytes) -> bytes:
 
 def _bad(pattern: str, why: str, hint: str) -> NeedsOperator:
     return NeedsOperator(
-        f"the pattern {pattern!r} cannot be: {why}", hint=hint, code=Code.FILTER_PATTERN
+        f"the pattern {pattern!r} cannot be: {why}", hint=hint, code=Code.FILTER_RULE
     )

@@ -57,24 +57,24 @@ def extractions(rule: RouteRule, label: str, source_id: str) -> tuple[Extraction
             raise NeedsOperator(
                 f"{key} needs a {origin}-regexp and a target-column",
                 hint="set them both",
-                code=Code.ROUTE_RULE,
+                code=Code.FILTER_RULE,
             )
         compiled = regex(pattern, case_sensitive=True)
         if not compiled.groups:
             raise NeedsOperator(
                 f"{key}: {pattern!r} has no group, so nothing is extracted",
                 hint="put parentheses around what the column is to hold, as in (.*)",
-                code=Code.ROUTE_RULE,
+                code=Code.FILTER_RULE,
             )
         if origin == "source" and not source_id:
             raise NeedsOperator(
-                f"{key}: this upstream has no name", hint="set source-id", code=Code.ROUTE_RULE
+                f"{key}: this upstream has no name", hint="set source-id", code=Code.FILTER_RULE
             )
         if column.lower() in (each.column.lower() for each in made):
             raise NeedsOperator(
                 f"{key}: column {column!r} is extracted twice",
                 hint="name another column",
-                code=Code.ROUTE_RULE,
+                code=Code.FILTER_RULE,
             )
         made.append(Extraction(column, origin, compiled))
     return tuple(made)
@@ -112,7 +112,7 @@ class Router:
                 raise NeedsOperator(
                     f"{route.label} leads into {rule.target_schema!r}",
                     hint="that schema belongs to the server or to the Drainer itself",
-                    code=Code.ROUTE_RULE,
+                    code=Code.FILTER_RULE,
                 )
             place = (rule.schema_pattern, rule.table_pattern)
             key = place if case_sensitive else (place[0].lower(), place[1].lower())
@@ -120,7 +120,7 @@ class Router:
                 raise NeedsOperator(
                     f"{seen[key]} and {route.label} have the same patterns",
                     hint="remove one",
-                    code=Code.ROUTE_AMBIGUOUS,
+                    code=Code.ROUTE_CONFLICT,
                 )
             seen[key] = route.label
             self._routes.append(route)
@@ -158,7 +158,7 @@ class Router:
                 " which differ in letter case only",
                 hint="name the table that both lead to by target-table in their routes, or route"
                 " one of them to another name",
-                code=Code.LETTER_CASE,
+                code=Code.ROUTE_CONFLICT,
             )
         routes = [self._matching(*name) for name in names]
         if len(set(routes)) > 1 and not all(route and route.target_table for route in routes):
@@ -172,7 +172,7 @@ class Router:
                 hint=f"to merge them, write a route with that target-schema and target-table for"
                 f" {unnamed}; otherwise route one of them to another name, or leave it out by a"
                 " filter",
-                code=Code.ROUTE_RULE,
+                code=Code.FILTER_RULE,
             )
 
     def extracted(self, schema: str, table: str) -> Constants:
@@ -197,7 +197,7 @@ class Router:
             raise NeedsOperator(
                 f"{' and '.join(r.label for r in level)} both match {place}",
                 hint="make their patterns tell the tables apart",
-                code=Code.ROUTE_AMBIGUOUS,
+                code=Code.ROUTE_CONFLICT,
             )
         return level[0] if level else None
 
@@ -208,13 +208,13 @@ def _compiled(rule: RouteRule, number: int, case_sensitive: bool, source_id: str
         raise NeedsOperator(
             f"{label} needs a schema-pattern and a target-schema",
             hint="set them both",
-            code=Code.ROUTE_RULE,
+            code=Code.FILTER_RULE,
         )
     if rule.target_table and not rule.table_pattern:
         raise NeedsOperator(
             f"{label} has a target-table and no table-pattern",
             hint="use the table-pattern * to merge all tables of a schema into one",
-            code=Code.ROUTE_RULE,
+            code=Code.FILTER_RULE,
         )
 
     def compiled(pattern: str) -> Matches:

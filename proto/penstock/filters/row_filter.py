@@ -40,20 +40,20 @@ class RowFilter:
                 raise NeedsOperator(
                     f"an expression filter is for {name!r}",
                     hint="give it a schema and a table",
-                    code=Code.FILTER_EXPRESSION,
+                    code=Code.FILTER_RULE,
                 )
             if place in self._rules:
                 raise NeedsOperator(
                     f"{name} has two expression filters",
                     hint="make one of them",
-                    code=Code.FILTER_EXPRESSION,
+                    code=Code.FILTER_RULE,
                 )
             given = [getattr(rule, key) for key in _KEYS if getattr(rule, key)]
             if not given:
                 raise NeedsOperator(
                     f"the expression filter of {name} is empty",
                     hint="give it an expression",
-                    code=Code.FILTER_EXPRESSION,
+                    code=Code.FILTER_RULE,
                 )
             for text in given:
                 check_expression(text)

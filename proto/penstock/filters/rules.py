@@ -125,7 +125,7 @@ class Rules:
                     hint="execute by hand what shall happen downstream, and let this DDL be"
                     " tracked only (ignore-txn-commit-ts);"
                     " upstream, write one operation in each statement",
-                    code=Code.DDL_PARTLY_FILTERED,
+                    code=Code.FILTER_STOPS,
                 )
             if decision is not Decision.DO:
                 passed.discard(place)
@@ -135,7 +135,7 @@ class Rules:
                 f"{change.job.query!r} concerns {kept}, and other tables that filters leave out",
                 hint="execute the replicated part by hand downstream, and let this DDL be tracked"
                 " only (ignore-txn-commit-ts)",
-                code=Code.DDL_PARTLY_FILTERED,
+                code=Code.FILTER_STOPS,
             )
         return bool(passed)
 

@@ -57,7 +57,7 @@ def routed_table(schema: str, name: str, table: TableInfo, constants: Constants 
             raise NeedsOperator(
                 f"a route adds the column {column!r} to rows of {table.name!r}, which has one",
                 hint="extract into a column of another name",
-                code=Code.ROUTE_COLUMN,
+                code=Code.ROUTE_CONFLICT,
             )
     indexes = tuple(replace(i, id=stable_id("index", i.name)) for i in table.indexes)
     return replace(
@@ -183,5 +183,5 @@ def _unfit(name: str, why: str) -> NeedsOperator:
         f"several tables are replicated into {name}, and {why}",
         hint="change the downstream's table by hand so that rows of all sources fit, and let"
         " this DDL be tracked only (ignore-txn-commit-ts)",
-        code=Code.SHARDS_DIFFER,
+        code=Code.ROUTE_CONFLICT,
     )

@@ -108,7 +108,7 @@ def _names(patterns: Iterable[str], compiled: Callable[[str], Matches], key: str
     for pattern in patterns:
         if not pattern or pattern == "~":
             raise NeedsOperator(
-                f"{key} has an empty pattern", hint="leave it out", code=Code.FILTER_PATTERN
+                f"{key} has an empty pattern", hint="leave it out", code=Code.FILTER_RULE
             )
         out.append(compiled(pattern))
     return out

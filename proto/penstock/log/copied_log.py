@@ -94,7 +94,7 @@ class CopiedLog:
             live = _open_live(files, folder, found[max(found)]) if found else None
             return cls(folder, files, found, live)
         except OSError as error:
-            raise Retryable(f"{folder}: {error}", code=Code.LOG_UNREADABLE) from error
+            raise Retryable(f"{folder}: {error}", code=Code.DISK_FAILING) from error
 
     def links(self) -> list[tuple[int, int, int, int]]:
         """Return (number, epoch, end, epoch id) of each segment, oldest first."""

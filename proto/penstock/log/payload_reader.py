@@ -37,7 +37,7 @@ class Unreadable(Retryable):
 
     def __init__(self, path: Path, offset: int, error: OSError) -> None:
         super().__init__(
-            f"{path}, offset {offset}: cannot be read: {error}", code=Code.LOG_UNREADABLE
+            f"{path}, offset {offset}: cannot be read: {error}", code=Code.DISK_FAILING
         )
         self.path = str(path)
         self.errno = error.errno

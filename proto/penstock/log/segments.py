@@ -299,7 +299,7 @@ class Segments:
                 _segment_dropped()
             except OSError as error:
                 raise Retryable(
-                    f"{self._segments[old].path}: {error}", code=Code.LOG_UNREADABLE
+                    f"{self._segments[old].path}: {error}", code=Code.DISK_FAILING
                 ) from error
             self._reader.forget(old)
             del self._segments[old]
@@ -373,7 +373,7 @@ class MissingSegments(Corrupt):
             0,
             f"segment {which} is missing, {segment_name(last + 1)} is there: its binlogs have"
             f" timestamps in ({after_ts}, {up_to_ts}]",
-            code=Code.SEGMENTS_MISSING,
+            code=Code.SEGMENT_CUT_SHORT,
         )
         self.first = first
         self.last = last

@@ -124,7 +124,7 @@ class LogFile(logging.handlers.WatchedFileHandler):
                 raise NeedsOperator(
                     f"cannot open the log file {self.baseFilename} again: {error.strerror}",
                     hint="let the account that runs this write there",
-                    code=Code.LOG_FILE,
+                    code=Code.PATH_UNUSABLE,
                 ) from error
             if before is not None:
                 before.close()
@@ -180,7 +180,7 @@ def start_logging(level: str = "info", file: str = "", form: str = "text") -> Lo
         raise NeedsOperator(
             f"cannot write the log file {file}: {error.strerror}",
             hint="name another --log-file, or let the account that runs this write there",
-            code=Code.LOG_FILE,
+            code=Code.PATH_UNUSABLE,
         ) from error
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
     limits = LimitFilter()

@@ -175,7 +175,7 @@ class EtcdLeader:
             refuse_pd(self._etcd)
             raise Retryable(
                 "no oracle is elected: no Pump runs, or an election is under way",
-                code=Code.ORACLE_NONE,
+                code=Code.ORACLE_AWAY,
             )
         return address.decode(), 0
 
@@ -334,7 +334,7 @@ class OracleClient:
                 raise Retryable(
                     f"the oracle handed out {last_ts}, which is not above the {self._newest_ts}"
                     " before (was etcd restored from a backup, and is a Pump's clock behind?)",
-                    code=Code.ORACLE_MOVED,
+                    code=Code.ORACLE_AWAY,
                 )
             except Retryable as error:
                 if self._closed or time.monotonic() + _RETRY_S >= deadline_s:

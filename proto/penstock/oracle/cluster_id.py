@@ -78,5 +78,5 @@ def _keep(etcd: EtcdClient, pd_id: int, pd_address: str) -> None:
         f" {', '.join(values) or '?'}",
         hint="check etcd-urls and pd-address; if the cluster began without its PD's id, see"
         " 'With a TiDB' in pump/README.md",
-        code=Code.PD_CLUSTER,
+        code=Code.CLUSTER_MISMATCH,
     )

@@ -42,7 +42,7 @@ def pd_tls_of(addresses: str, tls: Tls | None) -> Tls | None:
         raise NeedsOperator(
             f"only some addresses in {addresses!r} begin with https://",
             hint="write https:// before each address in pd-address, or before none",
-            code=Code.SETTINGS_CONTRADICT,
+            code=Code.SETTING_VALUE,
         )
     return (tls or Tls()) if secure == {True} else None
 
@@ -82,7 +82,7 @@ class PdLeader:
             refusals.append(None)
         if refusals and (first := refusals[0]) is not None and None not in refusals:
             raise first
-        raise Retryable(problem, code=Code.PD_AWAY)
+        raise Retryable(problem, code=Code.ORACLE_AWAY)
 
     def _leader(self, address: str, answer: pdpb_pb2.GetMembersResponse) -> tuple[str, int]:
         found = answer.header.cluster_id
@@ -90,7 +90,7 @@ class PdLeader:
             raise NeedsOperator(
                 f"PD at {address} is of cluster {found}, and it was {self._cluster_id} before",
                 hint="check pd-address: all PDs in it must be of one cluster",
-                code=Code.PD_CLUSTER,
+                code=Code.CLUSTER_MISMATCH,
             )
         url = answer.leader.client_urls[0]
         if url.startswith("https://") and self._tls is None:

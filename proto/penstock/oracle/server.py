@@ -212,7 +212,7 @@ class OracleServer:
             is_led_by_another = self._leader_address not in ("", self._address)
             if is_led_by_another or time.monotonic() > until_s:
                 raise Retryable(
-                    f"{self._address} is not the oracle's leader", code=Code.ORACLE_MOVED
+                    f"{self._address} is not the oracle's leader", code=Code.ORACLE_AWAY
                 )
             await asyncio.sleep(_REGAIN_S)
 
@@ -378,7 +378,7 @@ class OracleServer:
         leaders, windows = answers
         if not saved and (not leaders or leaders[0][1].create_revision != term.created_revision):
             raise _Deposed(
-                f"{self._address} was deposed as the oracle's leader", code=Code.ORACLE_MOVED
+                f"{self._address} was deposed as the oracle's leader", code=Code.ORACLE_AWAY
             )
         value, meta = windows[0]
         term.window_revision = meta.mod_revision

@@ -97,13 +97,13 @@ class PasswordFile:
             raise NeedsOperator(
                 f"cannot read the password-file {self._path}: {reason}",
                 hint="check path and rights",
-                code=Code.PASSWORD_FILE,
+                code=Code.PASSWORD_UNREADABLE,
             ) from error
         if not lines or not lines[0]:
             raise NeedsOperator(
                 f"the password-file {self._path} is empty",
                 hint="write the password into it",
-                code=Code.PASSWORD_FILE,
+                code=Code.PASSWORD_UNREADABLE,
             )
         return lines[0]
 

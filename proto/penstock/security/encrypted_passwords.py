@@ -46,7 +46,7 @@ def decrypted(text: str, env: Mapping[str, str]) -> str:
         raise NeedsOperator(
             "an encrypted password is not one, or is of another key",
             hint=f"set {HAS_OWN_KEY} as where it was encrypted; or use password-file instead",
-            code=Code.PASSWORD_ENCRYPTED,
+            code=Code.PASSWORD_UNREADABLE,
         ) from error
 
 
@@ -59,7 +59,7 @@ def _key(env: Mapping[str, str]) -> bytes:
         raise NeedsOperator(
             f"{HAS_OWN_KEY} is no key",
             hint="it is 32, 48 or 64 hexadecimal digits",
-            code=Code.PASSWORD_ENCRYPTED,
+            code=Code.PASSWORD_UNREADABLE,
         )
     return key
 

@@ -55,7 +55,7 @@ def refusal_of(address: str, tls: Tls | None, error: Any) -> NeedsOperator | Non
         return NeedsOperator(
             f"{address} refuses {shown}: {error.details()}",
             hint="show a certificate whose common name its cert-allowed-cn lists",
-            code=Code.TLS_REFUSED,
+            code=Code.TLS_NOT_TRUSTED,
         )
     if tls is None or error.code() is not grpc.StatusCode.UNAVAILABLE:
         return None
@@ -133,7 +133,7 @@ def certificate_refusal(
         problem,
         hint=f"give {settings['ssl-cert']} and {settings['ssl-key']} of one that is valid and"
         " signed by the CA that it trusts",
-        code=Code.TLS_REFUSED,
+        code=Code.TLS_NOT_TRUSTED,
     )
 
 

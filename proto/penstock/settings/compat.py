@@ -93,7 +93,7 @@ class Translation:
                     raise NeedsOperator(
                         f"{new} is set twice, as {key} too",
                         hint="leave one out",
-                        code=Code.SETTINGS_CONTRADICT,
+                        code=Code.SETTING_VALUE,
                     )
                 made[new] = converted
         return {**made, self.gathered: params} if params else made
@@ -160,7 +160,7 @@ class Translation:
                 self.notes.append(f"{key} has no effect: {answer.why}")
         elif not _is_among(value, answer.harmless):
             raise NeedsOperator(
-                f"{key} is not supported", hint=answer.hint, code=Code.SETTING_UNSUPPORTED
+                f"{key} is not supported", hint=answer.hint, code=Code.SETTING_UNKNOWN
             )
 
 

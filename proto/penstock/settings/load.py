@@ -144,7 +144,7 @@ def _check_required(
         raise NeedsOperator(
             f"{prog} needs {', '.join(required)}: none of these settings is given",
             hint="give the settings of the node itself, after the command: --config FILE, or flags",
-            code=Code.SETTING_MISSING,
+            code=Code.SETTING_VALUE,
         )
 
 
@@ -261,11 +261,11 @@ def _from_file(
         document = tomllib.loads(text)
     except OSError as error:
         raise NeedsOperator(
-            f"cannot read {path}: {error.strerror}", hint="check --config", code=Code.SETTINGS_FILE
+            f"cannot read {path}: {error.strerror}", hint="check --config", code=Code.SETTING_VALUE
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise NeedsOperator(
-            f"{path} is not TOML: {error}", hint="see deploy/conf/", code=Code.SETTINGS_FILE
+            f"{path} is not TOML: {error}", hint="see deploy/conf/", code=Code.SETTING_VALUE
         ) from error
     by_key = {setting.key: setting for setting in settings}
     values = {}
@@ -386,7 +386,7 @@ def _build(cls: type[T], values: Mapping[tuple[str, ...], Any], path: tuple[str,
             raise NeedsOperator(
                 f"{'.'.join(map(_kebab, here))} is not set",
                 hint="give it as a flag or in the config file",
-                code=Code.SETTING_MISSING,
+                code=Code.SETTING_VALUE,
             )
     return typing.cast(T, cls(**arguments))
 

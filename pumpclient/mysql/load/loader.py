@@ -253,7 +253,7 @@ class Load:
                 f" this is {source!r} in epoch {epoch}",
                 hint="stop the source and load again (mysql-source reload --all), which drops and"
                 " creates the targets",
-                code=Code.LOAD_OF_OTHER,
+                code=Code.LOAD_NOT_CONTINUED,
             )
         with closing(Journal(self._journal_path)) as journal:
             return self._completed(_Run(journal, self._is_stopped, self.options.may_commit), state)
@@ -365,7 +365,7 @@ class _Attempt:
             raise NeedsOperator(
                 f"a load into tables that others share ended early: {sorted(stale)}",
                 hint="remove this server's rows from them, remove load.json, and load again",
-                code=Code.LOAD_OF_OTHER,
+                code=Code.LOAD_NOT_CONTINUED,
             )
 
     def _save(self, **changes: object) -> None:

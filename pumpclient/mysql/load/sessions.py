@@ -186,7 +186,8 @@ def _check_prepared(locker: Connection, address: ServerAddress) -> None:
         return
     if count:
         raise Retryable(
-            f"{address}: {count} XA transactions are prepared: end them first", code=Code.LOAD_XA
+            f"{address}: {count} XA transactions are prepared: end them first",
+            code=Code.XA_PREPARED,
         )
 
 

@@ -118,7 +118,7 @@ class SinkSession:
                 f"a row needs a statement of {len(statement)} bytes, and {self._address} takes"
                 f" {self.packet_bytes_max}",
                 hint="raise max_allowed_packet there",
-                code=Code.SINK_PACKET,
+                code=Code.ROW_TOO_LARGE,
             )
         deadline_s = time.monotonic() + self._options.retry_s
         may_be_there = False
@@ -142,7 +142,7 @@ class SinkSession:
                 raise NeedsOperator(
                     f"the sink refuses rows: {error.problem}",
                     hint="compare the table there with the source's; does anybody write to it?",
-                    code=Code.LOAD_REFUSED,
+                    code=Code.SINK_REFUSES,
                 ) from error
         raise Retryable("another process has this source now", code=Code.SOURCE_TAKEN)
 
@@ -208,7 +208,7 @@ class Sink:
                     f"the Drainer has not created these tables in {self._options.address}: {names}",
                     hint="is it running, is this its sink, are its checkpoint's name and the"
                     " tables' names as the load expects them (its filters and routes)?",
-                    code=Code.LOAD_NO_TABLES,
+                    code=Code.LOAD_TARGET,
                 )
             time.sleep(_LOOK_EVERY_S)
 

@@ -84,7 +84,7 @@ class Floors:
                 f"a statement at {place} on {names} is loaded for a part of these tables",
                 hint="the load was begun again after it; stop the source and load once more"
                 " (mysql-source reload --all), without such statements meanwhile",
-                code=Code.LOAD_STATEMENT,
+                code=Code.LOAD_NOT_CONTINUED,
             )
         return loaded == {True}
 
@@ -141,19 +141,19 @@ class StateFile:
             return None
         except json.JSONDecodeError as error:
             raise Corrupt(
-                str(self._path), error.pos, f"not JSON: {error.msg}", code=Code.LOAD_STATE
+                str(self._path), error.pos, f"not JSON: {error.msg}", code=Code.LOAD_NOT_CONTINUED
             ) from error
         if not isinstance(fields, dict) or fields.get("version") != _VERSION:
             raise NeedsOperator(
                 f"{self._path} has no version {_VERSION}",
                 hint="use the Penstock that wrote it",
-                code=Code.LOAD_STATE,
+                code=Code.LOAD_NOT_CONTINUED,
             )
         try:
             return _state(fields)
         except (KeyError, TypeError, ValueError) as error:
             raise Corrupt(
-                str(self._path), 0, f"it lacks or garbles {error}", code=Code.LOAD_STATE
+                str(self._path), 0, f"it lacks or garbles {error}", code=Code.LOAD_NOT_CONTINUED
             ) from error
 
     def write(self, state: LoadState) -> None:
@@ -180,7 +180,7 @@ class StateFile:
             raise NeedsOperator(
                 f"{self._path} cannot be written: {error}",
                 hint="free the disk, or its rights",
-                code=Code.SOURCE_FILES,
+                code=Code.PATH_UNUSABLE,
             ) from error
 
 

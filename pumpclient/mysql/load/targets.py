@@ -82,7 +82,7 @@ class Targets:
                     raise NeedsOperator(
                         f"{'.'.join(other)} is loaded too, and letter case makes no difference",
                         hint="leave one of them out by the filters, or route it to another name",
-                        code=Code.LETTER_CASE,
+                        code=Code.ROUTE_CONFLICT,
                     )
                 first, known = columns.setdefault((schema, name), (table, _essence(found)))
                 if known != _essence(found):
@@ -90,7 +90,7 @@ class Targets:
                         f"it and {first.schema}.{first.name} go into one table, and their columns"
                         " differ",
                         hint="alter one of them on the server, then load again",
-                        code=Code.SHARDS_DIFFER,
+                        code=Code.ROUTE_CONFLICT,
                     )
             except NeedsOperator as error:
                 raise NeedsOperator(

@@ -148,7 +148,7 @@ def _long(data: bytes, at: int, size: int) -> tuple[bytes, int]:
         raise Malformed(
             f"a column begins with {size:#x}",
             hint="the connection lost bytes",
-            code=Code.SERVER_STREAM,
+            code=Code.SERVER_AWAY,
         )
     begin = at + width
     end = begin + int.from_bytes(data[at:begin], "little")

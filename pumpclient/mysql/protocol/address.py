@@ -81,7 +81,7 @@ def address_in(url: str, what: str, password: str = "") -> ServerAddress:
         raise NeedsOperator(
             f"the {what} is no URL of a server",
             hint="write mysql://user:password@host:port/ and percent-encode special characters",
-            code=Code.SERVER_URL,
+            code=Code.URL_INVALID,
         )
     user = unquote(parts.username or "root")
     return ServerAddress(host, port, user, unquote(parts.password or "") or password)

@@ -114,7 +114,7 @@ class PacketReader:
             return found
         raise Retryable(
             f"packet {found} of a dump where {expected} was due: packets are lost",
-            code=Code.SERVER_STREAM,
+            code=Code.SERVER_AWAY,
         )
 
     def _take(self, payload: bytes, events: list[bytes]) -> bool:
@@ -143,7 +143,7 @@ class PacketReader:
 
 def error_of(payload: bytes) -> Exception:
     if payload[:1] != bytes([_ERR]):
-        return Retryable(f"a packet of a dump begins with {payload[:1]!r}", code=Code.SERVER_STREAM)
+        return Retryable(f"a packet of a dump begins with {payload[:1]!r}", code=Code.SERVER_AWAY)
     (code,) = _ERROR.unpack_from(payload, 1)
     message = payload[9:] if payload[3:4] == b"#" else payload[3:]
     return refusal(code, message.decode("utf-8", "replace"))

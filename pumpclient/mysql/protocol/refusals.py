@@ -65,12 +65,12 @@ _GTID_HINT = (
 REFUSALS = (
     _row(1236, "same server_uuid/server_id|same server.?_?id|same server uuid",
          Code.SERVER_ID_TAKEN, kind=ServerIdTaken),
-    _row(1236, "could not find first log file", Code.SERVER_PURGED, PURGED_HINT, Purged),
+    _row(1236, "could not find first log file", Code.SERVER_POSITION_LOST, PURGED_HINT, Purged),
     _row(1236, "purged (binary logs|required)|purged the binary log|(has|have) been purged"
          "|(master|source) has purged|required binary logs",
-         Code.SERVER_PURGED, PURGED_HINT, Purged),
+         Code.SERVER_POSITION_LOST, PURGED_HINT, Purged),
     _row(1236, "could not find GTID state requested by slave.*probably",
-         Code.SERVER_PURGED, PURGED_HINT, Purged),
+         Code.SERVER_POSITION_LOST, PURGED_HINT, Purged),
     _row(1236, "slave has more GTIDs|replica has more GTIDs", Code.SERVER_RESET, _GTID_HINT),
     _row(1236, "which is not in the master'?s binlog|not in the source'?s binlog"
          "|diverged|alternate future", Code.SERVER_RESET, _GTID_HINT),
@@ -112,7 +112,7 @@ REFUSALS = (
     _row(1698, "", Code.SERVER_REFUSES, "the user may only come over a socket: give it a password"),
     _row(1820, "", Code.SERVER_REFUSES, "the user's password has expired: set a new one"),
     _row(1862, "", Code.SERVER_REFUSES, "the user's password has expired: set a new one"),
-    _row(1373, "", Code.SERVER_PURGED, PURGED_HINT, Purged),
+    _row(1373, "", Code.SERVER_POSITION_LOST, PURGED_HINT, Purged),
     _row(1381, "", Code.SERVER_SETTING, "start the server with log_bin, binlog_format=ROW"),
     _row(1193, "",
          Code.SERVER_SETTING,

@@ -187,7 +187,7 @@ class BinlogStream:
             raise NeedsOperator(
                 f"{self._address} runs {self.identity.version}, the GTIDs are of {flavor.value}",
                 hint=f"a source cannot go over from MySQL to MariaDB or back: {RELOAD_ALL}",
-                code=Code.SERVER_OTHER,
+                code=Code.SERVER_POSITION_LOST,
             )
 
     def _flags(self, *, to_the_end: bool = False) -> int:
@@ -431,6 +431,8 @@ def file_at(address: ServerAddress, options: StreamOptions, time_s: int) -> str:
         )
     if low == 0:
         raise Purged(
-            f"{address}: {names[0]} began after {time_s}", hint=PURGED_HINT, code=Code.SERVER_PURGED
+            f"{address}: {names[0]} began after {time_s}",
+            hint=PURGED_HINT,
+            code=Code.SERVER_POSITION_LOST,
         )
     return names[low - 1]

@@ -52,7 +52,7 @@ class FileName(NamedTuple):
         found = _FILE.fullmatch(text)
         if found is None or int(found[2]) == 0:
             raise Malformed(
-                f"{text!r} is no binlog file's name", hint=_FILE_HINT, code=Code.RELAY_INDEX
+                f"{text!r} is no binlog file's name", hint=_FILE_HINT, code=Code.RELAY_UNUSABLE
             )
         return cls(found[1], int(found[2]))
 
@@ -74,7 +74,7 @@ class SubDir(NamedTuple):
             raise Malformed(
                 f"{text!r} is no sub-directory of a relay log",
                 hint=_INDEX_HINT,
-                code=Code.RELAY_INDEX,
+                code=Code.RELAY_UNUSABLE,
             )
         return cls(found[1], int(found[2]))
 
@@ -99,7 +99,7 @@ class Location(NamedTuple):
         if found is None or int(found[2]) == 0 or int(found[3]) == 0:
             hint = "write it as mysql-bin|000001.000003:4, the sub-directory's number in between"
             raise Malformed(
-                f"{text!r} is no place in a relay log", hint=hint, code=Code.RELAY_INDEX
+                f"{text!r} is no place in a relay log", hint=hint, code=Code.RELAY_UNUSABLE
             )
         return cls(int(found[2]), FileName(found[1], int(found[3])), int(found[4]))
 
@@ -122,7 +122,7 @@ def read_index(text: str) -> list[SubDir]:
             raise NeedsOperator(
                 f"{INDEX_NAME}: {later} does not follow {earlier}",
                 hint=_INDEX_HINT,
-                code=Code.RELAY_INDEX,
+                code=Code.RELAY_UNUSABLE,
             )
     return listed
 
@@ -150,10 +150,10 @@ class Meta:
             found = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise Malformed(
-                f"{META_NAME} is not TOML: {error}", hint=hint, code=Code.RELAY_INDEX
+                f"{META_NAME} is not TOML: {error}", hint=hint, code=Code.RELAY_UNUSABLE
             ) from error
         if {key: type(value) for key, value in found.items()} != _KEYS or found["binlog-pos"] < 0:
-            raise Malformed(f"{META_NAME} says {found}", hint=hint, code=Code.RELAY_INDEX)
+            raise Malformed(f"{META_NAME} says {found}", hint=hint, code=Code.RELAY_UNUSABLE)
         gtids = parse_gtid_set(found["binlog-gtid"], flavor)
         return cls(found["binlog-name"], found["binlog-pos"], gtids)
 
@@ -180,7 +180,7 @@ class RelayFolder:
                 raise NeedsOperator(
                     f"{index} names {sub_dir}, which is not there",
                     hint="restore it, or move the relay log away and start from a checkpoint",
-                    code=Code.RELAY_GONE,
+                    code=Code.RELAY_DAMAGED,
                 )
 
     @property
@@ -224,7 +224,7 @@ class RelayFolder:
             raise NeedsOperator(
                 f"{path} holds {found[0]}, and {INDEX_NAME} does not name it",
                 hint="move that directory away: it is not of this relay log, or the index is old",
-                code=Code.RELAY_INDEX,
+                code=Code.RELAY_UNUSABLE,
             )
 
     def trim(self) -> list[SubDir]:

@@ -55,7 +55,7 @@ def recover(folder: Path, meta: Meta) -> Recovered:
     files = files_in(folder)
     wanted = FileName.parse(meta.file) if meta.file else None
     if wanted is not None and (not files or files[-1] < wanted):
-        raise NeedsOperator(f"{folder} has no {wanted}", hint=_SHORT_HINT, code=Code.RELAY_GONE)
+        raise NeedsOperator(f"{folder} has no {wanted}", hint=_SHORT_HINT, code=Code.RELAY_DAMAGED)
     if not files:
         return Recovered(None, FIRST_POSITION, meta.gtids)
     path = folder / str(files[-1])
@@ -65,7 +65,7 @@ def recover(folder: Path, meta: Meta) -> Recovered:
         raise NeedsOperator(
             f"{path} has {size} bytes, {trusted} were relayed",
             hint=_SHORT_HINT,
-            code=Code.RELAY_GONE,
+            code=Code.RELAY_DAMAGED,
         )
     tracker = TransactionTracker(meta.gtids.copy())
     end = complete_until(path, tracker, trusted)

@@ -272,7 +272,8 @@ def check_same(address: ServerAddress, answered: ServerIdentity, identity: Serve
     """Raise `Retryable` if another server answers now."""
     if answered != identity:
         raise Retryable(
-            f"{address} leads to {answered.uuid}, just now {identity.uuid}", code=Code.SERVER_OTHER
+            f"{address} leads to {answered.uuid}, just now {identity.uuid}",
+            code=Code.SERVER_POSITION_LOST,
         )
 
 
@@ -288,5 +289,5 @@ def _check_flavor(gtids: GtidSet, identity: ServerIdentity) -> None:
         raise NeedsOperator(
             f"the relay log is of a {other.value}, the server runs {identity.version}",
             hint=f"a source cannot go over from MySQL to MariaDB or back: {RELOAD_ALL}",
-            code=Code.SERVER_OTHER,
+            code=Code.SERVER_POSITION_LOST,
         ) from error

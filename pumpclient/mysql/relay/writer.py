@@ -90,7 +90,7 @@ class RelayWriter:
             raise PositionLost(
                 "a FORMAT_DESCRIPTION before any ROTATE",
                 hint="this is not a server's stream",
-                code=Code.SERVER_STREAM,
+                code=Code.SERVER_AWAY,
             )
         if self._next != self.file:
             self.close()
@@ -119,7 +119,7 @@ class RelayWriter:
             raise PositionLost(
                 "an event before any FORMAT_DESCRIPTION",
                 hint="this is not a server's stream",
-                code=Code.SERVER_STREAM,
+                code=Code.SERVER_AWAY,
             )
         start = self.at
         # Since MariaDB 11.4 servers omit positions within a transaction.

@@ -34,7 +34,7 @@ def reading_of(column: Column) -> Reading:
             raise NeedsOperator(
                 f"the binlog does not have the sign of {real.name}",
                 hint=_FULL,
-                code=Code.BINLOG_METADATA,
+                code=Code.BINLOG_INCOMPLETE,
             )
         return numbers.integer(_INTEGERS[real], is_unsigned=column.is_unsigned)
     make = _MAKERS.get(real)
@@ -52,7 +52,7 @@ def _charset(column: Column) -> Charset:
         raise NeedsOperator(
             f"the binlog does not have the charset of {column.name}",
             hint=_FULL,
-            code=Code.BINLOG_METADATA,
+            code=Code.BINLOG_INCOMPLETE,
         )
     return charset_of(column.collation)
 

@@ -97,7 +97,7 @@ class ImageReader:
             raise NeedsOperator(
                 f"the images of {self._name} do not have its columns {missing}",
                 hint="set the server's binlog_row_image to FULL, and reconnect its clients",
-                code=Code.BINLOG_ROW_IMAGE,
+                code=Code.BINLOG_INCOMPLETE,
             )
 
     def _after(self, body: BodyReader, event: RowsEvent, old: list[bytes | None]) -> Row:

@@ -179,7 +179,7 @@ def ask(argv: Sequence[str]) -> str:
             f"{PROG} {asked.command} changes a source, and none is named",
             hint="name it by --status-addr HOST:PORT or --config FILE; its status page and the"
             " console show the whole command",
-            code=Code.COMMAND_ARGUMENT,
+            code=Code.COMMAND_INVALID,
         )
     _check_asked(asked, settings)
     if asked.command == "reload" and asked.all:
@@ -206,7 +206,7 @@ def _check_identity(status_addr: str, source_id: str) -> None:
             f"the source at {status_addr} is {found!r}, and the settings are those of"
             f" {source_id!r}",
             hint="give --status-addr, or status-addr in the settings",
-            code=Code.COMMAND_ARGUMENT,
+            code=Code.COMMAND_INVALID,
         )
 
 
@@ -222,10 +222,10 @@ def _check_asked(asked: argparse.Namespace, settings: SourceConfig | None) -> No
     elif asked.command == "continue" and not asked.accept_gap:
         problem = "what the source had not read of the history before stays missing downstream"
         hint = "give --accept-gap, or load all tables again: mysql-source reload --all"
-        raise NeedsOperator(problem, hint=hint, code=Code.GAP_NOT_ACCEPTED)
+        raise NeedsOperator(problem, hint=hint, code=Code.NOT_CONFIRMED)
     else:
         return
-    raise NeedsOperator(problem, hint=hint, code=Code.COMMAND_ARGUMENT)
+    raise NeedsOperator(problem, hint=hint, code=Code.COMMAND_INVALID)
 
 
 def _answer(status_addr: str, method: str, path: str) -> str:
@@ -299,7 +299,7 @@ def _edits(asked: argparse.Namespace, settings: SourceConfig) -> list[Edit]:
         case verb if verb in VERBS:
             if not asked.at:
                 raise NeedsOperator(
-                    "the source is stopped", hint="name the place: --at", code=Code.COMMAND_ARGUMENT
+                    "the source is stopped", hint="name the place: --at", code=Code.COMMAND_INVALID
                 )
             sql = getattr(asked, "sql", "")
             return [override_at(verb, asked.at, (sql,) if sql else ())]

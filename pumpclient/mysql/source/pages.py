@@ -119,7 +119,7 @@ class Pages:
         action = names["action"]
         if action not in ("pause", "resume"):
             raise NeedsOperator(
-                f"no action {action!r}", hint="pause or resume", code=Code.COMMAND_UNKNOWN
+                f"no action {action!r}", hint="pause or resume", code=Code.COMMAND_INVALID
             )
         await asyncio.to_thread(getattr(self._service, action))
         return Answer(f"{action}: done\n")
@@ -129,13 +129,13 @@ class Pages:
         sql = names["sql"] if names["sql"] != "-" else ""
         if verb not in VERBS:
             raise NeedsOperator(
-                f"no verb {verb!r}", hint=", ".join(VERBS), code=Code.COMMAND_UNKNOWN
+                f"no verb {verb!r}", hint=", ".join(VERBS), code=Code.COMMAND_INVALID
             )
         if bool(sql) == (verb == "skip"):
             raise NeedsOperator(
                 f"{verb} {'takes no' if sql else 'needs a'} statement",
                 hint="as --help says",
-                code=Code.COMMAND_ARGUMENT,
+                code=Code.COMMAND_INVALID,
             )
         statements = (sql,) if sql else ()
         return Answer(await asyncio.to_thread(self._service.rule, verb, place, statements))
@@ -172,7 +172,7 @@ class Pages:
                 raise NeedsOperator(
                     f"no strategy {other!r}",
                     hint="inactive, filename or time",
-                    code=Code.COMMAND_ARGUMENT,
+                    code=Code.COMMAND_INVALID,
                 )
         return Answer("".join(f"{name}\n" for name in gone) or "nothing to purge\n")
 

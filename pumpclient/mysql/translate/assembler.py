@@ -72,13 +72,13 @@ def refuse_losses(event: Event, place: Location) -> None:
         raise NeedsOperator(
             f"the server says at {place} that its binlog lacks changes: {event}",
             hint="compare the tables, load them again, and begin after this place",
-            code=Code.BINLOG_INCIDENT,
+            code=Code.BINLOG_INCOMPLETE,
         )
     if isinstance(event, StatementPart):
         raise NeedsOperator(
             f"{event.type.name} at {place}: LOAD DATA in statement format",
             hint="set the server's binlog_format to ROW and reconnect its clients",
-            code=Code.BINLOG_STATEMENT_FORMAT,
+            code=Code.BINLOG_INCOMPLETE,
         )
 
 

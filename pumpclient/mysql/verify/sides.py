@@ -112,7 +112,7 @@ class MysqlSide:
         self._checkpoint = tuple(checkpoint.split("."))
         if len(self._checkpoint) != 2:
             raise NeedsOperator(
-                f"{checkpoint!r} is no table", hint="write schema.table", code=Code.COMMAND_ARGUMENT
+                f"{checkpoint!r} is no table", hint="write schema.table", code=Code.COMMAND_INVALID
             )
         self.session = SnapshotSession(address)
         """Outside of any snapshot, for queries other than rows."""
@@ -232,7 +232,7 @@ class SqliteSide:
             if database is not None:
                 database.close()
             raise NeedsOperator(
-                f"{path}: {error}", hint="name the Drainer's file", code=Code.SQLITE_FILE
+                f"{path}: {error}", hint="name the Drainer's file", code=Code.SINK_FILE
             ) from error
         self._database = database
 
@@ -289,7 +289,7 @@ class SqliteSide:
         raise NeedsOperator(
             "an SQLite downstream is not repaired",
             hint="build it again from a load",
-            code=Code.COMMAND_ARGUMENT,
+            code=Code.COMMAND_INVALID,
         )
 
     def close(self) -> None:

@@ -62,13 +62,13 @@ def names_of(source_config: str, routes: Sequence[str]) -> Names:
         raise NeedsOperator(
             "routes are given twice, by --source-config and by --route",
             hint="write them into the file",
-            code=Code.COMMAND_ARGUMENT,
+            code=Code.COMMAND_INVALID,
         )
     if not Path(source_config).is_file():
         raise NeedsOperator(
             f"there is no file {source_config}",
             hint="name the source's settings",
-            code=Code.COMMAND_ARGUMENT,
+            code=Code.COMMAND_INVALID,
         )
     source = read_settings(
         SourceConfig, ["--config", source_config], prog="penstock verify", env_prefix="MYSQL_SOURCE"
@@ -90,7 +90,7 @@ def _route(text: str) -> RouteRule:
         raise NeedsOperator(
             f"{text!r} is no route",
             hint="write schema.table=schema.table, or schema=schema",
-            code=Code.COMMAND_ARGUMENT,
+            code=Code.COMMAND_INVALID,
         )
     return RouteRule(
         schema_pattern=schema, table_pattern=table,

@@ -111,7 +111,7 @@ class Verifier:
             raise NeedsOperator(
                 f"no table is called {', '.join(self._options.tables)}",
                 hint="patterns are like shop.*",
-                code=Code.COMMAND_ARGUMENT,
+                code=Code.COMMAND_INVALID,
             )
         if names.leaves_rows_out:
             self._say("note: the source leaves rows out by its filters: they show as missing")

@@ -36,7 +36,7 @@ class ConsoleProcess(ServerProcess):
 def _axe() -> str:
     if not _AXE.exists():
         raise NeedsOperator(
-            f"no {_AXE}", hint=f"deploy/servers.sh {UNPACKED} axe-core", code=Code.PROGRAM_MISSING
+            f"no {_AXE}", hint=f"deploy/servers.sh {UNPACKED} axe-core", code=Code.PACKAGE_MISSING
         )
     return _AXE.read_text(encoding="utf-8")
 

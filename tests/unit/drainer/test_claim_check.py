@@ -71,7 +71,7 @@ def test_a_folder_that_is_not_mounted_is_said_and_not_made(tmp_path: Path) -> No
     with pytest.raises(OSError, match="No such file") as failed:
         claims.keep("p.db.t", 7, b"large")
     refused = claims.unusable(failed.value)
-    assert refused.code is Code.KAFKA_CLAIM_CHECK
+    assert refused.code is Code.SINK_FILE
     assert os.listdir(tmp_path) == []
 
 

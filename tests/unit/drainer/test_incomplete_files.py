@@ -123,7 +123,7 @@ def test_a_folder_that_lacks_something_is_refused_before_anything_is_restored(
     DAMAGES[damage](files(folder))
     with pytest.raises((NeedsOperator, Corrupt)) as refused:
         restored(folder)
-    assert refused.value.code in (Code.FILES_GAP, Code.FILES_DAMAGED, Code.FILES_SAVEPOINT)
+    assert refused.value.code in (Code.FILES_GAP, Code.FILES_DAMAGED, Code.CHECKPOINT_DAMAGED)
     with closing(sqlite3.connect(folder.with_suffix(".db"))) as connection:
         tables = connection.execute("SELECT name FROM sqlite_master WHERE name LIKE 'shop%'")
         assert tables.fetchall() == []

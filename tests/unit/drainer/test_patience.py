@@ -66,7 +66,7 @@ class _Downstream:
         if isinstance(error, OSError):
             return str(error)
         if isinstance(error, ValueError):
-            raise NeedsOperator("bad value", hint="another value", code=Code.SINK_URL) from error
+            raise NeedsOperator("bad value", hint="another value", code=Code.URL_INVALID) from error
         raise error
 
 

@@ -347,7 +347,7 @@ def test_tables_that_become_one_without_a_route_that_means_it_are_refused(
     up.ddl("CREATE TABLE old.other (id INT PRIMARY KEY)")
     with pytest.raises(NeedsOperator, match=r"old\.t and shop\.t both become") as refused:
         up.ddl("CREATE TABLE old.t (id INT PRIMARY KEY)")
-    assert refused.value.code is Code.ROUTE_RULE
+    assert refused.value.code is Code.FILTER_RULE
     with pytest.raises(NeedsOperator, match="both become"):
         Selection(Rules(routes(*rules)), up.tracker)
     for meant in (
@@ -365,5 +365,5 @@ def test_tables_that_become_two_names_in_other_letters_are_refused() -> None:
     up.ddl("CREATE TABLE s_1.Item (id INT PRIMARY KEY)")
     with pytest.raises(NeedsOperator, match=r"all\.Item and all\.item.* letter case") as refused:
         up.ddl("CREATE TABLE s_2.item (id INT PRIMARY KEY)")
-    assert refused.value.code is Code.LETTER_CASE
+    assert refused.value.code is Code.ROUTE_CONFLICT
     Selection(Rules(routes(("s_*", "i*", "all", "item"))), up.tracker)

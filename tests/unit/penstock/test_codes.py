@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.error_pages import former_cases, texts
 from penstock.codes import SUBJECTS, Code, code_in, code_named
 from penstock.errors import Corrupt, Malformed, NeedsOperator, Retryable, code_of, coded
 from penstock.node import command
@@ -18,31 +19,35 @@ from penstock.node.logs import JsonLines, TextLines, message_of
 from tests.test_house import modules
 
 RECORDED = Path(__file__).with_name("codes.txt")
+REQUIRED = ("meanwhile", "remedy")
 ERROR = NeedsOperator("there is no x", hint="make one", code=Code.SETTING_UNKNOWN)
 
 
-def recorded() -> dict[str, str]:
-    lines = RECORDED.read_text(encoding="utf-8").splitlines()
-    return dict(line.split(" ", 1) for line in lines)
+TEXTS = texts()
 
 
 def test_a_code_never_changes_its_meaning_and_is_never_used_again() -> None:
-    """A new code gets a line; the line of one that is no longer needed stays.
+    """A new code gets a line; the line of a former code stays, and names the code's successor.
 
     The words of a line may become better, together with those of the code; what they mean may not.
     """
-    known = recorded()
     lines = RECORDED.read_text(encoding="utf-8").splitlines()
+    known = dict(line.split(" ", 1) for line in lines)
     assert len(known) == len(lines), "a number is recorded twice"
     assert lines == sorted(lines)
     for code in Code:
-        assert known.get(str(code)) == f"{code.name}: {code.meaning}"
+        assert known.pop(str(code)) == f"{code.name}: {TEXTS[code]['meaning']}"
+    former = {
+        f"PS-{number}": f"{case['meaning']} Now {code}."
+        for code, text in TEXTS.items()
+        for number, case in former_cases(text)
+    }
+    assert {number: text.split(": ", 1)[1] for number, text in known.items()} == former
 
 
 def test_no_number_stands_for_two_codes() -> None:
-    assert len({code.number for code in Code}) == len(Code)
-    assert len({code.meaning for code in Code}) == len(Code)
-    assert {code.number // 1000 for code in Code} == set(SUBJECTS)
+    assert len({text["meaning"] for text in TEXTS.values()}) == len(Code) == len(TEXTS)
+    assert {code.value // 1000 for code in Code} == set(SUBJECTS)
 
 
 def test_every_code_is_one_that_can_be_met() -> None:
@@ -52,12 +57,13 @@ def test_every_code_is_one_that_can_be_met() -> None:
 
 
 def test_a_code_is_explained_in_whole_sentences() -> None:
-    for code in Code:
-        assert len(code.meaning) <= 100, code.meaning
-        for text in (code.meaning, code.meanwhile, code.remedy):
-            assert text[0].isupper() or text[0] == "`", text
-            assert text.endswith((".", "?")), text
-            assert "  " not in text, text
+    for text in TEXTS.values():
+        assert len(text["meaning"]) <= 100, text["meaning"]
+        for case in text.get("cases", [text]):
+            for sentence in (text["meaning"], *(case[key] for key in ("meaning", *REQUIRED))):
+                assert sentence[0].isupper() or sentence[0] == "`", sentence
+                assert sentence.endswith((".", "?")), sentence
+                assert "  " not in sentence, sentence
 
 
 def test_what_a_person_sees_ends_with_the_code() -> None:

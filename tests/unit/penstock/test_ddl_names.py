@@ -45,7 +45,7 @@ def test_a_new_name_that_no_server_takes_is_refused(sql: str) -> None:
     session = DdlSession(TABLE)
     with pytest.raises(NeedsOperator) as refused:
         session.run(sql)
-    assert refused.value.code is Code.DDL_NAME
+    assert refused.value.code is Code.DDL_DEFINITION
     assert [table.name for _, table in session.catalog.tables()] == ["t"]
 
 

@@ -53,7 +53,7 @@ class Other:
         self.asked.append((number, begin, end))
         path = FOLDER / segment_name(number)
         if path not in self.files.nodes:
-            raise Retryable("gone there, too", code=Code.LOG_UNREADABLE)
+            raise Retryable("gone there, too", code=Code.DISK_FAILING)
         return bytes(self.files.nodes[path].data[begin:end])
 
 

@@ -360,6 +360,6 @@ def _checked(rows: pa.Array | pa.ChunkedArray) -> pa.Array:
         raise Malformed(
             f"rows come as {rows.type} with {rows.null_count} NULLs",
             hint="hand over a binary array with the bytes of a row in every place",
-            code=Code.ROW_MALFORMED,
+            code=Code.BINLOG_UNDECODABLE,
         )
     return rows

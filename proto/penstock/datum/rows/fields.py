@@ -286,7 +286,7 @@ def refused(column: ColumnInfo, value: object, why: str) -> Malformed:
     return Malformed(
         f"column {column.name!r} ({column.sql_type}) does not take {shown}: {why}",
         hint="give a value that fits the column, or change the column",
-        code=Code.VALUE_REFUSED,
+        code=Code.ROW_REFUSED,
     )
 
 
@@ -316,7 +316,7 @@ def compile_field(column: ColumnInfo) -> Field:
     raise Malformed(
         f"column {column.name!r} has type {column.sql_type}, which rows cannot hold",
         hint="leave the table out, or change the column's type",
-        code=Code.COLUMN_TYPE,
+        code=Code.DDL_UNSUPPORTED,
     )
 
 

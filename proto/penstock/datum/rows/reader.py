@@ -237,7 +237,7 @@ class RowReader:
         return Malformed(
             f"table {self._table.name!r}: {problem.problem}",
             hint=problem.hint,
-            code=Code.ROW_MALFORMED,
+            code=Code.BINLOG_UNDECODABLE,
         )
 
     def _read_handle(self, data: bytes) -> tuple[dict[int, object], int]:

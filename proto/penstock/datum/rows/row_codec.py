@@ -114,7 +114,7 @@ class RowCodec:
             raise Malformed(
                 f"table {self.table.name!r}: a row has {len(row)} values for {self._width} columns",
                 hint="give one value per column of the table's current version",
-                code=Code.VALUE_REFUSED,
+                code=Code.ROW_REFUSED,
             )
 
 

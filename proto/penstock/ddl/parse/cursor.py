@@ -124,7 +124,7 @@ class Cursor:
             raise NeedsOperator(
                 f"{token.text!r} is no valid name",
                 hint=f"names have 1 to {NAME_CHARS_MAX} characters and no space at the end",
-                code=Code.DDL_NAME,
+                code=Code.DDL_DEFINITION,
             )
         self.at += 1
         return token.text

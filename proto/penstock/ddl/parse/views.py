@@ -36,7 +36,7 @@ def check_view(select: str, schema: str) -> None:
             raise NeedsOperator(
                 f"a view in {schema!r} names table {table.name!r} without its database",
                 hint=_HINT,
-                code=Code.DDL_VIEW,
+                code=Code.DDL_UNSUPPORTED,
             )
 
 
@@ -67,7 +67,7 @@ def _alias(table: ReadTable, start: int, schema: str) -> Edit:
         raise NeedsOperator(
             f"a view in {schema!r} reads {table.name!r} FOR SYSTEM_TIME, under another name here",
             hint="give the table an alias in the view",
-            code=Code.DDL_VIEW,
+            code=Code.DDL_UNSUPPORTED,
         )
     at = start + table.alias_at
     return Edit(at, at, f" AS {quote_name(table.name)}")
@@ -80,7 +80,7 @@ def _check_distinct(names: Sequence[tuple[str, str]], schema: str) -> None:
             raise NeedsOperator(
                 f"a view in {schema!r} reads two tables called {name[1]!r}",
                 hint="give both an alias in the view",
-                code=Code.DDL_VIEW,
+                code=Code.DDL_UNSUPPORTED,
             )
 
 
@@ -349,5 +349,5 @@ class TableScan:
         return NeedsOperator(
             f"the tables of a view are unclear near {near!r}",
             hint="create the view downstream by hand, then leave this statement out",
-            code=Code.DDL_VIEW,
+            code=Code.DDL_UNSUPPORTED,
         )

@@ -63,7 +63,7 @@ class Jobs:
             raise NeedsOperator(
                 "no database is chosen",
                 hint="write the table as schema.table",
-                code=Code.DDL_NOT_FOUND,
+                code=Code.DDL_OBJECT,
             )
         return wanted
 
@@ -75,7 +75,7 @@ class Jobs:
             raise NeedsOperator(
                 f"database {wanted!r} does not exist",
                 hint="create it first",
-                code=Code.DDL_NOT_FOUND,
+                code=Code.DDL_OBJECT,
             )
         return found
 
@@ -90,7 +90,7 @@ class Jobs:
             raise NeedsOperator(
                 f"table {schema.name}.{ref.name} does not exist",
                 hint="check the name",
-                code=Code.DDL_NOT_FOUND,
+                code=Code.DDL_OBJECT,
             )
         return schema, table
 
@@ -102,7 +102,7 @@ class Jobs:
             raise NeedsOperator(
                 f"{schema.name}.{table.name} is a {kind}",
                 hint=f"name a table, or a {kind} verb",
-                code=Code.DDL_OTHER_KIND,
+                code=Code.DDL_OBJECT,
             )
         return schema, table
 
@@ -118,7 +118,7 @@ class Jobs:
             raise NeedsOperator(
                 f"table {schema.name}.{found.name} exists",
                 hint="drop it or choose another name",
-                code=Code.DDL_EXISTS,
+                code=Code.DDL_OBJECT,
             )
 
     def text(self, statement: Statement, *edits: Edit) -> str:

@@ -38,7 +38,7 @@ def check_new_names(source: Source, catalog: Catalog) -> None:
                 f"the name {token.text!r} has the character U+{ord(unfit[0]):04X}, which MySQL and"
                 " MariaDB do not allow in names",
                 hint="use characters from U+0001 to U+FFFF",
-                code=Code.DDL_NAME,
+                code=Code.DDL_DEFINITION,
             )
 
 
@@ -52,7 +52,7 @@ def check_file_name(name: str) -> None:
             f"MySQL and MariaDB have no file for the name {name!r}: its file name has {size} bytes",
             hint=f"choose a name whose file name has at most {_FILE_BYTES_MAX} bytes (each letter,"
             f" digit and _ of ASCII 1, most other characters 5) and that is not {_RAW_FILE}…",
-            code=Code.DDL_NAME,
+            code=Code.DDL_DEFINITION,
         )
 
 

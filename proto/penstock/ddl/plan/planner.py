@@ -144,7 +144,7 @@ class _Plan(Jobs):
             raise NeedsOperator(
                 f"database {statement.name!r} exists",
                 hint="choose another name",
-                code=Code.DDL_EXISTS,
+                code=Code.DDL_OBJECT,
             )
         check_file_name(statement.name)
         charset, collate = resolve(statement.charset, ("utf8mb4", "utf8mb4_bin"))
@@ -244,7 +244,7 @@ class _Plan(Jobs):
                 raise NeedsOperator(
                     f"{kind.lower()} {ref.name!r} does not exist",
                     hint="check the name",
-                    code=Code.DDL_NOT_FOUND,
+                    code=Code.DDL_OBJECT,
                 )
             dropped[found.id] = schema.name, found
         if dropped:
@@ -318,7 +318,7 @@ class _Plan(Jobs):
             raise NeedsOperator(
                 "a view cannot change its database",
                 hint="create it again there",
-                code=Code.DDL_OTHER_KIND,
+                code=Code.DDL_OBJECT,
             )
         self.check_free(target, new.name, unless_id=before.id * (new.name != before.name))
         self.emit_table(DdlType.RENAME_TABLE, target, _renamed(before, new.name), "")
@@ -409,7 +409,7 @@ def _alter(jobs: Jobs, statement: AlterSequence) -> None:
         raise NeedsOperator(
             f"sequence {statement.ref.name!r} does not exist",
             hint="check the name",
-            code=Code.DDL_NOT_FOUND,
+            code=Code.DDL_OBJECT,
         )
     query = jobs.text(statement, named(statement.ref, owner, found.name, owner))
     jobs.emit_table(DdlType.ALTER_SEQUENCE, owner, found, query)

@@ -62,7 +62,7 @@ def _mapped(ref: TableRef, schema: str | None, mapping: Mapping) -> tuple[str, .
         raise NeedsOperator(
             f"table {ref.name!r} has no database",
             hint="write the table as schema.table",
-            code=Code.DDL_NOT_FOUND,
+            code=Code.DDL_OBJECT,
         )
     if not ref.name:
         return (mapping(owner, "")[0],)

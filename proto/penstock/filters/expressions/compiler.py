@@ -55,7 +55,7 @@ def compile_expression(text: str, table: TableInfo) -> Predicate:
         raise NeedsOperator(
             f"the expression {text!r} does not fit table {table.name!r}: {error.problem}",
             hint=error.hint,
-            code=Code.FILTER_EXPRESSION,
+            code=Code.FILTER_RULE,
         ) from None
     kind, run = term.kind, term.run
     return lambda row: is_true(kind, run(row)) is True
@@ -71,13 +71,13 @@ def _check_names(node: Node, text: str) -> None:
         raise NeedsOperator(
             f"the expression {text!r} calls {node.name}, which is unknown",
             hint=f"functions are {', '.join(sorted([*FUNCTIONS, 'IF', 'IFNULL', 'NULLIF']))}, …",
-            code=Code.FILTER_EXPRESSION,
+            code=Code.FILTER_RULE,
         )
     if not limits[0] <= count <= limits[1]:
         raise NeedsOperator(
             f"the expression {text!r} gives {node.name} {count} arguments",
             hint=f"it takes {limits[0]} to {limits[1]}",
-            code=Code.FILTER_EXPRESSION,
+            code=Code.FILTER_RULE,
         )
     for arg in node.args:
         _check_names(arg, text)

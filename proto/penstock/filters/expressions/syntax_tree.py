@@ -84,7 +84,7 @@ class _ExpressionParser:
         raise NeedsOperator(
             f"cannot read the expression {self.text!r} at {rest!r}: {wanted} is wanted",
             hint="drainer/guide/filters_and_routes.md says what an expression may hold",
-            code=Code.FILTER_EXPRESSION,
+            code=Code.FILTER_RULE,
         )
 
     def word(self, *words: str) -> bool:

@@ -160,7 +160,7 @@ class Statements:
         except (RecursionError, LookupError, ValueError, TypeError, AttributeError) as error:
             log.exception("%s: a statement is read wrongly", place_of(statement))
             broken = NeedsOperator(
-                f"reading it failed: {error!r}", hint=_BROKEN_HINT, code=Code.STATEMENT_UNREADABLE
+                f"reading it failed: {error!r}", hint=_BROKEN_HINT, code=Code.DDL_UNREADABLE
             )
             raise _refused(statement, broken, self.tables_of(statement)) from error
         if override is not None and override.verb is Verb.SKIP:

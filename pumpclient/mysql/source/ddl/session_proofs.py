@@ -141,5 +141,5 @@ def _unproved(piece: Piece, shown: str) -> NeedsOperator:
         f" the server's global setting does not give {shown}",
         hint="replace the statement by one that gives the server's values and does not depend on"
         " default_week_format, div_precision_increment or old_mode",
-        code=Code.STATEMENT_UNREADABLE,
+        code=Code.DDL_UNREADABLE,
     )

@@ -229,7 +229,7 @@ def two_names(name: str, other: str) -> NeedsOperator:
     return NeedsOperator(
         f"{name} and {other} are two on the server, but letter case makes no difference here",
         hint=f"skip what is about {name}, or rename it on the server",
-        code=Code.LETTER_CASE,
+        code=Code.ROUTE_CONFLICT,
     )
 
 
@@ -299,7 +299,7 @@ def define_table(
         raise NeedsOperator(
             f"{schema}.{name} is no table",
             hint="leave it out with a filter",
-            code=Code.DDL_OTHER_KIND,
+            code=Code.DDL_OBJECT,
         )
     here = target(schema, name)
     ensure_schema(client, here[0], database_collation(connection, schema))

@@ -336,5 +336,5 @@ def _check_likened(piece: Piece, statement: Parsed, left_out: LeftOut) -> None:
         raise NeedsOperator(
             f"it copies the definition of {found.label}, which is left out and was altered since",
             hint="replace it by a CREATE TABLE with all columns, or leave the new table out too",
-            code=Code.LEFT_OUT_COPIED,
+            code=Code.FILTER_STOPS,
         )

@@ -55,7 +55,7 @@ def table_skipped(name: Name, is_replicated: Callable[[str, str], bool]) -> Edit
             raise NeedsOperator(
                 f"the filters leave {label} out already",
                 hint="there is nothing to do",
-                code=Code.OVERRIDE_UNKNOWN,
+                code=Code.OVERRIDE_INVALID,
             )
         before = _of(checkpoint, name)
         if before.is_whole and not before.reload:
@@ -90,7 +90,7 @@ def tables_reloaded(names: Sequence[Name], gone: Collection[Name] = ()) -> Edit:
                     f"the server does not have {'.'.join(name)}, so it cannot be loaded",
                     hint=f"check the name; if the table was dropped or renamed, mysql-source"
                     f" skip-table {'.'.join(name)} lets the source pass its rows up to there",
-                    code=Code.OVERRIDE_UNKNOWN,
+                    code=Code.OVERRIDE_INVALID,
                 )
         number = checkpoint.reloads + 1
         changed = replace(checkpoint, reloads=number)
@@ -133,19 +133,19 @@ def revoked(what: str, *, accepts_gap: bool = False) -> Edit:
             raise NeedsOperator(
                 f"there is no override for {what}",
                 hint="mysql-source status lists them",
-                code=Code.OVERRIDE_UNKNOWN,
+                code=Code.OVERRIDE_INVALID,
             )
         if found.reload:
             raise NeedsOperator(
                 f"{found.label} is being loaded again: it is not whole downstream",
                 hint="wait for it: the table is followed again once the reload is done",
-                code=Code.GAP_NOT_ACCEPTED,
+                code=Code.NOT_CONFIRMED,
             )
         if found.is_partial:
             raise NeedsOperator(
                 f"a reload of {found.label} was ended: an unknown part of it is downstream",
                 hint=f"mysql-source reload {found.label}: once that is done it is followed again",
-                code=Code.GAP_NOT_ACCEPTED,
+                code=Code.NOT_CONFIRMED,
             )
         if not (found.is_complete or accepts_gap):
             raise NeedsOperator(
@@ -153,7 +153,7 @@ def revoked(what: str, *, accepts_gap: bool = False) -> Edit:
                 f" {found.label} were left out",
                 hint="with --accept-gap it is followed again and they stay missing downstream until"
                 " penstock verify --repair",
-                code=Code.GAP_NOT_ACCEPTED,
+                code=Code.NOT_CONFIRMED,
             )
         return _with(checkpoint, replace(found, is_whole=False)), (
             f"{found.label} is followed again from {checkpoint.done} on\n"
@@ -167,7 +167,7 @@ def _without_decision(checkpoint: Checkpoint, place: str) -> tuple[Checkpoint, s
         raise NeedsOperator(
             f"the source is past {place}, so the override of it is done",
             hint="mysql-source status says how much was left out",
-            code=Code.OVERRIDE_TOO_LATE,
+            code=Code.OVERRIDE_INVALID,
         )
     left = {at: each for at, each in checkpoint.rulings.items() if at != place}
     return replace(checkpoint, rulings=left), f"{place} is not overridden any more\n"

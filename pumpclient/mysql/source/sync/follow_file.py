@@ -36,5 +36,5 @@ class FollowFile:
             raise NeedsOperator(
                 f"{self._path} cannot be written: {error}",
                 hint="free the disk, or its rights",
-                code=Code.SOURCE_FILES,
+                code=Code.PATH_UNUSABLE,
             ) from error

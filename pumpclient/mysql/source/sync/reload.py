@@ -292,7 +292,7 @@ class Reload:
             " dropped downstream",
             hint="restore the table on the server and reload it again; or run DROP TABLE IF EXISTS"
             f" {names} on the server, which the source follows",
-            code=Code.OVERRIDE_UNKNOWN,
+            code=Code.OVERRIDE_INVALID,
         )
 
     def _check_whole(self) -> None:
@@ -307,7 +307,7 @@ class Reload:
             raise Retryable(
                 f"{names} goes where {self._label} goes, and the source is not that far yet; if"
                 " this stays, ask for the reload again",
-                code=Code.RELOAD_WAITS,
+                code=Code.NODE_STATE,
             )
 
     def _source_place(self) -> Location:

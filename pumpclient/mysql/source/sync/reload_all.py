@@ -45,7 +45,7 @@ def reload_all(config: SourceConfig, *, accepts_gap: bool = False) -> str:
                 f" ({', '.join(others)}), which a load drops",
                 hint="with --accept-gap they are dropped; penstock verify --repair with"
                 " --source-config of each of the others then brings back its rows",
-                code=Code.GAP_NOT_ACCEPTED,
+                code=Code.NOT_CONFIRMED,
             )
         store = SourceStore(connection, config.source_id, ttl_s=config.lease_s)
         store.own("mysql-source reload --all of an operator")

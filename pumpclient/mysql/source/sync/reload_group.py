@@ -44,7 +44,7 @@ def reloaded(config: SourceConfig, rules: Rules, name: Name, *, accepts_gap: boo
     label = ".".join(name)
     if not rules.is_replicated(*name):
         raise NeedsOperator(
-            f"the filters leave {label} out", hint="change them first", code=Code.OVERRIDE_UNKNOWN
+            f"the filters leave {label} out", hint="change them first", code=Code.OVERRIDE_INVALID
         )
     found = siblings(config, rules, [name])
     group = found | {name}
@@ -62,6 +62,6 @@ def reloaded(config: SourceConfig, rules: Rules, name: Name, *, accepts_gap: boo
                 " drops it with all its rows",
                 hint="with --accept-gap it does so, and loads what this source has; penstock verify"
                 " --repair with --source-config of each of the others then brings back its rows",
-                code=Code.GAP_NOT_ACCEPTED,
+                code=Code.NOT_CONFIRMED,
             )
     return tables_reloaded((name, *sorted(group - {name})), gone=group - found)

@@ -224,7 +224,7 @@ class Syncer:
             raise NeedsOperator(
                 f"the relay log's {begin.file} is not the file that was read up to {self._end}",
                 hint="move the relay log away: it is fetched again from the server",
-                code=Code.RELAY_GONE,
+                code=Code.RELAY_DAMAGED,
             )
         self._end_described = self._described
 

@@ -197,7 +197,7 @@ class Translator:
             f"the binlog has changes of rows as a statement ({why}): {text[:200]!r}",
             hint="set the server's binlog_format to ROW and reconnect its clients; skip this"
             " statement, then reload the replicated tables that it changed",
-            code=Code.BINLOG_STATEMENT_FORMAT,
+            code=Code.BINLOG_INCOMPLETE,
         )
 
     def _each(self, sql: str, statement: Statement, schema: str) -> Iterable[tuple[str, Statement]]:
@@ -241,7 +241,7 @@ class Translator:
             raise NeedsOperator(
                 f"{sql!r} concerns replicated tables and others that filters leave out",
                 hint=_HINT,
-                code=Code.DDL_PARTLY_FILTERED,
+                code=Code.FILTER_STOPS,
             )
         return [Piece(rename_tables(sql, schema or None, self.target), tables, sql)], kept
 

@@ -103,13 +103,13 @@ def _compiled(pattern: str) -> re.Pattern[str]:
         compiled = re.compile(pattern)
     except re.error as error:
         raise NeedsOperator(
-            f"{pattern!r} is no pattern: {error}", hint="write a regex", code=Code.FILTER_PATTERN
+            f"{pattern!r} is no pattern: {error}", hint="write a regex", code=Code.FILTER_RULE
         ) from error
     if compiled.groups != 1 or not (pattern.startswith("^") and pattern.endswith("$")):
         raise NeedsOperator(
             f"{pattern!r} must have one group, the table's name, and be anchored at both ends",
             hint=f"such as {SHADOW[0]!r}",
-            code=Code.FILTER_PATTERN,
+            code=Code.FILTER_RULE,
         )
     return compiled
 

@@ -146,7 +146,7 @@ def temporary_reason(text: str) -> str | None:
             f"the statement copies a temporary table, which the binlog does not describe: {text}",
             hint="set the server's binlog_format to ROW and reconnect its clients; replace this"
             " statement by a CREATE TABLE as SHOW CREATE TABLE prints it",
-            code=Code.BINLOG_STATEMENT_FORMAT,
+            code=Code.BINLOG_INCOMPLETE,
         )
     return None
 

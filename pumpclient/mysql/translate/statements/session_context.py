@@ -71,7 +71,7 @@ def context_of(
                 f"the statement's time zone {variables.time_zone} is not known here",
                 hint="install the machine's time zone data (tzdata), or run the server in a zone"
                 " that has a name there; or give a statement to run instead of it",
-                code=Code.STATEMENT_UNREADABLE,
+                code=Code.DDL_UNREADABLE,
             )
         offset = (_EPOCH + timedelta(microseconds=moment_us)).astimezone(known).utcoffset()
         offset_s = round(offset.total_seconds()) if offset is not None else 0

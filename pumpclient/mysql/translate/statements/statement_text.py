@@ -101,7 +101,7 @@ def statement_text(query: Query) -> str:
         raise NeedsOperator(
             f"a statement is not in its session's character set: {query.statement[:80]!r}",
             hint="give a statement to run instead of it, or skip it",
-            code=Code.STATEMENT_UNREADABLE,
+            code=Code.DDL_UNREADABLE,
         ) from error
 
 
@@ -202,13 +202,13 @@ def _rewritten(kind: str, piece: str, sql_mode: int, dialect: Dialect) -> str:
         raise NeedsOperator(
             f"{piece} means another type under its session's sql_mode",
             hint="give the statement with the types that SHOW CREATE TABLE prints instead of it",
-            code=Code.STATEMENT_UNREADABLE,
+            code=Code.DDL_UNREADABLE,
         )
     if kind == "pipes" and sql_mode & PIPES_AS_CONCAT:
         raise NeedsOperator(
             "a DDL joins texts by ||, which means another thing under the default sql_mode",
             hint="give the statement with CONCAT instead of it",
-            code=Code.STATEMENT_UNREADABLE,
+            code=Code.DDL_UNREADABLE,
         )
     return piece
 
@@ -217,7 +217,7 @@ def _unended(text: str, at: int) -> NeedsOperator:
     return NeedsOperator(
         f"a statement holds a quote or comment that never ends near {text[at : at + 30]!r}",
         hint="give a statement to run instead of it, or skip it",
-        code=Code.STATEMENT_UNREADABLE,
+        code=Code.DDL_UNREADABLE,
     )
 
 

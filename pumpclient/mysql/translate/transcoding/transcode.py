@@ -197,7 +197,7 @@ class Transcoder:
             raise Malformed(
                 "its images lack columns",
                 hint="SET GLOBAL binlog_row_image = 'FULL' there",
-                code=Code.BINLOG_ROW_IMAGE,
+                code=Code.BINLOG_INCOMPLETE,
             )
         kind = event.layout.kind
         read = self._read_new if kind is Kind.INSERT else self._read_whole
