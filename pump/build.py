@@ -34,12 +34,12 @@ from pump.cluster.sql_resolver import open_resolver, split
 from pump.cluster.tikv_resolver import open_tikv_resolver
 from pump.components import Components
 from pump.config import PumpConfig
-from pump.copies.followed_logs import Copies
-from pump.copies.repairs import OwnMender, Repairs
-from pump.copies.scrubbing import Schedule, Scrubbed, Scrubbing, copy_of, own_log
-from pump.copies.shipping import Shipping
 from pump.counters import Counters, timed
 from pump.pages import Pages
+from pump.replication.repair import OwnMender, Repairs
+from pump.replication.replicas import Copies
+from pump.replication.scrubbing import Schedule, Scrubbed, Scrubbing, copy_of, own_log
+from pump.replication.shipping import Shipping
 from pump.service.admission import Admission
 from pump.service.fast_writes import WRITE_METHOD, FastWrites
 from pump.service.group_commit import INLINE_BELOW_S, GroupCommit

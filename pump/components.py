@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from pump.cluster.resolver import Resolver, Resolving, Waiting
     from pump.cluster.retention import Retention
     from pump.config import PumpConfig
-    from pump.copies.followed_logs import Copies
-    from pump.copies.scrubbing import Scrubbing
-    from pump.copies.shipping import Shipping
     from pump.counters import Counters
+    from pump.replication.replicas import Copies
+    from pump.replication.scrubbing import Scrubbing
+    from pump.replication.shipping import Shipping
     from pump.service.group_commit import GroupCommit
     from pump.service.pull_binlogs import Pulls
     from pump.store.storage import Storage

@@ -34,11 +34,11 @@ from pump.cluster.operator import Operator
 from pump.cluster.past import Held, begin_run
 from pump.components import Components
 from pump.config import PumpConfig
-from pump.copies.beginning import Beginning
-from pump.copies.replication import Cluster, Replication
-from pump.copies.shipping import Deposed, Shipping
 from pump.counters import Counters, MeteredFiles
-from pump.service.replica_service import REPLICA_SERVICE, ReplicaService
+from pump.replication.replica_service import REPLICA_SERVICE, ReplicaService
+from pump.replication.replication import Cluster, Replication
+from pump.replication.shipping import Deposed, Shipping
+from pump.replication.startup import Beginning
 from pump.store.storage import Storage
 
 log = logging.getLogger(__name__)

@@ -1,6 +1,6 @@
 """Command `python -m pump.stand_in`: a warm standby process that can become a Pump on a replica.
 
-It reads lines of JSON from its parent, which is a Pump (`pump.copies.takeover`):
+It reads lines of JSON from its parent, which is a Pump (`pump.replication.failover`):
 
     ["--node-id=pump-1", ...]                 the arguments of `pump`: become that Pump now
     {"parent": 14, "lease": 7587874, "arguments": [...]}

@@ -2,7 +2,7 @@
 
     online ── Pause ──> pausing ──────────────────────────────────────────────> paused
     online ── Close ──> closing ── every Drainer's checkpoint passed our end ──> offline
-    online ── MoveLog ──> another Pump serves the log (`pump/copies/moving.py`); this process ends
+    online ── MoveLog ──> another Pump serves the log, and this process ends
 
 Paused means "will be back with the binlogs it holds", so the Drainers wait for it. Offline means
 "everything here was applied, forget me". If everything a paused Pump holds was applied, its last
@@ -44,7 +44,7 @@ _PROGRESS_EVERY_S = 5.0
 
 
 class Moves(Protocol):
-    """Moves the log to another Pump (`pump/copies/moving.py`)."""
+    """Moves the log to another Pump (`pump/replication/draining.py`)."""
 
     progress: str
 
@@ -61,7 +61,7 @@ class Moves(Protocol):
 
 
 class Leaves(Protocol):
-    """Drains the replicas on this disk (`pump/copies/leaving.py`)."""
+    """Drains the replicas on this disk (`pump/replication/draining.py`)."""
 
     async def say(self, is_leaving: bool) -> None: ...
 

@@ -40,9 +40,9 @@ survives has all its chunks, because they were durable before it was written, an
 A pull reads one chunk at a time, checks its frame, its place and, before it sends the last part,
 the checksum of the whole.
 
-Copies. With copies on other Pumps, the statements about an `fdatasync` hold for all disks that are
-listed (`pump/copies`). A group counts once each of them has it. Data that was not acknowledged by
-all of them is in doubt, like the end of the log with one disk.
+Replicas. With replicas on other Pumps, the statements about an `fdatasync` hold for all listed
+disks (`pump/replication`). A group counts once each of them has it. Data that was not acknowledged
+by all of them is in doubt, like the end of the log with one disk.
 
 A failed sync. By 3 the file is abandoned at its last good byte. The next append creates a successor
 whose header records the end of the file; nothing is written to the failed file any longer, and the
@@ -153,7 +153,7 @@ class Appended(NamedTuple):
 
 
 class Shipped(Protocol):
-    """The replicas of the log on other Pumps (`pump.copies.shipping`)."""
+    """The replicas of the log on other Pumps (`pump.replication.shipping`)."""
 
     @property
     def acknowledged(self) -> Place:
@@ -299,7 +299,7 @@ class Storage:
             sorter = self._ledger.sorter
             checkpoint = checkpoint_of(sorter, head) if self._flusher.is_due else None
             max_commit_ts, newest_ddl = sorter.max_commit_ts, self._ledger.newest_ddl
-            if positions:  # The log may be in another segment by now (`pump/copies`).
+            if positions:  # The log may be in another segment by now (`pump/replication`).
                 needed[positions[0].segment] = most_ts
             self._needed.note(needed)  # Before a purge sees that a Prewrite is no longer open.
         size_bytes = sum(map(_LENGTH, positions))

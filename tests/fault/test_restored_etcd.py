@@ -23,7 +23,7 @@ from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Regi
 from penstock.errors import Retryable
 from penstock.wire.binlog import Binlog
 from pump.cluster.identity import kept_disk_id
-from pump.copies.followed_logs import COPIES_FOLDER
+from pump.replication.replicas import COPIES_FOLDER
 from tests.kit.servers.fix_copies import WAIT_S, MakePump, Trio
 from tests.kit.servers.fix_pump import PumpProcess, streamed
 from tests.kit.servers.pump_session import PumpSession

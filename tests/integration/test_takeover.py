@@ -27,11 +27,10 @@ from penstock.cluster.node_registry import NodeState
 from penstock.log.segment import BEGIN, Head
 from penstock.log.segments import Place
 from penstock.node import command
-from pump.copies import takeover
-from pump.copies.followed_logs import Copies
-from pump.copies.takeover import StandIn, Surroundings, TakeOvers, arguments_for
-from pump.replicas.messages import Append, Ask, Have, Standing
-from pump.replicas.wire import Name, SignOfLife
+from pump.replication import failover
+from pump.replication.failover import StandIn, Surroundings, TakeOvers, arguments_for
+from pump.replication.protocol.messages import Append, Ask, Have, Name, SignOfLife, Standing
+from pump.replication.replicas import Copies
 from tests.kit.wait import until
 
 CLUSTER, OWN, DEAD = 7, Copy("pump-3", "3" * 32), Copy("pump-1", "1" * 32)
@@ -185,8 +184,8 @@ def test_a_primary_that_gives_a_sign_of_life_keeps_its_log(tmp_path: Path) -> No
 def test_a_primary_that_is_back_before_etcd_answers_keeps_its_log_and_its_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: NodeState
 ) -> None:
-    monkeypatch.setattr(takeover, "_UNNEEDED_S", 2 * AFTER_S)
-    monkeypatch.setattr(takeover, "_STATE_EVERY_S", 0.0)
+    monkeypatch.setattr(failover, "_UNNEEDED_S", 2 * AFTER_S)
+    monkeypatch.setattr(failover, "_STATE_EVERY_S", 0.0)
 
     async def body(rig: Rig) -> None:
         rig.meanwhile = lambda: rig.copies._heard(rig.copies._copies["pump-1"], 4)
@@ -199,8 +198,8 @@ def test_a_primary_that_is_back_before_etcd_answers_keeps_its_log_and_its_copy(
 def test_a_process_that_was_stopped_itself_takes_no_primary_for_silent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(takeover, "_LATE_S", -1.0)  # Each look comes late.
-    monkeypatch.setattr(takeover, "_TICK_S", AFTER_S / 5)
+    monkeypatch.setattr(failover, "_LATE_S", -1.0)  # Each look comes late.
+    monkeypatch.setattr(failover, "_TICK_S", AFTER_S / 5)
 
     async def body(rig: Rig) -> None:
         await asyncio.sleep(10 * AFTER_S)
@@ -212,7 +211,7 @@ def test_a_process_that_was_stopped_itself_takes_no_primary_for_silent(
 def test_a_log_that_is_followed_again_has_its_time_before_it_is_taken_over_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(takeover, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(failover, "_AGAIN_S", 0.0)
 
     async def body(rig: Rig) -> None:
         await until(lambda: rig.takeovers.running == ["pump-1"])
@@ -300,7 +299,7 @@ def test_a_stand_in_that_died_is_replaced_when_it_is_wanted(tmp_path: Path) -> N
 
 
 _STANDS_IN = (
-    "import asyncio, pathlib, sys; from pump.copies.takeover import StandIn\n"
+    "import asyncio, pathlib, sys; from pump.replication.failover import StandIn\n"
     "async def wait():\n"
     "    stand_in = StandIn(pathlib.Path(sys.argv[1]), sys.argv[3:])\n"
     "    await stand_in.keep(int(sys.argv[2]))\n"

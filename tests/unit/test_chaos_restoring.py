@@ -9,9 +9,8 @@ import pytest
 
 from penstock.cluster.log_entry import LOGS, Copy, LogEntry
 from penstock.errors import NeedsOperator
-from pump.copies.claiming import Unseen, refuse_other_history
-from pump.replicas.chain import Chain, Link
-from pump.replicas.histories import Seen
+from pump.replication.claiming import Unseen, refuse_other_history
+from pump.replication.protocol.chain import Chain, Link, Seen
 from tests.chaos.faults import JUMPS_S, PATIENCE_MAX, jump_s, patience_of
 from tests.chaos.restoring import decision, decisions, unserved
 

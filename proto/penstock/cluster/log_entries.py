@@ -3,7 +3,7 @@
 The keys are those of `log_entry.py`. A change names the revision at which the key was last changed,
 0 for a new key. etcd compares and puts in one step, so at most one of two changes that name the
 same revision wins. When no answer comes, the swap may have won or may still win:
-`pump/replicas/proposal.py` describes how to find out.
+`pump/replication/protocol/claim.py` describes how to find out.
 """
 
 from __future__ import annotations

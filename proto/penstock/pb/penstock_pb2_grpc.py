@@ -743,7 +743,7 @@ class Drainer:
 
 
 class ReplicaStub:
-    """Takes copies of another Pump's log; what is asked, and answered, is in pump/replicas/messages.py.
+    """Takes copies of another Pump's log; what is asked, and answered, is in pump/replication/protocol/messages.py.
     """
 
     def __init__(self, channel):
@@ -770,7 +770,7 @@ class ReplicaStub:
 
 
 class ReplicaServicer:
-    """Takes copies of another Pump's log; what is asked, and answered, is in pump/replicas/messages.py.
+    """Takes copies of another Pump's log; what is asked, and answered, is in pump/replication/protocol/messages.py.
     """
 
     def Follow(self, request, context):
@@ -822,7 +822,7 @@ def add_ReplicaServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Replica:
-    """Takes copies of another Pump's log; what is asked, and answered, is in pump/replicas/messages.py.
+    """Takes copies of another Pump's log; what is asked, and answered, is in pump/replication/protocol/messages.py.
     """
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""A log with its copies, simulated: the core of `pump.replicas` under a seeded scheduler.
+"""A log with its replicas, simulated: `pump.replication.protocol` under a seeded scheduler.
 
     world.py   machines, network, scheduler, and what must hold after each step
     disk.py    a data folder: what of it survives a crash

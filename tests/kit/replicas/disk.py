@@ -9,8 +9,8 @@ from google_crc32c import value
 
 from penstock.log.segment import BEGIN, Head
 from penstock.log.segments import Place
-from pump.replicas.chain import Chain, Link
-from pump.replicas.messages import Write
+from pump.replication.protocol.chain import Chain, Link
+from pump.replication.protocol.messages import Write
 
 
 class Piece(NamedTuple):

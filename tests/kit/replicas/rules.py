@@ -13,13 +13,12 @@ from unittest import mock
 
 from penstock.cluster.log_entry import Copy, LogEntry
 from penstock.log.segments import Place
-from pump.replicas import histories
-from pump.replicas.chain import Link
-from pump.replicas.claim import Claim
-from pump.replicas.histories import Verdict
-from pump.replicas.messages import Actions, Append, Damaged, Standing
-from pump.replicas.primary import Follower, Primary
-from pump.replicas.replica import Replica
+from pump.replication.protocol import chain
+from pump.replication.protocol.chain import Link, Verdict
+from pump.replication.protocol.claim import Claim
+from pump.replication.protocol.messages import Actions, Append, Damaged, Standing
+from pump.replication.protocol.primary import Follower, Primary
+from pump.replication.protocol.replica import Replica
 from tests.kit.replicas.world import Rules
 
 
@@ -284,8 +283,8 @@ def _judges_without(name: str) -> Callable[..., Verdict]:
     """Return `judge` as if what it asks under this name were always so."""
 
     def judged(*asked: Any) -> Verdict:
-        with mock.patch.object(histories, name, return_value=True):
-            return histories.judge(*asked)
+        with mock.patch.object(chain, name, return_value=True):
+            return chain.judge(*asked)
 
     return judged
 

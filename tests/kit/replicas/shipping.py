@@ -1,7 +1,7 @@
 """A primary's real log, shipped piece by piece to a real copy on a disk that fails at any call.
 
 `Upstream` is the log with what happens to it; `Downstream` the copy; `ship` does what
-`pump.replicas.primary` does for one copy, with pieces cut at any byte.
+`pump.replication.protocol.primary` does for one copy, with pieces cut at any byte.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from penstock.errors import Retryable
 from penstock.log.copied_log import OlderSegment
 from penstock.log.segment import BEGIN, segment_name
 from penstock.log.segments import Place, Segments, WriteFailed
-from pump.replicas.chain import Chain, Link
-from pump.replicas.followed_log import FollowedLog
-from pump.replicas.messages import Append, Ask, Have, Prepend, Standing
+from pump.replication.protocol.chain import Chain, Link
+from pump.replication.protocol.messages import Append, Ask, Have, Prepend, Standing
+from pump.replication.replica_log import FollowedLog
 from tests.kit.fakes.files import MemoryFiles
 
 LOG = Path("/log")

@@ -49,13 +49,12 @@ from penstock.cluster.log_entry import Copy, LogEntry
 from penstock.errors import NeedsOperator
 from penstock.log.segment import BEGIN
 from penstock.log.segments import Place
-from pump.copies.claiming import refuse_older
-from pump.replicas import messages as m
-from pump.replicas.chain import Chain
-from pump.replicas.claim import Claim
-from pump.replicas.histories import Seen, Verdict, foreign, judge, lacks
-from pump.replicas.primary import Primary
-from pump.replicas.replica import Replica
+from pump.replication.claiming import refuse_older
+from pump.replication.protocol import messages as m
+from pump.replication.protocol.chain import Chain, Seen, Verdict, foreign, judge, lacks
+from pump.replication.protocol.claim import Claim
+from pump.replication.protocol.primary import Primary
+from pump.replication.protocol.replica import Replica
 from tests.kit.replicas.disk import Disk, OtherDisk, Piece, Stored
 from tests.kit.replicas.store import Store
 
@@ -239,7 +238,7 @@ class World:
             self.carry_out(machine, machine.claim.start())
 
     def may_claim(self, machine: Machine) -> bool:
-        """Do what `pump.copies.claiming` does before a claim."""
+        """Do what `pump.replication.claiming` does before a claim."""
         others = [each for each in self.machines if each is not machine]
         there = [m for m in others if m.is_up and m.number not in self.cut_off]
         if self.rules.refuses_older and self.is_older(machine, there):

@@ -1,4 +1,4 @@
-"""Copies: what `pump.copies.followed_logs` does, around the real `FollowedLog`, and the network.
+"""Copies: what `pump.replication.replicas` does, around the real `FollowedLog`, and the network.
 
 That module lives in an event loop, with threads beside it. Here each copy has one task, which
 carries out one request after the other, also those whose caller has given up.
@@ -18,12 +18,15 @@ from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.log.copied_log import OlderSegment
 from penstock.log.segment import BEGIN, segment_name
 from penstock.pb import penstock_pb2 as pb
-from pump.replicas.followed_log import FollowedLog
-from pump.replicas.messages import Answer, Append, Ask, Prepend, Refusal
-from pump.replicas.wire import (
+from pump.replication.protocol.messages import (
     READ_METHOD,
+    Answer,
+    Append,
+    Ask,
     Followed,
     Name,
+    Prepend,
+    Refusal,
     SignOfLife,
     decode_read,
     decode_request,
@@ -31,6 +34,7 @@ from pump.replicas.wire import (
     encode_bytes,
     link_of,
 )
+from pump.replication.replica_log import FollowedLog
 from tests.kit.fakes.files import MemoryFiles
 from tests.kit.simulation.tasks import Process, SimpleQueue, Tasks, Threading
 
@@ -124,7 +128,7 @@ class Copies:
         self._tasks.spawn(draft, "draft", self._process)
 
     def read(self, data: bytes) -> bytes:
-        """Return what another disk asks for of a log, as `pump.copies.followed_logs` does."""
+        """Return what another disk asks for of a log, as `pump.replication.replicas` does."""
         name, wanted = decode_read(data)
         if name.disk != self._disk:
             raise NeedsOperator("another disk", hint="none", code=Code.COPY_OTHER_DISK)

@@ -15,7 +15,7 @@ from penstock.cluster.log_entry import LogEntry
 from penstock.cluster.node_registry import NodeState
 from penstock.errors import Retryable
 from penstock.log.segment import segment_name
-from pump.replicas.histories import foreign
+from pump.replication.protocol.chain import foreign
 from tests.kit.fakes.files import MemoryFiles
 from tests.kit.simulation.copies import Copies, Copy
 from tests.kit.simulation.pump import Pump
@@ -168,7 +168,7 @@ class Machine:
     # Taking over.
 
     def _watch(self) -> None:
-        """Do what `pump.copies.takeover` does."""
+        """Do what `pump.replication.failover` does."""
         world, not_before_s, began_s = self.world, dict[str, float](), self.world.tasks.now_s
         copies = self.copies
         assert copies is not None

@@ -26,7 +26,7 @@ from penstock.codes import Code
 from penstock.errors import PenstockError, Retryable
 from penstock.log.segment import BEGIN
 from penstock.log.segments import Place, begin_log
-from pump.copies.claiming import (
+from pump.replication.claiming import (
     Claimed,
     Displaced,
     Former,
@@ -40,14 +40,12 @@ from pump.copies.claiming import (
     refuse_older,
     refuse_other_history,
 )
-from pump.copies.other_disks import Around, OtherDisks
-from pump.copies.recruits import Recruits
-from pump.copies.replication import copies_by_disk
-from pump.copies.shipper import Lines
-from pump.copies.shipping import Deposed
-from pump.replicas.chain import Chain, Link
-from pump.replicas.histories import Seen
-from pump.replicas.messages import Acknowledge, Action
+from pump.replication.peers import Around, OtherDisks, Recruits
+from pump.replication.protocol.chain import Chain, Link, Seen
+from pump.replication.protocol.messages import Acknowledge, Action
+from pump.replication.replication import copies_by_disk
+from pump.replication.shipper import Lines
+from pump.replication.shipping import Deposed
 from pump.store.record import NotStored, Record
 from pump.store.storage import Storage, StorageConfig
 from tests.kit.fakes.storage import commit, fake, rollback
@@ -148,7 +146,7 @@ class Pump(Process):
         world.tasks.kill(self)
 
     def _begun(self) -> bool:
-        """Do what `pump.copies.beginning` does."""
+        """Do what `pump.replication.startup` does."""
         world = self.world
         storage = self._opened()
         while not self.is_asked_to_stop:

@@ -24,8 +24,7 @@ from penstock.codes import Code
 from penstock.errors import PenstockError
 from penstock.log.copied_log import CopiedLog
 from penstock.log.segments import Place
-from pump.replicas.chain import Chain, Link
-from pump.replicas.histories import lacks
+from pump.replication.protocol.chain import Chain, Link, lacks
 from tests.kit.fakes.files import MemoryFiles
 from tests.kit.replicas.world import Stalled
 from tests.kit.simulation.etcd import Snapshot

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from penstock.log.segments import Position
-from pump.copies.shipping import Shipping
-from pump.replicas.followed_log import FollowedLog
-from pump.replicas.messages import Begin
+from pump.replication.protocol.messages import Begin
+from pump.replication.replica_log import FollowedLog
+from pump.replication.shipping import Shipping
 from pump.store.record import Record
 from pump.store.sorter import Sorter
 from pump.store.storage import Appended, Storage

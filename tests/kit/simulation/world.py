@@ -33,8 +33,8 @@ from penstock.cluster.log_entry import LogEntry
 from penstock.errors import PenstockError, Retryable
 from penstock.log.segment import BEGIN, segment_name
 from penstock.log.segments import Place
-from pump.copies import other_disks, shipper, shipping
-from pump.replicas.chain import Chain
+from pump.replication import peers, shipper, shipping
+from pump.replication.protocol.chain import Chain
 from tests.kit.replicas.world import Stalled, Violation
 from tests.kit.simulation.copies import Copies, Network
 from tests.kit.simulation.drainer import Drainer
@@ -307,7 +307,7 @@ class World:
             mock.patch.multiple(shipping, **common),
             mock.patch.object(log_entry, "_new_id", itertools.count(1).__next__),
             mock.patch.multiple(shipper, **common, **calls),
-            mock.patch.multiple(other_disks, Channel=network.channel, unary=network.unary),
+            mock.patch.multiple(peers, Channel=network.channel, unary=network.unary),
         ):
             yield
 

@@ -13,12 +13,12 @@ from penstock.cluster.log_entry import Copy, LogEntry
 from penstock.codes import Code
 from penstock.errors import Retryable
 from penstock.log.segments import Segments, begin_log
-from pump.copies.beginning import Beginning
-from pump.copies.claiming import Claimed, Displaced, Wanted, claim
-from pump.copies.recruits import Recruits
-from pump.copies.shipper import Lines
-from pump.copies.shipping import Shipping
-from pump.replicas.chain import Chain, Link
+from pump.replication.claiming import Claimed, Displaced, Wanted, claim
+from pump.replication.peers import Recruits
+from pump.replication.protocol.chain import Chain, Link
+from pump.replication.shipper import Lines
+from pump.replication.shipping import Shipping
+from pump.replication.startup import Beginning
 from tests.kit.fakes.files import MemoryFiles
 from tests.kit.fakes.log_entries import MemoryLogEntries
 

@@ -13,7 +13,7 @@ from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from penstock.log.frame import encode_frames
 from penstock.log.segment import BEGIN, Head
-from pump.copies.claiming import (
+from pump.replication.claiming import (
     Claimed,
     Displaced,
     Former,
@@ -27,8 +27,7 @@ from pump.copies.claiming import (
     refuse_older,
     refuse_unmarked,
 )
-from pump.replicas.chain import Chain, Link
-from pump.replicas.histories import Seen
+from pump.replication.protocol.chain import Chain, Link, Seen
 from tests.kit.fakes.log_entries import MemoryLogEntries
 
 OWN, OTHER, THIRD = Copy("pump-1", "d1"), Copy("pump-2", "d2"), Copy("pump-3", "d3")

@@ -21,21 +21,28 @@ from penstock.log.segment import BEGIN, segment_name
 from penstock.log.segments import Place, Segments
 from penstock.pb import penstock_pb2 as pb
 from pump.cluster.identity import kept_disk_id, kept_node_id, refuse_other_cluster
-from pump.copies.followed_logs import Copies, CopyStatus
-from pump.replicas.chain import Link
-from pump.replicas.messages import Answer, Append, Ask, Damaged, Have, Prepend, Refusal, Standing
-from pump.replicas.wire import (
+from pump.replication.protocol.chain import Link
+from pump.replication.protocol.messages import (
     FOLLOW_METHOD,
     PREPEND_METHOD,
+    Answer,
+    Append,
+    Ask,
+    Damaged,
+    Have,
     Name,
+    Prepend,
+    Refusal,
     SignOfLife,
+    Standing,
     Stretch,
     decode_answer,
     encode_request,
     link_message,
 )
+from pump.replication.replica_service import REPLICA_SERVICE, ReplicaService
+from pump.replication.replicas import Copies, CopyStatus
 from pump.service.grpc_server import add_service
-from pump.service.replica_service import REPLICA_SERVICE, ReplicaService
 from pump.store.record import OutOfSpace
 from pump.store.recovery import lock_folder
 from pump.store.space import Reserve
@@ -325,7 +332,7 @@ def test_a_copy_that_no_disk_can_mend_begins_again_and_its_files_are_set_aside(
     data = bytearray(path.read_bytes())
     data[BEGIN + 5] ^= 1
     path.write_bytes(data)
-    monkeypatch.setattr("pump.copies.followed_logs._MENDED_AGAIN_S", 0.0)
+    monkeypatch.setattr("pump.replication.replicas._MENDED_AGAIN_S", 0.0)
     run(tmp_path, test)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from pump.copies.replication import purge_displaced, set_aside
+from pump.replication.replication import purge_displaced, set_aside
 
 
 def test_what_was_set_aside_goes_once_it_is_older_than_binlogs_are_kept(tmp_path: Path) -> None:

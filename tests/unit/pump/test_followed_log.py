@@ -10,7 +10,7 @@ from penstock.codes import Code
 from penstock.errors import Corrupt, Malformed
 from penstock.log.segment import BEGIN, segment_name
 from penstock.log.segments import Place
-from pump.replicas.messages import Append, Ask, Damaged, Have, Refusal
+from pump.replication.protocol.messages import Append, Ask, Damaged, Have, Refusal
 from tests.kit.replicas.shipping import LOG, Downstream, Upstream, check_same, ship
 
 FAILURES = ("crash", "kill", "error")

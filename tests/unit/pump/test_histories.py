@@ -11,9 +11,8 @@ from penstock.cluster.node_registry import NodeState
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from penstock.log.segment import BEGIN
-from pump.copies.claiming import Unseen, refuse_other_history
-from pump.replicas.chain import Chain, Link
-from pump.replicas.histories import Seen, Verdict, foreign, judge, lacks
+from pump.replication.claiming import Unseen, refuse_other_history
+from pump.replication.protocol.chain import Chain, Link, Seen, Verdict, foreign, judge, lacks
 from tests.kit.fakes.log_entries import MemoryLogEntries
 
 OWN, OTHER, THIRD = Copy("pump-1", "d1"), Copy("pump-2", "d2"), Copy("pump-3", "d3")

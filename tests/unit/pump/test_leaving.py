@@ -13,11 +13,10 @@ from penstock.cluster.log_entry import Copy, LogEntry
 from penstock.cluster.node_registry import NodeState
 from penstock.codes import Code
 from penstock.errors import Retryable
-from pump.copies.followed_logs import Copies
-from pump.copies.leaving import Leaving
-from pump.copies.recruits import Recruits
-from pump.replicas.messages import Ask
-from pump.replicas.wire import Name
+from pump.replication.draining import Leaving
+from pump.replication.peers import Recruits
+from pump.replication.protocol.messages import Ask, Name
+from pump.replication.replicas import Copies
 from tests.kit.wait import until
 
 CLUSTER, OWN, FIRST, THIRD = 7, Copy("pump-2", "2" * 32), Copy("pump-1", "d1"), Copy("pump-3", "d3")

@@ -15,8 +15,8 @@ from penstock.cluster.disks import Disk
 from penstock.cluster.log_entry import Copy, LogEntry
 from penstock.cluster.node_registry import NodeState
 from penstock.errors import NeedsOperator
-from pump.copies.moving import Moving, Way
-from pump.copies.recruits import Recruits
+from pump.replication.draining import Moving, Way
+from pump.replication.peers import Recruits
 from tests.kit.wait import until
 
 OWN, TWO, THREE, FOUR = (Copy(f"pump-{n}", f"d{n}") for n in (1, 2, 3, 4))

@@ -10,11 +10,10 @@ from penstock.cluster.disks import Disk
 from penstock.cluster.log_entry import Copy
 from penstock.log.segment import segment_name
 from penstock.log.segments import Segments
-from pump.copies.followed_logs import _edges
-from pump.copies.other_disks import Around, OtherDisk
-from pump.replicas.chain import Chain, Link
-from pump.replicas.histories import Seen
-from pump.replicas.wire import Name, Stretch
+from pump.replication.peers import Around, OtherDisk
+from pump.replication.protocol.chain import Chain, Link, Seen
+from pump.replication.protocol.messages import Name, Stretch
+from pump.replication.replicas import _edges
 
 
 class Folder(OtherDisk):

@@ -19,18 +19,19 @@ from penstock.log.files import DRAFT, OsFiles
 from penstock.log.mending import Donor
 from penstock.log.segment import BEGIN, segment_name
 from penstock.log.segments import Place, Segments
-from pump.copies.followed_logs import Copies
-from pump.copies.repairs import OwnMender, Remedy, Repairs
-from pump.copies.scrubbing import Schedule, Scrubbed, Scrubbing, copy_of
-from pump.replicas.messages import Ask, Standing
-from pump.replicas.wire import (
+from pump.replication.protocol.messages import (
     READ_BYTES_MAX,
+    Ask,
+    Standing,
     Stretch,
     decode_bytes,
     decode_read,
     encode_bytes,
     encode_read,
 )
+from pump.replication.repair import OwnMender, Remedy, Repairs
+from pump.replication.replicas import Copies
+from pump.replication.scrubbing import Schedule, Scrubbed, Scrubbing, copy_of
 from tests.kit.wait import eventually
 from tests.unit.pump.test_copies import CLUSTER, DISK, NAME, run, shipped, upstream
 

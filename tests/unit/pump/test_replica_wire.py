@@ -8,11 +8,16 @@ from hypothesis import strategies as st
 
 from penstock.errors import Malformed
 from penstock.log.segments import Place
-from pump.replicas.chain import Link
-from pump.replicas.messages import Append, Ask, Damaged, Have, Refusal, Standing
-from pump.replicas.wire import (
+from pump.replication.protocol.chain import Link
+from pump.replication.protocol.messages import (
+    Append,
+    Ask,
+    Damaged,
+    Have,
     Name,
+    Refusal,
     SignOfLife,
+    Standing,
     decode_answer,
     decode_request,
     encode_answer,

@@ -9,9 +9,9 @@ import pytest
 from penstock.cluster.log_entry import Copy, LogEntry, Mark
 from penstock.log.segment import BEGIN
 from penstock.log.segments import Place
-from pump.replicas.chain import Chain, Link
-from pump.replicas.claim import Claim
-from pump.replicas.messages import (
+from pump.replication.protocol.chain import Chain, Link
+from pump.replication.protocol.claim import Claim
+from pump.replication.protocol.messages import (
     Acknowledge,
     Append,
     Ask,
@@ -32,8 +32,8 @@ from pump.replicas.messages import (
     Write,
     WriteBefore,
 )
-from pump.replicas.primary import Primary
-from pump.replicas.replica import Replica
+from pump.replication.protocol.primary import Primary
+from pump.replication.protocol.replica import Replica
 
 A, B, C = (Copy(f"pump-{n}", f"disk-{n}") for n in "abc")
 OLD = (Link(0, 1, 100), Link(1, 3, 80))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import pump.replicas
+import pump.replication.protocol as protocol
 from tests.kit import replicas
 from tests.kit.replicas.rules import RULES, ShipsWithoutAsking
 from tests.kit.replicas.sweep import Counts, found_at, sweep
@@ -59,6 +59,6 @@ def test_a_million_runs_break_nothing(pytestconfig: pytest.Config) -> None:
 
 
 def _digest() -> str:
-    folders = [Path(package.__file__ or "").parent for package in (pump.replicas, replicas)]
+    folders = [Path(package.__file__ or "").parent for package in (protocol, replicas)]
     sources = [path for folder in folders for path in sorted(folder.glob("*.py"))]
     return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]

@@ -11,9 +11,9 @@ import pytest
 from penstock.cluster.log_entry import Copy, LogEntry
 from penstock.log.copied_log import CopiedLog, OlderSegment
 from penstock.log.segments import Place, WriteFailed
-from pump.replicas import messages as m
-from pump.replicas.chain import Link
-from pump.replicas.primary import Primary
+from pump.replication.protocol import messages as m
+from pump.replication.protocol.chain import Link
+from pump.replication.protocol.primary import Primary
 from tests.kit.replicas.shipping import LOG, Died, Downstream, Upstream, check_same
 
 OWN = Copy("pump-0", "d0")

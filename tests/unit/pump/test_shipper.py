@@ -15,10 +15,19 @@ from penstock.cluster.log_entry import Copy
 from penstock.codes import Code
 from penstock.errors import Retryable
 from penstock.log.segments import Place
-from pump.copies import shipper
-from pump.copies.shipper import Lines, Shipper
-from pump.replicas.messages import Answer, Append, Ask, Have, Standing
-from pump.replicas.wire import Followed, SignOfLife, decode_request, encode_answer
+from pump.replication import shipper
+from pump.replication.protocol.messages import (
+    Answer,
+    Append,
+    Ask,
+    Followed,
+    Have,
+    SignOfLife,
+    Standing,
+    decode_request,
+    encode_answer,
+)
+from pump.replication.shipper import Lines, Shipper
 from tests.kit.wait import eventually
 
 COPY = Copy("pump-2", "d2")

@@ -21,13 +21,13 @@ from penstock.cluster.log_entry import Copy, LogEntry
 from penstock.errors import Retryable
 from penstock.log.segments import Position, Segments, WriteFailed
 from pump.config import PumpConfig
-from pump.copies import shipping
-from pump.copies.claiming import Wanted, claim
-from pump.copies.recruits import Recruits
-from pump.copies.shipper import Lines
-from pump.copies.shipping import Deposed, Shipping
-from pump.replicas.chain import Chain, Link
-from pump.replicas.messages import Refusal
+from pump.replication import shipping
+from pump.replication.claiming import Wanted, claim
+from pump.replication.peers import Recruits
+from pump.replication.protocol.chain import Chain, Link
+from pump.replication.protocol.messages import Refusal
+from pump.replication.shipper import Lines
+from pump.replication.shipping import Deposed, Shipping
 from tests.kit.fakes.files import MemoryFiles
 from tests.kit.fakes.log_entries import MemoryLogEntries
 from tests.kit.wait import eventually

@@ -36,11 +36,10 @@ from penstock.cluster.node_registry import Cancellable, EntryGuard
 from penstock.codes import Code
 from penstock.errors import PenstockError, Retryable
 from penstock.log.segments import Place, Position, WriteFailed
-from pump.copies.claiming import Claimed
-from pump.copies.recruits import Recruits
-from pump.copies.shipper import Lines, Shipper
-from pump.replicas.chain import Link
-from pump.replicas.messages import (
+from pump.replication.claiming import Claimed
+from pump.replication.peers import Recruits
+from pump.replication.protocol.chain import Link
+from pump.replication.protocol.messages import (
     Acknowledge,
     Action,
     Actions,
@@ -53,7 +52,8 @@ from pump.replicas.messages import (
     StepDown,
     Swap,
 )
-from pump.replicas.primary import Primary
+from pump.replication.protocol.primary import Primary
+from pump.replication.shipper import Lines, Shipper
 
 log = logging.getLogger(__name__)
 _written = failpoints.point("copies.written")

@@ -1,20 +1,20 @@
-"""Other disks: fetches a log's data from other disks, for a disk on which bytes are corrupted.
+"""Peers: the disks of other Pumps, as etcd lists them: for new replicas, and to read a log from.
 
-The disks that the log's entry lists come first, its primary's before the others, followed by all
+The disks that a log's entry lists are read first, its primary's before the others, followed by all
 other registered disks. A disk that was removed from the list may be intact in the requested place,
 and its answer proves itself (`penstock/log/mending.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 from google_crc32c import value
 
-from penstock.cluster.disks import Disk
+from penstock.cluster.disks import Disk, spare_disk
 from penstock.cluster.log_entry import Copy, LogEntry
 from penstock.codes import Code
 from penstock.errors import PenstockError, Retryable
@@ -23,9 +23,8 @@ from penstock.http2.client.channel import CallFailed, Channel
 from penstock.log.frame import HEADER_SIZE, decode_header
 from penstock.log.segment import BEGIN, Head
 from penstock.security.tls import Tls
-from pump.replicas.chain import Chain, Link
-from pump.replicas.histories import Seen
-from pump.replicas.wire import (
+from pump.replication.protocol.chain import Chain, Link, Seen
+from pump.replication.protocol.messages import (
     READ_BYTES_MAX,
     READ_METHOD,
     Name,
@@ -33,6 +32,44 @@ from pump.replicas.wire import (
     decode_bytes,
     encode_read,
 )
+
+
+class Recruits(NamedTuple):
+    """The disks that are candidates for more replicas."""
+
+    disks: Callable[[], Mapping[str, Disk]]
+    load: Callable[[], Mapping[str, int]]
+    """The number of replicas on each disk."""
+    apart: str
+    """The label in which replicas must differ; empty for none."""
+
+    def leaving(self) -> set[str]:
+        return {disk.id for disk in self.disks().values() if disk.is_leaving}
+
+    def spare(
+        self,
+        entry: LogEntry,
+        *,
+        shunned: Collection[str] = (),
+        moves_to: str = "",
+    ) -> Disk | None:
+        """Return the disk for the next replica of a log, None if no disk is suitable.
+
+        A disk that had a replica before is preferred. The disk that the log `moves_to` comes before
+        it, and the primary's own disk is then not counted as staying.
+        """
+        disks, leaving = self.disks(), self.leaving()
+        listed = [copy.disk for copy in (entry.primary, *entry.replicas)]
+        barred = {*listed, *leaving, *shunned}
+        if moves_to in disks and moves_to not in (*listed, *leaving):
+            return disks[moves_to]
+        for copy in entry.eligible:
+            if copy.disk in disks and copy.disk not in barred:
+                return disks[copy.disk]
+        stay = [] if moves_to else listed[:1]
+        stay += [disk for disk in listed[1:] if disk not in leaving]
+        return spare_disk(disks.values(), stay, barred=barred, apart=self.apart, load=self.load())
+
 
 _CONNECT_S = 1.0
 _ANSWER_S = 5.0

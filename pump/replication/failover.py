@@ -32,10 +32,9 @@ from penstock.cluster.log_entry import LogEntry
 from penstock.cluster.node_registry import NodeState
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError
-from pump.copies.claiming import refuse_unmarked
-from pump.copies.followed_logs import Copies, CopyStatus
-from pump.replicas.chain import Chain, Link
-from pump.replicas.histories import foreign
+from pump.replication.claiming import refuse_unmarked
+from pump.replication.protocol.chain import Chain, Link, foreign
+from pump.replication.replicas import Copies, CopyStatus
 from pump.store.recovery import lock_folder
 
 log = logging.getLogger(__name__)

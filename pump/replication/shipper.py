@@ -35,12 +35,16 @@ from penstock.http2.client.channel import CallFailed, Channel
 from penstock.log.segments import Place
 from penstock.pb import penstock_pb2 as pb
 from penstock.security.tls import Tls
-from pump.replicas.messages import Answer, Append, Ask, Prepend, Request
-from pump.replicas.wire import (
+from pump.replication.protocol.messages import (
     FOLLOW_METHOD,
     PREPEND_METHOD,
+    Answer,
+    Append,
+    Ask,
     Followed,
     Name,
+    Prepend,
+    Request,
     SignOfLife,
     decode_answer,
     encode_request,

@@ -6,21 +6,52 @@ The promise comes first, so that no claim is won on a disk that would still help
 primary. Every start claims an epoch, even for the Pump that is already the primary. Otherwise bytes
 that its last run sent and did not sync would stand where other bytes of the same epoch do.
 
-A disk whose log has a segment of another history than the entry claims nothing (`histories.py`): it
-was restored, or etcd was.
+A disk whose log has a segment of another history than the entry claims nothing (`chain.py`): it was
+restored, or etcd was.
 
 Nothing here depends on time. An unneeded failover costs a move and loses nothing.
+
+A `Proposal` is a compare-and-swap of the entry, tracked until its outcome is known. The answer
+"not swapped" and a missing answer are treated alike: the swap may have won, or may still
+win, so the entry is read. While the entry is still at the swap's revision, the same swap is
+requested once more; nothing else may be proposed until then.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from enum import Enum
+from typing import NamedTuple
 
 from penstock.cluster.log_entry import Copy, LogEntry
-from pump.replicas.histories import foreign
-from pump.replicas.messages import Actions, ReadEntry, Swap
-from pump.replicas.proposal import Fate, Proposal
-from pump.replicas.replica import Replica
+from pump.replication.protocol.chain import foreign
+from pump.replication.protocol.messages import Actions, ReadEntry, Swap
+from pump.replication.protocol.replica import Replica
+
+
+class Fate(Enum):
+    """The outcome of a proposal, as a read entry shows it."""
+
+    OPEN = "open"
+    WON = "won"
+    LOST = "lost"
+
+
+class Proposal(NamedTuple):
+    """An entry that is to follow the entry at `revision`."""
+
+    revision: int
+    entry: LogEntry
+
+    def fate(self, entry: LogEntry, revision: int) -> Fate:
+        """Return the fate that an entry and its revision show.
+
+        Equality is enough: the proposed epoch was free at `revision`, only this disk proposes
+        itself for it, and only one of its runs at a time knows that revision (`claim.py`).
+        """
+        if revision <= self.revision:
+            return Fate.OPEN
+        return Fate.WON if entry == self.entry else Fate.LOST
 
 
 class Claim:

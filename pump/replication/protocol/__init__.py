@@ -1,13 +1,13 @@
 """Replication protocol for a Pump's log on other Pumps, without clock, thread or socket.
 
-    proposal, claim     how a disk becomes the primary of a log: by compare-and-swap in etcd
+    claim               how a disk becomes the primary of a log: by compare-and-swap in etcd
     primary             ships the log, and reports the data that enough disks have
     replica             decides what to accept, to cut, and to report as synced
-    chain, messages     the comparison of logs; the messages of both sides, and their actions
-    wire                the messages as protobuf
-    followed_log        carries out a replica's actions on the disk
+    chain               the comparison of logs, with each other and with their entry
+    messages            the messages of both sides, also as protobuf, and their actions
 
-Events are methods, and each returns the actions that it asks for. `pump.copies` carries them out.
+Events are methods, and each returns the actions that it asks for. `pump.replication` carries
+them out.
 With one copy nothing of this is on a disk or a wire.
 
 The rules. R1: a listed disk has all acknowledged data, from its first segment on. R2: acknowledged
@@ -30,7 +30,7 @@ storage     Carries out `Begin` (`Segments.begin_next`), and after it writes a g
             as Retryable, and Commits wait. Leaves no mark of a clean shutdown in a segment that was
             never acknowledged, because a frame there proves that all data before it is settled.
 follower    `FollowedLog` on a `CopiedLog` (`penstock/log/copied_log.py`), each in a separate
-            thread (`pump/copies/followed_logs.py`). Either the follower, or a Pump after a failover
+            thread (`pump/replication/replicas.py`). Either the follower, or a Pump after a failover
             to that folder, holds the folder's lock. So no request bypasses a primary on the same
             disk, which would have to hear of it by `outran`.
 shipper     A stream for each follower: reads the bytes of an `Append` from the log and sends them

@@ -18,9 +18,9 @@ from contextlib import AsyncExitStack
 
 from penstock.cluster.log_entry import LogEntry
 from penstock.errors import Retryable, coded
-from pump.copies.claiming import Claimed, Displaced
-from pump.copies.replication import Replication
-from pump.copies.shipping import Deposed, Shipping
+from pump.replication.claiming import Claimed, Displaced
+from pump.replication.replication import Replication
+from pump.replication.shipping import Deposed, Shipping
 from pump.store.storage import Storage
 
 log = logging.getLogger(__name__)

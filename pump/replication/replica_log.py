@@ -20,8 +20,8 @@ from penstock.log.copied_log import CopiedLog, OlderSegment, received_head, set_
 from penstock.log.files import Files
 from penstock.log.mending import Patch
 from penstock.log.segment import BEGIN, Segment
-from pump.replicas.chain import Chain, Link
-from pump.replicas.messages import (
+from pump.replication.protocol.chain import Chain, Link
+from pump.replication.protocol.messages import (
     Action,
     Answer,
     Append,
@@ -37,7 +37,7 @@ from pump.replicas.messages import (
     Write,
     WriteBefore,
 )
-from pump.replicas.replica import Replica
+from pump.replication.protocol.replica import Replica
 
 log = logging.getLogger(__name__)
 _written = failpoints.point("copies.copy.written")

@@ -16,11 +16,12 @@ from penstock.errors import PenstockError, Retryable, coded
 from penstock.http2.grpc_front import GrpcFront
 from penstock.http2.unary import Reply
 from penstock.pb import penstock_pb2 as pb
-from pump.replicas.messages import Answer, Prepend
-from pump.replicas.wire import (
+from pump.replication.protocol.messages import (
     FOLLOW_METHOD,
+    Answer,
     Followed,
     Name,
+    Prepend,
     Stretch,
     decode_read,
     decode_request,
@@ -34,6 +35,7 @@ from pump.service.grpc_server import abort, add_service, status_of
 if TYPE_CHECKING:
     from penstock.http2.unary import UnaryCall
 
+
 log = logging.getLogger(__name__)
 
 REPLICA_SERVICE = "penstock.Replica"
@@ -42,7 +44,7 @@ _SILENCE_S_MAX = 60.0
 
 
 class FollowedLogs(Protocol):
-    """The replicas of other Pumps' logs; see `pump/copies/followed_logs.py`."""
+    """The replicas of other Pumps' logs; see `pump/replication/replicas.py`."""
 
     def begin(
         self, name: Name, request: Followed, data: bytes

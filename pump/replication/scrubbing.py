@@ -26,8 +26,8 @@ from penstock.errors import PenstockError, coded
 from penstock.log.files import File, OsFiles, replace_file
 from penstock.log.mending import Damage, Salvaged, find_damage
 from penstock.log.segment import Segment
-from pump.copies.followed_logs import Copies
-from pump.copies.repairs import OwnMender, Repairs
+from pump.replication.repair import OwnMender, Repairs
+from pump.replication.replicas import Copies
 from pump.store.storage import Storage
 
 log = logging.getLogger(__name__)

@@ -45,7 +45,7 @@ from pump.cluster.identity import (
 )
 from pump.cluster.membership import Membership
 from pump.config import PumpConfig
-from pump.copies.claiming import (
+from pump.replication.claiming import (
     Claimed,
     Displaced,
     Former,
@@ -59,17 +59,14 @@ from pump.copies.claiming import (
     refuse_older,
     refuse_other_history,
 )
-from pump.copies.followed_logs import COPIES_FOLDER, Copies
-from pump.copies.leaving import Leaving
-from pump.copies.moving import Moving, Way
-from pump.copies.other_disks import Around, OtherDisks
-from pump.copies.recruits import Recruits
-from pump.copies.repairs import ClosedMender, OwnMender, Remedy, Repairs
-from pump.copies.shipper import Lines
-from pump.copies.shipping import Shipping
-from pump.copies.takeover import StandIn, Surroundings, TakeOvers, arguments_for
-from pump.replicas.chain import Chain, Link
-from pump.replicas.histories import Seen
+from pump.replication.draining import Leaving, Moving, Way
+from pump.replication.failover import StandIn, Surroundings, TakeOvers, arguments_for
+from pump.replication.peers import Around, OtherDisks, Recruits
+from pump.replication.protocol.chain import Chain, Link, Seen
+from pump.replication.repair import ClosedMender, OwnMender, Remedy, Repairs
+from pump.replication.replicas import COPIES_FOLDER, Copies
+from pump.replication.shipper import Lines
+from pump.replication.shipping import Shipping
 from pump.store.recovery import lock_folder
 from pump.store.space import Reserve
 from pump.store.storage import Storage

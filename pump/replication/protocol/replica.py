@@ -24,8 +24,8 @@ every list since it heard of the damage (`primary.py`).
 from __future__ import annotations
 
 from penstock.log.segments import Place
-from pump.replicas.chain import Chain, Link
-from pump.replicas.messages import (
+from pump.replication.protocol.chain import Chain, Link
+from pump.replication.protocol.messages import (
     Actions,
     Append,
     Ask,

@@ -35,7 +35,7 @@ same way before it is given the rest. With a part of the rest it would pass for 
 A claim promises the epoch after the entry's. A replica that has promised that epoch may have helped
 a claim that was lost, and the primary starts it. A replica that has promised a higher epoch has
 heard of a newer primary. A listed replica with a segment of another history shows that the entry
-was restored (`histories.py`). In both cases the primary stops serving, and never outbids.
+was restored (`chain.py`). In both cases the primary stops serving, and never outbids.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ from dataclasses import replace
 from penstock.cluster.log_entry import Copy, LogEntry, Mark
 from penstock.log.segment import BEGIN
 from penstock.log.segments import Place
-from pump.replicas.chain import Chain, Link
-from pump.replicas.histories import foreign, lacks
-from pump.replicas.messages import (
+from pump.replication.protocol.chain import Chain, Link, foreign, lacks
+from pump.replication.protocol.claim import Fate, Proposal
+from pump.replication.protocol.messages import (
     Acknowledge,
     Actions,
     Answer,
@@ -65,7 +65,6 @@ from pump.replicas.messages import (
     StepDown,
     Swap,
 )
-from pump.replicas.proposal import Fate, Proposal
 
 PIECE_BYTES_MAX = 4 << 20
 _NOTHING = Place(0, 0)

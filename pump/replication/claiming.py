@@ -39,11 +39,19 @@ from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.log.frame import HEADER_SIZE
 from penstock.log.mending import Donor
 from penstock.log.segment import BEGIN, CHUNK_BYTES, Head, last_synced
-from pump.replicas.chain import Chain, Link
-from pump.replicas.claim import Claim
-from pump.replicas.histories import Seen, Verdict, described, foreign, judge, lacks
-from pump.replicas.messages import Swap
-from pump.replicas.replica import Replica
+from pump.replication.protocol.chain import (
+    Chain,
+    Link,
+    Seen,
+    Verdict,
+    described,
+    foreign,
+    judge,
+    lacks,
+)
+from pump.replication.protocol.claim import Claim
+from pump.replication.protocol.messages import Swap
+from pump.replication.protocol.replica import Replica
 
 log = logging.getLogger(__name__)
 
@@ -220,7 +228,7 @@ def _are_all_seen(own: Copy, entry: LogEntry, edges: Sequence[Seen], missing: Un
 
 
 def _continues(entry: LogEntry, seen: Seen) -> bool:
-    """Return whether a failover to a replica needs no operator, see `takeover.py`.
+    """Return whether a failover to a replica needs no operator, see `failover.py`.
 
     A listed replica without the first needed segment needs one. A restored entry may call segments
     needed that were purged since, but nothing distinguishes them from files that were deleted.
@@ -276,7 +284,7 @@ def refuse_other_history(
     missing: Unseen,
     withdraw_offline: Callable[[], None],
 ) -> None:
-    """Raise unless the entry is as new as all disks that were `seen`; see `histories.py`.
+    """Raise unless the entry is as new as all disks that were `seen`; see `protocol/chain.py`.
 
     If this disk has everything that any disk has, the log is adopted by a new entry. Raises
     `NeedsOperator` if the histories have parted, `Retryable` if another disk may continue the log,

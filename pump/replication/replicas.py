@@ -43,11 +43,20 @@ from penstock.log.mending import Damage, Patch, Salvaged, mend
 from penstock.log.segment import BEGIN, Segment, segment_name
 from penstock.log.segments import Place
 from pump.cluster.identity import mark_copy
-from pump.copies.repairs import ClosedMender, Remedy, Repairs, no_sources
-from pump.replicas.chain import Link
-from pump.replicas.followed_log import DAMAGED_FOLDER, FollowedLog, Mender
-from pump.replicas.messages import Answer, Append, Prepend, Refusal, Standing
-from pump.replicas.wire import Followed, Name, SignOfLife, Stretch
+from pump.replication.protocol.chain import Link
+from pump.replication.protocol.messages import (
+    Answer,
+    Append,
+    Followed,
+    Name,
+    Prepend,
+    Refusal,
+    SignOfLife,
+    Standing,
+    Stretch,
+)
+from pump.replication.repair import ClosedMender, Remedy, Repairs, no_sources
+from pump.replication.replica_log import DAMAGED_FOLDER, FollowedLog, Mender
 from pump.store.recovery import lock_folder
 from pump.store.space import Reserve
 
