@@ -142,7 +142,7 @@ async def _opened_or_damaged(
     except Corrupt as damage:
         if not has_disk_id(config.data_dir):
             raise
-        log.error("the log cannot be opened before it is mended: %s", coded(damage))
+        log.error("the log cannot be opened before it is mended: %s", damage)
         return damage
 
 

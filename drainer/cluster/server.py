@@ -16,7 +16,7 @@ import grpc
 from drainer.data_dir import Home
 from drainer.settings.config import DrainerConfig
 from penstock.codes import Code
-from penstock.errors import NeedsOperator, PenstockError, Retryable, coded
+from penstock.errors import NeedsOperator, PenstockError, Retryable, code_fields, coded
 from penstock.node.http_status import HttpStatus
 from penstock.node.requests import parsed
 from penstock.pb import cistern_pb2, penstock_pb2
@@ -182,7 +182,7 @@ async def _abort(context: Any, error: PenstockError) -> None:
     code = grpc.StatusCode.FAILED_PRECONDITION
     if isinstance(error, Retryable):
         code = grpc.StatusCode.UNAVAILABLE
-    await context.abort(code, coded(error))
+    await context.abort(code, coded(error), code_fields(error))
 
 
 def reached_at(config: DrainerConfig, port: int) -> str:

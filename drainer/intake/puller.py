@@ -26,7 +26,7 @@ from drainer.intake.payload import Payload, Remote
 from drainer.intake.spool import Run, Spool, chunk_of
 from drainer.pull_refusals import HINTS
 from penstock.codes import Code
-from penstock.errors import NeedsOperator, coded
+from penstock.errors import NeedsOperator, code_of_call, coded
 from penstock.http2.client.async_channel import AsyncChannel, AsyncStream
 from penstock.http2.client.channel import CallFailed
 from penstock.pb import penstock_pb2, pump_pb2
@@ -192,7 +192,8 @@ class Puller:
         hint = self._who.hints.get(error.code())
         if hint is not None:
             details = f"Pump {self.pump} at {self.address} refuses: {error.details()}"
-            raise NeedsOperator(details, hint=hint, code=Code.PULL_REFUSED) from error
+            code = code_of_call(error) or Code.PULL_REFUSED
+            raise NeedsOperator(details, hint=hint, code=code) from error
 
     async def _stream(self) -> AsyncGenerator[Run]:
         after_ts = self._receiver.received_ts(self.pump)

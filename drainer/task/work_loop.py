@@ -31,7 +31,7 @@ from drainer.task.answers import answer
 from drainer.task.line import Line
 from drainer.task.version import code_version
 from penstock.codes import Code
-from penstock.errors import NeedsOperator, code_of
+from penstock.errors import NeedsOperator
 
 if TYPE_CHECKING:  # It imports the grammar of DDL, and most tasks fetch nothing.
     from drainer.task.row_fetch_unit import FetchSettings
@@ -125,7 +125,7 @@ def _receive(line: Line, units: queue.Queue[tuple[int, bytes] | None], keep: Kee
 
 def _explain(error: Exception) -> bytes:
     if isinstance(error, NeedsOperator):
-        problem, hint, code = error.problem, error.hint, code_of(error)
+        problem, hint, code = error.problem, error.hint, error.code
     else:
         problem, hint, code = f"{type(error).__name__}: {error}", "", Code.DEFECT
     return json.dumps({"problem": problem, "hint": hint, "code": str(code)}).encode()

@@ -18,7 +18,6 @@ subject:
 
 from __future__ import annotations
 
-import re
 from enum import Enum, unique
 from typing import Final
 
@@ -280,16 +279,9 @@ SUBJECTS: Final = {
 }
 """The subject of a code, by the first of its four digits."""
 
-_SHOWN = re.compile(r"\[(PS-\d{4})\]")
 _BY_NAME: Final = {str(code): code for code in Code}
 
 
 def code_named(name: str) -> Code | None:
     """Return the code with a name such as PS-1001; None if this version does not know it."""
     return _BY_NAME.get(name)
-
-
-def code_in(text: str) -> Code | None:
-    """Return the last code in a text, for example [PS-1001]; None if no known code is shown."""
-    found = _SHOWN.findall(text)
-    return code_named(found[-1]) if found else None

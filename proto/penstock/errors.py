@@ -11,12 +11,17 @@ stopped Drainer loses no data, a wrong one does.
 
 Each error has a code (`penstock.codes`), under which the documentation has its meaning and its
 remedy. The text of an error does not contain its code, because other errors may quote the text.
-Code that shows an error to a person calls `coded`.
+Code that shows an error to a person calls `coded`. Between nodes, the trailing metadata of a failed
+call contains the code.
 """
 
 from __future__ import annotations
 
-from penstock.codes import Code, code_in
+from typing import Any, Final
+
+from penstock.codes import Code, code_named
+
+_FIELD: Final = "penstock-code"
 
 
 class PenstockError(Exception):
@@ -58,13 +63,24 @@ class Corrupt(PenstockError):
 def coded(error: BaseException) -> str:
     """Return the text of an error for a person, with its code at the end.
 
-    A text that quotes another node has that node's code, which is nearer to the cause.
+    A text that quotes another node already shows that node's code, which is nearer to the cause.
     """
     text = str(error)
-    if isinstance(error, PenstockError) and code_in(text) is None:
+    if isinstance(error, PenstockError) and shows_none(text):
         return f"{text} [{error.code}]"
     return text
 
 
-def code_of(error: PenstockError) -> Code:
-    return code_in(str(error)) or error.code
+def shows_none(text: str) -> bool:
+    """Return whether a text shows no code, so that the code of its error belongs at its end."""
+    return "[PS-" not in text
+
+
+def code_fields(error: BaseException) -> tuple[tuple[str, str], ...]:
+    """Return the trailing metadata of a call that an error ends."""
+    return ((_FIELD, str(error.code)),) if isinstance(error, PenstockError) else ()
+
+
+def code_of_call(failed: Any) -> Code | None:
+    """Return the code of the error with which a server ended a call; None if it sent none."""
+    return code_named(dict(failed.trailing_metadata() or ()).get(_FIELD, ""))

@@ -342,7 +342,7 @@ class Moving:
             await self._give_away(disk)
         except GivenUp as error:
             self.progress = f"given up, the log stays: {coded(error)}"
-            log.error("pump %s is not moved to pump %s: %s", self._node_id, disk.pump, coded(error))
+            log.error("pump %s is not moved to pump %s: %s", self._node_id, disk.pump, error)
             await self._stay(before, was_leaving=was_leaving)
 
     async def _until_whole(self, disk: Disk) -> None:
@@ -399,4 +399,4 @@ class Moving:
             try:
                 await way.leaving.say(was_leaving)
             except Retryable as error:
-                log.warning("the disk is still listed as one that leaves: %s", coded(error))
+                log.warning("the disk is still listed as one that leaves: %s", error)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from penstock.codes import Code
-from penstock.errors import Corrupt, PenstockError, coded
+from penstock.errors import Corrupt, PenstockError
 from penstock.log.closed_log import ClosedLog
 from penstock.log.files import Files
 from penstock.log.mending import Damage, Donor, Mended, Patch, Salvaged, find_damage, mend
@@ -63,7 +63,7 @@ class Repairs:
         why = f" (not mended: {'; '.join(problems)})" if problems else ""
         for name, offset in sorted(set(named) - known):
             error = Corrupt(name, offset, named[name, offset] + why, code=Code.SEGMENT_DAMAGED)
-            log.error("damaged, and no other disk has mended it: %s", coded(error))
+            log.error("damaged, and no other disk has mended it: %s", error)
 
     def left(self) -> dict[tuple[str, int], str]:
         with self._lock:
@@ -129,7 +129,7 @@ class ClosedMender:
                 closed = ClosedLog(self._files, self._folder, catching_up)
                 found = closed.mend(int(path.stem), list(sources))
         except (PenstockError, OSError) as error:
-            log.error("%s cannot be mended: %s", path, coded(error))
+            log.error("%s cannot be mended: %s", path, error)
             return False
         self._repairs.note(path, found)
         if not found.put_back:

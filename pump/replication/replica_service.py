@@ -12,7 +12,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from penstock.codes import Code
-from penstock.errors import PenstockError, Retryable, coded
+from penstock.errors import PenstockError, Retryable, code_fields, coded
 from penstock.http2.grpc_front import GrpcFront
 from penstock.http2.unary import Reply
 from penstock.pb import penstock_pb2 as pb
@@ -142,7 +142,7 @@ def _settle(call: UnaryCall, epoch: int, done: asyncio.Future[Answer]) -> None:
 def _fail(call: UnaryCall, error: BaseException) -> None:
     if not isinstance(error, PenstockError | OSError | asyncio.CancelledError):
         log.error("Follow failed", exc_info=error)
-    call.fail(status_of(error), coded(error))
+    call.fail(status_of(error), coded(error), code_fields(error))
 
 
 async def _pieces(messages: AsyncIterator[bytes]) -> AsyncIterator[Any]:

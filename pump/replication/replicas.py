@@ -36,7 +36,7 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, unquote
 
 from penstock.codes import Code
-from penstock.errors import Corrupt, Malformed, NeedsOperator, PenstockError, Retryable, coded
+from penstock.errors import Corrupt, Malformed, NeedsOperator, PenstockError, Retryable
 from penstock.log.copied_log import OlderSegment, read_mark
 from penstock.log.files import OsFiles, sync_folder
 from penstock.log.mending import Damage, Patch, Salvaged, mend
@@ -212,9 +212,9 @@ class Copies:
         for failure in await asyncio.gather(*opened, return_exceptions=True):
             if isinstance(failure, PenstockError) and failure.code is Code.COPY_NOT_FOLLOWED:
                 # A Pump that an earlier run of this Pump started still serves the log.
-                log.info("left alone: %s", coded(failure))
+                log.info("left alone: %s", failure)
             elif isinstance(failure, PenstockError):
-                log.error("a copy of another Pump's log cannot be opened: %s", coded(failure))
+                log.error("a copy of another Pump's log cannot be opened: %s", failure)
             elif failure is not None:
                 raise failure
 

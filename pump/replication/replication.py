@@ -31,7 +31,7 @@ from penstock.cluster.log_entries import EtcdLogEntries
 from penstock.cluster.log_entry import Copy, LogEntry
 from penstock.cluster.node_registry import Cancellable, NodeKind, NodeState, Registry
 from penstock.codes import Code
-from penstock.errors import Corrupt, PenstockError, Retryable, coded
+from penstock.errors import Corrupt, PenstockError, Retryable
 from penstock.log.files import OsFiles, sync_folder
 from penstock.log.segments import begin_log
 from penstock.security.tls import Tls
@@ -196,7 +196,7 @@ class Replication:
                 try:
                     await asyncio.to_thread(self._offered.renew)
                 except Retryable as error:
-                    log.warning("this disk is not offered for copies now: %s", coded(error))
+                    log.warning("this disk is not offered for copies now: %s", error)
 
     def offer(self) -> None:
         """List the own disk as accepting replicas; Retryable without etcd."""

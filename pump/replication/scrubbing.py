@@ -231,7 +231,7 @@ class Scrubbing:
         try:
             each.mend(segment, damages)
         except (PenstockError, OSError) as error:
-            log.error("scrub: %s cannot be mended now: %s", segment.path, coded(error))
+            log.error("scrub: %s cannot be mended now: %s", segment.path, error)
             self.repairs.keep(segment.path, damages)
 
     def note_read(self, length: int) -> None:

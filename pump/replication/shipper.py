@@ -28,8 +28,8 @@ from typing import NamedTuple, Protocol
 from google.protobuf.message import DecodeError
 
 from penstock.cluster.log_entry import Copy
-from penstock.codes import Code, code_in
-from penstock.errors import NeedsOperator, Retryable
+from penstock.codes import Code
+from penstock.errors import NeedsOperator, Retryable, code_of_call
 from penstock.http2.client.calls import stream_unary, unary
 from penstock.http2.client.channel import CallFailed, Channel
 from penstock.log.segments import Place
@@ -233,19 +233,20 @@ class Shipper:
             answer = decode_answer(reply)
         except _Failures as error:
             if not self._closed.is_set():
-                self._not_prepended(request, _text(error))
+                self._not_prepended(request, error)
             return
         self._older_problem, self._older_pause_s = "", self._timeout_s
         if answer is not None:
             self._listener.answered(self.copy.disk, answer)
 
-    def _not_prepended(self, request: Prepend, problem: str) -> None:
+    def _not_prepended(self, request: Prepend, error: BaseException) -> None:
+        problem = _text(error)
         if problem != self._older_problem:
             number = request.link.number
             log.warning("segment %d is not given to pump %s: %s", number, self.copy.pump, problem)
         self._older_problem = problem
         # The replica checks every frame before it accepts it; this side has not checked the bytes.
-        if code_in(problem) is Code.COPY_MALFORMED:
+        if isinstance(error, CallFailed) and code_of_call(error) is Code.COPY_MALFORMED:
             self._lines.mend(request.link.number)
         pause_s = self._older_pause_s
         self._older_pause_s = min(2 * pause_s, _OLDER_PAUSE_S_MAX)

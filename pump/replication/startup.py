@@ -59,7 +59,7 @@ class Beginning:
                 return None if shipping is None else (storage, shipping)
             except Displaced as displaced:
                 if self._replication.is_guest:
-                    log.warning("nothing is taken over: %s", coded(displaced))
+                    log.warning("nothing is taken over: %s", displaced)
                     return None
                 self._tell(f"{coded(displaced)}; it waits until every Drainer has all of that")
                 entry = await self._listed_again(displaced)
@@ -71,7 +71,7 @@ class Beginning:
                     continue
             except Deposed as deposed:
                 if self._replication.is_guest:
-                    log.warning("nothing is taken over: %s", coded(deposed))
+                    log.warning("nothing is taken over: %s", deposed)
                     return None
                 self._tell(f"another one has claimed its log, it tries again: {coded(deposed)}")
             except Retryable as error:

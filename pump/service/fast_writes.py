@@ -17,7 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from penstock.errors import PenstockError, coded
+from penstock.errors import PenstockError, code_fields, coded
 from penstock.http2.unary import Reply
 from penstock.pb import pump_pb2
 from pump.counters import Counters
@@ -121,5 +121,5 @@ class FastWrites:
         _, call, begin_s = waiting
         if not isinstance(error, PenstockError | OSError):
             log.error("WriteBinlog failed", exc_info=error)
-        call.fail(status_of(error), coded(error))
+        call.fail(status_of(error), coded(error), code_fields(error))
         self._failed.note(time.perf_counter() - begin_s)

@@ -38,7 +38,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from penstock.cluster.node_registry import NodeState
 from penstock.codes import Code
-from penstock.errors import Corrupt, NeedsOperator, Retryable, coded
+from penstock.errors import Corrupt, NeedsOperator, Retryable, code_fields, coded
 from penstock.http2.grpc_front import GrpcFront
 from penstock.http2.server_limits import ServerLimits, connections_within
 from penstock.node.command import open_files
@@ -84,7 +84,7 @@ def status_of(error: BaseException) -> grpc.StatusCode:
 
 
 async def abort(context: Any, error: BaseException) -> NoReturn:
-    await context.abort(status_of(error), coded(error))
+    await context.abort(status_of(error), coded(error), code_fields(error))
     raise AssertionError("abort returned")
 
 

@@ -22,7 +22,7 @@ from penstock.cluster.log_entries import EtcdLogEntries
 from penstock.cluster.log_entry import LogEntry
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry, seems_live
 from penstock.codes import Code
-from penstock.errors import NeedsOperator, PenstockError, Retryable, coded
+from penstock.errors import NeedsOperator, PenstockError, Retryable, code_of_call, coded
 from penstock.node.logs import one_line
 from penstock.node.output import facts_of, moment_of, show
 from penstock.oracle.client import open_oracle
@@ -380,7 +380,8 @@ def error_of(address: str, error: Any) -> PenstockError:
         return OtherKind(
             what, hint="is it another kind of node, or another version?", code=Code.NODE_OTHER
         )
-    return NeedsOperator(what, hint="look at the node's log", code=Code.NODE_REFUSES)
+    code = code_of_call(error) or Code.NODE_REFUSES
+    return NeedsOperator(what, hint="look at the node's log", code=code)
 
 
 def table_of(nodes: Sequence[NodeStatus], now_s: float) -> str:

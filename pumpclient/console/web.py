@@ -25,7 +25,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from penstock.codes import Code
-from penstock.errors import NeedsOperator, PenstockError, code_of, coded
+from penstock.errors import NeedsOperator, PenstockError, coded
 from penstock.node import supervisor
 from penstock.node.http_status import host_of, is_own_name
 from penstock.security.tls import common_names, server_context
@@ -264,7 +264,7 @@ class Console:
         except _Refused as refused:
             answer = _html(page.message(refused.title, refused.hint), status=refused.status)
         except NeedsOperator as error:
-            hint = f"{error.hint} [{code_of(error)}]"
+            hint = f"{error.hint} [{error.code}]"
             answer = _html(page.message("Refused", error.problem, hint), status=409)
         except PenstockError as error:
             answer = _html(page.message("Not now", coded(error)), status=503)

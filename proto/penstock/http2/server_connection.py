@@ -59,7 +59,7 @@ from penstock.http2.header_blocks import (
     check_field,
     encode,
 )
-from penstock.http2.messages import ENCODINGS, BadMessage, packed_text
+from penstock.http2.messages import ENCODINGS, BadMessage, metadata_out, packed_text
 from penstock.http2.server_limits import Load, Noise
 from penstock.http2.server_outgoing import ServerOutgoing, Wire
 from penstock.http2.server_stream import ServerStream
@@ -756,9 +756,12 @@ class ServerConnection:
         stream.prepared = reply
         stream.call = self._open_call(self, stream, b"")
 
-    def fail(self, stream_id: int, status: grpc.StatusCode, text: str) -> None:
+    def fail(
+        self, stream_id: int, status: grpc.StatusCode, text: str, metadata: object = ()
+    ) -> None:
         if isinstance(self.streams.get(stream_id), int):
-            self.out.send_block(stream_id, HEADERS_OK + trailers(status, text), END_STREAM)
+            block = trailers(status, text, tuple(metadata_out(metadata)))
+            self.out.send_block(stream_id, HEADERS_OK + block, END_STREAM)
             self._forget(stream_id)
 
     def is_open(self, stream_id: int) -> bool:

@@ -94,7 +94,9 @@ class Answering(Protocol):
     def answer(self, stream_id: int, reply: Reply) -> None:
         """Send a reply, unless the call has already ended."""
 
-    def fail(self, stream_id: int, status: grpc.StatusCode, text: str) -> None:
+    def fail(
+        self, stream_id: int, status: grpc.StatusCode, text: str, metadata: object = ()
+    ) -> None:
         """End a call with a status and no message, unless it has already ended."""
 
     def is_open(self, stream_id: int) -> bool: ...
@@ -119,8 +121,8 @@ class UnaryCall:
     def answer(self, reply: Reply) -> None:
         self._connection.answer(self.stream_id, reply)
 
-    def fail(self, status: grpc.StatusCode, text: str) -> None:
-        self._connection.fail(self.stream_id, status, text)
+    def fail(self, status: grpc.StatusCode, text: str, metadata: object = ()) -> None:
+        self._connection.fail(self.stream_id, status, text, metadata)
 
     def is_open(self) -> bool:
         """Return whether the caller still waits: not answered, cancelled or disconnected."""

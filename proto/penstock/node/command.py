@@ -94,10 +94,11 @@ _WITHOUT_NAME: Final = _FULL | {errno.EMFILE}
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How an error ends a program: the exit code, and one line with the reason."""
+    """How an error ends a program: exit code, one line with the reason, and the error's code."""
 
     code: int
     line: str
+    reason: Code
 
 
 def open_files() -> int:
@@ -121,9 +122,9 @@ def ending(error: BaseException, extra: str = "") -> Ending | None:
     `extra` is the distribution's extra that the program belongs to.
     """
     if isinstance(error, NeedsOperator):
-        return Ending(NEEDS_OPERATOR, coded(error))
+        return Ending(NEEDS_OPERATOR, coded(error), error.code)
     if isinstance(error, PenstockError):
-        return Ending(FAILED, coded(error))
+        return Ending(FAILED, coded(error), error.code)
     if isinstance(error, ImportError):
         return _of_import(error, extra)
     return _of_system(error) if isinstance(error, OSError) else None
@@ -135,7 +136,8 @@ def _of_system(error: OSError) -> Ending | None:
         return None
     where = f"cannot use {os.fsdecode(error.filename)}: " if error.filename else ""
     code = FAILED if error.errno in _FULL else NEEDS_OPERATOR
-    return Ending(code, f"{where}{error.strerror} ({hint}) [{Code.PATH_UNUSABLE}]")
+    line = f"{where}{error.strerror} ({hint}) [{Code.PATH_UNUSABLE}]"
+    return Ending(code, line, Code.PATH_UNUSABLE)
 
 
 def _of_import(error: ImportError, extra: str) -> Ending | None:
@@ -149,7 +151,7 @@ def _of_import(error: ImportError, extra: str) -> Ending | None:
     if isinstance(error, ModuleNotFoundError):
         what = "is not installed"
     line = f"the package {package} {what} ({wanted}) [{Code.PACKAGE_MISSING}]"
-    return Ending(NEEDS_OPERATOR, line)
+    return Ending(NEEDS_OPERATOR, line, Code.PACKAGE_MISSING)
 
 
 def run(prog: str, body: Callable[[], int], *, extra: str = "") -> int:

@@ -31,7 +31,7 @@ from http import HTTPStatus
 from urllib.parse import unquote
 
 from penstock.codes import Code
-from penstock.errors import NeedsOperator, PenstockError, code_of
+from penstock.errors import NeedsOperator, PenstockError
 from penstock.security.tls import Security, common_names, server_context
 
 log = logging.getLogger(__name__)
@@ -257,7 +257,7 @@ async def _start_tls(writer: asyncio.StreamWriter, context: ssl.SSLContext) -> N
 def _refusal(method: str, error: PenstockError) -> Answer:
     """Return an error as JSON: the client's fault if the request was to change something."""
     is_theirs = isinstance(error, NeedsOperator) and method not in ("GET", "HEAD")
-    fields = {"error": str(error), "code": str(code_of(error))}
+    fields = {"error": str(error), "code": str(error.code)}
     if isinstance(error, NeedsOperator):
         fields |= {"error": error.problem, "hint": error.hint}
     status = HTTPStatus.BAD_REQUEST if is_theirs else HTTPStatus.SERVICE_UNAVAILABLE

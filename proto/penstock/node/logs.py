@@ -44,8 +44,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.codes import Code, code_in
-from penstock.errors import NeedsOperator, PenstockError
+from penstock.codes import Code
+from penstock.errors import NeedsOperator, PenstockError, shows_none
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class JsonLines(_Lines):
             "logger": record.name,
             "message": message_of(record),
         }
-        if code := code_in(fields["message"]):
+        if code := _code_of(record):
             fields["code"] = str(code)
         if record.args:
             fields["template"] = str(record.msg)
@@ -209,9 +209,17 @@ def message_of(record: logging.LogRecord) -> str:
         text = record.getMessage()
     except Exception:
         text = f"{record.msg} {record.args!r}"
+    code = _code_of(record)
+    return f"{text} [{code}]" if code and shows_none(text) else text
+
+
+def _code_of(record: logging.LogRecord) -> Code | None:
+    """Return the code among the arguments of a record, or the code of an error among them."""
     given = record.args if isinstance(record.args, tuple) else ()
-    error = next((each for each in given if isinstance(each, PenstockError)), None)
-    return text if error is None or code_in(text) else f"{text} [{error.code}]"
+    for each in given:
+        if isinstance(each, Code | PenstockError):
+            return each if isinstance(each, Code) else each.code
+    return None
 
 
 @dataclass(slots=True)

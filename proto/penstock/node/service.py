@@ -81,7 +81,7 @@ def _explained(errors: list[BaseException], extra: str) -> int:
             log.debug("the traceback", exc_info=error)
     ours = [(found, type(error).__name__) for error, found in endings if found is not None]
     for found, name in sorted(ours, key=lambda each: each[0].code):
-        fields = {"exit_code": found.code, "error": name}
+        fields = {"exit_code": found.code, "error": name, "code": str(found.reason)}
         log.error("stopped: %s", found.line, extra=fields)
     return max((found.code for found, _ in ours), default=command.FAILED)
 

@@ -20,7 +20,7 @@ from typing import Protocol
 from penstock.cluster.etcd import EtcdClient, read
 from penstock.cluster.node_registry import refuse_pd
 from penstock.codes import Code
-from penstock.errors import NeedsOperator, Retryable
+from penstock.errors import NeedsOperator, Retryable, code_of_call
 from penstock.http2.client.channel import CallFailed, Channel, ClientCall
 from penstock.oracle.pd import PdLeader, pd_tls_of
 from penstock.pb import pdpb_pb2
@@ -77,7 +77,7 @@ class TsoStream:
                 raise refusal from error
             raise Retryable(
                 f"the oracle at {self._address}: {error.code().name}: {error.details()}",
-                code=Code.ORACLE_AWAY,
+                code=code_of_call(error) or Code.ORACLE_AWAY,
             ) from error
         except BaseException:
             # A pending answer must not be taken for the next request's.

@@ -40,7 +40,7 @@ from penstock.cluster.etcd import EtcdClient, Watch, etcd_errors
 from penstock.cluster.lease import Lease
 from penstock.cluster.node_registry import NodeKind, Registry
 from penstock.codes import Code
-from penstock.errors import PenstockError, Retryable, coded
+from penstock.errors import PenstockError, Retryable, code_fields, coded
 from penstock.node.requests import parsed
 from penstock.oracle.client import COUNT_MAX, LEADER_KEY
 from penstock.pb import pdpb_pb2
@@ -182,6 +182,7 @@ class OracleServer:
 
     async def _answer(self, request: pdpb_pb2.TsoRequest, context: Any) -> int:
         """Return the last timestamp for a request, or abort its stream."""
+        problem: tuple[Any, ...]
         problem = (grpc.StatusCode.INVALID_ARGUMENT, f"count must be 1 to {COUNT_MAX}")
         if request.header.cluster_id not in (0, self._cluster_id):
             what = f"this is cluster {self._cluster_id}, not {request.header.cluster_id}"
@@ -190,7 +191,7 @@ class OracleServer:
             try:
                 return await self._take(request.count)
             except PenstockError as error:
-                problem = (grpc.StatusCode.UNAVAILABLE, coded(error))
+                problem = (grpc.StatusCode.UNAVAILABLE, coded(error), code_fields(error))
         await context.abort(*problem)
         raise AssertionError("abort has raised")
 

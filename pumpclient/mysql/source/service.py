@@ -21,7 +21,7 @@ from pathlib import Path
 
 from penstock.cluster import etcd
 from penstock.codes import Code
-from penstock.errors import Corrupt, NeedsOperator, PenstockError, Retryable, code_of
+from penstock.errors import Corrupt, NeedsOperator, PenstockError, Retryable
 from penstock.filters import Rules
 from penstock.security.tls import Security
 from pumpclient.client import PumpClient
@@ -441,7 +441,7 @@ class SourceService:
         bound_s = min(pace.retry_s_max, pace.retry_s_min * 2 ** min(failures, 10))
         wait_s = bound_s * random.uniform(0.5, 1.0)
         log.warning("source %s: %s; again in %.1f s", self._config.source_id, error, wait_s)
-        self.counters.problem, self.counters.code = str(error), str(code_of(error))
+        self.counters.problem, self.counters.code = str(error), str(error.code)
         deadline_s = time.monotonic() + wait_s
         with self._news:
             self._news.wait_for(
@@ -453,7 +453,7 @@ class SourceService:
     def _failed(self, error: PenstockError) -> None:
         counters = self.counters
         counters.state, counters.problem = "failed", getattr(error, "problem", str(error))
-        counters.hint, counters.code = getattr(error, "hint", ""), str(code_of(error))
+        counters.hint, counters.code = getattr(error, "hint", ""), str(error.code)
         counters.overrides = ()
         if isinstance(error, Refused):
             counters.overrides = choices(error, counters.rulings, flags=self._config.as_flags)

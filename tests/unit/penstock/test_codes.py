@@ -7,13 +7,23 @@ import json
 import logging
 import re
 import traceback
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from deploy.error_pages import former_cases, texts
-from penstock.codes import SUBJECTS, Code, code_in, code_named
-from penstock.errors import Corrupt, Malformed, NeedsOperator, Retryable, code_of, coded
+from penstock.codes import SUBJECTS, Code, code_named
+from penstock.errors import (
+    Corrupt,
+    Malformed,
+    NeedsOperator,
+    Retryable,
+    code_fields,
+    code_of_call,
+    coded,
+)
 from penstock.node import command
 from penstock.node.logs import JsonLines, TextLines, message_of
 from tests.test_house import modules
@@ -76,14 +86,18 @@ def test_what_a_person_sees_ends_with_the_code() -> None:
 def test_an_error_that_quotes_another_node_shows_the_code_of_that_node_and_no_second_one() -> None:
     quoted = Retryable(f"pump-1: {coded(ERROR)}", code=Code.PULL_REFUSED)
     assert coded(quoted) == "pump-1: there is no x (make one) [PS-1001]"
-    assert code_of(quoted) is Code.SETTING_UNKNOWN
-    assert code_of(ERROR) is Code.SETTING_UNKNOWN
+
+
+def test_a_failed_call_carries_the_code_of_the_error_beside_its_text() -> None:
+    given: list[object] = [code_fields(ERROR), None, ()]
+    ended = [SimpleNamespace(trailing_metadata=partial(list[object].pop, given, 0)) for _ in given]
+    assert [code_of_call(each) for each in ended] == [Code.SETTING_UNKNOWN, None, None]
+    assert code_fields(OSError(5, "no")) == ()
 
 
 def test_a_code_of_a_newer_version_is_none_of_ours() -> None:
-    assert code_in("what [PS-9999]") is None
     assert code_named("PS-9999") is None
-    assert code_named("PS-2001") is code_in("a [PS-1001], then b [PS-2001]") is Code.ETCD_AWAY
+    assert code_named("PS-2001") is Code.ETCD_AWAY
 
 
 def test_data_that_an_error_quotes_does_not_pass_for_a_code() -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import grpc
 import pytest
 
-from penstock.codes import Code, code_in
-from penstock.errors import Corrupt, NeedsOperator, Retryable
+from penstock.codes import Code
+from penstock.errors import Corrupt, NeedsOperator, Retryable, code_of_call
 from penstock.http2.grpc_front import GrpcFront
 from penstock.http2.server_limits import ServerLimits
 from penstock.log.files import DRAFT
@@ -436,15 +436,15 @@ def test_an_older_segment_comes_while_live_groups_continue(tmp_path: Path) -> No
 
 
 class Aborted(Exception):
-    def __init__(self, status: grpc.StatusCode, text: str) -> None:
-        super().__init__(status, text)
+    def __init__(self, status: grpc.StatusCode, metadata: object) -> None:
+        super().__init__(status, metadata)
         self.status = status
-        self.text = text
+        self.metadata = metadata
 
 
 class Call:
-    async def abort(self, status: grpc.StatusCode, text: str) -> None:
-        raise Aborted(status, text)
+    async def abort(self, status: grpc.StatusCode, text: str, metadata: object) -> None:
+        raise Aborted(status, metadata)
 
 
 async def sent(*messages: bytes) -> AsyncIterator[bytes]:
@@ -493,7 +493,7 @@ def test_a_primary_reaches_its_copy_through_either_server(tmp_path: Path, engine
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await asked(Ask(1))
             assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
-            assert code_in(refused.value.details()) is Code.COPY_NOT_FOLLOWED
+            assert code_of_call(refused.value) is Code.COPY_NOT_FOLLOWED
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await follow(b"\xff")
             assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -529,6 +529,6 @@ def test_the_service_refuses_with_a_status_and_a_code(tmp_path: Path) -> None:
             with pytest.raises(Aborted) as refused:
                 await call
             assert refused.value.status is status
-            assert code_in(refused.value.text) is code
+            assert refused.value.metadata == (("penstock-code", str(code)),)
 
     run(tmp_path, test)

@@ -37,7 +37,9 @@ class Answers:
         assert reply.message == b"", "a WriteBinlogResp without an error"
         self.by_stream[stream_id] = OK
 
-    def fail(self, stream_id: int, status: grpc.StatusCode, text: str) -> None:
+    def fail(
+        self, stream_id: int, status: grpc.StatusCode, text: str, metadata: object = ()
+    ) -> None:
         assert stream_id not in self.by_stream, "answered twice"
         self.by_stream[stream_id] = (status.name, text)
 

@@ -57,7 +57,7 @@ class Call:
     async def write(self, data: bytes) -> None:
         self.sent.append(data)
 
-    async def abort(self, code: grpc.StatusCode, details: str) -> None:
+    async def abort(self, code: grpc.StatusCode, details: str, metadata: object = ()) -> None:
         raise Aborted(code, details)
 
 
