@@ -6,7 +6,8 @@
     build_pipeline       only the pipeline; `drainer.recovery` feeds one from the relay log
 
 Building contacts etcd, the oracle and the downstream. During an outage `insist` retries until it
-gets an answer. A signal ends the wait with `StoppedEarly`.
+gets an answer. A signal ends the wait with `StoppedEarly`. `starting_point` decides where a Drainer
+continues, from its downstream's checkpoint or the settings.
 """
 
 from __future__ import annotations
@@ -19,34 +20,33 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
-from drainer.batching.filters import selection_of
-from drainer.batching.planner import DdlStep, LargeStep, Planner, RowsStep, Step
+from drainer.apply.batches import Fetching, Generation
+from drainer.apply.large import LargeTransactions
+from drainer.apply.pipeline import Downstream, Feed, Merge, Pipeline, Progress, Source
+from drainer.apply.statements import EachChange, Queues
+from drainer.apply.strategies import Events, Parallel, Prepared, Snapshot, Strategy
 from drainer.cluster.membership import Membership
 from drainer.cluster.server import Front
-from drainer.components import Components
+from drainer.components import Components, insist, refuse_torn, selection_of, unless_stopped
 from drainer.counters import Counters
 from drainer.ddl.catch_up import CatchUp
 from drainer.ddl.follower import DdlFollower, NotedJobs, with_way_out
-from drainer.ddl.job_source import JobSource, open_job_source
+from drainer.ddl.jobs import JobSource, TidbJobs, open_job_source
 from drainer.ddl.starting_schema import (
     SnapshotFile,
     StartingSchema,
     recorded_overrides,
     schema_from,
 )
-from drainer.ddl.tidb_jobs import TidbJobs
-from drainer.ddl.unlogged import Unlogged
+from drainer.ddl.tidb_servers import Unlogged
 from drainer.intake.merger import Merger
 from drainer.intake.puller import Who
 from drainer.intake.pump_set import Pumps
 from drainer.intake.spool import Spool
-from drainer.outages import insist
-from drainer.pipeline.large import LargeTransactions
-from drainer.pipeline.pipeline import Downstream, Feed, Merge, Pipeline, Source
-from drainer.pipeline.progress import Progress
-from drainer.relay_log.stage import NoRelay, Relay, RelayStage
+from drainer.planner import DdlStep, LargeStep, Planner, RowsStep, Step
+from drainer.relay_log.log import NoRelay, Relay, RelayStage
 from drainer.settings.config import ApplyConfig, DrainerConfig
-from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.checkpoint import Checkpoint, went_back
 from drainer.sinks.file_counts import FileCounts
 from drainer.sinks.opening import output_of
 from drainer.sinks.protocol import (
@@ -58,13 +58,7 @@ from drainer.sinks.protocol import (
     SqlSink,
     TableSink,
 )
-from drainer.spark.row_batches import Fetching, Generation
-from drainer.starting_point import starting_point
-from drainer.strategies import Prepared, Strategy
-from drainer.strategies.events import Events
-from drainer.strategies.merge import Parallel, Snapshot
-from drainer.strategies.statements import EachChange, Queues
-from penstock.cluster.node_registry import Registry
+from penstock.cluster.node_registry import NodeKind, NodeState, Registry
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.schema.model import DdlJob
@@ -344,3 +338,60 @@ def _of_tables(
             code=Code.SETTING_VALUE,
         )
     return Parallel(generation, sink, thread, connections=config.connections, start=start)
+
+
+async def starting_point(
+    config: DrainerConfig, components: Components, source: JobSource, stop: asyncio.Event
+) -> Checkpoint:
+    """Return the checkpoint to resume from; on a fresh downstream, the configured start."""
+    load = components.thread.call(components.sink.load_checkpoint)
+    found = await unless_stopped(load, stop)
+    await check_not_behind(config, components, found, stop)
+    if found is not None and (found.commit_ts or found.ddl_intent_ts):
+        if found.is_torn:
+            refuse_torn(config.apply, found.commit_ts)
+        log.info("continuing after commit_ts %d", found.commit_ts)
+        if found.ddl_intent_ts:
+            log.info("the DDL at %d may have run already", found.ddl_intent_ts)
+        return found
+    start_ts = config.initial_commit_ts
+    if start_ts < 0:
+        start_ts = await insist(stop, "the present timestamp", components.oracle.get_ts)
+    if start_ts > 0:  # An earlier DDL may still be without a job.
+        await insist(stop, "the schema of the beginning", source.check_settled)
+    log.info("the downstream has no checkpoint; starting after commit_ts %d", start_ts)
+    fresh = Checkpoint(start_ts, 0)
+    if found is None:
+        return fresh
+    # An operator wrote overrides before the first Drainer started.
+    return replace(fresh, overrides=found.overrides, has_all_overrides=found.has_all_overrides)
+
+
+async def check_not_behind(
+    config: DrainerConfig, components: Components, found: Checkpoint | None, stop: asyncio.Event
+) -> None:
+    """Raise `NeedsOperator` if the downstream is behind the state this Drainer had brought it to.
+
+    etcd stores the former position, and the data directory the former downstream. Tables that went
+    back together with their checkpoint are continued there, because that state is correct. Readers
+    of messages would get some twice, or see them replaced.
+    """
+    home = components.home
+    if home.downstream() != output_of(config.downstream):
+        if found is not None and found.commit_ts:
+            home.note_downstream(output_of(config.downstream))
+        return  # Its first start, or an operator has named another downstream.
+    node_id = home.known_node_id("", "")
+    ask = functools.partial(Registry(components.etcd).get, NodeKind.DRAINER, node_id)
+    entry = await insist(stop, "how far this Drainer was", ask)
+    known_ts = 0
+    if entry is not None and entry.state is not NodeState.OFFLINE:
+        known_ts = entry.max_commit_ts
+    found_ts = 0 if found is None else found.commit_ts
+    accepted = config.initial_commit_ts
+    if found_ts >= known_ts or (accepted >= 0 if not found_ts else accepted == found_ts):
+        return
+    error = went_back(found if found_ts else None, known_ts)
+    if not found_ts or config.strategy == "events":
+        raise error
+    log.warning("%s: continuing after %d", error.problem, found_ts)

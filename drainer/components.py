@@ -1,6 +1,8 @@
 """Components: the resources that a Drainer's process opens once, on standby or active.
 
 lock ─ Spark starts ─ etcd, oracle ─ relay log ─ downstream
+
+`insist` retries during an outage until there is an answer, or until the Drainer must stop.
 """
 
 from __future__ import annotations
@@ -9,27 +11,32 @@ import asyncio
 import functools
 import logging
 import os
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
-from drainer.batching.filters import compiled, fetch_settings
 from drainer.data_dir import Home
-from drainer.outages import RETRY_S, insist, unless_stopped, within
 from drainer.relay_log.log import RelayLog
+from drainer.schema.tracker import SchemaTracker
 from drainer.settings.config import ApplyConfig, DrainerConfig, RelayConfig
+from drainer.settings.syncer_section import MYSQL_TYPES
 from drainer.sinks.opening import open_sink
 from drainer.sinks.protocol import Sink
 from drainer.sinks.thread import SinkThread
-from drainer.spark.dispatcher import Dispatcher
-from drainer.spark.java import use_java
+from drainer.spark.dispatcher import Dispatcher, watch_tasks
 from drainer.spark.job import SparkJob, SparkSettings
-from drainer.spark.task_watch import watch_tasks
+from drainer.spark.jvm import use_java
+from drainer.task.loopback import OWN_SCHEMAS
 from drainer.task.row_fetch_unit import FetchSettings
+from drainer.task.selection import Selection
 from drainer.task.version import Bundle
 from penstock.cluster.etcd import EtcdClient, connect, warn_of_version
 from penstock.codes import Code
-from penstock.errors import NeedsOperator
+from penstock.errors import NeedsOperator, Retryable
+from penstock.filters import Rules
 from penstock.oracle.client import Oracle, open_oracle
 from penstock.oracle.cluster_id import find_cluster_id
 from penstock.security.tls import Security, Tls
@@ -239,3 +246,114 @@ def refuse_torn(config: ApplyConfig, commit_ts: int) -> None:
         " makes the checkpoint consistent; then start this one",
         code=Code.CHECKPOINT_INCONSISTENT,
     )
+
+
+def protected_schemas(config: DrainerConfig) -> set[str]:
+    """Return the Drainers' own schemas: downstream and, with loopback control, upstream."""
+    sink_url = config.downstream
+    own = set(OWN_SCHEMAS) if config.syncer.loopback_control else set()
+    if urlsplit(sink_url).scheme in MYSQL_TYPES:
+        from drainer.sinks.mysql.url import parse_url
+
+        own.add(parse_url(sink_url).checkpoint_schema)
+    return own
+
+
+def compiled(config: DrainerConfig) -> Rules:
+    """Compile filters and routes; raise `NeedsOperator` for an invalid rule."""
+    return Rules(
+        config.syncer.added_to(config.filter),
+        lists=[config.syncer.lists()],
+        protected=protected_schemas(config),
+        source_id=config.source_id,
+    )
+
+
+def selection_of(config: DrainerConfig, schemas: SchemaTracker) -> Selection:
+    syncer = config.syncer
+    return Selection(
+        compiled(config),
+        schemas,
+        channel_id=syncer.channel_id if syncer.loopback_control else None,
+        runs_ddl=syncer.sync_ddl,
+    )
+
+
+def fetch_settings(config: DrainerConfig) -> FetchSettings | None:
+    """Return the settings with which tasks fetch rows themselves, None if they must not.
+
+    The log names a requested mode that is not possible.
+    """
+    spark, security = config.spark, config.security
+    asked = spark.payloads == "executors"
+    if spark.payloads == "driver" or (not asked and spark.master.startswith("local")):
+        return None
+    why = ""
+    if config.pd_address:
+        why = "a TiDB's rows may need a DDL before its binlog, which is known here alone"
+    elif config.relay.log_dir:
+        why = "the relay log needs them here"
+    elif config.strategy in ("statements", "events"):
+        why = f"strategy {config.strategy} orders the changes here"
+    elif security.ssl_ca and not asked:
+        why = "executors would need the PEM files of [security]: set spark.payloads = executors"
+        why += " where they have them at the same paths"
+    if why:
+        log.warning("payloads go through the driver: %s", why)
+        return None
+    log.info("executors fetch the payloads from the Pumps")
+    pem = (security.ssl_ca, security.ssl_cert, security.ssl_key) if security.ssl_ca else None
+    syncer = config.syncer
+    return FetchSettings(
+        filters=syncer.added_to(config.filter),
+        lists=[syncer.lists()],
+        protected=frozenset(protected_schemas(config)),
+        source_id=config.source_id,
+        channel_id=syncer.channel_id if syncer.loopback_control else None,
+        pem=pem,
+    )
+
+
+RETRY_S = 2.0
+
+T = TypeVar("T")
+
+
+class StoppedEarly(Exception):
+    """The Drainer was asked to stop before its start was complete."""
+
+
+async def unless_stopped(asking: Coroutine[Any, Any, T], stop: asyncio.Event) -> T:
+    """Return the answer; raise `StoppedEarly` if asked to stop before it arrives."""
+    answering, stopping = asyncio.create_task(asking), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((answering, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not answering.done():
+            raise StoppedEarly
+        return answering.result()
+    finally:
+        answering.cancel()
+        stopping.cancel()
+
+
+async def within(timeout_s: float, asking: Coroutine[Any, Any, T]) -> T | None:
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await asking
+    except TimeoutError:
+        return None
+
+
+async def insist(stop: asyncio.Event, what: str, ask: Callable[[], T]) -> T:
+    """Return the first answer, through outages; raise `StoppedEarly` if stopped before."""
+    while not stop.is_set():
+        try:
+            return await asyncio.to_thread(ask)
+        except Retryable as error:
+            log.error("cannot get %s, trying again: %s", what, error)
+        try:
+            async with asyncio.timeout(RETRY_S):
+                await stop.wait()
+        except TimeoutError:
+            continue
+    raise StoppedEarly

@@ -30,7 +30,7 @@ from functools import partial
 from typing import Any
 
 from drainer.data_dir import Home
-from drainer.ddl.job_source import JobSource, open_job_source
+from drainer.ddl.jobs import JobSource, open_job_source
 from drainer.ddl.starting_schema import recorded_overrides
 from drainer.differences.left_out import OVERRIDE, lines
 from drainer.differences.overrides import (

@@ -22,11 +22,17 @@ from enum import Enum
 from typing import Any
 
 from drainer.build import Active, build_active
-from drainer.cluster.presence import Presence
+from drainer.cluster.membership import Presence
 from drainer.cluster.server import Front
-from drainer.components import Components, build_components, with_new_sink
+from drainer.components import (
+    Components,
+    StoppedEarly,
+    build_components,
+    insist,
+    unless_stopped,
+    with_new_sink,
+)
 from drainer.ddl.follower import DdlRefused
-from drainer.outages import StoppedEarly, insist, unless_stopped
 from drainer.pages import Pages
 from drainer.recovery import recover
 from drainer.settings.config import DrainerConfig

@@ -32,11 +32,11 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from drainer.ddl.unlogged import Unlogged
+from drainer.apply.pipeline import Progress
+from drainer.ddl.tidb_servers import Unlogged
 from drainer.differences.left_out import CONVERTED, DDLS, ROWS, TRANSACTIONS, VALUES, Totals
 from drainer.intake.merge_holder import Condition
 from drainer.intake.pump_set import Pumps
-from drainer.pipeline.progress import Progress
 from drainer.sinks.file_counts import FileCounts
 from penstock.cluster.node_registry import NodeState
 from penstock.errors import NeedsOperator, coded
@@ -48,9 +48,9 @@ from penstock.ts import physical_ms
 from penstock.wire.binlog import MutationType
 
 if TYPE_CHECKING:
+    from drainer.apply.pipeline import Progress
     from drainer.intake.merge_holder import PumpView
     from drainer.intake.pump_set import Pumps
-    from drainer.pipeline.progress import Progress
     from penstock.pb import penstock_pb2
 
 

@@ -12,20 +12,17 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from drainer.batching.planner import DdlStep
+from drainer.apply.pipeline import Pipeline, Progress
 from drainer.build import Stream, build_pipeline
-from drainer.components import Components
+from drainer.components import Components, StoppedEarly, insist
 from drainer.ddl.catch_up import CatchUp
 from drainer.ddl.follower import refuse_other
-from drainer.ddl.job_source import rules_of
+from drainer.ddl.jobs import rules_of
 from drainer.ddl.starting_schema import StartingSchema
 from drainer.intake.merger import Merged
-from drainer.outages import StoppedEarly, insist
-from drainer.pipeline.pipeline import Pipeline
-from drainer.pipeline.progress import Progress
-from drainer.relay_log.log import RelayLog
+from drainer.planner import DdlStep
+from drainer.relay_log.log import NoRelay, RelayLog
 from drainer.relay_log.records import RECORD_BYTES_MAX, ChunkSpool, Run
-from drainer.relay_log.stage import NoRelay
 from drainer.schema.rules import ALWAYS, StreamRules
 from drainer.schema.tracker import SchemaTracker
 from drainer.settings.config import DrainerConfig

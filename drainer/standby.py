@@ -6,8 +6,22 @@
 
 The downstream's checkpoint tells whether two Drainers have the same downstream; URLs do not,
 because two URLs may name one server and one URL two. A standby is in no Pump's list, and therefore
-blocks neither the merge nor the Pumps' retention. The checkpoint fences a Drainer that takes over
-like any other (`drainer.sinks`).
+blocks neither the merge nor the Pumps' retention.
+
+`ActiveWatch`, which is pure, decides when a standby may take over, from its observations:
+
+    the row in my downstream names run W      etcd lists W?     W's process answers?
+    ────────────────────────────────────      ─────────────     ────────────────────
+    yes, and it moves with W's checkpoint     yes               yes, or no answer   wait
+                                              yes               refused, twice      take over
+                                              no                yes                 wait
+                                              no                refused             take over
+                                              no                no answer, twice    take over
+    it stands still while W's moves on        yes               yes                 a copy: continue
+
+The checkpoint's fence, and not the watch, keeps two Drainers from writing at a time
+(`drainer.sinks`). The watch only keeps the standby from replacing a healthy Drainer, and lets it
+act quickly after a failure.
 """
 
 from __future__ import annotations
@@ -17,17 +31,16 @@ import json
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any
 
 import grpc
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
 
-from drainer.cluster.active_watch import ActiveWatch, Look, RunAnswer, Verdict
-from drainer.cluster.presence import Presence
+from drainer.cluster.membership import Presence
 from drainer.cluster.server import Front
-from drainer.components import Components
-from drainer.outages import StoppedEarly, unless_stopped
+from drainer.components import Components, StoppedEarly, unless_stopped
 from drainer.sinks.checkpoint import Checkpoint
 from penstock.cluster import drainer_runs
 from penstock.cluster.drainer_runs import DrainerRun, Standby
@@ -330,3 +343,89 @@ async def _pause(stop: asyncio.Event, *others: asyncio.Event) -> None:
         each.cancel()
     if stop.is_set():
         raise StoppedEarly
+
+
+_LOOKS = 2
+"""So many consecutive observations must agree before an uncertain one is believed."""
+_COPY_LOOKS = 4
+_COPY_S = 6.0
+"""An idle Drainer saves its checkpoint every three seconds, and publishes it within one more."""
+
+
+class RunAnswer(Enum):
+    """The active Drainer's answer about its run."""
+
+    IT_IS = "it is"
+    REFUSED = "refused"
+    """Nothing listens there, or another run does: this run has ended."""
+    NONE = "none"
+
+
+class Verdict(Enum):
+    """A standby's next action."""
+
+    WAIT = "wait"
+    TAKE_OVER = "take over"
+    CONTINUE = "continue"
+    """The downstream is a copy of the one that the other Drainer writes, so nothing writes it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """One observation; `published_ts` was read before `stored_ts`."""
+
+    at_s: float
+    is_listed: bool
+    answer: RunAnswer
+    published_ts: int
+    """The checkpoint in the active Drainer's entry; it is stored before it is published."""
+    stored_ts: int
+    """The checkpoint in our downstream."""
+
+
+@dataclass(slots=True)
+class ActiveWatch:
+    """The observations of one run since it was first found in the downstream."""
+
+    is_ours: bool = False
+    """True once the row was seen to move: that run writes the very downstream that we read."""
+    _first_ts: int | None = None
+    _has_answered: bool = False
+    _gone: int = 0
+    _behind: list[float] = field(default_factory=list)
+
+    def saw(self, look: Look) -> Verdict:
+        if self._first_ts is None:
+            self._first_ts = look.stored_ts
+        if look.stored_ts > self._first_ts:
+            self.is_ours = True
+        self._has_answered |= look.answer is RunAnswer.IT_IS
+        if self._is_gone(look):
+            return Verdict.TAKE_OVER
+        if self._is_copy(look):
+            return Verdict.CONTINUE
+        return Verdict.WAIT
+
+    def _is_gone(self, look: Look) -> bool:
+        if look.answer is RunAnswer.IT_IS:
+            self._gone = 0
+            return False
+        if look.answer is RunAnswer.REFUSED:
+            # An address that never answered may be unreachable from here.
+            seems_gone = self._has_answered or not look.is_listed
+        else:
+            seems_gone = not look.is_listed
+        self._gone = self._gone + 1 if seems_gone else 0
+        sure = look.answer is RunAnswer.REFUSED and not look.is_listed
+        return self._gone >= (1 if sure else _LOOKS)
+
+    def _is_copy(self, look: Look) -> bool:
+        if (
+            self.is_ours
+            or look.answer is not RunAnswer.IT_IS
+            or look.published_ts <= look.stored_ts
+        ):
+            self._behind.clear()
+            return False
+        self._behind.append(look.at_s)
+        return len(self._behind) >= _COPY_LOOKS and look.at_s - self._behind[0] >= _COPY_S

@@ -13,5 +13,5 @@ for role in pump drainer source ctl console verify; do
   as penstock "$role" --help > /dev/null
   echo "penstock $role: it starts"
 done
-as python -c "from pathlib import Path; from drainer.spark.java import use_java; print('Java:', use_java(Path('java')))"
+as python -c "from pathlib import Path; from drainer.spark.jvm import use_java; print('Java:', use_java(Path('java')))"
 as python -c "import os; from pyspark import SparkConf, SparkContext; s = SparkContext(conf=SparkConf().setMaster('local[1]')); print('Spark:', s.parallelize([1]).count())"

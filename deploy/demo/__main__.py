@@ -34,7 +34,7 @@ from deploy.demo.workload import Workload
 from deploy.local.cluster import Cluster, lag_s
 from drainer.reparo import restore as reparo
 from drainer.reparo.reparo_config import ReparoConfig
-from drainer.spark.java import use_java
+from drainer.spark.jvm import use_java
 from penstock.errors import PenstockError, coded
 from penstock.node.logs import start_logging
 from pumpclient import PumpClient

@@ -15,7 +15,7 @@ from typing import Self
 
 from deploy.local.process import ServerProcess, free_port
 from deploy.local.programs import UNPACKED
-from drainer.spark.java import use_java
+from drainer.spark.jvm import use_java
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 

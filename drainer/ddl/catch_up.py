@@ -18,10 +18,9 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from typing import Any, Protocol, TypeVar
 
-from drainer.batching.planner import AheadStep, DdlStep
-from drainer.batching.spooled_rows import SpooledRows
-from drainer.intake.payload import Spooled
+from drainer.intake.payload import Spooled, SpooledRows
 from drainer.intake.transaction_slices import Limits
+from drainer.planner import AheadStep, DdlStep
 from drainer.schema.ahead import AheadRow, is_past, may_be_of, rows_ahead
 from drainer.schema.tracker import SchemaTracker
 from drainer.task.row_changes import Lookup, parse_merged

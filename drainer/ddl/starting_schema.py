@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from drainer.ddl.job_source import JobSource
+from drainer.ddl.jobs import JobSource
 from drainer.differences.overrides import Override
 from drainer.schema.rules import Moment
 from drainer.schema.snapshot import SnapshotOrigin, pack, unpack

@@ -17,7 +17,7 @@ TiDB-Binlog wrote only `commitTS` and `consistent` are read.
   passed it.
 * `origins` is {source: [epoch, file, position]} if transactions come from sources that name their
   origin: the last transactions that are downstream, so that none is applied twice
-  (`drainer.batching.planner`).
+  (`drainer.planner`).
 * `pumps` are the Pumps for which the merge waited: {node id: 0}, and the Pumps without which it
   continued, with the commit_ts up to which they were received (`drainer.intake.pump_set`).
 * `left-out` counts the changes up to `commitTS` that are not downstream

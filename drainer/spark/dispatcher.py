@@ -12,6 +12,15 @@ unit: the first answer counts, a second is ignored.
 With `[security]`, this node's certificate encrypts the connections, as it is at the start. The
 dispatcher accepts only a task that presents this run's random token and runs the same code; other
 code could answer differently.
+
+`watch_tasks` detects that no task is connected, reports it, and replaces the session:
+
+    a session starts ── no task for 5 s: reported, then every 30 s ── none for 600 s: replaced
+    all tasks are lost ── none for 5 s: reported ─────────────────── none for 30 s: replaced
+
+A Spark master that restarts without its executors never gives this application new ones; only a new
+session registers it again. A session that never had a task may just be queued for resources, and
+therefore gets more time.
 """
 
 from __future__ import annotations
@@ -22,8 +31,11 @@ import json
 import logging
 import secrets
 import socket
+import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from drainer.task.line import digest_of
 from drainer.task.row_fetch_unit import CATALOGS_KEPT
@@ -99,7 +111,7 @@ class Dispatcher:
         """Identifies this node's certificate for tasks; empty without TLS."""
         self.lost_tasks = 0
         self.waits_for = ""
-        """The reason why no task is connected; see `task_watch`."""
+        """The reason why no task is connected; see `watch_tasks`."""
         self._tls = tls
         self._version = version or code_version()
         self._refusal: NeedsOperator | None = None
@@ -335,3 +347,60 @@ def _failure(payload: bytes) -> NeedsOperator:
         hint=hint,
         code=code_named(failure["code"]) or Code.DEFECT,
     )
+
+
+NO_TASK_REPORTED_AFTER_S, NO_TASK_REPORTED_AGAIN_S = 5.0, 30.0
+LOST_S, NEVER_S = 30.0, 600.0
+_WATCH_TICK_S = 1.0
+
+
+class Tasks(Protocol):
+    """The connected tasks: a part of `Dispatcher`."""
+
+    waits_for: str
+
+    @property
+    def tasks(self) -> int: ...
+
+
+class TaskWatch:
+    """How long no task has been connected to one Drainer, and why."""
+
+    def __init__(self, now_s: float) -> None:
+        self.problem = ""
+        """The reason why the Drainer has no task; empty while a task is connected."""
+        self._begin(now_s)
+
+    def _begin(self, now_s: float) -> None:
+        self._none_since_s: float | None = now_s
+        self._report_at_s = now_s + NO_TASK_REPORTED_AFTER_S
+        self._had_tasks = False
+
+    def look(self, now_s: float, tasks: int) -> bool:
+        """Record the number of connected tasks; return whether the session must be replaced."""
+        if tasks:
+            self._none_since_s, self._had_tasks, self.problem = None, True, ""
+            return False
+        if self._none_since_s is None:
+            self._none_since_s, self._report_at_s = now_s, now_s + NO_TASK_REPORTED_AFTER_S
+        none_s = now_s - self._none_since_s
+        if none_s >= (LOST_S if self._had_tasks else NEVER_S):
+            log.error("%s: starting a new Spark session", self.problem)
+            self._begin(now_s)
+            return True
+        if now_s >= self._report_at_s:
+            why = "all tasks are lost" if self._had_tasks else "Spark is starting, or has no room"
+            self.problem = f"no Spark task is connected for {none_s:.0f} s ({why}; see spark.log)"
+            log.warning("%s", self.problem)
+            self._report_at_s = now_s + NO_TASK_REPORTED_AGAIN_S
+        return False
+
+
+async def watch_tasks(tasks: Tasks, replace_session: Callable[[], None]) -> None:
+    """Check the tasks every second until cancelled; keep their `waits_for` up to date."""
+    watch = TaskWatch(time.monotonic())
+    while True:
+        await asyncio.sleep(_WATCH_TICK_S)
+        if watch.look(time.monotonic(), tasks.tasks):
+            replace_session()
+        tasks.waits_for = watch.problem

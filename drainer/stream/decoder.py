@@ -15,8 +15,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Set
 from typing import Final, NamedTuple
 
-from drainer.batching.planner import DdlStep, Origins, ddl_step, moves_only_time, origin_in
-from drainer.batching.spooled_rows import SpooledRows
 from drainer.ddl.catch_up import CatchUp
 from drainer.ddl.follower import FollowedDdl
 from drainer.differences.left_out import (
@@ -27,8 +25,9 @@ from drainer.differences.left_out import (
     LeftOutTotals,
 )
 from drainer.intake.merger import Merged
-from drainer.intake.payload import Payload, Spooled, start_ts_of
+from drainer.intake.payload import Payload, Spooled, SpooledRows, start_ts_of
 from drainer.intake.transaction_slices import Limits
+from drainer.planner import DdlStep, Origins, ddl_step, moves_only_time, origin_in
 from drainer.schema.tracker import SchemaTracker
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.stream.transaction import Changes, Committed, Ddl, Reached, RowForms, Transaction

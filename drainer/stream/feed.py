@@ -23,16 +23,15 @@ from typing import Any, Final, NamedTuple
 import grpc
 
 from drainer.ddl.follower import DdlFollower, NotedJobs
-from drainer.ddl.job_source import JobSource, open_job_source
+from drainer.ddl.jobs import JobSource, TidbJobs, open_job_source
 from drainer.ddl.starting_schema import StartingSchema, schema_from_history
-from drainer.ddl.tidb_jobs import TidbJobs
 from drainer.intake.merge_holder import PumpView
 from drainer.intake.merger import Merger
 from drainer.intake.puller import Who
 from drainer.intake.pump_set import Pumps
 from drainer.intake.spool import Spool
 from drainer.pull_refusals import HINTS
-from drainer.relay_log.stage import NoRelay
+from drainer.relay_log.log import NoRelay
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.stream.decoder import Decoder, Portion
 from drainer.stream.registration import (

@@ -21,11 +21,11 @@ from typing import TypeVar
 
 import psutil
 
+from drainer.apply.strategies import PARTITION_BYTES_MIN, arranged
 from drainer.settings.config import ApplyConfig
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import open_table_sink
 from drainer.sinks.protocol import PartitionedSink, Partitions
-from drainer.strategies.merge import PARTITION_BYTES_MIN, arranged
 from drainer.task.compaction import plan_units
 from drainer.task.sql.generate import generate
 from drainer.task.sql.keys import can_meet_others

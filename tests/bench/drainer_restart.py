@@ -22,9 +22,8 @@ from pathlib import Path
 from deploy.local.cluster import Cluster
 from deploy.local.mariadb import MariadbServer
 from deploy.local.process import ServerProcess
-from drainer.spark.java import use_java
 from drainer.spark.job import JAVA_OPTIONS
-from drainer.spark.jvm import archive_in, write_archive
+from drainer.spark.jvm import archive_in, use_java, write_archive
 from pumpclient import PumpClient
 from tests.bench.figure import Figure
 from tests.bench.lag import checkpoint_ts, wait_until

@@ -15,10 +15,10 @@ from unittest.mock import patch
 
 import pytest
 
+from drainer.build import check_not_behind
 from drainer.data_dir import Home
 from drainer.sinks.checkpoint import Checkpoint, Overridden, TakenOver
 from drainer.sinks.opening import output_of
-from drainer.starting_point import check_not_behind
 from penstock.cluster.node_registry import NodeState, NodeStatus
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
@@ -430,7 +430,7 @@ def start(home: Home, found_ts: int, known_ts: int, *, url: str = URL, accepted:
     strategy = "events" if url.startswith("kafka") else "merge"
     config: Any = SimpleNamespace(downstream=url, initial_commit_ts=accepted, strategy=strategy)
     found = Checkpoint(found_ts, 1) if found_ts else None
-    with patch("drainer.starting_point.Registry") as registry:
+    with patch("drainer.build.Registry") as registry:
         registry.return_value.get.return_value = entry
         asyncio.run(check_not_behind(config, components, found, asyncio.Event()))
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from drainer.ddl.job_source import EtcdJobs, JobSource
-from drainer.ddl.status_ports import StatusPorts
-from drainer.ddl.tidb_jobs import TidbJobs
+from drainer.ddl.jobs import EtcdJobs, JobSource, TidbJobs
+from drainer.ddl.tidb_servers import StatusPorts
 from drainer.schema.rules import Moment
 from penstock.cluster.history import History
 from penstock.schema.model import DdlJob

@@ -18,7 +18,7 @@ import pymysql
 import pytest
 
 from deploy.local.sql_server import SqlServer
-from drainer.pipeline.pipeline import Pipeline
+from drainer.apply.pipeline import Pipeline
 from drainer.sinks.protocol import Refused
 from tests.kit.fakes.local_drainer import Way, run_drainer
 from tests.kit.servers.binlog_server import MARIADB, OF_EACH_FLAVOR, on_servers

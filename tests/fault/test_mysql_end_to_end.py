@@ -13,7 +13,7 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from deploy.local.sql_server import SqlServer
-from drainer.batching.planner import Origins
+from drainer.planner import Origins
 from penstock.cluster.node_registry import Registry
 from pumpclient import PumpClient
 from pumpclient.mysql.verify import command as verify

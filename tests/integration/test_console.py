@@ -11,7 +11,7 @@ import pytest
 
 from deploy.local.cluster import Cluster
 from drainer.__main__ import main as drainer_main
-from drainer.spark.java import use_java
+from drainer.spark.jvm import use_java
 from pumpclient import PumpClient
 from tests.kit.servers.chromium import DESKTOP, PHONE, SIZES, Chromium, Size
 from tests.kit.servers.console import ConsoleProcess, barriers

@@ -19,8 +19,7 @@ from deploy.local.etcd import EtcdServer
 from drainer.settings.config import SparkConfig
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import open_sink
-from drainer.spark.java import use_java
-from drainer.spark.jvm import options_for
+from drainer.spark.jvm import options_for, use_java
 from penstock.cluster.node_registry import Registry
 from penstock.errors import NeedsOperator
 from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess

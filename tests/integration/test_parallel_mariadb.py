@@ -15,12 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deploy.local.etcd import EtcdServer
+from drainer.apply.strategies import arranged
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.mysql import side_connections
 from drainer.sinks.mysql.sink import MysqlSink
 from drainer.sinks.opening import open_sink
 from drainer.sinks.protocol import Partitions, RowStatement, Split
-from drainer.strategies.merge import arranged
 from drainer.task.compaction import plan_units
 from drainer.task.sql.generate import generate
 from drainer.task.sql.keys import apply_key, can_meet_others

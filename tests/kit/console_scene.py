@@ -19,7 +19,7 @@ from pathlib import Path
 from deploy.local.cluster import Cluster
 from deploy.local.mariadb import MariadbServer, binlog_options
 from deploy.local.mysql_source import MysqlSource
-from drainer.spark.java import use_java
+from drainer.spark.jvm import use_java
 from pumpclient import PumpClient
 from tests.kit.servers.chromium import DESKTOP, PHONE, SIZES, Chromium, Size
 from tests.kit.servers.console import ConsoleProcess

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from deploy.local.tidb import PdAndTikv, TidbServer
-from drainer.batching.planner import DdlStep
 from drainer.ddl.follower import DdlFollower, fetch_job
-from drainer.ddl.status_ports import StatusPorts
-from drainer.ddl.tidb_jobs import TidbJobs
+from drainer.ddl.jobs import TidbJobs
+from drainer.ddl.tidb_servers import StatusPorts
+from drainer.planner import DdlStep
 from drainer.schema.rules import TIDB
 from drainer.schema.tracker import SchemaTracker
 from drainer.sinks.checkpoint import Checkpoint

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from drainer.batching.filters import compiled
+from drainer.components import compiled
 from drainer.settings.config import DrainerConfig
 from penstock.errors import NeedsOperator
 from penstock.settings.load import read_settings

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
-from drainer.spark.java import VERSION_MIN
+from drainer.spark.jvm import VERSION_MIN
 from penstock.ddl.parse.parser import parse
 from penstock.ddl.syntax import statements as ast
 from tests.integration.test_apply_mariadb import _COLUMNS as WRITTEN

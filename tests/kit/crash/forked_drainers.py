@@ -112,11 +112,11 @@ def _serve() -> None:
         return hit
 
     failpoints.point = point
+    import drainer.apply.strategies as parallel
     import drainer.sinks.delta.changes_sink
     import drainer.sinks.delta.sink
     import drainer.sinks.mysql.sink
     import drainer.sinks.sqlite.sink
-    import drainer.strategies.merge as parallel
     import tests.kit.fakes.local_drainer
     from tests.kit.workloads.bank import Bank
 

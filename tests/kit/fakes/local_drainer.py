@@ -14,17 +14,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from drainer.batching.planner import DdlStep
+from drainer.apply.pipeline import Pipeline, Progress
 from drainer.build import Stream, build_pipeline
 from drainer.ddl.catch_up import CatchUp, Upstream
 from drainer.ddl.starting_schema import StartingSchema
 from drainer.intake.merger import Merged
 from drainer.intake.payload import Payload
 from drainer.intake.spool import Spool
-from drainer.pipeline.pipeline import Pipeline
-from drainer.pipeline.progress import Progress
-from drainer.relay_log.log import RelayLog
-from drainer.relay_log.stage import NoRelay, Relay, RelayStage
+from drainer.planner import DdlStep
+from drainer.relay_log.log import NoRelay, Relay, RelayLog, RelayStage
 from drainer.schema.rules import FENCED, StreamRules
 from drainer.schema.tracker import SchemaTracker
 from drainer.settings.config import ApplyConfig, DrainerConfig

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from drainer.apply.statements import in_commit_order, is_crossing, links_of, spread
+from drainer.apply.strategies import arranged
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.mysql.sink import MysqlSink
 from drainer.sinks.opening import open_sink
-from drainer.strategies.merge import arranged
-from drainer.strategies.statements import in_commit_order, is_crossing, links_of, spread
 from drainer.task.compaction import plan_units
 from drainer.task.sql.generate import answer, generate
 from drainer.task.sql.keys import apply_key, can_meet_others

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from drainer.batching.planner import Origins
+from drainer.planner import Origins
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.ddl import Catalog
 from penstock.errors import PenstockError

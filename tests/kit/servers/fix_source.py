@@ -12,7 +12,7 @@ import pytest
 from deploy.local.etcd import EtcdServer
 from deploy.local.mysql_source import MysqlSource
 from deploy.local.sql_server import SqlServer
-from drainer.batching.planner import Origins
+from drainer.planner import Origins
 from penstock.cluster.history import History
 from penstock.cluster.node_registry import Registry
 from penstock.datum.rows.row_codec import RowCodec

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from deploy.local.process import free_port
-from drainer.spark.java import use_java
+from drainer.spark.jvm import use_java
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Self
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from deploy.local.kafka import jars_of
-from drainer.spark.java import use_java
+from drainer.spark.jvm import use_java
 
 
 class JavaProcess:

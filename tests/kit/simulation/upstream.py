@@ -30,8 +30,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from drainer.batching import planner
-from drainer.batching.planner import Origins
+from drainer import planner
+from drainer.planner import Origins
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.ts import compose

@@ -20,7 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
-from drainer.ddl.status_ports import SERVERS
+from drainer.ddl.tidb_servers import SERVERS
 from tests.kit.servers.authority import Pair
 
 CAPPED_AT = 1024

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from drainer.cluster.active_watch import ActiveWatch, Look, RunAnswer, Verdict
+from drainer.standby import ActiveWatch, Look, RunAnswer, Verdict
 
 IT_IS, REFUSED, NONE = RunAnswer.IT_IS, RunAnswer.REFUSED, RunAnswer.NONE
 WAIT, TAKE_OVER, CONTINUE = Verdict.WAIT, Verdict.TAKE_OVER, Verdict.CONTINUE

@@ -12,10 +12,10 @@ from typing import Any, cast
 
 import pytest
 
-from drainer.batching.planner import AheadStep, DdlStep
 from drainer.ddl.catch_up import CatchUp
 from drainer.ddl.follower import DdlFollower
 from drainer.intake.merger import Merged
+from drainer.planner import AheadStep, DdlStep
 from drainer.schema.rules import TIDB
 from drainer.schema.tracker import SchemaTracker
 from drainer.sinks.checkpoint import Checkpoint

@@ -14,14 +14,14 @@ from typing import Any
 import grpc
 import pytest
 
-from drainer.batching.filters import fetch_settings
-from drainer.batching.planner import Planner, RowsStep
+from drainer.apply.batches import Fetching, Generation, packed_catalog
+from drainer.components import fetch_settings
 from drainer.intake.merger import Merged, Merger
 from drainer.intake.payload import Remote
+from drainer.planner import Planner, RowsStep
 from drainer.schema.tracker import SchemaTracker
 from drainer.settings.config import ApplyConfig, DrainerConfig, RelayConfig, SparkConfig
 from drainer.spark.dispatcher import Dispatcher
-from drainer.spark.row_batches import Fetching, Generation, packed_catalog
 from drainer.task.compaction import plan_units
 from drainer.task.row_fetch_unit import (
     Away,

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from drainer.batching.planner import DdlStep
 from drainer.ddl.follower import DdlFollower, FollowedDdl, fetch_job
 from drainer.ddl.starting_schema import OVERRIDES, recorded_overrides
 from drainer.differences.left_out import DDLS, IGNORED, OVERRIDE, LeftOut
 from drainer.differences.overrides import REPLACE, SKIP, TRACK, Override, in_force
+from drainer.planner import DdlStep
 from drainer.schema.rules import FENCED, TIDB, StreamRules
 from drainer.schema.tracker import SchemaTracker, Unknown
 from drainer.sinks.checkpoint import Checkpoint

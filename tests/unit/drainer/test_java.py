@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from drainer.spark.java import use_java
+from drainer.spark.jvm import use_java
 from penstock.errors import NeedsOperator
 
 OWN = Path("/nowhere/java")

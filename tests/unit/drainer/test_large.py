@@ -16,10 +16,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from drainer.batching.planner import LargeStep
+from drainer.apply.large import LargeTransactions
 from drainer.intake.payload import Spooled
 from drainer.intake.transaction_slices import Limits, outline
-from drainer.pipeline.large import LargeTransactions
+from drainer.planner import LargeStep
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import open_table_sink
 from drainer.sinks.protocol import Sink

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from drainer.batching.filters import protected_schemas
-from drainer.batching.planner import LargeStep, Planner, RowsStep
+from drainer.apply.large import LargeTransactions
+from drainer.components import protected_schemas
 from drainer.differences.left_out import Counts, LeftOut
 from drainer.intake.merger import Merged
 from drainer.intake.payload import Spooled
 from drainer.intake.transaction_slices import Limits, outline
-from drainer.pipeline.large import LargeTransactions
+from drainer.planner import LargeStep, Planner, RowsStep
 from drainer.schema.tracker import SchemaTracker
 from drainer.settings.config import DrainerConfig
 from drainer.settings.syncer_section import SyncerConfig

@@ -11,7 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.batching.planner import (
+from drainer.intake.merger import Merged
+from drainer.intake.payload import Spooled
+from drainer.intake.transaction_slices import outline
+from drainer.planner import (
     AheadStep,
     DdlStep,
     LargeStep,
@@ -20,9 +23,6 @@ from drainer.batching.planner import (
     RowsStep,
     Step,
 )
-from drainer.intake.merger import Merged
-from drainer.intake.payload import Spooled
-from drainer.intake.transaction_slices import outline
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.task.work_unit import Beginning
 from penstock.errors import Malformed, NeedsOperator

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.batching.planner import AheadStep, DdlStep, Planner, RowsStep, Step
 from drainer.differences.left_out import Counts, LeftOut
 from drainer.intake.merger import Merged
+from drainer.planner import AheadStep, DdlStep, Planner, RowsStep, Step
 from drainer.task.row_changes import Lookup, Loss, Screened, Target
 from penstock.errors import Malformed
 from penstock.pb import binlog_pb2

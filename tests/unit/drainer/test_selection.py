@@ -6,9 +6,9 @@ from itertools import count
 
 import pytest
 
-from drainer.batching.planner import Planner, RowsStep
 from drainer.differences.left_out import Counts, LeftOut
 from drainer.intake.merger import Merged
+from drainer.planner import Planner, RowsStep
 from drainer.schema.tracker import SchemaTracker
 from drainer.task.row_changes import Collector, read_changes
 from drainer.task.selection import Selection

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drainer.ddl.job_source import EtcdJobs
+from drainer.ddl.jobs import EtcdJobs
 from drainer.ddl.starting_schema import (
     FILE_NAME,
     JOBS_BETWEEN,

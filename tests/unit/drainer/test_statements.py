@@ -14,10 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from drainer.apply.statements import in_commit_order, is_crossing, links_of, spread, whole
 from drainer.sinks.protocol import ForeignKey, Split, Transaction
 from drainer.sinks.sqlite.ddl import create_indexes, create_table, stored_value
 from drainer.sinks.sqlite.sink import exact_double
-from drainer.strategies.statements import in_commit_order, is_crossing, links_of, spread, whole
 from drainer.task.compaction import plan_units
 from drainer.task.sql.generate import answer, generate
 from drainer.task.sql.literals import SQLITE

@@ -18,15 +18,15 @@ from hypothesis import strategies as st
 
 import drainer.stream
 import penstock.stream
-from drainer.batching.planner import DdlStep, LargeStep, Planner, RowsStep
 from drainer.ddl.follower import DdlFollower
 from drainer.intake.merger import Merged, Merger
 from drainer.intake.spool import Spool
+from drainer.planner import DdlStep, LargeStep, Planner, RowsStep
 from drainer.schema.tracker import SchemaTracker
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.stream import Ddl, FilterConfig, Reader, ReaderOptions, TablePattern, Transaction
-from drainer.stream.cursor import Cursor
 from drainer.stream.decoder import Decoder, Portion
+from drainer.stream.reader import Cursor
 from drainer.stream.transaction import Changes, Committed, Reached, Row
 from drainer.task.selection import Selection
 from penstock.errors import Malformed, NeedsOperator

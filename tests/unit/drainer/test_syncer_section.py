@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from drainer.batching.filters import compiled
+from drainer.components import compiled
 from drainer.settings.config import DrainerConfig
 from penstock.errors import NeedsOperator
 from penstock.filters import Rules

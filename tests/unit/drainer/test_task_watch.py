@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from drainer.spark.task_watch import LOST_S, NEVER_S, REPORTED_AFTER_S, TaskWatch
+from drainer.spark.dispatcher import LOST_S, NEVER_S, REPORTED_AFTER_S, TaskWatch
 
 
 def replaced_at(watch: TaskWatch, seconds: Iterable[int], tasks: int) -> list[int]:

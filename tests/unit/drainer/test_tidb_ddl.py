@@ -13,11 +13,11 @@ from typing import Any, cast
 
 import pytest
 
-from drainer.batching.planner import DdlStep, Planner
 from drainer.ddl.follower import DdlFollower, FollowedDdl
 from drainer.differences.left_out import DDLS, OVERRIDE, UPSTREAM_ONLY, Counts, LeftOut
 from drainer.differences.overrides import SKIP, TRACK, Override
 from drainer.intake.merger import Merged
+from drainer.planner import DdlStep, Planner
 from drainer.schema.rules import TIDB, Moment
 from drainer.schema.snapshot import SnapshotOrigin, pack, unpack
 from drainer.schema.tracker import Gone, SchemaTracker

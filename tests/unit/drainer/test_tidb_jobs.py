@@ -16,14 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drainer.batching.planner import DdlStep
+from drainer.build import starting_point
 from drainer.ddl.follower import fetch_job
-from drainer.ddl.job_source import EtcdJobs, open_job_source
-from drainer.ddl.status_ports import GLOBAL_VERSION, SERVERS, StatusPorts, read_array
-from drainer.ddl.tidb_jobs import PAGE_JOBS, TidbJobs
+from drainer.ddl.jobs import PAGE_JOBS, EtcdJobs, TidbJobs, open_job_source
+from drainer.ddl.tidb_servers import GLOBAL_VERSION, SERVERS, StatusPorts, read_array
+from drainer.planner import DdlStep
 from drainer.schema.rules import FENCED, TIDB
 from drainer.settings.config import DrainerConfig
-from drainer.starting_point import starting_point
 from penstock.cluster.history import History
 from penstock.errors import Malformed, NeedsOperator, Retryable
 from penstock.schema.model import TableInfo

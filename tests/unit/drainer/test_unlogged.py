@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from drainer.ddl.unlogged import Unlogged, servers_without_binlog
+from drainer.ddl.tidb_servers import Unlogged, servers_without_binlog
 from penstock.schema.model import TableInfo
 from penstock.schema.tidb_json import table_from_json, table_to_json
 

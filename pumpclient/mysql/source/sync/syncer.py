@@ -6,7 +6,7 @@ origin.
 
 Each origin names its predecessor: the last transaction with rows of this epoch that this run
 submitted before, or else the checkpoint's `written`. A Drainer treats a predecessor that never
-arrived as a gap (`drainer.batching.planner`). Why a predecessor P always arrives before its
+arrived as a gap (`drainer.planner`). Why a predecessor P always arrives before its
 successor T:
 
 * P was submitted before T by one thread, to one `GroupWriter`. The writer takes the commit_ts of a

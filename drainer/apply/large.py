@@ -26,14 +26,14 @@ from contextlib import closing, suppress
 from itertools import islice
 from typing import Generic, TypeVar
 
-from drainer.batching.planner import LargeStep
-from drainer.batching.spooled_rows import SpooledRows
+from drainer.apply.batches import HeldBatch
+from drainer.apply.strategies import Prepared
 from drainer.differences.left_out import IGNORED, LOOP_BACK, ROWS, TRANSACTIONS, Counts, LeftOut
+from drainer.intake.payload import SpooledRows
+from drainer.planner import LargeStep
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.protocol import Sink, Slices
 from drainer.sinks.thread import SinkThread
-from drainer.spark.row_batches import HeldBatch
-from drainer.strategies import Prepared
 from drainer.task.loopback import MarkTable
 from drainer.task.row_changes import (
     Collector,

@@ -1,20 +1,27 @@
-"""Status ports: asks the servers of a TiDB cluster over HTTP, one at a time until one answers.
+"""TiDB servers: asks their status ports over HTTP, and reports those that write no binlog.
 
     etcd    /tidb/server/info/<uuid>   {"ip": …, "status_port": …, "version": …}, on a lease
+                                       "binlog_status": "Off", or "Skipping" after an error
     etcd    /tidb/ddl/global_schema_version   decimal: the newest version, also of unfinished jobs
     HTTP    http[s]://<ip>:<status_port><path>
 
 A server that went away without notice stays in etcd until its lease ends. The server that answered
 last is asked first. An answer of many megabytes is read in pieces: `read_array` yields the elements
 of a JSON array as they come, and holds one of them.
+
+A TiDB changes rows without a binlog if a server's binlog is off, and if a table has a TTL: TiDB
+deletes expired rows. Such rows differ downstream, and the stream does not show it. Each server and
+each table is therefore reported in the log when it is first seen, and counted in status and metrics
+(`Unlogged`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -22,6 +29,7 @@ from typing import Any, Protocol
 from penstock.cluster.etcd import EtcdClient, read, read_prefix
 from penstock.codes import Code
 from penstock.errors import Malformed, PenstockError, Retryable
+from penstock.schema.model import TableInfo
 from penstock.security.tls import Tls, open_http
 
 log = logging.getLogger(__name__)
@@ -232,3 +240,70 @@ def _decoded(data: bytes, where: str, *, is_over: bool) -> tuple[str, bytes]:
     raise Malformed(
         f"{where} is not UTF-8", hint="is this a TiDB's status port?", code=Code.TIDB_STATUS_PORT
     )
+
+
+_LOGGED = ("On", "Unknown", "")
+"""Unknown is a server that has no binlog configured yet, "" one that does not report it."""
+_TICK_S = 5.0
+
+
+def servers_without_binlog(items: Iterable[bytes]) -> dict[str, str]:
+    """Return the status of each TiDB server that writes no binlog, by its address."""
+    found = {}
+    for value in items:
+        try:
+            fields = json.loads(value)
+            status = str(fields.get("binlog_status", ""))
+            if status not in _LOGGED:
+                found[f"{fields['ip']}:{fields['listening_port']}"] = status
+        except (ValueError, KeyError, AttributeError):
+            continue  # `StatusPorts` reports an entry that cannot be read.
+    return found
+
+
+class Unlogged:
+    """The servers and tables of one TiDB cluster whose changes have no binlog."""
+
+    def __init__(
+        self, etcd: EtcdClient, tables: Callable[[], Iterable[tuple[str, TableInfo]]]
+    ) -> None:
+        self._etcd = etcd
+        self._tables = tables
+        self.servers: dict[str, str] = {}
+        self.expiring: set[str] = set()
+
+    async def watch(self) -> None:
+        while True:
+            try:
+                items, _ = await asyncio.to_thread(read_prefix, self._etcd, SERVERS)
+            except PenstockError as error:
+                log.debug("cannot list the TiDB servers: %s", error)
+            else:
+                self.note(servers_without_binlog(items.values()))
+            await asyncio.sleep(_TICK_S)
+
+    def note(self, servers: dict[str, str]) -> None:
+        for address, status in servers.items():
+            if self.servers.get(address) != status:
+                log.error(
+                    "TiDB server %s writes no binlog (binlog_status %s): rows that it changes are"
+                    " missing downstream; set [binlog] enable = true, restart it, then compare"
+                    " the tables with `penstock verify`",
+                    address, status,
+                )  # fmt: skip
+        self.servers = servers
+        expiring = {f"{schema}.{table.name}" for schema, table in self._tables() if table.expires}
+        for name in sorted(expiring - self.expiring):
+            log.warning(
+                "table %s has a TTL: TiDB deletes its expired rows without a binlog, and they stay"
+                " downstream",
+                name,
+            )
+        self.expiring = expiring
+
+    def describe(self) -> dict[str, str]:
+        servers = ", ".join(f"{at} ({status})" for at, status in sorted(self.servers.items()))
+        return {
+            "tidb_servers_without_binlog": servers or "none",
+            "tidb_tables_with_ttl": ", ".join(sorted(self.expiring)) or "none",
+        }

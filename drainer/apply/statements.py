@@ -33,6 +33,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from drainer.apply.batches import HeldBatch, RowBatch
+from drainer.apply.strategies import Prepared
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.protocol import (
     ForeignKey,
@@ -45,8 +47,6 @@ from drainer.sinks.protocol import (
 )
 from drainer.sinks.thread import SinkThread
 from drainer.spark.dispatcher import Dispatcher
-from drainer.spark.row_batches import HeldBatch, RowBatch
-from drainer.strategies import Prepared
 from drainer.task.sql.row_statements import NO_KEY, UNBOUNDED, Keys, RowStatements, tag_of
 from drainer.task.work_unit import ROWS_SCHEMA, Batch, Link, Op, TableRows, WorkUnit
 from penstock.schema.model import IndexColumn, TableInfo

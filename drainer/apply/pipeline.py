@@ -4,10 +4,11 @@
               batch n+2 fills   batch n+1 becomes SQL      batch n and its checkpoint
 
 At most two steps are under way after the planner: one being prepared, one committing. The strategy
-prepares and commits a batch (`drainer.strategies`). When a slot is free and no more binlogs wait to
-be merged, the gathered changes are cut and sent. A batch is therefore as small as the load allows
-and as large as the backlog makes it. Steps commit strictly in order. A DDL is a step: later steps
-may be prepared during it but are not committed before it.
+prepares and commits a batch (`drainer.apply.strategies`). When a slot is free and no more binlogs
+wait to be merged, the gathered changes are cut and sent. A batch is therefore as small as the load
+allows and as large as the backlog makes it. Steps commit strictly in order. A DDL is a step: later
+steps may be prepared during it but are not committed before it. `Progress` has the downstream's
+position and costs, for status, pages and log.
 """
 
 from __future__ import annotations
@@ -15,25 +16,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from drainer.batching.planner import AheadStep, DdlStep, LargeStep, Planner, RowsStep, Step
+from drainer.apply.batches import FetchBatch, Fetching, HeldBatch, RowBatch
+from drainer.apply.strategies import Prepared, Strategy
 from drainer.ddl.catch_up import CatchUp
 from drainer.ddl.follower import FollowedDdl, WayOut, with_way_out
-from drainer.differences.left_out import Counts
+from drainer.differences.left_out import Counts, LeftOutTotals
 from drainer.intake.merger import Merged
-from drainer.pipeline.progress import Progress
-from drainer.relay_log.stage import NoRelay, Relay
+from drainer.planner import AheadStep, DdlStep, LargeStep, Planner, RowsStep, Step
+from drainer.relay_log.log import NoRelay, Relay
 from drainer.sinks.checkpoint import Checkpoint, TakenOver
+from drainer.sinks.file_counts import FileCounts
 from drainer.sinks.protocol import Refused, Sink, located
 from drainer.sinks.thread import SinkThread
-from drainer.spark.row_batches import FetchBatch, Fetching, HeldBatch, RowBatch
-from drainer.strategies import Prepared, Strategy
+from drainer.task.work_unit import TableRows
 from penstock.ddl import Catalog
 from penstock.errors import NeedsOperator
 from penstock.failpoints import point
+from penstock.wire.binlog import MutationType
 
 log = logging.getLogger(__name__)
 
@@ -388,3 +392,92 @@ class Schemas(Protocol):
     @property
     def ahead(self) -> Mapping[int, int]:
         """DDL jobs followed before their binlog, with their schema versions."""
+
+
+def _nothing(step: Step, commit_s: float) -> None: ...
+
+
+@dataclass(slots=True)
+class Progress:
+    """The downstream's position and its costs; `checkpoint` is the saved one."""
+
+    checkpoint: Checkpoint
+    steps: int = 0
+    transactions: int = 0
+    rows: int = 0
+    last_rows: int = 0
+    generate_s: float = 0.0
+    commit_s: float = 0.0
+    changed_s: float = field(default_factory=time.monotonic)
+    """When the downstream last changed, or the Drainer started."""
+    missed_rows: int = 0
+    """Updated and deleted rows that were missing downstream, if the strategy checks."""
+    messages: int = 0
+    """Messages made of changes, if the downstream takes messages."""
+    message_bytes: int = 0
+    repeated: int = 0
+    """Transactions that a source sent again and that were skipped."""
+    partitions_s: tuple[float, ...] = ()
+    """The seconds that each partition of the last batch took, in mode parallel."""
+    kinds: Counter[int] = field(default_factory=Counter)
+    """Row changes by their kind, of all started batches."""
+    on_commit: Callable[[Step, float], None] = _nothing
+    """Called with each step that is now downstream, and the seconds it took."""
+    waits_for: Callable[[], str] = str
+    """The reason why the downstream takes no changes, empty if it takes them."""
+    ddl_waits_for: Callable[[], str] = str
+    """The DDL that waits for its job, empty if none does."""
+    stand_ins: Callable[[], Mapping[str, str]] = dict
+    """Collations that the downstream lacks, and the collations that its tables have instead."""
+    file_counts: FileCounts = field(default_factory=FileCounts)
+    """The counts of a sink that writes files."""
+    left_out: LeftOutTotals = field(init=False)
+    """Totals of the changes that are not applied downstream."""
+
+    def __post_init__(self) -> None:
+        self.left_out = LeftOutTotals(self.checkpoint.left_out)
+
+    def begun(self, tables: Sequence[TableRows]) -> None:
+        for table in tables:
+            for kind in MutationType:
+                self.kinds[kind] += table.kinds.count(kind)
+
+    def committed(self, step: Step, checkpoint: Checkpoint, commit_s: float) -> None:
+        self.checkpoint = checkpoint
+        self.left_out.reached(checkpoint.left_out)
+        self.steps += 1
+        self.on_commit(step, commit_s)
+        if not isinstance(step, RowsStep) or step.rows:
+            self.changed_s = time.monotonic()
+        if isinstance(step, LargeStep):
+            self.transactions += 1
+            self.commit_s = commit_s
+        if isinstance(step, RowsStep) and step.rows:
+            self.transactions += step.transactions
+            self.rows += step.rows
+            self.last_rows = step.rows
+            self.commit_s = commit_s
+            log.debug(
+                "committed %d rows up to %d: generated in %.0f ms, committed in %.0f ms",
+                step.rows, step.commit_ts, self.generate_s * 1e3, commit_s * 1e3,
+            )  # fmt: skip
+
+    def describe(self) -> dict[str, str]:
+        return {
+            "schema_version": str(self.checkpoint.schema_version),
+            "downstream_waits_for": self.waits_for() or "nothing",
+            "ddl_waits_for": self.ddl_waits_for() or "nothing",
+            **self._collations(),
+            "steps": str(self.steps),
+            "transactions": str(self.transactions),
+            "rows": str(self.rows),
+            "missed_rows": str(self.missed_rows),
+            "repeated_transactions": str(self.repeated),
+            "last_batch": f"{self.last_rows} rows, generated in {self.generate_s * 1e3:.0f} ms, "
+            f"committed in {self.commit_s * 1e3:.0f} ms",
+            **self.left_out.describe(),
+        }
+
+    def _collations(self) -> dict[str, str]:
+        pairs = [f"{there} for {name}" for name, there in sorted(self.stand_ins().items())]
+        return {"downstream_collations": ", ".join(pairs)} if pairs else {}

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from drainer.batching.planner import RowsStep
+from drainer.planner import RowsStep
 from drainer.schema.snapshot import SnapshotOrigin, pack
 from drainer.schema.tracker import SchemaTracker
 from drainer.spark.dispatcher import Catalog, Dispatcher

@@ -1,13 +1,13 @@
-"""Strategy `merge`: applies the last change of every row, as one transaction or in partitions.
+"""Strategies: how a batch becomes changes downstream; `drainer.apply.statements` has the third.
 
-**Mode `snapshot`** (`Snapshot`): one transaction with the checkpoint. The downstream steps from one
-real state of the upstream to the next, so a crash leaves one or the other and needs no repair. A
-Drainer in another mode or strategy may have left parts of a batch. Until that batch's end is
-passed, upserts are the *displacing* ones of a large transaction's slices. A row that such an upsert
-removes, because it has the unique value too early, belongs to the same batch and is still to be
-written (`Mending`).
+**Strategy `merge`** applies the last change of every row. Mode `snapshot` (`Snapshot`) uses one
+transaction with the checkpoint. The downstream steps from one real state of the upstream to the
+next, so a crash leaves one or the other and needs no repair. A Drainer in another mode or strategy
+may have left parts of a batch. Until that batch's end is passed, upserts are the *displacing* ones
+of a large transaction's slices. A row that such an upsert removes, because it has the unique value
+too early, belongs to the same batch and is still to be written (`PartialBatch`).
 
-**Mode `parallel`** (`Parallel`): partitions that commit concurrently.
+Mode `parallel` (`Parallel`) uses partitions that commit concurrently.
 
     units' SQL ──> deletes of tables with further unique keys ──> partitions, phase 1
                    all other deletes, all upserts ──────────────> partitions, phase 2
@@ -22,22 +22,72 @@ end is passed. The checkpoint records this, and a start repairs as above.
 `drainer.sinks.mysql.side_connections` describes how fences record the partitions that were
 committed. They are valid only if the batch is cut at the same place again, which the planner
 ensures.
+
+**Strategy `events`** emits every change in commit order, as messages of the sink's encoder.
+
+    batch ──> units, each a run of transactions ──> tasks: decode, encode ──> messages, in order
+                                                    sink: stores them, with the checkpoint
+
+Nothing is compacted, and nothing is applied twice: the sink stores the checkpoint together with the
+messages, so a crash leaves both or neither. A large transaction is written slice by slice.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from typing import Protocol
 
+from drainer.apply.batches import Generation, HeldBatch, RowBatch
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.sinks.protocol import PartitionedSink, Partitions, TableSink, cut_by_bytes
+from drainer.sinks.protocol import EventSink, PartitionedSink, Partitions, TableSink, cut_by_bytes
 from drainer.sinks.thread import SinkThread
-from drainer.spark.row_batches import Generation, RowBatch
-from drainer.strategies import Prepared
+from drainer.spark.dispatcher import Dispatcher
+from drainer.task.events.event_unit import event_units
+from drainer.task.events.messages import Messages
 from drainer.task.work_unit import Statements
 
 
-class Mending:
+class Prepared(Protocol):
+    """One batch, ready to be committed; discarding it leaves the downstream unchanged."""
+
+    async def commit(self, checkpoint: Checkpoint) -> None:
+        """Write the batch and its `checkpoint` downstream; called once.
+
+        Returns when both are stored, and releases the batch's statements or messages. Raises errors
+        that stop the Drainer.
+        """
+        ...
+
+
+class Strategy(Protocol):
+    """The way in which all batches of a Drainer's run are applied, one after another.
+
+    A batch may be prepared while the previous batch is committed. Commits follow one another in
+    commit order, with DDL steps between them that a strategy does not handle.
+    """
+
+    missed_rows: int
+    """The number of updated or deleted rows that were missing downstream, as far as checked."""
+
+    partitions_s: tuple[float, ...]
+    """The seconds that each partition of the last batch took, if it had any."""
+
+    messages: int
+    """The number of messages made of changes; 0 if the strategy makes SQL."""
+
+    message_bytes: int
+    """The total size of their values."""
+
+    async def prepare(self, batch: RowBatch) -> Prepared:
+        """Turn rows into SQL or messages.
+
+        It does not touch the downstream, so it may be cancelled at any time.
+        """
+        ...
+
+
+class PartialBatch:
     """Marks batches as displacing as long as parts of a batch may be downstream."""
 
     def __init__(self, start: Checkpoint) -> None:
@@ -66,16 +116,16 @@ class Snapshot:
         self._generation = generation
         self._sink = sink
         self._thread = thread
-        self._mending = Mending(start)
+        self._partial = PartialBatch(start)
 
     async def prepare(self, batch: RowBatch) -> Prepared:
-        generating = self._generation.statements(self._mending.marked(batch))
+        generating = self._generation.statements(self._partial.marked(batch))
         del batch  # The conversion to SQL decides how long the rows are needed.
         return _ReadyStatements(await generating, self)
 
     async def apply(self, statements: list[bytes], checkpoint: Checkpoint) -> None:
         await self._thread.call(lambda: self._sink.apply(statements, checkpoint))
-        self._mending.committed_ts = checkpoint.commit_ts
+        self._partial.committed_ts = checkpoint.commit_ts
 
 
 class _ReadyStatements:
@@ -112,11 +162,11 @@ class Parallel:
         self._thread = thread
         self._connections = connections
         self._start = start
-        self._mending = Mending(start)
+        self._partial = PartialBatch(start)
         self.partitions_s: tuple[float, ...] = ()
 
     async def prepare(self, batch: RowBatch) -> Prepared:
-        if self._mending.is_due:
+        if self._partial.is_due:
             return await self._resumed(batch)
         generating = batch.by_unit(self._generation)
         del batch  # The conversion to SQL decides how long the rows are needed.
@@ -128,14 +178,14 @@ class Parallel:
         partitions = await asyncio.to_thread(self._cut, made)
         if await self._thread.call(lambda: self._sink.has_begun(partitions)):
             return _ReadyPartitions(partitions, self)
-        made = await self._mending.marked(batch).by_unit(self._generation)
+        made = await self._partial.marked(batch).by_unit(self._generation)
         return _ReadyPartitions(await asyncio.to_thread(self._cut, made), self)
 
     async def apply(self, partitions: Partitions, checkpoint: Checkpoint) -> None:
         took_s = await self._thread.call(
             lambda: self._sink.apply_partitions(partitions, checkpoint, self._start)
         )
-        self._mending.committed_ts = checkpoint.commit_ts
+        self._partial.committed_ts = checkpoint.commit_ts
         self.partitions_s = tuple(took_s)
 
     def _cut(self, made: list[tuple[bool, Statements]]) -> Partitions:
@@ -177,3 +227,55 @@ class _ReadyPartitions:
         partitions, self._partitions = self._partitions, None
         assert partitions is not None, "a batch is committed once"
         await self._strategy.apply(partitions, checkpoint)
+
+
+class Events:
+    """See `Strategy`; it reads no row downstream, so it counts none as missing."""
+
+    missed_rows = 0
+    partitions_s: tuple[float, ...] = ()
+
+    def __init__(
+        self, dispatcher: Dispatcher, sink: EventSink, thread: SinkThread, *, parts: int
+    ) -> None:
+        """Only `thread` may call `sink`; a batch becomes `parts` units."""
+        self._dispatcher = dispatcher
+        self._sink = sink
+        self._thread = thread
+        self._parts = parts
+        self.messages = self.message_bytes = 0
+
+    async def prepare(self, batch: RowBatch) -> Prepared:
+        assert isinstance(batch, HeldBatch), "with this strategy payloads come here"
+        making = self._messages(batch)
+        del batch  # Its rows are needed only until they are in units.
+        return _ReadyMessages(await making, self)
+
+    async def of_slice(self, batch: HeldBatch) -> Messages:
+        (made,) = await self._messages(batch)
+        return made
+
+    async def _messages(self, batch: HeldBatch) -> list[Messages]:
+        units, beginnings = await asyncio.to_thread(self._units, batch), batch.beginnings
+        del batch
+        answers = await self._dispatcher.run(units)
+        made = [Messages.decode(each, beginnings) for each in answers]
+        self.messages += sum(map(len, made))
+        self.message_bytes += sum(len(each.joined()[0]) for each in made)
+        return made
+
+    def _units(self, batch: HeldBatch) -> list[bytes]:
+        return [unit.encode() for unit in event_units(batch, self._sink.encoding, self._parts)]
+
+    async def put(self, messages: list[Messages], checkpoint: Checkpoint) -> None:
+        await self._thread.call(lambda: self._sink.put(messages, checkpoint))
+
+
+class _ReadyMessages:
+    def __init__(self, messages: list[Messages], strategy: Events) -> None:
+        self._messages = messages
+        self._strategy = strategy
+
+    async def commit(self, checkpoint: Checkpoint) -> None:
+        messages, self._messages = self._messages, []
+        await self._strategy.put(messages, checkpoint)

@@ -1,0 +1,1 @@
+"""Apply: turns batches into SQL or messages, and commits them downstream with the checkpoint."""

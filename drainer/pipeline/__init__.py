@@ -1,1 +1,0 @@
-"""Pipeline: the stages from the merge to the downstream."""
