@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from ctl import __main__ as penstock
+from ctl import commands as ctl
 from deploy import init
 from deploy.demo import __main__ as demo
 from drainer import ddl_command
-from penstock import __main__ as penstock
-from pumpclient import binlogctl
 from pumpclient.mysql.source import command as source
 from pumpclient.mysql.verify import command as verify
 
@@ -100,7 +100,7 @@ def helps() -> Iterator[tuple[str, str]]:
     with _neutral():
         yield "penstock", _printed(penstock.main)
         for prefix, parser in (
-            ("penstock ctl", binlogctl.command_parser()),
+            ("penstock ctl", ctl.command_parser()),
             ("penstock source", source.command_parser()),
         ):
             for name, each in _commands_of(parser).items():

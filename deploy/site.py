@@ -21,6 +21,7 @@ _GUIDES = sorted((_ROOT / "drainer/guide").glob("*.md"))
 PAGES: Final = {
     "ARCHITECTURE.md": "architecture.md",
     "CHANGELOG.md": "reference/changelog.md",
+    "ctl/README.md": "operate/ctl.md",
     "deploy/README.md": "operate/running.md",
     "deploy/monitoring/runbook.md": "operate/runbook.md",
     "drainer/README.md": "drainer/overview.md",

@@ -1,8 +1,7 @@
 """Stream: exposes `drainer.stream`, which reads committed transactions, under a public name.
 
-Like the programs of `penstock.__main__` it is named here and imported from above, because a reader
-is a Drainer without a downstream, and this package stays below all others. `stream.pyi` declares
-the same to type checkers.
+It is named here and imported on request: a reader is a Drainer without a downstream, and this
+package stays below all others. `stream.pyi` declares the same to type checkers.
 """
 
 from __future__ import annotations

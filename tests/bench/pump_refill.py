@@ -187,7 +187,7 @@ def scrubbed(cluster: Cluster, steady: Steady) -> Figure:
     quiet_s = time.monotonic()
     time.sleep(QUIET_S)
     begun_s = time.monotonic()
-    command = python_module("pumpclient.binlogctl", "scrub", PRIMARY, "--wait")
+    command = python_module("ctl.commands", "scrub", PRIMARY, "--wait")
     subprocess.run([*command, "--etcd-urls", cluster.etcd.url], check=True, stdout=sys.stderr)
     ended_s = time.monotonic()
     size = sum(path.stat().st_size for path in (cluster.home / PRIMARY).rglob("*.seg"))

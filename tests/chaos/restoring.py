@@ -156,7 +156,7 @@ def decision(text: str) -> list[str]:
 
 def _adopt(cluster: Cluster, command: list[str]) -> None:
     """Run a decision; one that is refused is outdated, and Pumps will say so if they still wait."""
-    whole = python_module("pumpclient.binlogctl", *command, "--etcd-urls", cluster.etcd.url)
+    whole = python_module("ctl.commands", *command, "--etcd-urls", cluster.etcd.url)
     done = subprocess.run(whole, capture_output=True, text=True, check=False, timeout=120)
     text = " ".join(command)
     if done.returncode == 0:

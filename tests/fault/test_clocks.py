@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ctl import commands
 from deploy.local.etcd import EtcdServer
 from penstock.cluster.etcd import connect
 from penstock.cluster.history import Guard, History
@@ -20,7 +21,7 @@ from penstock.oracle.client import OracleClient
 from penstock.schema.model import DdlJob
 from penstock.stream import BEGINNING, Ddl, Reader, Transaction
 from penstock.ts import physical_ms
-from pumpclient import Options, PumpClient, binlogctl
+from pumpclient import Options, PumpClient
 from tests.kit.crash import etcd_backup
 from tests.kit.crash.preload import preloaded
 from tests.kit.servers.fix_pump import PumpProcess
@@ -149,7 +150,7 @@ def test_after_a_restore_of_etcd_no_row_is_read_with_the_schema_of_the_other_his
                 assert History(etcd).schema_version() == 2
             (give_up,) = re.findall(r"penstock ctl (lost-ddl (\d+))", e.value.hint)
             on = ("--etcd-urls", fresh_etcd.url, "--confirm", give_up[1])
-            assert binlogctl.main([*give_up[0].split(), *on]) == 0
+            assert commands.main([*give_up[0].split(), *on]) == 0
             until_done(other_ddl)
             insert(new, "a", id=2, v=2, price=70)
         # Who has followed the first history stops at the DDL of the second one.

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
+from ctl.commands import main as ctl
 from deploy.local.etcd import EtcdServer
 from drainer.__main__ import main as drainer_main
 from penstock.cluster.drainer_runs import RUNS, standbys
 from penstock.cluster.etcd import read_prefix
 from penstock.cluster.node_registry import NodeKind, Registry
 from pumpclient import PumpClient
-from pumpclient.binlogctl import main as binlogctl
 from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.fix_replication import Replication
@@ -67,7 +67,7 @@ def test_a_standby_takes_over_from_a_killed_drainer_which_then_stands_by_itself(
     assert status.state == "standby"
     assert status.details["standby_for"] == one.node_id
     assert registry.get(NodeKind.DRAINER, two.node_id) is None, "Pumps would keep for it"
-    assert binlogctl(["drainers", "--etcd-urls", replication.url]) == 0
+    assert ctl(["drainers", "--etcd-urls", replication.url]) == 0
     assert "standby" in capsys.readouterr().out
 
     one.wait_until(writer.transact(20))
@@ -94,18 +94,18 @@ def test_a_hand_over_changes_who_writes_and_back_again(
     hand_over = ["hand-over", "--etcd-urls", replication.url, "--node-id"]
     writer = replication.begin(seed=32)
     one.wait_until(writer.transact(10))
-    assert binlogctl([*hand_over, one.node_id]) == 2
+    assert ctl([*hand_over, one.node_id]) == 2
     assert "no standby waits" in capsys.readouterr().err
     two.spawn()
     _stands_by(two)
     for active, idle in ((one, two), (two, one)):
-        assert binlogctl([*hand_over, active.node_id]) == 0
+        assert ctl([*hand_over, active.node_id]) == 0
         assert idle.node_id in capsys.readouterr().out
         _continues(replication.etcd, idle, writer.transact(10))
         eventually(partial(_is_standby, replication.etcd, active.node_id), _BUSY_S)
         assert active.is_running
     replication.check()
-    assert binlogctl([*hand_over, two.node_id]) == 2
+    assert ctl([*hand_over, two.node_id]) == 2
     assert f"is a standby of {one.node_id}" in capsys.readouterr().err
 
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from ctl.commands import main
 from deploy.local.etcd import EtcdServer
 from penstock.cluster.node_registry import Registry
 from pumpclient import PumpClient
-from pumpclient.binlogctl import main
 from tests.kit.servers.fix_drainer import DrainerFactory
 from tests.kit.servers.pages import scraped
 from tests.kit.wait import eventually

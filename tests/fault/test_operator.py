@@ -25,6 +25,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ctl.commands import main as ctl
 from deploy.local.process import flags
 from drainer import ddl_command
 from penstock.cluster.drainer_runs import standbys
@@ -32,7 +33,6 @@ from penstock.cluster.node_registry import NodeKind, NodeState, Registry
 from penstock.errors import PenstockError
 from penstock.node.command import run as run_command
 from pumpclient import PumpClient
-from pumpclient.binlogctl import main as binlogctl
 from tests.kit.operated.cluster import STANDBY, Cluster, TwinDrainer
 from tests.kit.servers.fix_drainer import DrainerProcess
 from tests.kit.servers.fix_pump import PumpProcess
@@ -326,10 +326,10 @@ class RealNodes:
             number = chance.randrange(8)
             aim = Aim(pump.node_id, drainer.node_id, state, number, [0])
             argv = COMMANDS[name](aim)
-            act = f"{' '.join(argv)} -> {binlogctl([*argv, '--etcd-urls', self._url])}"
+            act = f"{' '.join(argv)} -> {ctl([*argv, '--etcd-urls', self._url])}"
         elif act == "hand-over":
             argv = COMMANDS[act](Aim(pump.node_id, drainer.node_id, STATES[0], 0, [0]))
-            act = f"{' '.join(argv)} -> {binlogctl([*argv, '--etcd-urls', self._url])}"
+            act = f"{' '.join(argv)} -> {ctl([*argv, '--etcd-urls', self._url])}"
         elif act == "ddl":
             argv = chance.choice([["list"], ["track", "1"], ["undo", "1"], ["skip", "x"]])
             flags_ = self._settings(drainer)
@@ -415,7 +415,7 @@ def test_an_operator_who_hands_over_between_two_drainers_loses_nothing(
         drainers[0].start()
         drainers[1].spawn()
         eventually(lambda: len(standbys(etcd)) == 1, 120)
-        assert binlogctl(["hand-over", drainers[0].node_id, "--etcd-urls", url]) == 0
+        assert ctl(["hand-over", drainers[0].node_id, "--etcd-urls", url]) == 0
         for _ in range(steps):
             real.step(chance, capsys, acts)
             time.sleep(5 * chance.random())  # Any moment of what that has begun.

@@ -137,7 +137,7 @@ def adopt(server: EtcdServer, refusal: str, disk: str) -> None:
     assert found is not None, refusal
     command = [*found[1].split(), "--etcd-urls", server.url, "--confirm", found[2]]
     done = subprocess.run(
-        [sys.executable, "-m", "pumpclient.binlogctl", *command],
+        [sys.executable, "-m", "ctl.commands", *command],
         check=False,
         capture_output=True,
         text=True,

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from ctl.commands import main
 from penstock.log.segments import Segments
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog
 from pump.store.record import Record
 from pump.store.storage import Storage
-from pumpclient.binlogctl import main
 from tests.kit.fakes.storage import commit, die, fake, opened, prewrite, rollback, write
 from tests.kit.workloads.large import large_prewrite, write_large
 

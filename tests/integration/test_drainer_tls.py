@@ -13,6 +13,7 @@ import grpc
 import psutil
 import pytest
 
+from ctl.commands import main as ctl
 from deploy.local.etcd import EtcdServer, EtcdTls
 from drainer.task.work_loop import HEADER, HELLO
 from penstock.cluster.node_registry import Registry
@@ -20,7 +21,6 @@ from penstock.oracle.client import OracleClient
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.security.tls import Security, SecurityConfig, Tls, open_channel
 from pumpclient import Options, PumpClient
-from pumpclient.binlogctl import main as binlogctl
 from tests.fault.test_requests import DrainerServer
 from tests.kit.fakes.merging import Merging
 from tests.kit.servers.authority import Authority
@@ -212,7 +212,7 @@ def test_a_cluster_in_which_each_has_its_own_role_works(
 
     def pause(role: str) -> int:
         asked = ["pause-pump", "--etcd-urls", etcd_server.url, "--node-id", late.node_id]
-        return binlogctl([*asked, *pairs[role].flags])
+        return ctl([*asked, *pairs[role].flags])
 
     assert pause("writer") != 0
     assert late.is_running

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from ctl.commands import main
 from penstock.cluster.history import History
 from penstock.schema.model import DdlJob, DdlType
-from pumpclient.binlogctl import main
 
 
 @pytest.fixture

@@ -12,13 +12,13 @@ from typing import Any
 import grpc
 import pytest
 
+from ctl.commands import main
 from deploy.local.etcd import EtcdServer
 from deploy.local.process import free_port
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.pb import penstock_pb2
 from penstock.ts import compose
 from pumpclient import PumpClient
-from pumpclient.binlogctl import main as binlogctl
 from tests.kit.servers.fix_drainer import DrainerFactory
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.servers.pump_session import PumpSession
@@ -121,7 +121,7 @@ def test_a_dead_drainer_is_named_and_waited_for_until_it_is_skipped(
     slow = listed(session, "slow", commit.commit_ts)
 
     def ctl(*arguments: str) -> tuple[int, str]:
-        code = binlogctl([*arguments, "--etcd-urls", etcd_server.url])
+        code = main([*arguments, "--etcd-urls", etcd_server.url])
         return code, "".join(capsys.readouterr())
 
     offline = ("offline-pump", "--node-id", "pump-1")

@@ -13,6 +13,8 @@ from typing import Any
 import grpc
 import pytest
 
+from ctl import states
+from ctl.commands import main
 from deploy.local.etcd import EtcdServer
 from penstock.cluster.drainer_runs import Standby, key_of, text_of
 from penstock.cluster.log_entries import EtcdLogEntries
@@ -20,7 +22,6 @@ from penstock.cluster.log_entry import Copy, LogEntry
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.oracle.client import OracleClient
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
-from pumpclient.binlogctl import main, states
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.servers.pump_session import PumpSession
 from tests.kit.wait import eventually

@@ -110,7 +110,7 @@ def test_a_restore_that_is_killed_is_repeated_and_nothing_is_there_twice(
     steps: tuple[str, ...], bank: Bank, files: Path, tmp_path: Path
 ) -> None:
     target = tmp_path / "target.db"
-    command = [sys.executable, "-m", "penstock", "reparo", f"--data-dir={files}",
+    command = [sys.executable, "-m", "ctl", "reparo", f"--data-dir={files}",
                f"--sink=sqlite:///{target}", "--batch-bytes-max=5000"]  # fmt: skip
     for fault in steps:
         done = subprocess.run(

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from ctl.commands import main as ctl
 from deploy.local.etcd import EtcdServer
 from penstock.cluster.node_registry import NodeKind, NodeState, Registry
 from penstock.errors import NeedsOperator, PenstockError, Retryable
@@ -34,7 +35,6 @@ from penstock.stream import (
     Transaction,
 )
 from pumpclient import Options, PumpClient
-from pumpclient.binlogctl import main as binlogctl
 from tests.kit.servers.authority import Authority
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.wait import eventually
@@ -269,7 +269,7 @@ def test_a_name_holds_the_purge_up_to_what_is_acknowledged_and_is_one_reader_s(
     etcd_url: str, etcd: Any, pump_factory: MakePump, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def said(*words: str) -> tuple[int, str]:
-        code = binlogctl([*words, "--etcd-urls", etcd_url])
+        code = ctl([*words, "--etcd-urls", etcd_url])
         printed = capsys.readouterr()
         return code, printed.out + printed.err
 

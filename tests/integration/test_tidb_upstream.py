@@ -17,6 +17,7 @@ from typing import Any
 import grpc
 import pytest
 
+from ctl.commands import main
 from deploy.local.etcd import EtcdServer
 from drainer.__main__ import main as drainer_main
 from penstock.cluster.etcd import connect, read
@@ -27,7 +28,6 @@ from penstock.pb import pump_pb2, pump_pb2_grpc
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog
 from pumpclient import Options, PumpClient
-from pumpclient.binlogctl import main
 from tests.kit.fakes.scripted_tidb import CLUSTER_ID, Fate, TidbCluster, meta_key, row_key
 from tests.kit.servers.fix_pump import PumpProcess, streamed
 from tests.kit.servers.pages import asked, scraped

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from ctl.commands import main
 from deploy.local.etcd import EtcdServer, EtcdTls
 from deploy.local.process import ServerProcess, free_port, python_module
 from drainer.__main__ import main as drainer_main
@@ -25,7 +26,6 @@ from penstock.security.trust import trusting
 from penstock.ts import physical_ms
 from penstock.wire.binlog import Binlog, BinlogType
 from pumpclient import Options, PumpClient
-from pumpclient.binlogctl import main
 from tests.kit.fakes.scripted_pd import ScriptedPd
 from tests.kit.servers.authority import Authority, Pair
 from tests.kit.servers.fix_pump import PumpProcess

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from ctl.commands import main as ctl
 from deploy.local.etcd import EtcdServer
 from deploy.local.process import free_port
 from penstock.errors import NeedsOperator, Retryable
@@ -20,7 +21,6 @@ from penstock.oracle.client import OracleClient
 from penstock.security.refusal import certificate_refusal
 from penstock.security.tls import Security, SecurityConfig
 from pumpclient import PumpClient, Tls
-from pumpclient.binlogctl import main as binlogctl
 from tests.kit.servers.authority import Authority
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.wait import eventually
@@ -121,13 +121,13 @@ def test_an_operator_learns_which_certificate_is_refused(
     mutual: PumpProcess, authority: Authority, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = ["--ssl-ca", str(authority.file)]
-    assert binlogctl(["status", "--addr", mutual.addr, *flags]) == 2
+    assert ctl(["status", "--addr", mutual.addr, *flags]) == 2
     assert "asks for a certificate" in capsys.readouterr().err
 
 
 def test_a_command_shows_no_line_of_grpc_s_own(mutual: PumpProcess, authority: Authority) -> None:
     environment = {name: text for name, text in os.environ.items() if name != "GRPC_VERBOSITY"}
-    command = [sys.executable, "-m", "pumpclient.binlogctl", "status", "--addr", mutual.addr]
+    command = [sys.executable, "-m", "ctl.commands", "status", "--addr", mutual.addr]
     for flags in ([], ["--ssl-ca", str(authority.file)]):
         done = subprocess.run(
             [*command, *flags], capture_output=True, text=True, env=environment, check=False

@@ -138,7 +138,7 @@ def test_every_command_of_the_pages_is_one_and_takes_what_it_is_given() -> None:
         named = tuple(itertools.takewhile(lambda word: not word.startswith("-"), words))
         program = named[:2] if named[0] in {"ctl", "source"} else named[:1]
         if program not in helps:
-            asked = [sys.executable, "-m", "penstock", *program, "--help"]
+            asked = [sys.executable, "-m", "ctl", *program, "--help"]
             done = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False)
             assert done.returncode == 0, (page, program, done.stderr)
             helps[program] = done.stdout

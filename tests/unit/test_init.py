@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
+from ctl.console.__main__ import load as load_console
 from deploy import init
 from drainer.settings import compat
 from pump.config import load_settings as load_pump
-from pumpclient.console.__main__ import load as load_console
 from pumpclient.mysql.source.command import load as load_source
 
 LOADERS: dict[str, Any] = {
@@ -100,7 +100,7 @@ def test_units_start_the_programs_that_are_installed_here(folder: Path) -> None:
 
 def test_every_program_is_there_under_the_one_name(tmp_path: Path) -> None:
     def penstock(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "penstock", *words]
+        command = [sys.executable, "-m", "ctl", *words]
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
     listed = penstock("--help").stdout

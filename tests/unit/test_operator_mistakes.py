@@ -28,8 +28,8 @@ MODULES = {
     "pump": "pump",
     "drainer": "drainer",
     "mysql-source": "pumpclient.mysql.source",
-    "penstock": "penstock",
-    "binlogctl": "pumpclient.binlogctl",
+    "penstock": "ctl",
+    "binlogctl": "ctl.commands",
 }
 EXTRA_OF = {"pump": "pump", "drainer": "drainer", "mysql-source": "mysql", "penstock": "mysql"}
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

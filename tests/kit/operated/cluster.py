@@ -23,6 +23,7 @@ from typing import Any
 import grpc
 import pytest
 
+from ctl import commands, lost, nodes, states
 from drainer.cluster.membership import Membership as DrainerMembership
 from drainer.intake.merger import Merger
 from drainer.intake.pump_set import Pumps
@@ -40,8 +41,6 @@ from pump.cluster.operator import Operator
 from pump.cluster.retention import Retention
 from pump.store.record import PurgedRange
 from pump.store.storage import Storage
-from pumpclient import binlogctl
-from pumpclient.binlogctl import lost, nodes, states
 from tests.kit.fakes.log_entries import MemoryLogEntries
 from tests.kit.fakes.registry import MemoryRegistry
 from tests.kit.fakes.storage import commit, die, fake, opened, prewrite, rollback, write
@@ -467,7 +466,7 @@ class Cluster:
             out = io.StringIO()
             with _commands_reach(self, loop), contextlib.redirect_stdout(out):
                 try:
-                    arguments = binlogctl.command_parser().parse_args([*argv])
+                    arguments = commands.command_parser().parse_args([*argv])
                     if not getattr(arguments, "etcd_urls", ""):
                         arguments.etcd_urls = "twins"
                     code: int = arguments.run(arguments)

@@ -73,8 +73,8 @@ SHOWN_BY = {
     "drainer/intake/merge_holder.py",
     "proto/penstock/cluster/node_registry.py",
     "pump/pages.py",
-    "pumpclient/binlogctl/nodes.py",
-    "pumpclient/console/cluster_state.py",
+    "ctl/nodes.py",
+    "ctl/console/cluster_state.py",
 }
 
 

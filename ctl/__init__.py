@@ -1,0 +1,1 @@
+"""The programs of operators: `penstock`, which starts all others, `penstock ctl`, the console."""

@@ -1,0 +1,75 @@
+"""Command `penstock PROGRAM …`: runs every program of the distribution under one name.
+
+A program is imported only when it is run, so a missing extra of one does not affect the others.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from penstock import __version__
+from penstock.codes import Code
+from penstock.errors import NeedsOperator
+from penstock.node import command
+
+
+class Program(NamedTuple):
+    """One program: the module whose `main(argv)` runs it, a line of help, and its extra."""
+
+    module: str
+    purpose: str
+    extra: str = ""
+
+
+PROGRAMS: Final[Mapping[str, Program]] = {
+    "pump": Program("pump.__main__", "run a Pump, which keeps binlogs"),
+    "drainer": Program("drainer.__main__", "run a Drainer, or answer the DDL it stopped at"),
+    "source": Program("pumpclient.mysql.source.__main__", "run a MySQL or MariaDB as a writer"),
+    "ctl": Program("ctl.commands", "look at a cluster and change the state of its nodes"),
+    "console": Program("ctl.console.__main__", "show a cluster on one page", "console"),
+    "verify": Program("pumpclient.mysql.verify.__main__", "compare an upstream with a downstream"),
+    "reparo": Program("drainer.reparo.__main__", "restore files up to a time", "drainer"),
+    "init": Program("deploy.init", "write a folder of settings, units and a compose file"),
+    "demo": Program("deploy.demo.__main__", "show the whole of it on this machine", "demo"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    program = PROGRAMS.get(arguments[0]) if arguments else None
+    return command.run("penstock", lambda: _run(arguments), extra=program.extra if program else "")
+
+
+def _run(arguments: list[str]) -> int:
+    asked = arguments[0] if arguments else ""
+    if asked in {"-h", "--help"}:
+        sys.stdout.write(f"{_usage()}\n")
+        return command.DONE
+    if asked in {"-V", "--version"}:
+        sys.stdout.write(f"penstock {__version__}\n")
+        return command.DONE
+    if asked not in PROGRAMS:
+        near = difflib.get_close_matches(asked, PROGRAMS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(PROGRAMS)}"
+        raise NeedsOperator(
+            f"no program {asked}" if asked else "which program?",
+            hint=hint,
+            code=Code.COMMAND_INVALID,
+        )
+    code: int = importlib.import_module(PROGRAMS[asked].module).main(arguments[1:])
+    return code
+
+
+def _usage() -> str:
+    lines = [f"  {name:<8}  {program.purpose}" for name, program in PROGRAMS.items()]
+    return "\n".join(
+        ["usage: penstock PROGRAM [ARGUMENT …]", "", *lines, "", "`penstock PROGRAM --help`: more"]
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,75 @@
+"""binlogctl: lists a cluster's nodes, shows their state and their logs, and steers them.
+
+    pumps, drainers                    a table to standard output
+    status                             a node's detailed status, or its last known status
+    pause-pump, pause-drainer          the node stops and keeps its place: paused
+    offline-pump, offline-drainer      the node hands everything over, then leaves: offline
+                                       (offline-pump: also for a stopped Pump that is drained)
+    drain                              offline-pump, and the replicas on its disk move elsewhere
+    move-log                           another Pump serves a Pump's log from now on
+    update-pump, update-drainer        writes another state to etcd, for a node that is dead
+    hand-over                          the active Drainer hands over to a standby, and becomes one
+    lost-pump                          a Pump's disk is permanently lost: continue without its data
+    adopt-log                          one disk continues a log, after etcd was restored
+    lost-ddl                           writers continue without a DDL missing in a restored etcd
+    trigger-gc                         a Pump purges all that it may purge now
+    scrub                              a Pump reads all data on its disk, and repairs it
+    timestamp                          the cluster's time, as a Drainer's initial-commit-ts
+    generate_meta, encrypt             the same as a file; a password as TiDB-Binlog writes it
+    dump                               the content of a Pump's log, verified; needs no node, no etcd
+
+A node is named as `status pump-1` or `status --node-id pump-1`; every command takes `-o json`.
+Calls in TiDB-Binlog's spelling, `-cmd pumps -pd-urls …`, are also understood (`compat`). Exit
+codes: 0 done, 1 it failed and may work later, 2 an operator must change something first; the others
+are those of `penstock.node.command`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from ctl import compat, dump, lost, moves, nodes, steering
+from penstock import __version__
+from penstock.node import command
+from penstock.node.output import add_output
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit code as `penstock.node.command` defines."""
+
+    def body() -> int:
+        call = compat.in_our_words(sys.argv[1:] if argv is None else argv)
+        for note in call.notes if call else ():
+            sys.stderr.write(f"binlogctl: {note}\n")
+        arguments = command_parser().parse_args(call.argv if call else argv)
+        nodes.resolve_cluster(arguments, has_default=call is not None)
+        nodes.resolve_node(arguments)
+        code: int = arguments.run(arguments)
+        return code
+
+    return command.run("binlogctl", body)
+
+
+def command_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="binlogctl",
+        description="Look at and steer the nodes of a Penstock cluster.",
+        epilog="The spelling of TiDB-Binlog is understood too: binlogctl -cmd pumps -pd-urls URL",
+    )
+    parser.add_argument("--version", action="version", version=f"binlogctl {__version__}")
+    shared = nodes.connection_options()
+    add_output(shared)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    nodes.add_commands(commands, shared)
+    steering.add_commands(commands, shared)
+    moves.add_commands(commands, shared)
+    lost.add_commands(commands, shared)
+    compat.add_commands(commands, shared)
+    dump.add_commands(commands)
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,619 @@
+"""Cluster state: interprets an observation for an operator.
+
+Pure.
+
+    Observation + Chronicle ──> nodes with a level and a word, streams, concerns, skipped rows
+
+A *level* says how much attention is needed: fine, note, watch, act. A *concern* is a sentence about
+a problem, its consequence and its remedy: the node's own words, because the node knows best.
+Nothing here raises for any output of a node.
+
+Above 500 lines, because a node's view and its concerns come from the same facts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import IntEnum
+from typing import Final
+
+from ctl.console import wording
+from ctl.console.chronicle import Chronicle
+from ctl.console.facts import (
+    Facts,
+    drainer_lag_s,
+    listed,
+    number,
+    text,
+    texts,
+    timestamp,
+    truth,
+    within,
+)
+from ctl.console.observation import (
+    DRAINER,
+    PUMP,
+    SOURCE,
+    Answer,
+    Listing,
+    Observation,
+    SourceEntry,
+)
+from penstock.cluster.drainer_runs import DrainerStop
+from penstock.cluster.node_registry import NodeState, NodeStatus, seems_live
+from penstock.ts import compose, physical_ms
+
+LAG_WATCH_S: Final = 30.0
+"""A downstream with a larger lag is worth a look."""
+_NOTHING: Final = ("", "nothing")
+_COUNTED: Final = re.compile(r"([\w-]+): (\d{1,18}) (\w+)(?: of (.*))?", re.DOTALL)
+_COPIES: Final = re.compile(r"(\d{1,9}) of \d{1,9}, at least (\d{1,9})\b")
+_PROBLEMS_MAX: Final = 30
+_LAST_HEARTBEAT_S: Final = 5.0
+"""A Drainer's entry is written at most this long after its last word."""
+
+
+class Level(IntEnum):
+    """How much attention is needed."""
+
+    FINE = 0
+    NOTE = 1
+    WATCH = 2
+    ACT = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Concern:
+    """A problem; `choices` are for a person to decide between."""
+
+    level: Level
+    title: str
+    detail: str = ""
+    remedy: str = ""
+    choices: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PumpNode:
+    """A Pump, according to etcd and to itself."""
+
+    name: str
+    address: str
+    level: Level
+    word: str
+    why: str = ""
+    leads_oracle: bool = False
+    binlogs_per_s: float | None = None
+    bytes_per_s: float | None = None
+    log_bytes: float | None = None
+    free_bytes: float | None = None
+    refuses_below_bytes: float | None = None
+    open_prewrites: float | None = None
+    purge: str = ""
+    closing: str = ""
+    copies_on: str = ""
+    """The Pumps whose disks have replicas of its log; empty with one copy."""
+    copies_min: int = 0
+    """With fewer copies nothing is acknowledged; 0 with one copy."""
+    acknowledges: bool = True
+    """False while fewer copies than that exist."""
+    copies_problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PumpAtMerge:
+    """The state of a Pump's stream at a Drainer."""
+
+    pump: str
+    condition: str
+    summary: str
+    lag_s: float | None
+    holds: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainerNode:
+    """A Drainer with its merge and its downstream."""
+
+    name: str
+    address: str
+    level: Level
+    word: str
+    why: str = ""
+    lag_s: float | None = None
+    rows_per_s: float | None = None
+    transactions_per_s: float | None = None
+    checkpoint_s: float = 0.0
+    downstream: str = ""
+    downstream_waits_for: str = ""
+    ddl_waits_for: str = ""
+    held_by: str = ""
+    held_s: float | None = None
+    remedy: str = ""
+    streams: Sequence[PumpAtMerge] = ()
+    standbys: Sequence[str] = ()
+    stop: DrainerStop | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceNode:
+    """A MySQL or MariaDB server that is a writer."""
+
+    name: str
+    level: Level
+    word: str
+    why: str = ""
+    server: str = ""
+    owner: str = ""
+    behind_s: float | None = None
+    transactions_per_s: float | None = None
+    place: str = ""
+    gtids: str = ""
+    problem: str = ""
+    hint: str = ""
+    choices: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOutOf:
+    """The skipped rows of a table, or of all; `name` is empty for rows without a table."""
+
+    node: str
+    name: str
+    cause: str
+    kind: str
+    count: int
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeProblem:
+    """A warning or error in a node's log."""
+
+    node: str
+    time: str
+    severity: str
+    line: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterState:
+    """A cluster at a point in time."""
+
+    now_s: float
+    is_known: bool
+    concerns: Sequence[Concern] = ()
+    pumps: Sequence[PumpNode] = ()
+    drainers: Sequence[DrainerNode] = ()
+    sources: Sequence[SourceNode] = ()
+    programs: int = 0
+    """Writers other than sources: programs with `pumpclient`."""
+    offline: Sequence[str] = ()
+    """Nodes that have left."""
+    purge_waits_for: str = ""
+    left_out: Sequence[LeftOutOf] = ()
+    unheard: Sequence[str] = ()
+    """Drainers and sources that have not reported yet which rows they skip."""
+    problems: Sequence[NodeProblem] = ()
+
+    @property
+    def level(self) -> Level:
+        return max((concern.level for concern in self.concerns), default=Level.FINE)
+
+
+def state_of(seen: Observation, chronicle: Chronicle, now_s: float) -> ClusterState:
+    """Interpret an observation; `now_s` is by the chronicle's clock."""
+    listing = seen.listing
+    if listing is None:
+        concerns = [_etcd_concern(seen)] if seen.etcd_problem else []
+        return ClusterState(now_s=seen.now_s, is_known=False, concerns=concerns)
+    rates = _Rates(chronicle, now_s)
+    pumps = [_pump(each, seen, rates) for each in listing.pumps if not _has_left(each)]
+    drainers = list(_drainers(listing, seen, rates))
+    sources = [_source(each, seen, rates) for each in listing.sources]
+    owners = tuple(f"{each.owner}-" for each in listing.sources if each.owner)
+    state = ClusterState(
+        now_s=seen.now_s,
+        is_known=True,
+        pumps=pumps,
+        drainers=drainers,
+        sources=sources,
+        programs=sum(not writer.startswith(owners) for writer in listing.writers),
+        offline=[n.node_id for n in (*listing.pumps, *listing.drainers) if _has_left(n)],
+        purge_waits_for=_purge_waits_for(listing, seen.now_s),
+        left_out=list(_left_out(seen)),
+        unheard=[
+            name
+            for kind, names in ((DRAINER, drainers), (SOURCE, sources))
+            for name in (each.name for each in names)
+            if not _facts(seen.answers.get((kind, name)))
+        ],
+        problems=_problems(seen),
+    )
+    concerns = sorted(_concerns(state, seen), key=lambda each: -each.level)
+    return replace(state, concerns=concerns)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    chronicle: Chronicle
+    now_s: float
+
+    def of(self, kind: str, name: str, quantity: str) -> float | None:
+        return self.chronicle.now(f"{kind} {name}", quantity, self.now_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """The first impression of a node: its entry in etcd, and whether it answers."""
+
+    level: Level
+    word: str
+    why: str = ""
+
+
+def _has_left(node: NodeStatus) -> bool:
+    return node.state is NodeState.OFFLINE
+
+
+def _look(node: NodeStatus, answer: Answer | None, now_s: float) -> _Look:
+    heard = wording.moment(physical_ms(node.update_ts) / 1000 if node.update_ts else None)
+    if node.state is NodeState.PAUSED:
+        return _Look(Level.NOTE, "paused", f"stopped in order; last heard of at {heard}")
+    if answer is None:
+        return _Look(Level.NOTE, str(node.state), "not asked yet")
+    if answer.problem:
+        since = wording.duration(now_s - (answer.silent_since_s or now_s))
+        why = f"no answer for {since}: {answer.problem}"
+        if seems_live(node, compose(max(0, int(now_s * 1000)), 0)):
+            return _Look(Level.WATCH, "no answer", f"{why}; its heartbeat comes")
+        return _Look(Level.ACT, "dead", f"{why}; last heartbeat at {heard}")
+    if node.state in (NodeState.PAUSING, NodeState.CLOSING):
+        return _Look(Level.NOTE, str(node.state))
+    return _Look(Level.FINE, str(node.state))
+
+
+def _facts(answer: Answer | None) -> Facts:
+    return answer.facts if answer is not None and answer.facts is not None else {}
+
+
+def _facts_now(look: _Look, answer: Answer | None) -> Facts:
+    is_heard = answer is not None and not answer.problem and look.word != "paused"
+    return _facts(answer) if is_heard else {}
+
+
+def _pump(node: NodeStatus, seen: Observation, rates: _Rates) -> PumpNode:
+    answer = seen.answers.get((PUMP, node.node_id))
+    facts, look = _facts(answer), _look(node, answer, seen.now_s)
+    free, least = (
+        number(facts, f"storage_{name}")
+        for name in ("available_bytes", "stop_write_at_available_bytes")
+    )
+    if look.level is Level.FINE and free is not None and least is not None and free <= least:
+        about = f"{wording.size(free)} free: new transactions are refused"
+        look = _Look(Level.ACT, "full", about)
+    elif look.level is Level.FINE and text(facts, "etcd") == "away":
+        look = _Look(Level.WATCH, str(node.state), "it cannot reach etcd")
+    copies = _COPIES.match(text(facts, "copies"))
+    return PumpNode(
+        name=node.node_id,
+        address=node.host,
+        level=look.level,
+        word=look.word,
+        why=look.why,
+        leads_oracle=truth(_facts_now(look, answer), "leads_oracle"),
+        binlogs_per_s=rates.of(PUMP, node.node_id, "binlogs_written"),
+        bytes_per_s=rates.of(PUMP, node.node_id, "storage_appended_bytes"),
+        log_bytes=number(facts, "storage_log_bytes"),
+        free_bytes=free,
+        refuses_below_bytes=least,
+        open_prewrites=number(facts, "storage_unmatched"),
+        purge=text(facts, "purge"),
+        closing=text(facts, "closing"),
+        copies_on=text(facts, "copies_on"),
+        copies_min=0 if copies is None else int(copies[2]),
+        acknowledges=copies is None or int(copies[1]) >= int(copies[2]),
+        copies_problem=text(facts, "copies_problem"),
+    )
+
+
+def _drainers(listing: Listing, seen: Observation, rates: _Rates) -> Iterator[DrainerNode]:
+    waiting = {each.node_id for each in listing.standbys}
+    stops = {each.node_id: each for each in listing.stops}
+    active = [d for d in listing.drainers if d.node_id not in waiting and not _has_left(d)]
+    for node in active:
+        name = node.node_id
+        answer = seen.answers.get((DRAINER, name))
+        look = _look(node, answer, seen.now_s)
+        facts = _facts_now(look, answer)
+        stop = None if look.level is Level.FINE else stops.get(name)
+        if stop is not None and not _is_last_word(stop, node):
+            stop = None
+        if stop is not None:
+            look = _Look(Level.ACT, "stopped", stop.problem)
+        yield DrainerNode(
+            name=name,
+            address=node.host,
+            level=look.level,
+            word=look.word,
+            why=look.why,
+            lag_s=drainer_lag_s(facts),
+            rows_per_s=rates.of(DRAINER, name, "rows"),
+            transactions_per_s=rates.of(DRAINER, name, "transactions"),
+            checkpoint_s=physical_ms(node.max_commit_ts) / 1000,
+            downstream=text(_facts(answer), "downstream"),
+            downstream_waits_for=_unless_nothing(facts, "downstream_waits_for"),
+            ddl_waits_for=_unless_nothing(facts, "ddl_waits_for"),
+            held_by=text(facts, "held_by"),
+            held_s=number(facts, "low_water_held_s"),
+            remedy=text(facts, "held_by_remedy"),
+            streams=[_stream(each) for each in listed(facts, "pumps")],
+            standbys=[each.node_id for each in listing.standbys if each.active == name],
+            stop=stop,
+        )
+
+
+def _is_last_word(stop: DrainerStop, node: NodeStatus) -> bool:
+    try:
+        made_s = datetime.fromisoformat(stop.made).timestamp()
+    except (ValueError, OverflowError):
+        return True
+    return physical_ms(node.update_ts) / 1000 <= made_s + _LAST_HEARTBEAT_S
+
+
+def _unless_nothing(facts: Facts, name: str) -> str:
+    found = text(facts, name)
+    return "" if found in _NOTHING else found
+
+
+def _stream(facts: Facts) -> PumpAtMerge:
+    return PumpAtMerge(
+        pump=text(facts, "node_id"),
+        condition=text(facts, "condition"),
+        summary=text(facts, "summary"),
+        lag_s=number(facts, "lag_s"),
+        holds=truth(facts, "holds_low_water"),
+    )
+
+
+def _source(entry: SourceEntry, seen: Observation, rates: _Rates) -> SourceNode:
+    """Return a source; its checkpoint in etcd supplies the facts missing on its page."""
+    answer = seen.answers.get((SOURCE, entry.source_id))
+    facts = _facts(answer)
+    look = _look_of_source(entry, answer, seen.now_s)
+    return SourceNode(
+        name=entry.source_id,
+        level=look.level,
+        word=look.word,
+        why=look.why,
+        server=text(facts, "server") or text(entry.checkpoint, "server"),
+        owner=entry.owner,
+        behind_s=number(facts, "seconds_behind") if look.level < Level.WATCH else None,
+        transactions_per_s=rates.of(SOURCE, entry.source_id, "transactions"),
+        place=text(facts, "committed") or text(entry.checkpoint, "done"),
+        gtids=text(facts, "gtids") or text(entry.checkpoint, "gtids"),
+        problem=text(facts, "problem"),
+        hint=text(facts, "hint"),
+        choices=texts(facts, "overrides"),
+    )
+
+
+def _look_of_source(entry: SourceEntry, answer: Answer | None, now_s: float) -> _Look:
+    if not entry.owner:
+        return _Look(Level.WATCH, "not running", "no process has it")
+    if answer is None:
+        return _Look(Level.NOTE, "running", "its pages are off, so etcd alone speaks of it")
+    if answer.problem:
+        since = wording.duration(now_s - (answer.silent_since_s or now_s))
+        return _Look(Level.WATCH, "no answer", f"no answer for {since}: {answer.problem}")
+    state = text(_facts(answer), "state")
+    levels = {"syncing": Level.FINE, "failed": Level.ACT}
+    return _Look(levels.get(state, Level.NOTE), state or "running")
+
+
+# --- concerns ------------------------------------------------------------------------------------
+
+
+def _concerns(state: ClusterState, seen: Observation) -> Iterator[Concern]:
+    if seen.etcd_problem:
+        yield _etcd_concern(seen)
+    for drainer in state.drainers:
+        yield from _drainer_concerns(drainer)
+    for pump in state.pumps:
+        yield from _pump_concerns(pump)
+    for source in state.sources:
+        yield from _source_concerns(source)
+    listing = seen.listing or Listing()
+    for problem in listing.problems:
+        yield Concern(level=Level.WATCH, title="An entry in etcd cannot be read", detail=problem)
+    for gap in listing.gaps:
+        yield Concern(
+            level=Level.ACT,
+            title=f"Drainer {gap.drainer} can never get what Pump {gap.pump} held",
+            detail=f"({gap.after_ts}, {gap.up_to_ts}]: the Pump left without waiting for it",
+            remedy="restore its downstream from a newer backup, and start it there",
+        )
+    if not any(pump.level < Level.WATCH and pump.word != "paused" for pump in state.pumps):
+        yield Concern(
+            level=Level.ACT,
+            title="No Pump takes transactions",
+            detail="Writers get an error until one is online.",
+            remedy="start a Pump",
+        )
+    if not state.drainers:
+        yield Concern(
+            level=Level.NOTE,
+            title="There is no Drainer",
+            detail="Pumps keep what is written; nothing goes downstream.",
+        )
+
+
+def _etcd_concern(seen: Observation) -> Concern:
+    since = wording.duration(seen.now_s - (seen.etcd_silent_since_s or seen.now_s))
+    return Concern(
+        level=Level.ACT,
+        title=f"etcd has not answered this console for {since}",
+        detail=seen.etcd_problem,
+        remedy="what is shown of nodes is their own word; their list is the last that etcd gave",
+    )
+
+
+def _drainer_concerns(drainer: DrainerNode) -> Iterator[Concern]:
+    name, stop = drainer.name, drainer.stop
+    if stop is not None:
+        yield Concern(
+            level=Level.ACT,
+            title=f"Drainer {name} has stopped and waits for a decision",
+            detail=f"{stop.made[:19].replace('T', ' ')} UTC: {stop.problem}",
+            remedy="" if stop.choices else stop.hint,
+            choices=stop.choices,
+        )
+    elif drainer.word == "paused":
+        yield Concern(
+            level=Level.WATCH,
+            title=f"Drainer {name} is paused",
+            detail=f"Nothing goes downstream, Pumps keep what comes; {drainer.why}.",
+            remedy="start it again: it continues from its checkpoint",
+        )
+    elif drainer.level >= Level.WATCH:
+        yield Concern(
+            level=drainer.level,
+            title=f"Drainer {name}: {drainer.word}",
+            detail=drainer.why,
+            remedy="start it again: it continues from its checkpoint",
+        )
+    if drainer.held_by:
+        yield Concern(
+            level=Level.ACT if drainer.remedy else Level.WATCH,
+            title=f"The merge of {name} has stood for {wording.duration(drainer.held_s)}",
+            detail=f"It waits for {drainer.held_by}.",
+            remedy=drainer.remedy,
+        )
+    for what, waits in (
+        (f"The downstream of {name} takes no changes", drainer.downstream_waits_for),
+        (f"A DDL waits at {name}", drainer.ddl_waits_for),
+    ):
+        if waits:
+            yield Concern(level=Level.WATCH, title=what, detail=waits)
+    if drainer.lag_s is not None and drainer.lag_s > LAG_WATCH_S:
+        yield Concern(
+            level=Level.WATCH,
+            title=f"The downstream of {name} is {wording.duration(drainer.lag_s)} behind",
+        )
+
+
+def _pump_concerns(pump: PumpNode) -> Iterator[Concern]:
+    if pump.closing:
+        yield Concern(level=Level.NOTE, title=f"Pump {pump.name} is leaving", detail=pump.closing)
+    if pump.copies_problem:
+        title = f"The log of Pump {pump.name} has too few copies"
+        if not pump.acknowledges:
+            title = f"Pump {pump.name} acknowledges nothing: its log has too few copies"
+        yield Concern(
+            level=Level.WATCH if pump.acknowledges else Level.ACT,
+            title=title,
+            detail=f"It is on {pump.copies_on}. {pump.copies_problem}.",
+            remedy="start the Pumps that are down, or one more: a copy joins by itself",
+        )
+    if pump.word == "paused":
+        yield Concern(
+            level=Level.WATCH,
+            title=f"Pump {pump.name} is paused",
+            detail=f"Every Drainer that lacks what it holds waits for it; {pump.why}.",
+            remedy=f"start it again; to do without it: penstock ctl offline-pump {pump.name}, which"
+            " refuses as long as a Drainer lacks something",
+        )
+    if pump.level < Level.WATCH:
+        return
+    remedy = ""
+    if pump.word == "dead":
+        remedy = (
+            "start it again: Drainers wait for what it holds, which is on its disk only, unless its"
+            " log has copies"
+        )
+    if pump.word == "full":
+        remedy = "make room on its volume; what it keeps is needed by a Drainer, see below"
+    title = f"Pump {pump.name}: {pump.word}"
+    yield Concern(level=pump.level, title=title, detail=pump.why, remedy=remedy)
+
+
+def _source_concerns(source: SourceNode) -> Iterator[Concern]:
+    if source.level < Level.WATCH:
+        return
+    yield Concern(
+        level=source.level,
+        title=f"Source {source.name}: {source.word}",
+        detail=source.problem or source.why,
+        remedy="" if source.choices else source.hint,
+        choices=source.choices,
+    )
+
+
+# --- purging, skipped rows, logged problems ------------------------------------------------------
+
+
+def _purge_waits_for(listing: Listing, now_s: float) -> str:
+    needing = [each for each in listing.drainers if not _has_left(each)]
+    if not needing:
+        return "No Drainer needs what Pumps hold; it goes when it is old enough."
+    last = min(needing, key=lambda each: each.max_commit_ts)
+    at_s = physical_ms(last.max_commit_ts) / 1000
+    if not at_s:
+        return f"Drainer {last.node_id} has nothing yet, so Pumps keep everything."
+    return (
+        f"Pumps keep what Drainer {last.node_id} ({last.state}) has not got yet: all after"
+        f" {wording.moment(at_s)} UTC, {wording.duration(max(0.0, now_s - at_s))} ago. What is"
+        " before that goes once it is older than gc-days."
+    )
+
+
+def _left_out(seen: Observation) -> Iterator[LeftOutOf]:
+    for (kind, name), answer in sorted(seen.answers.items()):
+        node, facts = f"{kind} {name}", _facts(answer)
+        if kind == DRAINER:
+            for line in _unless_nothing(facts, "left_out").split("; "):
+                if line:
+                    yield _counted(node, line)
+        if kind == SOURCE:
+            for table, about in within(facts, "left_out").items():
+                if isinstance(about, dict):
+                    yield _of_source(node, str(table), about)
+
+
+def _counted(node: str, line: str) -> LeftOutOf:
+    found = _COUNTED.fullmatch(line)
+    if found is None:
+        return LeftOutOf(node=node, name=line, cause="", kind="", count=0)
+    cause, count, kind, name = found.groups()
+    return LeftOutOf(node=node, name=name or "", cause=cause, kind=kind, count=int(count))
+
+
+def _of_source(node: str, table: str, facts: Facts) -> LeftOutOf:
+    whole = truth(facts, "is_whole")
+    return LeftOutOf(
+        node=node,
+        name=table,
+        cause="skip-table" if whole else "skip",
+        kind="rows",
+        count=timestamp(facts, "rows"),
+        note=f"nothing is followed since {text(facts, 'since')}" if whole else "",
+    )
+
+
+def _problems(seen: Observation) -> list[NodeProblem]:
+    found = []
+    for (kind, name), answer in seen.answers.items():
+        for each in listed(_facts(answer), "problems"):
+            severity, _, line = text(each, "summary").partition(" ")
+            found.append(
+                NodeProblem(
+                    node=f"{kind} {name}",
+                    time=text(each, "time"),
+                    severity=severity.lower(),
+                    line=line,
+                )
+            )
+    return sorted(found, key=lambda each: each.time, reverse=True)[:_PROBLEMS_MAX]
