@@ -17,10 +17,15 @@ import grpc
 
 from penstock.cluster import etcd
 from penstock.cluster.history import History
-from penstock.cluster.labels import labels_in
-from penstock.cluster.log_entries import EtcdLogEntries
-from penstock.cluster.log_entry import LogEntry
-from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry, seems_live
+from penstock.cluster.log_entry import EtcdLogEntries, LogEntry
+from penstock.cluster.node_registry import (
+    NodeKind,
+    NodeState,
+    NodeStatus,
+    Registry,
+    labels_in,
+    seems_live,
+)
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable, code_of_call, coded
 from penstock.node.logs import one_line

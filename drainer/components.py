@@ -38,7 +38,7 @@ from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from penstock.filters import Rules
 from penstock.oracle.client import Oracle, open_oracle
-from penstock.oracle.cluster_id import find_cluster_id
+from penstock.oracle.pd import find_cluster_id
 from penstock.security.tls import Security, Tls
 
 log = logging.getLogger(__name__)

@@ -51,9 +51,9 @@ from penstock.cluster.drainer_runs import (
 from penstock.cluster.node_registry import NodeState
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError
-from penstock.node import supervisor
+from penstock.node import service
 from penstock.node.http_status import HttpStatus
-from penstock.node.recent_problems import RECENT
+from penstock.node.logs import RECENT
 from penstock.pb import penstock_pb2
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ async def run(config: DrainerConfig, stop: asyncio.Event) -> None:
                 return
             front = Front(config, components.security, components.home)
             stack.push_async_callback(front.close)
-            supervisor.say(supervisor.READY)
+            service.say(service.READY)
             handed_over = ""
             while True:
                 former = await stand_by(components, front, stop, handed_over=handed_over)

@@ -49,7 +49,7 @@ from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError
 from penstock.node.http_status import JSON, HttpStatus
 from penstock.node.http_status import Answer as Page
-from penstock.node.recent_problems import RECENT
+from penstock.node.logs import RECENT
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.security.tls import Tls, open_aio_channel
 from penstock.ts import compose

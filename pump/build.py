@@ -16,8 +16,7 @@ import grpc
 
 from penstock.cluster.etcd import EtcdClient
 from penstock.cluster.history import History
-from penstock.cluster.labels import parse_labels
-from penstock.cluster.node_registry import NodeState, Registry
+from penstock.cluster.node_registry import NodeState, Registry, parse_labels
 from penstock.http2.grpc_front import GrpcFront
 from penstock.node.http_status import JSON, TEXT, Answer, HttpStatus
 from penstock.oracle.client import open_oracle

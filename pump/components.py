@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock.node.recent_problems import RECENT
+from penstock.node.logs import RECENT
 from penstock.ts import compose
 from penstock.wire.binlog_text import time_text
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock.cluster.labels import parse_labels
+from penstock.cluster.node_registry import parse_labels
 from penstock.node.http_status import OFF
 from penstock.outbox import TABLE
 from penstock.security.tls import SecurityConfig

@@ -19,8 +19,8 @@ from penstock.cluster.node_registry import NodeState, Registry
 from penstock.codes import Code
 from penstock.errors import Corrupt, Retryable, coded
 from penstock.log.files import OsFiles
-from penstock.node import supervisor
-from penstock.oracle.cluster_id import find_cluster_id
+from penstock.node import service
+from penstock.oracle.pd import find_cluster_id
 from penstock.security.tls import Security
 from pump.build import SERVER_GRACE_S, Entrance, Foundation, build, identity_of
 from pump.cluster.identity import (
@@ -265,7 +265,7 @@ class _Node:
             await self._membership.join()
             if self._components.config.taken_over_by:
                 await self._operator.close(self._operator.node_id)
-            supervisor.say(supervisor.READY, "STATUS=online")
+            service.say(service.READY, "STATUS=online")
             group.create_task(
                 self._membership.heartbeats(self._components.config.heartbeat_interval_s)
             )

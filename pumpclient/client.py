@@ -24,7 +24,7 @@ from penstock.cluster.node_registry import NodeKind, Registry
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.oracle.client import open_oracle
-from penstock.oracle.cluster_id import find_cluster_id
+from penstock.oracle.pd import find_cluster_id
 from penstock.schema.ddl_context import DdlContext
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import Binlog, BinlogType, Origin

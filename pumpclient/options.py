@@ -7,7 +7,7 @@ from pathlib import Path
 
 import grpc
 
-from penstock.cluster.labels import parse_labels
+from penstock.cluster.node_registry import parse_labels
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.security import tls as security

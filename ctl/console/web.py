@@ -33,7 +33,7 @@ from ctl.console.poller import Poller
 from ctl.nodes import etcd_tls_of, tls_of
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, coded
-from penstock.node import supervisor
+from penstock.node import service
 from penstock.node.http_status import host_of, is_own_name
 from penstock.security.tls import common_names, server_context
 
@@ -339,7 +339,7 @@ async def serve(arguments: argparse.Namespace, token: str, stop: asyncio.Event) 
         shown = f"[{host}]" if ":" in host else host
         scheme = "https" if context else "http"
         log.info("the console is at %s://%s:%d/", scheme, shown, runner.addresses[0][1])
-        supervisor.say(supervisor.READY)
+        service.say(service.READY)
         await _until_stopped(stop, poller.run(), console.run())
     except OSError as error:
         raise NeedsOperator(

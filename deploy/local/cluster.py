@@ -16,7 +16,7 @@ from deploy.local.mariadb import MariadbServer
 from deploy.local.process import ServerProcess, free_port, python_module
 from deploy.local.tidb import PdAndTikv
 from penstock.cluster import etcd
-from penstock.cluster.log_entries import EtcdLogEntries
+from penstock.cluster.log_entry import EtcdLogEntries
 from penstock.cluster.node_registry import NodeKind, NodeState, Registry
 from penstock.codes import Code
 from penstock.errors import Retryable

@@ -27,8 +27,8 @@ from penstock.cluster.drainer_runs import (
     text_of,
 )
 from penstock.cluster.etcd import EtcdClient
-from penstock.cluster.heartbeats import Heartbeats
 from penstock.cluster.node_registry import (
+    Heartbeats,
     NodeKind,
     NodeRegistry,
     NodeState,

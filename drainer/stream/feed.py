@@ -50,7 +50,7 @@ from penstock.ddl import SchemaChange
 from penstock.errors import NeedsOperator, Retryable
 from penstock.filters import FilterConfig, Rules
 from penstock.oracle.client import Oracle, open_oracle
-from penstock.oracle.cluster_id import find_cluster_id
+from penstock.oracle.pd import find_cluster_id
 from penstock.security.tls import Tls
 from penstock.settings.setting import out_of_range
 

@@ -40,9 +40,15 @@ import grpc
 import grpc.aio
 
 from penstock.cluster.departed_pumps import LastWord
-from penstock.cluster.heartbeats import Heartbeats
-from penstock.cluster.labels import published, text_of
-from penstock.cluster.node_registry import Gap, NodeKind, NodeState, NodeStatus
+from penstock.cluster.node_registry import (
+    Gap,
+    Heartbeats,
+    NodeKind,
+    NodeState,
+    NodeStatus,
+    labels_text,
+    published_labels,
+)
 from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator, PenstockError, Retryable
 from penstock.pb import cistern_pb2, cistern_pb2_grpc, penstock_pb2, penstock_pb2_grpc
@@ -161,7 +167,7 @@ class Membership:
     def details(self) -> dict[str, str]:
         return {
             "instance": self._identity.instance,
-            "labels": text_of(self._identity.labels),
+            "labels": labels_text(self._identity.labels),
             "score": str(self._score()),
         }
 
@@ -250,7 +256,7 @@ class Membership:
             host=self._host,
             state=state,
             score=self._score(),
-            label=published(self._identity.labels),
+            label=published_labels(self._identity.labels),
             max_commit_ts=self._storage.max_commit_ts,
             update_ts=self._clock.now_ts(),
         )

@@ -31,8 +31,7 @@ from typing import NamedTuple
 from google_crc32c import value
 
 from penstock import failpoints
-from penstock.cluster.log_entries import Found, LogEntries
-from penstock.cluster.log_entry import LOGS, Copy, LogEntry
+from penstock.cluster.log_entry import LOGS, Copy, Found, LogEntries, LogEntry
 from penstock.cluster.node_registry import ROOT, NodeKind, NodeState
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable

@@ -27,8 +27,7 @@ from typing import NamedTuple
 from penstock import failpoints
 from penstock.cluster.disks import Disk, EtcdDisks, Offered
 from penstock.cluster.etcd import EtcdClient
-from penstock.cluster.log_entries import EtcdLogEntries
-from penstock.cluster.log_entry import Copy, LogEntry
+from penstock.cluster.log_entry import Copy, EtcdLogEntries, LogEntry
 from penstock.cluster.node_registry import Cancellable, NodeKind, NodeState, Registry
 from penstock.codes import Code
 from penstock.errors import Corrupt, PenstockError, Retryable

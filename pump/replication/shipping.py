@@ -30,8 +30,7 @@ from typing import Protocol
 
 from penstock import failpoints
 from penstock.cluster.disks import Disk
-from penstock.cluster.log_entries import LogEntries
-from penstock.cluster.log_entry import LOGS, Copy, LogEntry
+from penstock.cluster.log_entry import LOGS, Copy, LogEntries, LogEntry
 from penstock.cluster.node_registry import Cancellable, EntryGuard
 from penstock.codes import Code
 from penstock.errors import PenstockError, Retryable

@@ -23,8 +23,13 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from penstock.cluster.labels import labels_in, matches, parse_labels, text_of
-from penstock.cluster.node_registry import NodeState, NodeStatus
+from penstock.cluster.node_registry import (
+    NodeState,
+    NodeStatus,
+    labels_in,
+    labels_text,
+    parse_labels,
+)
 from penstock.codes import Code
 from penstock.pb import penstock_pb2
 from penstock.wire.binlog import Binlog, BinlogType
@@ -226,7 +231,7 @@ class Pumps:
             online = [p for p in ours if p.is_online and p not in but]
             well = [p for p in online if p.is_well]
             able = [p for p in well if not p.backoff.is_on] or well or online
-            able = [p for p in able if matches(self._preferred, p.labels)] or able
+            able = [p for p in able if self._preferred.items() <= p.labels.items()] or able
             if not able:
                 return None
             candidates = [Candidate(p.node_id, p.score) for p in able]
@@ -261,14 +266,14 @@ class Pumps:
                 "no Pump is registered in etcd", hint="start one: python -m pump", code=Code.NO_PUMP
             )
         if not any(map(self._is_ours, known)):
-            borne = "; ".join(f"{p.node_id}: {text_of(p.labels) or 'none'}" for p in known)
+            borne = "; ".join(f"{p.node_id}: {labels_text(p.labels) or 'none'}" for p in known)
             return NoPump(
-                f"no Pump bears the labels {text_of(self._wanted)}",
+                f"no Pump bears the labels {labels_text(self._wanted)}",
                 hint=f"correct the client's, or start such a Pump; there are: {borne}",
                 code=Code.NO_PUMP,
             )
         names = ", ".join(pump.node_id for pump in known if self._is_ours(pump))
-        such = f" with the labels {text_of(self._wanted)}" if self._wanted else ""
+        such = f" with the labels {labels_text(self._wanted)}" if self._wanted else ""
         return NoPump(
             f"no Pump{such} is online; registered are {names}",
             hint="look at `binlogctl pumps`, start one",
@@ -299,7 +304,7 @@ class Pumps:
             pump.close(timeout_s)
 
     def _is_ours(self, pump: Pump) -> bool:
-        return matches(self._wanted, pump.labels)
+        return self._wanted.items() <= pump.labels.items()
 
     def _follow_one(self, status: NodeStatus) -> None:
         pump = self._pumps.get(status.node_id)

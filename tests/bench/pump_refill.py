@@ -29,8 +29,7 @@ import grpc
 from deploy.local.cluster import Cluster
 from deploy.local.process import python_module
 from penstock.cluster import etcd
-from penstock.cluster.log_entries import EtcdLogEntries
-from penstock.cluster.log_entry import LogEntry
+from penstock.cluster.log_entry import EtcdLogEntries, LogEntry
 from penstock.log.segment import segment_name
 from penstock.ts import compose
 from penstock.wire.binlog import Binlog, BinlogType

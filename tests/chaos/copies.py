@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 from penstock.cluster import etcd
-from penstock.cluster.log_entries import EtcdLogEntries
-from penstock.cluster.log_entry import LogEntry
+from penstock.cluster.log_entry import EtcdLogEntries, LogEntry
 from penstock.cluster.node_registry import NodeKind, NodeState, Registry
 from pump.cluster.identity import has_disk_id, kept_disk_id
 from tests.chaos.machine import Machine

@@ -8,8 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from penstock.cluster.etcd import connect
-from penstock.cluster.log_entries import EtcdLogEntries, LogEntries
-from penstock.cluster.log_entry import LOGS, Copy, LogEntry
+from penstock.cluster.log_entry import LOGS, Copy, EtcdLogEntries, LogEntries, LogEntry
 from penstock.errors import Malformed, Retryable
 from tests.kit.fakes.log_entries import MemoryLogEntries
 from tests.kit.wait import eventually

@@ -18,7 +18,7 @@ import pytest
 from deploy.local.etcd import EtcdServer
 from penstock.cluster.disks import DISKS
 from penstock.cluster.etcd import connect, read
-from penstock.cluster.log_entries import EtcdLogEntries
+from penstock.cluster.log_entry import EtcdLogEntries
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.errors import Retryable
 from penstock.wire.binlog import Binlog

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local.etcd import EtcdServer, program
-from penstock.cluster.etcd import Watch, connect, read
-from penstock.cluster.etcd_login import PASSWORD, USER
+from penstock.cluster.etcd import PASSWORD, USER, Watch, connect, read
 from penstock.errors import NeedsOperator
 from pumpclient import PumpClient
 from tests.kit.servers.fix_pump import PumpProcess

@@ -17,8 +17,7 @@ from ctl import states
 from ctl.commands import main
 from deploy.local.etcd import EtcdServer
 from penstock.cluster.drainer_runs import Standby, key_of, text_of
-from penstock.cluster.log_entries import EtcdLogEntries
-from penstock.cluster.log_entry import Copy, LogEntry
+from penstock.cluster.log_entry import Copy, EtcdLogEntries, LogEntry
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.oracle.client import OracleClient
 from penstock.pb import penstock_pb2, penstock_pb2_grpc

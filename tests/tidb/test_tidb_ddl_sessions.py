@@ -23,7 +23,7 @@ from drainer.task.selection import Selection
 from penstock.cluster.etcd import connect
 from penstock.filters import FilterConfig, Rules
 from penstock.oracle.client import OracleClient
-from penstock.oracle.cluster_id import find_cluster_id
+from penstock.oracle.pd import find_cluster_id
 from penstock.schema.model import DdlJob
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.fix_pump import PumpProcess, streamed

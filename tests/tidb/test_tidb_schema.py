@@ -25,7 +25,7 @@ from drainer.task.selection import Selection
 from penstock.cluster.etcd import connect
 from penstock.filters import FilterConfig, Rules
 from penstock.oracle.client import OracleClient
-from penstock.oracle.cluster_id import find_cluster_id
+from penstock.oracle.pd import find_cluster_id
 from penstock.schema.model import DdlJob
 from penstock.schema.tidb_json import table_from_json
 from tests.kit.servers.fix_pump import PumpProcess, streamed

@@ -11,6 +11,14 @@ Its watcher spins while etcd is away and forgets its watches afterwards, so `Wat
 
 No change is missed (the list shows its outcome), and every failure is `Retryable`. A long list of
 keys is read page by page (`read_pages`), so that no answer and no list in memory is ever huge.
+
+The user of an etcd with `auth enable` comes from the environment of every program:
+
+    PENSTOCK_ETCD_USER=penstock PENSTOCK_ETCD_PASSWORD=…
+
+etcd answers Authenticate with a token, which each call carries as metadata. A token ends with the
+member that made it, or with its time to live. Then a call is refused as UNAUTHENTICATED, a new
+token is requested, and a unary call is retried. A stream breaks, and its owner reopens it.
 """
 
 from __future__ import annotations
@@ -24,14 +32,13 @@ import re
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 
-from penstock.cluster.etcd_login import HINT, Login, login_from
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.pb.etcd import rpc_pb2, rpc_pb2_grpc
@@ -339,7 +346,7 @@ class Watch:
         start = self._prefix.encode()
         yield rpc_pb2.WatchRequest(
             create_request=rpc_pb2.WatchCreateRequest(
-                key=start, range_end=_after_prefix(start), start_revision=revision
+                key=start, range_end=_end(self._prefix), start_revision=revision
             )
         )
         stream_over.wait()
@@ -378,10 +385,6 @@ class Watch:
         except Exception:
             # One listener's bug must not silence every later change.
             log.exception("the listener of %s failed", self._prefix)
-
-
-def _after_prefix(prefix: bytes) -> bytes:
-    return prefix[:-1] + bytes([prefix[-1] + 1])
 
 
 PAGE_KEYS = 500
@@ -424,3 +427,75 @@ def is_any_from(etcd: EtcdClient, prefix: str, key: str) -> bool:
 def _end(prefix: str) -> bytes:
     start = prefix.encode()
     return start[:-1] + bytes([start[-1] + 1])
+
+
+USER, PASSWORD = "PENSTOCK_ETCD_USER", "PENSTOCK_ETCD_PASSWORD"
+HINT = (
+    f"set {USER} and {PASSWORD}, and grant that user read and write on /penstock and /tidb-binlog"
+)
+
+
+def login_from(env: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return user and password, None if neither is set; `NeedsOperator` if only one is."""
+    user, password = env.get(USER, ""), env.get(PASSWORD, "")
+    if bool(user) != bool(password):
+        has, lacks = (USER, PASSWORD) if user else (PASSWORD, USER)
+        raise NeedsOperator(
+            f"{has} is set and {lacks} is not", hint="set both", code=Code.SETTING_VALUE
+        )
+    return (user, password) if user else None
+
+
+class _Details(NamedTuple):
+    """The properties of a call that gRPC needs; `grpc.ClientCallDetails` has no fields."""
+
+    method: str
+    timeout: float | None
+    metadata: tuple[tuple[str, str], ...]
+    credentials: Any
+    wait_for_ready: bool | None
+    compression: Any
+
+
+class Login(
+    grpc.UnaryUnaryClientInterceptor,  # type: ignore[misc]
+    grpc.StreamStreamClientInterceptor,  # type: ignore[misc]
+):
+    """Adds a token to each call on a channel; safe to share between threads."""
+
+    def __init__(self, channel: grpc.Channel, user: str, password: str, timeout_s: float) -> None:
+        self._auth = rpc_pb2_grpc.AuthStub(channel)  # type: ignore[no-untyped-call]
+        self._request = rpc_pb2.AuthenticateRequest(name=user, password=password)
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._token = ""
+
+    def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
+        """Make the call; retry it once with a new token if etcd does not know the token."""
+        token = self._valid_token("")
+        call = continuation(_with(details, token), request)
+        if call.code() is not grpc.StatusCode.UNAUTHENTICATED:
+            return call
+        return continuation(_with(details, self._valid_token(token)), request)
+
+    def intercept_stream_stream(self, continuation: Any, details: Any, requests: Any) -> Any:
+        """Open the stream with its own token, because a stream cannot be retried."""
+        return continuation(_with(details, self._valid_token(self._token)), requests)
+
+    def _valid_token(self, refused: str) -> str:
+        """Return a token other than `refused`; raise `grpc.RpcError` as Authenticate does."""
+        with self._lock:
+            if self._token == refused:
+                self._token = self._auth.Authenticate(self._request, self._timeout_s).token
+            return self._token
+
+
+def _with(details: Any, token: str) -> _Details:
+    return _Details(
+        details.method,
+        details.timeout,
+        (*(details.metadata or ()), ("token", token)),
+        details.credentials,
+        details.wait_for_ready,
+        details.compression,
+    )

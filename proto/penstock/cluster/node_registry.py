@@ -3,14 +3,22 @@
 /tidb-binlog/v1/pumps/<node id>      one JSON object of eight fields each; no lease: a node that
 /tidb-binlog/v1/drainers/<node id>   is gone stays listed, and its `updateTS` grows old
 /penstock/v1/cluster_id              decimal text, drawn at random by the first that asks, or PD's
-/penstock/v1/pd_cluster_id           the same once more, if it is PD's (oracle/cluster_id.py)
+/penstock/v1/pd_cluster_id           the same once more, if it is PD's (oracle/pd.py)
 /penstock/v1/gaps/<drainer>/<pump>   JSON: what a Drainer can never get, the Pump left without it
 /penstock/v1/lost/<pump>             a Pump whose disk is gone for good (departed_pumps.py)
-/penstock/v1/silent/<drainer>        decimal: a Drainer's last heartbeat (heartbeats.py)
+/penstock/v1/silent/<drainer>        decimal: a Drainer's last heartbeat (`Heartbeats`)
 /penstock/v1/entered/<pump>          decimal: before this a Pump held nothing that Drainers lacked
 /penstock/v1/runs/<pump>             an id of its last start on its folder (pump/cluster/past.py)
 /penstock/v1/last_words/<pump>       the data of a cleanly shut down Pump (departed_pumps.py)
 /penstock/v1/sources/<id>            the state of a MySQL source (pumpclient/mysql/source/state)
+
+Whether a node runs is decided by observing whether its entry changes. A heartbeat carries the
+cluster's time, which may jump; then the last heartbeat of a running node looks old. So no decision
+is based on the apparent age of a heartbeat. A process that decides watches by its monotonic clock
+for `SILENT_AFTER_S`, unless a Pump has already done so and recorded the `updateTS` of the heartbeat
+after which none came. As long as that is the Drainer's last heartbeat, it has been silent since.
+Time counts as watched only between two looks in quick succession, because nodes are not silent when
+etcd was away, or when the watching process was stopped.
 """
 
 from __future__ import annotations
@@ -18,7 +26,8 @@ from __future__ import annotations
 import json
 import logging
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -269,7 +278,7 @@ class Registry:
     def cluster_id(self) -> int:
         """Return the cluster's id, drawing it if this is the first time anyone asks.
 
-        Raises `NeedsOperator` when it is a PD's: then that PD must be asked (oracle/cluster_id.py).
+        Raises `NeedsOperator` when it is a PD's: then that PD must be asked (oracle/pd.py).
         """
         refuse_pd(self._etcd)
         while True:
@@ -464,3 +473,90 @@ def _cluster_id(text: bytes) -> int:
             code=Code.ETCD_VALUE,
         )
     return int(text)
+
+
+SILENT_AFTER_S = 10.0
+_LOOK_S_MAX = 3.0
+_STOPPED = (NodeState.PAUSED, NodeState.OFFLINE)
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A node's last heartbeat, how long it has been the last, and the time of the last look."""
+
+    update_ts: int
+    looked_s: float
+    silent_s: float = 0.0
+
+
+class Heartbeats:
+    """One process's observations of the nodes of a kind."""
+
+    def __init__(
+        self,
+        *,
+        silent_after_s: float = SILENT_AFTER_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._silent_after_s = silent_after_s
+        self._clock = clock
+        self._watched: dict[str, _Watched] = {}
+
+    def note(self, statuses: Iterable[NodeStatus], silent: Mapping[str, int] | None = None) -> None:
+        """Record the statuses now in etcd; `silent` holds the findings of Pumps recorded there."""
+        now_s = self._clock()
+        for status in statuses:
+            known = self._watched.get(status.node_id)
+            if known is None or known.update_ts != status.update_ts:
+                known = self._watched[status.node_id] = _Watched(status.update_ts, now_s)
+            known.silent_s += min(now_s - known.looked_s, _LOOK_S_MAX)
+            known.looked_s = now_s
+            if silent and silent.get(status.node_id) == status.update_ts:
+                known.silent_s = self._silent_after_s
+
+    def is_silent(self, status: NodeStatus) -> bool:
+        """Return whether no heartbeat has followed this one for long enough to be sure."""
+        known = self._watched.get(status.node_id)
+        if known is None or known.update_ts != status.update_ts:
+            return False
+        return known.silent_s >= self._silent_after_s
+
+    def is_live(self, status: NodeStatus) -> bool:
+        """Return whether a node may be running: not stopped on purpose and not silent."""
+        return status.state not in _STOPPED and not self.is_silent(status)
+
+
+def parse_labels(texts: Iterable[str]) -> dict[str, str]:
+    """Parse labels such as "zone=a", "disk=fast"; `NeedsOperator` for anything else."""
+    labels: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not name or not equals or not value or "=" in value:
+            raise NeedsOperator(
+                f"{text!r} is not a label", hint="write name=value: zone=a", code=Code.SETTING_VALUE
+            )
+        if labels.setdefault(name, value) != value:
+            raise NeedsOperator(
+                f"the label {name} has two values",
+                hint="give it once",
+                code=Code.SETTING_VALUE,
+            )
+    return labels
+
+
+def published_labels(labels: Mapping[str, str]) -> dict[str, Any] | None:
+    """Return the field `label` of a status, None when there are no labels."""
+    return {"labels": dict(labels)} if labels else None
+
+
+def labels_in(field: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return the labels in the field `label` of a status, ignoring invalid labels."""
+    found = field.get("labels") if isinstance(field, Mapping) else None
+    if not isinstance(found, Mapping):
+        return {}
+    return {name: value for name, value in found.items() if isinstance(value, str)}
+
+
+def labels_text(labels: Mapping[str, str]) -> str:
+    """Return labels as they are written in settings."""
+    return ", ".join(f"{name}={value}" for name, value in sorted(labels.items()))

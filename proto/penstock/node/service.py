@@ -3,23 +3,26 @@
 SIGINT, SIGTERM   stop; the second one of a kind ends the process immediately
 SIGHUP            log files are reopened, certificates are read again; never stops a node
 
-Under systemd it reports that it is up, stops, and lives (`supervisor.py`). The exit codes are those
-of every program (`penstock.node.command`).
+Under systemd, the node reports by sd_notify(3) that it is up, stops, and lives: a datagram of
+`NAME=value` lines to the socket that NOTIFY_SOCKET names. Without that variable nothing is sent. If
+WATCHDOG_USEC asks for it, the event loop reports twice as often that it lives, so that a node that
+hangs is restarted. The exit codes are those of every program (`penstock.node.command`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
+import socket
 import sys
 from collections.abc import Awaitable, Callable
 
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError
-from penstock.node import command, supervisor
-from penstock.node.logs import Logs, grpc_lines_as_ours, start_logging
-from penstock.node.recent_problems import RECENT
+from penstock.node import command
+from penstock.node.logs import RECENT, Logs, grpc_lines_as_ours, start_logging
 from penstock.security import tls
 
 log = logging.getLogger(__name__)
@@ -99,14 +102,14 @@ async def _with_signals(main: Main, logs: Logs) -> None:
 
     def ask(number: signal.Signals) -> None:
         log.info("%s: stopping; send it again to end at once", number.name)
-        supervisor.say(supervisor.STOPPING)
+        say(STOPPING)
         stop.set()
         loop.remove_signal_handler(number)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ask, number)
     loop.add_signal_handler(signal.SIGHUP, _reload, logs)
-    living = asyncio.create_task(supervisor.live())
+    living = asyncio.create_task(live())
     try:
         await main(stop)
     finally:
@@ -121,3 +124,35 @@ def _reload(logs: Logs) -> None:
         log.error("SIGHUP: %s", error)
     log.info("SIGHUP: the log is open again, certificates and passwords are read again")
     tls.read_again()
+
+
+READY = "READY=1"
+STOPPING = "STOPPING=1"
+_ALIVE = "WATCHDOG=1"
+
+
+def say(*lines: str, wait_s: float = 1.0) -> None:
+    """Notify the supervisor; if it does not read for `wait_s`, log a single line."""
+    path = os.environ.get("NOTIFY_SOCKET", "")
+    if not path:
+        return
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
+            out.settimeout(wait_s)
+            # A name that starts with @ is one of Linux' abstract names, which start with a zero
+            # byte.
+            out.sendto("\n".join(lines).encode(), f"\0{path[1:]}" if path[0] == "@" else path)
+    except OSError as error:
+        log.warning("NOTIFY_SOCKET %s: %s", path, error)
+
+
+async def live() -> None:
+    """Notify the watchdog periodically until cancelled; return if it is not enabled."""
+    asked_us = os.environ.get("WATCHDOG_USEC", "")
+    is_for_us = os.environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+    if not asked_us.isdecimal() or not int(asked_us) or not is_for_us:
+        return
+    while True:
+        # Never waited for: a supervisor that has not read the last reports needs no more.
+        say(_ALIVE, wait_s=0)
+        await asyncio.sleep(int(asked_us) / 2e6)

@@ -36,7 +36,7 @@ follower    `FollowedLog` on a `CopiedLog` (`penstock/log/copied_log.py`), each 
 shipper     A stream for each follower: reads the bytes of an `Append` from the log and sends them
             along; a `Prepend` is a separate call, in pieces, because live groups must not wait for
             it. `connected` when a stream starts, `silent` after `replica-timeout-s`.
-entry       `penstock.cluster.log_entries`: carries out `Swap` and `ReadEntry`, which is repeated
+entry       `penstock.cluster.log_entry`: carries out `Swap` and `ReadEntry`, which is repeated
             until an answer comes; passes watched entries to `entry_seen`.
 take-over   Starts a `Claim` on a replica when the primary has been silent, and at each start of a
             Pump; a suspicion may be wrong. After a claim is won, opens the folder as a storage.

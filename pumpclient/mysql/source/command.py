@@ -35,7 +35,7 @@ from penstock.cluster import etcd
 from penstock.codes import Code, code_named
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.filters import Rules
-from penstock.node import service, supervisor
+from penstock.node import service
 from penstock.node.http_status import HttpStatus
 from penstock.node.output import TEXT, add_output, take_output, write
 from penstock.security.tls import Security
@@ -115,7 +115,7 @@ def run(settings: SourceConfig) -> int:
         Pages(source, settings.source_id).add_to(pages)
         await pages.start(settings.status_addr, 0)
         source.pages_url = reached_at(pages.url)
-        supervisor.say(supervisor.READY)
+        service.say(service.READY)
         running = asyncio.create_task(asyncio.to_thread(source.run))
         stopping = asyncio.create_task(stop.wait())
         try:

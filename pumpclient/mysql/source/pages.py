@@ -15,7 +15,7 @@ from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.node import build_info
 from penstock.node.http_status import JSON, Answer, HttpStatus
-from penstock.node.recent_problems import RECENT
+from penstock.node.logs import RECENT
 from pumpclient.mysql.relay.layout import FileName, Location
 from pumpclient.mysql.source.service import SourceService
 from pumpclient.mysql.source.state.left_out import LeftOutTable

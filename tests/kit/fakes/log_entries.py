@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from penstock.cluster.log_entries import Found
-from penstock.cluster.log_entry import LogEntry
+from penstock.cluster.log_entry import Found, LogEntry
 
 
 class MemoryLogEntries:

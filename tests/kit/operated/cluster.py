@@ -28,8 +28,14 @@ from drainer.cluster.membership import Membership as DrainerMembership
 from drainer.intake.merger import Merger
 from drainer.intake.pump_set import Pumps
 from drainer.sinks.checkpoint import Checkpoint
-from penstock.cluster.heartbeats import SILENT_AFTER_S, Heartbeats
-from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, seems_live
+from penstock.cluster.node_registry import (
+    SILENT_AFTER_S,
+    Heartbeats,
+    NodeKind,
+    NodeState,
+    NodeStatus,
+    seems_live,
+)
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.pb import penstock_pb2

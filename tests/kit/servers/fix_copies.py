@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from deploy.local.etcd import EtcdServer
-from penstock.cluster.log_entries import EtcdLogEntries
-from penstock.cluster.log_entry import LogEntry
+from penstock.cluster.log_entry import EtcdLogEntries, LogEntry
 from penstock.cluster.node_registry import NodeKind, NodeState, Registry
 from pump.cluster.identity import has_disk_id, kept_disk_id
 from tests.kit.servers.fix_pump import PumpProcess

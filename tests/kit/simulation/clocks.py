@@ -22,8 +22,7 @@ import asyncio
 import random
 from dataclasses import dataclass, field
 
-from penstock.cluster.heartbeats import Heartbeats
-from penstock.cluster.node_registry import NodeState, NodeStatus, seems_live
+from penstock.cluster.node_registry import Heartbeats, NodeState, NodeStatus, seems_live
 from penstock.oracle.server import WINDOW_MS, Allocator
 from penstock.ts import LOGICAL_BITS, compose, physical_ms
 from pump.cluster.resolver import Outcome, Question, TimeoutResolver

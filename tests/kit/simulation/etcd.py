@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 from penstock.cluster.departed_pumps import LastWord
-from penstock.cluster.log_entries import Found
-from penstock.cluster.log_entry import LogEntry
+from penstock.cluster.log_entry import Found, LogEntry
 from penstock.cluster.node_registry import NodeState
 from penstock.codes import Code
 from penstock.errors import Retryable

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cluster.heartbeats import SILENT_AFTER_S, Heartbeats
-from penstock.cluster.node_registry import NodeState, NodeStatus
+from penstock.cluster.node_registry import SILENT_AFTER_S, Heartbeats, NodeState, NodeStatus
 
 NODE = NodeStatus(node_id="a", host="h:1", state=NodeState.ONLINE, update_ts=7)
 LATER = replace(NODE, update_ts=8)

@@ -2,20 +2,25 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.cluster.labels import labels_in, matches, parse_labels, published, text_of
+from penstock.cluster.node_registry import (
+    labels_in,
+    labels_text,
+    parse_labels,
+    published_labels,
+)
 from penstock.errors import NeedsOperator
 
 
 def test_labels_go_through_settings_and_status_unchanged() -> None:
     labels = parse_labels(["zone=a", " disk = fast "])
     assert labels == {"zone": "a", "disk": "fast"}
-    assert published(labels) == {"labels": {"zone": "a", "disk": "fast"}}
-    assert labels_in(published(labels)) == labels
-    assert parse_labels(text_of(labels).split(",")) == labels
+    assert published_labels(labels) == {"labels": {"zone": "a", "disk": "fast"}}
+    assert labels_in(published_labels(labels)) == labels
+    assert parse_labels(labels_text(labels).split(",")) == labels
 
 
 def test_no_labels_are_published_as_tidb_binlog_does() -> None:
-    assert published({}) is None
+    assert published_labels({}) is None
     assert labels_in(None) == {}
 
 
@@ -29,14 +34,6 @@ def test_a_label_has_one_value() -> None:
     assert parse_labels(["zone=a", "zone=a"]) == {"zone": "a"}
     with pytest.raises(NeedsOperator, match="zone has two values"):
         parse_labels(["zone=a", "zone=b"])
-
-
-def test_wanted_labels_must_all_be_there() -> None:
-    borne = {"zone": "a", "disk": "fast"}
-    assert matches({}, borne)
-    assert matches({"zone": "a"}, borne)
-    assert not matches({"zone": "b"}, borne)
-    assert not matches({"zone": "a"}, {})
 
 
 def test_a_strange_field_of_another_program_bears_no_labels() -> None:

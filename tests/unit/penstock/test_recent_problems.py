@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import re
 
+from penstock.node.logs import KINDS_MAX, RecentProblems
 from penstock.node.output import typed
-from penstock.node.recent_problems import KINDS_MAX, RecentProblems
 
 
 def log_to(problems: RecentProblems) -> logging.Logger:

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.cluster.departed_pumps import LastWord
-from penstock.cluster.heartbeats import Heartbeats
-from penstock.cluster.node_registry import READER, NodeKind, NodeState, NodeStatus
+from penstock.cluster.node_registry import READER, Heartbeats, NodeKind, NodeState, NodeStatus
 from penstock.codes import Code
 from penstock.errors import Retryable
 from penstock.security.tls import Tls
