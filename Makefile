@@ -31,7 +31,7 @@ setup:  ## Virtual environment, packages, etcd, a JRE if there is no Java 17+
 	$(if $(filter $(JARS),$(WANTED)),@deploy/jars.sh .venv/servers $(filter $(JARS),$(WANTED)))
 
 demo: setup  ## The whole main job on real data; SINK=mysql: into a MariaDB, SINK=files: into files and back, SINK=kafka: into topics, SINK=delta: into a lake, SOURCE=mysql: from one too, SOURCE=tidb: from a TiDB
-	@$(BIN)/python -m deploy.demo --source $(SOURCE) --sink $(SINK)
+	@$(BIN)/python -m penstock_local.demo --source $(SOURCE) --sink $(SINK)
 
 test: check  ## All checks, and the tests of every main path on real etcd, Spark, MariaDB and MySQL
 	$(BIN)/python -m tests

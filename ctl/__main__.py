@@ -33,8 +33,8 @@ PROGRAMS: Final[Mapping[str, Program]] = {
     "console": Program("ctl.console.__main__", "show a cluster on one page", "console"),
     "verify": Program("pumpclient.mysql.verify.__main__", "compare an upstream with a downstream"),
     "reparo": Program("drainer.reparo.__main__", "restore files up to a time", "drainer"),
-    "init": Program("deploy.init", "write a folder of settings, units and a compose file"),
-    "demo": Program("deploy.demo.__main__", "show the whole of it on this machine", "demo"),
+    "init": Program("penstock_local.init", "write a folder of settings, units and a compose file"),
+    "demo": Program("penstock_local.demo.__main__", "show the whole of it on this machine", "demo"),
 }
 
 

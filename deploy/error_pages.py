@@ -17,7 +17,15 @@ from penstock.codes import SUBJECTS, Code
 from penstock.node import command
 
 _ROOT: Final = Path(__file__).parents[1]
-_FOLDERS: Final = ("proto/penstock", "pump", "drainer", "pumpclient", "ctl", "deploy")
+_FOLDERS: Final = (
+    "proto/penstock",
+    "pump",
+    "drainer",
+    "pumpclient",
+    "ctl",
+    "penstock_local",
+    "deploy",
+)
 _VALUE: Final = "…"
 
 INDEX: Final = "reference/errors.md"

@@ -18,9 +18,9 @@ from typing import Final
 
 from ctl import __main__ as penstock
 from ctl import commands as ctl
-from deploy import init
-from deploy.demo import __main__ as demo
 from drainer import ddl_command
+from penstock_local import init
+from penstock_local.demo import __main__ as demo
 from pumpclient.mysql.source import command as source
 from pumpclient.mysql.verify import command as verify
 

@@ -13,7 +13,7 @@ import pytest
 from tests.kit import census
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = ("proto/penstock", "pump", "drainer", "pumpclient", "ctl", "deploy")
+SOURCES = ("proto/penstock", "pump", "drainer", "pumpclient", "ctl", "penstock_local", "deploy")
 FUNCTION_LINES_MAX = 60
 BANNED_NAMES = {"util", "utils", "common", "helper", "helpers", "misc", "base", "manager"}
 

@@ -23,9 +23,9 @@ from typing import Any
 import psutil
 import pymysql
 
-from deploy.local.cluster import Cluster
 from penstock.codes import Code
 from penstock.errors import Retryable
+from penstock_local.cluster import Cluster
 from pumpclient import PumpClient
 from pumpclient.transaction import Transaction
 from tests.bench.figure import Figure

@@ -19,11 +19,11 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
-from deploy.local.cluster import Cluster
-from deploy.local.mariadb import MariadbServer
-from deploy.local.process import ServerProcess
 from drainer.spark.job import JAVA_OPTIONS
 from drainer.spark.jvm import archive_in, use_java, write_archive
+from penstock_local.cluster import Cluster
+from penstock_local.mariadb import MariadbServer
+from penstock_local.process import ServerProcess
 from pumpclient import PumpClient
 from tests.bench.figure import Figure
 from tests.bench.lag import checkpoint_ts, wait_until

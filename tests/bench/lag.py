@@ -20,8 +20,8 @@ from typing import Any
 
 import psutil
 
-from deploy.local.cluster import Cluster
-from deploy.local.mariadb import MariadbServer
+from penstock_local.cluster import Cluster
+from penstock_local.mariadb import MariadbServer
 from pumpclient import PumpClient
 from tests.bench.figure import Figure, percentile
 from tests.bench.steady_writers import Pace

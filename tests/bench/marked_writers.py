@@ -15,9 +15,9 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import asdict
 
-from deploy.local.sql_server import SqlProcess
 from penstock.codes import Code
 from penstock.errors import Retryable
+from penstock_local.sql_server import SqlProcess
 from tests.bench.oltp_writers import Pace
 
 LOOK_EVERY_S = 0.004

@@ -17,9 +17,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from deploy.local.cluster import Cluster
-from deploy.local.mariadb import MariadbServer
-from deploy.local.programs import program
+from penstock_local.cluster import Cluster
+from penstock_local.mariadb import MariadbServer
+from penstock_local.programs import program
 from pumpclient import PumpClient
 from pumpclient.mysql.load.loader import Load, LoadOptions
 from pumpclient.mysql.load.sink import SinkOptions

@@ -16,13 +16,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.local.cluster import Cluster
-from deploy.local.mariadb import MariadbServer, binlog_options
-from deploy.local.mysql_source import MysqlSource
-from deploy.local.programs import program
-from deploy.local.sysbench import Sysbench
 from penstock.codes import Code
 from penstock.errors import Retryable
+from penstock_local.cluster import Cluster
+from penstock_local.mariadb import MariadbServer, binlog_options
+from penstock_local.mysql_source import MysqlSource
+from penstock_local.programs import program
+from penstock_local.sysbench import Sysbench
 from pumpclient import PumpClient
 from pumpclient.mysql.protocol.address import ServerAddress
 from pumpclient.mysql.relay.layout import FileName

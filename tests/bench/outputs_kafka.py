@@ -27,9 +27,9 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from deploy.local.cluster import Cluster
 from penstock.codes import Code
 from penstock.errors import Retryable
+from penstock_local.cluster import Cluster
 from pumpclient import PumpClient
 from tests.bench.figure import Figure, percentile
 from tests.bench.lag import WARM_UP_S, Acknowledged, process_s

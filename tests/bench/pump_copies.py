@@ -20,12 +20,12 @@ from pathlib import Path
 
 import psutil
 
-from deploy.local.cluster import Cluster
 from penstock.cluster import etcd
 from penstock.errors import PenstockError
 from penstock.oracle.client import LEADER_KEY
 from penstock.stream import NOW, Reader, Transaction
 from penstock.ts import compose
+from penstock_local.cluster import Cluster
 from pumpclient import PumpClient
 from tests.bench.figure import Figure, percentile
 from tests.bench.lag import process_s

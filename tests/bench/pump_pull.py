@@ -10,11 +10,11 @@ from pathlib import Path
 
 import grpc
 
-from deploy.local.cluster import Cluster
 from penstock.pb import penstock_pb2, penstock_pb2_grpc, pump_pb2, pump_pb2_grpc
 from penstock.ts import compose
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog
+from penstock_local.cluster import Cluster
 from tests.bench.figure import Figure
 from tests.bench.pump_write import VALUE, pump_address
 

@@ -26,13 +26,13 @@ from pathlib import Path
 
 import grpc
 
-from deploy.local.cluster import Cluster
-from deploy.local.process import python_module
 from penstock.cluster import etcd
 from penstock.cluster.log_entry import EtcdLogEntries, LogEntry
 from penstock.log.segment import segment_name
 from penstock.ts import compose
 from penstock.wire.binlog import Binlog, BinlogType
+from penstock_local.cluster import Cluster
+from penstock_local.process import python_module
 from tests.bench.figure import Figure, percentile
 from tests.bench.pump_copies import Repeated
 from tests.bench.pump_write import Write, unary_writer

@@ -15,9 +15,9 @@ from typing import Self
 import grpc
 import psutil
 
-from deploy.local.cluster import Cluster
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.ts import compose
+from penstock_local.cluster import Cluster
 from tests.bench.pump_load import Load
 from tests.bench.pump_write import pump_address
 

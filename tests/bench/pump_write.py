@@ -15,13 +15,13 @@ from pathlib import Path
 
 import grpc
 
-from deploy.local.cluster import Cluster
 from penstock.cluster import etcd
 from penstock.cluster.node_registry import NodeKind, Registry
 from penstock.pb import pump_pb2, pump_pb2_grpc
 from penstock.ts import compose
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog
+from penstock_local.cluster import Cluster
 from pumpclient import PumpClient
 from tests.bench.figure import Figure, percentile
 

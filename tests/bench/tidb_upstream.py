@@ -22,13 +22,13 @@ from pathlib import Path
 
 import pymysql
 
-from deploy.local.cluster import Cluster
-from deploy.local.mariadb import MariadbServer
-from deploy.local.process import ServerProcess, free_port
-from deploy.local.sysbench import Sysbench
-from deploy.local.tidb import PdAndTikv, TidbServer
 from penstock.codes import Code
 from penstock.errors import Retryable
+from penstock_local.cluster import Cluster
+from penstock_local.mariadb import MariadbServer
+from penstock_local.process import ServerProcess, free_port
+from penstock_local.sysbench import Sysbench
+from penstock_local.tidb import PdAndTikv, TidbServer
 from tests.bench.figure import Figure, percentile
 from tests.bench.lag import bare_commits_ms, cpu_s, process_s
 from tests.bench.marked_writers import LOOK_EVERY_S, MarkedWriters

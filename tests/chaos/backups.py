@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from deploy.local.etcd import EtcdServer
+from penstock_local.etcd import EtcdServer
 from tests.kit.crash import etcd_backup
 
 Sizes = Mapping[str, int]

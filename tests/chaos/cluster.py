@@ -24,9 +24,6 @@ from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import quote
 
-from deploy.local.etcd import EtcdServer
-from deploy.local.mariadb import MariadbServer
-from deploy.local.process import ServerProcess, flags, free_port, python_module
 from penstock.cluster import etcd
 from penstock.cluster.drainer_runs import standbys
 from penstock.codes import Code
@@ -34,6 +31,9 @@ from penstock.errors import Retryable
 from penstock.failpoints import VARIABLE
 from penstock.log.files import replace_file
 from penstock.node.command import FAILED
+from penstock_local.etcd import EtcdServer
+from penstock_local.mariadb import MariadbServer
+from penstock_local.process import ServerProcess, flags, free_port, python_module
 from tests.chaos.backups import Backup, Restore
 from tests.chaos.copies import LogCopies
 from tests.chaos.machine import Machine

@@ -16,7 +16,7 @@ from typing import Final, Self
 
 import psutil
 
-from deploy.local.process import STOP_S_MAX, ServerProcess
+from penstock_local.process import STOP_S_MAX, ServerProcess
 from tests.kit.crash.disks import Volume
 
 _LISTENS: Final = "0A"

@@ -17,10 +17,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from deploy.local.process import python_module
 from penstock.cluster.log_entry import LogEntry
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
+from penstock_local.process import python_module
 from tests.chaos.backups import Backup, Restore, Sizes
 from tests.chaos.cluster import Cluster
 from tests.chaos.plan import DRAINERS, ETCD, PUMPS, WRITERS

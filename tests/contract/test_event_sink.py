@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from deploy.local.kafka import KafkaServer
 from drainer.differences.left_out import LeftOut
 from drainer.differences.overrides import Override
 from drainer.sinks.checkpoint import Checkpoint, Overridden
@@ -25,6 +24,7 @@ from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from penstock.pb import pb_binlog_pb2 as pb
 from penstock.pb import slave_binlog_pb2 as slave
+from penstock_local.kafka import KafkaServer
 from tests.kit.delta.lake_reader import LakeReader
 from tests.kit.fakes.memory_output import Broker, MemoryOutput
 from tests.kit.files import plain_reader

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from deploy.local.etcd import EtcdServer
 from penstock.cluster.node_registry import Registry
 from penstock.wire.codec import decode_binlog
+from penstock_local.etcd import EtcdServer
 from pumpclient import NoPump, PumpClient, Retryable
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.workloads.ledger import pull_until

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from ctl import commands
-from deploy.local.etcd import EtcdServer
 from penstock.cluster.etcd import connect
 from penstock.cluster.history import Guard, History
 from penstock.codes import Code
@@ -21,6 +20,7 @@ from penstock.oracle.client import OracleClient
 from penstock.schema.model import DdlJob
 from penstock.stream import BEGINNING, Ddl, Reader, Transaction
 from penstock.ts import physical_ms
+from penstock_local.etcd import EtcdServer
 from pumpclient import Options, PumpClient
 from tests.kit.crash import etcd_backup
 from tests.kit.crash.preload import preloaded

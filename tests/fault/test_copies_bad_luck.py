@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from ctl.commands import main
-from deploy.local.etcd import EtcdServer
 from penstock.cluster.etcd import connect
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.node.command import NEEDS_OPERATOR
+from penstock_local.etcd import EtcdServer
 from pumpclient import PumpClient
 from tests.kit.crash.preload import preloaded
 from tests.kit.servers.fix_copies import WAIT_S, MakePump, Trio, lose_disk

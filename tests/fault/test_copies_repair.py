@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from deploy.local.etcd import EtcdServer
 from penstock.cluster.node_registry import NodeKind, NodeState, Registry
 from penstock.log.segment import BEGIN
 from penstock.wire.binlog import Binlog
+from penstock_local.etcd import EtcdServer
 from pumpclient import PumpClient
 from tests.kit.servers.fix_copies import WAIT_S, MakePump, Trio, lose_disk
 from tests.kit.servers.fix_pump import PumpProcess, streamed

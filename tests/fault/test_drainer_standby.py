@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from ctl.commands import main as ctl
-from deploy.local.etcd import EtcdServer
 from drainer.__main__ import main as drainer_main
 from penstock.cluster.drainer_runs import RUNS, standbys
 from penstock.cluster.etcd import read_prefix
 from penstock.cluster.node_registry import NodeKind, Registry
+from penstock_local.etcd import EtcdServer
 from pumpclient import PumpClient
 from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
 from tests.kit.servers.fix_mariadb import MariadbServer

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from ctl.commands import main
-from deploy.local.etcd import EtcdCluster, EtcdServer
 from penstock.cluster.etcd import connect, read
 from penstock.cluster.node_registry import NodeKind, NodeState, Registry, seems_live
 from penstock.errors import Retryable
@@ -21,6 +20,7 @@ from penstock.oracle.client import LEADER_KEY, OracleClient
 from penstock.pb import pump_pb2, pump_pb2_grpc
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog, encode_binlog
+from penstock_local.etcd import EtcdCluster, EtcdServer
 from tests.kit.crash.slow_proxy import SlowProxy
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.wait import eventually

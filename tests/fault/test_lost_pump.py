@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from ctl.commands import main
-from deploy.local.etcd import EtcdServer
 from penstock.cluster.node_registry import Registry
+from penstock_local.etcd import EtcdServer
 from pumpclient import PumpClient
 from tests.kit.servers.fix_drainer import DrainerFactory
 from tests.kit.servers.pages import scraped

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from ctl.commands import main
-from deploy.local.etcd import EtcdServer
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
+from penstock_local.etcd import EtcdServer
 from tests.kit.servers.fix_copies import WAIT_S, MakePump, Trio
 from tests.kit.wait import eventually
 from tests.kit.workloads.judged_stream import judged_stream, read_up_to

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from deploy.local.etcd import EtcdServer
-from deploy.local.sql_server import SqlServer
 from drainer.planner import Origins
 from penstock.cluster.node_registry import Registry
+from penstock_local.etcd import EtcdServer
+from penstock_local.sql_server import SqlServer
 from pumpclient import PumpClient
 from pumpclient.mysql.verify import command as verify
 from tests.kit.servers.binlog_server import MARIADB, AnyBinlogServer, on_servers

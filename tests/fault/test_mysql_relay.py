@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.process import python_module
 from penstock.errors import Malformed
+from penstock_local.process import python_module
 from pumpclient.mysql.events.frame import HEADER, EventType
 from pumpclient.mysql.relay.resume import Start
 from tests.kit.crash.disks import small_volume

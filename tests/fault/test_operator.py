@@ -26,12 +26,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ctl.commands import main as ctl
-from deploy.local.process import flags
 from drainer import ddl_command
 from penstock.cluster.drainer_runs import standbys
 from penstock.cluster.node_registry import NodeKind, NodeState, Registry
 from penstock.errors import PenstockError
 from penstock.node.command import run as run_command
+from penstock_local.process import flags
 from pumpclient import PumpClient
 from tests.kit.operated.cluster import STANDBY, Cluster, TwinDrainer
 from tests.kit.servers.fix_drainer import DrainerProcess

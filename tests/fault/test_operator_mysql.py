@@ -20,8 +20,8 @@ from typing import Any, Self
 import pymysql
 import pytest
 
-from deploy.local.etcd import EtcdServer
 from penstock.errors import NeedsOperator
+from penstock_local.etcd import EtcdServer
 from pumpclient import PumpClient
 from pumpclient.mysql.source.__main__ import main as mysql_source
 from tests.kit.servers.binlog_server import run_until_done

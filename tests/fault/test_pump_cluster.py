@@ -12,8 +12,6 @@ from typing import Any
 import grpc
 import pytest
 
-from deploy.local.etcd import EtcdServer
-from deploy.local.process import free_port
 from penstock.cluster.etcd import connect
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.oracle.client import OracleClient
@@ -21,6 +19,8 @@ from penstock.pb import cistern_pb2, cistern_pb2_grpc, pump_pb2, pump_pb2_grpc
 from penstock.ts import compose
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog, encode_binlog
+from penstock_local.etcd import EtcdServer
+from penstock_local.process import free_port
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.wait import eventually
 from tests.kit.workloads.ledger import pull_until

@@ -18,13 +18,13 @@ import grpc
 import psutil
 import pytest
 
-from deploy.local.etcd import EtcdServer
 from penstock.http2 import frames
 from penstock.http2.frames import END_HEADERS, END_STREAM
 from penstock.pb import penstock_pb2, pump_pb2, pump_pb2_grpc
 from penstock.security.tls import open_channel
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog, encode_binlog
+from penstock_local.etcd import EtcdServer
 from tests.kit.fakes.oracle import OracleNode
 from tests.kit.http2.raw_peer import RawPeer, message, request
 from tests.kit.servers.authority import Authority

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from deploy.local.etcd import EtcdServer
 from penstock.cluster.node_registry import Registry
 from penstock.oracle.client import OracleClient
+from penstock_local.etcd import EtcdServer
 from tests.kit.fakes.oracle import OracleNode
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.workloads.ledger import Ledger, LedgerWriter, pull_until

@@ -9,11 +9,11 @@ from typing import Any
 import grpc
 import pytest
 
-from deploy.local.etcd import EtcdServer
 from penstock.errors import NeedsOperator
 from penstock.pb import penstock_pb2
 from penstock.wire.binlog import Binlog
 from penstock.wire.codec import decode_binlog, encode_binlog
+from penstock_local.etcd import EtcdServer
 from pumpclient import PumpClient
 from tests.kit.crash.disks import Volume, small_volume
 from tests.kit.servers.fix_pump import PumpProcess

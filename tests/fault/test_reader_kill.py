@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from deploy.local.etcd import EtcdServer
 from penstock.cluster.node_registry import NodeKind, Registry
+from penstock_local.etcd import EtcdServer
 from pumpclient import Options, PumpClient
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.wait import eventually

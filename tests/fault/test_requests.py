@@ -17,7 +17,6 @@ import grpc
 import pytest
 from google.protobuf.message import DecodeError, Message
 
-from deploy.local.etcd import EtcdServer
 from drainer.cluster.server import Services, build_server, listen
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
@@ -26,6 +25,7 @@ from penstock.pb import cistern_pb2, pdpb_pb2, penstock_pb2, pump_pb2
 from penstock.security.tls import Security, SecurityConfig
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog
+from penstock_local.etcd import EtcdServer
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.servers.node import CHANNEL_OPTIONS
 from tests.kit.servers.pump_session import PumpSession

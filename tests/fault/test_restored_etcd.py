@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from deploy.local.etcd import EtcdServer
 from penstock.cluster.disks import DISKS
 from penstock.cluster.etcd import connect, read
 from penstock.cluster.log_entry import EtcdLogEntries
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.errors import Retryable
 from penstock.wire.binlog import Binlog
+from penstock_local.etcd import EtcdServer
 from pump.cluster.identity import kept_disk_id
 from pump.replication.replicas import COPIES_FOLDER
 from tests.kit.servers.fix_copies import WAIT_S, MakePump, Trio

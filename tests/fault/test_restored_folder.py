@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deploy.local.etcd import EtcdServer
+from penstock_local.etcd import EtcdServer
 from tests.kit.servers.fix_copies import WAIT_S, MakePump
 from tests.kit.servers.fix_pump import streamed
 from tests.kit.servers.pump_session import PumpSession

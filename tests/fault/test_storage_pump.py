@@ -12,10 +12,10 @@ from typing import Any
 import grpc
 import pytest
 
-from deploy.local.etcd import EtcdServer
 from penstock import failpoints
 from penstock.cluster.node_registry import Registry
 from penstock.oracle.client import OracleClient
+from penstock_local.etcd import EtcdServer
 from tests.kit.crash.disks import faulty_disk
 from tests.kit.fakes.oracle import OracleNode
 from tests.kit.servers.fix_pump import PumpProcess

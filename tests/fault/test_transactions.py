@@ -20,7 +20,6 @@ from pathlib import Path
 import grpc
 import pytest
 
-from deploy.local.etcd import EtcdServer
 from drainer.intake.merger import Merger
 from penstock import outbox
 from penstock.cluster.etcd import connect
@@ -28,6 +27,7 @@ from penstock.pb.etcd import rpc_pb2
 from penstock.ts import compose
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog
+from penstock_local.etcd import EtcdServer
 from pumpclient import Options, PumpClient
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.servers.pump_session import PumpSession

@@ -18,7 +18,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from deploy.local.sql_server import SqlServer
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.mysql.session import SQL_MODE
 from drainer.sinks.mysql.sink import MysqlSink
@@ -35,6 +34,7 @@ from penstock.ddl import plan_ddl
 from penstock.errors import NeedsOperator, Retryable
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import MutationType
+from penstock_local.sql_server import SqlServer
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.workloads.changes import (
     CASES,

@@ -9,12 +9,12 @@ from dataclasses import replace
 import pymysql
 import pytest
 
-from deploy.local.sql_server import SqlServer
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.mysql.sink import MysqlSink
 from penstock.ddl import Catalog, plan_ddl
 from penstock.ddl.rewrite.constraint_names import as_mariadb_reads
 from penstock.schema.ddl_context import DdlContext
+from penstock_local.sql_server import SqlServer
 
 NAMED = (
     "CREATE TABLE t (a INT NOT NULL CHECK (a > 0), b INT, CHECK (b > 0), CHECK (b > 1))",

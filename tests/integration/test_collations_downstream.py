@@ -9,12 +9,12 @@ from contextlib import closing
 
 import pytest
 
-from deploy.local.sql_server import SqlServer
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import open_sink
 from drainer.sinks.protocol import Sink
 from penstock.ddl import Catalog, plan_ddl
 from penstock.errors import NeedsOperator
+from penstock_local.sql_server import SqlServer
 
 pytestmark = [pytest.mark.mysql, pytest.mark.mariadb]
 

@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from deploy.local.sql_server import SqlServer
 from drainer.task.sql.row_statements import fold_of
 from penstock.ddl.charsets import (
     built_in,
@@ -17,6 +16,7 @@ from penstock.ddl.charsets import (
 )
 from penstock.ddl.rewrite.collation_substitutes import aliases, substitutes
 from penstock.schema.model import ColumnInfo, MysqlType
+from penstock_local.sql_server import SqlServer
 
 pytestmark = [pytest.mark.mysql, pytest.mark.mariadb]
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from deploy.local.sql_server import SqlServer
 from drainer.differences.overrides import REPLACE, Override
 from drainer.sinks.checkpoint import Checkpoint, TakenOver
 from drainer.sinks.mysql import ddl_progress
 from drainer.sinks.mysql.sink import MysqlSink
 from penstock.ddl import Catalog, SchemaChange, plan_ddl
 from penstock.errors import NeedsOperator
+from penstock_local.sql_server import SqlServer
 from tests.kit.wait import eventually
 
 

@@ -28,12 +28,12 @@ import pymysql
 import pytest
 from pymysql.converters import escape_string
 
-from deploy.local import mariadb as local
 from penstock.ddl import Catalog, SchemaChange, plan_ddl
 from penstock.ddl.rewrite.explicit_collations import explicit
 from penstock.ddl.syntax.lexer import quote_name
 from penstock.errors import NeedsOperator
 from penstock.schema.model import TableInfo
+from penstock_local import mariadb as local
 from pumpclient.mysql.relay.layout import FileName, Location
 from pumpclient.mysql.source.ddl.execution import Statements
 from pumpclient.mysql.translate.assembler import Assembler

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploy.local.sql_server import SqlServer
 from penstock.ddl.rewrite.foreign import spelled_for
 from penstock.ddl.syntax.statements import Flavor
 from penstock.schema.model import DdlJob, DdlType, TableInfo
+from penstock_local.sql_server import SqlServer
 from tests.kit.servers.binlog_server import KINDS, MYSQL, on_servers
 from tests.kit.servers.fix_mariadb import drop_user_databases
 from tests.unit.penstock.ddl_session import DdlSession

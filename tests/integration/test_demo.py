@@ -105,7 +105,7 @@ def nameless() -> list[str]:
 def demo(home: Path, *options: str, host: Sequence[str] = ()) -> str:
     """Run it with its files below `home`, by way of `host`; return what it printed."""
     done = subprocess.run(
-        [*host, sys.executable, "-m", "deploy.demo", *options],
+        [*host, sys.executable, "-m", "penstock_local.demo", *options],
         cwd=ROOT,
         env={**os.environ, "TMPDIR": str(home)},
         capture_output=True,

@@ -16,8 +16,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from deploy.local.programs import program
-from deploy.local.sql_server import SqlServer
 from drainer.sinks.checkpoint import Checkpoint, TakenOver
 from drainer.sinks.mysql.sink import MysqlSink
 from drainer.sinks.opening import open_table_sink
@@ -26,6 +24,8 @@ from penstock.ddl import Catalog, plan_ddl
 from penstock.errors import NeedsOperator
 from penstock.ts import compose
 from penstock.wire.binlog import MutationType
+from penstock_local.programs import program
+from penstock_local.sql_server import SqlServer
 from tests.kit.fakes.sliced import sql_of
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.wait import eventually

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from deploy.local.etcd import EtcdServer
 from drainer.__main__ import main
 from drainer.ddl.starting_schema import OVERRIDES
+from penstock_local.etcd import EtcdServer
 from pumpclient import PumpClient
 
 

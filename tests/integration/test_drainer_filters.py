@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from deploy.local.etcd import EtcdServer
+from penstock_local.etcd import EtcdServer
 from pumpclient import PumpClient
 from tests.kit.servers.fix_drainer import DrainerFactory
 from tests.kit.servers.fix_mariadb import MariadbServer

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from deploy.local.etcd import EtcdServer
-from deploy.local.kafka import KafkaServer
 from penstock.wire.binlog import Origin
+from penstock_local.etcd import EtcdServer
+from penstock_local.kafka import KafkaServer
 from pumpclient import PumpClient
 from tests.kit.kafka.topic_reader import Read, read_topics
 from tests.kit.servers.fix_drainer import DrainerFactory

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deploy.local.etcd import EtcdServer
+from penstock_local.etcd import EtcdServer
 from pumpclient import PumpClient
 from tests.kit.delta.lake_reader import LakeReader
 from tests.kit.servers.fix_drainer import DrainerFactory

@@ -15,13 +15,13 @@ from typing import Any
 import psutil
 import pytest
 
-from deploy.local.etcd import EtcdServer
 from drainer.settings.config import SparkConfig
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import open_sink
 from drainer.spark.jvm import options_for, use_java
 from penstock.cluster.node_registry import Registry
 from penstock.errors import NeedsOperator
+from penstock_local.etcd import EtcdServer
 from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.wait import eventually

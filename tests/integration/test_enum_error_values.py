@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 
-from deploy.local.sql_server import SqlServer
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.mysql.sink import MysqlSink
 from drainer.sinks.opening import open_table_sink
@@ -18,6 +17,7 @@ from drainer.task.sql.literals import MYSQL
 from drainer.task.sql.table_sql import TableSql
 from penstock.ddl import Catalog, plan_ddl
 from penstock.errors import NeedsOperator
+from penstock_local.sql_server import SqlServer
 from pumpclient.mysql.load.sink import SinkOptions, SinkSession
 from pumpclient.mysql.load.text_rows import SqlRows, TextRows
 from pumpclient.mysql.protocol.address import address_in

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.etcd import EtcdServer, program
 from penstock.cluster.etcd import PASSWORD, USER, Watch, connect, read
 from penstock.errors import NeedsOperator
+from penstock_local.etcd import EtcdServer, program
 from pumpclient import PumpClient
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.wait import eventually

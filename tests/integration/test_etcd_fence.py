@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from deploy.local.etcd import EtcdServer
 from penstock.cluster.etcd import connect, read, read_prefix
 from penstock.cluster.fence import PENDING_KEY, WRITERS, DdlFence, WriterFence
 from penstock.cluster.history import LOCK_KEY, History
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from penstock.schema.model import DdlJob, DdlType
+from penstock_local.etcd import EtcdServer
 from tests.kit.fakes.oracle import MemoryOracle
 from tests.kit.wait import eventually
 

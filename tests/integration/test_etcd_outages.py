@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from deploy.local.etcd import EtcdServer
-from deploy.local.process import free_port
 from penstock.cluster.etcd import Watch, connect, read
 from penstock.cluster.history import LOCK_KEY, History
 from penstock.cluster.lease import Lease
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.errors import Retryable
 from penstock.schema.model import DdlJob, DdlType
+from penstock_local.etcd import EtcdServer
+from penstock_local.process import free_port
 from tests.kit.wait import eventually
 
 pytestmark = pytest.mark.alone

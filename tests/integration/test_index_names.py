@@ -8,8 +8,8 @@ from contextlib import closing
 import pymysql
 import pytest
 
-from deploy.local.sql_server import SqlServer
 from penstock.ddl import Catalog, plan_ddl
+from penstock_local.sql_server import SqlServer
 
 BOTH = (
     "CREATE TABLE t (id SERIAL, a INT UNIQUE, b VARCHAR(9) CHARSET latin1 UNIQUE KEY, c INT,"

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from deploy.local.etcd import EtcdServer
-from deploy.local.kafka import KafkaServer
-from deploy.local.sql_server import SqlServer
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import open_event_sink
 from drainer.task.events.encoder import RowEvent
 from drainer.task.events.encoding import stream_encoder_of
 from drainer.task.events.messages import Messages
 from penstock.ddl import Catalog, plan_ddl
+from penstock_local.etcd import EtcdServer
+from penstock_local.kafka import KafkaServer
+from penstock_local.sql_server import SqlServer
 from pumpclient import PumpClient
 from pumpclient.mysql.verify import command as verify
 from tests.kit.servers.binlog_server import BinlogServer

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from deploy.local.kafka import KafkaServer
 from drainer.sinks.kafka.kafka_url import parse_kafka_url
 from drainer.task.events.encoder import RowEvent
 from drainer.task.events.encoding import stream_encoder_of
+from penstock_local.kafka import KafkaServer
 from tests.kit.fakes.local_drainer import Way, run_drainer
 from tests.kit.kafka.flink_reader import FlinkReader, applied
 from tests.kit.kafka.topic_reader import read_topics

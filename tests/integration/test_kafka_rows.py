@@ -13,7 +13,6 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from deploy.local.kafka import KafkaServer
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import open_event_sink
 from drainer.sinks.protocol import EventSink
@@ -24,6 +23,7 @@ from penstock.codes import Code
 from penstock.ddl import Catalog, plan_ddl
 from penstock.errors import NeedsOperator, Retryable
 from penstock.schema.model import TableInfo
+from penstock_local.kafka import KafkaServer
 from tests.kit.kafka.topic_reader import Read, read_topics
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,6 @@ from typing import Any
 import psutil
 import pytest
 
-from deploy.local.etcd import EtcdServer
 from penstock.cluster.node_registry import Registry
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.errors import Malformed, NeedsOperator
@@ -22,6 +21,7 @@ from penstock.schema.model import TableInfo
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_prewrite_value, encode_binlog
 from penstock.wire.protowire import read_uvarint
+from penstock_local.etcd import EtcdServer
 from pumpclient import Options, PumpClient, Transaction
 from pumpclient.changes import SpoolFile
 from tests.kit.crash.disks import small_volume

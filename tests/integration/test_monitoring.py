@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from deploy.local.etcd import EtcdServer
-from deploy.local.prometheus import Prometheus, promtool
 from deploy.monitoring.__main__ import FOLDER, files
 from deploy.monitoring.alerts import ALERTS
 from deploy.monitoring.dashboard import expressions
+from penstock_local.etcd import EtcdServer
+from penstock_local.prometheus import Prometheus, promtool
 from tests.kit.servers.binlog_server import MARIADB, AnyBinlogServer, module_server, on_servers
 from tests.kit.servers.fix_drainer import DrainerFactory
 from tests.kit.servers.fix_source import SourceRig, cleared

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from deploy.local.etcd import EtcdServer
-from deploy.local.sql_server import SqlServer
 from penstock.errors import NeedsOperator
+from penstock_local.etcd import EtcdServer
+from penstock_local.sql_server import SqlServer
 from pumpclient.mysql.source.__main__ import main
 from pumpclient.mysql.source.command import ask, load
 from pumpclient.mysql.source.ddl.cascades import Cascades

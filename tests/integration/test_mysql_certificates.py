@@ -6,10 +6,10 @@ from contextlib import closing
 
 import pytest
 
-from deploy.local.sql_server import SqlServer
 from drainer.sinks.opening import open_sink
 from penstock.errors import NeedsOperator
 from penstock.security.databases import CA, SqlTls
+from penstock_local.sql_server import SqlServer
 from pumpclient.mysql.protocol.address import ServerAddress
 from tests.kit.servers.authority import Authority
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from deploy.local.etcd import EtcdServer
-from deploy.local.process import free_port
-from deploy.local.sql_server import SqlServer
+from penstock_local.etcd import EtcdServer
+from penstock_local.process import free_port
+from penstock_local.sql_server import SqlServer
 from pumpclient.mysql.source.__main__ import main
 from tests.integration.test_mysql_source import downstream
 from tests.kit.servers.fix_mariadb import MariadbServer

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from deploy.local.etcd import EtcdServer
-from deploy.local.sql_server import SqlServer
+from penstock_local.etcd import EtcdServer
+from penstock_local.sql_server import SqlServer
 from tests.kit.fakes.replica import Replica
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.fix_source import SourceProcess, rows_of

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from deploy.local.etcd import EtcdServer
-from deploy.local.sql_server import SqlServer
 from penstock.errors import NeedsOperator
+from penstock_local.etcd import EtcdServer
+from penstock_local.sql_server import SqlServer
 from pumpclient import PumpClient
 from pumpclient.mysql.load.loader import Load
 from pumpclient.mysql.load.state import StateFile

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from deploy.local.etcd import EtcdServer
+from penstock_local.etcd import EtcdServer
 from tests.integration.test_mysql_source import downstream
 from tests.kit.servers.binlog_server import (
     MARIADB,

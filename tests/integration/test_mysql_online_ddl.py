@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from deploy.local.etcd import EtcdServer
-from deploy.local.sql_server import SqlServer
+from penstock_local.etcd import EtcdServer
+from penstock_local.sql_server import SqlServer
 from tests.kit.fakes.replica import Replica
 from tests.kit.servers.binlog_server import numbers
 from tests.kit.servers.fix_mariadb import MariadbServer

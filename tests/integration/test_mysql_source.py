@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from deploy.local.etcd import EtcdServer
 from penstock.codes import Code
+from penstock_local.etcd import EtcdServer
 from pumpclient import PumpClient
 from pumpclient.mysql.source import command
 from tests.kit.servers.binlog_server import (

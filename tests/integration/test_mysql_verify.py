@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.sql_server import SqlServer
+from penstock_local.sql_server import SqlServer
 from pumpclient.mysql.load.tables import Range, SourceTable
 from pumpclient.mysql.protocol.address import ServerAddress
 from pumpclient.mysql.verify import __main__ as command

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from ctl.commands import main
-from deploy.local.etcd import EtcdServer
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.oracle.client import OracleClient
+from penstock_local.etcd import EtcdServer
 from tests.kit.fakes.original_pump import OriginalPump, wait_for_state
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.servers.fix_replication import Replication

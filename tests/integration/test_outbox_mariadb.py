@@ -10,12 +10,12 @@ from typing import Any
 import pymysql
 import pytest
 
-from deploy.local.etcd import EtcdServer
 from penstock import outbox
 from penstock.cluster.node_registry import Registry
 from penstock.errors import NeedsOperator, Retryable
 from penstock.outbox import TABLE, Fenced, settle
 from penstock.ts import compose
+from penstock_local.etcd import EtcdServer
 from pump.cluster.sql_resolver import Database, opener
 from pumpclient import PumpClient
 from pumpclient.outbox import Outbox

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from deploy.local.etcd import EtcdServer
 from drainer.apply.strategies import arranged
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.mysql import side_connections
@@ -27,6 +26,7 @@ from drainer.task.sql.keys import apply_key, can_meet_others
 from drainer.task.sql.literals import MYSQL
 from penstock.errors import NeedsOperator
 from penstock.schema.model import TableInfo
+from penstock_local.etcd import EtcdServer
 from pumpclient import PumpClient
 from tests.integration.test_apply_mariadb import content, create, plain, serial
 from tests.kit.servers.fix_drainer import DrainerFactory

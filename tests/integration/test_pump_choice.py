@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from deploy.local.etcd import EtcdServer
 from penstock import failpoints
 from penstock.cluster.node_registry import NodeKind, Registry
+from penstock_local.etcd import EtcdServer
 from pumpclient import NoPump, Options, PumpClient
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.servers.pump_session import PumpSession

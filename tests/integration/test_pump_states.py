@@ -13,11 +13,11 @@ import grpc
 import pytest
 
 from ctl.commands import main
-from deploy.local.etcd import EtcdServer
-from deploy.local.process import free_port
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.pb import penstock_pb2
 from penstock.ts import compose
+from penstock_local.etcd import EtcdServer
+from penstock_local.process import free_port
 from pumpclient import PumpClient
 from tests.kit.servers.fix_drainer import DrainerFactory
 from tests.kit.servers.fix_pump import PumpProcess

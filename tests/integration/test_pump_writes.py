@@ -9,12 +9,12 @@ from typing import Any
 import grpc
 import pytest
 
-from deploy.local.etcd import EtcdServer
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus
 from penstock.pb import penstock_pb2, pump_pb2
 from penstock.ts import compose, physical_ms
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog, encode_binlog
+from penstock_local.etcd import EtcdServer
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.servers.pump_session import PumpSession
 from tests.kit.wait import eventually

@@ -15,12 +15,12 @@ import pytest
 
 from ctl import states
 from ctl.commands import main
-from deploy.local.etcd import EtcdServer
 from penstock.cluster.drainer_runs import Standby, key_of, text_of
 from penstock.cluster.log_entry import Copy, EtcdLogEntries, LogEntry
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.oracle.client import OracleClient
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
+from penstock_local.etcd import EtcdServer
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.servers.pump_session import PumpSession
 from tests.kit.wait import eventually

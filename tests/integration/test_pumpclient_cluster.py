@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from deploy.local.etcd import EtcdServer
 from penstock.cluster.history import History
 from penstock.cluster.node_registry import Registry
 from penstock.codes import Code
@@ -24,6 +23,7 @@ from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.schema.model import DdlJob
 from penstock.wire.binlog import Binlog, BinlogType, MutationType
 from penstock.wire.codec import decode_binlog, decode_prewrite_value
+from penstock_local.etcd import EtcdServer
 from pumpclient import NoPump, Options, PumpClient
 from pumpclient.aio import AsyncPumpClient
 from pumpclient.delivery.retries import Deliveries

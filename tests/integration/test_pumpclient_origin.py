@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from deploy.local.etcd import EtcdServer
 from penstock.cluster.history import History
 from penstock.cluster.node_registry import Registry
 from penstock.errors import NeedsOperator
 from penstock.wire.binlog import Origin
+from penstock_local.etcd import EtcdServer
 from pumpclient import Options, PumpClient
 from tests.integration.test_pumpclient_cluster import MakePump
 from tests.kit.servers.fix_pump import streamed

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.kafka import KafkaServer
-from deploy.local.mariadb import MariadbServer, binlog_options
+from penstock_local.kafka import KafkaServer
+from penstock_local.mariadb import MariadbServer, binlog_options
 from tests.kit.servers.fix_quick_start import COMMANDS_MAX, INSTALLING, Reader
 
 pytestmark = [pytest.mark.etcd, pytest.mark.spark]

@@ -19,7 +19,6 @@ from typing import Any, cast
 
 import pytest
 
-from deploy.local.sql_server import SqlServer
 from drainer.reparo.reparo_config import ReparoConfig, load_reparo_settings
 from drainer.reparo.restore import run
 from drainer.sinks.checkpoint import Checkpoint
@@ -32,6 +31,7 @@ from penstock.filters import TablePattern
 from penstock.pb import pb_binlog_pb2 as pb
 from penstock.schema.ddl_context import DdlContext
 from penstock.ts import compose
+from penstock_local.sql_server import SqlServer
 from tests.kit.fakes.local_drainer import CLUSTER, Way, run_drainer
 from tests.kit.files import plain_reader
 from tests.kit.servers.fix_mariadb import MariadbServer

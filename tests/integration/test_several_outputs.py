@@ -9,10 +9,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from deploy.local.etcd import EtcdServer
-from deploy.local.kafka import KafkaServer
 from drainer.reparo.reparo_config import ReparoConfig
 from drainer.reparo.restore import run as reparo
+from penstock_local.etcd import EtcdServer
+from penstock_local.kafka import KafkaServer
 from pumpclient import PumpClient
 from tests.kit.kafka.topic_reader import read_topics
 from tests.kit.servers.fix_drainer import DrainerFactory

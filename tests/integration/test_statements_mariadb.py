@@ -11,13 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from deploy.local.etcd import EtcdServer
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.mysql.sink import MysqlSink
 from drainer.sinks.opening import open_table_sink
 from drainer.sinks.protocol import Split, SqlSink
 from drainer.task.sql.literals import MYSQL
 from penstock.schema.model import TableInfo
+from penstock_local.etcd import EtcdServer
 from pumpclient import PumpClient
 from tests.integration.test_apply_mariadb import content, create, merged, plain, serial
 from tests.kit.servers.fix_drainer import DrainerFactory

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from ctl.commands import main as ctl
-from deploy.local.etcd import EtcdServer
 from penstock.cluster.node_registry import NodeKind, NodeState, Registry
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
@@ -34,6 +33,7 @@ from penstock.stream import (
     TablePattern,
     Transaction,
 )
+from penstock_local.etcd import EtcdServer
 from pumpclient import Options, PumpClient
 from tests.kit.servers.authority import Authority
 from tests.kit.servers.fix_pump import PumpProcess

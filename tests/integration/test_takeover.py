@@ -20,13 +20,13 @@ import pytest
 from google_crc32c import value
 from psutil import Process
 
-from deploy.local.etcd import EtcdServer
 from penstock.cluster.etcd import connect
 from penstock.cluster.log_entry import Copy, LogEntry, Mark
 from penstock.cluster.node_registry import NodeState
 from penstock.log.segment import BEGIN, Head
 from penstock.log.segments import Place
 from penstock.node import command
+from penstock_local.etcd import EtcdServer
 from pump.replication import failover
 from pump.replication.failover import StandIn, Surroundings, TakeOvers, arguments_for
 from pump.replication.protocol.messages import Append, Ask, Have, Name, SignOfLife, Standing

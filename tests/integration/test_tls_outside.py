@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 
 from ctl.commands import main
-from deploy.local.etcd import EtcdServer, EtcdTls
-from deploy.local.process import ServerProcess, free_port, python_module
 from drainer.__main__ import main as drainer_main
 from penstock.cluster.etcd import EtcdClient, connect, read
 from penstock.cluster.node_registry import NodeKind, Registry
@@ -25,6 +23,8 @@ from penstock.security.tls import Tls
 from penstock.security.trust import trusting
 from penstock.ts import physical_ms
 from penstock.wire.binlog import Binlog, BinlogType
+from penstock_local.etcd import EtcdServer, EtcdTls
+from penstock_local.process import ServerProcess, free_port, python_module
 from pumpclient import Options, PumpClient
 from tests.kit.fakes.scripted_pd import ScriptedPd
 from tests.kit.servers.authority import Authority, Pair

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from ctl.commands import main as ctl
-from deploy.local.etcd import EtcdServer
-from deploy.local.process import free_port
 from penstock.errors import NeedsOperator, Retryable
 from penstock.node.logs import handshake_failure
 from penstock.oracle.client import OracleClient
 from penstock.security.refusal import certificate_refusal
 from penstock.security.tls import Security, SecurityConfig
+from penstock_local.etcd import EtcdServer
+from penstock_local.process import free_port
 from pumpclient import PumpClient, Tls
 from tests.kit.servers.authority import Authority
 from tests.kit.servers.fix_pump import PumpProcess

@@ -16,10 +16,10 @@ from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 
-from deploy.local.cluster import Cluster
-from deploy.local.mariadb import MariadbServer, binlog_options
-from deploy.local.mysql_source import MysqlSource
 from drainer.spark.jvm import use_java
+from penstock_local.cluster import Cluster
+from penstock_local.mariadb import MariadbServer, binlog_options
+from penstock_local.mysql_source import MysqlSource
 from pumpclient import PumpClient
 from tests.kit.servers.chromium import DESKTOP, PHONE, SIZES, Chromium, Size
 from tests.kit.servers.console import ConsoleProcess

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from deploy.local.tidb import TidbServer
 from drainer.sinks.checkpoint import Checkpoint, TakenOver
 from drainer.sinks.mysql import tidb as tidb_limits
 from drainer.sinks.mysql.ddl_progress import wait_for_ddl
@@ -21,6 +20,7 @@ from drainer.sinks.opening import open_sink
 from drainer.sinks.protocol import Refused, RowStatement, Split
 from penstock.ddl import Catalog, SchemaChange, plan_ddl
 from penstock.errors import NeedsOperator
+from penstock_local.tidb import TidbServer
 from pumpclient.mysql.protocol.server import cluster_ts
 from pumpclient.mysql.verify import __main__ as command
 from tests.kit.servers.fix_tidb_alone import TXN_BYTES_MAX

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from deploy.local.tidb import PdAndTikv, TidbServer
 from drainer.ddl.follower import DdlFollower, fetch_job
 from drainer.ddl.jobs import TidbJobs
 from drainer.ddl.tidb_servers import StatusPorts
@@ -25,6 +24,7 @@ from penstock.filters import FilterConfig, Rules
 from penstock.oracle.client import OracleClient
 from penstock.oracle.pd import find_cluster_id
 from penstock.schema.model import DdlJob
+from penstock_local.tidb import PdAndTikv, TidbServer
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.fix_pump import PumpProcess, streamed
 

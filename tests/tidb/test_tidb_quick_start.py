@@ -9,8 +9,8 @@ from pathlib import Path
 import pymysql
 import pytest
 
-from deploy.local.mariadb import MariadbServer
-from deploy.local.tidb import PdAndTikv, TidbServer
+from penstock_local.mariadb import MariadbServer
+from penstock_local.tidb import PdAndTikv, TidbServer
 from tests.kit.servers.fix_quick_start import COMMANDS_MAX, ETCD, INSTALLING, Reader
 from tests.kit.wait import eventually
 

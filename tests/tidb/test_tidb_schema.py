@@ -14,7 +14,6 @@ from typing import Any
 import pymysql
 import pytest
 
-from deploy.local.tidb import PdAndTikv, TidbServer
 from drainer.ddl.follower import DdlFollower, FollowedDdl, fetch_job
 from drainer.ddl.jobs import TidbJobs
 from drainer.ddl.tidb_servers import StatusPorts
@@ -28,6 +27,7 @@ from penstock.oracle.client import OracleClient
 from penstock.oracle.pd import find_cluster_id
 from penstock.schema.model import DdlJob
 from penstock.schema.tidb_json import table_from_json
+from penstock_local.tidb import PdAndTikv, TidbServer
 from tests.kit.servers.fix_pump import PumpProcess, streamed
 
 pytestmark = [pytest.mark.tidb, pytest.mark.alone]

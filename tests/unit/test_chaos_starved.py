@@ -15,9 +15,9 @@ from typing import Any
 import psutil
 import pytest
 
-from deploy.local.process import ServerProcess
 from penstock.codes import Code
 from penstock.errors import Retryable
+from penstock_local.process import ServerProcess
 from tests.chaos import run as runs
 from tests.chaos.faults import BODIES
 from tests.chaos.judge import Snapshot

@@ -11,8 +11,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.demo.comparison import canonical, compare, fingerprint
-from deploy.demo.store import Change, Ledger, Tables
+from penstock_local.demo.comparison import canonical, compare, fingerprint
+from penstock_local.demo.store import Change, Ledger, Tables
 
 
 def downstream(path: Path, rows: list[tuple[int, str]]) -> str:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from deploy.demo.mysql.checksums import judged, lines
-from deploy.demo.mysql.steps import PLAN, TABLES, SourceIs
-from deploy.local.sysbench import SysbenchRun
 from penstock.errors import NeedsOperator
+from penstock_local.demo.mysql.checksums import judged, lines
+from penstock_local.demo.mysql.steps import PLAN, TABLES, SourceIs
+from penstock_local.sysbench import SysbenchRun
 from tests.unit.penstock.ddl_session import DdlSession
 
 REPORT = """

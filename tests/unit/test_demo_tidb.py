@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from deploy.demo.tidb.steps import PLAN, TABLES
+from penstock_local.demo.tidb.steps import PLAN, TABLES
 from tests.unit.penstock.ddl_session import DdlSession
 from tests.unit.test_demo_mysql import sbtest
 

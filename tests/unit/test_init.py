@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from ctl.console.__main__ import load as load_console
-from deploy import init
 from drainer.settings import compat
+from penstock_local import init
 from pump.config import load_settings as load_pump
 from pumpclient.mysql.source.command import load as load_source
 

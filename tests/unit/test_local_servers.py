@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import grpc
 import pytest
 
-from deploy.local.process import open_local
 from penstock.security.tls import open_channel
+from penstock_local.process import open_local
 
 PROXIES = ("HTTP_PROXY", "http_proxy", "https_proxy", "grpc_proxy", "all_proxy")
 

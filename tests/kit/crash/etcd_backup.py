@@ -8,8 +8,8 @@ import subprocess
 from contextlib import closing
 from pathlib import Path
 
-from deploy.local.etcd import EtcdServer, program
 from penstock.cluster.etcd import connect
+from penstock_local.etcd import EtcdServer, program
 
 _RESTORE_S = 120
 _DATA = "--data-dir="

@@ -7,10 +7,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Protocol
 
-from deploy.local.sql_server import SqlServer
 from drainer.sinks.sqlite.ddl import create_indexes, create_table
 from penstock.ddl import SchemaChange
 from penstock.schema.model import MysqlType, TableInfo
+from penstock_local.sql_server import SqlServer
 from tests.kit.fakes.local_drainer import CLUSTER
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import pymysql
 import pytest
 
-from deploy.local import mariadb as local_mariadb
-from deploy.local import mysql as local_mysql
-from deploy.local.programs import Unpacked, program
-from deploy.local.sql_server import SqlServer
+from penstock_local import mariadb as local_mariadb
+from penstock_local import mysql as local_mysql
+from penstock_local.programs import Unpacked, program
+from penstock_local.sql_server import SqlServer
 from pumpclient.mysql.events.frame import EventFlag
 from pumpclient.mysql.protocol.address import ServerAddress
 from tests.kit.servers.fix_mariadb import MariadbServer, drop_user_databases

@@ -6,10 +6,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
-from deploy.local.process import ServerProcess, free_port, python_module
-from deploy.local.programs import UNPACKED
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
+from penstock_local.process import ServerProcess, free_port, python_module
+from penstock_local.programs import UNPACKED
 from tests.kit.servers.chromium import Chromium
 
 START_S_MAX = 30.0

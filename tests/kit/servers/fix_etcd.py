@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from deploy.local.etcd import EtcdCluster, EtcdServer
 from penstock.cluster.etcd import connect
 from penstock.pb.etcd import rpc_pb2
+from penstock_local.etcd import EtcdCluster, EtcdServer
 
 _FIXTURES = {"etcd_server", "etcd", "fresh_etcd", "etcd_cluster"}
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.kafka import KafkaServer
+from penstock_local.kafka import KafkaServer
 
 _FIXTURES = {"kafka_server", "kafka", "fresh_kafka"}
 

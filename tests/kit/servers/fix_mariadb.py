@@ -15,8 +15,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from deploy.local import mariadb as local
-from deploy.local.sql_server import SqlProcess
+from penstock_local import mariadb as local
+from penstock_local.sql_server import SqlProcess
 
 _SYSTEM_SCHEMAS = {"mysql", "information_schema", "performance_schema", "sys", "metrics_schema"}
 

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local import mariadb as local_mariadb
-from deploy.local import mysql as local_mysql
-from deploy.local.mysql import MysqlServer
-from deploy.local.programs import Unpacked
-from deploy.local.sql_server import SqlServer
+from penstock_local import mariadb as local_mariadb
+from penstock_local import mysql as local_mysql
+from penstock_local.mysql import MysqlServer
+from penstock_local.programs import Unpacked
+from penstock_local.sql_server import SqlServer
 from tests.kit.servers.binlog_server import (
     MARIADB,
     MARIADB_NEW,

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from deploy.local.process import free_port
+from penstock_local.process import free_port
 from tests.kit.wait import eventually
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "start"

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from deploy.local.etcd import EtcdServer
-from deploy.local.sql_server import SqlServer
 from penstock.cluster.etcd import EtcdClient
+from penstock_local.etcd import EtcdServer
+from penstock_local.sql_server import SqlServer
 from pumpclient import PumpClient
 from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
 from tests.kit.servers.fix_pump import PumpProcess

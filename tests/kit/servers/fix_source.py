@@ -9,9 +9,6 @@ from typing import Any, Self, TypeVar
 
 import pytest
 
-from deploy.local.etcd import EtcdServer
-from deploy.local.mysql_source import MysqlSource
-from deploy.local.sql_server import SqlServer
 from drainer.planner import Origins
 from penstock.cluster.history import History
 from penstock.cluster.node_registry import Registry
@@ -20,6 +17,9 @@ from penstock.ddl import Catalog
 from penstock.failpoints import VARIABLE
 from penstock.wire.binlog import Binlog, MutationType
 from penstock.wire.codec import decode_prewrite_value
+from penstock_local.etcd import EtcdServer
+from penstock_local.mysql_source import MysqlSource
+from penstock_local.sql_server import SqlServer
 from pumpclient import PumpClient
 from tests.kit.servers.binlog_server import AnyBinlogServer, make_table, numbers
 from tests.kit.servers.fix_pump import streamed

@@ -17,8 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from deploy.local.process import free_port
 from drainer.spark.jvm import use_java
+from penstock_local.process import free_port
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

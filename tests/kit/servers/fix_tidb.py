@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.tidb import PdAndTikv, TidbServer
 from penstock.cluster.etcd import connect
 from penstock.oracle.client import OracleClient
+from penstock_local.tidb import PdAndTikv, TidbServer
 from tests.kit.servers.fix_drainer import SERVES, START_S, DrainerProcess
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.fix_pump import PumpProcess

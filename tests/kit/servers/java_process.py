@@ -10,8 +10,8 @@ from typing import Any, Self
 
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
-from deploy.local.kafka import jars_of
 from drainer.spark.jvm import use_java
+from penstock_local.kafka import jars_of
 
 
 class JavaProcess:

@@ -9,9 +9,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Self
 
-from deploy.local.kafka import KafkaServer
-from deploy.local.process import ServerProcess, free_port
-from deploy.local.sql_server import SqlServer
+from penstock_local.kafka import KafkaServer
+from penstock_local.process import ServerProcess, free_port
+from penstock_local.sql_server import SqlServer
 from tests.kit.wait import eventually
 
 _JSON = "org.apache.kafka.connect.json.JsonConverter"

@@ -10,8 +10,8 @@ from typing import Any, Self
 import grpc
 import pytest
 
-from deploy.local.process import ServerProcess, flags, free_port, python_module
 from penstock.failpoints import VARIABLE
+from penstock_local.process import ServerProcess, flags, free_port, python_module
 
 CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", -1),

@@ -16,7 +16,6 @@ from typing import Any, cast
 
 import pymysql
 
-from deploy.local.sql_server import SqlServer
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.mysql.session import many
 from drainer.sinks.mysql.sink import MysqlSink
@@ -27,6 +26,7 @@ from penstock.schema.ddl_context import DdlContext
 from penstock.schema.tidb_json import job_from_json, job_to_json
 from penstock.ts import compose
 from penstock.wire.binlog import Origin
+from penstock_local.sql_server import SqlServer
 from pumpclient.mysql.events.frame import FILE_MAGIC, read_header
 from pumpclient.mysql.protocol.address import ServerAddress
 from pumpclient.mysql.relay.layout import FileName, Location

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from deploy.examples.audit import open_database, stored_checkpoint
-from deploy.local.process import ServerProcess
+from penstock_local.process import ServerProcess
 from pumpclient import Options, PumpClient
 from tests.kit.wait import eventually
 from tests.kit.workloads.random_writer import RandomWriter, State, writing_meanwhile

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from deploy.local.sql_server import SqlServer
+from penstock_local.sql_server import SqlServer
 from pumpclient import PumpClient
 
 DDL = [

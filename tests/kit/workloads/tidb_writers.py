@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import pymysql
 
-from deploy.local.sql_server import SqlProcess
+from penstock_local.sql_server import SqlProcess
 
 TRIED_AGAIN = {
     1205: "lock wait",

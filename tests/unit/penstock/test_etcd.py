@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from deploy.local.process import free_port
 from penstock.cluster.etcd import (
     EtcdClosed,
     connect,
@@ -19,6 +18,7 @@ from penstock.cluster.etcd import (
 )
 from penstock.errors import NeedsOperator, Retryable
 from penstock.pb.etcd import rpc_pb2
+from penstock_local.process import free_port
 
 
 @pytest.mark.parametrize("urls", ["", [], "localhost", "http://", "10.0.0.1:x", "https://a:1,b:1"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from deploy.demo.store import Tables
+from penstock_local.demo.store import Tables
 
 STATUS_DEFAULT = "as planned"
 PRESSURE = 13

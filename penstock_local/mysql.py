@@ -5,10 +5,10 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from deploy.local.programs import Unpacked
-from deploy.local.sql_server import SqlServer
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
+from penstock_local.programs import Unpacked
+from penstock_local.sql_server import SqlServer
 
 
 class MysqlServer(SqlServer):

@@ -6,10 +6,10 @@ import os
 import subprocess
 from pathlib import Path
 
-from deploy.local.programs import Unpacked, program
-from deploy.local.sql_server import SqlServer
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
+from penstock_local.programs import Unpacked, program
+from penstock_local.sql_server import SqlServer
 
 LOG_SIZE = "--innodb-log-file-size=64M"
 _SYSTEM_TABLES = (

@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from deploy.local.process import ServerProcess, flags, free_port, open_local, python_module
-from deploy.local.sql_server import SqlServer
 from penstock.codes import Code, code_named
 from penstock.errors import NeedsOperator, Retryable
+from penstock_local.process import ServerProcess, flags, free_port, open_local, python_module
+from penstock_local.sql_server import SqlServer
 from pumpclient.mysql.relay.layout import Location
 
 ANSWER_S_MAX = 5.0

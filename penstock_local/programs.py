@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
+from penstock_local import FILES
 
-TABLE = Path(__file__).parents[1] / "packages.txt"
 UNPACKED = Path(sys.prefix) / "servers"
 """Where `deploy/servers.sh` unpacks servers, and `deploy/go.sh` leaves links to its builds."""
 _SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
@@ -26,7 +26,7 @@ class Needed(NamedTuple):
 
 
 def needed() -> Iterator[Needed]:
-    for line in TABLE.read_text().splitlines():
+    for line in (FILES / "packages.txt").read_text().splitlines():
         if line and not line.startswith("#"):
             program, package, wanted_for = line.split()
             yield Needed(program, package, frozenset(wanted_for.split(",")))

@@ -11,17 +11,17 @@ import pymysql
 from pymysql.constants import ER
 from pymysql.cursors import Cursor
 
-from deploy.demo.display import Display
-from deploy.demo.mysql.checksums import judged, lines, sums
-from deploy.demo.mysql.steps import PLAN, TABLES, SourceIs, Step
-from deploy.demo.watch import Watch
-from deploy.local.cluster import Cluster
-from deploy.local.mariadb import MariadbServer, binlog_options
-from deploy.local.mysql_source import MysqlSource
-from deploy.local.sysbench import Sysbench, SysbenchRun
 from penstock.codes import Code, code_named
 from penstock.errors import NeedsOperator, Retryable
 from penstock.node.logs import start_logging
+from penstock_local.cluster import Cluster
+from penstock_local.demo.display import Display
+from penstock_local.demo.mysql.checksums import judged, lines, sums
+from penstock_local.demo.mysql.steps import PLAN, TABLES, SourceIs, Step
+from penstock_local.demo.watch import Watch
+from penstock_local.mariadb import MariadbServer, binlog_options
+from penstock_local.mysql_source import MysqlSource
+from penstock_local.sysbench import Sysbench, SysbenchRun
 from pumpclient import PumpClient
 from pumpclient.mysql.verify import command as verify
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from deploy.local.process import ServerProcess, free_port
-from deploy.local.programs import UNPACKED
 from drainer.spark.jvm import use_java
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
+from penstock_local.process import ServerProcess, free_port
+from penstock_local.programs import UNPACKED
 
 START_S_MAX = 120.0
 _HEAP = "-Xmx320m"

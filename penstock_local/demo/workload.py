@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from deploy.demo import dataset
-from deploy.demo.store import Change, Key, Row, Store, Tables
+from penstock_local.demo import dataset
+from penstock_local.demo.store import Change, Key, Row, Store, Tables
 from pumpclient import PumpClient
 
 LOAD_ROWS = 250

@@ -18,9 +18,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from deploy.local.kafka import KafkaServer
 from penstock.codes import Code
 from penstock.errors import Retryable
+from penstock_local.kafka import KafkaServer
 
 SILENT_S = 10
 """After this long without a message, all messages have been read."""

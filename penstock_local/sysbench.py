@@ -7,11 +7,11 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.local.process import ServerProcess
-from deploy.local.programs import program
-from deploy.local.sql_server import SqlProcess
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
+from penstock_local.process import ServerProcess
+from penstock_local.programs import program
+from penstock_local.sql_server import SqlProcess
 
 WORKLOAD = "oltp_read_write"
 _PREPARE_S_MAX = 600.0

@@ -21,8 +21,8 @@ from typing import NamedTuple
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.node import command
+from penstock_local import FILES
 
-_SAMPLES = Path(__file__).parent
 _FOLDERS = {
     "conf": "",
     "compose": "compose",
@@ -76,7 +76,7 @@ def _run(argv: Sequence[str] | None) -> int:
 def _samples() -> Iterator[Sample]:
     """Yield each file; systemd units start the program of this Python environment."""
     for source, target in _FOLDERS.items():
-        for path in sorted((_SAMPLES / source).iterdir()):
+        for path in sorted((FILES / source).iterdir()):
             if path.suffix in _NOT_SAMPLES:
                 continue
             text = path.read_text(encoding="utf-8")

@@ -10,17 +10,17 @@ from pathlib import Path
 from types import TracebackType
 from urllib.parse import quote
 
-from deploy.local.etcd import EtcdServer
-from deploy.local.kafka import KafkaServer
-from deploy.local.mariadb import MariadbServer
-from deploy.local.process import ServerProcess, free_port, python_module
-from deploy.local.tidb import PdAndTikv
 from penstock.cluster import etcd
 from penstock.cluster.log_entry import EtcdLogEntries
 from penstock.cluster.node_registry import NodeKind, NodeState, Registry
 from penstock.codes import Code
 from penstock.errors import Retryable
 from penstock.ts import seconds_between
+from penstock_local.etcd import EtcdServer
+from penstock_local.kafka import KafkaServer
+from penstock_local.mariadb import MariadbServer
+from penstock_local.process import ServerProcess, free_port, python_module
+from penstock_local.tidb import PdAndTikv
 
 ONLINE_S_MAX = 60.0
 

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 import pymysql
 
-from deploy.demo.store import Tables
+from penstock_local.demo.store import Tables
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,11 @@ import time
 from pathlib import Path
 from typing import Self
 
-from deploy.local.process import ServerProcess, free_port
-from deploy.local.programs import built
-from deploy.local.sql_server import SqlProcess
 from penstock.codes import Code
 from penstock.errors import Retryable
+from penstock_local.process import ServerProcess, free_port
+from penstock_local.programs import built
+from penstock_local.sql_server import SqlProcess
 
 READY_S_MAX = 300.0
 """Ten seconds on an idle machine; the first start of a TiDB creates its system tables."""

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pymysql
 
-from deploy.demo.comparison import fingerprints
-from deploy.demo.display import Display
-from deploy.demo.mysql.checksums import judged, lines
-from deploy.demo.tidb.steps import PLAN, TABLES, Step
-from deploy.demo.watch import Watch
-from deploy.local.cluster import Cluster
-from deploy.local.sysbench import WORKLOAD, Sysbench, SysbenchRun
-from deploy.local.tidb import PdAndTikv, TidbServer
 from penstock.codes import Code
 from penstock.errors import Retryable
 from penstock.oracle.client import OracleClient
+from penstock_local.cluster import Cluster
+from penstock_local.demo.comparison import fingerprints
+from penstock_local.demo.display import Display
+from penstock_local.demo.mysql.checksums import judged, lines
+from penstock_local.demo.tidb.steps import PLAN, TABLES, Step
+from penstock_local.demo.watch import Watch
+from penstock_local.sysbench import WORKLOAD, Sysbench, SysbenchRun
+from penstock_local.tidb import PdAndTikv, TidbServer
 
 PUMPS = 2
 TIDB = "tidb"

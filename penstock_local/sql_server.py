@@ -13,9 +13,9 @@ from urllib.parse import quote
 
 import pymysql
 
-from deploy.local.process import ServerProcess, free_port
 from penstock.codes import Code
 from penstock.errors import Retryable
+from penstock_local.process import ServerProcess, free_port
 
 USER = "penstock"
 

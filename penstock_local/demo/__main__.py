@@ -23,20 +23,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.demo import comparison, dataset, topics
-from deploy.demo.ddl import CHANGES
-from deploy.demo.display import Display
-from deploy.demo.mysql import run as from_mysql
-from deploy.demo.store import Store
-from deploy.demo.tidb import run as from_tidb
-from deploy.demo.watch import Watch
-from deploy.demo.workload import Workload
-from deploy.local.cluster import Cluster, lag_s
 from drainer.reparo import restore as reparo
 from drainer.reparo.reparo_config import ReparoConfig
 from drainer.spark.jvm import use_java
 from penstock.errors import PenstockError, coded
 from penstock.node.logs import start_logging
+from penstock_local.cluster import Cluster, lag_s
+from penstock_local.demo import comparison, dataset, topics
+from penstock_local.demo.ddl import CHANGES
+from penstock_local.demo.display import Display
+from penstock_local.demo.mysql import run as from_mysql
+from penstock_local.demo.store import Store
+from penstock_local.demo.tidb import run as from_tidb
+from penstock_local.demo.watch import Watch
+from penstock_local.demo.workload import Workload
 from pumpclient import PumpClient
 
 CATCH_UP_S_MAX = 120.0

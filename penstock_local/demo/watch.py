@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 
 import grpc
 
-from deploy.local.cluster import Cluster, lag_s
-from deploy.local.process import ServerProcess
 from penstock.codes import Code
 from penstock.errors import PenstockError, Retryable
 from penstock.oracle.client import Oracle
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.security.tls import open_channel
+from penstock_local.cluster import Cluster, lag_s
+from penstock_local.process import ServerProcess
 
 ANSWER_S_MAX = 5.0
 

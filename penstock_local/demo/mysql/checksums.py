@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from deploy.demo.comparison import Verdict
-from deploy.local.mariadb import MariadbServer
+from penstock_local.demo.comparison import Verdict
+from penstock_local.mariadb import MariadbServer
 
 Sums = Mapping[str, tuple[int, str]]
 """Rows and checksum by table."""

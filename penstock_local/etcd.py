@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from deploy.local.process import ServerProcess, free_port, open_local
-from deploy.local.programs import UNPACKED
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
+from penstock_local.process import ServerProcess, free_port, open_local
+from penstock_local.programs import UNPACKED
 
 START_S_MAX = 20.0
 

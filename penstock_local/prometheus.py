@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from deploy.local.process import ServerProcess, free_port, open_local
-from deploy.local.programs import Unpacked
+from penstock_local import FILES
+from penstock_local.process import ServerProcess, free_port, open_local
+from penstock_local.programs import Unpacked
 
 START_S_MAX, ANSWER_S_MAX = 60.0, 10.0
-MONITORING = Path(__file__).parents[1] / "monitoring"
+MONITORING = FILES / "monitoring"
 
 
 def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
