@@ -31,6 +31,7 @@ PATHS = (
 TYPES = ", ".join(f"JSON_TYPE(JSON_EXTRACT(j, '{path}'))" for path in PATHS)
 MODE = "SET SESSION sql_mode = 'NO_BACKSLASH_ESCAPES'"
 LOADED = "JSON_OBJECT('a', 1.10, 'b', 12345678901234567890.12345, 'c', 1.5e0)"
+TIMES = "JSON_OBJECT('at', CAST('2020-01-02 03:04:05' AS DATETIME), 'Day', DATE'2020-01-02')"
 
 
 def texts(server: SqlServer, table: str) -> list[tuple[object, ...]]:
@@ -55,6 +56,8 @@ def test_scalars_arrive_with_their_text_and_in_a_mysql_with_their_type(
         "CREATE DATABASE shop",
         "CREATE TABLE shop.l (id INT PRIMARY KEY, j JSON)",
         f"INSERT INTO shop.l VALUES (1, {LOADED})",
+        "CREATE TABLE shop.m (id INT, j JSON)",
+        f"INSERT INTO shop.m VALUES (1, {TIMES}), (1, LOWER({TIMES})), (2, {TIMES}), (3, {LOADED})",
     )
     rig.begin(server)
     server.run(
@@ -79,9 +82,15 @@ def test_scalars_arrive_with_their_text_and_in_a_mysql_with_their_type(
             assert texts(replica.server, table) == wanted
         if table != "shop.l":
             assert types(mysql, table) == types(server, table)
-    server.run("DELETE FROM shop.k WHERE id <> 1", "UPDATE shop.k SET id = 10")
+    server.run(
+        "DELETE FROM shop.k WHERE id <> 1",
+        "UPDATE shop.k SET id = 10",
+        "DELETE FROM shop.m WHERE id <> 2 AND JSON_EXTRACT(j, '$.day') IS NULL",
+        "UPDATE shop.m SET id = id + 5",
+    )
     rig.source.catch_up(server)
     for replica in downstreams:
         replica.follow()
-        assert texts(replica.server, "shop.k") == texts(server, "shop.k")
+        for table in ("shop.k", "shop.m"):
+            assert texts(replica.server, table) == texts(server, table)
     assert rig.source.stop() == 0

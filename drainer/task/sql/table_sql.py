@@ -237,12 +237,16 @@ class TableSql:
     def _nearest(self, row: Sequence[Any]) -> str:
         """Sort a row with identical JSON text first: to MySQL, 1 and 1.0 are equal."""
         others = [
-            f"CAST({self._name(p)} AS CHAR)<>"
-            f"/*!50708 CAST(CAST(*/{self.value(p, row[p])}/*!50708 AS JSON) AS CHAR)*/"
+            f"{self._has_json_text(p, row[p])} DESC"
             for p in self.written
             if row[p] is not None and family(self.table.columns[p]) is Family.JSON
         ]
         return f" ORDER BY {','.join(others)}" if others else ""
+
+    def _has_json_text(self, position: int, value: Any) -> str:
+        text = f"/*!50708 CAST(CAST(*/{self.value(position, value)}/*!50708 AS JSON) AS CHAR)*/"
+        held = f"CAST({self._name(position)} AS CHAR)"
+        return f"CAST({held} AS BINARY)=CAST({text} AS BINARY)"
 
     def _equals(self, position: int, value: Any) -> str:
         column = self.table.columns[position]
@@ -254,8 +258,10 @@ class TableSql:
             return f"{name}={text}"
         if family(column) is Family.JSON:
             # MySQL compares JSON with JSON only; MariaDB keeps JSON as text and skips comments for
-            # versions between 5.7 and its own.
-            return f"{name}=/*!50708 CAST(*/{text}/*!50708 AS JSON)*/"
+            # versions between 5.7 and its own. A load reads JSON as text, so a time that the binlog
+            # has may be a string downstream: only its text is equal.
+            equal = f"{name}=/*!50708 CAST(*/{text}/*!50708 AS JSON)*/"
+            return f"({equal} OR {self._has_json_text(position, value)})"
         if family(column) is Family.TEXT:
             # The plain comparison may use an index; the second distinguishes 'a' from 'A'. CHAR
             # drops trailing spaces when it is read.
