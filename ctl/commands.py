@@ -1,4 +1,4 @@
-"""binlogctl: lists a cluster's nodes, shows their state and their logs, and steers them.
+"""Command `penstock ctl`: lists nodes, shows their state and their logs, and steers them.
 
     pumps, drainers                    a table to standard output
     status                             a node's detailed status, or its last known status
@@ -42,23 +42,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     def body() -> int:
         call = compat.in_our_words(sys.argv[1:] if argv is None else argv)
         for note in call.notes if call else ():
-            sys.stderr.write(f"binlogctl: {note}\n")
+            sys.stderr.write(f"penstock ctl: {note}\n")
         arguments = command_parser().parse_args(call.argv if call else argv)
         nodes.resolve_cluster(arguments, has_default=call is not None)
         nodes.resolve_node(arguments)
         code: int = arguments.run(arguments)
         return code
 
-    return command.run("binlogctl", body)
+    return command.run("penstock ctl", body)
 
 
 def command_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="binlogctl",
+        prog="penstock ctl",
         description="Look at and steer the nodes of a Penstock cluster.",
-        epilog="The spelling of TiDB-Binlog is understood too: binlogctl -cmd pumps -pd-urls URL",
+        epilog="TiDB-Binlog's spelling is understood too: penstock ctl -cmd pumps -pd-urls URL",
     )
-    parser.add_argument("--version", action="version", version=f"binlogctl {__version__}")
+    parser.add_argument("--version", action="version", version=f"penstock ctl {__version__}")
     shared = nodes.connection_options()
     add_output(shared)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

@@ -131,12 +131,12 @@ def _flags(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
         if not word.startswith("-"):
             raise NeedsOperator(
                 f"{word!r} is no flag",
-                hint="name the command with -cmd; or call it as binlogctl COMMAND, see --help",
+                hint="name the command with -cmd; or call it as penstock ctl COMMAND, see --help",
                 code=Code.COMMAND_INVALID,
             )
         if flag not in FLAGS:
             near = difflib.get_close_matches(flag, FLAGS, 1)
-            hint = f"did you mean -{near[0]}?" if near else "see binlogctl --help"
+            hint = f"did you mean -{near[0]}?" if near else "see penstock ctl --help"
             raise NeedsOperator(
                 f"there is no flag {word.partition('=')[0]}", hint=hint, code=Code.COMMAND_INVALID
             )
@@ -217,8 +217,8 @@ def _encrypt(arguments: argparse.Namespace) -> int:
     text = encrypted(arguments.text, os.environ)
     if HAS_OWN_KEY not in os.environ:
         sys.stderr.write(
-            f"binlogctl: without {HAS_OWN_KEY} anyone can decrypt it: the key is in the programs;"
-            " a password-file is better\n"
+            f"penstock ctl: without {HAS_OWN_KEY} anyone can decrypt it: the key is in the"
+            " programs; a password-file is better\n"
         )
     show(arguments, {"encrypted_password": text}, text)
     return 0

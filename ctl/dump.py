@@ -1,4 +1,4 @@
-"""`binlogctl dump` shows the content of a Pump's log, without a Pump, etcd or writing.
+"""`penstock ctl dump` shows the content of a Pump's log, without a Pump, etcd or writing.
 
     000000.seg:32    prewrite  start_ts 463…  commit_ts -     2026-11-21T09:30:00.016Z  123 bytes
     000000.seg:179   commit    start_ts 463…  commit_ts 463…  2026-11-21T09:30:00.021Z  28 bytes
@@ -151,7 +151,7 @@ def _dump(arguments: argparse.Namespace) -> int:
         segments = len(segment_paths(arguments.path))
         show(arguments, totals.facts(segments), totals.text(segments))
     if totals.damages and not arguments.summary:
-        print(f"binlogctl: {len(totals.damages)} damaged places", file=sys.stderr)
+        print(f"penstock ctl: {len(totals.damages)} damaged places", file=sys.stderr)
     return _DAMAGED if totals.damages else 0
 
 

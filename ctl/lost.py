@@ -98,7 +98,9 @@ def _lost_pump(arguments: argparse.Namespace) -> int:
     with cluster as registry:
         status = known_node(registry, NodeKind.PUMP, arguments.node)
         cluster_ts = now_ts(arguments)
-        hint = "let it hand over what it has: binlogctl offline-pump; only a dead Pump can be lost"
+        hint = (
+            "let it hand over what it has: penstock ctl offline-pump; only a dead Pump can be lost"
+        )
         refuse_living(arguments, registry, NodeKind.PUMP, status, hint)
         known = registry.lost().get(status.node_id)
         word = registry.last_words().get(status.node_id)

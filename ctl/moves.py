@@ -58,7 +58,7 @@ def _move_log(arguments: argparse.Namespace) -> int:
             why = _why_not_moved(registry, status)
             raise Retryable(f"{error}; {why}", code=error.code) from error
         facts = {"node_id": name, "to": to, "is_moved": False}
-        text = f"the log of {name} goes to {to}; see `binlogctl status {name}`, or add --wait"
+        text = f"the log of {name} goes to {to}; see `penstock ctl status {name}`, or add --wait"
         if arguments.wait:
             entry = _until_moved(arguments, cluster, registry, status, before)
             facts |= {"to": entry.primary.pump, "is_moved": True, "epoch": entry.epoch}
@@ -126,7 +126,7 @@ def _drain(arguments: argparse.Namespace) -> int:
         call_pump(arguments, status.host, "Close", request)
         state = NodeState.CLOSING
         text = (
-            f"{name}: {state}; see `binlogctl status {name}` for how it goes, or add --wait; to"
+            f"{name}: {state}; see `penstock ctl status {name}` for how it goes, or add --wait; to"
             " undo it, restart that Pump"
         )
         if arguments.wait:
@@ -136,7 +136,7 @@ def _drain(arguments: argparse.Namespace) -> int:
                 if state is NodeState.PAUSED:
                     raise NeedsOperator(
                         f"{name} was stopped before it was empty",
-                        hint=f"start it, then again: binlogctl drain {name}",
+                        hint=f"start it, then again: penstock ctl drain {name}",
                         code=Code.NODE_STATE,
                     )
                 progress.ask("closing")

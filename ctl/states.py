@@ -51,7 +51,7 @@ def update(
         arguments, registry, kind, status,
         hint="stop the program that reads by this name"
         if status.is_reader
-        else f"it keeps its state itself; to stop it: binlogctl pause-{one} or offline-{one}",
+        else f"it keeps its state itself; to stop it: penstock ctl pause-{one} or offline-{one}",
     )  # fmt: skip
     registry.put(kind, replace(status, state=state))
     note = ""
@@ -86,7 +86,7 @@ def retire(arguments: argparse.Namespace, registry: Registry, status: NodeStatus
         )
     refuse_living(
         arguments, registry, NodeKind.PUMP, status,
-        hint=f"let it hand over what it has: binlogctl offline-pump {name}",
+        hint=f"let it hand over what it has: penstock ctl offline-pump {name}",
     )  # fmt: skip
     word = registry.last_words().get(name)
     _refuse_unknown(name, word)
@@ -117,11 +117,12 @@ def retire(arguments: argparse.Namespace, registry: Registry, status: NodeStatus
 
 def _refuse_unknown(name: str, word: LastWord | None) -> None:
     """Raise `NeedsOperator` if it is unknown which binlogs a dead Pump holds."""
-    start = f"start {name} again with its data-dir, then: binlogctl offline-pump {name}"
+    start = f"start {name} again with its data-dir, then: penstock ctl offline-pump {name}"
     if word is None:
         raise NeedsOperator(
             f"{name} did not stop in order, so no one knows what it holds that is nowhere else",
-            hint=f"{start}; only if its disk is gone and it cannot start again: binlogctl lost-pump"
+            hint=f"{start}; only if its disk is gone and it cannot start again: penstock ctl"
+            " lost-pump"
             f" {name} --accept-loss-after 0, which changes nothing and says what each Drainer would"
             " lose",
             code=Code.NODE_HOLDS_BINLOGS,

@@ -88,7 +88,7 @@ def _steer(arguments: argparse.Namespace) -> int:
         state = goal
     text = f"{status.node_id}: {state}"
     if not arguments.wait:
-        text += f"; see `binlogctl status {status.node_id}` for how it goes, or add --wait"
+        text += f"; see `penstock ctl status {status.node_id}` for how it goes, or add --wait"
     show_change(arguments, {"node_id": status.node_id, "state": str(state)}, text)
     return 0
 
@@ -144,7 +144,7 @@ def _ending(status: NodeStatus, verb: str, skip_drainers: Sequence[str]) -> tupl
             f"{status.node_id} is a program that reads the stream ({status.state}), which takes no"
             " calls",
             hint="stop the program, and start it again to continue; if it will never read again:"
-            f" binlogctl update-drainer {status.node_id} --state offline lets go of what only it"
+            f" penstock ctl update-drainer {status.node_id} --state offline lets go of what only it"
             " needs, for good",
             code=Code.NODE_STATE,
         )
@@ -243,7 +243,7 @@ def _scrub(arguments: argparse.Namespace) -> int:
     facts: dict[str, Any] = {"node_id": name, "scrub": message}
     if not arguments.wait:
         show_change(
-            arguments, facts, f"{name}: {message}; see `binlogctl status {name}` for how it goes"
+            arguments, facts, f"{name}: {message}; see `penstock ctl status {name}` for how it goes"
         )
         return 0
     details = _ended(arguments, name)

@@ -87,8 +87,7 @@ def options_of_a_writer() -> Iterator[tuple[str, str, str, str]]:
 def commands() -> str:
     parts = [
         "# Every command\n\n"
-        "As `--help` prints it. `penstock ctl` is also `binlogctl`, `penstock source` is also"
-        " `mysql-source`. The flags that start a Pump, a Drainer or a source are its"
+        "As `--help` prints it. The flags that start a Pump, a Drainer or a source are its"
         " [settings](settings.md). Exit codes are those of [every program](errors.md#exit-codes).\n"
     ]
     for title, text in helps():
@@ -105,7 +104,7 @@ def helps() -> Iterator[tuple[str, str]]:
         ):
             for name, each in _commands_of(parser).items():
                 yield f"{prefix} {name}", each.format_help()
-        yield "drainer ddl", ddl_command.USAGE
+        yield "penstock drainer ddl", ddl_command.USAGE
         yield "penstock verify", verify.command_parser().format_help()
         yield "penstock init", _printed(init.main)
         yield "penstock demo", _printed(demo.main)

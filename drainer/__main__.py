@@ -47,8 +47,8 @@ def _give_memory_back() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a Drainer until it is asked to stop, or `drainer ddl …`; return the exit code."""
-    return command.run("drainer", lambda: _run(argv), extra="drainer")
+    """Run a Drainer until it is asked to stop, or a command `ddl …`; return the exit code."""
+    return command.run("penstock drainer", lambda: _run(argv), extra="drainer")
 
 
 def _run(argv: Sequence[str] | None) -> int:
@@ -68,7 +68,7 @@ def _run(argv: Sequence[str] | None) -> int:
         from drainer.ddl_command import USAGE
 
         sys.stdout.write(f"{USAGE}\n")
-    config, notes = load_settings(arguments, prog="drainer")
+    config, notes = load_settings(arguments, prog="penstock drainer")
     # Py4J logs every call into the JVM below warning level.
     logging.getLogger("py4j").setLevel(logging.WARNING)
 

@@ -242,7 +242,7 @@ def refuse_torn(config: ApplyConfig, commit_ts: int) -> None:
         return
     raise NeedsOperator(
         problem,
-        hint="start that Drainer again and let it end in order (binlogctl pause-drainer), which"
+        hint="start that Drainer again and let it end in order (penstock ctl pause-drainer), which"
         " makes the checkpoint consistent; then start this one",
         code=Code.CHECKPOINT_INCONSISTENT,
     )

@@ -1,10 +1,10 @@
-"""Command `drainer ddl`: overrides a DDL that stops a Drainer.
+"""Command `penstock drainer ddl`: overrides a DDL that stops a Drainer.
 
-    drainer ddl list                            show the DDL that stops it, overrides, counts
-    drainer ddl track <commit_ts>               the downstream has the DDL, or gets it by hand
-    drainer ddl replace <commit_ts> "<sql>"     run this statement there instead
-    drainer ddl skip <commit_ts>                continue without it; skip the changes it enables
-    drainer ddl undo <commit_ts>                remove an override before its DDL is reached
+    penstock drainer ddl list                        the DDL that stops it, overrides, counts
+    penstock drainer ddl track <commit_ts>           the downstream has the DDL, or gets it by hand
+    penstock drainer ddl replace <commit_ts> "<sql>" run this statement there instead
+    penstock drainer ddl skip <commit_ts>            continue without it and the changes it enables
+    penstock drainer ddl undo <commit_ts>            remove an override before its DDL is reached
 
 The settings after the command are those of the Drainer (`--config`, `--etcd-urls`, …). They name
 its etcd and its downstream, which have no defaults here. Each answer names the downstream.
@@ -68,11 +68,11 @@ _BUSY_PAUSE_S = 0.1
 
 USAGE = """\
 commands about a DDL that stops the Drainer; they take the Drainer's own settings after them:
-  drainer ddl list                         what it is stopped at, all overrides, what each means
-  drainer ddl track <commit_ts>            go on: the downstream has it, or gets it by hand
-  drainer ddl replace <commit_ts> "<sql>"  go on with another statement in its place
-  drainer ddl skip <commit_ts>             go on without it; what it brings is left out, counted
-  drainer ddl undo <commit_ts>             take an override back
+  penstock drainer ddl list                        what it is stopped at, all overrides
+  penstock drainer ddl track <commit_ts>           go on: the downstream has it, or gets it by hand
+  penstock drainer ddl replace <commit_ts> "<sql>" go on with another statement in its place
+  penstock drainer ddl skip <commit_ts>            go on without it; skip and count its changes
+  penstock drainer ddl undo <commit_ts>            take an override back
 each takes -o json, too
 """
 
@@ -93,13 +93,13 @@ def _run(verb: str, rest: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     """Run one command; return its output as lines, and as data for programs."""
     if verb not in _ARGUMENTS or len(rest) < _ARGUMENTS[verb]:
         raise NeedsOperator(
-            f"unknown command: drainer ddl {' '.join((verb, *rest))}",
+            f"unknown command: penstock drainer ddl {' '.join((verb, *rest))}",
             hint="use list, track <commit_ts>, replace <commit_ts> <sql>, skip <commit_ts> or"
             " undo <commit_ts>; settings come last",
             code=Code.COMMAND_INVALID,
         )
     given, flags = rest[: _ARGUMENTS[verb]], rest[_ARGUMENTS[verb] :]
-    config, _ = load_settings(flags, prog=f"drainer ddl {verb}", required=DOWNSTREAM_KEYS)
+    config, _ = load_settings(flags, prog=f"penstock drainer ddl {verb}", required=DOWNSTREAM_KEYS)
     commit_ts = _commit_ts(given[0]) if given else 0
     security = Security(config.security)
     etcd = connect(config.etcd_urls, tls=security.etcd_tls)
@@ -155,7 +155,7 @@ def _commit_ts(text: str) -> int:
     if not text.isdecimal():
         raise NeedsOperator(
             f"{text!r} is no commit_ts",
-            hint="`drainer ddl list` shows it",
+            hint="`penstock drainer ddl list` shows it",
             code=Code.COMMAND_INVALID,
         )
     return int(text)
@@ -247,7 +247,7 @@ def _changed(state: _DownstreamState, commit_ts: int, override: Override | None)
         if state.has_passed(commit_ts, now):
             raise _Busy(
                 f"the DDL at {commit_ts} was passed just now",
-                hint="`drainer ddl list` shows how",
+                hint="`penstock drainer ddl list` shows how",
                 code=Code.OVERRIDE_INVALID,
             )
         _check_idle(state, now)
@@ -267,7 +267,8 @@ def _check_idle(state: _DownstreamState, now: Checkpoint) -> None:
     if state.writer and now.ddl_intent_ts > now.commit_ts:
         raise _Busy(
             f"drainer {state.writer} is running the DDL at {now.ddl_intent_ts} just now",
-            hint="wait until `drainer ddl list` no longer shows it as begun, or stop the Drainer",
+            hint="wait until `penstock drainer ddl list` no longer shows it as begun, or stop"
+            " the Drainer",
             code=Code.NODE_STATE,
         )
 
@@ -286,7 +287,8 @@ def _override(state: _DownstreamState, commit_ts: int, verb: str, sql: str | Non
     if job is None and verb != SKIP:
         raise NeedsOperator(
             f"the DDL history has no DDL at {commit_ts}",
-            hint="`drainer ddl list` shows those that come; without its job one can only be"
+            hint="`penstock drainer ddl list` shows those that come; without its job one can"
+            " only be"
             " skipped, and what it did is not known then",
             code=Code.OVERRIDE_INVALID,
         )
@@ -295,7 +297,7 @@ def _override(state: _DownstreamState, commit_ts: int, verb: str, sql: str | Non
         f"the DDL at {commit_ts}, {about}, will be {override.describe()}, {_by_whom(state)}",
         f"what that means: {_meaning(verb, tracked)}",
         "until the checkpoint has passed the DDL, another override, or"
-        f" `drainer ddl undo {commit_ts}`, changes it",
+        f" `penstock drainer ddl undo {commit_ts}`, changes it",
     ]
 
 
@@ -327,8 +329,8 @@ def _take_back(state: _DownstreamState, commit_ts: int, verb: str) -> _Decided:
         raise NeedsOperator(
             f"the DDL at {commit_ts} is before the checkpoint at {state.after_ts}: it was followed"
             f" {'as it is' if known is None else 'like this: ' + known.describe()}",
-            hint="what was followed and run stays. `drainer ddl track` takes a skipped or replaced"
-            " one back; `drainer ddl list` shows these",
+            hint="what was followed and run stays. `penstock drainer ddl track` takes a skipped"
+            " or replaced one back; `penstock drainer ddl list` shows these",
             code=Code.OVERRIDE_INVALID,
         )
     if state.writer:
@@ -378,14 +380,15 @@ def _undo(state: _DownstreamState, commit_ts: int) -> _Decided:
     if known is None:
         raise NeedsOperator(
             f"there is no override of the DDL at {commit_ts}",
-            hint="`drainer ddl list` shows all overrides",
+            hint="`penstock drainer ddl list` shows all overrides",
             code=Code.OVERRIDE_INVALID,
         )
     if state.has_passed(commit_ts, state.checkpoint):
         raise NeedsOperator(
             f"the DDL at {commit_ts} is before the checkpoint at {state.after_ts}: it was"
             f" {known.describe()}",
-            hint=f"`drainer ddl track {commit_ts}` takes back, from the checkpoint on, what is left"
+            hint=f"`penstock drainer ddl track {commit_ts}` takes back, from the checkpoint on,"
+            " what is left"
             " out for it",
             code=Code.OVERRIDE_INVALID,
         )
@@ -466,11 +469,11 @@ def _ways(tracker: SchemaTracker, job: DdlJob) -> list[str]:
     except NeedsOperator as error:
         first = f"    it cannot be tracked: {error.problem} [{error.code}]"
     else:
-        first = f"    drainer ddl track {ts}: {track_means()}"
+        first = f"    penstock drainer ddl track {ts}: {track_means()}"
     return [
         first,
-        f'    drainer ddl replace {ts} "<sql>": {replace_means()}',
-        f"    drainer ddl skip {ts}: {skip_means(change)}",
+        f'    penstock drainer ddl replace {ts} "<sql>": {replace_means()}',
+        f"    penstock drainer ddl skip {ts}: {skip_means(change)}",
     ]
 
 
@@ -481,7 +484,7 @@ def _passed(state: _DownstreamState, tracker: SchemaTracker) -> list[str]:
             continue
         shown.append(f"{ts}  decided {override.made}: {override.describe()}")
         for name, what in _left_out_by(tracker, ts):
-            shown.append(f"    {name}: {what}; `drainer ddl track {ts}` ends that")
+            shown.append(f"    {name}: {what}; `penstock drainer ddl track {ts}` ends that")
     return shown
 
 

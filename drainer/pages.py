@@ -215,7 +215,7 @@ class Pages:
         server.add("GET", "/status", self.status_page, "checkpoint, Pumps, and all it knows")
         server.add("GET", "/commit_ts", self.commit_ts, "the checkpoint")
         server.add("GET", "/metrics", metrics, "for Prometheus")
-        about = "pause or close this Drainer, as binlogctl does"
+        about = "pause or close this Drainer, as penstock ctl does"
         server.add("PUT", "/state/{node_id}/{action}", self.change_state, about)
 
     async def status_page(self, names: Mapping[str, str]) -> Answer:

@@ -398,7 +398,7 @@ class Origins:
             log.error(
                 "source %s writes in epoch %d, but it has begun epoch %d: what it writes now is"
                 " left out (if it runs in that epoch, etcd was restored from before its last load:"
-                " stop it and run mysql-source reload --all)",
+                " stop it and run penstock source reload --all)",
                 origin.source, origin.epoch, last[0],
             )  # fmt: skip
         return True
@@ -430,7 +430,7 @@ class Origins:
             text,
             hint="what lies between is missing downstream. Find out what was lost, then start with"
             f" accept-gap-commit-ts = [{ts}] and repair the tables: penstock verify --repair, or"
-            " mysql-source reload",
+            " penstock source reload",
             code=Code.ORIGIN_GAP,
         )
 
@@ -469,7 +469,7 @@ def _continued(ts: int, origin: Origin, end: Place, last: Place) -> NeedsOperato
     return NeedsOperator(
         f"transaction {ts} is from {origin.source}, {origin.place}, in an epoch that ended at"
         f" {end}: the source has begun epoch {last[0]} since, where it is at {last}",
-        hint="etcd was restored from before that epoch. Stop the source, run mysql-source reload"
+        hint="etcd was restored from before that epoch. Stop the source, run penstock source reload"
         " --all, and start it. Then start this Drainer with accept-gap-commit-ts ="
         f" [{ts}], which leaves out what the source writes in epoch {origin.epoch}",
         code=Code.ORIGIN_GAP,

@@ -133,7 +133,7 @@ class StandbyRole:
         self._check(asked)
         raise NeedsOperator(
             f"drainer {asked} is a standby of {self.active.node_id}",
-            hint=f"binlogctl hand-over --node-id {self.active.node_id}",
+            hint=f"penstock ctl hand-over --node-id {self.active.node_id}",
             code=Code.NODE_STATE,
         )
 

@@ -1,4 +1,4 @@
-"""A `mysql-source` as a child process: it sends one server's changes to the Pumps."""
+"""A `penstock source` as a child process: it sends one server's changes to the Pumps."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ class MysqlSource(ServerProcess):
         Raises `Retryable` when the process has ended, `NeedsOperator` when it waits for a person.
         """
         if not self.is_running:
-            raise Retryable(f"mysql-source ended:\n{self.log_tail()}", code=Code.CHILD_FAILED)
+            raise Retryable(f"penstock source ended:\n{self.log_tail()}", code=Code.CHILD_FAILED)
         status = self.status()
         if status.get("state") == "failed":
             raise NeedsOperator(
-                f"mysql-source: {status['problem']}",
+                f"penstock source: {status['problem']}",
                 hint=status["hint"],
                 code=code_named(status["code"]) or Code.NODE_REFUSES,
             )

@@ -1,4 +1,4 @@
-"""Command `python -m pump`, the same as the `pump` script: runs one Pump in the foreground."""
+"""Command `penstock pump`: runs one Pump in the foreground."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _KEPT_BYTES = 64 << 20
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a Pump until asked to stop; return the exit code as `penstock.node.command` defines."""
-    return command.run("pump", lambda: _run(argv), extra="pump")
+    return command.run("penstock pump", lambda: _run(argv), extra="pump")
 
 
 def _run(argv: Sequence[str] | None) -> int:

@@ -325,7 +325,7 @@ def load_settings(
     config = read_settings(
         PumpConfig,
         translated.arguments(sys.argv[1:] if argv is None else argv),
-        prog="pump",
+        prog="penstock pump",
         env_prefix="PUMP",
         env=translated.environment(os.environ if env is None else env),
         rewrite=translated.document,

@@ -51,7 +51,7 @@ class Pages:
         about = "the binlog at a commit_ts, or the Prewrite at a start_ts"
         add("GET", "/debug/binlog/{ts}", self.binlog, about, local_only=True)
         add("POST", "/debug/gc/trigger", self.trigger_gc, "purge now what may be purged")
-        about = "pause or close this Pump, as binlogctl pause-pump and offline-pump do"
+        about = "pause or close this Pump, as penstock ctl pause-pump and offline-pump do"
         add("PUT", "/state/{node_id}/{action}", self.change_state, about)
 
     async def status(self, names: Mapping[str, str]) -> Answer:

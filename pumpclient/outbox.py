@@ -97,7 +97,7 @@ class Outbox:
     ) -> int:
         """Remove outbox rows left by writers that died, commit, and return their number.
 
-        `checkpoint_ts` is the smallest of all Drainers' (`binlogctl drainers`). Run this now and
+        `checkpoint_ts` is the smallest of all Drainers' (`penstock ctl drainers`). Run this now and
         then, on a connection without an open transaction; running writers clean up their own rows.
         """
         return outbox.purge(

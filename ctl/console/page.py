@@ -33,7 +33,7 @@ from penstock import __version__
 ACTIONS: Final = "actions"
 _RELOAD_S: Final = 5
 _SHOWN_MAX: Final = 50
-_CHOICE: Final = re.compile(r"`(.+?)`: (.+)|((?:mysql-source|drainer) .+?): (.+)", re.DOTALL)
+_CHOICE: Final = re.compile(r"`(.+?)`: (.+)|((?:penstock|mysql-source) .+?): (.+)", re.DOTALL)
 _LEVEL_SAID: Final = {Level.ACT: "needs a person", Level.WATCH: "worth a look", Level.NOTE: "note"}
 
 

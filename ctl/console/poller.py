@@ -2,7 +2,7 @@
 
 One task asks etcd; each node has its own task, so that an unresponsive node does not delay the
 others. All viewers share the results of one poller. Pumps and Drainers are asked through gRPC, as
-`binlogctl status` does, a source at the pages whose URL it keeps in etcd. A node that is stopped
+`penstock ctl status` does, a source at the pages whose URL it keeps in etcd. A node that is stopped
 according to etcd is not asked. `changed` is set after each answer.
 """
 

@@ -1,4 +1,4 @@
-"""Safe verbs: the verbs of binlogctl that a console offers, with their effects.
+"""Safe verbs: the verbs of penstock ctl that a console offers, with their effects.
 
     pause-pump, pause-drainer    the process ends and keeps its place, until it is started again
     offline-pump                 it hands over all its data, then leaves
@@ -65,7 +65,7 @@ def offers(state: ClusterState) -> Iterator[Offer]:
 
 
 def begin(offer: Offer, arguments: argparse.Namespace) -> str:
-    """Act as binlogctl does; return what was started, or raise a `PenstockError`."""
+    """Act as penstock ctl does; return what was started, or raise a `PenstockError`."""
     kind, tls = KINDS[offer.verb], tls_of(arguments)
     with Cluster(arguments) as registry:
         status = known_node(registry, kind, offer.node_id)

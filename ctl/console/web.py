@@ -77,7 +77,7 @@ class Console:
         *,
         allowed: frozenset[str] = frozenset(),
     ) -> None:
-        """Show the poller's view; `arguments` locate the cluster, like binlogctl's.
+        """Show the poller's view; `arguments` locate the cluster, like penstock ctl's.
 
         If `allowed` is not empty, a viewer's certificate must have one of its common names.
         """

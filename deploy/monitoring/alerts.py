@@ -80,7 +80,7 @@ ALERTS: Final[tuple[Alert, ...]] = (
         " downstream, until their disks are full.",
         remedy="`penstock ctl drainers` shows them all. Start one; if it stops again, the last"
         " line of its log says what it stopped at: most often a DDL that waits for a decision"
-        " (`drainer ddl list`), or a row that the downstream refuses.",
+        " (`penstock drainer ddl list`), or a row that the downstream refuses.",
         fires={f'penstock_drainer_state{{{_DRAINER},state="online"}}': "0x10"},
         is_quiet={f'penstock_drainer_state{{{_DRAINER},state="online"}}': "1x10"},
     ),
@@ -272,8 +272,9 @@ ALERTS: Final[tuple[Alert, ...]] = (
         meaning="Rows end at the Drainer although no filter was meant to do that. They are counted"
         " exactly; nothing else is missing.",
         remedy="`penstock ctl status <drainer>` has the counts by cause and table under `left_out`,"
-        " the log what was the first of each. An `override` was decided with `drainer ddl`;"
-        " `drainer ddl list` shows it. `penstock verify` compares the table.",
+        " the log what was the first of each. An `override` was decided with `penstock"
+        " drainer ddl`; `penstock drainer ddl list` shows it. `penstock verify` compares the"
+        " table.",
         fires={
             f'penstock_drainer_rows_left_out_total{{{_DRAINER},cause="override",table="a.b"}}': (
                 "0+5x10"

@@ -137,7 +137,7 @@ class Membership:
         except PenstockError as error:
             log.warning(
                 "drainer %s has begun nothing and stays listed, and Pumps keep binlogs for it"
-                " (start it again; without that: binlogctl update-drainer --node-id %s --state"
+                " (start it again; without that: penstock ctl update-drainer --node-id %s --state"
                 " offline, which loses nothing as long as its downstream is empty): %s",
                 *(self.node_id, self.node_id, error),
             )

@@ -230,15 +230,15 @@ def with_way_out(
     flags = flags and f" {flags}"
     ways = []
     if change is not None:
-        ways.append(f"`drainer ddl track {commit_ts}{flags}`: {track_means()}")
+        ways.append(f"`penstock drainer ddl track {commit_ts}{flags}`: {track_means()}")
     if error.code is not Code.DDL_HISTORY:  # Without its job only skipping it is safe.
-        ways.append(f'`drainer ddl replace {commit_ts} "<sql>"{flags}`: {replace_means()}')
-    ways.append(f"`drainer ddl skip {commit_ts}{flags}`: {skip_means(change)}")
+        ways.append(f'`penstock drainer ddl replace {commit_ts} "<sql>"{flags}`: {replace_means()}')
+    ways.append(f"`penstock drainer ddl skip {commit_ts}{flags}`: {skip_means(change)}")
     return DdlRefused(
         f"DDL at {commit_ts}: {error.problem}",
         hint=f"{error.hint}; then start the Drainer again. Or override this DDL, and start it then."
-        f" {'. '.join(ways)}. `drainer ddl list{flags}` shows this again,"
-        f" `drainer ddl undo {commit_ts}{flags}` takes an override back",
+        f" {'. '.join(ways)}. `penstock drainer ddl list{flags}` shows this again,"
+        f" `penstock drainer ddl undo {commit_ts}{flags}` takes an override back",
         code=error.code,
         choices=(f"{error.hint}; then start the Drainer again", *ways),
     )

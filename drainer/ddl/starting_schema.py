@@ -165,7 +165,8 @@ def recorded_overrides(etcd: EtcdClient, node_ids: Iterable[str]) -> dict[int, O
             except (ValueError, KeyError, TypeError) as error:
                 raise Malformed(
                     f"{key} in etcd is no override of a DDL: {value!r}",
-                    hint="delete it in etcd; `drainer ddl list` shows the DDL, and `drainer ddl"
+                    hint="delete it in etcd; `penstock drainer ddl list` shows the DDL, and"
+                    " `penstock drainer ddl"
                     " track` or another of its commands writes the override again",
                     code=Code.ETCD_VALUE,
                 ) from error

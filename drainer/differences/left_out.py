@@ -8,7 +8,7 @@
     transactions  transaction that is skipped whole; its rows are also counted, if known
 
     cause                  reason for skipping
-    override               `drainer ddl`
+    override               `penstock drainer ddl`
     filter                 a filter
     ignore-txn-commit-ts   the setting of this name
     dropped-table          the table was dropped before the row came

@@ -4,7 +4,7 @@
     slow      its stream is not connected, is silent, or is far behind the others
     dead      not connected, and its heartbeat is stale or nothing listens at its address
     stopped   not connected, and it reported that it has stopped
-    lost      declared lost by an operator (`binlogctl lost-pump`): the merge continues without it
+    lost      declared lost (`penstock ctl lost-pump`): the merge continues without it
 
 Lag is measured by the cluster's time, which the oracle gave this Drainer a few seconds ago at most.
 The clocks of Pumps and of readers do not count.
@@ -68,14 +68,15 @@ class PumpView:
         if self.condition is Condition.STOPPED:
             return (
                 f"start {self.name} again and it hands over what it holds; to do without it from"
-                f" then on: binlogctl offline-pump --node-id {self.name}, which also takes a"
+                f" then on: penstock ctl offline-pump --node-id {self.name}, which also takes a"
                 " stopped one of which every Drainer has everything"
             )
         if self.condition is Condition.DEAD:
             return (
                 f"start {self.name} again: what it holds is on its disk, and on another one only if"
                 " its log has copies, which are served by themselves; if all are gone"
-                f" for good, binlogctl lost-pump {self.name} --accept-loss-after 0 changes nothing"
+                f" for good, penstock ctl lost-pump {self.name} --accept-loss-after 0 changes"
+                " nothing"
                 " and says what every Drainer would lose"
             )
         return ""

@@ -255,7 +255,7 @@ def _too_late(source: str, left_ts: int, ts: int, emitted_ts: int) -> NeedsOpera
         f"Pump {source} came back with the transaction {ts}, after this Drainer had gone on without"
         f" it: what it holds of ({left_ts}, {emitted_ts}] is not downstream",
         hint="restore the downstream from a backup made before that, and the Drainer pulls it in"
-        f" order; or read it with `binlogctl dump --full --from-ts {left_ts + 1} --to-ts"
+        f" order; or read it with `penstock ctl dump --full --from-ts {left_ts + 1} --to-ts"
         f" {emitted_ts}` on that Pump's data-dir, repair the downstream by hand, and then name"
         " those transactions in ignore-txn-commit-ts",
         code=Code.PUMP_CAME_BACK,

@@ -95,7 +95,7 @@ def _starting_point(config: ReparoConfig, sink: TableSink) -> Checkpoint:
         raise NeedsOperator(
             f"the target's checkpoint, at {found.commit_ts}, is TiDB-Binlog's and not consistent:"
             " rows of later transactions may be there already",
-            hint="take the copy after binlogctl pause-drainer",
+            hint="take the copy after penstock ctl pause-drainer",
             code=Code.CHECKPOINT_INCONSISTENT,
         )
     if config.after_ts > found.commit_ts:

@@ -304,7 +304,7 @@ class SchemaTracker:
         hint = OTHER_HISTORY
         if job.schema_version > self.version:
             found = f"the stream had no DDL of version {self.version + 1}"
-            hint = f"`drainer ddl list` shows the DDLs in etcd; {OTHER_HISTORY}"
+            hint = f"`penstock drainer ddl list` shows the DDLs in etcd; {OTHER_HISTORY}"
         return NeedsOperator(
             f"DDL job {job.id} ({job.query}) made schema version {job.schema_version}, but this"
             f" Drainer has followed the stream to version {self.version}{by}: {found}",

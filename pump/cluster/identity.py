@@ -56,7 +56,7 @@ def refuse_original(folder: Path) -> None:
         raise NeedsOperator(
             f"{folder} holds the binlogs of a Pump of TiDB-Binlog, which cannot be read here",
             hint="start with another, empty --data-dir and --node-id; that Pump is needed until it"
-            " has handed over what it holds: binlogctl offline-pump",
+            " has handed over what it holds: penstock ctl offline-pump",
             code=Code.DATA_DIR_OTHER,
         )
 
@@ -76,7 +76,7 @@ def kept_node_id(folder: Path, configured: str, address: str) -> str:
     if not name:
         raise NeedsOperator(
             f"{path} is empty, so no one knows which Pump this data belongs to",
-            hint="write the node id into it that `binlogctl pumps` shows for this Pump",
+            hint="write the node id into it that `penstock ctl pumps` shows for this Pump",
             code=Code.DATA_DIR_OTHER,
         )
     if configured not in ("", name):

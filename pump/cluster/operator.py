@@ -178,7 +178,7 @@ class Operator:
             raise NeedsOperator(
                 f"the log of {node_id} has one copy only, so it cannot be served by another Pump",
                 hint="set copies = 2 (docs/copies.md); or let the Drainers have all of it:"
-                f" binlogctl offline-pump {node_id}",
+                f" penstock ctl offline-pump {node_id}",
                 code=Code.NODE_STATE,
             )
         return await self.moving.begin(to)

@@ -6,8 +6,8 @@
 
 Every Drainer that is not offline holds the purge, including a dead Drainer. It needs its binlogs
 when it restarts; a full disk only makes writers wait, while a gap can never be closed. A Drainer
-that will not come back is marked offline with `binlogctl update-drainer`. To bound the disk in any
-case, set `gc-force-after-days`: older binlogs are purged, and an error in the log names the
+that will not come back is marked offline with `penstock ctl update-drainer`. To bound the disk in
+any case, set `gc-force-after-days`: older binlogs are purged, and an error in the log names the
 Drainers that lost binlogs, and which. Both purges are announced 20 hours ahead, as in TiDB-Binlog.
 
 The current time is the earlier of the cluster's time and this machine's clock, so that one clock
@@ -87,7 +87,7 @@ def _warning(drainer: NodeStatus, left_s: float, *, lossy: bool) -> str:
 
 def _remedy(drainer: NodeStatus) -> str:
     return (
-        "start it; if it will never run again: binlogctl update-drainer --node-id"
+        "start it; if it will never run again: penstock ctl update-drainer --node-id"
         f" {drainer.node_id} --state offline lets go of what only it needs, for good"
     )
 

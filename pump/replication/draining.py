@@ -107,7 +107,7 @@ class Leaving:
         if entry.primary.disk == self._disk:
             return (
                 f"the log of {node_id} was taken over here and is served until every Drainer has"
-                f" all of it (to another Pump: binlogctl move-log {node_id} --to PUMP)"
+                f" all of it (to another Pump: penstock ctl move-log {node_id} --to PUMP)"
             )
         size = self._followed.standing(node_id).bytes
         text = f"the copy of {node_id}'s log is here, {size} bytes"
@@ -220,7 +220,7 @@ class Moving:
             if to not in ("", self._to.pump):
                 raise self._refusal(
                     f"is being moved to {self._to.pump}: {self.progress}",
-                    f"wait for that, then move it on: binlogctl status {self._node_id}",
+                    f"wait for that, then move it on: penstock ctl status {self._node_id}",
                 )
             return self._to.pump
         self._to, self._goal = self._chosen(to)
@@ -286,7 +286,7 @@ class Moving:
         if entry.primary.pump != self._node_id:
             raise self._refusal(
                 f"was moved already: pump {entry.primary.pump} serves it since epoch {entry.epoch}",
-                f"to move it on: binlogctl move-log {self._node_id} --to PUMP",
+                f"to move it on: penstock ctl move-log {self._node_id} --to PUMP",
             )
         disks, leaving = recruits.disks(), recruits.leaving()
         for copy in entry.replicas:

@@ -22,9 +22,9 @@ When segments are gone for good, and an operator has declared them lost:
     └── given-up/ ──┘          └── the log from now on; all up to `up_to_ts` counts as purged
 
 No one can pull past the gap without missing something, so the segments before it are useless to a
-stream. They are set aside, not removed, for `binlogctl dump`. The index is deleted and rebuilt from
-the remaining segments. A puller from before the gap's end gets the error for purged binlogs, with
-the range; a Drainer that has everything up to there continues and notices nothing.
+stream. They are set aside, not removed, for `penstock ctl dump`. The index is deleted and rebuilt
+from the remaining segments. A puller from before the gap's end gets the error for purged binlogs,
+with the range; a Drainer that has everything up to there continues and notices nothing.
 
 The setting accepts one gap, by its last timestamp. It may be left in place, and the next gap is
 refused again. A crash on the way leaves a gap with the same end, and the next start continues.

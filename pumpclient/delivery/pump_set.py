@@ -276,7 +276,7 @@ class Pumps:
         such = f" with the labels {labels_text(self._wanted)}" if self._wanted else ""
         return NoPump(
             f"no Pump{such} is online; registered are {names}",
-            hint="look at `binlogctl pumps`, start one",
+            hint="look at `penstock ctl pumps`, start one",
             code=Code.NO_PUMP,
         )
 

@@ -2,7 +2,7 @@
 
 pump.copies.refill.live    MB/s at which a Pump is given a log's live segment, of which it has none
 pump.copies.refill.older   MB/s at which it is given the older ones, and what writers wait meanwhile
-pump.copies.scrub          ack p99 of writers while `binlogctl scrub` runs, against without
+pump.copies.scrub          ack p99 of writers while `penstock ctl scrub` runs, against without
 
 Writers write at a steady rate that is far below what the Pump can take: what they wait longer is
 what the copying or the reading costs them. The disk's own rate is that of reading the same files

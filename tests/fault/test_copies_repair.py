@@ -138,7 +138,7 @@ def test_a_damaged_primary_serves_what_it_did_and_starts(world: World) -> None:
 
 
 def scrubbed(pump: PumpProcess, etcd_url: str) -> tuple[int, str]:
-    """Run `binlogctl scrub --wait`, and return its exit code and all that it printed."""
+    """Run `penstock ctl scrub --wait`, and return its exit code and all that it printed."""
     command = [sys.executable, "-m", "ctl.commands", "scrub", pump.node_id, "--wait"]
     done = subprocess.run(
         [*command, "--etcd-urls", etcd_url], capture_output=True, text=True, timeout=120

@@ -46,7 +46,7 @@ def test_a_ddl_that_the_downstream_cannot_run_is_skipped_or_replaced_and_the_str
     writer.transact(20)
     replaced_ts = writer.execute_ddl(EMPTY_P0)
     last_ts = writer.transact(20)
-    stopped(drainer, f"drainer ddl skip {skipped_ts}")
+    stopped(drainer, f"penstock drainer ddl skip {skipped_ts}")
     assert drainer.checkpoint_ts() < skipped_ts
 
     assert ddl_command(drainer, url, sink, "list") == 0
@@ -55,7 +55,7 @@ def test_a_ddl_that_the_downstream_cannot_run_is_skipped_or_replaced_and_the_str
     )
     assert ddl_command(drainer, url, sink, "skip", str(skipped_ts)) == 0
     drainer.start()
-    stopped(drainer, f"drainer ddl skip {replaced_ts}")
+    stopped(drainer, f"penstock drainer ddl skip {replaced_ts}")
     assert ddl_command(drainer, url, sink, "skip", str(before_ts)) == 2
     assert "is before the checkpoint" in capsys.readouterr().err
     replacement = "ALTER TABLE shop.item ADD COLUMN instead INT"
@@ -112,7 +112,7 @@ class Site:
                 connection.execute(sql)
 
     def ddl_command(self, *words: object) -> int:
-        """Run `drainer ddl` and return its exit code."""
+        """Run `penstock drainer ddl` and return its exit code."""
         return ddl_command(self.drainer, self._url, f"sqlite:///{self._path}", *map(str, words))
 
 
@@ -132,7 +132,10 @@ def test_a_column_that_the_downstream_has_already_is_tracked_and_gets_its_values
     site.by_hand('ALTER TABLE "shop.item" ADD COLUMN extra INTEGER')
     extra_ts = site.ddl("ALTER TABLE shop.item ADD COLUMN extra INT")
     last_ts = site.add("item", id=1, n=2, extra=3)
-    stopped(site.drainer, f"Or override this DDL, and start it then. `drainer ddl track {extra_ts}")
+    stopped(
+        site.drainer,
+        f"Or override this DDL, and start it then. `penstock drainer ddl track {extra_ts}",
+    )
     assert site.ddl_command("skip", extra_ts) == 0
     assert "the values of column extra of shop.item are left out" in capsys.readouterr().out
     assert site.ddl_command("undo", extra_ts) == 0
@@ -153,7 +156,9 @@ def test_the_rows_of_a_skipped_table_are_counted_through_a_crash_and_it_can_be_t
     late_ts = site.ddl("CREATE TABLE shop.late (id INT PRIMARY KEY, v INT)")
     site.add("late", id=1, v=1)
     last_ts = site.add("late", id=2, v=2)
-    stopped(site.drainer, f"`drainer ddl skip {late_ts}`: the rows of shop.late are left out")
+    stopped(
+        site.drainer, f"`penstock drainer ddl skip {late_ts}`: the rows of shop.late are left out"
+    )
     assert site.ddl_command("skip", late_ts) == 0
     site.drainer.start()
     site.drainer.wait_until(last_ts)
@@ -173,7 +178,7 @@ def test_the_rows_of_a_skipped_table_are_counted_through_a_crash_and_it_can_be_t
     )
     capsys.readouterr()
     assert site.ddl_command("list") == 0
-    way_out = f"shop.late: its rows are left out; `drainer ddl track {late_ts}` ends that"
+    way_out = f"shop.late: its rows are left out; `penstock drainer ddl track {late_ts}` ends that"
     assert way_out in capsys.readouterr().out
     assert site.ddl_command("track", late_ts) == 0
     assert "not made up for: override: 2 rows of shop.late" in capsys.readouterr().out

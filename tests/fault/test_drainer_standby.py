@@ -172,7 +172,7 @@ def test_a_replaced_drainer_takes_over_again_if_its_successor_is_gone(
 
 
 class Overriding:
-    """A table `shop.parts`, and `drainer ddl` with the settings of a Drainer that writes it."""
+    """A table `shop.parts`, and `penstock drainer ddl` with its Drainer's settings."""
 
     def __init__(
         self, url: str, client: PumpClient, path: Path, capsys: pytest.CaptureFixture[str]
@@ -194,7 +194,7 @@ class Overriding:
         return txn.commit_ts
 
     def ddl_command(self, drainer: DrainerProcess, *words: object) -> Any:
-        """Run `drainer ddl` and return what it says."""
+        """Run `penstock drainer ddl` and return what it says."""
         settings = ["--etcd-urls", self._url, "--sink", f"sqlite:///{self._path}"]
         settings += ["--data-dir", str(drainer.data_dir), "-o", "json"]
         self._capsys.readouterr()

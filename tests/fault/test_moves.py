@@ -47,7 +47,7 @@ def measured(
 
 @pytest.fixture
 def ctl(etcd_server: EtcdServer, capsys: pytest.CaptureFixture[str]) -> Ctl:
-    """Runs `binlogctl`; returns its exit code and all that it has printed."""
+    """Runs `penstock ctl`; returns its exit code and all that it has printed."""
 
     def run(*words: str) -> tuple[int, str]:
         code = main([*words, "--etcd-urls", etcd_server.url])

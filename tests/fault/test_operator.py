@@ -333,8 +333,8 @@ class RealNodes:
         elif act == "ddl":
             argv = chance.choice([["list"], ["track", "1"], ["undo", "1"], ["skip", "x"]])
             flags_ = self._settings(drainer)
-            code = run_command("drainer ddl", lambda: ddl_command.main([*argv, *flags_]))
-            act = f"drainer ddl {' '.join(argv)} -> {code}"
+            code = run_command("penstock drainer ddl", lambda: ddl_command.main([*argv, *flags_]))
+            act = f"penstock drainer ddl {' '.join(argv)} -> {code}"
         elif act == "edit":
             found = self.registry.get(NodeKind.PUMP, pump.node_id)
             assert found is not None

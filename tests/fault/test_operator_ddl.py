@@ -135,7 +135,7 @@ class Overriding:
                 continue
             assert drainer.wait(1) == 2, (self.typed, drainer.log_text()[-3000:])
             ts = min(t for t in self._troubles if t > drainer.checkpoint_ts())
-            assert f"drainer ddl skip {ts}" in drainer.log_text(), self.typed
+            assert f"penstock drainer ddl skip {ts}" in drainer.log_text(), self.typed
             self._decide(self._troubles[ts])
             drainer.spawn()
             deadline_s = time.monotonic() + _END_S

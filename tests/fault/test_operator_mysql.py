@@ -2,7 +2,7 @@
 
 Every row is inserted once, and changed at most once by a session with MINIMAL images, which no
 source can follow. So what is missing downstream can be counted from the two sides' rows, and must
-be what `mysql-source status` says of each table, but for one whose reload was ended.
+be what `penstock source status` says of each table, but for one whose reload was ended.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class RealSource:
             getattr(self._source, act)()
 
     def ask(self, *argv: str) -> int:
-        """Run a command of `mysql-source`; it is done, or refused in words."""
+        """Run a command of `penstock source`; it is done, or refused in words."""
         code = mysql_source([*argv, "--config", str(self._config)])
         self.typed.append(f"{' '.join(argv)} -> {code}")
         assert code in (0, 1, 2), self.typed

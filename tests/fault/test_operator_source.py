@@ -1,8 +1,8 @@
 """An operator at a source: whatever is typed, what is missing is exactly what is counted.
 
-Random sequences of `mysql-source`'s commands, of kills and restarts, while a server does what can
-be followed and what cannot. At each checkpoint the figures of what was left out are those of the
-rows that did not come, and in the end no row differs that was not among them.
+Random sequences of `penstock source`'s commands, of kills and restarts, while a server does what
+can be followed and what cannot. At each checkpoint the figures of what was left out are those of
+the rows that did not come, and in the end no row differs that was not among them.
 
 A command is added by one line in `COMMANDS`.
 """
@@ -378,7 +378,7 @@ def test_a_decision_that_does_not_help_is_offered_to_be_taken_back(tmp_path: Pat
         world.ask("resume")
         world.settle()
         assert world.unit is not None
-        assert world.unit.counters.overrides[0].startswith(f"mysql-source revoke {place} --")
+        assert world.unit.counters.overrides[0].startswith(f"penstock source revoke {place} --")
         world.ask("revoke", place)
         world.finish()
         world.judge()

@@ -1,4 +1,4 @@
-"""`binlogctl dump` on real data folders: whole, torn, damaged, and in use."""
+"""`penstock ctl dump` on real data folders: whole, torn, damaged, and in use."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_damage_is_placed_and_what_lies_behind_it_is_still_printed(
     data[place + 30] ^= 4
     path.write_bytes(data)
     code, out, err = dump(folder)
-    assert (code, err) == (1, "binlogctl: 1 damaged places\n")
+    assert (code, err) == (1, "penstock ctl: 1 damaged places\n")
     lines = out.splitlines()
     damage = f"DAMAGE up to {following}: the payload does not match its checksum"
     assert lines[2] == f"{f'000000.seg:{place}':22}  {damage}"

@@ -152,7 +152,7 @@ def test_a_ddl_that_stops_the_drainer_is_shown_with_the_choices_until_one_is_mad
     (ts,) = shop.client.execute_ddl(f"ALTER TABLE shop.`{HOSTILE}` TRUNCATE PARTITION p0")
     with without_reloading(browser):
         sees(browser, "Drainer drainer-1 has stopped and waits for a decision", STARTED_S)
-        sees(browser, f"drainer ddl skip {ts}")
+        sees(browser, f"penstock drainer ddl skip {ts}")
         sees(browser, HOSTILE)
         assert browser.ask("typeof hacked") == "undefined"
         assert browser.ask("document.querySelectorAll('.choices li').length") == 4

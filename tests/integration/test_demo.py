@@ -72,7 +72,7 @@ def test_the_demo_from_a_mariadb_ends_identical_and_leaves_no_process(tmp_path: 
     printed = demo(
         tmp_path, "--source", "mysql", "--rows", "1000", "--seconds", "10", "--rate", "50"
     )
-    assert "killed mysql-source with -9" in printed
+    assert "killed penstock source with -9" in printed
     assert "RENAME TABLE picked TO chosen" in printed
     assert len(re.findall(r"^(?:chosen|sbtest\d) .* equal$", printed, re.MULTILINE)) == 5, printed
     assert re.search(r"^5 tables, .*: equal$", printed, re.MULTILINE), printed
@@ -120,7 +120,7 @@ def demo(home: Path, *options: str, host: Sequence[str] = ()) -> str:
 
 
 def assert_memory(printed: str, *, nodes: int) -> None:
-    memory = re.findall(r"(pump-\d|drainer-1|mysql-source) (\d+) MiB", printed)
+    memory = re.findall(r"(pump-\d|drainer-1|penstock source) (\d+) MiB", printed)
     assert len(memory) == nodes, printed
     assert all(int(mib) < NODE_MIB_END for _, mib in memory), memory
 

@@ -1,4 +1,4 @@
-"""`drainer ddl` without a Drainer, against a real etcd: for programs, and for which downstream."""
+"""`penstock drainer ddl` without a Drainer, on a real etcd: for programs, for which downstream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`mysql-source check`, `inject` and the others as commands on a real MariaDB."""
+"""`penstock source check`, `inject` and the others as commands on a real MariaDB."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ def test_a_table_with_a_vector_is_left_out_and_counted_while_others_continue(
     status = source.fails()
     assert "VECTOR" in status["problem"]
     assert "CREATE TABLE shop.near" in status["problem"]
-    assert "mysql-source skip-table shop.near" in source.text()
+    assert "penstock source skip-table shop.near" in source.text()
     verbs = [each.split(" ")[1].rstrip(":") for each in status["overrides"]]
     assert "skip-table" in verbs
     ask(source, "skip-table", "shop.near")
@@ -246,7 +246,7 @@ def test_dates_that_no_calendar_has_come_out_as_they_are(
     )
     status = source.fails()
     assert "2020-11-31" in status["problem"]
-    assert status["overrides"][0].startswith("mysql-source replace")
+    assert status["overrides"][0].startswith("penstock source replace")
     ask(source, "skip-table", "shop.d")
     fresh.insert(2)
     source.catch_up(fresh)

@@ -89,7 +89,7 @@ def test_what_could_not_be_followed_is_whole_again_after_a_reload_under_load(
     with writing(fresh):
         run_until_done(fresh, MINIMAL, "UPDATE shop.bad SET v = 'by one session' WHERE id % 3 = 0")
         status = source.fails()
-        assert status["overrides"][0].startswith("mysql-source reload shop.bad --")
+        assert status["overrides"][0].startswith("penstock source reload shop.bad --")
         assert "loaded again" in ask(source, "reload", "shop.bad")
         fresh.run("ALTER TABLE shop.bad ADD COLUMN n INT DEFAULT 4")
         eventually(lambda: is_whole(source), LONG_S)

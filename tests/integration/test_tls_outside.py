@@ -60,7 +60,7 @@ def settings(whose: str, pair: Pair) -> dict[str, str]:
     return {f"security_{whose}_ssl_{name}": str(path) for name, path in parts.items()}
 
 
-def test_pumps_writers_and_binlogctl_use_an_etcd_that_wants_certificates(
+def test_pumps_writers_and_operators_use_an_etcd_that_wants_certificates(
     tls_etcd: EtcdServer,
     outside: Authority,
     pump_factory: Factory,

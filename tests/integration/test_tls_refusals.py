@@ -133,7 +133,9 @@ def test_a_command_shows_no_line_of_grpc_s_own(mutual: PumpProcess, authority: A
             [*command, *flags], capture_output=True, text=True, env=environment, check=False
         )
         assert done.returncode in (1, 2)
-        assert all(line.startswith("binlogctl: ") for line in done.stderr.splitlines()), done.stderr
+        assert all(line.startswith("penstock ctl: ") for line in done.stderr.splitlines()), (
+            done.stderr
+        )
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_a_flashback_of_a_database_stops_the_drainer_which_continues_after_a_ski
     log = pair.drainer.log_text()
     assert "brings back rows without a binlog" in log
     assert "FLASHBACK DATABASE" in log
-    number = log.split("drainer ddl skip ")[-1].split()[0]
+    number = log.split("penstock drainer ddl skip ")[-1].split()[0]
     assert main(["ddl", "skip", number, *pair.settings]) == 0, capsys.readouterr()
     pair.drainer.start()
     assert pair.rows("other") == {"t": 1}

@@ -79,7 +79,7 @@ def test_every_command_is_shown_with_its_flags(site: Path) -> None:
     for name, flag in (
         ("penstock ctl lost-pump", "--accept-loss-after"),
         ("penstock source reload", "--accept-gap"),
-        ("drainer ddl", "replace"),
+        ("penstock drainer ddl", "replace"),
         ("penstock verify", "--max-differences"),
         ("penstock demo", "--keep"),
     ):

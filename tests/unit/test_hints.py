@@ -77,7 +77,8 @@ def test_the_walk_finds_the_hints_that_sent_people_into_a_loss() -> None:
     bad = [
         "only a node that is online can be stopped; update its state if it is dead",
         "…; if it is dead for good, update its state",
-        "etcd never heard that pump … is … (tell it: binlogctl update-pump --node-id … --state …)",
-        "(start it, or mark it offline with binlogctl)",
+        "etcd never heard that pump … is … (tell it: penstock ctl update-pump --node-id …"
+        " --state …)",
+        "(start it, or mark it offline with penstock ctl)",
     ]
     assert len(faults([("", text) for text in bad])) == len(bad)

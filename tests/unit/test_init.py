@@ -95,7 +95,7 @@ def test_the_password_of_a_compose_file_is_new_and_only_for_its_owner(
 
 def test_units_start_the_programs_that_are_installed_here(folder: Path) -> None:
     unit = (folder / "systemd/penstock-pump.service").read_text()
-    assert f"ExecStart={Path(sys.executable).parent}/pump --config" in unit
+    assert f"ExecStart={Path(sys.executable).parent}/penstock pump --config" in unit
 
 
 def test_every_program_is_there_under_the_one_name(tmp_path: Path) -> None:

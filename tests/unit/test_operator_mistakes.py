@@ -27,11 +27,11 @@ SITE = Path(sysconfig.get_path("purelib"))
 MODULES = {
     "pump": "pump",
     "drainer": "drainer",
-    "mysql-source": "pumpclient.mysql.source",
+    "source": "pumpclient.mysql.source",
     "penstock": "ctl",
-    "binlogctl": "ctl.commands",
+    "ctl": "ctl.commands",
 }
-EXTRA_OF = {"pump": "pump", "drainer": "drainer", "mysql-source": "mysql", "penstock": "mysql"}
+EXTRA_OF = {"pump": "pump", "drainer": "drainer", "source": "mysql", "penstock": "mysql"}
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 NOWHERE = "127.0.0.1:1"
 
@@ -75,7 +75,7 @@ def assert_one_line(done: subprocess.CompletedProcess[str], code: int = 2) -> st
         ("pump", "plyvel", "--help"),
         ("pump", "plyvel", "--addr=127.0.0.1:0"),
         ("drainer", "pyarrow", "--help"),
-        ("mysql-source", "pymysql", "--help"),
+        ("source", "pymysql", "--help"),
     ],
 )
 def test_a_missing_extra_is_one_line_that_says_how_to_install_it(
@@ -83,7 +83,9 @@ def test_a_missing_extra_is_one_line_that_says_how_to_install_it(
 ) -> None:
     line = assert_one_line(run(program, asked, without=package, folder=tmp_path))
     remedy = f"install Penstock with the extra {EXTRA_OF[program]}"
-    assert line == f"{program}: the package {package} is not installed ({remedy}) [PS-1009]"
+    assert (
+        line == f"penstock {program}: the package {package} is not installed ({remedy}) [PS-1009]"
+    )
 
 
 def test_verifying_without_its_extra_is_one_line_too(tmp_path: Path) -> None:
@@ -117,14 +119,18 @@ MISTAKES: dict[str, tuple[str, Sequence[str], str]] = {
         "'x' is not host:port",
     ),
     "every IPv6 address": ("pump", ["--addr=[::]:8250"], "advertise-addr is '[::]:8250'"),
-    "no downstream of ddl": ("drainer", ["ddl", "track", "7"], "drainer ddl track needs sink"),
-    "no source to change": ("mysql-source", ["skip"], "changes a source, and none is named"),
-    "no cluster to change": ("binlogctl", ["pause-pump", "p"], "changes a cluster, and none"),
-    "a source's page": ("mysql-source", ["status", "--status-addr", "x"], "host:port"),
+    "no downstream of ddl": (
+        "drainer",
+        ["ddl", "track", "7"],
+        "penstock drainer ddl track needs sink",
+    ),
+    "no source to change": ("source", ["skip"], "changes a source, and none is named"),
+    "no cluster to change": ("ctl", ["pause-pump", "p"], "changes a cluster, and none"),
+    "a source's page": ("source", ["status", "--status-addr", "x"], "host:port"),
     "an upstream": ("penstock", ["verify", "--upstream=x", "--downstream=y"], "no URL"),
-    "a log to dump": ("binlogctl", ["dump", "/nowhere"], "there is no /nowhere"),
-    "a node's address": ("binlogctl", ["status", "--addr", "x"], "host:port"),
-    "a CA of nodes": ("binlogctl", ["status", "--addr", NOWHERE, "--ssl-ca", "no"], "no: No such"),
+    "a log to dump": ("ctl", ["dump", "/nowhere"], "there is no /nowhere"),
+    "a node's address": ("ctl", ["status", "--addr", "x"], "host:port"),
+    "a CA of nodes": ("ctl", ["status", "--addr", NOWHERE, "--ssl-ca", "no"], "no: No such"),
 }
 
 
@@ -135,7 +141,7 @@ def here(capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
 
     def run_here(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         name = MODULES[program]
-        main = importlib.import_module(name if program == "binlogctl" else f"{name}.__main__").main
+        main = importlib.import_module(name if program == "ctl" else f"{name}.__main__").main
         code = main(arguments)
         captured = capsys.readouterr()
         return subprocess.CompletedProcess(arguments, code, captured.out, captured.err)
@@ -184,7 +190,7 @@ def test_a_data_dir_that_cannot_be_is_one_error_and_exit_code_two(
 def test_an_etcd_that_is_away_is_named_and_worth_another_try(
     arguments: Sequence[str], here: Run
 ) -> None:
-    line = assert_one_line(here("binlogctl", *arguments, "--etcd-urls", NOWHERE), code=1)
+    line = assert_one_line(here("ctl", *arguments, "--etcd-urls", NOWHERE), code=1)
     assert NOWHERE in line
 
 
@@ -237,8 +243,8 @@ def test_what_is_no_path_of_a_certificate_is_refused_with_a_hint() -> None:
     [
         ("pump", "PUMP_ETCD_URL", "PUMP_ETCD_URLS"),
         ("drainer", "DRAINER_APPLY_WORKER_COUNTS", "DRAINER_APPLY_WORKER_COUNT"),
-        ("mysql-source", "MYSQL_SOURCE_SOURCE_PASSWRD", "MYSQL_SOURCE_SOURCE_PASSWORD"),
-        ("binlogctl", "PENSTOCK_ETCD_URL", "PENSTOCK_ETCD_URLS"),
+        ("source", "MYSQL_SOURCE_SOURCE_PASSWRD", "MYSQL_SOURCE_SOURCE_PASSWORD"),
+        ("ctl", "PENSTOCK_ETCD_URL", "PENSTOCK_ETCD_URLS"),
         ("penstock", "PENSTOCK_UPSTREAM_PASWORD", "PENSTOCK_UPSTREAM_PASSWORD"),
     ],
 )
@@ -247,7 +253,7 @@ def test_a_mistyped_variable_is_refused_with_the_nearest_name(
 ) -> None:
     monkeypatch.setenv(variable, "x")
     arguments = {
-        "binlogctl": ["pumps"],
+        "ctl": ["pumps"],
         "penstock": ["verify", "--upstream=x", "--downstream=y"],
     }.get(program, [])
     line = assert_one_line(here(program, *arguments))

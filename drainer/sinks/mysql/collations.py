@@ -177,7 +177,7 @@ def _stopped(name: str, substitute: str) -> NeedsOperator:
     return NeedsOperator(
         f"the downstream has no collation {name}",
         hint=f'set apply.collations = "map" to have {substitute} in its place, or run another'
-        " statement instead: drainer ddl replace",
+        " statement instead: penstock drainer ddl replace",
         code=Code.SINK_DDL,
     )
 
@@ -188,6 +188,6 @@ def _coarse(table: str, index: IndexInfo, column: ColumnInfo, substitute: str) -
         f" collation {column.collate}; {substitute}, which comes nearest, takes texts for equal"
         " that upstream tells apart, so rows would be lost",
         hint="give the column upstream a collation that both servers have, such as utf8mb4_bin, or"
-        " run the statement with a finer one instead: drainer ddl replace",
+        " run the statement with a finer one instead: penstock drainer ddl replace",
         code=Code.SINK_DDL,
     )

@@ -27,7 +27,7 @@ from pumpclient.mysql.verify import command as verify
 
 PUMPS = 2
 THREADS = 4
-SOURCE, SOURCE_ID = "mysql-source", "demo"
+SOURCE, SOURCE_ID = "penstock source", "demo"
 LOADED_S_MAX = 300.0
 CATCH_UP_S_MAX = 300.0
 LOCK_S_MAX = 60
@@ -87,7 +87,7 @@ class Demo:
         size = self.size
         display.say(f"sysbench prepare: {TABLES} tables of {size.rows:,} rows in the upstream")
         self.sysbench.prepare()
-        display.say("mysql-source --mode all, while sysbench oltp_read_write already runs")
+        display.say("penstock source --mode all, while sysbench oltp_read_write already runs")
         self.stage = "loading"
         begun_s = time.monotonic()
         self.load.start()
@@ -114,7 +114,7 @@ class Demo:
         status = self.source.status()
         if status.get("state") == "failed":
             raise NeedsOperator(
-                f"mysql-source: {status['problem']}",
+                f"penstock source: {status['problem']}",
                 hint=status["hint"],
                 code=code_named(status["code"]) or Code.NODE_REFUSES,
             )
@@ -125,11 +125,11 @@ class Demo:
             case SourceIs.KILLED:
                 self.watch.killed.add(SOURCE)
                 self.source.kill()
-                display.say("killed mysql-source with -9")
+                display.say("killed penstock source with -9")
             case SourceIs.STARTED:
                 self.source.start()
                 self.watch.killed.discard(SOURCE)
-                display.say("started mysql-source again")
+                display.say("started penstock source again")
             case SourceIs.LEFT:
                 self._execute(step.sql, display)
 

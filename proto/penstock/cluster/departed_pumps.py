@@ -98,7 +98,7 @@ class LostPump:
                 f" its binlogs only up to {received_ts}: those in"
                 f" ({received_ts}, {self.up_to_ts}] are gone",
                 hint="restore the downstream from a backup of a later commit_ts; or give them up"
-                f" too: binlogctl lost-pump {self.pump} --accept-loss-after {received_ts}",
+                f" too: penstock ctl lost-pump {self.pump} --accept-loss-after {received_ts}",
                 code=Code.LOST_BINLOGS_NEEDED,
             )
 
@@ -108,7 +108,7 @@ class LostPump:
             f"the Pump {self.pump} was declared lost at {self.made}: Drainers have gone on without"
             f" what it holds after {self.after_ts}, and no one would read what it takes now",
             hint="start a new Pump: an empty --data-dir and another --node-id; the log of this one"
-            " can be read with `binlogctl dump`",
+            " can be read with `penstock ctl dump`",
             code=Code.DATA_DIR_OTHER,
         )
 

@@ -45,7 +45,7 @@ LOGS = "/penstock/v1/logs/"
 EPOCH_ID_BITS = 24
 """The bits that a segment's header has room for (`penstock/log/segment.py`)."""
 IDS_MAX = 128
-_HINT = "it is written by Pumps only; compare it with `binlogctl pumps` before you correct it"
+_HINT = "it is written by Pumps only; compare it with `penstock ctl pumps` before you correct it"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 0     done; a node that stopped as asked; a comparison without a difference
 1     a failure that a restart or another try may cure, or a defect; `penstock verify` found
-      differences, `binlogctl dump` found damage
+      differences, `penstock ctl dump` found damage
 2     a person must act first: the line ends with a hint and a code
 130   interrupted by Ctrl-C
 141   the reader of the output went away, as `head` does

@@ -3,11 +3,11 @@
     GET   open to everyone who reaches the port: on loopback, unless `status-addr` says otherwise
     PUT, POST, and pages that show stored data: answered to callers on this very machine only
 
-Without authentication, remote changes and remote reads of data go through `binlogctl` and gRPC. A
-node with TLS serves its pages over TLS unless they are on loopback, and with `cert-allowed-cn` only
-to callers with such a certificate. Each connection serves one request, and everything that a caller
-can make grow is bounded. A connection in its TLS handshake counts like any other, and the handshake
-ends after 5 s.
+Without authentication, remote changes and remote reads of data go through `penstock ctl` and gRPC.
+A node with TLS serves its pages over TLS unless they are on loopback, and with `cert-allowed-cn`
+only to callers with such a certificate. Each connection serves one request, and everything that a
+caller can make grow is bounded. A connection in its TLS handshake counts like any other, and the
+handshake ends after 5 s.
 
 A web page can have its own name resolve to this machine, and then read these pages as its own (DNS
 rebinding). So without TLS, which checks the name, the `Host` of a request must be an IP address,
@@ -180,7 +180,7 @@ class HttpStatus:
             # An Origin comes from a browser: a web page must not control a node of its reader.
             if route.local_only and (not is_local or "origin" in headers):
                 raise BadRequest(
-                    HTTPStatus.FORBIDDEN, "only from this machine; from afar use binlogctl"
+                    HTTPStatus.FORBIDDEN, "only from this machine; from afar use penstock ctl"
                 )
             return await route.page(found)
         if fitting:

@@ -251,7 +251,8 @@ class Load:
             raise NeedsOperator(
                 f"the load was begun by {state.source!r} in epoch {state.epoch},"
                 f" this is {source!r} in epoch {epoch}",
-                hint="stop the source and load again (mysql-source reload --all), which drops and"
+                hint="stop the source and load again (penstock source reload --all), which drops"
+                " and"
                 " creates the targets",
                 code=Code.LOAD_NOT_CONTINUED,
             )

@@ -83,7 +83,7 @@ class Floors:
             raise NeedsOperator(
                 f"a statement at {place} on {names} is loaded for a part of these tables",
                 hint="the load was begun again after it; stop the source and load once more"
-                " (mysql-source reload --all), without such statements meanwhile",
+                " (penstock source reload --all), without such statements meanwhile",
                 code=Code.LOAD_NOT_CONTINUED,
             )
         return loaded == {True}

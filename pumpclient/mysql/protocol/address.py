@@ -53,7 +53,7 @@ class ServerAddress:
                 write_timeout=self.statement_timeout_s,
                 autocommit=True,
                 charset="utf8mb4",
-                program_name="penstock mysql-source",
+                program_name="penstock source",
             )
 
     @contextmanager

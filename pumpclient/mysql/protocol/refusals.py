@@ -13,7 +13,7 @@ from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.security.databases import CERTIFICATE_HINT, MISMATCH, MISMATCH_HINT
 
-RELOAD_ALL = "stop the source and load all tables again (mysql-source reload --all)"
+RELOAD_ALL = "stop the source and load all tables again (penstock source reload --all)"
 PURGED_HINT = (
     f"the server deleted what is still needed: {RELOAD_ALL}, and let the server keep its binlogs"
     " for longer (binlog_expire_logs_seconds)"

@@ -262,7 +262,7 @@ def lacks(has: GtidSet, gtids: GtidSet) -> GtidSet:
 def other_history(address: ServerAddress, problem: str, history: History) -> NeedsOperator:
     return NeedsOperator(
         f"{address} has another history, which begins with {history}: {problem}",
-        hint=f"{RELOAD_ALL}; or follow that history from its beginning (mysql-source continue"
+        hint=f"{RELOAD_ALL}; or follow that history from its beginning (penstock source continue"
         " --accept-gap): what lies between is missing downstream until its tables are reloaded",
         code=Code.SERVER_RESET,
     )

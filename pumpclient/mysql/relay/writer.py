@@ -77,7 +77,7 @@ class RelayWriter:
         elif self.file is not None and name < self.file:
             raise PositionLost(
                 f"the server went back from {self.file} to {name}",
-                hint="it was reset or put back; see mysql-source continue and reload --all",
+                hint="it was reset or put back; see penstock source continue and reload --all",
                 code=Code.SERVER_POSITION_LOST,
             )
         else:
@@ -109,7 +109,8 @@ class RelayWriter:
         if description_digest(stored) != description_digest(event):
             raise PositionLost(
                 f"the server's {self.file} began at another time than the one in {self._folder}",
-                hint="the server was reset or put back; see mysql-source continue and reload --all",
+                hint="the server was reset or put back; see penstock source continue and reload"
+                " --all",
                 code=Code.SERVER_POSITION_LOST,
             )
 

@@ -19,7 +19,7 @@ UNREADABLE = LookupError, ValueError, ArithmeticError, struct.error
 _HINT = "bytes of the event are lost, or its table was not what its TABLE_MAP says"
 _TEXT_HINT = (
     "correct the value on the server, or make the column VARBINARY there, which keeps its bytes;"
-    " then load the table again with mysql-source reload"
+    " then load the table again with penstock source reload"
 )
 _SHOWN_BYTES = 32
 

@@ -1,4 +1,4 @@
-"""`python -m pumpclient.mysql.source`, the same as the `mysql-source` script."""
+"""Command `penstock source`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return main(argv)
 
-    return command.run("mysql-source", body, extra="mysql")
+    return command.run("penstock source", body, extra="mysql")
 
 
 if __name__ == "__main__":

@@ -1,19 +1,19 @@
-"""`mysql-source`: runs a source, or asks a source that runs on this machine.
+"""`penstock source`: runs a source, or asks a source that runs on this machine.
 
-    mysql-source --config mysql_source.toml        run until asked to stop
-    mysql-source check --config …                  only check the server
-    mysql-source status | pause | resume           the source at --status-addr
-    mysql-source skip | replace SQL | inject SQL   decide about a place, by default the failed one
-    mysql-source skip-table DB.TABLE               skip a table from here on, counted
-    mysql-source reload DB.TABLE                   load a table again, while all others continue
-    mysql-source reload --all                      load all tables again at the next start
-    mysql-source continue --accept-gap             follow a server that was reset or restored
-    mysql-source revoke PLACE | DB.TABLE           take such an override back
-    mysql-source purge inactive | filename | time  relay log files
+    penstock source --config mysql_source.toml       run until asked to stop
+    penstock source check --config …                 only check the server
+    penstock source status | pause | resume          the source at --status-addr
+    penstock source skip | replace SQL | inject SQL  decide on a place, by default the failed one
+    penstock source skip-table DB.TABLE              skip a table from here on, counted
+    penstock source reload DB.TABLE                  load a table again, while all others continue
+    penstock source reload --all                     load all tables again at the next start
+    penstock source continue --accept-gap            follow a server that was reset or restored
+    penstock source revoke PLACE | DB.TABLE          take such an override back
+    penstock source purge inactive | filename | time relay log files
 
 Each command accepts --status-addr HOST:PORT, or --config FILE (then an override can also be given
 to a stopped source), and -o json. A command that changes a source requires one of them (no default
-exists), and the answer names the source. `mysql-source COMMAND --help` shows the details.
+exists), and the answer names the source. `penstock source COMMAND --help` shows the details.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from pumpclient.mysql.source.sync.reload_all import reload_all
 from pumpclient.mysql.source.sync.reload_group import reloaded
 from pumpclient.mysql.source.sync.reload_wait import waited_for
 
-PROG, ENV_PREFIX = "mysql-source", "MYSQL_SOURCE"
+PROG, ENV_PREFIX = "penstock source", "MYSQL_SOURCE"
 _TIMEOUT_S = 60
 _STATUS_ADDR = "127.0.0.1:9251"
 _DECIDES = {
@@ -221,7 +221,7 @@ def _check_asked(asked: argparse.Namespace, settings: SourceConfig | None) -> No
         problem, hint = "reload --all is for a source that is stopped", "give --config"
     elif asked.command == "continue" and not asked.accept_gap:
         problem = "what the source had not read of the history before stays missing downstream"
-        hint = "give --accept-gap, or load all tables again: mysql-source reload --all"
+        hint = "give --accept-gap, or load all tables again: penstock source reload --all"
         raise NeedsOperator(problem, hint=hint, code=Code.NOT_CONFIRMED)
     else:
         return

@@ -381,7 +381,7 @@ class Assembler:
                 self._refuse(end, NeedsOperator(
                     f"a ROLLBACK at {begin} follows rows that were logged, as servers do it"
                     " when tables without transactions are among them: some stayed, some did not",
-                    hint="ALTER TABLE … ENGINE = InnoDB on the server, then `mysql-source"
+                    hint="ALTER TABLE … ENGINE = InnoDB on the server, then `penstock source"
                     " reload --all`",
                     code=Code.ENGINE_WITHOUT_TRANSACTIONS,
                 ))  # fmt: skip

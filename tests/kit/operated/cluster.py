@@ -1,9 +1,9 @@
 """A cluster of twins for an operator: Pumps, Drainers, etcd and the oracle in one process.
 
 What decides is the real thing: a Pump's storage, membership, operator's verbs and purge, a
-Drainer's merge, its list of Pumps and its checkpoint, the commands of `binlogctl`. Twins are what
-is between them: etcd is a dict, a call is a call, the cluster's time moves when a test says so, and
-a downstream is a list. Nodes can be killed at any moment, and cut off from etcd.
+Drainer's merge, its list of Pumps and its checkpoint, the commands of `penstock ctl`. Twins are
+what is between them: etcd is a dict, a call is a call, the cluster's time moves when a test says
+so, and a downstream is a list. Nodes can be killed at any moment, and cut off from etcd.
 """
 
 from __future__ import annotations
@@ -464,7 +464,7 @@ class Cluster:
             await self.turn()
 
     async def ctl(self, *argv: str) -> tuple[int, str]:
-        """Run a command of `binlogctl`; return its exit code and all that it says."""
+        """Run a command of `penstock ctl`; return its exit code and all that it says."""
         self.typed.append(" ".join(argv))
         loop = asyncio.get_running_loop()
 
@@ -652,7 +652,7 @@ class _Stub:
 
 @contextmanager
 def _commands_reach(cluster: Cluster, loop: Any) -> Iterator[None]:
-    """Lead `binlogctl` to the twins: etcd, the oracle, calls, and who listens where."""
+    """Lead `penstock ctl` to the twins: etcd, the oracle, calls, and who listens where."""
     stubs: Mapping[NodeKind, Any] = {
         kind: lambda address, kind=kind: _Stub(cluster, loop, kind, address) for kind in NodeKind
     }

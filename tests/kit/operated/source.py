@@ -72,7 +72,7 @@ class World(Outside):
         self.stop()
 
     def ask(self, *argv: str) -> str:
-        """Run a command of `mysql-source`; return what it says, or how it was refused."""
+        """Run a command of `penstock source`; return what it says, or how it was refused."""
         self.typed.append(" ".join(argv))
         try:
             said = command.ask([*argv, "--config", str(self._settings)])

@@ -1,7 +1,7 @@
 """Twins of what is around a source: its server's snapshots, the cluster, etcd, and its commands.
 
 What decides is the real thing: `SourceService` with its syncer, journal, recovery, reloads and
-overrides, the commands of `mysql-source`, the reader and the purger of a relay log on the disk.
+overrides, the commands of `penstock source`, the reader and the purger of a relay log on the disk.
 A process is killed before any of its calls to the world: from then on all of them fail, and nothing
 of its memory is kept.
 """

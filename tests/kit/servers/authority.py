@@ -38,7 +38,7 @@ class Pair:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """The same for `binlogctl`."""
+        """The same for `penstock ctl`."""
         return (
             *("--ssl-ca", str(self.ca)),
             *("--ssl-cert", str(self.cert)),

@@ -1,4 +1,4 @@
-"""Real `mysql-source` processes: to start, kill and ask, and what comes out of their Pumps."""
+"""Real `penstock source` processes: to start, kill and ask, and what comes out of their Pumps."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ The source dies, and its checkpoint in etcd trails or is put back with etcd. It 
 what its relay log has after the checkpoint, and continues where that ends. The Drainer restarts.
 A transaction adds to a number, so that one that is lost or comes twice leaves a wrong sum.
 
-An operator answers each stop, and each error of the Drainer, by `mysql-source reload --all`.
+An operator answers each stop, and each error of the Drainer, by `penstock source reload --all`.
 
 What must hold once nothing fails any more: downstream has the numbers of the upstream.
 """

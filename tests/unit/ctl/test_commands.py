@@ -46,7 +46,7 @@ def test_version_and_help_end_well(
     with pytest.raises(SystemExit) as end:
         main(arguments)
     assert end.value.code == 0
-    assert "binlogctl" in capsys.readouterr().out
+    assert "penstock ctl" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""binlogctl as TiDB-Binlog's is called: every command and flag of it reaches one of ours."""
+"""penstock ctl as TiDB-Binlog's is called: every command and flag of it reaches one of ours."""
 
 from __future__ import annotations
 

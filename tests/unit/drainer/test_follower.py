@@ -159,14 +159,16 @@ def test_the_hint_offers_the_safe_override_first_and_says_what_each_means() -> N
         with pytest.raises(NeedsOperator) as caught:
             stream.follow(job)
         hint = caught.value.hint
-        verbs = [hint.find(f"`drainer ddl {verb} 30") for verb in ("track", "replace", "skip")]
+        verbs = [
+            hint.find(f"`penstock drainer ddl {verb} 30") for verb in ("track", "replace", "skip")
+        ]
         if job is unfit:
             assert verbs[0] == -1
             assert "what it does is not known" in hint
         else:
             assert 0 < verbs[0] < verbs[1] < verbs[2]
             assert "the values of columns b, c of d.t are left out and counted" in hint
-        assert "`drainer ddl undo 30` takes an override back" in hint
+        assert "`penstock drainer ddl undo 30` takes an override back" in hint
 
 
 def refuse() -> SchemaChange:
@@ -232,7 +234,7 @@ def test_a_replacement_that_does_not_fit_stops_again_with_the_way_out() -> None:
     for sql in ("ALTER TABLE nope ADD x INT", "DROP TABLE IF EXISTS nope", "not a statement"):
         with pytest.raises(NeedsOperator) as caught:
             Stream(overrides=overridden(JOBS[2], REPLACE, sql)).follow(JOBS[2])
-        assert "drainer ddl undo 30" in caught.value.hint
+        assert "penstock drainer ddl undo 30" in caught.value.hint
 
 
 def test_history_is_rebuilt_as_it_was_overridden() -> None:

@@ -60,7 +60,7 @@ def test_a_place_that_cannot_be_left_is_named_with_what_does_it(
     drainer = member(Away())
     asyncio.run(drainer.publish_and_list())
     asyncio.run(drainer.leave(NodeState.PAUSED, is_new=True))
-    assert "start it again; without that: binlogctl update-drainer --node-id d" in caplog.text
+    assert "start it again; without that: penstock ctl update-drainer --node-id d" in caplog.text
 
 
 def test_a_drainer_does_not_take_the_name_of_a_program_that_reads() -> None:

@@ -528,7 +528,7 @@ def test_a_recovered_table_comes_back_where_a_server_can_and_is_refused_by_numbe
     by_job = replace(ddl, query="RECOVER TABLE BY JOB 53")
     with pytest.raises(NeedsOperator, match="another one downstream") as caught:
         Stream(history, 3).follow(by_job)
-    assert f"drainer ddl track {ddl.job.finished_ts}" in caught.value.hint
+    assert f"penstock drainer ddl track {ddl.job.finished_ts}" in caught.value.hint
 
 
 def test_sqlite_refuses_to_bring_back_rows_that_it_has_not(shop: Shop) -> None:
@@ -543,14 +543,14 @@ def test_sqlite_refuses_to_bring_back_rows_that_it_has_not(shop: Shop) -> None:
     ddl = shop.ddl("CREATE TABLE t (id INT PRIMARY KEY)", change=recovered, sent="RECOVER TABLE t")
     with pytest.raises(NeedsOperator, match="SQLite has no rows of a dropped table") as caught:
         shop.follow()
-    assert f"drainer ddl track {ddl.job.finished_ts}" in caught.value.hint
+    assert f"penstock drainer ddl track {ddl.job.finished_ts}" in caught.value.hint
 
 
 def test_a_flashback_of_the_cluster_stops_with_the_ways_to_continue(history: TidbHistory) -> None:
     ddl = history.run("ALTER TABLE t COMMENT 'x'", change=of_type(62), sent="FLASHBACK CLUSTER")
     with pytest.raises(NeedsOperator, match="changes rows without a binlog") as caught:
         Stream(history, 2).follow(ddl)
-    assert f"drainer ddl skip {ddl.job.finished_ts}" in caught.value.hint
+    assert f"penstock drainer ddl skip {ddl.job.finished_ts}" in caught.value.hint
 
 
 def test_an_override_names_a_ddl_by_its_job_s_end_in_the_stream_and_after_a_restart(

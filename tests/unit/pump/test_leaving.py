@@ -140,6 +140,6 @@ def test_no_one_needs_the_log_of_a_pump_that_is_offline(tmp_path: Path) -> None:
         rig.logs = {"pump-1": LISTED.claimed(OWN)}
         (kept,) = await rig.leaving.remaining()
         assert kept.startswith("the log of pump-1 was taken over here and is served until every")
-        assert kept.endswith("binlogctl move-log pump-1 --to PUMP)")
+        assert kept.endswith("penstock ctl move-log pump-1 --to PUMP)")
 
     run(tmp_path, body)

@@ -127,12 +127,12 @@ _NO_TABLE = 1146
 _WHAT = "by foreign keys the server changes rows that its binlog does not have"
 _HINT = (
     "let them RESTRICT, and the application change the children's rows; or leave these tables out"
-    " (mysql-source skip-table);"
+    " (penstock source skip-table);"
     ' or set cascades = "accept", and compare with penstock verify --repair'
 )
 _HINT_OF_DDL = (
     "alter the key on the server so that it does RESTRICT, and the application change the"
-    " children's rows, then run this statement as it is by mysql-source replace; or set"
+    " children's rows, then run this statement as it is by penstock source replace; or set"
     ' cascades = "accept"; compare with penstock verify --repair in either case'
 )
 

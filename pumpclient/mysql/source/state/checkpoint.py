@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _WAIT_S = 0.5
-_HINT = "restore the key, or delete it and load the tables again (mysql-source reload --all)"
+_HINT = "restore the key, or delete it and load the tables again (penstock source reload --all)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +142,7 @@ def changed_within_load() -> NeedsOperator:
     """Return the error for another server, whose places cannot be compared with the load."""
     return NeedsOperator(
         "the server was changed or reset before its binlog had passed the load",
-        hint="stop the source and load again: mysql-source reload --all",
+        hint="stop the source and load again: penstock source reload --all",
         code=Code.SERVER_RESET,
     )
 

@@ -64,12 +64,12 @@ def table_skipped(name: Name, is_replicated: Callable[[str, str], bool]) -> Edit
             ended = _without_reload(checkpoint, before.reload)
             return ended, (
                 f"{label} stays left out: its reload ends, and downstream is what it has brought;"
-                f" only mysql-source reload {label} takes it back\n"
+                f" only penstock source reload {label} takes it back\n"
             )
         made = replace(before, is_whole=True, since=checkpoint.done)
         return _with(checkpoint, made), (
             f"{label} is left out from {checkpoint.done} on: its rows and statements are counted,"
-            f" see status; mysql-source revoke {label} takes it back while nothing was counted\n"
+            f" see status; penstock source revoke {label} takes it back while nothing was counted\n"
         )
 
     return edit
@@ -88,7 +88,7 @@ def tables_reloaded(names: Sequence[Name], gone: Collection[Name] = ()) -> Edit:
             if not _of(checkpoint, name).is_whole:
                 raise NeedsOperator(
                     f"the server does not have {'.'.join(name)}, so it cannot be loaded",
-                    hint=f"check the name; if the table was dropped or renamed, mysql-source"
+                    hint=f"check the name; if the table was dropped or renamed, penstock source"
                     f" skip-table {'.'.join(name)} lets the source pass its rows up to there",
                     code=Code.OVERRIDE_INVALID,
                 )
@@ -111,7 +111,8 @@ def history_accepted(name: str, label: str) -> Edit:
     def edit(checkpoint: Checkpoint) -> tuple[Checkpoint, str]:
         return replace(checkpoint, accepts=name), (
             f"the source continues with {label}: what it had not read of the history before is"
-            " missing downstream, and what the server lost is still there; mysql-source reload, or"
+            " missing downstream, and what the server lost is still there; penstock source"
+            " reload, or"
             " penstock verify --repair, makes the tables equal\n"
         )
 
@@ -132,7 +133,7 @@ def revoked(what: str, *, accepts_gap: bool = False) -> Edit:
         if not found.is_whole:
             raise NeedsOperator(
                 f"there is no override for {what}",
-                hint="mysql-source status lists them",
+                hint="penstock source status lists them",
                 code=Code.OVERRIDE_INVALID,
             )
         if found.reload:
@@ -144,7 +145,8 @@ def revoked(what: str, *, accepts_gap: bool = False) -> Edit:
         if found.is_partial:
             raise NeedsOperator(
                 f"a reload of {found.label} was ended: an unknown part of it is downstream",
-                hint=f"mysql-source reload {found.label}: once that is done it is followed again",
+                hint=f"penstock source reload {found.label}: once that is done it is followed"
+                " again",
                 code=Code.NOT_CONFIRMED,
             )
         if not (found.is_complete or accepts_gap):
@@ -166,7 +168,7 @@ def _without_decision(checkpoint: Checkpoint, place: str) -> tuple[Checkpoint, s
     if is_passed(checkpoint, place):
         raise NeedsOperator(
             f"the source is past {place}, so the override of it is done",
-            hint="mysql-source status says how much was left out",
+            hint="penstock source status says how much was left out",
             code=Code.OVERRIDE_INVALID,
         )
     left = {at: each for at, each in checkpoint.rulings.items() if at != place}
@@ -213,32 +215,34 @@ def choices(
     label = ", ".join(".".join(name) for name in error.tables)
     found = []
     if place in overridden:
-        found.append(f"mysql-source revoke {place}{flags}: take back the override of this place")
+        found.append(f"penstock source revoke {place}{flags}: take back the override of this place")
     if error.is_statement:
         found += [
-            f"mysql-source replace --at {place} 'SQL'{flags}: run other statements instead, which"
+            f"penstock source replace --at {place} 'SQL'{flags}: run other statements instead,"
+            " which"
             " make the same of the table; rows after it are followed only if they do",
-            f"mysql-source inject --at {place} 'SQL'{flags}: run others first, then this one",
+            f"penstock source inject --at {place} 'SQL'{flags}: run others first, then this one",
         ]
     found += [
-        f"mysql-source reload {'.'.join(name)}{flags}: load this table again from the server,"
+        f"penstock source reload {'.'.join(name)}{flags}: load this table again from the server,"
         " whole, while all others continue; downstream it is dropped, created, filled, and"
         " the events that cannot be followed now are before it by then"
         for name in error.tables
     ]
     found += [
-        f"mysql-source skip-table {'.'.join(name)}{flags}: leave this table out from here on,"
+        f"penstock source skip-table {'.'.join(name)}{flags}: leave this table out from here on,"
         " counted in status and metrics; all others continue, downstream it stays as it is now"
         for name in error.tables
     ]
     if place and error.is_statement:
         found.append(
-            f"mysql-source skip --at {place}{flags}: leave this one statement out; downstream the"
+            f"penstock source skip --at {place}{flags}: leave this one statement out; downstream"
+            " the"
             " table stays as it is, and rows that do not fit it stop the source again"
         )
     elif place:
         found.append(
-            f"mysql-source skip --at {place}{flags}: leave out the rows of this one event"
+            f"penstock source skip --at {place}{flags}: leave out the rows of this one event"
             f"{' of ' + label if label else ''}, counted; downstream they are missing until"
             " penstock verify --repair"
         )

@@ -199,7 +199,7 @@ class Reload:
                 self.status = ReloadStatus("failed", problem, hint, started)
                 log.error(
                     "reload of %s waits for an operator: %s; it stays left out until"
-                    " mysql-source reload %s is asked for again",
+                    " penstock source reload %s is asked for again",
                     self._label, error, self._label,
                 )  # fmt: skip
                 self._here.wake()

@@ -48,7 +48,7 @@ def reload_all(config: SourceConfig, *, accepts_gap: bool = False) -> str:
                 code=Code.NOT_CONFIRMED,
             )
         store = SourceStore(connection, config.source_id, ttl_s=config.lease_s)
-        store.own("mysql-source reload --all of an operator")
+        store.own("penstock source reload --all of an operator")
         try:
             store.forget()
             aside = _put_aside(config)

@@ -49,7 +49,7 @@ def _waited(
         if not left_out["reload_number"]:
             raise NeedsOperator(
                 f"the reload of {label} was ended before it was done",
-                hint=f"mysql-source reload {label}",
+                hint=f"penstock source reload {label}",
                 code=Code.NODE_STATE,
             )
         sleep(_POLL_S)
@@ -57,7 +57,7 @@ def _waited(
     if report is None:
         raise NeedsOperator(
             f"{label} is not loaded again under this name: the server renamed it",
-            hint="see mysql-source status",
+            hint="see penstock source status",
             code=Code.NODE_STATE,
         )
     return report_text(label, report)

@@ -459,7 +459,7 @@ class Syncer:
         elif server == self._checkpoint.server:
             raise NeedsOperator(
                 f"{server} was reset or put back: its {begin} does not continue {self._end}",
-                hint="see mysql-source continue and reload --all",
+                hint="see penstock source continue and reload --all",
                 code=Code.SERVER_RESET,
             )
         epoch = self._checkpoint.epoch_of(begin)

@@ -23,7 +23,7 @@ from penstock.ts import compose
 
 NOW_S = 1_763_900_000.0
 NOW_TS = compose(int(NOW_S * 1000), 0)
-HOSTILE = '<script>alert("1")</script>\' onload=x &amp; \x00\ud800 `drainer ddl skip 1`: '
+HOSTILE = '<script>alert("1")</script>\' onload=x &amp; \x00\ud800 `penstock drainer ddl skip 1`: '
 """A name that someone gave a table, or a line that someone made a node log."""
 
 

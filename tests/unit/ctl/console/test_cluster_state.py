@@ -111,7 +111,10 @@ def test_a_drainer_that_stopped_at_a_ddl_is_shown_with_the_choices() -> None:
         made="2026-11-21T09:30:00+00:00",
         problem="DDL at 5: no such column",
         hint="a long hint",
-        choices=("`drainer ddl track 5`: nothing is left out", "`drainer ddl skip 5`: rows are"),
+        choices=(
+            "`penstock drainer ddl track 5`: nothing is left out",
+            "`penstock drainer ddl skip 5`: rows are",
+        ),
     )
     stopped = cluster(drainer=node("drainer-1", NodeState.PAUSED), stops=(stop,))
     state = seen(stopped)
@@ -175,11 +178,13 @@ def test_of_a_source_that_does_not_run_its_checkpoint_speaks() -> None:
 
 def test_a_source_that_failed_says_what_can_be_decided() -> None:
     answers = source_answer(
-        state="failed", problem="a view without a table", overrides=["mysql-source skip: leave it"]
+        state="failed",
+        problem="a view without a table",
+        overrides=["penstock source skip: leave it"],
     )
     (concern,) = seen(cluster(sources=(RUNNING,), answers=answers)).concerns
     assert (concern.level, concern.detail) == (Level.ACT, "a view without a table")
-    assert concern.choices == ("mysql-source skip: leave it",)
+    assert concern.choices == ("penstock source skip: leave it",)
 
 
 def test_what_is_left_out_has_its_table_its_cause_and_its_count() -> None:

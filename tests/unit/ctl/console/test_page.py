@@ -117,11 +117,11 @@ def test_a_decision_is_shown_as_commands_with_their_consequences() -> None:
     stop = DrainerStop(
         node_id="drainer-1", made="now", problem="DDL at 5: no", hint="",
         choices=("correct it; then start the Drainer again",
-                 '`drainer ddl replace 5 "<sql>"`: your statement runs instead'),
+                 '`penstock drainer ddl replace 5 "<sql>"`: your statement runs instead'),
     )  # fmt: skip
     text = drawn(cluster(drainer=node("drainer-1", NodeState.PAUSED), stops=(stop,)))
     assert "<p>correct it; then start the Drainer again</p>" in text
-    wanted = "<code>drainer ddl replace 5 &quot;&lt;sql&gt;&quot;</code>"
+    wanted = "<code>penstock drainer ddl replace 5 &quot;&lt;sql&gt;&quot;</code>"
     assert f"{wanted}<p>your statement runs instead</p>" in text
 
 
