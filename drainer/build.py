@@ -47,11 +47,11 @@ from drainer.planner import DdlStep, LargeStep, Planner, RowsStep, Step
 from drainer.relay_log.log import NoRelay, Relay, RelayStage
 from drainer.settings.config import ApplyConfig, DrainerConfig
 from drainer.sinks.checkpoint import Checkpoint, went_back
-from drainer.sinks.file_counts import FileCounts
 from drainer.sinks.opening import output_of
 from drainer.sinks.protocol import (
     EventSink,
     FileCountingSink,
+    FileCounts,
     GatheringSink,
     PartitionedSink,
     Sink,

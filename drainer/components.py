@@ -29,7 +29,7 @@ from drainer.sinks.thread import SinkThread
 from drainer.spark.dispatcher import Dispatcher, watch_tasks
 from drainer.spark.job import SparkJob, SparkSettings
 from drainer.spark.jvm import use_java
-from drainer.task.loopback import OWN_SCHEMAS
+from drainer.task.row_changes import OWN_SCHEMAS
 from drainer.task.row_fetch_unit import FetchSettings
 from drainer.task.selection import Selection
 from drainer.task.version import Bundle

@@ -37,7 +37,7 @@ from drainer.ddl.tidb_servers import Unlogged
 from drainer.differences.left_out import CONVERTED, DDLS, ROWS, TRANSACTIONS, VALUES, Totals
 from drainer.intake.merge_holder import Condition
 from drainer.intake.pump_set import Pumps
-from drainer.sinks.file_counts import FileCounts
+from drainer.sinks.protocol import FileCounts
 from penstock.cluster.node_registry import NodeState
 from penstock.errors import NeedsOperator, coded
 from penstock.node.build_info import build_info

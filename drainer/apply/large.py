@@ -34,9 +34,9 @@ from drainer.planner import LargeStep
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.protocol import Sink, Slices
 from drainer.sinks.thread import SinkThread
-from drainer.task.loopback import MarkTable
 from drainer.task.row_changes import (
     Collector,
+    MarkTable,
     Screened,
     is_own,
     name_of,

@@ -30,8 +30,7 @@ from drainer.intake.merger import Merged
 from drainer.planner import AheadStep, DdlStep, LargeStep, Planner, RowsStep, Step
 from drainer.relay_log.log import NoRelay, Relay
 from drainer.sinks.checkpoint import Checkpoint, TakenOver
-from drainer.sinks.file_counts import FileCounts
-from drainer.sinks.protocol import Refused, Sink, located
+from drainer.sinks.protocol import FileCounts, Refused, Sink, located
 from drainer.sinks.thread import SinkThread
 from drainer.task.work_unit import TableRows
 from penstock.ddl import Catalog

@@ -19,11 +19,21 @@ import os
 from collections.abc import Generator
 from pathlib import Path
 
-from drainer.sinks.files.binlog_files import COMPRESSED, BinlogFile, binlog_files
-from drainer.sinks.files.reading import Record, check_end, check_packed_end, opened_file, records
-from drainer.sinks.files.savepoint import FileEnd, Savepoint, load_savepoint
-from drainer.sinks.files.schema_file import (
+from drainer.sinks.files.binlog_files import (
+    COMPRESSED,
+    BinlogFile,
+    Record,
+    binlog_files,
+    check_end,
+    check_packed_end,
+    opened_file,
+    records,
+)
+from drainer.sinks.files.savepoint import (
+    FileEnd,
     FileSchema,
+    Savepoint,
+    load_savepoint,
     read_beginning,
     read_schema,
     schema_name,

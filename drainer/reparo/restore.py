@@ -24,11 +24,10 @@ from drainer.reparo.rebuilt_rows import Change, RowBuilder, Target, ddl_of, even
 from drainer.reparo.reparo_config import ReparoConfig
 from drainer.reparo.writers import Applies, Checks, Prints
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.sinks.files.reading import Record
+from drainer.sinks.files.binlog_files import Record
 from drainer.sinks.opening import open_table_sink
 from drainer.sinks.protocol import TableSink
-from drainer.task.events.binlog_record import DDL
-from drainer.task.events.tidb_binlog_file import zone_offset
+from drainer.task.events.tidb_binlog_file import DDL, zone_offset
 from drainer.task.row_changes import Collector, TableChanges
 from drainer.task.work_unit import Batch
 from penstock.codes import Code

@@ -33,7 +33,6 @@ from itertools import accumulate, count, islice
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from drainer.sinks.checkpoint import Checkpoint, OverrideChange
-from drainer.sinks.file_counts import FileCounts
 from penstock.errors import NeedsOperator, PenstockError
 from penstock.failpoints import point
 from penstock.refused_inserts import inserted
@@ -42,6 +41,30 @@ if TYPE_CHECKING:
     from drainer.task.events.encoding import Encoding
     from drainer.task.events.messages import Messages
     from penstock.ddl import Catalog, SchemaChange
+
+
+@dataclass(slots=True)
+class FileCounts:
+    """Counts of one sink, for any thread to read.
+
+    One thread raises each number. For files in a folder, upkeep counts removed and packed files,
+    the sink counts the rest.
+    """
+
+    commits: int = 0
+    """Commits of changes; each table of a lake counts separately."""
+    rows: int = 0
+    """Rows written into a lake's tables, without rewrites that only combine files."""
+    files_added: int = 0
+    bytes_added: int = 0
+    files_removed: int = 0
+    """Files that expired, or that a table no longer names, though older versions of it may."""
+    bytes_removed: int = 0
+    compactions: int = 0
+    """Commits that combine a table's small files, or files that were packed."""
+    last_commit_s: float = 0.0
+    """Unix time of the last commit of changes, 0 before the first."""
+
 
 # The steps of a downstream transaction, at which a test may end the Drainer.
 transaction_begun = point("drainer.transaction_begun")

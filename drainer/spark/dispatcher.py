@@ -37,10 +37,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from drainer.task.line import digest_of
 from drainer.task.row_fetch_unit import CATALOGS_KEPT
 from drainer.task.version import code_version
-from drainer.task.work_loop import CATALOG, FAILED, HEADER, HELLO, RESULT, WORK
+from drainer.task.work_loop import CATALOG, FAILED, HEADER, HELLO, RESULT, WORK, digest_of
 from penstock.codes import Code, code_named
 from penstock.errors import NeedsOperator
 from penstock.security.tls import Tls, frozen_server

@@ -67,7 +67,7 @@ compaction, both codecs, SQL and sink. LOAD DATA of the same rows, in the same r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -77,13 +77,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from drainer.task.sql.images import Columns, Kinds, after_columns, before_columns
-from drainer.task.sql.keys import apply_key, is_in_row, normal_key, unique_columns
-from drainer.task.sql.rowwise import compact_few
+from drainer.task.sql.images import Columns, Kinds, Row, after_columns, before_columns, row_codec
+from drainer.task.sql.keys import apply_key, is_in_row, normal_key, normal_value, unique_columns
 from drainer.task.work_unit import BOUNDS, ROWS_SCHEMA, Batch, Bounds, Op, TableRows, WorkUnit
 from penstock.datum.columnar.decode import decode_keys
+from penstock.datum.rows.fields import number_of
 from penstock.errors import Malformed
-from penstock.schema.model import TableInfo
+from penstock.schema.model import ColumnInfo, MysqlType, TableInfo
 from penstock.wire.binlog import MutationType
 
 _RANGE_MAX = 1 << 31
@@ -393,3 +393,76 @@ def shares(rows: pa.RecordBatch, parts: int, bounds: Bounds = BOUNDS) -> list[pa
     cuts = np.searchsorted(ends, ends[-1] * np.arange(1, parts) / parts)
     edges = [0, *(int(cut) for cut in np.unique(cuts)), count]
     return [rows.slice(start, stop - start) for start, stop in pairwise(edges) if stop > start]
+
+
+@dataclass(slots=True)
+class _Fate:
+    """A batch's effect on one key: its image at the start (None: no row) and at the end."""
+
+    first_row: int
+    before: Row | None
+    last_row: int = -1
+    after: Row | None = None
+
+
+def compact_few(
+    table: TableInfo, kinds: Kinds, rows: pa.Array
+) -> tuple[Kinds, np.ndarray[Any, np.dtype[np.int64]]]:
+    """Return ops and row indexes of the remaining changes, deletes first, in key order."""
+    codec = row_codec(table)
+    key_of = _key_of(table)
+    fates: dict[Row, _Fate] = {}
+
+    def event(row: int, before: Row | None, after: Row | None, key: Row) -> None:
+        fate = fates.setdefault(key, _Fate(row, before))
+        fate.last_row, fate.after = row, after
+
+    for i, (kind, data) in enumerate(zip(kinds.tolist(), rows.to_pylist(), strict=True)):
+        if kind == MutationType.INSERT:
+            after = codec.decode_insert(data)
+            event(i, None, after, key_of(after))
+        elif kind == MutationType.DELETE:
+            before = codec.decode_delete(data)
+            event(i, before, None, key_of(before))
+        else:
+            before, after = codec.decode_update(data)
+            old, new = key_of(before), key_of(after)
+            if old == new:
+                event(i, before, after, new)
+            else:
+                event(i, before, None, old)
+                event(i, None, after, new)
+    moved = _moved(table)
+    in_order = [fates[key] for key in sorted(fates)]
+    gone = [f.first_row if f.after else f.last_row for f in in_order if not f.after or moved(f)]
+    kept = [f.last_row for f in in_order if f.after]
+    ops = [Op.DELETE] * len(gone) + [Op.UPSERT] * len(kept)
+    return np.array(ops, np.uint8), np.array(gone + kept, np.int64)
+
+
+def _key_of(table: TableInfo) -> Callable[[Row], Row]:
+    key = apply_key(table)
+    assert key is not None
+    columns = [(part.offset, _key_value(table.columns[part.offset])) for part in key.columns]
+    return lambda row: tuple([value(row[at]) for at, value in columns])
+
+
+def _key_value(column: ColumnInfo) -> Callable[[Any], Any]:
+    """Return the comparison form of a key's values: ENUM texts are not unique per number."""
+    if column.tp not in (MysqlType.ENUM, MysqlType.SET):
+        return lambda value: normal_value(column, value)
+    number = number_of(column)
+    return lambda value: number(normal_value(column, value))
+
+
+def _moved(table: TableInfo) -> Callable[[_Fate], bool]:
+    positions = unique_columns(table)
+    in_row = is_in_row(table, positions)
+
+    def moved(fate: _Fate) -> bool:
+        if fate.before is None or fate.after is None:
+            return False
+        before, after = fate.before, fate.after
+        return not in_row or any(before[p] != after[p] for p in positions)
+
+    return moved

@@ -27,8 +27,8 @@ import grpc
 from drainer.differences.left_out import Counts
 from drainer.pull_refusals import HINTS
 from drainer.schema.snapshot import unpack
-from drainer.task.answers import answer
 from drainer.task.compaction import plan_units
+from drainer.task.events.event_unit import answer
 from drainer.task.row_changes import Collector, Targets, ignored_counts, parse_merged, read_changes
 from drainer.task.row_fetch_unit import (
     CATALOGS_KEPT,

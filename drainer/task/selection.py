@@ -22,8 +22,7 @@ from dataclasses import replace
 from drainer.differences.left_out import DDLS, DROPPED, FILTER, OVERRIDE, SYNC_DDL, LeftOut
 from drainer.differences.overrides import subject_of
 from drainer.schema.tracker import Gone, SchemaTracker, Unknown
-from drainer.task.loopback import MarkTable, is_mark_table
-from drainer.task.row_changes import Loss, Screened, Target
+from drainer.task.row_changes import Loss, MarkTable, Screened, Target, is_mark_table
 from penstock.codes import Code
 from penstock.ddl import Catalog, SchemaChange, route_change
 from penstock.errors import NeedsOperator

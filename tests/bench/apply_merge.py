@@ -23,9 +23,8 @@ import pyarrow as pa
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import open_table_sink
 from drainer.task.compaction import plan_units
-from drainer.task.sql.generate import generate
+from drainer.task.sql.generate import generate, generate_rows
 from drainer.task.sql.literals import MYSQL
-from drainer.task.sql.rowwise import generate_rows
 from drainer.task.sql.table_sql import table_sql
 from drainer.task.work_unit import Op, Statements, WorkUnit, in_order
 from penstock.datum.rows.row_codec import RowCodec

@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 
 from drainer.sinks.delta.merging import by_table
 from drainer.sinks.opening import open_lake_sink
-from drainer.task.answers import answer
+from drainer.task.events.event_unit import answer
 from drainer.task.sql.lake_rows import COMES, GOES, OP, Block
 from tests.bench.figure import Figure
 from tests.kit.workloads.lake_stream import Change, LakeStream

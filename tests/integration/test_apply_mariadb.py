@@ -24,9 +24,8 @@ from drainer.sinks.mysql.sink import MysqlSink
 from drainer.sinks.opening import open_table_sink
 from drainer.sinks.protocol import TableSink
 from drainer.task.compaction import plan_units
-from drainer.task.sql.generate import generate
+from drainer.task.sql.generate import generate, generate_rows
 from drainer.task.sql.literals import MYSQL
-from drainer.task.sql.rowwise import generate_rows
 from drainer.task.sql.table_sql import table_sql
 from drainer.task.work_unit import Bounds, Op, WorkUnit, in_order
 from penstock.datum import times

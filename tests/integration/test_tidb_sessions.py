@@ -16,8 +16,9 @@ import pytest
 from drainer.build import _batch_bytes_max
 from drainer.settings.config import DrainerConfig
 from drainer.sinks.checkpoint import Checkpoint, TakenOver
-from drainer.sinks.mysql import ddl_progress, tidb
+from drainer.sinks.mysql import ddl_progress
 from drainer.sinks.mysql.ddl_progress import wait_for_ddl
+from drainer.sinks.mysql.session import TIDB_VARIABLES
 from drainer.sinks.mysql.sink import MysqlSink
 from drainer.sinks.opening import open_sink
 from drainer.sinks.protocol import Refused, RowStatement, Split
@@ -59,7 +60,7 @@ def opened(server: ScriptedMysql, scheme: str = "mysql", options: str = "") -> M
 
 def set_variables(server: ScriptedMysql) -> list[str]:
     heads = [query.partition("`")[2].partition("`")[0] for query in server.queries if "`" in query]
-    return [name for name in heads if name in dict(tidb.VARIABLES) or name == "x_mode"]
+    return [name for name in heads if name in dict(TIDB_VARIABLES) or name == "x_mode"]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +83,7 @@ def test_a_tidb_is_known_by_its_version_or_by_name_and_what_it_lacks_is_passed_o
         found = sink.load_checkpoint()
         assert found is not None
         assert found.commit_ts == 5
-        names = [name for name, _ in tidb.VARIABLES] if is_tidb else []
+        names = [name for name, _ in TIDB_VARIABLES] if is_tidb else []
         assert set_variables(server) == [*names, "x_mode"]
         assert sink.batch_bytes_max == ((64 << 20) // 8 if is_tidb else 0)
         assert any("SHOW GRANTS" in query for query in server.queries)

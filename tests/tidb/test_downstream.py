@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from drainer.sinks.checkpoint import Checkpoint, TakenOver
-from drainer.sinks.mysql import tidb as tidb_limits
 from drainer.sinks.mysql.ddl_progress import wait_for_ddl
+from drainer.sinks.mysql.session import TIDB_VARIABLES
 from drainer.sinks.mysql.sink import MysqlSink
 from drainer.sinks.opening import open_sink
 from drainer.sinks.protocol import Refused, RowStatement, Split
@@ -76,7 +76,7 @@ def shop(tidb: TidbServer) -> Iterator[Shop]:
 
 
 def test_a_session_is_set_up_for_a_tidb_that_says_so_and_params_come_last(shop: Shop) -> None:
-    assert [shop.variable(name) for name, _ in tidb_limits.VARIABLES] == [
+    assert [shop.variable(name) for name, _ in TIDB_VARIABLES] == [
         "1", "pessimistic", "1", "IGNORE",
     ]  # fmt: skip
     assert shop.variable("transaction_isolation") == "READ-COMMITTED"

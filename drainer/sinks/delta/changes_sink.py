@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.sinks.delta.changes_ddl import ChangesDdl
 from drainer.sinks.delta.lake import Place, text_of
+from drainer.sinks.delta.lake_ddl import ChangesDdl
 from drainer.sinks.delta.merging import LakeChanges, by_table, warn_of_nulled
 from drainer.sinks.delta.own_tables import DdlTable
 from drainer.sinks.delta.sink import LakeSink

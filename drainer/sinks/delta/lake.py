@@ -5,6 +5,10 @@ URLs, and not all of them in the same way. Every character other than letters, d
 is therefore written as `~` and two digits for each of its bytes: `Größe` is `Gr~C3~B6~C3~9Fe`. A
 name that is then too long for a file system is cut, and ends with `~~` and the first 32 digits of
 its SHA-256.
+
+`LogWatch` finds out whether the log of a table still has the last entry that this run knows of. A
+table that was removed, restored to an earlier version or replaced lacks the entry, or has another
+entry under its number: each entry has the time of its commit.
 """
 
 from __future__ import annotations
@@ -22,12 +26,50 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 
 from drainer.sinks.delta.lake_url import LakeTarget
-from drainer.sinks.delta.log_watch import LogWatch
-from drainer.sinks.file_counts import FileCounts
-from drainer.sinks.protocol import table_committed
+from drainer.sinks.protocol import FileCounts, table_committed
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.log.files import sync_folder
+
+
+class LogWatch:
+    """Watches the log in one folder of a table; initially it knows no entry."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._entry: Path | None = None
+        self._stat: os.stat_result | None = None
+        self._digest = b""
+
+    def note(self, version: int) -> None:
+        entry = self._path / "_delta_log" / f"{version:020}.json"
+        try:
+            self._stat, self._digest = os.stat(entry), _digest(entry)
+            self._entry = entry
+        except FileNotFoundError:  # A checkpoint of Delta's replaced it.
+            self._entry = None
+
+    def is_same(self) -> bool:
+        """Return False once the noted entry is gone or changed."""
+        if self._entry is None or self._stat is None:
+            return True
+        try:
+            now = os.stat(self._entry)
+            if _mark(now) != _mark(self._stat) and _digest(self._entry) != self._digest:
+                return False
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        self._stat = now
+        return True
+
+
+def _mark(found: os.stat_result) -> tuple[int, ...]:
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _digest(entry: Path) -> bytes:
+    return hashlib.blake2b(entry.read_bytes(), digest_size=16).digest()
+
 
 log = logging.getLogger(__name__)
 

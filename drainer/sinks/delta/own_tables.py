@@ -20,13 +20,13 @@ from deltalake import CommitProperties, DeltaTable, QueryBuilder, write_deltalak
 from drainer.sinks.delta.lake import (
     OWN,
     Lake,
+    LogWatch,
     Place,
     configuration,
     create_delta,
     is_delta,
     sync_commit,
 )
-from drainer.sinks.delta.log_watch import LogWatch
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.schema.model import DdlJob

@@ -24,21 +24,17 @@ from drainer.sinks.checkpoint import (
     of_another_cluster,
     overridden,
 )
-from drainer.sinks.ddl_moment import session_of
-from drainer.sinks.file_counts import FileCounts
-from drainer.sinks.files.binlog_files import Tail, binlog_files
-from drainer.sinks.files.reading import end_of
+from drainer.sinks.ddl_effects import session_of
+from drainer.sinks.files.binlog_files import Tail, binlog_files, end_of
 from drainer.sinks.files.savepoint import (
     FileEnd,
     FilePosition,
-    Savepoint,
-    load_savepoint,
-    store_savepoint,
-)
-from drainer.sinks.files.schema_file import (
     FileSchema,
+    Savepoint,
     changed,
+    load_savepoint,
     schema_numbers,
+    store_savepoint,
     write_schema,
 )
 from drainer.sinks.files.target import parse_files_url
@@ -46,6 +42,7 @@ from drainer.sinks.files.upkeep import Upkeep
 from drainer.sinks.folder_lock import LOCK, locked
 from drainer.sinks.patience import PASSING_ERRNOS, Patience
 from drainer.sinks.protocol import (
+    FileCounts,
     ddl_run,
     rows_changed,
     transaction_begun,

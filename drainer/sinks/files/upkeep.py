@@ -15,10 +15,10 @@ import threading
 import time
 from pathlib import Path
 
-from drainer.sinks.file_counts import FileCounts
 from drainer.sinks.files.binlog_files import COMPRESSED, binlog_files
-from drainer.sinks.files.schema_file import schema_name
+from drainer.sinks.files.savepoint import schema_name
 from drainer.sinks.files.target import FilesTarget
+from drainer.sinks.protocol import FileCounts
 from penstock.errors import PenstockError
 from penstock.log.files import DRAFT, sync_folder
 

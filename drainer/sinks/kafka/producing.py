@@ -1,25 +1,215 @@
-"""Producing: one Kafka producer, its transactions, and the errors it reports separately.
+"""Producing: one Kafka producer, its transactions, the offsets it gets, and its errors.
 
 If a broker rejects a password, librdkafka tells only a callback, while the waiting call just times
 out. `Producing` combines both: each call returns, or raises `KafkaException` for a transient error
 or for one that an operator must fix.
+
+`Offsets` checks that each partition continues behind the messages committed to it. If a partition's
+next message gets a smaller offset, the partition has lost messages that readers may not have read:
+its topic was deleted and created again, or a broker came back with an older log. Only the first
+message of a transaction needs a delivery report, because the others follow without a gap.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
+from drainer.sinks.kafka.checkpoint_topic import TopicRecord, lost
 from drainer.sinks.kafka.kafka_url import KafkaTarget
-from drainer.sinks.kafka.offsets import Offsets
-from drainer.sinks.kafka.refusals import is_of_credentials, refusal
+from drainer.sinks.protocol import Refused
 from penstock.codes import Code
-from penstock.errors import Retryable
+from penstock.errors import NeedsOperator, Retryable
+
+_E = KafkaError
+_CREDENTIALS = frozenset({_E._AUTHENTICATION, _E.SASL_AUTHENTICATION_FAILED,
+                          _E.UNSUPPORTED_SASL_MECHANISM, _E.ILLEGAL_SASL_STATE})  # fmt: skip
+_RIGHTS = frozenset({_E.TOPIC_AUTHORIZATION_FAILED, _E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                     _E.CLUSTER_AUTHORIZATION_FAILED, _E.GROUP_AUTHORIZATION_FAILED})  # fmt: skip
+_NO_TRANSACTIONS = frozenset({_E.UNSUPPORTED_VERSION, _E._UNSUPPORTED_FEATURE})
+_TOO_LARGE = frozenset({_E.MSG_SIZE_TOO_LARGE, _E.RECORD_LIST_TOO_LARGE})
+_SETTINGS = frozenset({_E._INVALID_ARG, _E._NOT_IMPLEMENTED})
+_NOT_MADE = frozenset({_E.TOPIC_EXCEPTION, _E.POLICY_VIOLATION, _E.INVALID_REPLICATION_FACTOR,
+                       _E.INVALID_PARTITIONS, _E.INVALID_CONFIG})  # fmt: skip
+REPLACED = frozenset({_E._FENCED, _E.PRODUCER_FENCED, _E.INVALID_PRODUCER_EPOCH,
+                      _E.INVALID_PRODUCER_ID_MAPPING})  # fmt: skip
+"""Another producer uses the same transactional.id, or the broker ended ours."""
+
+
+def is_of_credentials(error: KafkaError) -> bool:
+    return error.code() in _CREDENTIALS
+
+
+def refusal(error: KafkaError, topic: str = "") -> NeedsOperator | None:
+    """Return the error for the operator; None for a fault that may be transient."""
+    code, said = error.code(), error.str()
+    of_topic = f"topic {topic}: " if topic else ""
+    if is_of_credentials(error):
+        return NeedsOperator(
+            f"Kafka refuses the user or the password: {said}",
+            hint="write the password into password-file, check sasl-mechanism and the user",
+            code=Code.SINK_GRANT,
+        )
+    if code == _E._SSL and ("certificate" in said or "verify" in said):
+        return NeedsOperator(
+            f"TLS towards Kafka: {said}",
+            hint="check ssl-ca, ssl-cert and ssl-key, and the names and dates of the certificates",
+            code=Code.TLS_NOT_TRUSTED,
+        )
+    if code in _SETTINGS:
+        return NeedsOperator(
+            f"Kafka's client refuses a setting: {said}",
+            hint="check the options in the sink's URL, and the paths of ssl-ca, ssl-cert and"
+            " ssl-key",
+            code=Code.URL_INVALID,
+        )
+    if code in _RIGHTS:
+        return NeedsOperator(
+            f"{of_topic}Kafka denies a right: {said}",
+            hint="let the user write, describe and create the topics, read the checkpoint topic,"
+            " and write the transactional id, all of which begin with the output's names",
+            code=Code.SINK_GRANT,
+        )
+    if code in _NO_TRANSACTIONS:
+        return NeedsOperator(
+            f"this Kafka has no transactions: {said}",
+            hint="use one that has; or set delivery=at-least-once, by which readers may see a"
+            " batch twice",
+            code=Code.KAFKA_TRANSACTIONS,
+        )
+    if code == _E.INVALID_TRANSACTION_TIMEOUT:
+        return NeedsOperator(
+            f"Kafka refuses the transaction timeout: {said}",
+            hint="set transaction-timeout in the sink's URL to at most the brokers'"
+            " transaction.max.timeout.ms",
+            code=Code.KAFKA_TRANSACTIONS,
+        )
+    return _of_message(code, said, of_topic)
+
+
+def _of_message(code: int, said: str, of_topic: str) -> NeedsOperator | None:
+    if code in _TOO_LARGE:
+        return Refused(
+            f"{of_topic}Kafka refuses the size of a message: {said}",
+            hint="raise max.message.bytes of the topic",
+            code=Code.ROW_TOO_LARGE,
+        )
+    if code == _E.INVALID_RECORD:
+        return Refused(
+            f"{of_topic}Kafka refuses a message: {said}",
+            hint="a compacted topic takes only messages with a key: give the table a primary key,"
+            " use a format or partition=key that has keys, or set the topic's cleanup.policy to"
+            " delete",
+            code=Code.KAFKA_TOPIC,
+        )
+    if code in _NOT_MADE:
+        return NeedsOperator(
+            f"{of_topic}it cannot be created: {said}",
+            hint="create it by hand, or change topic, partitions or replication-factor in the"
+            " sink's URL",
+            code=Code.KAFKA_TOPIC,
+        )
+    return None
+
+
+Partition = tuple[str, int]
+_NEW = TopicRecord()
+
+
+class Offsets:
+    """The known minimum ends of partitions; lives as long as the sink, unlike its producers."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, TopicRecord] = {}
+        self._decided: dict[str, TopicRecord | None] = {}
+        self._ids: dict[str, str] = {}
+        self._sent: dict[Partition, int] = {}
+        self._first: dict[Partition, int] = {}
+        self._lost: NeedsOperator | None = None
+
+    @property
+    def known(self) -> Mapping[str, TopicRecord]:
+        return self._known
+
+    def load(self, stored: Mapping[str, TopicRecord]) -> None:
+        self._known |= stored
+        self._decide()
+
+    def decide(self, topic: str, record: TopicRecord | None) -> None:
+        """Replace a topic's record, or forget the topic if None; the next commit stores it."""
+        self._decided[topic] = record
+        self._decide()
+
+    def _decide(self) -> None:
+        for topic, record in self._decided.items():
+            self._known.pop(topic, None)
+            if record is not None:
+                self._known[topic] = record
+
+    def begin(self) -> None:
+        self._sent.clear()
+        self._first.clear()
+        self._ids.clear()
+
+    def send(self, partition: Partition) -> bool:
+        """Count a message; return True for the first, whose offset must be reported."""
+        count = self._sent.get(partition, 0)
+        self._sent[partition] = count + 1
+        return count == 0
+
+    def delivered(self, partition: Partition, offset: int | None) -> None:
+        """Record the first message's offset, which a broker omits for a duplicate."""
+        if offset is None or offset < 0 or partition not in self._sent:
+            return
+        self._first[partition] = offset
+        topic, number = partition
+        end = self._known.get(topic, _NEW).ends.get(number, 0)
+        if offset < end and self._lost is None:
+            text = (
+                f"the next message got offset {offset}, and messages were committed up to"
+                f" offset {end - 1}"
+            )
+            self._lost = lost(f"{topic}, partition {number}", text, None)
+
+    def check(self) -> None:
+        """Raise `NeedsOperator` on every call once a partition has lost messages."""
+        if self._lost is not None:
+            raise self._lost
+
+    def changed(self, id_of: Callable[[str], str]) -> dict[str, TopicRecord | None]:
+        """Return the records to store with the sent messages; None removes a record.
+
+        Raises `NeedsOperator` if messages were committed to another topic of the same name.
+        """
+        made = dict(self._decided)
+        for topic, ends in self._open_ends().items():
+            known = self._known.get(topic, _NEW)
+            self._ids[topic] = id_of(topic)
+            made[topic] = found = known.merged(self._ids[topic], ends)
+            if self._lost is None and (difference := known.difference(found)):
+                self._lost = lost(topic, difference, None)
+        self.check()
+        return made
+
+    def committed(self) -> None:
+        for topic, ends in self._open_ends().items():
+            known = self._known.get(topic, _NEW)
+            self._known[topic] = known.merged(self._ids.get(topic, ""), ends)
+        self._decided.clear()
+        self.begin()
+
+    def _open_ends(self) -> dict[str, dict[int, int]]:
+        ends: dict[str, dict[int, int]] = {}
+        for partition, offset in self._first.items():
+            topic, number = partition
+            ends.setdefault(topic, {})[number] = offset + self._sent[partition]
+        return ends
+
 
 log = logging.getLogger("librdkafka")
 

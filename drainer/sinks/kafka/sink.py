@@ -7,10 +7,18 @@
 
 Each try therefore knows the committed state before it sends a message. A producer that continues
 need not check again, because the brokers fence it as soon as another producer starts to write.
+
+`ClaimCheck` writes messages that are too large for a topic to files:
+
+    <folder>/<topic>/<commit_ts>-<first 32 digits of the SHA-256 of the message>
+
+The message determines the name, so a retry writes the same file again. The file is durable before
+the Kafka transaction commits whose message refers to it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +26,7 @@ from contextlib import closing
 from dataclasses import asdict
 from itertools import groupby
 from operator import itemgetter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError, KafkaException
@@ -30,15 +39,17 @@ from drainer.sinks.checkpoint import (
     of_another_cluster,
     overridden,
 )
-from drainer.sinks.kafka.checkpoint_topic import checkpoint_key, read_checkpoints
-from drainer.sinks.kafka.claim_check import ClaimCheck
+from drainer.sinks.kafka.checkpoint_topic import checkpoint_key, lost, read_checkpoints
 from drainer.sinks.kafka.kafka_url import parse_kafka_url
-from drainer.sinks.kafka.offsets import Offsets
-from drainer.sinks.kafka.producing import Producing, RecordHeader, RecordHeaders
-from drainer.sinks.kafka.refusals import REPLACED, refusal
-from drainer.sinks.kafka.topic_owners import TopicOwners
-from drainer.sinks.kafka.topic_record import lost
-from drainer.sinks.kafka.topics import Topics
+from drainer.sinks.kafka.producing import (
+    REPLACED,
+    Offsets,
+    Producing,
+    RecordHeader,
+    RecordHeaders,
+    refusal,
+)
+from drainer.sinks.kafka.topics import TopicOwners, Topics
 from drainer.sinks.patience import PASSING_ERRNOS, Patience
 from drainer.sinks.protocol import (
     Refused,
@@ -55,10 +66,38 @@ from drainer.task.events.topics.json_row import json_text
 from drainer.task.work_unit import Beginning
 from penstock.codes import Code
 from penstock.ddl import Catalog
+from penstock.errors import NeedsOperator
+from penstock.log.files import replace_file, sync_folder
 
 if TYPE_CHECKING:
     from drainer.sinks.protocol import Slices
     from penstock.ddl import SchemaChange
+
+
+class ClaimCheck:
+    """Stores messages in a folder, which must exist: it may be a mount that has gone away."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def keep(self, topic: str, commit_ts: int, message: bytes) -> str:
+        """Store a message durably and return its file's URL; raise `OSError`."""
+        place = self._folder / topic
+        if not place.is_dir():
+            place.mkdir(mode=0o700, exist_ok=True)
+            sync_folder(self._folder)
+        path = place / f"{commit_ts}-{hashlib.sha256(message).hexdigest()[:32]}"
+        replace_file(path, message, mode=0o600)
+        return path.as_uri()
+
+    def unusable(self, error: OSError) -> NeedsOperator:
+        return NeedsOperator(
+            f"claim-check-dir {self._folder}: {error.strerror or error}",
+            hint="let the Drainer write into that folder, mounted if it is a mount; nothing is"
+            " lost: the batch is sent again",
+            code=Code.SINK_FILE,
+        )
+
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """DDL session: runs a DDL downstream in the session it had upstream, and restores the session.
 
-    moment, time_zone             as upstream had them (`ddl_moment`)
+    moment, time_zone             as upstream had them (`ddl_effects`)
     sql_mode                      upstream's, without the modes that only say how a text is read:
                                   the texts of jobs read correctly without any
     variables of the context      as upstream had them
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 import pymysql
 
-from drainer.sinks.ddl_moment import moment_of
+from drainer.sinks.ddl_effects import moment_of
 from drainer.sinks.mysql.session import (
     Connection,
     code_of,

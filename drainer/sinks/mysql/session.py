@@ -11,12 +11,28 @@ number.
 
 With loop-back control every transaction first changes the session's row in the table of marks,
 whichever call starts it. Every transaction of a session is therefore marked.
+
+**TiDB.** A server is a TiDB if its version says so, or if the operator calls it `tidb`
+(`server-version` in tidb.toml can hide it). It speaks MySQL's protocol, and differs here:
+
+    session        `TIDB_VARIABLES` are set, each if the server knows it; `params` come after them
+    a transaction  is bounded in bytes (`too_large`)
+    shared locks   do not exist: each worker queue locks a dedicated row (`side_connections`)
+    DDL            is a job of the cluster: it continues after the session that began it has ended
+                   (`ddl_progress`)
+
+Transactions are pessimistic; those of TiDB-Binlog are optimistic. The checkpoint's row is locked at
+their start, as in MySQL, so that a replaced Drainer finds out before it has written a batch and not
+through a conflict at its end. The server never re-runs a transaction
+(`tidb_disable_txn_auto_retry`), which would not check the checkpoint again; therefore
+`stmt-count-limit`, which bounds only such transactions, does not apply.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import re
 import socket
 import ssl
@@ -27,17 +43,80 @@ from typing import Any, TypeVar
 
 import pymysql
 from pymysql.constants import CLIENT, ER
+from pymysql.err import MySQLError
 
-from drainer.sinks.mysql import tidb
 from drainer.sinks.mysql.conflicting_rows import CODES, OUT_OF_RANGE, is_guards, met, unknown
 from drainer.sinks.mysql.ddl_progress import ALREADY_CODES
 from drainer.sinks.mysql.url import MysqlTarget
 from drainer.sinks.patience import Patience
 from drainer.sinks.protocol import Refused, row_of
-from drainer.task.loopback import MARK_SCHEMA, MARK_TABLE
+from drainer.task.row_changes import MARK_SCHEMA, MARK_TABLE
 from penstock import refused_inserts
 from penstock.codes import Code
 from penstock.security.databases import CERTIFICATE_HINT, MISMATCH, MISMATCH_HINT
+
+TIDB_VARIABLES = (
+    ("allow_auto_random_explicit_insert", "1"),
+    ("tidb_txn_mode", "pessimistic"),
+    ("tidb_disable_txn_auto_retry", "1"),
+    ("tidb_placement_mode", "ignore"),
+)
+"""Rows keep their AUTO_RANDOM keys; each cluster decides its own placement."""
+
+TIDB_PASSING = frozenset({
+    8002, 8005, 8022, 8027, 8028, 8113, 8120, 8201, 8229,
+    9001, 9002, 9003, 9004, 9005, 9006, 9007, 9008, 9010, 9011,
+})  # fmt: skip
+"""Transient errors: write conflicts, schemas, moving regions and leaders, lost locks."""
+
+_TXN_TOO_LARGE, _ENTRY_TOO_LARGE, _TXN_MEMORY = 8004, 8025, 8175
+_OUT_OF_MEMORY = re.compile(r"out of memory quota|memory quota for a|memory limit", re.IGNORECASE)
+_UNKNOWN_ERROR = 1105
+_SIZE_LIMIT = "performance", "txn-total-size-limit"
+_TXN_BYTES_DEFAULT = 100 << 20
+_BYTES_PER_BYTE = 8
+"""Transaction bytes per byte of a row: the row, its indexes, and their old entries."""
+
+
+def is_tidb(version: object) -> bool:
+    """Return whether a server's version is a TiDB's, such as 5.7.25-TiDB-v7.0.0."""
+    return "tidb" in str(version).lower()
+
+
+def too_large(code: int, message: str) -> str:
+    if code == _ENTRY_TOO_LARGE:
+        return (
+            "a single row is above what the downstream takes: raise txn-entry-size-limit of its"
+            " [performance] (6 MiB by default, 120 MiB at most) and raftstore.raft-entry-max-size"
+            " of its TiKVs, on each server; nothing was changed"
+        )
+    if code == _TXN_TOO_LARGE:
+        return (
+            "raise txn-total-size-limit of the downstream's [performance] (100 MiB by default), on"
+            " each of its servers; or, where a batch has many transactions, lower --batch-bytes-max"
+            " or --batch-rows-max; nothing was changed"
+        )
+    if code == _TXN_MEMORY or (code == _UNKNOWN_ERROR and _OUT_OF_MEMORY.search(message)):
+        return (
+            "the downstream had no memory left for one transaction: raise tidb_mem_quota_query"
+            " there (SET GLOBAL, or in params); or, where a batch has many transactions, lower"
+            " --batch-bytes-max or --batch-rows-max; nothing was changed"
+        )
+    return ""
+
+
+def batch_bytes_max(connection: Any) -> int:
+    """Return how many bytes of the stream fit one transaction, by the server's limit."""
+    limit = _TXN_BYTES_DEFAULT
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT @@tidb_config")
+            section, name = _SIZE_LIMIT
+            limit = int(json.loads(cursor.fetchone()[0])[section][name])
+    except (MySQLError, KeyError, TypeError, ValueError):
+        pass  # Hidden from this account, or of another form: then the default is the best guess.
+    return max(1, limit // _BYTES_PER_BYTE)
+
 
 SQL_MODE = "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION"
 _NEEDED_MODE = "NO_AUTO_VALUE_ON_ZERO"
@@ -45,7 +124,7 @@ _EXCLUDED_MODE = "NO_BACKSLASH_ESCAPES"
 
 # Transient errors: the server stops, starts, is full, is read-only for a failover, or chose us in a
 # deadlock.
-_PASSING = tidb.PASSING | {
+_PASSING = TIDB_PASSING | {
     0, ER.CON_COUNT_ERROR, ER.DISK_FULL, ER.SERVER_SHUTDOWN, ER.LOCK_WAIT_TIMEOUT,
     ER.LOCK_DEADLOCK, ER.ERROR_DURING_COMMIT, ER.OPTION_PREVENTS_STATEMENT,
     ER.TOO_MANY_USER_CONNECTIONS, ER.NET_READ_ERROR, ER.NET_READ_INTERRUPTED,
@@ -138,8 +217,8 @@ class MysqlSession:
                 client_flag=CLIENT.FOUND_ROWS,
             )
             _keep_alive(connection)
-            self.is_tidb |= tidb.is_tidb(version_of(connection))
-            for name, value in tidb.VARIABLES if self.is_tidb else ():
+            self.is_tidb |= is_tidb(version_of(connection))
+            for name, value in TIDB_VARIABLES if self.is_tidb else ():
                 _set_if_known(connection, name, value)
             for name, value in self._target.params:
                 set_variable(connection, name, value)
@@ -328,7 +407,7 @@ def refused(error: BaseException, row: str = "") -> Refused:
         )
     elif row and code == ER.BAD_FIELD_ERROR:
         hint = "the downstream's table may have more columns than upstream's, but not fewer: add it"
-    elif limit := tidb.too_large(code, str(error)):
+    elif limit := too_large(code, str(error)):
         hint = limit
     elif code in ALREADY_CODES:
         hint = "the downstream's schema is not the upstream's at the checkpoint; make it so"

@@ -27,8 +27,6 @@ from drainer.sinks.checkpoint import (
     of_another_cluster,
     overridden,
 )
-from drainer.sinks.mysql import tidb
-from drainer.sinks.mysql.collations import Collations
 from drainer.sinks.mysql.ddl_progress import (
     ALREADY_CODES,
     DdlProgress,
@@ -41,13 +39,18 @@ from drainer.sinks.mysql.ddl_progress import (
     wait_for_ddl,
 )
 from drainer.sinks.mysql.ddl_session import as_upstream, written_out
-from drainer.sinks.mysql.engines import Engines, check_own, with_transactions
-from drainer.sinks.mysql.grants import check_grants
-from drainer.sinks.mysql.missing_tables import report as report_missing
+from drainer.sinks.mysql.server_checks import (
+    Engines,
+    check_grants,
+    check_own,
+    report_missing,
+    with_transactions,
+)
 from drainer.sinks.mysql.session import (
     OWN_ENGINE,
     Connection,
     MysqlSession,
+    batch_bytes_max,
     code_of,
     one,
     passes,
@@ -61,7 +64,7 @@ from drainer.sinks.mysql.side_connections import (
     foreign_keys,
     run_rows,
 )
-from drainer.sinks.mysql.spelling import spelled
+from drainer.sinks.mysql.spelling import Collations, spelled
 from drainer.sinks.mysql.url import MysqlTarget, parse_url
 from drainer.sinks.protocol import (
     ForeignKey,
@@ -76,7 +79,7 @@ from drainer.sinks.protocol import (
     transaction_begun,
     transaction_committed,
 )
-from drainer.task.loopback import MARK_SCHEMA, MARK_TABLE
+from drainer.task.row_changes import MARK_SCHEMA, MARK_TABLE
 from drainer.task.sql.literals import MYSQL
 from penstock.codes import Code
 from penstock.ddl.dropping import drops_several
@@ -139,7 +142,7 @@ class MysqlSink:
                 check_own(connection, self._own_tables)
                 check_grants(connection, self._target.checkpoint_schema, self._table)
                 if self._session.is_tidb:
-                    self.batch_bytes_max = tidb.batch_bytes_max(connection)
+                    self.batch_bytes_max = batch_bytes_max(connection)
             return stored
 
         return self._ledger.loaded(self._session.retrying(attempt))

@@ -8,8 +8,8 @@ With `tidb://` it is a TiDB even if the server does not say so.
 characters in user and password are percent-encoded; `password-file` names a file instead. `params`
 are session variables (name=value, comma-separated). `sql-mode` is the sessions' mode. `collations`
 says whether to map a collation that the server lacks, or to stop (map, stop). `loopback-channel` is
-the mark that transactions leave (`drainer.task.loopback`). `read-timeout` bounds how many seconds a
-statement may take to answer.
+the mark that transactions leave (`drainer.task.row_changes`). `read-timeout` bounds how long a
+statement may take to answer, in seconds.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from drainer.sinks.mysql.collations import MAP, POLICIES
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.security.databases import FULL, PasswordFile, SqlTls
 from penstock.settings.setting import out_of_range
 
+MAP, STOP = POLICIES = "map", "stop"
 _CONNECT_TIMEOUT_S = 10
 _TLS = ("ssl-ca", "ssl-cert", "ssl-key")
 _KNOWN = {

@@ -7,13 +7,13 @@ already decided which rows it gets, and the names of tables and columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from drainer.task.events.messages import Message
 from penstock.schema.model import TableInfo
 
-if TYPE_CHECKING:  # It imports the grammar of DDL, and tasks only encode rows.
+if TYPE_CHECKING:
     from penstock.ddl import SchemaChange
 
 Values = tuple[Any, ...]
@@ -52,3 +52,25 @@ class StreamEncoder(Encoder, Protocol):
     def watermark(self, commit_ts: int) -> Message:
         """Return the watermark message: no later message is at or before `commit_ts`."""
         ...
+
+
+T = TypeVar("T")
+
+_KEPT_MAX = 1024
+
+
+class PerTable(Generic[T]):
+    """Compiles once for each table version."""
+
+    def __init__(self, compiled: Callable[[str, TableInfo], T]) -> None:
+        self._compiled = compiled
+        self._known: dict[tuple[str, int], tuple[TableInfo, T]] = {}
+
+    def of(self, schema: str, table: TableInfo) -> T:
+        """Return the compiled table version, cached by identity since hashing takes longer."""
+        known = self._known.get((schema, id(table)))
+        if known is None:
+            if len(self._known) >= _KEPT_MAX:
+                self._known.clear()
+            known = self._known[schema, id(table)] = table, self._compiled(schema, table)
+        return known[1]

@@ -30,7 +30,8 @@ from drainer.task.events.change_blocks import change_blocks
 from drainer.task.events.encoder import RowEvent
 from drainer.task.events.encoding import DELTA_CHANGES, Encoding, encoder_of
 from drainer.task.events.messages import Message, Messages
-from drainer.task.events.row_values import row_changes
+from drainer.task.sql import generate
+from drainer.task.sql.images import row_changes
 from drainer.task.work_unit import Batch, TableRows, table_of, table_text
 from penstock.codes import Code
 from penstock.errors import Malformed
@@ -161,10 +162,12 @@ def _columns(each: TableRows, number: int, first: int, stop: int, begin: int) ->
 
 
 def answer(payload: bytes) -> bytes:
-    """Return the encoded messages for an encoded unit; a pure function.
+    """Return `Messages` for an `EventUnit`, SQL for a `WorkUnit`; a pure function.
 
     Raises `Malformed` for row bytes that do not fit their table, and for values without a form.
     """
+    if not payload.startswith(MAGIC):
+        return generate.answer(payload)
     # All rows and messages of the unit live until its end, and none refers back to another. The
     # collector would scan them repeatedly and find nothing.
     gc.disable()

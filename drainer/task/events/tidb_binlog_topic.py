@@ -22,15 +22,17 @@ from itertools import groupby
 from struct import pack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from drainer.task.events.binlog_record import DML, DML_DATA, delimited, payload_head
-from drainer.task.events.encoder import RowEvent, Values
+from drainer.task.events.encoder import PerTable, RowEvent, Values
 from drainer.task.events.messages import Message
-from drainer.task.events.per_table import PerTable
 from drainer.task.events.tidb_binlog_file import (
     DELETE,
+    DML,
+    DML_DATA,
     INSERT,
     UPDATE,
+    delimited,
     mysql_type,
+    payload_head,
     shifted,
     zone_offset,
 )

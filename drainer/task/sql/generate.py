@@ -6,20 +6,29 @@ unit in the dialect `arrow` with blocks of rows (`lake_rows`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from drainer.task.sql.images import Kinds, after_columns, before_columns
+from drainer.task.sql.images import (
+    Kinds,
+    after_columns,
+    after_image,
+    before_columns,
+    before_image,
+    row_codec,
+)
 from drainer.task.sql.lake_rows import lake_rows
 from drainer.task.sql.literals import ARROW, MYSQL
 from drainer.task.sql.row_statements import row_statements
-from drainer.task.sql.rowwise import generate_rows
 from drainer.task.sql.table_sql import TableSql, table_sql
 from drainer.task.work_unit import BOUNDS, Bounds, Op, Statements, WorkUnit
+from penstock.datum.rows.row_codec import RowCodec
 from penstock.errors import Malformed
+from penstock.wire.binlog import MutationType
 
 
 def generate(unit: WorkUnit, bounds: Bounds = BOUNDS) -> Statements:
@@ -42,6 +51,36 @@ def generate(unit: WorkUnit, bounds: Bounds = BOUNDS) -> Statements:
     return Statements(
         _deletes(sql, kinds[:border], rows.slice(0, border)),
         _upserts(sql, kinds[border:], rows.slice(border)),
+    )
+
+
+def _ordered(sql: TableSql, codec: RowCodec, kind: int, data: bytes) -> bytes:
+    if kind == MutationType.INSERT:
+        return sql.insert_one(codec.decode_insert(data))
+    if kind == MutationType.DELETE:
+        return sql.delete_one(codec.decode_delete(data))
+    return sql.update_one(*codec.decode_update(data))
+
+
+def generate_rows(
+    sql: TableSql, ops: Iterable[int], kinds: Iterable[int], rows: pa.Array
+) -> Statements:
+    """Return the statements for rows of a work unit; raise `Malformed` for undecodable bytes."""
+    codec = row_codec(sql.table)
+    deletes: list[str] = []
+    upserts: list[str] = []
+    ordered: list[bytes] = []
+    for op, kind, data in zip(ops, kinds, rows.to_pylist(), strict=True):
+        if op == Op.DELETE:
+            deletes.append(sql.key_text(before_image(codec, kind, data)) + ",")
+        elif op == Op.UPSERT:
+            upserts.append(sql.row_text(after_image(codec, kind, data)) + ",")
+        else:
+            ordered.append(_ordered(sql, codec, kind, data))
+    return Statements(
+        sql.deletes(pa.array(deletes, pa.large_string())) if deletes else [],
+        sql.upserts(pa.array(upserts, pa.large_string())) if upserts else [],
+        ordered,
     )
 
 

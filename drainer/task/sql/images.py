@@ -1,21 +1,35 @@
-"""Images: decodes rows of mixed kinds, before and after, as Arrow columns in their order.
+"""Images: decodes the rows of a table before and after their changes.
 
-A before image exists for updates and deletes, an after image for inserts and updates. Each kind has
-its own byte layout and is decoded separately; the pieces are put back in order afterwards.
+A before image exists for updates and deletes, an after image for inserts and updates. Each kind of
+change has its own byte layout. Many rows are decoded as Arrow columns: each kind separately, and
+the pieces are put back in order afterwards. Fewer than a hundred rows are decoded one at a time,
+which costs less.
+
+`row_changes` gives encoders the values of rows. Both ways give the same values, or the same
+`Malformed`. Columns hold stored values; those of DECIMAL, ENUM and SET are converted to the values
+that `RowCodec` reads (`penstock.datum.rows.fields`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from drainer.task.work_unit import BOUNDS
 from penstock.datum.columnar.decode import Side, decode_columns
-from penstock.schema.model import TableInfo
+from penstock.datum.rows.fields import text_of
+from penstock.datum.rows.row_codec import RowCodec
+from penstock.schema.model import ColumnInfo, MysqlType, TableInfo
 from penstock.wire.binlog import MutationType
 
+Row = tuple[Any, ...]
+RowChange = tuple[Row | None, Row | None]
+"""The row before and the row after."""
 Kinds = np.ndarray[Any, np.dtype[np.uint8]]
 Columns = list[pa.Array]
 
@@ -60,3 +74,82 @@ def _by_kind(
     ]
     back = pa.array(np.argsort(np.concatenate(places), kind="stable"))
     return [pa.concat_arrays(column).take(back) for column in zip(*pieces, strict=True)]
+
+
+@lru_cache(maxsize=1024)
+def row_codec(table: TableInfo) -> RowCodec:
+    return RowCodec(table)
+
+
+def before_image(codec: RowCodec, kind: int, data: bytes) -> tuple[Any, ...]:
+    if kind == MutationType.DELETE:
+        return codec.decode_delete(data)
+    assert kind == MutationType.UPDATE, "an insert has no before image"
+    return codec.decode_update(data)[0]
+
+
+def after_image(codec: RowCodec, kind: int, data: bytes) -> tuple[Any, ...]:
+    if kind == MutationType.INSERT:
+        return codec.decode_insert(data)
+    assert kind == MutationType.UPDATE, "a delete has no after image"
+    return codec.decode_update(data)[1]
+
+
+def row_changes(
+    table: TableInfo, kinds: Kinds, rows: pa.Array, rowwise_max: int = BOUNDS.rowwise_max
+) -> list[RowChange]:
+    """Return the changes in the order of their rows; raise `Malformed` for undecodable bytes."""
+    present = np.unique(kinds).tolist()
+    if len(present) == 1:
+        return _of_kind(table, MutationType(present[0]), rows, rowwise_max)
+    made: list[RowChange] = [(None, None)] * len(kinds)
+    for kind in present:
+        places = np.flatnonzero(kinds == kind)
+        changes = _of_kind(table, MutationType(kind), rows.take(pa.array(places)), rowwise_max)
+        for place, change in zip(places.tolist(), changes, strict=True):
+            made[place] = change
+    return made
+
+
+def _of_kind(
+    table: TableInfo, kind: MutationType, rows: pa.Array, rowwise_max: int
+) -> list[RowChange]:
+    if len(rows) < rowwise_max:
+        return _one_by_one(table, kind, rows)
+    images = decode_columns(table, kind, rows)
+    before, after = _tuples(table, images.before), _tuples(table, images.after)
+    if before is None:
+        return [(None, row) for row in after or ()]
+    if after is None:
+        return [(row, None) for row in before]
+    return list(zip(before, after, strict=True))
+
+
+def _one_by_one(table: TableInfo, kind: MutationType, rows: pa.Array) -> list[RowChange]:
+    codec, data = row_codec(table), rows.to_pylist()
+    if kind is MutationType.INSERT:
+        return [(None, codec.decode_insert(each)) for each in data]
+    if kind is MutationType.DELETE:
+        return [(codec.decode_delete(each), None) for each in data]
+    return [codec.decode_update(each) for each in data]
+
+
+def _tuples(table: TableInfo, columns: Sequence[pa.Array] | None) -> list[Row] | None:
+    if columns is None:
+        return None
+    found = []
+    for column, array in zip(table.columns, columns, strict=True):
+        stored = array.to_pylist()
+        value_of = _value_of(column)
+        if value_of is not None:
+            stored = [None if each is None else value_of(each) for each in stored]
+        found.append(stored)
+    return list(zip(*found, strict=True))
+
+
+def _value_of(column: ColumnInfo) -> Callable[[Any], Any] | None:
+    if column.tp is MysqlType.NEWDECIMAL:
+        return Decimal
+    if column.tp in (MysqlType.ENUM, MysqlType.SET):
+        return lru_cache(maxsize=1024)(text_of(column))
+    return None

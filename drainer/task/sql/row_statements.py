@@ -52,9 +52,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from drainer.task.sql.images import Row, row_codec
 from drainer.task.sql.keys import apply_key
 from drainer.task.sql.literals import Family, family, padded_length
-from drainer.task.sql.rowwise import Row, row_codec
 from drainer.task.sql.table_sql import TableSql, table_sql
 from drainer.task.work_unit import Link, Op, WorkUnit
 from penstock.codes import Code

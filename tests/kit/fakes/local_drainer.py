@@ -30,7 +30,7 @@ from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import open_sink
 from drainer.sinks.protocol import RETRY_S_MAX, Sink
 from drainer.sinks.thread import SinkThread
-from drainer.task.answers import answer
+from drainer.task.events.event_unit import answer
 from penstock.schema.model import DdlJob
 from tests.kit.workloads.bank import Bank
 

@@ -9,8 +9,7 @@ import pyarrow as pa
 
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.protocol import EventSink
-from drainer.task.answers import answer
-from drainer.task.events.event_unit import event_units
+from drainer.task.events.event_unit import answer, event_units
 from drainer.task.events.messages import Messages
 from drainer.task.work_unit import Batch, Beginning, TableRows
 from penstock.datum.rows.row_codec import RowCodec

@@ -10,9 +10,8 @@ import pyarrow as pa
 
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.protocol import EventSink, Sink, TableSink
-from drainer.task.answers import answer
 from drainer.task.compaction import plan_units
-from drainer.task.events.event_unit import event_units
+from drainer.task.events.event_unit import answer, event_units
 from drainer.task.events.messages import Messages
 from drainer.task.sql.literals import ARROW
 from drainer.task.work_unit import Batch, Beginning, Statements, TableRows, in_order

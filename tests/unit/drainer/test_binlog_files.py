@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.sinks.file_counts import FileCounts
-from drainer.sinks.files.schema_file import read_schema
+from drainer.sinks.files.savepoint import read_schema
 from drainer.sinks.files.sink import FileSink
 from drainer.sinks.files.target import parse_files_url
 from drainer.sinks.files.upkeep import Upkeep
-from drainer.task.events.binlog_record import framed
+from drainer.sinks.protocol import FileCounts
 from drainer.task.events.messages import Messages
+from drainer.task.events.tidb_binlog_file import framed
 from penstock.errors import Corrupt, Malformed, NeedsOperator, Retryable
 from penstock.log.files import Files
 from tests.kit.fakes.files import MemoryFiles

@@ -8,8 +8,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from drainer.sinks.kafka.claim_check import ClaimCheck
 from drainer.sinks.kafka.kafka_url import parse_kafka_url
+from drainer.sinks.kafka.sink import ClaimCheck
 from drainer.task.events.encoder import RowEvent
 from drainer.task.events.encoding import stream_encoder_of
 from drainer.task.events.messages import WHOLE, Message

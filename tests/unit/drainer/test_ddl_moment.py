@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from drainer.sinks.ddl_moment import moment_of, session_of
+from drainer.sinks.ddl_effects import moment_of, session_of
 from drainer.sinks.mysql.ddl_progress import things
 from penstock.ddl import SchemaChange
 from penstock.errors import NeedsOperator

@@ -10,7 +10,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from drainer.pages import file_metrics
 from drainer.sinks.delta.lake import count_files, sync_commit
-from drainer.sinks.file_counts import FileCounts
+from drainer.sinks.protocol import FileCounts
 
 
 def test_a_compaction_is_no_commit_of_changes_and_its_rows_are_not_new(tmp_path: Path) -> None:

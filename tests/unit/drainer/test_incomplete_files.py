@@ -17,8 +17,7 @@ import pytest
 
 from drainer.reparo.reparo_config import ReparoConfig
 from drainer.reparo.restore import run
-from drainer.sinks.files.binlog_files import binlog_files
-from drainer.sinks.files.reading import records
+from drainer.sinks.files.binlog_files import binlog_files, records
 from drainer.sinks.files.sink import FileSink
 from penstock.codes import Code
 from penstock.errors import Corrupt, NeedsOperator

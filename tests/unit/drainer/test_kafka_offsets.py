@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from drainer.sinks.kafka.offsets import Offsets
-from drainer.sinks.kafka.topic_record import TopicRecord
+from drainer.sinks.kafka.checkpoint_topic import TopicRecord
+from drainer.sinks.kafka.producing import Offsets
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 

@@ -14,10 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drainer.sinks.delta.lake_ddl import becomes
-from drainer.task.answers import answer
 from drainer.task.compaction import plan_units
-from drainer.task.sql.lake_rows import COMES, OP, Block, lake_schema
-from drainer.task.sql.lake_types import lake_array, lake_type
+from drainer.task.events.event_unit import answer
+from drainer.task.sql.lake_rows import COMES, OP, Block, lake_array, lake_schema, lake_type
 from drainer.task.sql.literals import ARROW
 from drainer.task.work_unit import Batch, Statements, TableRows
 from penstock.datum.rows.row_codec import RowCodec

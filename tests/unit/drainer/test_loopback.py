@@ -21,8 +21,7 @@ from drainer.settings.syncer_section import SyncerConfig
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import open_table_sink
 from drainer.sinks.thread import SinkThread
-from drainer.task.loopback import OWN_SCHEMAS, MarkTable
-from drainer.task.row_changes import read_changes
+from drainer.task.row_changes import OWN_SCHEMAS, MarkTable, read_changes
 from drainer.task.selection import Selection
 from drainer.task.work_unit import Batch
 from penstock.datum.rows.row_codec import RowCodec

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.delta.lake import folder_name
 from drainer.sinks.kafka.kafka_url import parse_kafka_url
-from drainer.sinks.kafka.topic_owners import TopicOwners
+from drainer.sinks.kafka.topics import TopicOwners
 from drainer.sinks.opening import open_table_sink
 from penstock.codes import Code
 from penstock.errors import NeedsOperator

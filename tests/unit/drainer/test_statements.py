@@ -19,10 +19,9 @@ from drainer.sinks.protocol import ForeignKey, Split, Transaction
 from drainer.sinks.sqlite.ddl import create_indexes, create_table, stored_value
 from drainer.sinks.sqlite.sink import exact_double
 from drainer.task.compaction import plan_units
-from drainer.task.sql.generate import answer, generate
+from drainer.task.sql.generate import answer, generate, generate_rows
 from drainer.task.sql.literals import SQLITE
 from drainer.task.sql.row_statements import NO_KEY, UNBOUNDED, RowStatements, fold_of, key_sets
-from drainer.task.sql.rowwise import generate_rows
 from drainer.task.sql.table_sql import table_sql
 from drainer.task.work_unit import ROWS_SCHEMA, Link, Op, WorkUnit, in_order
 from penstock.schema.model import TableInfo

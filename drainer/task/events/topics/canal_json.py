@@ -18,9 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from drainer.task.events.encoder import RowEvent, Values
+from drainer.task.events.encoder import PerTable, RowEvent, Values
 from drainer.task.events.messages import Headers, Message
-from drainer.task.events.per_table import PerTable
 from drainer.task.events.topics.destination import (
     NO_LIMIT,
     Destination,
@@ -30,13 +29,14 @@ from drainer.task.events.topics.destination import (
 )
 from drainer.task.events.topics.json_row import (
     NUMBERS,
+    Change,
     JsonRow,
+    changes_of,
     json_text,
     positional,
     quoted,
     written_columns,
 )
-from drainer.task.events.topics.single_rows import Change, changes_of
 from penstock.datum.rows.fields import number_of
 from penstock.schema.model import ColumnInfo, DdlJob, DdlType, MysqlType, TableInfo
 from penstock.ts import physical_ms

@@ -7,14 +7,15 @@ short as UTF-8 allows.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from json import JSONEncoder
 from json.encoder import encode_basestring
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from drainer.task.events.topics.destination import KeyColumn
+from drainer.task.events.encoder import RowEvent, Values
+from drainer.task.events.topics.destination import Destination, KeyColumn
 from drainer.task.sql.keys import is_written
 from penstock.schema.model import ColumnInfo, MysqlType, TableInfo
 
@@ -115,3 +116,22 @@ def shortest(column: ColumnInfo) -> Text:
     if column.tp is MysqlType.FLOAT:
         return lambda value: str(np.float32(value))
     return float.__repr__
+
+
+Change = tuple[str, Values | None, Values]
+"""Type of message, the row before if it is included, and the row."""
+
+
+def changes_of(event: RowEvent, destination: Destination) -> Iterator[Change]:
+    """Yield a change's messages: two if the row's key changes and destinations use the key."""
+    before, after = event.before, event.after
+    if before is None:
+        assert after is not None, "a change has a row before or after"
+        yield "INSERT", None, after
+    elif after is None:
+        yield "DELETE", None, before
+    elif destination.goes_by_key and destination.moves(before, after):
+        yield "DELETE", None, before
+        yield "INSERT", None, after
+    else:
+        yield "UPDATE", before, after

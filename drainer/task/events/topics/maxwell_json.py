@@ -17,9 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from drainer.task.events.encoder import RowEvent
+from drainer.task.events.encoder import PerTable, RowEvent
 from drainer.task.events.messages import Headers, Message
-from drainer.task.events.per_table import PerTable
 from drainer.task.events.topics.destination import (
     NO_LIMIT,
     Destination,
@@ -29,14 +28,15 @@ from drainer.task.events.topics.destination import (
 )
 from drainer.task.events.topics.json_row import (
     NUMBERS,
+    Change,
     JsonRow,
     Text,
     base64_text,
+    changes_of,
     json_text,
     quoted,
     shortest,
 )
-from drainer.task.events.topics.single_rows import Change, changes_of
 from penstock.schema.model import ColumnInfo, DdlJob, DdlType, MysqlType, TableInfo
 from penstock.ts import physical_ms
 
