@@ -43,6 +43,9 @@ _PARTS = (
     ("not alone", ["--dist", "loadfile", "--no-loadscope-reorder", "-n"]),
     ("alone", _ONE_PROCESS),
 )
+_FOLDER = Path(__file__).parent
+_TIDB_FOLDER = _FOLDER / "tidb"
+"""Its fixture marks every test there `alone`."""
 
 
 def selected(arguments: list[str]) -> tuple[str, list[str]]:
@@ -50,6 +53,13 @@ def selected(arguments: list[str]) -> tuple[str, list[str]]:
     asked = [_MARKS[argument] for argument in arguments if argument in _MARKS]
     rest = [argument for argument in arguments if argument not in _MARKS]
     return asked[0] if asked else _BY_DEFAULT, rest
+
+
+def files_alone() -> list[str]:
+    """Return the files that have tests marked `alone`, so that pytest collects no others."""
+    paths = sorted(_FOLDER.rglob("test_*.py"))
+    found = [p for p in paths if "pytest.mark.alone" in p.read_text(encoding="utf-8")]
+    return [str(path.relative_to(_FOLDER.parent)) for path in [*found, _TIDB_FOLDER]]
 
 
 def tier(test: str) -> str:
@@ -136,7 +146,8 @@ def main(arguments: list[str]) -> int:
     codes = []
     for which, how in _PARTS:
         how = [*how, workers] if how[-1] == "-n" else how
-        code, of_part = run(["-m", f"({marks}) and {which}", *how, *arguments])
+        which_files = files_alone() if which == "alone" and not arguments else []
+        code, of_part = run(["-m", f"({marks}) and {which}", *how, *arguments, *which_files])
         codes.append(code)
         report += of_part
         if code == _INTERRUPTED:

@@ -16,7 +16,7 @@ from pumpclient import NoPump, PumpClient, Retryable
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.workloads.ledger import pull_until
 
-pytestmark = [pytest.mark.fault, pytest.mark.alone]
+pytestmark = [pytest.mark.fault, pytest.mark.alone, pytest.mark.thorough]
 
 Factory = Callable[..., PumpProcess]
 

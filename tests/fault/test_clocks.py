@@ -26,6 +26,8 @@ from tests.kit.crash import etcd_backup
 from tests.kit.crash.preload import preloaded
 from tests.kit.servers.fix_pump import PumpProcess
 
+pytestmark = pytest.mark.thorough
+
 MakePump = Callable[..., PumpProcess]
 QUICK = Options(probe_interval_s=0.3, commit_retry_s=0.2)
 WAIT_S = 60.0

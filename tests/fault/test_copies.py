@@ -157,6 +157,7 @@ def test_a_pump_that_was_paused_and_comes_back_without_its_disk_gets_its_log_fro
     assert (pump.data_dir / "displaced").is_dir()
 
 
+@pytest.mark.thorough
 def test_more_copies_than_pumps_refuse_new_transactions_and_say_why(
     pump_factory: MakePump, etcd: Any, etcd_server: EtcdServer
 ) -> None:

@@ -25,7 +25,7 @@ from tests.kit.wait import eventually
 from tests.kit.workloads.judged_stream import judged_stream, read_up_to
 from tests.kit.workloads.random_writer import RandomWriter
 
-pytestmark = [pytest.mark.fault, pytest.mark.alone]
+pytestmark = [pytest.mark.fault, pytest.mark.alone, pytest.mark.thorough]
 
 LOAD_S = 1.0
 

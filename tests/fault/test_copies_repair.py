@@ -114,6 +114,7 @@ def copy_of(trio: Trio, pump: PumpProcess) -> Path:
     return holder.data_dir / "copies" / pump.node_id / "log"
 
 
+@pytest.mark.thorough
 def test_a_damaged_primary_serves_what_it_did_and_starts(world: World) -> None:
     pump = busiest(world.trio)
     paths = sealed(pump.data_dir / "log")
@@ -277,6 +278,7 @@ def garble(path: Path) -> bytes:
     return data
 
 
+@pytest.mark.thorough
 def test_a_copy_that_no_disk_can_mend_begins_again_and_then_the_primary_may_be_lost(
     pump_factory: MakePump, etcd: Any, etcd_server: EtcdServer
 ) -> None:
@@ -306,6 +308,7 @@ def test_a_copy_that_no_disk_can_mend_begins_again_and_then_the_primary_may_be_l
     assert world.pulled(pump) == expected
 
 
+@pytest.mark.thorough
 def test_a_pump_without_copies_scrubs_and_names_what_is_damaged(
     pump_factory: MakePump, etcd: Any, etcd_server: EtcdServer
 ) -> None:

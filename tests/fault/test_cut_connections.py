@@ -149,6 +149,7 @@ def test_a_session_cut_at_any_byte_loses_nothing_acknowledged_and_stores_nothing
     assert failures > length // step // 2, "it was hardly ever cut"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("up", [0, 100, 400])
 def test_both_transports_say_the_same_of_a_cut_session(

@@ -20,7 +20,7 @@ from tests.kit.delta.lake_reader import LakeReader, Versions
 from tests.kit.fakes.local_drainer import Way
 from tests.kit.workloads.bank import Bank
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.thorough]
 
 KILLED = -9
 LEDGER = {"seed": 5, "transactions": 24, "large_each": 10}

@@ -149,6 +149,7 @@ TROUBLES = {
 }
 
 
+@pytest.mark.main_case("killed")
 @pytest.mark.parametrize(
     "name",
     [
@@ -173,6 +174,7 @@ def test_the_drainer_waits_says_for_what_and_continues_by_itself(
     assert check(bank, of_mariadb(sink_server)()) == bank.last_ts
 
 
+@pytest.mark.thorough
 def test_killed_connections_and_deadlocks_change_nothing_that_anybody_reads(
     sink_server: SqlServer, way: Way
 ) -> None:
@@ -209,6 +211,7 @@ def large_ts(bank: Bank) -> list[int]:
     return [ts for ts, data in bank.binlogs if len(data) > 20_000]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("strategy", ["merge", "statements"])
 def test_a_row_that_does_not_fit_stops_the_drainer_and_a_repair_lets_it_continue(
     sink_server: SqlServer, way: Way, strategy: str
@@ -230,6 +233,7 @@ def test_a_row_that_does_not_fit_stops_the_drainer_and_a_repair_lets_it_continue
     assert check(bank, of_mariadb(sink_server)()) == bank.last_ts
 
 
+@pytest.mark.thorough
 def test_transactions_that_do_not_fit_are_left_out_when_named(
     sink_server: SqlServer, way: Way
 ) -> None:
@@ -244,6 +248,7 @@ def test_transactions_that_do_not_fit_are_left_out_when_named(
     assert sink_server.query("SELECT COUNT(*) FROM bank.entry WHERE note LIKE 'xx%'") == [(0,)]
 
 
+@pytest.mark.thorough
 def test_merge_writes_whole_rows_so_what_it_touches_is_whole_again(
     sink_server: SqlServer, way: Way
 ) -> None:
@@ -257,6 +262,7 @@ def test_merge_writes_whole_rows_so_what_it_touches_is_whole_again(
     assert found[1].accounts == bank.state_at(bank.last_ts).accounts
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", ["snapshot", "parallel"])
 def test_a_conflicting_row_that_holds_a_unique_value_stops_merge_which_names_both_rows(
     sink_server: SqlServer, way: Way, mode: str

@@ -16,7 +16,7 @@ from tests.kit.servers.fix_drainer import DrainerProcess
 from tests.kit.servers.fix_replication import Replication
 from tests.kit.workloads.random_writer import in_sqlite
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.thorough]
 
 _END_S = 120.0
 EMPTY_P0 = "ALTER TABLE shop.parts TRUNCATE PARTITION p0"

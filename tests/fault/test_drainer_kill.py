@@ -105,6 +105,7 @@ def test_a_downstream_that_is_killed_while_rows_are_applied_holds_everything_onc
     replication.check()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", on_servers(MARIADB))
 def test_a_drainer_that_is_stopped_while_its_downstream_is_away_ends_and_continues_later(
     replication: Replication,
@@ -124,6 +125,7 @@ def test_a_drainer_that_is_stopped_while_its_downstream_is_away_ends_and_continu
     replication.check()
 
 
+@pytest.mark.thorough
 def test_a_dead_pump_holds_the_merge_by_name_and_a_new_one_joins_before_it_serves(
     replication: Replication,
 ) -> None:
@@ -169,6 +171,7 @@ def test_a_pump_that_joins_while_the_drainer_is_frozen_loses_nothing(
     replication.check()
 
 
+@pytest.mark.thorough
 def test_a_ddl_that_no_one_knows_stops_the_drainer_before_it_with_a_hint(
     replication: Replication,
 ) -> None:

@@ -17,7 +17,7 @@ from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.fix_replication import Replication
 from tests.kit.workloads.large import CREATE, FIRST_ID, Huge, write_huge
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.thorough]
 
 MIB = 1 << 20
 

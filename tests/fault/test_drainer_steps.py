@@ -115,6 +115,7 @@ def steps_of(drainers: ForkedDrainers, name: str, *, mysql: bool) -> list[str]:
     return sorted(s for s in drainers.steps if ELSEWHERE.get(s, name) in there)
 
 
+@pytest.mark.main_case("sqlite")
 def test_killed_at_every_step_of_a_batch_the_downstream_equals_the_ledger(
     drainers: ForkedDrainers, downstream: Downstream
 ) -> None:
@@ -128,6 +129,7 @@ def test_killed_at_every_step_of_a_batch_the_downstream_equals_the_ledger(
     downstream.settled()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", on_downstreams(MARIADB, kinds=OF_EACH_FLAVOR))
 @pytest.mark.parametrize("name", ["parallel", "statements"])
 def test_killed_between_parts_of_a_batch_the_end_is_right_all_the_same(
@@ -142,6 +144,7 @@ def test_killed_between_parts_of_a_batch_the_end_is_right_all_the_same(
     downstream.settled()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", on_servers(MARIADB, kinds=OF_EACH_FLAVOR))
 def test_money_is_constant_at_every_read_while_drainers_die_and_the_downstream_restarts(
     drainers: ForkedDrainers, tmp_path: Path, sink_server: SqlServer

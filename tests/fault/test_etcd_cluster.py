@@ -26,7 +26,7 @@ from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.wait import eventually
 from tests.kit.workloads.ledger import pull_until
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.thorough]
 
 Factory = Callable[..., PumpProcess]
 

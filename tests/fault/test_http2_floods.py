@@ -256,6 +256,7 @@ SLOW: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", SLOW.values(), ids=SLOW)
 def test_peers_that_take_no_answers_hold_little_and_no_one_else_up(
     front: FrontProcess, options: dict[str, Any]
@@ -296,6 +297,7 @@ def test_a_peer_that_reads_no_answer_of_the_fast_path_is_no_longer_read(
         front.assert_serves()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("all_in_one_turn", [False, True])
 def test_what_no_peer_takes_is_bounded_on_the_whole_server(
     front_factory: Callable[..., FrontProcess], all_in_one_turn: bool

@@ -25,7 +25,7 @@ from tests.kit.http2.raw_peer import RawPeer, message, request
 from tests.kit.http2.recording import Recording
 from tests.kit.wait import eventually
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.thorough]
 
 ROOM = 64 << 20
 """What all of this may add to the server's memory, in bytes."""

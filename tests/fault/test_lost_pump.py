@@ -21,7 +21,7 @@ from tests.kit.servers.fix_drainer import DrainerFactory
 from tests.kit.servers.pages import scraped
 from tests.kit.wait import eventually
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.thorough]
 
 
 class Writer:

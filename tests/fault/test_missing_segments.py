@@ -163,6 +163,7 @@ def test_a_missing_end_of_the_log_cannot_be_abandoned(tmp_path: Path) -> None:
     assert last.name in str(refusal(tmp_path, 1 << 60))
 
 
+@pytest.mark.thorough
 def test_a_pump_names_the_range_refuses_late_pulls_and_continues_with_others(
     fresh_etcd: EtcdServer, pump_factory: Callable[..., PumpProcess], tmp_path: Path
 ) -> None:

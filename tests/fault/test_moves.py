@@ -156,6 +156,7 @@ def test_the_other_pump_dies_as_it_begins_to_serve_and_nothing_is_lost(
         trio.until_whole()
 
 
+@pytest.mark.thorough
 def test_a_log_that_cannot_be_drained_is_moved_and_moved_again_but_not_where_it_is(
     trio: Trio, ctl: Ctl, etcd: Any, etcd_server: EtcdServer, pump_factory: MakePump
 ) -> None:
@@ -206,6 +207,7 @@ def test_a_machine_without_another_one_for_its_copies_is_not_empty(
     assert time.monotonic() - began_s < 8, "it waits for no one who could take them"
 
 
+@pytest.mark.thorough
 def test_a_log_with_one_copy_is_not_moved(
     pump_factory: MakePump, ctl: Ctl, etcd: Any, etcd_server: EtcdServer
 ) -> None:

@@ -24,7 +24,7 @@ from tests.kit.servers.fix_source import LONG_S, SourceProcess, rows_of
 from tests.kit.wait import eventually
 from tests.kit.workloads.server_writers import TABLES, ServerWriter, writing_on
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.thorough]
 
 # A source that dies within a DDL leaves its Prewrite to the Pump, which waits for so long: more
 # than a DDL may take to be decided.

@@ -60,6 +60,7 @@ def test_a_connection_cut_within_a_transaction(source: BinlogServer, tmp_path: P
     assert_same(source, sub_dir(tmp_path))
 
 
+@pytest.mark.thorough
 def test_a_relay_that_is_killed_at_any_moment_continues(
     source: BinlogServer, tmp_path: Path
 ) -> None:
@@ -89,6 +90,7 @@ def test_a_relay_that_is_killed_at_any_moment_continues(
     assert_same(source, sub_dir(root))
 
 
+@pytest.mark.thorough
 def test_a_server_that_restarts_or_dies_is_followed_into_its_next_file(
     source: BinlogServer, tmp_path: Path
 ) -> None:
@@ -112,6 +114,7 @@ def test_a_server_that_restarts_or_dies_is_followed_into_its_next_file(
     assert_same(source, folder, [second])
 
 
+@pytest.mark.thorough
 def test_files_continue_after_999999(source: BinlogServer, tmp_path: Path) -> None:
     last = "mysql-bin.999999"
     source.stop()
@@ -134,6 +137,7 @@ def test_files_continue_after_999999(source: BinlogServer, tmp_path: Path) -> No
         source.run("RESET MASTER")
 
 
+@pytest.mark.thorough
 def test_a_damaged_event_is_named_with_file_and_position(
     source: BinlogServer, tmp_path: Path
 ) -> None:
@@ -156,6 +160,7 @@ def test_a_damaged_event_is_named_with_file_and_position(
     assert 0 < len(relayed) <= at
 
 
+@pytest.mark.thorough
 def test_a_full_disk_is_waited_for(source: BinlogServer, tmp_path: Path) -> None:
     with small_volume(tmp_path / "small", 2 << 20) as volume:
         with relaying(volume.path / "relay", source) as relay:

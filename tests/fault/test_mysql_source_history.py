@@ -78,6 +78,7 @@ def accept(source: SourceProcess, epoch: int) -> None:
     eventually(lambda: source.status().get("epoch") == epoch + 1, LONG_S)
 
 
+@pytest.mark.main_case("False")
 @pytest.mark.parametrize("is_fetched_anew", [False, True])
 def test_a_reset_server_is_a_gap_until_an_operator_accepts_it(
     is_fetched_anew: bool, server: AnyBinlogServer, rig: SourceRig
@@ -112,6 +113,7 @@ def test_a_reset_server_is_a_gap_until_an_operator_accepts_it(
     assert sorted(ids) == list(range(100, 140))
 
 
+@pytest.mark.thorough
 def test_all_tables_are_loaded_again_under_the_same_id_and_no_row_is_taken_for_a_repeated_one(
     server: AnyBinlogServer, rig: SourceRig
 ) -> None:
@@ -142,6 +144,7 @@ def test_all_tables_are_loaded_again_under_the_same_id_and_no_row_is_taken_for_a
     rig.check(server)
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_that_is_gone_does_not_make_an_old_load_count(
     server: AnyBinlogServer, rig: SourceRig
 ) -> None:
@@ -161,6 +164,7 @@ def test_a_checkpoint_that_is_gone_does_not_make_an_old_load_count(
     rig.check(server)
 
 
+@pytest.mark.thorough
 def test_a_relay_log_from_a_backup_is_refused_where_it_is_not_the_checkpoints(
     server: AnyBinlogServer, rig: SourceRig, tmp_path: Path
 ) -> None:

@@ -80,6 +80,7 @@ def test_a_source_that_was_frozen_for_longer_than_its_lease_continues(
     rig.check(server)
 
 
+@pytest.mark.thorough
 @pytest.mark.mariadb
 def test_a_source_whose_etcd_was_frozen_continues(
     fresh_etcd: EtcdServer, pump_factory: Any, server: BinlogServer, tmp_path: Path
@@ -105,6 +106,7 @@ def test_a_source_whose_etcd_was_frozen_continues(
         client.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.mariadb
 def test_a_source_that_another_process_had_meanwhile_ends(
     etcd: Any, server: BinlogServer, rig: SourceRig
@@ -123,6 +125,7 @@ def test_a_source_that_another_process_had_meanwhile_ends(
     assert "other runs this source" in source.text()
 
 
+@pytest.mark.thorough
 def test_a_lost_source_is_taken_again_only_with_the_checkpoint_that_was_left(etcd: Any) -> None:
     mine, other = SourceStore(etcd, "db-1"), SourceStore(etcd, "db-1")
     mine.own("mine")
@@ -152,6 +155,7 @@ def test_a_lost_source_is_taken_again_only_with_the_checkpoint_that_was_left(etc
         other.close()
 
 
+@pytest.mark.thorough
 def test_a_source_that_lost_its_lease_before_it_read_its_checkpoint_is_taken_again(
     etcd: Any,
 ) -> None:

@@ -18,7 +18,7 @@ from tests.kit.servers.binlog_server import BinlogServer, binlog_server
 from tests.kit.servers.fix_source import LONG_S, SourceRig, bulk, cleared
 from tests.kit.wait import eventually
 
-pytestmark = [pytest.mark.mariadb, pytest.mark.fault]
+pytestmark = [pytest.mark.mariadb, pytest.mark.fault, pytest.mark.thorough]
 FIRST = "mysql-bin.000001"
 
 

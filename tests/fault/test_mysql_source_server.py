@@ -83,6 +83,7 @@ def test_a_connection_that_is_cut_twenty_times_within_transactions_brings_each_o
     assert rig.check(server).repeated == 0
 
 
+@pytest.mark.thorough
 def test_a_source_that_begins_at_a_moment_leaves_out_what_was_before_it_and_nothing_later(
     server: AnyBinlogServer, rig: SourceRig
 ) -> None:
@@ -209,6 +210,7 @@ def test_a_promoted_replica_continues_where_its_master_was_and_a_reset_one_if_ac
     rig.check(replica)
 
 
+@pytest.mark.thorough
 def test_a_replica_that_lacks_what_was_read_does_not_take_its_primarys_place(
     server: AnyBinlogServer, replica: AnyBinlogServer, rig: SourceRig
 ) -> None:
@@ -227,6 +229,7 @@ def test_a_replica_that_lacks_what_was_read_does_not_take_its_primarys_place(
         assert source.stop() == 0
 
 
+@pytest.mark.thorough
 def test_xa_transactions_are_committed_or_rolled_back_long_after_the_source_was_killed(
     server: AnyBinlogServer, rig: SourceRig
 ) -> None:
@@ -258,6 +261,7 @@ def test_xa_transactions_are_committed_or_rolled_back_long_after_the_source_was_
     rig.check(server, "shop.t", "shop.later")
 
 
+@pytest.mark.thorough
 def test_files_that_were_purged_leave_a_source_that_says_so_and_can_be_asked(
     server: AnyBinlogServer, rig: SourceRig
 ) -> None:
@@ -279,6 +283,7 @@ def test_files_that_were_purged_leave_a_source_that_says_so_and_can_be_asked(
     assert source.stop() == 0
 
 
+@pytest.mark.thorough
 def test_rows_that_lack_columns_stop_a_source_whichever_session_made_them(
     server: AnyBinlogServer, rig: SourceRig, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -78,6 +78,7 @@ def field(etcd: Any, etcd_server: EtcdServer, pump_factory: Any) -> Iterator[Fie
         field.oracle.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "silence_s", [8.0, pytest.param(SILENCE_S_MAX, marks=pytest.mark.slow, id="as it is")]
 )
@@ -104,6 +105,7 @@ def test_a_stream_that_is_cut_without_a_word_is_noticed_and_continues_where_it_w
     print(f"noticed after {noticed_s:.1f} s")  # noqa: T201
 
 
+@pytest.mark.thorough
 def test_a_pump_at_64_kb_a_second_holds_the_others_within_their_room(
     field: Field, tmp_path: Path
 ) -> None:
@@ -118,6 +120,7 @@ def test_a_pump_at_64_kb_a_second_holds_the_others_within_their_room(
     assert merging.peak_bytes <= room_bytes + 2 * (2 << 20)
 
 
+@pytest.mark.thorough
 def test_connections_that_are_reset_all_the_time_lose_and_repeat_nothing(
     field: Field, tmp_path: Path
 ) -> None:

@@ -384,6 +384,7 @@ class RealNodes:
         return done and len(standbys(self._etcd)) == len(self._drainers) - 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("seed", "steps"),
     [(1, 8), *(pytest.param(n, 25, marks=pytest.mark.slow) for n in range(2, 6))],

@@ -23,7 +23,7 @@ from tests.fault.test_drainer_ddl import EMPTY_P0, Site, site
 
 __all__ = ["site"]  # The fixture.
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.thorough]
 
 _PARTS = "CREATE TABLE shop.parts (id INT PRIMARY KEY) PARTITION BY HASH (id) PARTITIONS 2"
 _END_S = 240.0

@@ -30,7 +30,7 @@ from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.servers.fix_source import LONG_S, SourceProcess
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.thorough]
 
 TABLES = ("a", "b", "c")
 _REFUSED = re.compile(r"`?(shop)`?\.`?([abc])`? MODIFY COLUMN `?(h\d+)")

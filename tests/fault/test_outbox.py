@@ -104,6 +104,7 @@ def make_shop(
 MakeShop = Callable[..., Shop]
 
 
+@pytest.mark.thorough
 def test_the_example_runs_and_every_order_is_streamed(
     etcd: Any, etcd_server: EtcdServer, pump_factory: Factory, tmp_path: Path
 ) -> None:
@@ -156,6 +157,7 @@ def test_a_writer_that_dies_between_the_prewrite_and_its_local_commit_has_not(
     assert (int(match[1]), 0) in shop.rows()
 
 
+@pytest.mark.thorough
 def test_a_writer_that_was_only_slow_learns_that_nothing_happened(
     make_shop: MakeShop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,6 +191,7 @@ def test_a_sold_out_item_changes_neither_side(make_shop: MakeShop) -> None:
     assert not shop.connection.in_transaction
 
 
+@pytest.mark.thorough
 def test_a_database_lost_during_its_commit_leaves_a_doubt_that_ends(make_shop: MakeShop) -> None:
     shop = make_shop()
 
@@ -275,6 +278,7 @@ def test_rows_of_acknowledged_transactions_go_and_purge_takes_the_rest(make_shop
     assert example.OUTBOX.purge(shop.connection, checkpoint_ts=checkpoint_ts) == 2
 
 
+@pytest.mark.thorough
 def test_a_database_that_is_away_holds_up_its_own_transactions_and_no_writes(
     make_shop: MakeShop,
 ) -> None:

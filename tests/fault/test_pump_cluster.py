@@ -143,6 +143,7 @@ def drainer(node_id: str, host: str, update_ts: int) -> NodeStatus:
     return NodeStatus(node_id=node_id, host=host, state=NodeState.ONLINE, update_ts=update_ts)
 
 
+@pytest.mark.thorough
 def test_live_drainers_hear_of_a_pump_before_it_is_online_and_dead_ones_are_skipped(
     etcd: Any, etcd_server: EtcdServer, pump_factory: Factory
 ) -> None:
@@ -167,6 +168,7 @@ def test_live_drainers_hear_of_a_pump_before_it_is_online_and_dead_ones_are_skip
         oracle.close()
 
 
+@pytest.mark.thorough
 def test_a_live_drainer_that_is_deaf_keeps_a_pump_from_being_online(
     etcd: Any, etcd_server: EtcdServer, pump_factory: Factory
 ) -> None:
@@ -220,6 +222,7 @@ def test_a_commit_of_the_future_is_refused_and_holds_up_no_one(
         assert pump.status().max_commit_ts < commit_ts + year / 2
 
 
+@pytest.mark.thorough
 def test_a_frozen_oracle_holds_up_time_but_no_writes(
     etcd: Any, etcd_server: EtcdServer, pump_factory: Factory
 ) -> None:

@@ -90,6 +90,7 @@ def memory_bytes(pump: PumpProcess) -> int:
     return int(psutil.Process(pump.pid).memory_info().rss)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("step", [17, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_session_cut_at_any_byte_loses_nothing_and_writes_nothing_twice(
     pump: PumpProcess, session: PumpSession, step: int
@@ -137,6 +138,7 @@ def test_a_batch_that_breaks_off_leaves_no_part_of_it(
     session.transaction()
 
 
+@pytest.mark.thorough
 def test_pullers_that_never_read_hold_little_of_a_pump_and_no_one_up(
     pump: PumpProcess, session: PumpSession
 ) -> None:
@@ -160,6 +162,7 @@ def test_pullers_that_never_read_hold_little_of_a_pump_and_no_one_up(
         assert memory_bytes(pump) - before < 5 * UNREAD_BYTES
 
 
+@pytest.mark.thorough
 def test_a_thousand_connections_write_at_once_and_take_little_memory(
     pump: PumpProcess, session: PumpSession
 ) -> None:
@@ -296,6 +299,7 @@ def roll_back_the_rest(session: PumpSession, ledger: Ledger) -> None:
             entry.rolled_back = True
 
 
+@pytest.mark.thorough
 def test_certificates_are_renewed_under_load_without_a_failed_call(
     etcd: Any, etcd_server: EtcdServer, pump_factory: Callable[..., PumpProcess], tmp_path: Path
 ) -> None:

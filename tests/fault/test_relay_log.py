@@ -20,7 +20,7 @@ from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.fix_replication import Replication
 from tests.kit.workloads.random_writer import RandomWriter, State, in_mariadb, in_sqlite
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.thorough]
 
 
 class Downstream:

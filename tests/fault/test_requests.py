@@ -256,6 +256,7 @@ def test_a_caller_of_another_cluster_gets_nothing_and_leaves_nothing(
         session.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("who", ["Pump", pytest.param("Drainer", marks=pytest.mark.slow)])
 def test_a_flood_of_connections_and_some_that_never_talk_hold_up_no_one(
     who: str, request: pytest.FixtureRequest

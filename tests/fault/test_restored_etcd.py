@@ -29,7 +29,7 @@ from tests.kit.servers.fix_pump import PumpProcess, streamed
 from tests.kit.servers.pump_session import PumpSession
 from tests.kit.wait import eventually
 
-pytestmark = [pytest.mark.fault, pytest.mark.alone]
+pytestmark = [pytest.mark.fault, pytest.mark.alone, pytest.mark.thorough]
 
 
 @pytest.fixture

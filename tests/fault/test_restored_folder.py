@@ -14,7 +14,7 @@ from tests.kit.servers.fix_pump import streamed
 from tests.kit.servers.pump_session import PumpSession
 from tests.kit.wait import eventually
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.thorough]
 
 
 def test_a_folder_from_a_backup_is_refused_and_the_newest_one_has_all(

@@ -15,7 +15,7 @@ from tests.kit.servers.fix_spark import SparkCluster
 from tests.kit.wait import eventually
 from tests.kit.workloads.random_writer import writing_meanwhile
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.thorough]
 
 SPECULATION = (
     "spark.speculation=true",

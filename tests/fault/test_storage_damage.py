@@ -97,6 +97,7 @@ def test_a_flipped_bit_in_the_log_is_named(tmp_path: Path, step: int) -> None:
     assert named > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("step", [13, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_flipped_bit_is_named_without_an_index_too(tmp_path: Path, step: int) -> None:
     files = MemoryFiles()
@@ -110,6 +111,7 @@ def test_a_flipped_bit_is_named_without_an_index_too(tmp_path: Path, step: int) 
             assert found == EXPECTED, f"{path}, offset {offset}: silently lost"
 
 
+@pytest.mark.main_case("True")
 @pytest.mark.parametrize("with_index", [True, False])
 @pytest.mark.parametrize("step", [29, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_segment_cut_at_any_byte_is_named_unless_nothing_knows_of_it(

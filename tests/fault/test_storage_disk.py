@@ -60,6 +60,7 @@ def test_a_full_disk_refuses_writes_serves_pulls_and_resumes_with_space(tmp_path
         storage.close()
 
 
+@pytest.mark.main_case("300]")
 @pytest.mark.parametrize("value_bytes", [1, 300, 3000])
 def test_a_disk_that_fills_under_leveldb_loses_nothing(tmp_path: Path, value_bytes: int) -> None:
     with small_disk(tmp_path / "small", 3 << 20) as disk:

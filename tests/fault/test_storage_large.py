@@ -96,6 +96,7 @@ def written(folder: Path, files: MemoryFiles) -> Storage:
     return storage
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_log_cut_at_any_byte_has_the_large_binlog_or_has_it_not(
     tmp_path: Path, step: int

@@ -101,6 +101,7 @@ def pull_often(addr: str, load: Load) -> None:
         pull_until(addr, load.cluster_id, load.oracle.get_ts())
 
 
+@pytest.mark.main_case("after_sync")
 @pytest.mark.parametrize(
     "step", [*FEW, *(pytest.param(s, marks=pytest.mark.slow) for s in RUNNING if s not in FEW)]
 )
@@ -139,6 +140,7 @@ def test_a_pump_killed_while_it_stops_or_starts_loses_nothing(
     load.end(pump)
 
 
+@pytest.mark.thorough
 def test_a_pump_whose_sync_fails_once_continues_in_a_new_segment(
     load: Load, etcd_server: EtcdServer, pump_factory: PumpFactory, tmp_path: Path
 ) -> None:

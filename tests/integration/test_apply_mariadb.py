@@ -104,6 +104,7 @@ def of_each(*ways: int) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("server_name", "rowwise_max"), params)
 
 
+@pytest.mark.main_case("integer key and unique values")
 @of_each(0, 100)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_batches_merged_leave_what_serial_apply_leaves(
@@ -171,6 +172,7 @@ _COLUMNS: dict[str, tuple[str, st.SearchStrategy[Any]]] = {
 }
 
 
+@pytest.mark.main_case("mariadb-columns")
 @of_each(0, 1000)
 def test_every_value_of_every_type_arrives(
     request: pytest.FixtureRequest, server_name: str, rowwise_max: int
@@ -313,6 +315,7 @@ def ids(server: MariadbServer) -> list[int]:
     return [i for (i,) in server.query("SELECT id FROM shop.t ORDER BY id")]
 
 
+@pytest.mark.thorough
 def test_a_killed_and_restarted_downstream_gets_every_batch_once(
     mariadb: MariadbServer, sink: TableSink, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -75,6 +75,7 @@ class Replica:
         return [(t, n) for t, n in self._server.query(CHECKS.format("s"))]
 
 
+@pytest.mark.thorough
 @pytest.mark.mysql
 def test_the_checks_of_a_mariadbs_tables_have_names_of_their_own_in_a_mysql(
     mysql: SqlServer,
@@ -91,6 +92,7 @@ def test_the_checks_of_a_mariadbs_tables_have_names_of_their_own_in_a_mysql(
         mysql.run("INSERT INTO s.c VALUES (2)")
 
 
+@pytest.mark.thorough
 @pytest.mark.mariadb
 def test_a_check_of_a_mysql_is_dropped_in_a_mariadb_after_its_table_was_renamed(
     mariadb: SqlServer,
@@ -105,6 +107,7 @@ def test_a_check_of_a_mysql_is_dropped_in_a_mariadb_after_its_table_was_renamed(
     assert replica.checks() == [("c", "a_chk_1")]
 
 
+@pytest.mark.thorough
 @pytest.mark.mariadb
 def test_a_foreign_key_of_a_routed_table_is_dropped_by_upstreams_name(mariadb: SqlServer) -> None:
     replica = Replica(mariadb, "9.7.0")

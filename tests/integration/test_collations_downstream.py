@@ -87,6 +87,7 @@ def test_a_mysql_s_defaults_have_counterparts_without_padding_on_mariadb(
     assert sum(f"collation {name}" in record.getMessage() for record in caplog.records) == 1
 
 
+@pytest.mark.thorough
 def test_a_newer_mariadb_takes_mysql_s_names_itself(mariadb_new: SqlServer, run: Run) -> None:
     sink = run(
         mariadb_new,
@@ -97,6 +98,7 @@ def test_a_newer_mariadb_takes_mysql_s_names_itself(mariadb_new: SqlServer, run:
     assert set(collations(mariadb_new, "t")) == {"k", "r"}
 
 
+@pytest.mark.thorough
 def test_a_mariadb_s_collations_have_counterparts_on_mysql(mysql: SqlServer, run: Run) -> None:
     run(
         mysql,
@@ -141,6 +143,7 @@ def test_a_substitute_that_could_make_two_keys_one_is_refused_before_it_runs(
     assert mysql.query("SHOW TABLES FROM shop LIKE 'u'") == []
 
 
+@pytest.mark.thorough
 def test_what_stands_in_may_be_switched_off(mariadb: SqlServer, run: Run) -> None:
     run(mariadb, "CREATE DATABASE shop COLLATE utf8mb4_bin", policy="stop")
     with pytest.raises(NeedsOperator, match="has no collation utf8mb4_ru_0900_ai_ci") as refused:
@@ -153,6 +156,7 @@ def test_what_stands_in_may_be_switched_off(mariadb: SqlServer, run: Run) -> Non
     assert "utf8mb4_uca1400_nopad_ai_ci" in refused.value.hint
 
 
+@pytest.mark.thorough
 def test_tables_that_were_there_before_a_start_are_reported_too(
     mariadb: SqlServer, run: Run
 ) -> None:

@@ -14,7 +14,7 @@ from tests.kit.servers.binlog_server import BinlogServer, binlog_server
 from tests.kit.servers.fix_mariadb import drop_user_databases
 from tests.kit.servers.fix_source import SourceRig
 
-pytestmark = [pytest.mark.mysql, pytest.mark.mariadb]
+pytestmark = [pytest.mark.mysql, pytest.mark.mariadb, pytest.mark.thorough]
 
 TABLES = [
     "CREATE DATABASE shop",

@@ -76,6 +76,7 @@ def test_whether_a_collation_pads_is_known_from_its_name(server: SqlServer) -> N
             assert bool(equal) == pads(name), name
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("here", "there"),
     [
@@ -166,6 +167,7 @@ def check_folds(server: SqlServer, names: set[str]) -> None:
                 assert len(folded) <= 1, f"{name} takes {group!r} for one, and they fold apart"
 
 
+@pytest.mark.thorough
 def test_texts_that_a_server_calls_equal_never_count_as_two_keys(server: SqlServer) -> None:
     check_folds(server, set(SOME.split()) & {name for name, _, _ in collations(server)})
 

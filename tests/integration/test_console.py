@@ -114,6 +114,7 @@ def test_the_stream_is_shown_from_writers_to_downstream_and_moves_without_reload
     assert browser.ask("document.querySelectorAll('.pipe.flowing').length") > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: size.name)
 def test_the_page_has_no_barriers_on_any_screen_light_or_dark(
@@ -127,6 +128,7 @@ def test_the_page_has_no_barriers_on_any_screen_light_or_dark(
     )
 
 
+@pytest.mark.thorough
 def test_a_pump_that_was_killed_is_said_to_hold_the_merge_while_others_are_shown_live(
     shop: Shop, browser: Chromium
 ) -> None:
@@ -144,6 +146,7 @@ def test_a_pump_that_was_killed_is_said_to_hold_the_merge_while_others_are_shown
         sees(browser, "All is well", STARTED_S)
 
 
+@pytest.mark.thorough
 def test_a_ddl_that_stops_the_drainer_is_shown_with_the_choices_until_one_is_made(
     shop: Shop, browser: Chromium
 ) -> None:
@@ -166,6 +169,7 @@ def test_a_ddl_that_stops_the_drainer_is_shown_with_the_choices_until_one_is_mad
         sees(browser, "1 ddls")
 
 
+@pytest.mark.thorough
 def test_who_has_the_token_pauses_a_pump_having_read_what_follows(
     shop: Shop, console: ConsoleProcess, browser: Chromium
 ) -> None:

@@ -93,6 +93,7 @@ IN_DOUBT = [
 ]
 
 
+@pytest.mark.main_case("mariadb")
 def test_a_ddl_whose_drainer_died_before_or_after_it_is_done_once(downstream: Downstream) -> None:
     for sql in IN_DOUBT:
         before = downstream.tables()
@@ -106,6 +107,7 @@ def test_a_ddl_whose_drainer_died_before_or_after_it_is_done_once(downstream: Do
         assert downstream.tables() == after, sql
 
 
+@pytest.mark.thorough
 def test_a_drop_of_several_tables_that_came_halfway_is_finished(downstream: Downstream) -> None:
     change, point = downstream.change("DROP TABLE c, d, p")
     downstream.run(change, point, dies="before")
@@ -114,6 +116,7 @@ def test_a_drop_of_several_tables_that_came_halfway_is_finished(downstream: Down
     assert downstream.tables() == {}
 
 
+@pytest.mark.thorough
 def test_a_drop_of_tables_of_which_one_is_not_there_drops_none(downstream: Downstream) -> None:
     change, point = downstream.change("DROP TABLE c, d, p")
     downstream.server.run("RENAME TABLE s.d TO s.e")
@@ -126,6 +129,7 @@ def test_a_drop_of_tables_of_which_one_is_not_there_drops_none(downstream: Downs
     assert downstream.tables() == {}
 
 
+@pytest.mark.thorough
 def test_what_a_person_does_about_a_refused_ddl_is_not_taken_for_it(downstream: Downstream) -> None:
     change, point = downstream.change("ALTER TABLE d ADD CONSTRAINT low CHECK (v > 0)")
     downstream.run(change, point, dies="before")
@@ -139,6 +143,7 @@ def test_what_a_person_does_about_a_refused_ddl_is_not_taken_for_it(downstream: 
     assert "`v` > 0" in downstream.tables()["d"]
 
 
+@pytest.mark.thorough
 def test_an_operators_statement_runs_in_the_place_of_a_ddl_in_doubt(downstream: Downstream) -> None:
     change, point = downstream.change("RENAME TABLE d TO e")
     downstream.run(change, point, dies="before")
@@ -191,6 +196,7 @@ def test_a_ddl_that_a_killed_drainer_left_running_is_waited_for(
     assert downstream.server.query("SELECT pid, v FROM s.d") == [(5, 1)]
 
 
+@pytest.mark.thorough
 def test_a_swap_of_tables_that_are_alike_is_for_a_person_to_decide(downstream: Downstream) -> None:
     downstream.run(*downstream.change("CREATE TABLE e LIKE d"))
     change, point = downstream.change("RENAME TABLE e TO tmp, d TO e, tmp TO d")

@@ -407,6 +407,7 @@ def hold_random_history(connection: Any, seed: int, length: int) -> int:
     return taken
 
 
+@pytest.mark.thorough
 def test_the_tracked_schema_is_that_of_the_server_through_a_long_random_history(
     mariadb: MariadbServer, connection: Any
 ) -> None:

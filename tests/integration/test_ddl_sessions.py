@@ -95,6 +95,7 @@ def swept(way: Way, seeds: range) -> None:
     assert found["followed"] > (3 if way.is_one_kind else 1) * found["refused"], found
 
 
+@pytest.mark.main_case("mariadb-10.11_to_mariadb-10.11")
 @pytest.mark.parametrize("pair", on(*_QUICK))
 def test_ddl_in_random_sessions_gives_the_same_values(way: Way) -> None:
     swept(way, range(1, 5))
@@ -190,6 +191,7 @@ def test_what_a_mode_changes_is_changed_downstream_or_refused(way: Way) -> None:
             way.follow()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("pair", on(*_QUICK))
 def test_what_a_session_changes_is_changed_downstream(way: Way) -> None:
     for name, (settings, parts) in CASES.items():
@@ -292,6 +294,7 @@ def test_values_of_a_setting_that_no_event_says_are_followed_if_it_is_the_server
     cursor.connection.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("pair", on((MYSQL, MARIADB)))
 def test_what_the_two_kinds_of_servers_compute_in_different_ways_is_refused(way: Way) -> None:
     cursor = begin(way.upstream, ["SET sql_mode = ''"])
@@ -319,6 +322,7 @@ def test_of_a_mariadb_a_check_over_rows_that_break_it_is_added(way: Way) -> None
     assert "positive" in way.downstream.query(f"SHOW CREATE TABLE {DOWN}.t")[0][1]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("pair", on(*_QUICK))
 def test_the_sessions_variables_are_what_they_were_before(way: Way) -> None:
     start(way)
@@ -359,6 +363,7 @@ def test_a_zone_that_the_downstream_lacks_is_refused_before_the_ddl_runs(way: Wa
     assert "`dt` datetime(3)" in way.downstream.query(f"SHOW CREATE TABLE {DOWN}.t")[0][1]
 
 
+@pytest.mark.thorough
 @pytest.mark.mariadb
 def test_timestamps_stay_null_on_a_server_without_explicit_defaults(
     mariadb_binlog: SqlServer,

@@ -113,6 +113,7 @@ def test_the_operators_sql_mode_holds_for_rows_and_for_ddl(mariadb: MariadbServe
         sink.load_checkpoint()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "server_name",
     [
@@ -190,6 +191,7 @@ def zoned(mariadb: MariadbServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[M
     time.tzset()
 
 
+@pytest.mark.thorough
 def test_a_timestamp_is_the_same_moment_whatever_the_zones_of_server_and_process(
     zoned: MariadbServer,
 ) -> None:
@@ -234,6 +236,7 @@ def test_a_timestamp_is_the_same_moment_whatever_the_zones_of_server_and_process
         sink.close()
 
 
+@pytest.mark.thorough
 def test_a_ddl_fills_in_moments_as_the_upstream_does_whatever_the_servers_zone(
     zoned: MariadbServer,
 ) -> None:
@@ -257,6 +260,7 @@ def test_a_ddl_fills_in_moments_as_the_upstream_does_whatever_the_servers_zone(
         assert cursor.fetchone() == (1_635_640_200, 1_635_640_200)
 
 
+@pytest.mark.thorough
 def test_a_statement_without_an_answer_is_tried_again_and_a_ddl_is_waited_for(
     mariadb: MariadbServer, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -15,6 +15,8 @@ from pumpclient import PumpClient
 from tests.kit.servers.fix_drainer import DrainerFactory
 from tests.kit.servers.fix_mariadb import MariadbServer
 
+pytestmark = pytest.mark.thorough
+
 SETTINGS = """
 source-id = "north"
 [filter]

@@ -74,6 +74,7 @@ def test_everything_reaches_sqlite_and_a_clean_stop_is_consistent_and_continued(
     assert _checkpoint(replication.path)["consistent"] is False
 
 
+@pytest.mark.thorough
 @pytest.mark.alone
 def test_the_checkpoint_of_an_idle_cluster_moves_and_an_operator_can_stop_the_drainer(
     replication: Replication,
@@ -116,6 +117,7 @@ def test_the_checkpoint_of_an_idle_cluster_moves_and_an_operator_can_stop_the_dr
     assert drainer.state() == "offline"
 
 
+@pytest.mark.thorough
 def test_spark_ends_with_a_killed_drainer(replication: Replication) -> None:
     drainer = replication.start()
     drainer.wait_for("2 in all")

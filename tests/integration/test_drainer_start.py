@@ -103,6 +103,7 @@ def test_an_account_s_password_and_rights_are_checked_before_spark_starts(
     mariadb.run("DROP USER reader@'%'")
 
 
+@pytest.mark.thorough
 def test_what_spark_s_jvm_says_about_its_end_is_in_a_file_and_one_line_names_it(
     etcd: Any, etcd_server: EtcdServer, drainer_factory: DrainerFactory, tmp_path: Path
 ) -> None:
@@ -138,6 +139,7 @@ def test_spark_s_settings_are_checked_when_they_are_read(field: str, value: Any)
         SparkConfig(**{field: value})
 
 
+@pytest.mark.thorough
 def test_an_archive_of_classes_is_used_once_it_is_there(tmp_path: Path) -> None:
     archive = tmp_path / "spark-classes.jsa"
     assert not options_for(archive)
@@ -155,6 +157,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_a_drainer_that_is_killed_leaves_no_jvm_that_writes_the_archive(tmp_path: Path) -> None:
     (tmp_path / "spark").mkdir()

@@ -75,6 +75,7 @@ def is_pulled(merging: Merging) -> bool:
     return len(merging.found) > 0
 
 
+@pytest.mark.thorough
 def test_a_drainer_that_a_pump_does_not_trust_says_which_pump_and_why(
     etcd: Any, etcd_server: EtcdServer, authority: Authority, pump_factory: Any, tmp_path: Path
 ) -> None:

@@ -58,6 +58,7 @@ def rows(server: SqlServer) -> list[tuple[object, ...]]:
     return server.query("SELECT id, e + 0, n + 0, s FROM shop.t ORDER BY id")
 
 
+@pytest.mark.main_case("mariadb")
 def test_error_values_are_written_by_every_kind_of_statement(
     server: SqlServer, sink: SqlSink
 ) -> None:
@@ -75,6 +76,7 @@ def test_error_values_are_written_by_every_kind_of_statement(
     assert server.query("SELECT e FROM shop.t WHERE id = 2") == [("",)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("row", ["(1,3,1,1)", "(1,0,2,1)", "(1,0,1,99999999999)", "(1,0,1,'7x')"])
 def test_what_does_not_fit_beside_an_error_value_is_refused(
     server: SqlServer, sink: SqlSink, row: str
@@ -94,6 +96,7 @@ def test_the_session_is_as_strict_as_before_once_an_error_value_is_written(
     assert rows(server) == [(1, 0, 0, 0)]
 
 
+@pytest.mark.thorough
 def test_a_load_straight_into_the_sink_writes_error_values_and_nothing_that_does_not_fit(
     server: SqlServer,
 ) -> None:
@@ -109,6 +112,7 @@ def test_a_load_straight_into_the_sink_writes_error_values_and_nothing_that_does
     assert rows(server) == [(1, 0, None, 1), (2, 2, 0, -5), (5, 1, 1, 1)]
 
 
+@pytest.mark.thorough
 def test_what_a_lax_session_cut_in_a_generated_column_is_cut_here_too(
     server: SqlServer, sink: SqlSink
 ) -> None:
@@ -125,6 +129,7 @@ def test_what_a_lax_session_cut_in_a_generated_column_is_cut_here_too(
     assert len(server.query(found)) == 2
 
 
+@pytest.mark.thorough
 def test_a_text_that_a_generated_column_reads_as_a_number_is_read_so_here_too(
     server: SqlServer, sink: SqlSink
 ) -> None:
@@ -141,6 +146,7 @@ def test_a_text_that_a_generated_column_reads_as_a_number_is_read_so_here_too(
     assert len(server.query(found)) == 2
 
 
+@pytest.mark.thorough
 def test_rows_that_a_check_refuses_are_taken_or_refused_with_a_way_to_take_them(
     server: SqlServer, sink: SqlSink
 ) -> None:
@@ -157,6 +163,7 @@ def test_rows_that_a_check_refuses_are_taken_or_refused_with_a_way_to_take_them(
     assert server.query("SELECT * FROM shop.c") == [(1, -5)]
 
 
+@pytest.mark.thorough
 def test_differences_that_are_negative_are_taken_once_their_column_subtracts_signed_numbers(
     server: SqlServer, sink: SqlSink
 ) -> None:
@@ -177,6 +184,7 @@ def test_differences_that_are_negative_are_taken_once_their_column_subtracts_sig
     assert server.query("SELECT g FROM shop.d ORDER BY id") == [(-4,), (9223372036854775807,)]
 
 
+@pytest.mark.thorough
 def test_of_rows_whose_json_is_equal_the_very_same_one_is_found(
     server: SqlServer, sink: SqlSink
 ) -> None:

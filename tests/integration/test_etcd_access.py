@@ -16,6 +16,8 @@ from pumpclient import PumpClient
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.wait import eventually
 
+pytestmark = pytest.mark.thorough
+
 SET_UP = """
 user add root:secret
 user grant-role root root

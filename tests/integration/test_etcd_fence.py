@@ -159,6 +159,7 @@ def test_a_closed_writer_is_not_waited_for_and_pins_nothing(etcd: Any, opened: E
     run_ddl(etcd, 1)
 
 
+@pytest.mark.thorough
 def test_a_dead_writer_is_waited_for_only_until_its_lease_ends(etcd: Any) -> None:
     dead = etcd.lease(2)
     etcd.put(f"{WRITERS}dead", "0", lease=dead.id)
@@ -197,6 +198,7 @@ def test_an_error_inside_a_pin_is_not_hidden_by_a_lost_lease(etcd: Any, opened: 
         fail()
 
 
+@pytest.mark.thorough
 def test_pins_fail_while_etcd_is_away_and_work_again_after(fresh_etcd: EtcdServer) -> None:
     etcd = connect(fresh_etcd.url, timeout_s=2)
     with ExitStack() as opened:
@@ -215,6 +217,7 @@ def test_pins_fail_while_etcd_is_away_and_work_again_after(fresh_etcd: EtcdServe
         assert pin_version(fence) == 0
 
 
+@pytest.mark.thorough
 def test_a_writer_may_start_before_etcd(fresh_etcd: EtcdServer) -> None:
     fresh_etcd.kill()
     etcd = connect(fresh_etcd.url, timeout_s=2)
@@ -228,6 +231,7 @@ def test_a_writer_may_start_before_etcd(fresh_etcd: EtcdServer) -> None:
         assert pin_version(fence) == 0
 
 
+@pytest.mark.thorough
 def test_a_ddl_that_loses_its_lock_is_refused_and_writers_continue(
     etcd: Any, opened: ExitStack
 ) -> None:

@@ -125,6 +125,7 @@ def test_a_resigning_leader_hands_over_at_once(etcd: Any, client: OracleClient) 
     second.stop()
 
 
+@pytest.mark.thorough
 def test_a_frozen_leader_is_replaced_and_silent_when_it_wakes_up(
     etcd: Any, candidate: Candidate, client: OracleClient
 ) -> None:
@@ -142,6 +143,7 @@ def test_a_frozen_leader_is_replaced_and_silent_when_it_wakes_up(
     heir.stop()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("offset_ms", [-3_600_000, 3_600_000])
 def test_a_new_leader_with_a_wrong_clock_keeps_the_order(
     etcd: Any, client: OracleClient, offset_ms: int
@@ -155,6 +157,7 @@ def test_a_new_leader_with_a_wrong_clock_keeps_the_order(
     assert all(a < b for a, b in pairwise(taken))
 
 
+@pytest.mark.thorough
 def test_a_leader_whose_clock_jumps_keeps_the_order_and_its_window(
     etcd: Any, client: OracleClient
 ) -> None:
@@ -171,6 +174,7 @@ def test_a_leader_whose_clock_jumps_keeps_the_order_and_its_window(
     node.stop()
 
 
+@pytest.mark.thorough
 def test_order_and_uniqueness_hold_for_all_threads_while_leaders_come_and_go(
     etcd: Any, etcd_server: EtcdServer
 ) -> None:
@@ -221,6 +225,7 @@ def test_order_and_uniqueness_hold_for_all_threads_while_leaders_come_and_go(
     assert len(taken) == count > 1000
 
 
+@pytest.mark.thorough
 def test_after_an_outage_of_etcd_the_oracle_continues_in_order(fresh_etcd: EtcdServer) -> None:
     etcd = connect(fresh_etcd.url, timeout_s=2)
     node = OracleNode(etcd)
@@ -244,6 +249,7 @@ def test_after_an_outage_of_etcd_the_oracle_continues_in_order(fresh_etcd: EtcdS
     etcd.close()
 
 
+@pytest.mark.thorough
 def test_a_short_restart_of_etcd_is_not_noticed(fresh_etcd: EtcdServer) -> None:
     etcd = connect(fresh_etcd.url, timeout_s=2)
     node = OracleNode(etcd)
@@ -268,6 +274,7 @@ def test_a_stopped_leader_leaves_no_key_behind(etcd: Any) -> None:
     assert read(etcd, LEADER_KEY) is None
 
 
+@pytest.mark.thorough
 def test_a_leader_whose_key_was_deleted_steps_down_and_may_be_elected_again(etcd: Any) -> None:
     node = OracleNode(etcd)
     node.wait_elected()
@@ -277,6 +284,7 @@ def test_a_leader_whose_key_was_deleted_steps_down_and_may_be_elected_again(etcd
     node.stop()
 
 
+@pytest.mark.thorough
 def test_without_its_window_an_oracle_starts_above_what_all_pumps_hold(etcd: Any) -> None:
     own_ts, later_ts, last_ts = (compose(int(time.time() * 1000) + s, 7) for s in (0, 3000, 6000))
     registry = Registry(etcd)
@@ -341,6 +349,7 @@ def test_many_timestamps_at_once_span_several_milliseconds_in_order(
     assert compose(answer.timestamp.physical, answer.timestamp.logical) > taken[-1][-1]
 
 
+@pytest.mark.thorough
 def test_a_lone_oracle_that_loses_its_lease_lets_callers_wait_and_takes_a_longer_one(
     etcd: Any, candidate: Candidate, client: OracleClient
 ) -> None:
@@ -356,6 +365,7 @@ def test_a_lone_oracle_that_loses_its_lease_lets_callers_wait_and_takes_a_longer
         last = found
 
 
+@pytest.mark.thorough
 def test_who_asks_a_lone_oracle_between_two_terms_gets_a_timestamp(
     etcd: Any, candidate: Candidate
 ) -> None:

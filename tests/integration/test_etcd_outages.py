@@ -78,6 +78,7 @@ def test_the_registry_fails_fast_without_etcd_and_works_again_with_it(
     assert registry.cluster_id() == cluster_id
 
 
+@pytest.mark.thorough
 def test_a_frozen_etcd_is_retryable_within_the_timeout(fresh_etcd: EtcdServer, client: Any) -> None:
     registry = Registry(client)
     registry.put(NodeKind.PUMP, status("a:1"))
@@ -90,6 +91,7 @@ def test_a_frozen_etcd_is_retryable_within_the_timeout(fresh_etcd: EtcdServer, c
     until_done(lambda: registry.put(NodeKind.PUMP, status("b:1")))
 
 
+@pytest.mark.thorough
 def test_a_watch_continues_after_every_restart(fresh_etcd: EtcdServer, client: Any) -> None:
     registry = Registry(client)
     seen: list[list[str]] = []
@@ -125,6 +127,7 @@ def test_a_watch_learns_what_was_deleted_and_compacted_while_it_was_cut_off(
     other.close()
 
 
+@pytest.mark.thorough
 def test_a_watch_can_be_cancelled_while_etcd_is_away(fresh_etcd: EtcdServer, client: Any) -> None:
     watch = Watch(client, "/w/", lambda _: None)
     fresh_etcd.kill()
@@ -169,6 +172,7 @@ def test_one_dead_endpoint_of_two_does_not_matter(fresh_etcd: EtcdServer) -> Non
         client.close()
 
 
+@pytest.mark.thorough
 def test_a_lease_is_not_held_while_etcd_is_away_too_long_and_held_again_after(
     fresh_etcd: EtcdServer, client: Any
 ) -> None:
@@ -192,6 +196,7 @@ def test_a_revoked_lease_is_lost_for_good(fresh_etcd: EtcdServer, client: Any) -
     lease.close()
 
 
+@pytest.mark.thorough
 def test_history_continues_after_a_restart_within_the_lock(
     fresh_etcd: EtcdServer, client: Any
 ) -> None:
@@ -211,6 +216,7 @@ def test_history_continues_after_a_restart_within_the_lock(
     watch.cancel()
 
 
+@pytest.mark.thorough
 def test_a_lost_lock_refuses_the_job_even_if_someone_else_holds_one(
     fresh_etcd: EtcdServer, client: Any
 ) -> None:
@@ -227,6 +233,7 @@ def test_a_lost_lock_refuses_the_job_even_if_someone_else_holds_one(
     assert mine.schema_version() == 1
 
 
+@pytest.mark.thorough
 def test_the_lock_of_a_process_that_stopped_is_free_after_its_lease(
     fresh_etcd: EtcdServer, client: Any
 ) -> None:

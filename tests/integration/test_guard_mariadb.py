@@ -59,6 +59,7 @@ STRANGE = {
 }
 
 
+@pytest.mark.main_case("strict")
 @pytest.mark.parametrize("mode", ["", "ANSI"], ids=["strict", "lenient"])
 @pytest.mark.parametrize("name", TABLES)
 def test_the_row_meant_is_written_and_a_conflicting_row_that_holds_its_value_stops_it(
@@ -121,6 +122,7 @@ MERGED: dict[str, tuple[str, list[Any], list[Any], str]] = {
 }
 
 
+@pytest.mark.main_case("mariadb")
 @pytest.mark.parametrize("name", MERGED)
 @pytest.mark.parametrize("server", ["mariadb", "mysql"])
 def test_two_rows_that_only_the_downstream_takes_for_one_stop_it_and_none_is_lost(

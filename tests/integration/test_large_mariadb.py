@@ -16,6 +16,7 @@ from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.workloads.changes import CASES, Case, Upstream, batch_of, histories, play
 
 
+@pytest.mark.main_case("integer key and unique values")
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_slices_leave_what_the_whole_transaction_leaves(mariadb: MariadbServer, case: Case) -> None:
     table = case.table

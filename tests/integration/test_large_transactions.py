@@ -239,6 +239,7 @@ def read_that(monkeypatch: pytest.MonkeyPatch, at_bytes: int, act: Callable[[], 
     monkeypatch.setattr(SpoolFile, "read", acting)
 
 
+@pytest.mark.thorough
 def test_a_pump_killed_in_the_middle_has_nothing_of_it_and_the_client_begins_again(
     etcd: Any, pump: PumpProcess, shop: PumpClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,6 +286,7 @@ def test_over_the_limit_the_writer_gets_both_sizes_and_continues(
         assert after.commit_ts
 
 
+@pytest.mark.thorough
 def test_a_disk_that_fills_up_in_the_middle_is_named_and_space_alone_helps(
     etcd_url: str, pump_factory: MakePump, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,8 @@ from pumpclient import PumpClient
 from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
 from tests.kit.servers.fix_mariadb import MariadbServer
 
+pytestmark = pytest.mark.thorough
+
 Row = tuple[Any, ...]
 
 MARKS = "retl._drainer_repl_mark"

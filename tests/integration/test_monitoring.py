@@ -42,6 +42,7 @@ def scraping(tmp_path: Path) -> Iterator[Callable[..., Prometheus]]:
         each.stop()
 
 
+@pytest.mark.thorough
 def test_every_plot_has_data_of_a_cluster_that_is_well_and_every_alert_can_fire(
     rig: SourceRig,
     server: AnyBinlogServer,

@@ -82,6 +82,7 @@ def test_check_and_start_find_them_with_the_least_privileges(
         server.run("DROP USER 'reader'@'%'")
 
 
+@pytest.mark.thorough
 def test_a_server_that_logs_what_its_keys_change_is_followed(
     etcd: Any, etcd_server: EtcdServer, pump_factory: Any, mysql: SqlServer, tmp_path: Path
 ) -> None:
@@ -111,6 +112,7 @@ def test_a_server_that_logs_what_its_keys_change_is_followed(
     assert found.rows("shop.c") == rows_of(mysql, "shop.c") == [(20, 3)]
 
 
+@pytest.mark.thorough
 def test_one_that_comes_in_the_stream_stops_it_until_somebody_decides(
     etcd: Any,
     etcd_server: EtcdServer,

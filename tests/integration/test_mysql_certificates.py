@@ -13,6 +13,8 @@ from penstock_local.sql_server import SqlServer
 from pumpclient.mysql.protocol.address import ServerAddress
 from tests.kit.servers.authority import Authority
 
+pytestmark = pytest.mark.thorough
+
 
 def test_a_source_checks_the_authority_where_the_name_cannot_be_checked(
     mysql_server: SqlServer,

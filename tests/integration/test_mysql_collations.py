@@ -110,6 +110,7 @@ def more_of(upstream: SqlServer) -> list[str]:
     return [] if str(version).startswith("10.") else OF_MARIADB
 
 
+@pytest.mark.main_case("latin1")
 def test_every_column_has_the_collation_that_the_server_gave_it(
     upstream: SqlServer, rig: SourceRig
 ) -> None:
@@ -157,6 +158,7 @@ def only(catalog: Catalog, schema: str, name: str) -> TableInfo:
     return table
 
 
+@pytest.mark.thorough
 def test_wide_columns_and_keys_of_narrow_charsets_are_taken(
     latin1_server: BinlogServer, rig: SourceRig
 ) -> None:
@@ -175,6 +177,7 @@ def test_wide_columns_and_keys_of_narrow_charsets_are_taken(
     assert only(catalog_of(rig), "shop", "one").columns[0].charset == "latin1"
 
 
+@pytest.mark.thorough
 def test_routed_tables_keep_the_collation_of_their_own_database(
     upstream: SqlServer, rig: SourceRig
 ) -> None:

@@ -95,6 +95,7 @@ def test_check_says_what_fits_what_does_not_and_what_to_do(
     assert "refused" in lines[0]
 
 
+@pytest.mark.thorough
 def test_inject_runs_before_the_statement_that_failed_and_skip_and_replace_in_its_place(
     mysql_source: Run,
     etcd: Any,

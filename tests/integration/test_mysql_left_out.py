@@ -45,6 +45,7 @@ def left_out(source: SourceProcess, table: str) -> tuple[int, int, int]:
 MINIMAL = "SET SESSION binlog_row_image = MINIMAL"
 
 
+@pytest.mark.main_case("mysql-9")
 def test_a_table_whose_rows_lack_columns_is_left_out_and_counted_while_others_continue(
     rig: SourceRig, fresh: AnyBinlogServer
 ) -> None:
@@ -83,6 +84,7 @@ def test_a_table_whose_rows_lack_columns_is_left_out_and_counted_while_others_co
     assert found.rows("shop.bad") == [(1, "a"), (2, "b")]
 
 
+@pytest.mark.thorough
 def test_a_left_out_table_stays_so_through_a_swap_a_drop_and_a_creation(
     rig: SourceRig, fresh: AnyBinlogServer
 ) -> None:
@@ -110,6 +112,7 @@ def test_a_left_out_table_stays_so_through_a_swap_a_drop_and_a_creation(
     assert ("shop", "t") not in rig.check(fresh, "shop.bad").tables
 
 
+@pytest.mark.thorough
 def test_one_event_that_cannot_be_followed_can_be_left_out_alone(
     rig: SourceRig, fresh: AnyBinlogServer
 ) -> None:
@@ -127,6 +130,7 @@ def test_one_event_that_cannot_be_followed_can_be_left_out_alone(
     assert "an event of shop.bad is left out, 2 rows" in source.text()
 
 
+@pytest.mark.thorough
 def test_a_statement_that_cannot_be_followed_is_left_out_with_its_table(
     rig: SourceRig, fresh: AnyBinlogServer
 ) -> None:
@@ -147,6 +151,7 @@ def test_a_statement_that_cannot_be_followed_is_left_out_with_its_table(
     rig.check(fresh)
 
 
+@pytest.mark.thorough
 def test_an_override_can_be_given_to_a_stopped_source_and_revoked_while_nothing_was_left_out(
     rig: SourceRig, fresh: AnyBinlogServer, tmp_path: Path
 ) -> None:
@@ -179,6 +184,7 @@ def test_an_override_can_be_given_to_a_stopped_source_and_revoked_while_nothing_
     assert rows_of(fresh, "shop.bad") == [(1, "a"), (2, "b")]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("server", with_vectors(), indirect=True)
 def test_a_table_with_a_vector_is_left_out_and_counted_while_others_continue(
     rig: SourceRig, fresh: AnyBinlogServer
@@ -220,6 +226,7 @@ def test_a_table_with_a_vector_is_left_out_and_counted_while_others_continue(
     assert found.rows("shop.bad") == [(1, "a")]
 
 
+@pytest.mark.thorough
 def test_dates_that_no_calendar_has_come_out_as_they_are(
     rig: SourceRig, fresh: AnyBinlogServer
 ) -> None:

@@ -22,6 +22,8 @@ from tests.kit.servers.binlog_server import (
 from tests.kit.servers.fix_source import LONG_S, SourceProcess, rows_of
 from tests.kit.wait import eventually
 
+pytestmark = pytest.mark.thorough
+
 BIG = 4000
 
 

@@ -22,6 +22,8 @@ from tests.kit.servers.fix_drainer import DrainerFactory
 from tests.kit.servers.fix_source import LONG_S, SourceProcess
 from tests.kit.wait import eventually
 
+pytestmark = pytest.mark.thorough
+
 SRIDS = (0, 4326, 3857, 0)
 NAMES = ("types", "many", "loose", "o%n``e", "invalid", "place")
 PLACES = (

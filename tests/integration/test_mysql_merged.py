@@ -21,6 +21,8 @@ from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.fix_source import LONG_S, SHARDS_AS_ONE, SourceProcess
 from tests.kit.wait import eventually
 
+pytestmark = pytest.mark.thorough
+
 CONFIG = f"""
     shard-mode = "optimistic"
 {SHARDS_AS_ONE}"""

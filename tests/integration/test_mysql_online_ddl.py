@@ -16,6 +16,8 @@ from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.fix_source import LONG_S, SourceProcess
 from tests.kit.wait import eventually
 
+pytestmark = pytest.mark.thorough
+
 Act = Callable[[], None]
 BEGIN = (
     # A MySQL's own default is no collation of the MariaDB downstream.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.kit.servers.binlog_server import (
     MARIADB,
     AnyBinlogServer,
@@ -9,6 +11,8 @@ from tests.kit.servers.binlog_server import (
     on_servers,
 )
 from tests.kit.servers.fix_source import SourceRig, cleared
+
+pytestmark = pytest.mark.thorough
 
 PACKET_BYTES_MAX = 1 << 20
 ROW_BYTES = PACKET_BYTES_MAX - 1024

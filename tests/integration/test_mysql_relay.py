@@ -108,6 +108,7 @@ def test_files_are_those_of_the_server_and_of_its_own_tool(
     assert ((saved.file, saved.position), str(saved.gtids)) == (source.end(), gtids)
 
 
+@pytest.mark.thorough
 def test_a_killed_dump_and_many_reconnects_leave_neither_gap_nor_duplicate(
     source: AnyBinlogServer, tmp_path: Path
 ) -> None:
@@ -124,6 +125,7 @@ def test_a_killed_dump_and_many_reconnects_leave_neither_gap_nor_duplicate(
     assert source.dump_threads() == []
 
 
+@pytest.mark.thorough
 def test_an_event_of_forty_megabytes_arrives(source: AnyBinlogServer, tmp_path: Path) -> None:
     with relaying(tmp_path, source) as relay:
         source.run(f"INSERT INTO shop.t VALUES (1, REPEAT('x', {40 << 20}))")
@@ -132,6 +134,7 @@ def test_an_event_of_forty_megabytes_arrives(source: AnyBinlogServer, tmp_path: 
     assert_same(source, sub_dir(tmp_path))
 
 
+@pytest.mark.thorough
 def test_a_reset_server_begins_a_sub_directory_once_that_is_accepted(
     source: AnyBinlogServer, tmp_path: Path
 ) -> None:
@@ -157,6 +160,7 @@ def test_a_reset_server_begins_a_sub_directory_once_that_is_accepted(
     assert str(folder.load(folder.current).gtids) == source.gtids
 
 
+@pytest.mark.thorough
 def test_a_file_of_the_same_name_after_a_reset_is_not_taken_for_ours(
     source: AnyBinlogServer, tmp_path: Path
 ) -> None:
@@ -196,6 +200,7 @@ def test_purged_files_need_somebody(source: BinlogServer, tmp_path: Path) -> Non
         assert "1236" in str(error)
 
 
+@pytest.mark.thorough
 @only(MARIADB)
 def test_another_server_continues_after_the_same_gtids(
     source: BinlogServer, tmp_path: Path

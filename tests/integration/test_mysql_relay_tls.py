@@ -13,7 +13,7 @@ from tests.kit.mysql.relay import FIRST, assert_same, relaying, sub_dir
 from tests.kit.servers.authority import Authority
 from tests.kit.servers.binlog_server import binlog_server
 
-pytestmark = pytest.mark.mariadb
+pytestmark = [pytest.mark.mariadb, pytest.mark.thorough]
 
 
 def test_a_relay_log_comes_over_tls_from_the_server_that_the_authority_knows(

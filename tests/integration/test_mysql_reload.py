@@ -121,6 +121,7 @@ def test_a_reload_that_is_killed_at_any_moment_brings_every_row_once(
     rig.check(fresh, "shop.t", "shop.bad")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("statements", "reloaded"),
     [
@@ -157,6 +158,7 @@ def test_a_table_that_is_moved_or_emptied_while_it_is_loaded_is_loaded_as_it_is_
     rig.check(fresh, "shop.t", "shop.bad")
 
 
+@pytest.mark.thorough
 def test_a_reload_that_cannot_be_says_why_and_drops_nothing(
     rig: SourceRig, fresh: AnyBinlogServer
 ) -> None:
@@ -180,6 +182,7 @@ def test_a_reload_that_cannot_be_says_why_and_drops_nothing(
     rig.check(fresh, "shop.t", "shop.bad")
 
 
+@pytest.mark.thorough
 def test_a_table_that_the_server_lost_without_a_drop_stays_and_its_reload_fails(
     rig: SourceRig, fresh: AnyBinlogServer
 ) -> None:
@@ -201,6 +204,7 @@ def test_a_table_that_the_server_lost_without_a_drop_stays_and_its_reload_fails(
     assert ("shop", "bad") not in rig.check(fresh).tables
 
 
+@pytest.mark.thorough
 def test_a_reload_says_how_many_rows_it_loaded_also_of_an_empty_table_and_after_a_restart(
     rig: SourceRig, fresh: AnyBinlogServer
 ) -> None:
@@ -246,6 +250,7 @@ def test_a_table_that_is_dropped_while_it_is_loaded_and_stays_away_ends_its_relo
     assert ("shop", "bad") not in rig.check(fresh).tables
 
 
+@pytest.mark.thorough
 def test_tables_that_are_merged_into_one_are_loaded_again_together_with_one_that_comes_meanwhile(
     rig: SourceRig, fresh: AnyBinlogServer
 ) -> None:
@@ -316,6 +321,7 @@ def test_merged_tables_that_differ_are_not_loaded_again_and_nothing_is_dropped(
     assert rig.downstream().rows("shop.orders") == [(1, 2)]
 
 
+@pytest.mark.thorough
 def test_half_of_a_surrogate_pair_is_refused_and_followed_as_bytes_after_a_reload(
     rig: SourceRig, fresh: AnyBinlogServer
 ) -> None:

@@ -65,6 +65,7 @@ def test_rows_and_ddl_come_out_as_they_are_on_the_server(
     assert found.origins == sorted(set(found.origins))
 
 
+@pytest.mark.thorough
 def test_start_points_filters_and_routes_bring_what_they_should(
     etcd: Any, etcd_server: EtcdServer, pump_factory: Any, fresh: AnyBinlogServer, tmp_path: Path
 ) -> None:
@@ -114,6 +115,7 @@ def test_start_points_filters_and_routes_bring_what_they_should(
     assert not any(name == "hidden" for _, name in found.tables)
 
 
+@pytest.mark.thorough
 def test_a_statement_that_cannot_be_followed_waits_for_a_decision(
     etcd: Any, etcd_server: EtcdServer, pump_factory: Any, fresh: AnyBinlogServer, tmp_path: Path
 ) -> None:

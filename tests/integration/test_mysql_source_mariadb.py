@@ -60,6 +60,7 @@ def test_uuids_and_addresses_arrive_as_the_texts_that_the_server_shows(
     assert rig.downstream().rows("shop.u") == sorted(wanted)
 
 
+@pytest.mark.thorough
 def test_rows_with_numbers_of_a_sequence_arrive_and_the_downstream_reserves_them(
     server: BinlogServer, rig: SourceRig
 ) -> None:
@@ -88,6 +89,7 @@ def test_rows_with_numbers_of_a_sequence_arrive_and_the_downstream_reserves_them
     assert int(text.rpartition(" ")[2]) >= given
 
 
+@pytest.mark.thorough
 def test_an_alter_in_two_phases_is_run_once_and_one_that_failed_is_not(
     server: BinlogServer, rig: SourceRig
 ) -> None:
@@ -111,6 +113,7 @@ def test_an_alter_in_two_phases_is_run_once_and_one_that_failed_is_not(
     assert not table.indexes
 
 
+@pytest.mark.thorough
 def test_a_table_is_never_taken_for_one_whose_name_differs_by_letter_case_only(
     server: BinlogServer, rig: SourceRig
 ) -> None:
@@ -157,6 +160,7 @@ NAMED_CHANGES = (
 )
 
 
+@pytest.mark.thorough
 def test_the_current_rows_of_versioned_tables_arrive_and_their_history_does_not(
     server: BinlogServer, rig: SourceRig
 ) -> None:

@@ -14,7 +14,7 @@ from penstock.schema.model import TableInfo
 from tests.kit.servers.binlog_server import BinlogServer, binlog_server
 from tests.kit.servers.fix_source import SourceRig, cleared
 
-pytestmark = pytest.mark.mariadb
+pytestmark = [pytest.mark.mariadb, pytest.mark.thorough]
 
 
 @pytest.fixture(scope="module")

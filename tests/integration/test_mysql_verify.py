@@ -107,6 +107,7 @@ def test_flipped_missing_and_extra_rows_are_named_and_repaired(
     as_sqlite(source, tmp_path / "d.db", capsys)
 
 
+@pytest.mark.thorough
 def test_two_mysql_servers_are_compared_by_checksums(
     mysql: SqlServer, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -74,6 +74,7 @@ def dies(monkeypatch: pytest.MonkeyPatch, after: int) -> Callable[[], object]:
     return lambda: context.__exit__(None, None, None)
 
 
+@pytest.mark.main_case("integer key and unique values")
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_partitions_end_where_serial_apply_ends_whenever_a_run_ends(
     mariadb: MariadbServer, case: Case, monkeypatch: pytest.MonkeyPatch

@@ -107,6 +107,7 @@ def test_what_is_forced_out_is_named_and_a_drainer_that_needs_it_stops_with_a_hi
     assert "restore the downstream from a newer backup" in drainer_log
 
 
+@pytest.mark.thorough
 def test_a_dead_drainer_is_named_and_waited_for_until_it_is_skipped(
     etcd_server: EtcdServer,
     pump_factory: Factory,
@@ -162,6 +163,7 @@ def test_a_dead_drainer_is_named_and_waited_for_until_it_is_skipped(
     assert "restore the downstream from a newer backup" in drainer.log_text()
 
 
+@pytest.mark.thorough
 def test_a_pump_stopped_while_going_offline_is_paused_and_comes_back_whole(
     etcd_server: EtcdServer, pump_factory: Factory, session_of: Callable[[PumpProcess], PumpSession]
 ) -> None:

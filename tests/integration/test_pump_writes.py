@@ -115,6 +115,7 @@ def test_a_waiting_puller_of_an_idle_pump_is_served_within_a_moment(session: Pum
     assert physical_ms(stamps[-1]) - physical_ms(stamps[1]) >= 250
 
 
+@pytest.mark.thorough
 def test_an_open_transaction_holds_up_only_what_may_follow_it(
     etcd: Any, etcd_server: EtcdServer, pump_factory: Factory
 ) -> None:
@@ -178,6 +179,7 @@ def drainer(
     )
 
 
+@pytest.mark.thorough
 def test_a_paused_pump_takes_commits_and_no_prewrites_until_it_ends(
     etcd: Any, etcd_server: EtcdServer, pump_factory: Factory
 ) -> None:
@@ -199,6 +201,7 @@ def test_a_paused_pump_takes_commits_and_no_prewrites_until_it_ends(
         session.close()
 
 
+@pytest.mark.thorough
 def test_a_pump_goes_offline_only_when_every_drainer_has_everything(session: PumpSession) -> None:
     commit = session.transaction()
     session.registry.put(NodeKind.DRAINER, drainer(session, commit.commit_ts - 1, age_s=60))
@@ -265,6 +268,7 @@ def test_many_writers_and_two_pumps_lose_nothing(
             session.close()
 
 
+@pytest.mark.thorough
 def test_a_large_transaction_passes_whole_and_leaves_the_memory_again(
     etcd: Any, etcd_server: EtcdServer, pump_factory: Factory
 ) -> None:

@@ -104,6 +104,7 @@ def test_the_state_of_a_pump_that_is_alive_is_not_changed_by_anybody_else(
     assert pump.is_running
 
 
+@pytest.mark.thorough
 def test_a_stopped_pump_goes_offline_only_when_every_drainer_has_what_it_holds(
     run: Run,
     etcd: Any,
@@ -300,6 +301,7 @@ def test_a_pump_is_not_lost_while_another_disk_has_a_whole_copy_of_its_log(
     assert "p" in registry.lost()
 
 
+@pytest.mark.thorough
 def test_waiting_ends_when_the_node_is_there_or_when_time_is_up(
     run: Run, registry: Registry, etcd_server: EtcdServer, pump_factory: Callable[..., PumpProcess]
 ) -> None:

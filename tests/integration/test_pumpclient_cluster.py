@@ -327,6 +327,7 @@ def test_a_ddl_that_history_refuses_is_rolled_back_and_changes_nothing(
     assert [b.is_ddl for b in stream_of(pump, txn.commit_ts or 0)] == [True, True, False]
 
 
+@pytest.mark.thorough
 def test_many_clients_run_ddl_and_rows_at_once_and_agree_on_one_order(
     shop: PumpClient, pump: PumpProcess, etcd_url: str, stream_of: StreamOf
 ) -> None:
@@ -484,6 +485,7 @@ def test_many_threads_commit_and_all_is_streamed_once_and_in_order(
     assert found == sorted(committed)
 
 
+@pytest.mark.thorough
 @pytest.mark.fault
 def test_pumps_killed_one_after_the_other_lose_and_double_nothing(
     shop: PumpClient, pump: PumpProcess, etcd_url: str, pump_factory: MakePump, stream_of: StreamOf
@@ -520,6 +522,7 @@ def test_pumps_killed_one_after_the_other_lose_and_double_nothing(
     assert len({b.start_ts for b in found}) == len(found)
 
 
+@pytest.mark.thorough
 @pytest.mark.fault
 def test_a_frozen_pump_costs_one_time_out_and_its_orphan_is_rolled_back(
     shop: PumpClient, pump: PumpProcess, etcd_url: str, pump_factory: MakePump, stream_of: StreamOf

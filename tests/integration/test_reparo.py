@@ -78,6 +78,7 @@ def stamps(bank: Bank, count: int) -> list[int]:
     return [*every[:: len(every) // count], bank.last_ts]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", [5, pytest.param(40, marks=pytest.mark.slow)])
 def test_a_restore_to_any_commit_ts_is_the_state_of_then(
     count: int, bank: Bank, files: Path, tmp_path: Path
@@ -105,6 +106,7 @@ MORE_KILLS = ("drainer.transaction_begun=kill@2", "drainer.checkpoint_stored=kil
               "drainer.ddl_run=kill@1", "drainer.rows_changed=kill@9")  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("steps", [KILLS, pytest.param(MORE_KILLS, marks=pytest.mark.slow)])
 def test_a_restore_that_is_killed_is_repeated_and_nothing_is_there_twice(
     steps: tuple[str, ...], bank: Bank, files: Path, tmp_path: Path
@@ -288,6 +290,7 @@ def test_a_target_of_another_cluster_is_refused(files: Path, tmp_path: Path) -> 
         restored(files, target)
 
 
+@pytest.mark.thorough
 def test_every_flipped_byte_of_a_file_is_found(bank: Bank, files: Path, tmp_path: Path) -> None:
     folder = copied(files, tmp_path / "flipped")
     path = sorted(folder.glob("binlog-*"))[1]

@@ -15,6 +15,8 @@ from tests.kit.servers.fix_drainer import DrainerFactory
 from tests.kit.servers.fix_spark import SparkCluster
 from tests.kit.workloads.random_writer import RandomWriter, in_sqlite
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.mark.slow
 def test_a_cluster_s_tasks_do_the_work_and_a_lost_worker_changes_nothing(

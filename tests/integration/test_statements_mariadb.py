@@ -66,6 +66,7 @@ def crash(sink: SqlSink, work: Split, queues: Sequence[int]) -> None:
         sink.apply_split(Split([queue for queue in torn if queue], [], work.safe), later, START)
 
 
+@pytest.mark.main_case("integer key and unique values")
 @pytest.mark.parametrize("case", [*CASES, *WORSE], ids=str)
 def test_statements_on_many_connections_merged_and_serial_apply_end_alike(
     mariadb: MariadbServer, case: Case

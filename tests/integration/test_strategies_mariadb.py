@@ -68,6 +68,7 @@ def routed() -> Rules:
     return Rules(FilterConfig(routes=(ROUTE,)), source_id="north")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", MERGED)
 def test_rows_that_name_their_source_keep_apart_in_every_strategy(
     mariadb: MariadbServer, case: Case

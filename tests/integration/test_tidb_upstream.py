@@ -264,6 +264,7 @@ def test_a_live_lock_holds_the_stream_and_status_says_which_key_since_when_and_w
     eventually(lambda: scripted.waiting() == [])
 
 
+@pytest.mark.thorough
 @pytest.mark.alone
 def test_a_dead_tidb_holds_the_stream_no_longer_than_its_lock_lasts_and_five_seconds(
     etcd: Any, etcd_server: EtcdServer, cluster: TidbCluster, pump_factory: Factory
@@ -281,6 +282,7 @@ def test_a_dead_tidb_holds_the_stream_no_longer_than_its_lock_lasts_and_five_sec
         assert cluster.fates[KEY, start_ts].is_rolled_back
 
 
+@pytest.mark.thorough
 def test_no_time_decides_while_tikv_cannot_answer(
     etcd: Any, etcd_server: EtcdServer, cluster: TidbCluster, pump_factory: Factory
 ) -> None:

@@ -76,6 +76,7 @@ def test_pumps_writers_and_operators_use_an_etcd_that_wants_certificates(
     assert pump.stop() == 0
 
 
+@pytest.mark.thorough
 def test_one_set_of_certificates_serves_for_nodes_and_etcd(
     tls_etcd: EtcdServer, outside: Authority, pump_factory: Factory
 ) -> None:
@@ -137,6 +138,7 @@ def test_programs_that_do_not_trust_etcd_s_certificate_end_at_once_and_name_the_
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_a_node_that_has_had_an_answer_continues_to_try_and_says_what_is_wrong(
     tls_etcd: EtcdServer, outside: Authority
 ) -> None:
@@ -161,6 +163,7 @@ def _finds_a_certificate(client: EtcdClient) -> bool:
     return False
 
 
+@pytest.mark.thorough
 def test_another_endpoint_serves_over_tls_when_one_is_dead(
     tls_etcd: EtcdServer, outside: Authority
 ) -> None:

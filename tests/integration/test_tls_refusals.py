@@ -101,6 +101,7 @@ def _inserts(client: PumpClient) -> bool:
     return True
 
 
+@pytest.mark.thorough
 def test_a_node_that_restarts_or_is_not_there_is_no_matter_of_certificates(
     mutual: PumpProcess, authority: Authority, etcd: Any
 ) -> None:
