@@ -28,8 +28,8 @@ settings.load_profile("penstock")
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark as `thorough` all cases of a test but those that its mark `main_case` selects."""
-    without_case = set()
-    with_case = set()
+    without_case: set[str] = set()
+    with_case: set[str] = set()
     for item in items:
         mark = item.get_closest_marker("main_case")
         if mark is not None:

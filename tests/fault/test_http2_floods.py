@@ -184,6 +184,7 @@ def strict_front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrontProc
     front.kill()
 
 
+@pytest.mark.main_case("rapid reset")
 @pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS)
 def test_a_flood_ends_its_own_connection_and_nothing_else(
     strict_front: FrontProcess, flood: Callable[[RawPeer], Iterator[bytes]]

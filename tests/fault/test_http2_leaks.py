@@ -36,7 +36,7 @@ from tests.kit.http2.raw_peer import RawPeer, message
 from tests.kit.servers.authority import Authority, Pair
 from tests.kit.wait import until
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.thorough]
 
 TIMES = 8
 BODY = bytes(60_000)

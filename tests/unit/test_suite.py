@@ -126,6 +126,13 @@ def test_the_exit_code_is_that_of_the_first_part_that_failed(
     assert exit_code(codes) == expected
 
 
+def test_the_second_part_collects_the_files_of_tests_that_run_alone() -> None:
+    files = suite.files_alone()
+    assert "tests/fault/test_moves.py" in files
+    assert "tests/tidb" in files
+    assert "tests/unit/test_docs.py" not in files
+
+
 @pytest.mark.parametrize(
     ("arguments", "marks", "rest"),
     [
