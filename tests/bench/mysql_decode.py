@@ -22,7 +22,7 @@ from pymysqlreplication.packet import BinLogPacketWrapper
 from pumpclient.mysql.events import decode_event
 from pumpclient.mysql.events.frame import ROWS_TYPES, Checksum, EventType, body_of
 from pumpclient.mysql.gtid import Flavor
-from pumpclient.mysql.rows.rows_event_header import LAYOUTS
+from pumpclient.mysql.rows.rows_event import LAYOUTS
 from tests.bench.figure import Figure
 from tests.kit.mysql.binlogs import BinlogFile, current_file, read_file
 from tests.kit.mysql.table_maps import TableMaps

@@ -24,7 +24,7 @@ from pumpclient import PumpClient
 from pumpclient.mysql.load.loader import Load, LoadOptions
 from pumpclient.mysql.load.sink import SinkOptions
 from pumpclient.mysql.protocol.address import address_in
-from pumpclient.mysql.translate.statements.ddl_pieces import Translator
+from pumpclient.mysql.translate.ddl_pieces import Translator
 from tests.bench.figure import Figure
 from tests.bench.lag import cpu_s, process_s, wait_until
 from tests.kit.servers.binlog_server import BinlogServer

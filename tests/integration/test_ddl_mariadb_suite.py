@@ -36,10 +36,10 @@ from penstock.schema.model import TableInfo
 from penstock_local import mariadb as local
 from pumpclient.mysql.relay.layout import FileName, Location
 from pumpclient.mysql.source.ddl.execution import Statements
+from pumpclient.mysql.source.ddl.session import ServerDefaults, context_of
 from pumpclient.mysql.translate.assembler import Assembler
 from pumpclient.mysql.translate.outputs import Refused, Statement
-from pumpclient.mysql.translate.statements.session_context import ServerDefaults, context_of
-from pumpclient.mysql.translate.statements.statement_text import built_into, dialect_of
+from pumpclient.mysql.translate.statement_text import built_into, dialect_of
 from tests.integration.test_ddl_mariadb import (
     EXPRESSION,
     charset_name,

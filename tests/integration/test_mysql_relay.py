@@ -12,16 +12,11 @@ import pytest
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.events.frame import read_header
 from pumpclient.mysql.gtid import Flavor
-from pumpclient.mysql.protocol.refusals import Purged
+from pumpclient.mysql.protocol.address import Purged
 from pumpclient.mysql.protocol.server import binlog_files, check_server, identify, replica_ids
-from pumpclient.mysql.protocol.stream import (
-    BinlogStream,
-    StreamOptions,
-    file_at,
-    history_of,
-)
+from pumpclient.mysql.protocol.stream import BinlogStream, StreamOptions
 from pumpclient.mysql.relay.layout import RelayFolder
-from pumpclient.mysql.relay.resume import Start
+from pumpclient.mysql.relay.resume import Start, file_at, history_of
 from tests.kit.mysql.relay import FIRST, LONG_S, STREAM, assert_same, relaying, sub_dir, sub_dirs
 from tests.kit.servers.binlog_server import (
     MARIADB,

@@ -14,10 +14,10 @@ import pytest
 from penstock_local.programs import program
 from pumpclient.mysql.events.frame import FILE_MAGIC, ROWS_TYPES, Checksum, EventType, make_event
 from pumpclient.mysql.gtid import Flavor
+from pumpclient.mysql.rows.column_values import double_text
 from pumpclient.mysql.rows.rows_decoder import Decoder, decoder_for
-from pumpclient.mysql.rows.rows_event_header import RowsEvent
+from pumpclient.mysql.rows.rows_event import RowsEvent
 from pumpclient.mysql.rows.table_map import TableMap, charset_of
-from pumpclient.mysql.rows.values.numbers import double_text
 from tests.kit.mysql.binlogs import BinlogFile, current_file, read_file, rows_of
 from tests.kit.mysql.row_encoding import encode_map, encode_rows
 from tests.kit.servers.fix_mariadb import MariadbServer

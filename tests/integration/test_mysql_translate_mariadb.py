@@ -18,10 +18,10 @@ from pumpclient.mysql.events.frame import FILE_MAGIC, read_header
 from pumpclient.mysql.relay.layout import FileName, Location
 from pumpclient.mysql.rows.table_map import TableMap
 from pumpclient.mysql.translate.assembler import Assembler
+from pumpclient.mysql.translate.ddl_pieces import Translator
 from pumpclient.mysql.translate.outputs import Finished, Statement, TableChanges
-from pumpclient.mysql.translate.statements.ddl_pieces import Translator
-from pumpclient.mysql.translate.statements.statement_text import plain_text, statement_text
-from pumpclient.mysql.translate.transcoding.transcode import Transcoder
+from pumpclient.mysql.translate.statement_text import plain_text, statement_text
+from pumpclient.mysql.translate.transcode import Transcoder
 from tests.kit.servers.fix_mariadb import MariadbServer
 
 COLUMNS: dict[str, tuple[str, ...]] = {

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from penstock.codes import Code
 from penstock.errors import Malformed
-from pumpclient.mysql.events.compressed import TransactionPayload, decompress_block
 from pumpclient.mysql.events.files import (
     BinlogCheckpoint,
     FormatDescription,
@@ -38,9 +37,11 @@ from pumpclient.mysql.events.statements import IntVar, Query, Rand, RowsQuery, U
 from pumpclient.mysql.events.transactions import (
     Gtid,
     MariadbGtidEvent,
+    TransactionPayload,
     XaPrepare,
     Xid,
     decode_tagged,
+    decompress_block,
 )
 
 __all__ = ["Event", "IgnoredEvent", "Stop", "UnreadRows", "decode_event"]

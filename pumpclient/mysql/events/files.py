@@ -34,10 +34,10 @@ from zlib import crc32
 
 from penstock.codes import Code
 from penstock.errors import Malformed
-from pumpclient.mysql.events.field_reader import BodyReader
 from pumpclient.mysql.events.frame import (
     CHECKSUM_SIZE,
     HEADER_SIZE,
+    BodyReader,
     Checksum,
     EventFlag,
     Header,

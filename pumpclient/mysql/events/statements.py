@@ -28,7 +28,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from pumpclient.mysql.events.field_reader import BodyReader, pack_uint
+from pumpclient.mysql.events.frame import BodyReader, pack_uint
 
 _MANY_SCHEMAS = 254
 """This number of updated schemas means: too many to be named."""

@@ -26,17 +26,22 @@ from pumpclient.client import PumpClient
 from pumpclient.delivery.group_commit import GroupJournal, GroupWriter, PendingTransaction
 from pumpclient.delivery.session import Session
 from pumpclient.mysql.journal import Journal, settle
-from pumpclient.mysql.load.chunk_readers import Readers, RowGroup, TableJob
-from pumpclient.mysql.load.sessions import Snapshot, SnapshotSession, snapshot
+from pumpclient.mysql.load.readers import (
+    Readers,
+    RowGroup,
+    Snapshot,
+    SnapshotSession,
+    TableJob,
+    snapshot,
+)
 from pumpclient.mysql.load.sink import Sink, SinkOptions, sink_sessions
 from pumpclient.mysql.load.state import BinlogPlace, LoadState, StateFile, now_text
-from pumpclient.mysql.load.tables import SourceTable, base_tables, check_engines, views
-from pumpclient.mysql.load.targets import Targets
+from pumpclient.mysql.load.tables import SourceTable, Targets, base_tables, check_engines, views
 from pumpclient.mysql.load.text_rows import sql_rows, text_rows
 from pumpclient.mysql.protocol.address import ServerAddress
 from pumpclient.mysql.rows.table_map import Name
-from pumpclient.mysql.translate.statements.ddl_pieces import Translator
-from pumpclient.mysql.translate.statements.statement_text import dialect_of
+from pumpclient.mysql.translate.ddl_pieces import Translator
+from pumpclient.mysql.translate.statement_text import dialect_of
 from pumpclient.rows import Table
 
 Clock = Callable[[], float]

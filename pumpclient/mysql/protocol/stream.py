@@ -4,51 +4,177 @@
 
 The session asks for the server's identity before it asks for events, so both answers are from the
 same server, even if a virtual address moves. `session_statements` make the session a replica's.
+Its commands:
 
-`file_after` and `file_at` use it to find the file to start from, by a GTID set or a point in time.
+    COM_REGISTER_SLAVE    15 | server id 4 | 1 + host | 1 + user | 1 + password | port 2 | 0 4 | 0 4
+    COM_BINLOG_DUMP       12 | position 4 | flags 2 | server id 4 | file
+    COM_BINLOG_DUMP_GTID  1e | flags 2 | server id 4 | 4 + file | position 8 | 4 + GTID set
+
+(numbers in hexadecimal, little-endian; n + x is a length in n bytes before x). The stream:
+
+    event    00 | with semi-sync: ef, 1 when an acknowledgement is requested | event
+    error    ff | code 2 | # | state 5 | message
+    end      fe, in fewer than 9 bytes
+    ACK      ef | position 8 | file
+
+A packet is 3 bytes of length, 1 of sequence, payload; 0xffffff bytes continue in the next packet.
 """
 
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import logging
 import secrets
 import select
 import socket
 import ssl
+import struct
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from enum import IntFlag
+from typing import Any
 from uuid import UUID, uuid4
 
 import pymysql
 
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
-from pumpclient.mysql.events.files import description_digest, rotate_of
-from pumpclient.mysql.events.frame import EventType, read_header
-from pumpclient.mysql.gtid import Flavor, GtidSet, MariadbGtidSet, MysqlGtidSet
-from pumpclient.mysql.protocol.address import ServerAddress, server_errors
-from pumpclient.mysql.protocol.packets import (
-    DumpFlag,
-    PacketReader,
-    acknowledge,
-    dump_from_gtids,
-    dump_from_position,
-    register_replica,
-)
-from pumpclient.mysql.protocol.refusals import (
+from pumpclient.mysql.gtid import Flavor, GtidSet, MariadbGtidSet, MysqlGtidSet, encode_sids
+from pumpclient.mysql.protocol.address import (
     GRANT,
-    PURGED_HINT,
     RELOAD_ALL,
-    PositionLost,
-    Purged,
+    ServerAddress,
     ServerIdTaken,
+    refusal,
+    server_errors,
 )
-from pumpclient.mysql.protocol.server import ServerIdentity, binlog_files, identify, replica_ids
+from pumpclient.mysql.protocol.server import identify, replica_ids
+
+FULL_PACKET = 0xFFFFFF
+_HEAD = struct.Struct("<I")
+_ERROR = struct.Struct("<H")
+_SEMI_SYNC = 0xEF
+_OK, _EOF, _ERR = 0x00, 0xFE, 0xFF
+_EOF_SIZE_END = 9
+_POSITION_END = 1 << 32
+
+
+class DumpFlag(IntFlag):
+    """Flags of the dump commands."""
+
+    NON_BLOCK = 0x01  # End after the last event instead of waiting for more.
+    SEND_ANNOTATE = 0x02  # MariaDB: without it ANNOTATE_ROWS are omitted, and files have holes.
+    THROUGH_GTID = 0x04  # MySQL: start by the GTID set.
+
+
+def register_replica(server_id: int, host: str = "") -> bytes:
+    """Return COM_REGISTER_SLAVE; `host` is what SHOW REPLICAS shows."""
+    name = host.encode()[:60]
+    fixed = struct.pack("<BIB", 0x15, server_id, len(name))
+    return fixed + name + struct.pack("<BBHII", 0, 0, 0, 0, 0)
+
+
+def dump_from_position(server_id: int, file: str, position: int, flags: int = 0) -> bytes:
+    """Return COM_BINLOG_DUMP; an empty `file` is the first, or MariaDB's start by GTID."""
+    assert position < _POSITION_END, "the command has four bytes for it"
+    return struct.pack("<BIHI", 0x12, position, flags, server_id) + file.encode()
+
+
+def dump_from_gtids(server_id: int, gtids: MysqlGtidSet, flags: int = 0) -> bytes:
+    """Return MySQL's COM_BINLOG_DUMP_GTID: everything that `gtids` does not hold."""
+    data = encode_sids(gtids)
+    head = struct.pack("<BHII", 0x1E, flags | DumpFlag.THROUGH_GTID, server_id, 0)
+    return head + struct.pack("<QI", 4, len(data)) + data
+
+
+def acknowledge(file: str, position: int) -> bytes:
+    """Return the semi-sync packet that reports everything up to here as on disk."""
+    payload = struct.pack("<BQ", _SEMI_SYNC, position) + file.encode()
+    return _HEAD.pack(len(payload)) + payload
+
+
+class PacketReader:
+    """Splits received bytes into events; bytes of an incomplete packet wait for the rest."""
+
+    def __init__(self, *, semi_sync: bool) -> None:
+        """Start with the answer to a command, which has sequence number 1."""
+        self._left = b""
+        self._pieces: list[bytes] = []
+        self._sequence = 1
+        self._semi_sync = semi_sync
+        self.ack_wanted = False
+        self.is_ended = False
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the events that are complete with `data`.
+
+        Raises the error that `refusal` makes of an error packet once the events before it were
+        returned, and `Retryable` when packets are lost.
+        """
+        data = self._left + data if self._left else data
+        self._left = b""
+        events: list[bytes] = []
+        at, end, sequence = 0, len(data), self._sequence
+        is_plain = not self._semi_sync
+        while end - at >= 4:
+            (head,) = _HEAD.unpack_from(data, at)
+            size = head & FULL_PACKET
+            stop = at + 4 + size
+            if stop > end:
+                break
+            if head >> 24 != sequence:
+                sequence = self._resequence(head >> 24, sequence)
+            if is_plain and size < FULL_PACKET and not self._pieces and size and not data[at + 4]:
+                events.append(data[at + 5 : stop])
+            elif not self._take(data[at + 4 : stop], events):
+                self._left = data[at:]  # It is reported once the events before it are consumed.
+                self._sequence = sequence
+                return events
+            at, sequence = stop, (sequence + 1) & 0xFF
+        self._left, self._sequence = data[at:], sequence
+        return events
+
+    def _resequence(self, found: int, expected: int) -> int:
+        # A caller that requests acknowledgements restarts at 1. An error at shutdown has 0.
+        if found in (0, 1):
+            return found
+        raise Retryable(
+            f"packet {found} of a dump where {expected} was due: packets are lost",
+            code=Code.SERVER_AWAY,
+        )
+
+    def _take(self, payload: bytes, events: list[bytes]) -> bool:
+        """Process a packet that is not a plain event; return False if it must wait."""
+        if len(payload) == FULL_PACKET:
+            self._pieces.append(payload)
+            return True
+        if self._pieces:
+            payload = b"".join([*self._pieces, payload])
+            self._pieces = []
+        first = payload[0] if payload else _EOF
+        if first == _OK:
+            at = 1
+            if self._semi_sync and payload[1] == _SEMI_SYNC:
+                self.ack_wanted = self.ack_wanted or bool(payload[2])
+                at = 3
+            events.append(payload[at:])
+            return True
+        if events:
+            return False
+        if first == _EOF and len(payload) < _EOF_SIZE_END:
+            self.is_ended = True
+            return True
+        raise error_of(payload)
+
+
+def error_of(payload: bytes) -> Exception:
+    if payload[:1] != bytes([_ERR]):
+        return Retryable(f"a packet of a dump begins with {payload[:1]!r}", code=Code.SERVER_AWAY)
+    (code,) = _ERROR.unpack_from(payload, 1)
+    message = payload[9:] if payload[3:4] == b"#" else payload[3:]
+    return refusal(code, message.decode("utf-8", "replace"))
+
 
 FIRST_DRAWN = (1 << 32) // 10
 DRAWN = 100_000
@@ -125,7 +251,6 @@ def _mariadb_start(gtids: MariadbGtidSet, *, strict: bool) -> list[SessionStatem
 logger = logging.getLogger(__name__)
 
 _RECEIVED_BYTES_MAX = 256 << 10
-_OK = 0x00
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +365,7 @@ class BinlogStream:
         """Yield lists of consecutive events; an empty list when none arrived for a while.
 
         Ends when the stream is closed or asked to end. Raises `Retryable` when the connection is
-        lost or stalled, and the error that `refusals` makes of the server's error.
+        lost or stalled, and the error that `refusal` makes of the server's error.
         """
         stalled_s = self._options.heartbeat_s * self._options.stalled_periods
         heard_s = time.monotonic()
@@ -342,97 +467,3 @@ class BinlogStream:
             )
             if cursor.fetchall():
                 cursor.execute("KILL %s", (self._thread_id,))
-
-
-_FIRST_POSITION = 4
-
-
-def description_of(
-    address: ServerAddress, options: StreamOptions, file: str
-) -> tuple[ServerIdentity, bytes]:
-    with closing(BinlogStream(address, options)) as stream:
-        stream.start_at(file, _FIRST_POSITION)
-        for event in stream.events():
-            if read_header(event).type == EventType.FORMAT_DESCRIPTION:
-                return stream.identity, event
-    raise Retryable(f"{address}: the stream ended before {file} began", code=Code.SERVER_AWAY)
-
-
-class History(NamedTuple):
-    """The whole binlog of a server, identified by the first event of its oldest file.
-
-    Names of files, positions and GTIDs are reused after a RESET MASTER and in a restored server.
-    The first event of a file is unique: it has the time at which the file was started.
-    """
-
-    server: ServerIdentity
-    file: str
-    begun_s: int
-    digest: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.server.uuid} {self.file} {self.digest:08x}"
-
-    def __str__(self) -> str:
-        begun = dt.datetime.fromtimestamp(self.begun_s, dt.UTC).isoformat(" ", "seconds")
-        return f"{self.file} of {self.server.uuid}, begun {begun}"
-
-
-def history_of(address: ServerAddress, options: StreamOptions) -> History:
-    """Return a server's current history; raise `NeedsOperator` if it has no binlog."""
-    with address.session() as connection:
-        names = [file.name for file in binlog_files(connection)]
-    if not names:
-        raise PositionLost(
-            f"{address} has no binlog", hint="start it with log_bin", code=Code.SERVER_SETTING
-        )
-    server, event = description_of(address, options, names[0])
-    return History(server, names[0], read_header(event).timestamp_s, description_digest(event))
-
-
-def file_after(
-    address: ServerAddress, options: StreamOptions, gtids: GtidSet
-) -> tuple[ServerIdentity, str]:
-    """Return the server's identity, and its file with the first transaction not in `gtids`.
-
-    Raises `Purged` when that file is deleted, and `NeedsOperator` when the server never had
-    `gtids`.
-    """
-    with closing(BinlogStream(address, options)) as stream:
-        stream.start_after(gtids)
-        file = ""
-        for event in stream.events():
-            if read_header(event).type == EventType.ROTATE:
-                file = rotate_of(event).file
-            elif file:
-                return stream.identity, file  # Otherwise a refusal would have come.
-    raise Retryable(f"{address}: the stream ended before it began", code=Code.SERVER_AWAY)
-
-
-def file_at(address: ServerAddress, options: StreamOptions, time_s: int) -> str:
-    """Return the last file that was started at or before `time_s` (seconds since 1970).
-
-    Raises `Purged` when even the oldest was started later: changes since then are gone.
-    """
-    with address.session() as connection:
-        names = [file.name for file in binlog_files(connection)]
-    low, high = 0, len(names)
-    while low < high:  # The first file started after `time_s` is at or after `low`.
-        middle = (low + high) // 2
-        _, event = description_of(address, options, names[middle])
-        if read_header(event).timestamp_s <= time_s:
-            low = middle + 1
-        else:
-            high = middle
-    if not names:
-        raise NeedsOperator(
-            f"{address} has no binlog", hint="start it with log_bin", code=Code.SERVER_SETTING
-        )
-    if low == 0:
-        raise Purged(
-            f"{address}: {names[0]} began after {time_s}",
-            hint=PURGED_HINT,
-            code=Code.SERVER_POSITION_LOST,
-        )
-    return names[low - 1]

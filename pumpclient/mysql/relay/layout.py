@@ -245,3 +245,10 @@ class RelayFolder:
 def is_meta(name: str) -> bool:
     """Return whether a file is a meta, or a meta that a crash left half written."""
     return name in (META_NAME, META_NAME + DRAFT)
+
+
+def files_in(folder: Path) -> list[FileName]:
+    """Return a sub-directory's binlog files in order; raise `Malformed` for another file."""
+    return sorted(
+        FileName.parse(child.name) for child in folder.iterdir() if not is_meta(child.name)
+    )

@@ -23,16 +23,16 @@ from typing import NamedTuple
 from penstock.codes import Code
 from penstock.errors import Corrupt, NeedsOperator
 from pumpclient.mysql.events.frame import FILE_MAGIC, HEADER, HEADER_SIZE
-from pumpclient.mysql.protocol.refusals import RELOAD_ALL
+from pumpclient.mysql.protocol.address import RELOAD_ALL
 from pumpclient.mysql.relay.layout import (
     FIRST_POSITION,
     INDEX_NAME,
     FileName,
     Location,
     SubDir,
+    files_in,
     read_index,
 )
-from pumpclient.mysql.relay.recover import files_in
 
 
 class Growth:

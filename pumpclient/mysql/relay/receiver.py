@@ -44,14 +44,12 @@ from pumpclient.mysql.events.frame import (
     checksum_holds,
 )
 from pumpclient.mysql.gtid import GtidSet
-from pumpclient.mysql.protocol.address import ServerAddress
-from pumpclient.mysql.protocol.refusals import RELOAD_ALL
+from pumpclient.mysql.protocol.address import RELOAD_ALL, ServerAddress
 from pumpclient.mysql.protocol.server import ServerIdentity
 from pumpclient.mysql.protocol.stream import BinlogStream, StreamOptions
-from pumpclient.mysql.relay.boundaries import TransactionTracker
+from pumpclient.mysql.relay.boundaries import Recovered, TransactionTracker
 from pumpclient.mysql.relay.layout import FIRST_POSITION, Location, Meta, RelayFolder
 from pumpclient.mysql.relay.reader import Growth
-from pumpclient.mysql.relay.recover import Recovered
 from pumpclient.mysql.relay.resume import ResumeFinder, Start
 from pumpclient.mysql.relay.writer import RelayWriter
 

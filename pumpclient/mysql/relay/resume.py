@@ -14,37 +14,41 @@ them. A history that an operator accepts is read from its start, with no GTIDs k
 
 A new sub-directory starts at the beginning of a file, so that its files are complete: transactions
 of an earlier sub-directory may be repeated in it, and their reader recognises them by their GTIDs.
+
+`file_after` and `file_at` find the server's file to start from, by a GTID set or a point in time.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator, Retryable
-from pumpclient.mysql.events.files import description_digest
-from pumpclient.mysql.events.frame import HEADER, HEADER_SIZE
+from pumpclient.mysql.events.files import description_digest, rotate_of
+from pumpclient.mysql.events.frame import HEADER, HEADER_SIZE, EventType, read_header
 from pumpclient.mysql.gtid import Flavor, GtidSet, MariadbGtidSet, parse_gtid_set
-from pumpclient.mysql.protocol.address import Connection, ServerAddress
-from pumpclient.mysql.protocol.refusals import RELOAD_ALL, Purged
+from pumpclient.mysql.protocol.address import (
+    PURGED_HINT,
+    RELOAD_ALL,
+    Connection,
+    PositionLost,
+    Purged,
+    ServerAddress,
+)
 from pumpclient.mysql.protocol.server import (
     ServerIdentity,
     binlog_files,
     binlog_gtids,
     master_status,
 )
-from pumpclient.mysql.protocol.stream import (
-    History,
-    StreamOptions,
-    description_of,
-    file_after,
-    file_at,
-    history_of,
-)
+from pumpclient.mysql.protocol.stream import BinlogStream, StreamOptions
+from pumpclient.mysql.relay.boundaries import Recovered, cut, recover
 from pumpclient.mysql.relay.layout import FIRST_POSITION, FileName, Meta, RelayFolder, SubDir
-from pumpclient.mysql.relay.recover import Recovered, cut, recover
 
 logger = logging.getLogger(__name__)
 
@@ -291,3 +295,97 @@ def _check_flavor(gtids: GtidSet, identity: ServerIdentity) -> None:
             hint=f"a source cannot go over from MySQL to MariaDB or back: {RELOAD_ALL}",
             code=Code.SERVER_POSITION_LOST,
         ) from error
+
+
+_FIRST_POSITION = 4
+
+
+def description_of(
+    address: ServerAddress, options: StreamOptions, file: str
+) -> tuple[ServerIdentity, bytes]:
+    with closing(BinlogStream(address, options)) as stream:
+        stream.start_at(file, _FIRST_POSITION)
+        for event in stream.events():
+            if read_header(event).type == EventType.FORMAT_DESCRIPTION:
+                return stream.identity, event
+    raise Retryable(f"{address}: the stream ended before {file} began", code=Code.SERVER_AWAY)
+
+
+class History(NamedTuple):
+    """The whole binlog of a server, identified by the first event of its oldest file.
+
+    Names of files, positions and GTIDs are reused after a RESET MASTER and in a restored server.
+    The first event of a file is unique: it has the time at which the file was started.
+    """
+
+    server: ServerIdentity
+    file: str
+    begun_s: int
+    digest: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.server.uuid} {self.file} {self.digest:08x}"
+
+    def __str__(self) -> str:
+        begun = dt.datetime.fromtimestamp(self.begun_s, dt.UTC).isoformat(" ", "seconds")
+        return f"{self.file} of {self.server.uuid}, begun {begun}"
+
+
+def history_of(address: ServerAddress, options: StreamOptions) -> History:
+    """Return a server's current history; raise `NeedsOperator` if it has no binlog."""
+    with address.session() as connection:
+        names = [file.name for file in binlog_files(connection)]
+    if not names:
+        raise PositionLost(
+            f"{address} has no binlog", hint="start it with log_bin", code=Code.SERVER_SETTING
+        )
+    server, event = description_of(address, options, names[0])
+    return History(server, names[0], read_header(event).timestamp_s, description_digest(event))
+
+
+def file_after(
+    address: ServerAddress, options: StreamOptions, gtids: GtidSet
+) -> tuple[ServerIdentity, str]:
+    """Return the server's identity, and its file with the first transaction not in `gtids`.
+
+    Raises `Purged` when that file is deleted, and `NeedsOperator` when the server never had
+    `gtids`.
+    """
+    with closing(BinlogStream(address, options)) as stream:
+        stream.start_after(gtids)
+        file = ""
+        for event in stream.events():
+            if read_header(event).type == EventType.ROTATE:
+                file = rotate_of(event).file
+            elif file:
+                return stream.identity, file  # Otherwise a refusal would have come.
+    raise Retryable(f"{address}: the stream ended before it began", code=Code.SERVER_AWAY)
+
+
+def file_at(address: ServerAddress, options: StreamOptions, time_s: int) -> str:
+    """Return the last file that was started at or before `time_s` (seconds since 1970).
+
+    Raises `Purged` when even the oldest was started later: changes since then are gone.
+    """
+    with address.session() as connection:
+        names = [file.name for file in binlog_files(connection)]
+    low, high = 0, len(names)
+    while low < high:  # The first file started after `time_s` is at or after `low`.
+        middle = (low + high) // 2
+        _, event = description_of(address, options, names[middle])
+        if read_header(event).timestamp_s <= time_s:
+            low = middle + 1
+        else:
+            high = middle
+    if not names:
+        raise NeedsOperator(
+            f"{address} has no binlog", hint="start it with log_bin", code=Code.SERVER_SETTING
+        )
+    if low == 0:
+        raise Purged(
+            f"{address}: {names[0]} began after {time_s}",
+            hint=PURGED_HINT,
+            code=Code.SERVER_POSITION_LOST,
+        )
+    return names[low - 1]

@@ -40,7 +40,7 @@ from pumpclient.mysql.events.frame import (
     read_header,
 )
 from pumpclient.mysql.events.statements import Query, UserVar
-from pumpclient.mysql.protocol.refusals import PositionLost
+from pumpclient.mysql.protocol.address import PositionLost
 from pumpclient.mysql.relay.layout import FIRST_POSITION, FileName
 
 BUFFER_BYTES_MAX = 1 << 20

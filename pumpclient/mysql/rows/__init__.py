@@ -1,11 +1,12 @@
 """Decodes rows as MySQL and MariaDB log them: TABLE_MAP, rows events, and every column type.
 
-    table_map      the table that a number denotes, and the known facts about its columns
-    rows_event     the columns in the images of a rows event, and the offset of the images
-    column_types   from a column to its `Reading`: the only module that knows all types
-    values/        the encoding of each type's values in an image
-    generator      a function made for one table that reads its images
-    decoder        from rows events to values
+    table_map       the table that a number denotes, and the known facts about its columns
+    rows_event      the columns in the images of a rows event, and the generated function that reads
+                    the images of one table
+    column_types    from a column to its `Reading`: the only module that knows all types
+    column_values   the encoding of each type's values in an image
+    json_binary     binary JSON, and partial updates
+    rows_decoder    from rows events to values
 
 A `Reading` gives the layout of a value in an image (`codes` or `prefix`) and the expression that
 decodes it. A server that logs little metadata needs `TableMap.completed` with the table's

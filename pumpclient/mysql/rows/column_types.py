@@ -7,10 +7,29 @@ from collections.abc import Callable
 from penstock.codes import Code
 from penstock.ddl.charsets import Charset
 from penstock.errors import Malformed, NeedsOperator
+from pumpclient.mysql.rows.column_values import (
+    bit,
+    choice,
+    date,
+    datetime2,
+    decimal_reading,
+    declared,
+    float_reading,
+    geometry,
+    integer,
+    length_size,
+    old_datetime,
+    old_time,
+    old_timestamp,
+    text,
+    time2,
+    timestamp2,
+    vector,
+    year,
+)
+from pumpclient.mysql.rows.rows_event import PREFIX_CODES, Reading, fixed, prefixed
 from pumpclient.mysql.rows.table_map import Column, WireType, charset_of
-from pumpclient.mysql.rows.values import numbers, texts, times
 from pumpclient.mysql.rows.values.json_binary import json_text
-from pumpclient.mysql.rows.values.reading import PREFIX_CODES, Reading, fixed, prefixed
 
 _INTEGERS = {
     WireType.TINY: 1,
@@ -36,7 +55,7 @@ def reading_of(column: Column) -> Reading:
                 hint=_FULL,
                 code=Code.BINLOG_INCOMPLETE,
             )
-        return numbers.integer(_INTEGERS[real], is_unsigned=column.is_unsigned)
+        return integer(_INTEGERS[real], is_unsigned=column.is_unsigned)
     make = _MAKERS.get(real)
     if make is None:
         raise Malformed(
@@ -59,16 +78,16 @@ def _charset(column: Column) -> Charset:
 
 def _string(column: Column) -> Reading:
     if column.declared is not None:
-        return texts.declared(column.declared)
+        return declared(column.declared)
     charset = _charset(column)
     pad_to = column.length if charset.is_binary else 0
-    return texts.text(texts.length_size(column.length), charset, pad_to=pad_to)
+    return text(length_size(column.length), charset, pad_to=pad_to)
 
 
 def _varchar(column: Column) -> Reading:
     is_compressed = column.type is WireType.VARCHAR_COMPRESSED
-    prefix = texts.length_size(column.metadata)
-    return texts.text(prefix, _charset(column), is_compressed=is_compressed)
+    prefix = length_size(column.metadata)
+    return text(prefix, _charset(column), is_compressed=is_compressed)
 
 
 def _prefix(column: Column) -> int:
@@ -83,7 +102,7 @@ def _prefix(column: Column) -> int:
 
 def _blob(column: Column) -> Reading:
     is_compressed = column.type is WireType.BLOB_COMPRESSED
-    return texts.text(_prefix(column), _charset(column), is_compressed=is_compressed)
+    return text(_prefix(column), _charset(column), is_compressed=is_compressed)
 
 
 def _bit(column: Column) -> Reading:
@@ -91,7 +110,7 @@ def _bit(column: Column) -> Reading:
     bits = (column.metadata & 0xFF) * 8 + (column.metadata >> 8)
     if not 0 < bits <= 64:
         raise Malformed(f"a BIT({bits})", hint="the TABLE_MAP is damaged", code=Code.ROWS_EVENT)
-    return numbers.bit(bits)
+    return bit(bits)
 
 
 def _json(column: Column) -> Reading:
@@ -99,19 +118,19 @@ def _json(column: Column) -> Reading:
 
 
 _MAKERS: dict[WireType, Callable[[Column], Reading]] = {
-    WireType.FLOAT: lambda _: numbers.float_reading(),
+    WireType.FLOAT: lambda _: float_reading(),
     WireType.DOUBLE: lambda _: fixed("d"),
-    WireType.NEWDECIMAL: lambda c: numbers.decimal_reading(c.metadata >> 8, c.metadata & 0xFF),
-    WireType.YEAR: lambda _: numbers.year(),
+    WireType.NEWDECIMAL: lambda c: decimal_reading(c.metadata >> 8, c.metadata & 0xFF),
+    WireType.YEAR: lambda _: year(),
     WireType.BIT: _bit,
-    WireType.DATE: lambda _: times.date(),
-    WireType.NEWDATE: lambda _: times.date(),
-    WireType.TIME2: lambda c: times.time2(c.metadata),
-    WireType.DATETIME2: lambda c: times.datetime2(c.metadata),
-    WireType.TIMESTAMP2: lambda c: times.timestamp2(c.metadata),
-    WireType.TIME: lambda _: times.old_time(),
-    WireType.DATETIME: lambda _: times.old_datetime(),
-    WireType.TIMESTAMP: lambda _: times.old_timestamp(),
+    WireType.DATE: lambda _: date(),
+    WireType.NEWDATE: lambda _: date(),
+    WireType.TIME2: lambda c: time2(c.metadata),
+    WireType.DATETIME2: lambda c: datetime2(c.metadata),
+    WireType.TIMESTAMP2: lambda c: timestamp2(c.metadata),
+    WireType.TIME: lambda _: old_time(),
+    WireType.DATETIME: lambda _: old_datetime(),
+    WireType.TIMESTAMP: lambda _: old_timestamp(),
     WireType.STRING: _string,
     WireType.VARCHAR: _varchar,
     WireType.VAR_STRING: _varchar,
@@ -121,9 +140,9 @@ _MAKERS: dict[WireType, Callable[[Column], Reading]] = {
     WireType.MEDIUM_BLOB: _blob,
     WireType.LONG_BLOB: _blob,
     WireType.BLOB_COMPRESSED: _blob,
-    WireType.ENUM: lambda c: texts.choice(c.length),
-    WireType.SET: lambda c: texts.choice(c.length),
-    WireType.GEOMETRY: lambda c: texts.geometry(_prefix(c)),
-    WireType.VECTOR: lambda c: texts.vector(_prefix(c)),
+    WireType.ENUM: lambda c: choice(c.length),
+    WireType.SET: lambda c: choice(c.length),
+    WireType.GEOMETRY: lambda c: geometry(_prefix(c)),
+    WireType.VECTOR: lambda c: vector(_prefix(c)),
     WireType.JSON: _json,
 }

@@ -45,7 +45,7 @@ from typing import Any, Self
 from penstock.codes import Code
 from penstock.ddl.charsets import Charset, charset_named, charset_of_collation, collation_name
 from penstock.errors import Malformed
-from pumpclient.mysql.events.field_reader import BodyReader
+from pumpclient.mysql.events.frame import BodyReader
 from pumpclient.mysql.gtid import Flavor
 
 BINARY = 63

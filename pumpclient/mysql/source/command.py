@@ -1,4 +1,6 @@
-"""`penstock source`: runs a source, or asks a source that runs on this machine.
+"""Polls a source's status until the reloads of given tables have ended.
+
+`penstock source`: runs a source, or asks a source that runs on this machine.
 
     penstock source --config mysql_source.toml       run until asked to stop
     penstock source check --config …                 only check the server
@@ -26,7 +28,8 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 from urllib.parse import quote
@@ -42,7 +45,7 @@ from penstock.security.tls import Security
 from penstock.settings.load import read_settings
 from penstock.settings.setting import check_address
 from pumpclient.mysql.protocol.server import check_server
-from pumpclient.mysql.protocol.stream import history_of
+from pumpclient.mysql.relay.resume import history_of
 from pumpclient.mysql.source.config import SourceConfig
 from pumpclient.mysql.source.ddl.cascades import Cascades
 from pumpclient.mysql.source.pages import Pages
@@ -57,9 +60,54 @@ from pumpclient.mysql.source.state.overrides import (
     table_name,
     table_skipped,
 )
-from pumpclient.mysql.source.sync.reload_all import reload_all
-from pumpclient.mysql.source.sync.reload_group import reloaded
-from pumpclient.mysql.source.sync.reload_wait import waited_for
+from pumpclient.mysql.source.sync.loading import reload_all, reloaded, report_text
+
+_POLL_S = 0.5
+
+
+def waited_for(
+    tables: Sequence[str],
+    status: Callable[[], Mapping[str, Any]],
+    sleep: Callable[[float], None] = time.sleep,
+) -> str:
+    """Return the report of the tables' reloads, once they have ended; `status` asks the source.
+
+    Raises `NeedsOperator` for a reload that fails, or ends without the table being replicated.
+    """
+    return "".join(_waited(".".join(table_name(each)), status, sleep) for each in tables)
+
+
+def _waited(
+    label: str, status: Callable[[], Mapping[str, Any]], sleep: Callable[[float], None]
+) -> str:
+    while True:
+        found = status()
+        left_out = found.get("left_out", {}).get(label)
+        if left_out is None or not left_out["is_whole"]:
+            break
+        reload = left_out["reload"] or {}
+        if reload.get("state") == "failed":
+            raise NeedsOperator(
+                f"{label} was not loaded again: {reload['problem']}",
+                hint=reload["hint"],
+                code=Code.NODE_STATE,
+            )
+        if not left_out["reload_number"]:
+            raise NeedsOperator(
+                f"the reload of {label} was ended before it was done",
+                hint=f"penstock source reload {label}",
+                code=Code.NODE_STATE,
+            )
+        sleep(_POLL_S)
+    report = found.get("reloaded", {}).get(label)
+    if report is None:
+        raise NeedsOperator(
+            f"{label} is not loaded again under this name: the server renamed it",
+            hint="see penstock source status",
+            code=Code.NODE_STATE,
+        )
+    return report_text(label, report)
+
 
 PROG, ENV_PREFIX = "penstock source", "MYSQL_SOURCE"
 _TIMEOUT_S = 60

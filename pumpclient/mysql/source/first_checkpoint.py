@@ -28,13 +28,7 @@ from pumpclient.mysql.protocol.server import (
     identify,
     master_status,
 )
-from pumpclient.mysql.protocol.stream import (
-    StreamOptions,
-    description_of,
-    file_after,
-    file_at,
-    history_of,
-)
+from pumpclient.mysql.protocol.stream import StreamOptions
 from pumpclient.mysql.relay.layout import (
     FIRST_POSITION,
     INDEX_NAME,
@@ -43,7 +37,16 @@ from pumpclient.mysql.relay.layout import (
     read_index,
 )
 from pumpclient.mysql.relay.reader import file_in
-from pumpclient.mysql.relay.resume import continued_in, has_file, lacks, other_history
+from pumpclient.mysql.relay.resume import (
+    continued_in,
+    description_of,
+    file_after,
+    file_at,
+    has_file,
+    history_of,
+    lacks,
+    other_history,
+)
 from pumpclient.mysql.source.ddl.table_mapping import Tables
 from pumpclient.mysql.source.state.checkpoint import Checkpoint, changed_within_load
 from pumpclient.mysql.source.state.overrides import forget_rulings

@@ -27,18 +27,17 @@ from penstock.security.tls import Security
 from pumpclient.client import PumpClient
 from pumpclient.mysql.journal import Journal, settle
 from pumpclient.mysql.protocol.server import checked_flavor
-from pumpclient.mysql.protocol.stream import history_of
 from pumpclient.mysql.relay.layout import Location
-from pumpclient.mysql.relay.purger import Purger
 from pumpclient.mysql.relay.reader import RelayReader
 from pumpclient.mysql.relay.receiver import RelayReceiver
+from pumpclient.mysql.relay.resume import history_of
 from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.source.config import OPTIMISTIC, SourceConfig
 from pumpclient.mysql.source.ddl.cascades import Cascades
 from pumpclient.mysql.source.ddl.execution import Statements
 from pumpclient.mysql.source.ddl.table_mapping import Tables
 from pumpclient.mysql.source.first_checkpoint import first_checkpoint, without_relay
-from pumpclient.mysql.source.relay_log import RelayLog
+from pumpclient.mysql.source.relay_log import Purger, RelayLog
 from pumpclient.mysql.source.state.checkpoint import (
     Checkpoint,
     SourceStore,
@@ -47,7 +46,6 @@ from pumpclient.mysql.source.state.checkpoint import (
     own_once_free,
     save_with_retries,
 )
-from pumpclient.mysql.source.state.counters import SourceCounters
 from pumpclient.mysql.source.state.overrides import (
     Edit,
     choices,
@@ -55,12 +53,14 @@ from pumpclient.mysql.source.state.overrides import (
     override_at,
     table_skipped,
 )
+from pumpclient.mysql.source.sync.context import SourceCounters, SyncContext, SyncOptions
 from pumpclient.mysql.source.sync.loading import (
     begin_epoch,
     floors_of,
     is_load_asked,
     load_report,
     load_tables,
+    reloaded,
 )
 from pumpclient.mysql.source.sync.reload import (
     Pace,
@@ -68,8 +68,6 @@ from pumpclient.mysql.source.sync.reload import (
     StatementsOfSome,
     Surroundings,
 )
-from pumpclient.mysql.source.sync.reload_group import reloaded
-from pumpclient.mysql.source.sync.sync_context import SyncContext, SyncOptions
 from pumpclient.mysql.source.sync.syncer import Syncer
 from pumpclient.mysql.translate.outputs import Refused, place_text
 from pumpclient.options import Options

@@ -1,19 +1,14 @@
 """Translates a MySQL or MariaDB server's binlog events to Penstock's rows and DDL.
 
     assembler              events to rows, ends of transactions and statements, in both framings
-    mapped_tables          the table of a number, its transcoder, or the count of its rows
-    outputs                the results
-    transcoding/
-      column_mapping       pairs the columns of an image with the table's
-      datums               the code that makes a column's datum
-      transcode            rows events to row bytes, by a function made for each pair of maps
-      sequences            which numbers of a MariaDB's sequences were allocated
-    statements/
-      statement_text       a statement's bytes under its session to text for `penstock.ddl`
-      ddl_pieces           a statement to DDL piece by piece, to nothing, or to a stop with a hint
-      server_objects       which statements name an object of the server, and are skipped
-      failed_statements    the effect of a statement that its server logged with an error
-      online               shadow tables of gh-ost and pt-osc
+    outputs                the results; the table of a number, its transcoder or row count
+    transcode              rows events to row bytes, by a function made for each pair of maps
+    datums                 the code that makes a column's datum
+    column_mapping         pairs the columns of an image with the table's
+    ddl_pieces             a statement to DDL piece by piece, to nothing, or to a stop with a hint;
+                           shadow tables of gh-ost and pt-osc
+    statement_objects      which tables, or objects of its server, a statement changes
+    statement_text         a statement's bytes under its session to text for `penstock.ddl`
 
 All of it is pure: no clock, no socket, no thread. `Assembler.take(begin, end, event)` yields rows
 (`TableChanges`), ends (`Finished`) and statements (`Statement`). The caller executes a statement

@@ -25,7 +25,6 @@ from dataclasses import dataclass, field
 from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator
 from pumpclient.mysql.events import Event, StatementPart, decode_event
-from pumpclient.mysql.events.compressed import TransactionPayload
 from pumpclient.mysql.events.files import FormatDescription, Incident
 from pumpclient.mysql.events.frame import (
     CHECKSUM_SIZE,
@@ -41,29 +40,28 @@ from pumpclient.mysql.events.transactions import (
     GTID_EVENT_SIZE_MIN,
     Gtid,
     GtidFlag,
+    TransactionPayload,
     XaId,
     XaPrepare,
     read_begin,
 )
 from pumpclient.mysql.relay.layout import Location
-from pumpclient.mysql.rows.rows_event_header import LAYOUTS
+from pumpclient.mysql.rows.rows_event import LAYOUTS
 from pumpclient.mysql.rows.table_map import TABLE_ID_SIZE
-from pumpclient.mysql.translate.mapped_tables import (
+from pumpclient.mysql.translate.outputs import (
     Choose,
+    Finished,
     IsLeftOut,
     MappedTables,
-    nothing_left_out,
-)
-from pumpclient.mysql.translate.outputs import (
-    Finished,
     Output,
     Refused,
     RowsLeftOut,
     Statement,
     TableChanges,
     Undone,
+    nothing_left_out,
 )
-from pumpclient.mysql.translate.statements.statement_text import dialect_of
+from pumpclient.mysql.translate.statement_text import dialect_of
 
 
 def refuse_losses(event: Event, place: Location) -> None:

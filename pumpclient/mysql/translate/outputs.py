@@ -1,15 +1,69 @@
-"""The outputs of a stream: rows, ends of transactions, statements, skipped events, refusals."""
+"""The outputs of a stream: rows, ends of transactions, statements, skipped events, refusals.
+
+`MappedTables` makes outputs of rows events: it tracks the tables that the numbers in them denote,
+and caches their transcoders. Rows of a skipped table are counted without being decoded. A table may
+be skipped because its TABLE_MAP, its types or its images cannot be followed. Therefore only the
+facts that a count needs are required of an event: not a column's sign, charset or name, nor
+complete images. If even the count is impossible, the result is an event with an unknown number of
+rows.
+
+Rows of a MariaDB's sequence show the allocated numbers. NEXTVAL logs a row of its sequence when it
+allocates a cache of numbers: the first number after the cache. The rows that got these numbers have
+them in their images, so nothing depends on the sequence until the application moves to the
+downstream. Then its next number must not be already allocated. A DDL for every such row would be
+too much: with NOCACHE one for each number. Therefore a DDL is made only when the numbers pass the
+downstream's reservation, and it reserves many more:
+
+    upstream     1 … 1000 in a cache     next 1001
+    downstream   RESTART WITH 101001     nothing to do until the upstream comes to 101001
+
+So the downstream is ahead, never behind: it skips numbers, and gives none twice. A sequence that
+restarts at its end (CYCLE) does not promise this upstream either, and gets its number unchanged.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
-from penstock.errors import NeedsOperator
+from penstock.codes import Code
+from penstock.ddl.syntax.lexer import quote_path
+from penstock.errors import Malformed, NeedsOperator, PenstockError
+from pumpclient.mysql.events.frame import (
+    CHECKSUM_SIZE,
+    HEADER_SIZE,
+    BodyReader,
+    Checksum,
+    EventType,
+)
 from pumpclient.mysql.events.statements import Query
+from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.relay.layout import Location
-from pumpclient.mysql.rows.table_map import Name
-from pumpclient.mysql.translate.statements.statement_text import Dialect
-from pumpclient.mysql.translate.transcoding.transcode import EncodedChanges, Transcoder
+from pumpclient.mysql.rows.column_types import reading_of
+from pumpclient.mysql.rows.rows_decoder import Decoder, decoder_for
+from pumpclient.mysql.rows.rows_event import (
+    STMT_END,
+    Kind,
+    Reading,
+    ReadRows,
+    RowsEvent,
+    bitmap_size,
+    read_rows,
+)
+from pumpclient.mysql.rows.table_map import (
+    NO_TABLE,
+    TABLE_ID_SIZE,
+    Column,
+    Name,
+    TableMap,
+    WireType,
+    names_of,
+)
+from pumpclient.mysql.translate.statement_text import Dialect
+from pumpclient.mysql.translate.transcode import EncodedChanges, Transcoder
 
 
 class Refused(NeedsOperator):
@@ -79,3 +133,274 @@ class Statement(NamedTuple):
 
 
 Output = TableChanges | RowsLeftOut | Undone | Finished | Statement
+
+
+_CACHES_RESERVED = 100
+_NUMBERS_RESERVED_MIN = 10_000
+_COLUMNS = (
+    "next_not_cached_value", "minimum_value", "maximum_value", "start_value", "increment",
+    "cache_size", "cycle_option", "cycle_count",
+)  # fmt: skip
+_UNSIGNED = ("cache_size", "cycle_option")
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """The fields of a sequence's row."""
+
+    next: int
+    lowest: int
+    highest: int
+    increment: int
+    cache: int
+    cycles: bool
+
+    def reserved(self) -> int:
+        if self.cycles:
+            return min(max(self.next, self.lowest), self.highest)
+        step = self.increment or 1  # 0 stands for the session's auto_increment_increment.
+        count = max(self.cache * _CACHES_RESERVED, _NUMBERS_RESERVED_MIN)
+        return min(max(self.next + step * count, self.lowest), self.highest)
+
+    def is_within(self, reserved: int) -> bool:
+        """Return whether a downstream that continues at `reserved` issues no number twice."""
+        if self.cycles:
+            return self.next == reserved
+        return self.next >= reserved if self.increment < 0 else self.next <= reserved
+
+
+class Sequences:
+    """The sequences of one source whose rows this process has seen."""
+
+    def __init__(self) -> None:
+        self._reserved: dict[Name, int] = {}
+        self._waiting: dict[Name, int] = {}
+
+    def note(self, name: Name, numbers: Numbers) -> None:
+        known = self._waiting.get(name, self._reserved.get(name))
+        if known is None or not numbers.is_within(known):
+            self._waiting[name] = numbers.reserved()
+
+    @property
+    def is_due(self) -> bool:
+        return bool(self._waiting)
+
+    def take(self) -> Iterator[tuple[Name, str]]:
+        """Yield each sequence that must reserve more, and the DDL, which then counts as run."""
+        while self._waiting:
+            name, number = self._waiting.popitem()
+            self._reserved[name] = number
+            yield name, f"ALTER SEQUENCE {quote_path(*name)} RESTART WITH {number}"
+
+
+class SequenceRows:
+    """Reads the rows of one sequence; used in place of a table's transcoder."""
+
+    def __init__(
+        self, table_map: TableMap, name: Name, sequences: Sequences, id_size: int = TABLE_ID_SIZE
+    ) -> None:
+        """`name` is the cluster's. Raise `Malformed` if the server's table is not a sequence."""
+        if len(table_map.columns) != len(_COLUMNS):
+            raise Malformed(
+                f"{table_map.name} is a sequence here and a table of {len(table_map.columns)}"
+                " columns there",
+                hint="drop the sequence here, or leave the table out",
+                code=Code.TABLE_DIFFERS,
+            )
+        declared: dict[int, dict[str, Any]] = {
+            n: {"name": column, "is_unsigned": wire.is_unsigned or column in _UNSIGNED}
+            for n, (column, wire) in enumerate(zip(_COLUMNS, table_map.columns, strict=True))
+        }
+        self.table_map = table_map.completed(declared)
+        self._name = name
+        self._sequences = sequences
+        self._decoder: Decoder = decoder_for(self.table_map, id_size=id_size)
+
+    def take(self, type_: int, body: bytes) -> None:
+        """Record the state in an event's rows; raise `Malformed` for an invalid row."""
+        for _, after in self._decoder.changes(type_, body):
+            if after is not None:
+                row = dict(zip(_COLUMNS, after, strict=True))
+                self._sequences.note(
+                    self._name,
+                    Numbers(
+                        int(row["next_not_cached_value"]),
+                        int(row["minimum_value"]),
+                        int(row["maximum_value"]),
+                        int(row["increment"]),
+                        int(row["cache_size"]),
+                        bool(row["cycle_option"]),
+                    ),
+                )
+
+
+_BINARY = 63
+_PARTIAL_JSON = 0x1
+_UNREADABLE = (PenstockError, LookupError, ValueError, ArithmeticError, struct.error)
+
+
+class LeftOutRows:
+    """Counts the rows of a skipped table; used in place of its transcoder."""
+
+    def __init__(
+        self, name: tuple[str, str], table_map: Callable[[], TableMap], id_size: int
+    ) -> None:
+        """`table_map` returns the table's TABLE_MAP, or raises if it cannot be decoded."""
+        self.name = name
+        self._table_map = table_map
+        self._id_size = id_size
+
+    def count(self, type_: int, body: bytes) -> int | None:
+        """Return how many rows an event changes, None when its bytes do not show it."""
+        try:
+            return self._count(RowsEvent.decode(EventType(type_), body, id_size=self._id_size))
+        except _UNREADABLE:
+            return None
+
+    @cached_property
+    def _readings(self) -> Sequence[Reading]:
+        return [reading_of(_with_size(column)) for column in self._table_map().columns]
+
+    @cached_property
+    def _json_count(self) -> int:
+        return sum(column.type is WireType.JSON for column in self._table_map().columns)
+
+    @cached_property
+    def _step_whole(self) -> ReadRows:
+        return read_rows(self._readings, (), ".".join(self.name))
+
+    def _count(self, event: RowsEvent) -> int:
+        full = (1 << len(self._readings)) - 1
+        if {event.before, event.after} <= {None, full} and not event.layout.is_partial:
+            count = len(self._step_whole(event.images, 0))
+            return count // 2 if event.layout.kind is Kind.UPDATE else count
+        images = BodyReader(event.images, f"rows of {'.'.join(self.name)}")
+        count = 0
+        while images.left:
+            if event.before is not None:
+                self._step(images, event.before)
+            if event.after is not None:
+                if event.layout.is_partial and images.packed() & _PARTIAL_JSON:
+                    images.uint(bitmap_size(self._json_count))
+                self._step(images, event.after)
+            count += 1
+        return count
+
+    def _step(self, images: BodyReader, present: int) -> None:
+        nulls = images.uint(bitmap_size(present.bit_count()))
+        for index, reading in enumerate(self._readings):
+            if not present >> index & 1:
+                continue
+            is_null, nulls = nulls & 1, nulls >> 1
+            if not is_null:
+                images.take(images.uint(reading.prefix) if reading.prefix else reading.size)
+
+
+def _with_size(column: Column) -> Column:
+    return replace(column, is_unsigned=False, collation=_BINARY)
+
+
+_KEPT_MAX = 4096
+
+Choose = Callable[[TableMap], Transcoder | SequenceRows | None]
+"""A table's current transcoder, None if its rows are not wanted; called once for each map."""
+
+IsLeftOut = Callable[[str, str], bool]
+"""Whether rows of a table, by schema and name, are counted instead of being followed."""
+
+
+def nothing_left_out(schema: str, table: str) -> bool:
+    return False
+
+
+class MappedTables:
+    """Follows TABLE_MAPs; numbers are valid until a statement ends, transcoders until `forget`."""
+
+    def __init__(
+        self, choose: Choose, id_size: int, is_left_out: IsLeftOut = nothing_left_out
+    ) -> None:
+        self._choose = choose
+        self._is_left_out = is_left_out
+        self._id_size = id_size
+        self._rest_at = HEADER_SIZE + id_size
+        self._no_table = NO_TABLE.to_bytes(id_size, "little")
+        self._kept: dict[bytes, Transcoder | SequenceRows | LeftOutRows | None] = {}
+        self.read_with(Checksum.NONE)
+        self.statement_is_over()
+
+    def read_with(self, checksum: Checksum) -> None:
+        self._cut = -CHECKSUM_SIZE if checksum else None
+
+    def forget(self) -> None:
+        self._kept.clear()
+        self.statement_is_over()
+
+    def statement_is_over(self) -> None:
+        self._of_id: dict[bytes, Transcoder | SequenceRows | LeftOutRows | None]
+        self._of_id = {self._no_table: None}
+
+    def take_map(self, event: bytes, flavor: Flavor, *, is_wanted: bool) -> None:
+        number, rest = event[HEADER_SIZE : self._rest_at], event[self._rest_at : self._cut]
+        if not is_wanted:
+            self._of_id[number] = None
+        elif rest in self._kept:
+            self._of_id[number] = self._kept[rest]
+        else:
+            made = self._made(event[HEADER_SIZE : self._cut], flavor)
+            if len(self._kept) >= _KEPT_MAX:
+                self._kept.clear()
+            self._of_id[number] = self._kept[rest] = made
+
+    def leave_out(self, event: bytes, flavor: Flavor) -> None:
+        """Take a TABLE_MAP whose rows are only counted until the statement ends."""
+        made = self._left_out(event[HEADER_SIZE : self._cut], flavor)
+        self._of_id[event[HEADER_SIZE : self._rest_at]] = made
+
+    def name_of(self, event: bytes) -> tuple[str, str] | None:
+        """Return the schema and table that a TABLE_MAP names, None if it is damaged."""
+        try:
+            return names_of(event[HEADER_SIZE : self._cut], self._id_size)
+        except Malformed:
+            return None
+
+    def _made(self, body: bytes, flavor: Flavor) -> Transcoder | SequenceRows | LeftOutRows | None:
+        if self._is_left_out(*names_of(body, self._id_size)):
+            return self._left_out(body, flavor)
+        return self._choose(TableMap.decode(body, flavor, id_size=self._id_size))
+
+    def _left_out(self, body: bytes, flavor: Flavor) -> LeftOutRows:
+        decode = partial(TableMap.decode, body, flavor, id_size=self._id_size)
+        return LeftOutRows(names_of(body, self._id_size), decode, self._id_size)
+
+    def rows(
+        self, type_: int, event: bytes, is_skipped: Callable[[], bool] = bool
+    ) -> tuple[TableChanges | RowsLeftOut, ...] | None:
+        """Return the changes of a rows event, None when they are not wanted.
+
+        Raises `KeyError` when no TABLE_MAP named its table. Errors of its transcoder are raised as
+        `Refused`, unless `is_skipped` then returns that the event must be skipped.
+        """
+        body = event[HEADER_SIZE : self._cut]
+        transcoder = self._of_id[body[: self._id_size]]
+        if body[self._id_size] & STMT_END:
+            self.statement_is_over()
+        if transcoder is None:
+            return None
+        if isinstance(transcoder, LeftOutRows):
+            return (RowsLeftOut(transcoder.name, transcoder.count(type_, body)),)
+        try:
+            if isinstance(transcoder, SequenceRows):
+                transcoder.take(type_, body)
+                return None
+            if transcoder.is_versioned:
+                return tuple(
+                    TableChanges(transcoder, each) for each in transcoder.steps(type_, body)
+                )
+            return (TableChanges(transcoder, transcoder.changes(type_, body)),)
+        except NeedsOperator as error:
+            found = transcoder.table_map
+            name = found.schema, found.table
+            if not is_skipped():
+                raise Refused(error, name) from error
+            counter = LeftOutRows(name, lambda: found, self._id_size)
+            return (RowsLeftOut(name, counter.count(type_, body)),)

@@ -19,8 +19,7 @@ from penstock.errors import Retryable, coded
 from penstock.node.output import add_output, plain, show
 from pumpclient.mysql.protocol.address import ServerAddress, address_in
 from pumpclient.mysql.verify.sides import Downstream, MysqlSide, SqliteSide
-from pumpclient.mysql.verify.table_names import names_of
-from pumpclient.mysql.verify.verifier import Verifier, VerifyOptions, VerifyReport
+from pumpclient.mysql.verify.verifier import Verifier, VerifyOptions, VerifyReport, names_of
 
 _STATEMENT_S = 3600.0
 

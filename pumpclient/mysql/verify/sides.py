@@ -1,10 +1,17 @@
-"""The sides of a comparison: a MySQL, MariaDB or TiDB, or as downstream an SQLite file."""
+"""The sides of a comparison: a MySQL, MariaDB or TiDB, or as downstream an SQLite file.
+
+The upstream has an end, and the downstream's checkpoint shows whether it has reached that end:
+
+    a server with a binlog    the binlog's end; the checkpoint has a place per source (`origins`)
+    a TiDB                    a timestamp; transactions keep their commit_ts on the way downstream
+"""
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from penstock.codes import Code
@@ -12,7 +19,8 @@ from penstock.datum.json_sql import literal_of_text
 from penstock.ddl.syntax.lexer import quote_name, quote_path
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.gtid import Flavor
-from pumpclient.mysql.load.sessions import SnapshotSession
+from pumpclient.mysql.load.readers import SnapshotSession
+from pumpclient.mysql.load.state import file_number
 from pumpclient.mysql.load.tables import (
     IS_BOUND,
     SYSTEM_SCHEMAS,
@@ -25,8 +33,93 @@ from pumpclient.mysql.load.tables import (
 from pumpclient.mysql.protocol.address import ServerAddress, server_errors
 from pumpclient.mysql.protocol.server import cluster_ts, master_status, version_of
 from pumpclient.mysql.rows.table_map import Name
-from pumpclient.mysql.verify.comparison import BINARY, FLOATS, INTEGERS, ComparedColumn, Key
-from pumpclient.mysql.verify.moments import BinlogEnd, ClusterMoment, Moment, Position
+from pumpclient.mysql.verify.comparison import (
+    BINARY,
+    FLOATS,
+    INTEGERS,
+    ComparedColumn,
+    Key,
+    reached,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A downstream's progress: its checkpoint's commit_ts and origins."""
+
+    commit_ts: int = 0
+    origins: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+    def source(self, asked: str) -> str:
+        """Return the source asked for, or the only source; empty if there are several."""
+        names = self.sources()
+        return asked or (names[0] if len(names) == 1 else "")
+
+    def sources(self) -> list[str]:
+        # Names with a slash are a source's reloads: the rows that they write count from then on.
+        return [name for name in self.origins if "/" not in name]
+
+
+class Moment(Protocol):
+    """A point of the upstream's history; its text names it."""
+
+    def is_in(self, position: Position, source: str) -> bool:
+        """Return whether a downstream at `position` has everything up to this moment."""
+
+    def doubt(self, position: Position, source: str) -> str:
+        """Return a line for a wait that ended without proof that this moment was reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class BinlogEnd:
+    """Where a server's binlog ended."""
+
+    file: str
+    offset: int
+
+    def is_in(self, position: Position, source: str) -> bool:
+        floor = file_number(self.file), self.offset
+        return reached(position.origins, position.source(source), floor)
+
+    def doubt(self, position: Position, source: str) -> str:
+        names = position.sources()
+        if not names:
+            what = (
+                "the downstream's checkpoint names no source: what differs may be under way, from"
+            )
+        elif not position.source(source):
+            several = ", ".join(names)
+            what = (
+                f"which of {several} brings this? Without --source what differs may be under way,"
+            )
+            what += " at"
+        else:
+            what = "the downstream did not show in time that it is there: what differs may be under"
+            what += " way, at"
+        return f"{what} {self}"
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.offset}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterMoment:
+    """A timestamp of a TiDB's cluster."""
+
+    ts: int
+
+    def is_in(self, position: Position, source: str) -> bool:
+        return position.commit_ts >= self.ts
+
+    def doubt(self, position: Position, source: str) -> str:
+        return (
+            f"the downstream's checkpoint is at {position.commit_ts}: what differs may be under"
+            f" way, up to {self}"
+        )
+
+    def __str__(self) -> str:
+        return f"commit_ts {self.ts}"
+
 
 Checksum = tuple[object, ...]
 

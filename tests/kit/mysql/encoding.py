@@ -13,8 +13,6 @@ from typing import Any
 
 import zstandard
 
-from pumpclient.mysql.events.compressed import Compression, TransactionPayload
-from pumpclient.mysql.events.field_reader import pack_number, pack_uint
 from pumpclient.mysql.events.files import (
     BinlogCheckpoint,
     FormatDescription,
@@ -25,7 +23,7 @@ from pumpclient.mysql.events.files import (
     Rotate,
     StartEncryption,
 )
-from pumpclient.mysql.events.frame import HEADER_SIZE
+from pumpclient.mysql.events.frame import HEADER_SIZE, pack_number, pack_uint
 from pumpclient.mysql.events.statements import (
     ALTER_COMMITS,
     ALTER_IS_UNDONE,
@@ -39,9 +37,11 @@ from pumpclient.mysql.events.statements import (
 from pumpclient.mysql.events.transactions import (
     NO_UUID,
     CommitInfo,
+    Compression,
     Gtid,
     GtidFlag,
     MariadbGtidEvent,
+    TransactionPayload,
     XaPrepare,
     Xid,
 )

@@ -16,9 +16,10 @@ from typing import Any
 from uuid import UUID
 
 from penstock.datum.decimals import encode_unscaled, unscaled
-from pumpclient.mysql.events.field_reader import pack_number, pack_uint
+from pumpclient.mysql.events.frame import pack_number, pack_uint
 from pumpclient.mysql.gtid import Flavor
-from pumpclient.mysql.rows.rows_event_header import RowsEvent, bitmap_size
+from pumpclient.mysql.rows.column_values import fraction_size, length_size
+from pumpclient.mysql.rows.rows_event import RowsEvent, bitmap_size
 from pumpclient.mysql.rows.table_map import (
     TABLE_ID_SIZE,
     Column,
@@ -30,8 +31,6 @@ from pumpclient.mysql.rows.table_map import (
     metadata_size,
 )
 from pumpclient.mysql.rows.values.json_binary import JsonChange
-from pumpclient.mysql.rows.values.texts import length_size
-from pumpclient.mysql.rows.values.times import fraction_size
 from tests.kit.mysql.encoding import compress_block
 from tests.kit.mysql.json_encoding import write_changes, write_json
 

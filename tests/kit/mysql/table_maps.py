@@ -8,7 +8,7 @@ from penstock.codes import Code
 from penstock.errors import Malformed
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.rows.rows_decoder import Decoder, decoder_for
-from pumpclient.mysql.rows.rows_event_header import STMT_END
+from pumpclient.mysql.rows.rows_event import STMT_END
 from pumpclient.mysql.rows.table_map import NO_TABLE, TABLE_ID_SIZE, TableMap
 
 _KEPT_MAX = 4096

@@ -18,7 +18,7 @@ from pumpclient.mysql.events.transactions import GtidFlag, Xid
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.relay.layout import INDEX_NAME, FileName, Location
 from pumpclient.mysql.relay.reader import Growth
-from pumpclient.mysql.rows.rows_event_header import RowsEvent
+from pumpclient.mysql.rows.rows_event import RowsEvent
 from pumpclient.mysql.rows.table_map import Column, TableMap, WireType
 from tests.kit.mysql.binlogs import BinlogScript
 from tests.kit.mysql.encoding import encode

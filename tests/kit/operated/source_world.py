@@ -37,19 +37,20 @@ from pumpclient.mysql.load import state as load_state
 from pumpclient.mysql.load.state import BinlogPlace, LoadState, StateFile
 from pumpclient.mysql.protocol.address import ServerAddress
 from pumpclient.mysql.relay.layout import Location
-from pumpclient.mysql.relay.purger import Purger
 from pumpclient.mysql.relay.reader import RelayReader
 from pumpclient.mysql.source import command
 from pumpclient.mysql.source import service as source_unit
 from pumpclient.mysql.source.config import RelayConfig, SourceConfig
 from pumpclient.mysql.source.ddl import table_mapping
 from pumpclient.mysql.source.ddl.cascades import Cascades
+from pumpclient.mysql.source.ddl.session import ServerDefaults
 from pumpclient.mysql.source.pages import Pages
+from pumpclient.mysql.source.relay_log import Purger
 from pumpclient.mysql.source.service import SourceService
+from pumpclient.mysql.source.state import checkpoint as checkpoint_store
 from pumpclient.mysql.source.state.checkpoint import Begun, Checkpoint, SourceTaken
-from pumpclient.mysql.source.sync import follow_file, reload, reload_group
+from pumpclient.mysql.source.sync import loading, reload
 from pumpclient.mysql.source.sync.reload import Pace
-from pumpclient.mysql.translate.statements.session_context import ServerDefaults
 from pumpclient.options import Options
 from pumpclient.schema import Schemas
 from tests.kit.fakes.history import MemoryHistory
@@ -456,7 +457,7 @@ def _server_of(world: Outside, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(source_unit, "RelayLog", relay)
     patch.setattr(source_unit, "Cascades", SimpleNamespace(of=lambda config: cascades))
     patch.setattr(reload, "Load", _Load)
-    patch.setattr(reload_group, "server_tables", names)
+    patch.setattr(loading, "server_tables", names)
     patch.setattr(table_mapping, "define_table", define)
     patch.setattr(table_mapping, "database_collation", lambda *_: "utf8mb4_general_ci")
     defaults = ServerDefaults()
@@ -487,7 +488,7 @@ def twins(world: Outside) -> Iterator[None]:
         for module in (source_unit, reload):
             patch.setattr(module, "RelayReader", reader)
             patch.setattr(module, "Journal", _journal_of(world))
-        for module in (follow_file, load_state):
+        for module in (checkpoint_store, load_state):
             patch.setattr(module, "replace_file", replaced)
         patch.setattr(source_unit, "PumpClient", client)
         patch.setattr(command, "_answer", _served(world))

@@ -38,11 +38,11 @@ from penstock.ts import compose
 from penstock.wire.binlog import Origin, Place
 from pumpclient.mysql.events.files import description_digest
 from pumpclient.mysql.gtid import Flavor, GtidSet, parse_gtid_set
-from pumpclient.mysql.protocol.refusals import Purged
+from pumpclient.mysql.protocol.address import Purged
 from pumpclient.mysql.protocol.server import BinlogFile, ServerIdentity
-from pumpclient.mysql.protocol.stream import History
 from pumpclient.mysql.relay import resume
 from pumpclient.mysql.relay.layout import FIRST_POSITION, FileName, Location
+from pumpclient.mysql.relay.resume import History
 from pumpclient.mysql.source import first_checkpoint
 from pumpclient.mysql.source.first_checkpoint import without_relay
 from pumpclient.mysql.source.state.checkpoint import Checkpoint, fresh_epoch

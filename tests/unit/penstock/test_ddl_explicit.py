@@ -9,7 +9,7 @@ from penstock.ddl.rewrite.explicit_collations import SessionCollations, explicit
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.events.statements import StatusVariables, decode_status
 from pumpclient.mysql.gtid import Flavor
-from pumpclient.mysql.translate.statements.statement_text import Dialect, session_collations
+from pumpclient.mysql.translate.statement_text import Dialect, session_collations
 from tests.kit.mysql.encoding import encode_status
 from tests.unit.penstock.ddl_session import DdlSession
 

@@ -47,9 +47,9 @@ from penstock.datum.decimals import read_decimal_text
 from penstock.datum.jsonb import TypedJson
 from penstock.errors import Malformed
 from penstock.wire.protowire import encode_uvarint
-from pumpclient.mysql.events.field_reader import BodyReader
+from pumpclient.mysql.events.frame import BodyReader
+from pumpclient.mysql.rows.column_values import double_text
 from pumpclient.mysql.rows.table_map import WireType
-from pumpclient.mysql.rows.values.numbers import double_text
 
 SMALL_OBJECT, LARGE_OBJECT, SMALL_ARRAY, LARGE_ARRAY, LITERAL = range(5)
 DOUBLE, STRING, OPAQUE = 0x0B, 0x0C, 0x0F

@@ -48,9 +48,8 @@ from pumpclient.mysql.protocol.server import Check, logs_cascades
 from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.source.config import ACCEPT, SourceConfig
 from pumpclient.mysql.source.ddl.table_mapping import server_tables, show_create
-from pumpclient.mysql.translate.statements.ddl_pieces import Piece
-from pumpclient.mysql.translate.statements.online import OnlineDdl
-from pumpclient.mysql.translate.statements.statement_text import Dialect
+from pumpclient.mysql.translate.ddl_pieces import OnlineDdl, Piece
+from pumpclient.mysql.translate.statement_text import Dialect
 
 _BELOW_BINLOG = ("CASCADE", "SET NULL")
 _INLINE_SINCE = {Flavor.MARIADB: 100500, Flavor.MYSQL: 90000}

@@ -36,12 +36,17 @@ from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.source.ddl import merged
 from pumpclient.mysql.source.ddl.cascades import Cascades
-from pumpclient.mysql.source.ddl.session_proofs import check_session
+from pumpclient.mysql.source.ddl.session import (
+    check_session,
+    context_of,
+    may_mean_utf8mb4,
+    means_utf8mb4,
+)
 from pumpclient.mysql.source.ddl.table_mapping import Tables, ensure_schema, two_names
 from pumpclient.mysql.source.state.left_out import LeftOut, Verdict, judged
-from pumpclient.mysql.translate.outputs import Refused, Statement, place_text
-from pumpclient.mysql.translate.statements.changed_tables import changed_tables
-from pumpclient.mysql.translate.statements.ddl_pieces import (
+from pumpclient.mysql.translate.ddl_pieces import (
+    Kept,
+    OnlineDdl,
     Override,
     Piece,
     Translation,
@@ -51,32 +56,24 @@ from pumpclient.mysql.translate.statements.ddl_pieces import (
     table_by_table,
     together,
 )
-from pumpclient.mysql.translate.statements.failed_statements import (
+from pumpclient.mysql.translate.outputs import Refused, Statement, place_text
+from pumpclient.mysql.translate.statement_objects import (
+    changed_tables,
+    is_routine,
     left_by_failed,
     may_have_failed,
-)
-from pumpclient.mysql.translate.statements.online import Kept, OnlineDdl
-from pumpclient.mysql.translate.statements.server_objects import (
-    is_routine,
     skip_reason,
     temporary_reason,
 )
-from pumpclient.mysql.translate.statements.session_context import (
-    context_of,
-    may_mean_utf8mb4,
-    means_utf8mb4,
-)
-from pumpclient.mysql.translate.statements.statement_text import (
+from pumpclient.mysql.translate.statement_text import (
     Dialect,
+    is_implicit,
+    may_hold_timestamps,
     phase_to_skip,
     plain_text,
     session_collations,
     statement_text,
     with_utf8mb4,
-)
-from pumpclient.mysql.translate.statements.timestamps import (
-    is_implicit,
-    may_hold_timestamps,
     written_out,
 )
 

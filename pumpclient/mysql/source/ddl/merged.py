@@ -49,7 +49,7 @@ from penstock.ddl.syntax.statements import (
 from penstock.ddl.tables.column_types import GEOMETRIES, build_column
 from penstock.errors import NeedsOperator
 from penstock.schema.model import ColumnInfo, MysqlType, TableInfo
-from pumpclient.mysql.translate.transcoding.column_mapping import stand_in
+from pumpclient.mysql.translate.column_mapping import stand_in
 
 _HINT = (
     "change the table by hand so that rows of all sources fit, then skip this statement, or replace"

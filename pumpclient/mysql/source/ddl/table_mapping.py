@@ -25,12 +25,12 @@ from pumpclient.client import PumpClient
 from pumpclient.mysql.load.tables import TABLE_TYPES
 from pumpclient.mysql.protocol.address import Connection, ServerAddress, rows
 from pumpclient.mysql.rows.table_map import TableMap
-from pumpclient.mysql.translate.statements.changed_tables import RowsChanged
-from pumpclient.mysql.translate.statements.online import OnlineDdl
-from pumpclient.mysql.translate.statements.session_context import GLOBALS, ServerDefaults
-from pumpclient.mysql.translate.statements.statement_text import built_into, dialect_of
-from pumpclient.mysql.translate.transcoding.sequences import SequenceRows, Sequences
-from pumpclient.mysql.translate.transcoding.transcode import Transcoder, ignored
+from pumpclient.mysql.source.ddl.session import GLOBALS, ServerDefaults
+from pumpclient.mysql.translate.ddl_pieces import OnlineDdl
+from pumpclient.mysql.translate.outputs import SequenceRows, Sequences
+from pumpclient.mysql.translate.statement_objects import RowsChanged
+from pumpclient.mysql.translate.statement_text import built_into, dialect_of
+from pumpclient.mysql.translate.transcode import Transcoder, ignored
 from pumpclient.rows import Table
 from pumpclient.schema import Schemas
 

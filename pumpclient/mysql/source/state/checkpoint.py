@@ -15,6 +15,8 @@ Drainers.
 A process that slept, or whose etcd did, loses its lease although no other process claimed it. It
 takes the source again when the owner's key is free and the checkpoint is the same that it stored
 itself: then no other process had the source in between.
+
+A reload has its own checkpoint, in a file (`FollowFile`).
 """
 
 from __future__ import annotations
@@ -42,6 +44,10 @@ from pumpclient.mysql.source.state.left_out import LeftOutTable
 
 if TYPE_CHECKING:
     from pumpclient.client import PumpClient
+from collections.abc import Callable
+from pathlib import Path
+
+from penstock.log.files import replace_file
 
 log = logging.getLogger(__name__)
 
@@ -387,3 +393,30 @@ def load_with_retries(store: SourceStore, stopped: threading.Event) -> Checkpoin
             log.warning("%s", error)
             if stopped.wait(_WAIT_S):
                 return None
+
+
+class FollowFile:
+    """How far a reload has read the binlog; a syncer stores its checkpoint in this file."""
+
+    def __init__(self, path: Path, may_commit: Callable[[], bool]) -> None:
+        self._path = path
+        self.is_ours = may_commit
+
+    def is_lost(self) -> bool:
+        return not self.is_ours()
+
+    def load(self) -> Checkpoint | None:
+        try:
+            return Checkpoint.parse(self._path.read_bytes(), str(self._path))
+        except FileNotFoundError:
+            return None
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        try:
+            replace_file(self._path, json.dumps(asdict(checkpoint)).encode())
+        except OSError as error:
+            raise NeedsOperator(
+                f"{self._path} cannot be written: {error}",
+                hint="free the disk, or its rights",
+                code=Code.PATH_UNUSABLE,
+            ) from error

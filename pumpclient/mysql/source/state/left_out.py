@@ -39,14 +39,14 @@ from penstock.ddl.syntax.statements import (
 from penstock.ddl.syntax.statements import Statement as Parsed
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.rows.table_map import Name
-from pumpclient.mysql.translate.statements.changed_tables import changed_by, likened
-from pumpclient.mysql.translate.statements.ddl_pieces import (
+from pumpclient.mysql.translate.ddl_pieces import (
     Piece,
     Translation,
     pair_by_pair,
     table_by_table,
     together,
 )
+from pumpclient.mysql.translate.statement_objects import changed_by, likened
 
 NO_TABLE: Name = ("", "")
 """Name for the counts of events that belong to no table, or to an unknown table."""

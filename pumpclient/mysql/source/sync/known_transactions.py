@@ -1,12 +1,19 @@
-"""Recognises transactions to skip by the GTID or the time in their first event.
+"""Recognises transactions that must be skipped because they are known.
 
-Pure.
+A transaction is known by the GTID or the time in its first event, or because the load covers it.
+The tables of a load with several attempts have different places (`pumpclient.mysql.load`). Until
+the binlog has passed the last place, rows and statements that a table's load already covers are
+skipped.
 """
 
 from __future__ import annotations
 
+import logging
 import struct
+from dataclasses import replace
 
+from penstock.codes import Code
+from penstock.errors import NeedsOperator
 from pumpclient.mysql.events.files import GtidList, PreviousGtids
 from pumpclient.mysql.events.frame import HEADER, HEADER_SIZE, Checksum, EventType, body_of
 from pumpclient.mysql.events.transactions import mysql_gtid_of
@@ -17,6 +24,17 @@ from pumpclient.mysql.gtid import (
     MariadbGtidSet,
     parse_gtid_set,
 )
+from pumpclient.mysql.load.state import Floor, Floors
+from pumpclient.mysql.protocol.address import RELOAD_ALL
+from pumpclient.mysql.relay.layout import Location
+from pumpclient.mysql.rows.table_map import Name
+from pumpclient.mysql.source.state.checkpoint import (
+    Checkpoint,
+    changed_within_load,
+)
+from pumpclient.mysql.translate.ddl_pieces import Translation
+
+log = logging.getLogger(__name__)
 
 _MARIADB = struct.Struct("<QI")
 _BEGINS = frozenset(
@@ -109,3 +127,51 @@ class SeenGtids:
                 self._gtids = self._gtids.union(GtidList.decode(body).gtids)
         elif type_ == EventType.PREVIOUS_GTIDS:
             self._gtids = self._gtids.union(PreviousGtids.decode(body).gtids)
+
+
+class CatchUp:
+    """The part of the binlog that was loaded; `at` is the end of the event that is being read."""
+
+    def __init__(self, floors: Floors, checkpoint: Checkpoint) -> None:
+        """Start after `checkpoint`; raise `NeedsOperator` for the floors of another load."""
+        self._floors = floors
+        self.at = checkpoint.place
+        is_same_epoch = checkpoint.epoch == floors.epoch
+        if checkpoint.is_within_load and not (is_same_epoch and floors.after == checkpoint.loaded):
+            raise NeedsOperator(
+                f"the source is at {checkpoint.done}, its load has rows up to {checkpoint.loaded},"
+                " and the file in data-dir that says of which tables is missing or is of another"
+                " load: these rows would come twice",
+                hint=f"put the source's .load.json back as it was after the load; or {RELOAD_ALL}",
+                code=Code.SOURCE_STATE_DAMAGED,
+            )
+        self.is_active = is_same_epoch and _floor(self.at) < floors.highest
+
+    def has(self, *tables: Name) -> bool:
+        return self.is_active and self._floors.has(tables, _floor(self.at))
+
+    def without_loaded(self, translation: Translation) -> Translation:
+        if not self.is_active:
+            return translation
+        left = tuple(piece for piece in translation.pieces if not self.has(*piece.tables))
+        if len(left) == len(translation.pieces):
+            return translation
+        log.info("a statement up to %s is in the load already", self.at)
+        return replace(translation, pieces=left)
+
+    def passed(self) -> bool:
+        """Note the end of a transaction; True while tables must be looked up again."""
+        was_active = self.is_active
+        if was_active and _floor(self.at) >= self._floors.highest:
+            self.is_active = False
+            log.info("the binlog has passed the load: the tables are of one moment from here on")
+        return was_active
+
+    def check_over(self) -> None:
+        """Raise `NeedsOperator` if another history starts before the load was passed."""
+        if self.is_active:
+            raise changed_within_load()
+
+
+def _floor(place: Location) -> Floor:
+    return place.file.number, place.position

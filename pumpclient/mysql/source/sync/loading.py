@@ -1,37 +1,93 @@
-"""Runs the initial load before a source's first run, and skips the binlog events that it covers.
+"""Loads: the initial load before a source's first run, and requests to load tables again.
 
-The tables of a load with several attempts have different places (`pumpclient.mysql.load`). Until
-the binlog has passed the last place, rows and statements that a table's load already covers are
-skipped.
+Tables that share a target are loaded again together. `reload_all` discards a stopped source's
+position: its next start loads all tables. It is for a server whose history does not continue, and
+for a source whose checkpoint is lost. The next start uses an epoch above all epochs ever seen of
+the source's id, so that no Drainer considers its rows repeated. The relay log is moved aside, since
+it may be the only copy of binlogs that a server has lost.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from penstock.cluster import etcd
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.filters import Rules
+from penstock.security.tls import Security
 from pumpclient.client import PumpClient
 from pumpclient.mysql.load.loader import Load, LoadOptions
-from pumpclient.mysql.load.state import ASKED, Floor, Floors, StateFile
-from pumpclient.mysql.protocol.refusals import RELOAD_ALL
-from pumpclient.mysql.relay.layout import Location
+from pumpclient.mysql.load.state import ASKED, Floors, LoadState, StateFile
 from pumpclient.mysql.rows.table_map import Name
-from pumpclient.mysql.source.config import SourceConfig
+from pumpclient.mysql.source.config import OPTIMISTIC, SourceConfig
+from pumpclient.mysql.source.ddl.table_mapping import server_tables
 from pumpclient.mysql.source.state.checkpoint import (
-    Checkpoint,
     SourceStore,
-    changed_within_load,
     fresh_epoch,
+    sources,
 )
-from pumpclient.mysql.translate.statements.ddl_pieces import Translation, Translator
-from pumpclient.mysql.translate.statements.online import OnlineDdl
+from pumpclient.mysql.source.state.overrides import Edit, tables_reloaded
+from pumpclient.mysql.translate.ddl_pieces import OnlineDdl, Translator
+
+
+def siblings(config: SourceConfig, rules: Rules, names: Iterable[Name]) -> frozenset[Name]:
+    """Return all tables of the server that share a target with one of `names`."""
+    targets = {rules.target(*name) for name in names}
+    return frozenset(
+        name for name in replicated_tables(config, rules) if rules.target(*name) in targets
+    )
+
+
+def replicated_tables(config: SourceConfig, rules: Rules) -> frozenset[Name]:
+    online = config.online_ddl.rules()
+    with config.source.address().session() as connection:
+        return frozenset(
+            name
+            for name in server_tables(connection)
+            if rules.is_replicated(*name) and (online is None or not online.is_copy(name[1]))
+        )
+
+
+def reloaded(config: SourceConfig, rules: Rules, name: Name, *, accepts_gap: bool = False) -> Edit:
+    """Return the edit that requests a reload of a table and of all tables with the same target.
+
+    Raises `NeedsOperator` for a table that the filters exclude, and, without `accepts_gap`, where
+    other sources may have written rows into the same table, which a reload drops.
+    """
+    label = ".".join(name)
+    if not rules.is_replicated(*name):
+        raise NeedsOperator(
+            f"the filters leave {label} out", hint="change them first", code=Code.OVERRIDE_INVALID
+        )
+    found = siblings(config, rules, [name])
+    group = found | {name}
+    is_merged = len(group) > 1 or (
+        config.shard_mode == OPTIMISTIC and rules.router.is_routed(*name)
+    )
+    if is_merged and not accepts_gap:
+        tls = Security(config.security).etcd_tls
+        with closing(etcd.connect(config.etcd_urls, tls=tls)) as connection:
+            others = [each for each in sources(connection) if each != config.source_id]
+        if others:
+            target = ".".join(rules.target(*name))
+            raise NeedsOperator(
+                f"{target} may have rows of other sources too ({', '.join(others)}), and a reload"
+                " drops it with all its rows",
+                hint="with --accept-gap it does so, and loads what this source has; penstock verify"
+                " --repair with --source-config of each of the others then brings back its rows",
+                code=Code.NOT_CONFIRMED,
+            )
+    return tables_reloaded((name, *sorted(group - {name})), gone=group - found)
+
 
 log = logging.getLogger(__name__)
 
@@ -123,49 +179,64 @@ def load_report(config: SourceConfig) -> dict[str, Any]:
     return {} if state is None else state.report
 
 
-class CatchUp:
-    """The part of the binlog that was loaded; `at` is the end of the event that is being read."""
+_NAMED_MAX = 20
 
-    def __init__(self, floors: Floors, checkpoint: Checkpoint) -> None:
-        """Start after `checkpoint`; raise `NeedsOperator` for the floors of another load."""
-        self._floors = floors
-        self.at = checkpoint.place
-        is_same_epoch = checkpoint.epoch == floors.epoch
-        if checkpoint.is_within_load and not (is_same_epoch and floors.after == checkpoint.loaded):
+
+def reload_all(config: SourceConfig, *, accepts_gap: bool = False) -> str:
+    """Make a stopped source load all its tables when it starts; return a report.
+
+    Raises `Retryable` while a process has the source, and `NeedsOperator` where tables may have
+    rows of other sources, which a load drops, without `accepts_gap`.
+    """
+    names = replicated_tables(config, Rules(config.filter))
+    security = Security(config.security)
+    with closing(etcd.connect(config.etcd_urls, tls=security.etcd_tls)) as connection:
+        others = [each for each in sources(connection) if each != config.source_id]
+        routed = [name for name in sorted(names) if Rules(config.filter).router.is_routed(*name)]
+        if others and routed and not accepts_gap:
             raise NeedsOperator(
-                f"the source is at {checkpoint.done}, its load has rows up to {checkpoint.loaded},"
-                " and the file in data-dir that says of which tables is missing or is of another"
-                " load: these rows would come twice",
-                hint=f"put the source's .load.json back as it was after the load; or {RELOAD_ALL}",
-                code=Code.SOURCE_STATE_DAMAGED,
+                f"{'.'.join(routed[0])} is routed, and its table may have rows of other sources too"
+                f" ({', '.join(others)}), which a load drops",
+                hint="with --accept-gap they are dropped; penstock verify --repair with"
+                " --source-config of each of the others then brings back its rows",
+                code=Code.NOT_CONFIRMED,
             )
-        self.is_active = is_same_epoch and _floor(self.at) < floors.highest
-
-    def has(self, *tables: Name) -> bool:
-        return self.is_active and self._floors.has(tables, _floor(self.at))
-
-    def without_loaded(self, translation: Translation) -> Translation:
-        if not self.is_active:
-            return translation
-        left = tuple(piece for piece in translation.pieces if not self.has(*piece.tables))
-        if len(left) == len(translation.pieces):
-            return translation
-        log.info("a statement up to %s is in the load already", self.at)
-        return replace(translation, pieces=left)
-
-    def passed(self) -> bool:
-        """Note the end of a transaction; True while tables must be looked up again."""
-        was_active = self.is_active
-        if was_active and _floor(self.at) >= self._floors.highest:
-            self.is_active = False
-            log.info("the binlog has passed the load: the tables are of one moment from here on")
-        return was_active
-
-    def check_over(self) -> None:
-        """Raise `NeedsOperator` if another history starts before the load was passed."""
-        if self.is_active:
-            raise changed_within_load()
+        store = SourceStore(connection, config.source_id, ttl_s=config.lease_s)
+        store.own("penstock source reload --all of an operator")
+        try:
+            store.forget()
+            aside = _put_aside(config)
+            file = StateFile(state_path(config))
+            before = file.read()
+            known = before.begun | before.loaded.keys() if before is not None else set()
+            gone = sorted(name for name in known - names if name[1])
+            file.write(LoadState(source=config.source_id, epoch=ASKED, begun=names))
+        finally:
+            store.close()
+    return (
+        f"source {config.source_id} loads {len(names)} tables when it starts, from the server as it"
+        " is then: downstream they are dropped, created and filled; tables that the server does not"
+        f" have any more stay there{_names(gone)}{aside}\n"
+    )
 
 
-def _floor(place: Location) -> Floor:
-    return place.file.number, place.position
+def _names(gone: Sequence[Name]) -> str:
+    if not gone:
+        return ""
+    more = f" and {len(gone) - _NAMED_MAX} more" if len(gone) > _NAMED_MAX else ""
+    return f" ({', '.join('.'.join(name) for name in gone[:_NAMED_MAX])}{more})"
+
+
+def _put_aside(config: SourceConfig) -> str:
+    relay = config.relay.dir
+    if not relay.exists() or not any(relay.iterdir()):
+        return ""
+    aside = relay.with_name(f"{relay.name}.until-{time.time_ns() // 1_000_000}")
+    os.rename(relay, aside)
+    return f"; its relay log is in {aside} now"
+
+
+def report_text(label: str, report: Mapping[str, Any]) -> str:
+    if report["dropped"]:
+        return f"{label}: the server dropped it at {report['dropped']}, nothing was loaded\n"
+    return f"{label}: {report['rows']} rows loaded, {report['started']} to {report['ended']}\n"

@@ -55,18 +55,14 @@ from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.source.config import OPTIMISTIC, SourceConfig
 from pumpclient.mysql.source.ddl.execution import Statements
 from pumpclient.mysql.source.ddl.table_mapping import Tables
-from pumpclient.mysql.source.state.checkpoint import Checkpoint, fresh_epoch
-from pumpclient.mysql.source.state.counters import SourceCounters
+from pumpclient.mysql.source.state.checkpoint import Checkpoint, FollowFile, fresh_epoch
 from pumpclient.mysql.source.state.left_out import LeftOut, LeftOutTable
 from pumpclient.mysql.source.state.overrides import Edit
-from pumpclient.mysql.source.sync.follow_file import FollowFile
-from pumpclient.mysql.source.sync.reload_group import siblings
-from pumpclient.mysql.source.sync.reload_wait import report_text
-from pumpclient.mysql.source.sync.sync_context import SyncContext, SyncOptions
+from pumpclient.mysql.source.sync.context import SourceCounters, SyncContext, SyncOptions
+from pumpclient.mysql.source.sync.loading import report_text, siblings
 from pumpclient.mysql.source.sync.syncer import Syncer
+from pumpclient.mysql.translate.ddl_pieces import Kept, Translation, Translator
 from pumpclient.mysql.translate.outputs import Statement
-from pumpclient.mysql.translate.statements.ddl_pieces import Translation, Translator
-from pumpclient.mysql.translate.statements.online import Kept
 
 log = logging.getLogger(__name__)
 

@@ -57,23 +57,27 @@ from pumpclient.mysql.source.ddl.table_mapping import Routed
 from pumpclient.mysql.source.state.checkpoint import Checkpoint
 from pumpclient.mysql.source.state.left_out import LeftOut, Verdict
 from pumpclient.mysql.source.state.overrides import forget_rulings
+from pumpclient.mysql.source.sync.context import SyncContext, SyncOptions
 from pumpclient.mysql.source.sync.grouping import Gatherer
-from pumpclient.mysql.source.sync.known_transactions import LISTS, KnownTransactions, SeenGtids
-from pumpclient.mysql.source.sync.loading import CatchUp
-from pumpclient.mysql.source.sync.sync_context import SyncContext, SyncOptions
+from pumpclient.mysql.source.sync.known_transactions import (
+    LISTS,
+    CatchUp,
+    KnownTransactions,
+    SeenGtids,
+)
 from pumpclient.mysql.translate.assembler import Assembler
+from pumpclient.mysql.translate.ddl_pieces import Translation, Verb
 from pumpclient.mysql.translate.outputs import (
     Finished,
     Output,
     Refused,
     RowsLeftOut,
+    SequenceRows,
     Statement,
     TableChanges,
     Undone,
     place_text,
 )
-from pumpclient.mysql.translate.statements.ddl_pieces import Translation, Verb
-from pumpclient.mysql.translate.transcoding.sequences import SequenceRows
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.ddl.parse.parser import parse
-from pumpclient.mysql.translate.statements.assumed_settings import conditions, week_modes
+from pumpclient.mysql.source.ddl.session import conditions, week_modes
 from tests.unit.penstock.ddl_session import DdlSession
 
 TABLE = "CREATE TABLE t (n INT, tm TIME, d DATE, old INT AS (n) STORED, ts TIMESTAMP NULL)"

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from penstock.errors import Malformed
 from pumpclient.mysql.events import IgnoredEvent, Stop, UnreadRows, decode_event
-from pumpclient.mysql.events.compressed import Compression, TransactionPayload, decompress_block
 from pumpclient.mysql.events.files import (
     BinlogCheckpoint,
     FormatDescription,
@@ -45,12 +44,15 @@ from pumpclient.mysql.events.statements import (
 )
 from pumpclient.mysql.events.transactions import (
     CommitInfo,
+    Compression,
     Gtid,
     GtidFlag,
     MariadbGtidEvent,
+    TransactionPayload,
     XaId,
     XaPrepare,
     Xid,
+    decompress_block,
 )
 from pumpclient.mysql.gtid import Flavor, MariadbGtid, MariadbGtidSet, MysqlGtid, MysqlGtidSet
 from tests.kit.mysql.encoding import (

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from penstock.errors import Malformed
 from pumpclient.mysql.events import decode_event
-from pumpclient.mysql.events.field_reader import BodyReader
 from pumpclient.mysql.events.files import FormatDescription
 from pumpclient.mysql.events.frame import (
     FILE_MAGIC,
     HEADER_SIZE,
+    BodyReader,
     Checksum,
     EventType,
     make_event,
@@ -25,7 +25,7 @@ from pumpclient.mysql.events.frame import (
 from pumpclient.mysql.events.transactions import GtidFlag, MariadbGtidEvent, XaId
 from pumpclient.mysql.rows.column_types import reading_of
 from pumpclient.mysql.rows.rows_decoder import ImageReader, decoder_for
-from pumpclient.mysql.rows.rows_event_header import LAYOUTS, Kind, RowsEvent
+from pumpclient.mysql.rows.rows_event import LAYOUTS, Kind, RowsEvent
 from pumpclient.mysql.rows.table_map import Column, TableMap, WireType
 from tests.kit.mysql.binlogs import BinlogFile
 from tests.kit.mysql.encoding import encode

@@ -9,9 +9,8 @@ import pytest
 
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.source.state.left_out import LeftOut, LeftOutTable, Verdict, judged
-from pumpclient.mysql.translate.statements.changed_tables import changed_tables
-from pumpclient.mysql.translate.statements.ddl_pieces import Translator
-from pumpclient.mysql.translate.statements.online import OnlineDdl
+from pumpclient.mysql.translate.ddl_pieces import OnlineDdl, Translator
+from pumpclient.mysql.translate.statement_objects import changed_tables
 
 T, U = ("shop", "t"), ("shop", "u")
 

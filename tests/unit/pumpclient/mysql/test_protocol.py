@@ -13,8 +13,7 @@ from penstock.errors import NeedsOperator, PenstockError, Retryable
 from pumpclient.mysql.events.files import Heartbeat, Rotate
 from pumpclient.mysql.events.frame import EventFlag, EventType, Header, make_event
 from pumpclient.mysql.gtid import Flavor, MariadbGtidSet, MysqlGtidSet, decode_sids
-from pumpclient.mysql.protocol.packets import FULL_PACKET, PacketReader
-from pumpclient.mysql.protocol.refusals import PositionLost, Purged, ServerIdTaken, refusal
+from pumpclient.mysql.protocol.address import PositionLost, Purged, ServerIdTaken, refusal
 from pumpclient.mysql.protocol.server import (
     ServerIdentity,
     identify,
@@ -24,13 +23,15 @@ from pumpclient.mysql.protocol.server import (
 )
 from pumpclient.mysql.protocol.stream import (
     FIRST_DRAWN,
+    FULL_PACKET,
     BinlogStream,
+    PacketReader,
     ReplicaSession,
     StreamOptions,
     draw_server_id,
-    file_after,
     session_statements,
 )
+from pumpclient.mysql.relay.resume import file_after
 from tests.kit.fakes.scripted_mysql import UUID, ScriptedMysql, answers, error, event_packet
 from tests.kit.mysql.encoding import encode
 

@@ -12,8 +12,8 @@ import pytest
 from penstock.errors import Corrupt, NeedsOperator
 from pumpclient.mysql.events.frame import FILE_MAGIC, EventType, make_event
 from pumpclient.mysql.relay.layout import INDEX_NAME, FileName, Location
-from pumpclient.mysql.relay.purger import Purger
 from pumpclient.mysql.relay.reader import Chunk, Growth, RelayReader
+from pumpclient.mysql.source.relay_log import Purger
 
 DESCRIPTION = make_event(EventType.FORMAT_DESCRIPTION, b"description")
 

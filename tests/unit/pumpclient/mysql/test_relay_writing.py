@@ -24,12 +24,11 @@ from pumpclient.mysql.events.frame import (
 from pumpclient.mysql.events.statements import Query, UserVar
 from pumpclient.mysql.events.transactions import Gtid, GtidFlag, XaId, XaPrepare, Xid
 from pumpclient.mysql.gtid import Flavor, GtidSet, MariadbGtidSet, MysqlGtid, MysqlGtidSet
-from pumpclient.mysql.protocol.refusals import PositionLost
-from pumpclient.mysql.relay.boundaries import TransactionTracker
+from pumpclient.mysql.protocol.address import PositionLost
+from pumpclient.mysql.relay.boundaries import TransactionTracker, recover
 from pumpclient.mysql.relay.layout import FileName, Location, Meta
 from pumpclient.mysql.relay.reader import Growth
 from pumpclient.mysql.relay.receiver import Transformer
-from pumpclient.mysql.relay.recover import recover
 from pumpclient.mysql.relay.writer import DUMMY_BYTES_MAX, RelayWriter, dummies
 from tests.kit.mysql.binlogs import BinlogScript
 from tests.kit.mysql.encoding import encode

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from penstock.errors import NeedsOperator
+from pumpclient.mysql.source.command import waited_for
 from pumpclient.mysql.source.state.checkpoint import Checkpoint
 from pumpclient.mysql.source.state.overrides import tables_reloaded
-from pumpclient.mysql.source.sync.reload_wait import waited_for
 
 DONE = {"reload": 1, "rows": 0, "started": "10:00", "ended": "10:01", "dropped": ""}
 

@@ -16,6 +16,12 @@ from penstock.datum.decimals import encode_unscaled
 from penstock.ddl.charsets import charset_named
 from penstock.errors import Malformed, NeedsOperator
 from pumpclient.mysql.rows.column_types import reading_of
+from pumpclient.mysql.rows.column_values import (
+    decompressed,
+    double_text,
+    inet6_text,
+    shortest_float,
+)
 from pumpclient.mysql.rows.rows_decoder import decoder_for, value_reader
 from pumpclient.mysql.rows.table_map import Column, TableMap, WireType, charset_name, charset_of
 from pumpclient.mysql.rows.values.json_binary import (
@@ -29,8 +35,6 @@ from pumpclient.mysql.rows.values.json_binary import (
     read_json,
     text_of,
 )
-from pumpclient.mysql.rows.values.numbers import double_text, shortest_float
-from pumpclient.mysql.rows.values.texts import decompressed, inet6_text
 from tests.kit.mysql.json_encoding import write_changes, write_json
 from tests.kit.mysql.row_encoding import compressed, make_image, string_metadata, value_bytes
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import NeedsOperator
-from pumpclient.mysql.translate.statements.server_objects import (
+from pumpclient.mysql.translate.statement_objects import (
     is_routine,
     skip_reason,
     temporary_reason,
 )
-from pumpclient.mysql.translate.statements.statement_text import dialect_of
+from pumpclient.mysql.translate.statement_text import dialect_of
 
 
 @pytest.mark.parametrize(

@@ -26,14 +26,14 @@ from pumpclient.mysql.journal import Journal, OpenGroup, settle
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.source.ddl import merged, table_mapping
 from pumpclient.mysql.source.ddl.execution import Statements
+from pumpclient.mysql.source.ddl.session import ServerDefaults
 from pumpclient.mysql.source.ddl.table_mapping import Tables
 from pumpclient.mysql.source.first_checkpoint import moment_s
 from pumpclient.mysql.source.state.checkpoint import Checkpoint
 from pumpclient.mysql.source.sync.known_transactions import KnownTransactions
+from pumpclient.mysql.translate.ddl_pieces import Piece, Translator
 from pumpclient.mysql.translate.outputs import Refused, Statement
-from pumpclient.mysql.translate.statements.ddl_pieces import Piece, Translator
-from pumpclient.mysql.translate.statements.session_context import ServerDefaults
-from pumpclient.mysql.translate.statements.statement_text import dialect_of
+from pumpclient.mysql.translate.statement_text import dialect_of
 from tests.kit.mysql.encoding import begin_mariadb, encode
 from tests.unit.penstock.ddl_session import DdlSession
 

@@ -17,9 +17,9 @@ from penstock.schema.model import TableInfo
 from penstock.wire.binlog import MutationType
 from pumpclient.mysql.events.frame import EventType
 from pumpclient.mysql.rows.rows_decoder import decoder_for
-from pumpclient.mysql.rows.rows_event_header import RowsEvent
+from pumpclient.mysql.rows.rows_event import RowsEvent
 from pumpclient.mysql.rows.table_map import Column, TableMap, WireType
-from pumpclient.mysql.translate.transcoding.transcode import Transcoder
+from pumpclient.mysql.translate.transcode import Transcoder
 from tests.kit.mysql.row_encoding import encode_rows, make_image, string_metadata
 from tests.unit.penstock.ddl_session import DdlSession
 from tests.unit.pumpclient.mysql.test_rows_values import (

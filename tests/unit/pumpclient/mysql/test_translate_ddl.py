@@ -10,19 +10,20 @@ from penstock.ddl.syntax.lexer import Kind, read
 from penstock.errors import NeedsOperator
 from penstock.wire.binlog import Origin
 from pumpclient.mysql.events.statements import Query, StatusVariables
-from pumpclient.mysql.translate.statements.ddl_pieces import (
+from pumpclient.mysql.translate.ddl_pieces import (
+    Kept,
+    OnlineDdl,
     Override,
     Translator,
     Verb,
     origins_of,
 )
-from pumpclient.mysql.translate.statements.failed_statements import (
+from pumpclient.mysql.translate.statement_objects import (
+    is_routine,
     left_by_failed,
     may_have_failed,
 )
-from pumpclient.mysql.translate.statements.online import Kept, OnlineDdl
-from pumpclient.mysql.translate.statements.server_objects import is_routine
-from pumpclient.mysql.translate.statements.statement_text import (
+from pumpclient.mysql.translate.statement_text import (
     ANSI_QUOTES,
     NO_BACKSLASH_ESCAPES,
     PIPES_AS_CONCAT,

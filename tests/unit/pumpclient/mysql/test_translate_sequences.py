@@ -13,12 +13,12 @@ from pumpclient.mysql.events.statements import (
     StatusVariables,
     decode_status,
 )
-from pumpclient.mysql.translate.statements.statement_text import (
+from pumpclient.mysql.translate.outputs import Numbers, Sequences
+from pumpclient.mysql.translate.statement_text import (
     dialect_of,
     phase_to_skip,
     plain_text,
 )
-from pumpclient.mysql.translate.transcoding.sequences import Numbers, Sequences
 from tests.kit.mysql.encoding import encode_status
 
 S = ("d", "s")

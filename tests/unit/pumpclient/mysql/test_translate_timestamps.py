@@ -7,8 +7,8 @@ import pytest
 from penstock.ddl import Catalog, plan_ddl
 from penstock.schema.model import TableInfo
 from pumpclient.mysql.events.statements import StatusVariables
-from pumpclient.mysql.translate.statements.statement_text import dialect_of
-from pumpclient.mysql.translate.statements.timestamps import (
+from pumpclient.mysql.translate.statement_text import (
+    dialect_of,
     is_implicit,
     may_hold_timestamps,
     written_out,

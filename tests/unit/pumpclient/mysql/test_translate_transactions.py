@@ -8,10 +8,10 @@ import pytest
 
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.errors import NeedsOperator
-from pumpclient.mysql.events.compressed import Compression
 from pumpclient.mysql.events.frame import Checksum, EventType, Header, make_event
 from pumpclient.mysql.events.statements import Query
 from pumpclient.mysql.events.transactions import (
+    Compression,
     Gtid,
     GtidFlag,
     MariadbGtidEvent,
@@ -21,11 +21,11 @@ from pumpclient.mysql.events.transactions import (
 )
 from pumpclient.mysql.gtid import MysqlGtid
 from pumpclient.mysql.relay.layout import FileName, Location
-from pumpclient.mysql.rows.rows_event_header import RowsEvent
+from pumpclient.mysql.rows.rows_event import RowsEvent
 from pumpclient.mysql.rows.table_map import Column, TableMap, WireType
 from pumpclient.mysql.translate.assembler import Assembler
 from pumpclient.mysql.translate.outputs import Finished, Output, Statement, TableChanges
-from pumpclient.mysql.translate.transcoding.transcode import Transcoder
+from pumpclient.mysql.translate.transcode import Transcoder
 from tests.kit.mysql.encoding import encode, payload_of
 from tests.kit.mysql.row_encoding import encode_map, encode_rows, make_image
 from tests.unit.pumpclient.mysql.test_transcode import made

@@ -18,10 +18,10 @@ from penstock.datum.rows.fields import decimal_size, fraction_digits, integer_ra
 from penstock.schema.model import MysqlType
 from penstock.wire import protowire
 from pumpclient.mysql.rows.column_types import reading_of
+from pumpclient.mysql.rows.column_values import decompressed
+from pumpclient.mysql.rows.rows_event import Reading
 from pumpclient.mysql.rows.table_map import WireType, charset_of
-from pumpclient.mysql.rows.values.reading import Reading
-from pumpclient.mysql.rows.values.texts import decompressed
-from pumpclient.mysql.translate.transcoding.column_mapping import ColumnPair
+from pumpclient.mysql.translate.column_mapping import ColumnPair
 
 _QUICK = 1 << 27
 """Numbers below this are at most four bytes as a varint: two look-ups."""

@@ -39,13 +39,11 @@ from penstock.wire.binlog import MutationType
 from pumpclient.changes import next_row_id
 from pumpclient.mysql.events.frame import EventType
 from pumpclient.mysql.rows.column_types import reading_of
-from pumpclient.mysql.rows.reader_code import Made, read_rows
-from pumpclient.mysql.rows.rows_decoder import Decoder, decoder_for
-from pumpclient.mysql.rows.rows_event_header import Kind, RowsEvent, usual_heads
+from pumpclient.mysql.rows.rows_decoder import UNREADABLE, Decoder, decoder_for, unreadable
+from pumpclient.mysql.rows.rows_event import Kind, Made, RowsEvent, read_rows, usual_heads
 from pumpclient.mysql.rows.table_map import TABLE_ID_SIZE, TableMap
-from pumpclient.mysql.rows.unreadable import UNREADABLE, unreadable
-from pumpclient.mysql.translate.transcoding.column_mapping import NULL, Pairing, paired
-from pumpclient.mysql.translate.transcoding.datums import datum_reading
+from pumpclient.mysql.translate.column_mapping import NULL, Pairing, paired
+from pumpclient.mysql.translate.datums import datum_reading
 
 _ENDS_OF_TIME = frozenset({"2038-01-19 03:14:07.999999", "2106-02-07 06:28:15.999999"})
 """ROW END of a current row in UTC: before MariaDB 11.5 or with 32-bit seconds, and since 11.5."""

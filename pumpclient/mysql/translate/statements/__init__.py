@@ -1,1 +1,0 @@
-"""Translates a server's statements to DDL that a writer executes."""

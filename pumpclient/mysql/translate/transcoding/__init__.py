@@ -1,1 +1,0 @@
-"""Transcodes rows events to the row bytes of a table's binlogs."""
