@@ -44,9 +44,9 @@ from ctl.nodes import (
     tls_of,
 )
 from ctl.states import is_heard_of, refuse_living
-from penstock.cluster.departed_pumps import LostPump
 from penstock.cluster.log_entry import LOGS, Copy, LogEntry
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
+from penstock.cluster.records import LostPump
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.node.output import JSON, TEXT, moment_of, show

@@ -28,8 +28,8 @@ from ctl.nodes import (
     time_of,
     tls_of,
 )
-from penstock.cluster.departed_pumps import LastWord
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
+from penstock.cluster.records import LastWord
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.pb import penstock_pb2

@@ -49,8 +49,8 @@ from drainer.settings.config import DOWNSTREAM_KEYS, DrainerConfig
 from drainer.sinks.checkpoint import Checkpoint, OverrideChange
 from drainer.sinks.opening import label_of, open_sink
 from drainer.sinks.protocol import Sink
-from penstock.cluster.drainer_runs import run_named
 from penstock.cluster.etcd import EtcdClient, connect
+from penstock.cluster.records import run_named
 from penstock.codes import Code
 from penstock.ddl.parse.parser import parse
 from penstock.errors import NeedsOperator

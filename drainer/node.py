@@ -39,7 +39,8 @@ from drainer.settings.config import DrainerConfig
 from drainer.sinks.checkpoint import Overridden, TakenOver
 from drainer.sinks.opening import label_of
 from drainer.standby import EndedAsStandby, stand_by
-from penstock.cluster.drainer_runs import (
+from penstock.cluster.node_registry import NodeState
+from penstock.cluster.records import (
     DrainerRun,
     DrainerStop,
     forget_stop,
@@ -48,7 +49,6 @@ from penstock.cluster.drainer_runs import (
     run_named,
     standbys,
 )
-from penstock.cluster.node_registry import NodeState
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError
 from penstock.node import service

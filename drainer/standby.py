@@ -42,9 +42,9 @@ from drainer.cluster.membership import Presence
 from drainer.cluster.server import Front
 from drainer.components import Components, StoppedEarly, unless_stopped
 from drainer.sinks.checkpoint import Checkpoint
-from penstock.cluster import drainer_runs
-from penstock.cluster.drainer_runs import DrainerRun, Standby
+from penstock.cluster import records
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
+from penstock.cluster.records import DrainerRun, Standby
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError
 from penstock.node.http_status import JSON, HttpStatus
@@ -272,7 +272,7 @@ class _Waiting:
             entry = self._registry.get(NodeKind.DRAINER, role.active.node_id)
             if own is not None and entry is not None and self.watch.is_ours:
                 self._retire(own, entry)
-            is_listed = drainer_runs.run_named(self._components.etcd, role.writer) is not None
+            is_listed = records.run_named(self._components.etcd, role.writer) is not None
             return (entry.max_commit_ts if entry else 0), is_listed
 
         try:
@@ -299,7 +299,7 @@ async def _active(
     if stored is None or not stored.writer:
         return None
     try:
-        found = await asyncio.to_thread(drainer_runs.run_named, components.etcd, stored.writer)
+        found = await asyncio.to_thread(records.run_named, components.etcd, stored.writer)
         if found is not None:
             # Our own name is a previous run, which the data-dir's lock proves to have ended.
             return None if found.node_id == front.node_id else found

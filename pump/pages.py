@@ -25,7 +25,7 @@ from penstock.wire.codec import decode_binlog
 from pump.metrics import PumpMetrics
 
 if TYPE_CHECKING:
-    from penstock.cluster.node_registry import NodeRegistry, NodeStatus
+    from penstock.cluster.node_registry import NodeStatus, Registry
     from pump.cluster.operator import Operator
     from pump.components import Components
 
@@ -37,7 +37,7 @@ _OK, _WRONG = 200, 3
 class Pages:
     """The content of one Pump's pages."""
 
-    def __init__(self, registry: NodeRegistry, operator: Operator, components: Components) -> None:
+    def __init__(self, registry: Registry, operator: Operator, components: Components) -> None:
         self._registry = registry
         self._operator = operator
         self._components = components

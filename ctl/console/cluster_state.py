@@ -42,8 +42,8 @@ from ctl.console.observation import (
     Observation,
     SourceEntry,
 )
-from penstock.cluster.drainer_runs import DrainerStop
 from penstock.cluster.node_registry import NodeState, NodeStatus, seems_live
+from penstock.cluster.records import DrainerStop
 from penstock.ts import compose, physical_ms
 
 LAG_WATCH_S: Final = 30.0

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ctl.console.facts import Facts
-from penstock.cluster.drainer_runs import DrainerStop, Standby
-from penstock.cluster.node_registry import Gap, NodeStatus
+from penstock.cluster.node_registry import NodeStatus
+from penstock.cluster.records import DrainerStop, Gap, Standby
 
 PUMP: Final = "pump"
 DRAINER: Final = "drainer"

@@ -36,10 +36,10 @@ from ctl.console.observation import (
 )
 from ctl.nodes import error_of
 from penstock.cluster import etcd
-from penstock.cluster.drainer_runs import standbys, stops
 from penstock.cluster.etcd import EtcdClient, read_prefix
 from penstock.cluster.fence import writers
 from penstock.cluster.node_registry import SOURCES, NodeKind, NodeState, Registry
+from penstock.cluster.records import standbys, stops
 from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator, PenstockError, Retryable
 from penstock.node.logs import one_line

@@ -16,24 +16,24 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from penstock.cluster.departed_pumps import LastWord, LostPump
-from penstock.cluster.drainer_runs import (
-    DrainerRun,
-    Entry,
-    LeasedEntry,
-    Standby,
-    key_of,
-    remember_run,
-    text_of,
-)
 from penstock.cluster.etcd import EtcdClient
+from penstock.cluster.lease import Lease
 from penstock.cluster.node_registry import (
     Heartbeats,
     NodeKind,
-    NodeRegistry,
     NodeState,
     NodeStatus,
+    Registry,
     Statuses,
+)
+from penstock.cluster.records import (
+    DrainerRun,
+    LastWord,
+    LostPump,
+    Standby,
+    key_of,
+    record_text,
+    remember_run,
 )
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
@@ -55,7 +55,7 @@ class Membership:
 
     def __init__(
         self,
-        registry: NodeRegistry,
+        registry: Registry,
         oracle: Oracle,
         *,
         node_id: str,
@@ -286,7 +286,7 @@ class Presence:
         self._etcd = etcd
         self._writer = writer
         self._current = current
-        self._entry: Entry | None = None
+        self._lease: Lease | None = None
         self._listed = ""
         self._ending = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -304,9 +304,9 @@ class Presence:
         self._ending.set()
         if self._task is not None:
             await asyncio.wait((self._task,))  # A running call may be about to list it.
-        entry, self._entry = self._entry, None
-        if entry is not None:
-            await asyncio.to_thread(entry.close)
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            await asyncio.to_thread(lease.close)
 
     async def _keep(self, listed: asyncio.Event) -> None:
         is_reported = False
@@ -324,14 +324,14 @@ class Presence:
                     await self._ending.wait()
 
     def _put(self) -> None:
-        if self._entry is None or self._entry.is_lost():
-            self._entry, self._listed = LeasedEntry(self._etcd, _TTL_S), ""
+        if self._lease is None or self._lease.is_lost():
+            self._lease, self._listed = Lease(self._etcd, _TTL_S), ""
         entry = self._current()
         if isinstance(entry, DrainerRun) and not self._listed:
             remember_run(self._etcd, self._writer, entry)
-        text = text_of(entry)
+        text = record_text(entry)
         if text != self._listed:
-            self._entry.put(key_of(entry, self._writer), text)
+            self._lease.put(key_of(entry, self._writer), text)
             self._listed = text
 
     def _what(self) -> str:

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from penstock.cluster.departed_pumps import LostPump
 from penstock.cluster.node_registry import NodeState, NodeStatus, seems_live
+from penstock.cluster.records import LostPump
 from penstock.ts import physical_ms, seconds_between
 
 MUTE_S = 6.0

@@ -18,7 +18,7 @@ Pump is released when its own final record says that all its binlogs are here:
 
 Anybody can change a state in etcd, by a command or by hand, and a running Pump corrects it only at
 its next heartbeat. Only the Pump itself records which binlogs it holds
-(`penstock.cluster.departed_pumps`). TiDB-Binlog's Pumps leave no such record; for them their last
+(`penstock.cluster.records`). TiDB-Binlog's Pumps leave no such record; for them their last
 status has to suffice.
 
 The checkpoint lists the participants (`standing`), so a Drainer that starts knows for which Pumps
@@ -49,8 +49,8 @@ from drainer.intake.merge_holder import (
 from drainer.intake.merger import PAYLOAD_OVERHEAD_BYTES, Merger
 from drainer.intake.payload import Payload, is_fake, release
 from drainer.intake.puller import Puller, Receiver, Who
-from penstock.cluster.departed_pumps import LastWord, LostPump
 from penstock.cluster.node_registry import NodeState, NodeStatus
+from penstock.cluster.records import LastWord, LostPump
 from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator, Retryable
 

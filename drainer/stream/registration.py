@@ -22,9 +22,9 @@ from drainer.cluster.membership import Membership
 from penstock.cluster.node_registry import (
     READER,
     NodeKind,
-    NodeRegistry,
     NodeState,
     NodeStatus,
+    Registry,
     Statuses,
 )
 from penstock.codes import Code
@@ -47,7 +47,7 @@ class Named(Membership):
     """A reader that is listed."""
 
     def __init__(
-        self, registry: NodeRegistry, oracle: Oracle, name: str, acknowledged_ts: Callable[[], int]
+        self, registry: Registry, oracle: Oracle, name: str, acknowledged_ts: Callable[[], int]
     ) -> None:
         super().__init__(
             registry, oracle, node_id=name, host=host_of_reader(), checkpoint_ts=acknowledged_ts
@@ -80,7 +80,7 @@ class Nameless(Membership):
     """A reader without an entry: it lists the Pumps, and writes nothing to etcd."""
 
     def __init__(
-        self, registry: NodeRegistry, oracle: Oracle, name: str, acknowledged_ts: Callable[[], int]
+        self, registry: Registry, oracle: Oracle, name: str, acknowledged_ts: Callable[[], int]
     ) -> None:
         super().__init__(
             registry, oracle, node_id=name, host=host_of_reader(), checkpoint_ts=acknowledged_ts
@@ -105,7 +105,7 @@ def check_name(name: str) -> None:
         )
 
 
-def take_name(registry: NodeRegistry, name: str, *, watched_s: float = WATCHED_S) -> bool:
+def take_name(registry: Registry, name: str, *, watched_s: float = WATCHED_S) -> bool:
     """Return whether a reader of that name has existed before; blocking.
 
     Raises `NeedsOperator` if the name is a Drainer's, or a running reader's.

@@ -39,9 +39,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import grpc
 import grpc.aio
 
-from penstock.cluster.departed_pumps import LastWord
 from penstock.cluster.node_registry import (
-    Gap,
     Heartbeats,
     NodeKind,
     NodeState,
@@ -49,13 +47,14 @@ from penstock.cluster.node_registry import (
     labels_text,
     published_labels,
 )
+from penstock.cluster.records import Gap, LastWord
 from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator, PenstockError, Retryable
 from penstock.pb import cistern_pb2, cistern_pb2_grpc, penstock_pb2, penstock_pb2_grpc
 from penstock.security.tls import Tls, open_aio_channel
 
 if TYPE_CHECKING:
-    from penstock.cluster.node_registry import NodeRegistry
+    from penstock.cluster.node_registry import Registry
     from pump.cluster.clock import ClusterClock
     from pump.cluster.identity import Identity
     from pump.service.group_commit import GroupCommit
@@ -82,7 +81,7 @@ class Membership:
 
     def __init__(
         self,
-        registry: NodeRegistry,
+        registry: Registry,
         storage: Storage,
         clock: ClusterClock,
         *,

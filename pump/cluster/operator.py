@@ -6,7 +6,7 @@
 
 Paused means "will be back with the binlogs it holds", so the Drainers wait for it. Offline means
 "everything here was applied, forget me". If everything a paused Pump holds was applied, its last
-word allows it to go offline without a start (`penstock.cluster.departed_pumps`).
+word allows it to go offline without a start (`penstock.cluster.records`).
 
 A Drainer that is dead but not offline will need its binlogs when it restarts. It blocks `Close`,
 and log and status name it. With `empty_disk`, replicas of other Pumps' logs on this disk also block

@@ -17,7 +17,7 @@ import uuid
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.cluster.node_registry import NodeKind, NodeRegistry, NodeState
+from penstock.cluster.node_registry import NodeKind, NodeState, Registry
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.log.files import replace_file
@@ -36,7 +36,7 @@ class Held(NamedTuple):
     """The largest timestamp in it; None if a crash may have cut acknowledged data."""
 
 
-def begin_run(registry: NodeRegistry, node_id: str, held: Held) -> None:
+def begin_run(registry: Registry, node_id: str, held: Held) -> None:
     """Record the start of a Pump on its folder; raise `NeedsOperator` unless it wrote it last.
 
     Raises `Retryable` while etcd does not answer.

@@ -25,7 +25,7 @@ from typing import Any, Final, Self
 from urllib.parse import quote
 
 from penstock.cluster import etcd
-from penstock.cluster.drainer_runs import standbys
+from penstock.cluster.records import standbys
 from penstock.codes import Code
 from penstock.errors import Retryable
 from penstock.failpoints import VARIABLE

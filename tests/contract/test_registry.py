@@ -8,17 +8,15 @@ from typing import Any
 
 import pytest
 
-from penstock.cluster.departed_pumps import LastWord, LostPump
 from penstock.cluster.node_registry import (
     EntryGuard,
-    Gap,
     NodeKind,
-    NodeRegistry,
     NodeState,
     NodeStatus,
     Registry,
     Statuses,
 )
+from penstock.cluster.records import Gap, LastWord, LostPump
 from penstock.errors import Retryable
 from tests.kit.fakes.registry import MemoryRegistry
 from tests.kit.wait import eventually
@@ -27,7 +25,7 @@ PUMP = NodeKind.PUMP
 
 
 @pytest.fixture(params=["memory", "etcd"])
-def registry(request: pytest.FixtureRequest) -> NodeRegistry:
+def registry(request: pytest.FixtureRequest) -> Registry:
     if request.param == "memory":
         return MemoryRegistry()
     return Registry(request.getfixturevalue("etcd"))
@@ -37,13 +35,13 @@ def status(node_id: str, state: NodeState = NodeState.ONLINE, **more: Any) -> No
     return NodeStatus(node_id=node_id, host="127.0.0.1:8250", state=state, **more)
 
 
-def test_a_status_reads_back_as_it_was_put(registry: NodeRegistry) -> None:
+def test_a_status_reads_back_as_it_was_put(registry: Registry) -> None:
     put = status("a:1", NodeState.PAUSING, max_commit_ts=2**60, update_ts=5, score=3)
     registry.put(PUMP, put)
     assert registry.get(PUMP, "a:1") == put
 
 
-def test_what_a_drainer_will_miss_is_kept_for_it_alone(registry: NodeRegistry) -> None:
+def test_what_a_drainer_will_miss_is_kept_for_it_alone(registry: Registry) -> None:
     first = Gap(drainer="d", pump="a:1", after_ts=5, up_to_ts=2**60)
     second = Gap(drainer="d", pump="b:1", after_ts=6, up_to_ts=7)
     others = Gap(drainer="d/a", pump="a:1", after_ts=1, up_to_ts=2)
@@ -53,13 +51,13 @@ def test_what_a_drainer_will_miss_is_kept_for_it_alone(registry: NodeRegistry) -
     assert list(registry.gaps("no one")) == []
 
 
-def test_a_node_never_seen_is_none(registry: NodeRegistry) -> None:
+def test_a_node_never_seen_is_none(registry: Registry) -> None:
     registry.put(PUMP, status("a:1"))
     assert registry.get(PUMP, "a") is None
     assert registry.get(NodeKind.DRAINER, "a:1") is None
 
 
-def test_the_list_is_by_node_id_and_of_one_kind(registry: NodeRegistry) -> None:
+def test_the_list_is_by_node_id_and_of_one_kind(registry: Registry) -> None:
     registry.put(PUMP, status("b:1"))
     registry.put(PUMP, status("a:1"))
     registry.put(NodeKind.DRAINER, status("c:1"))
@@ -67,13 +65,13 @@ def test_the_list_is_by_node_id_and_of_one_kind(registry: NodeRegistry) -> None:
     assert [s.node_id for s in registry.list(NodeKind.DRAINER)] == ["c:1"]
 
 
-def test_the_last_put_wins(registry: NodeRegistry) -> None:
+def test_the_last_put_wins(registry: Registry) -> None:
     registry.put(PUMP, status("a:1"))
     registry.put(PUMP, status("a:1", NodeState.OFFLINE))
     assert [s.state for s in registry.list(PUMP)] == [NodeState.OFFLINE]
 
 
-def test_a_node_that_is_forgotten_is_listed_no_longer(registry: NodeRegistry) -> None:
+def test_a_node_that_is_forgotten_is_listed_no_longer(registry: Registry) -> None:
     registry.put(NodeKind.DRAINER, status("d"))
     registry.put(PUMP, status("d"))
     registry.forget(NodeKind.DRAINER, "d")
@@ -82,7 +80,7 @@ def test_a_node_that_is_forgotten_is_listed_no_longer(registry: NodeRegistry) ->
     assert [s.node_id for s in registry.list(PUMP)] == ["d"]
 
 
-def test_when_a_pump_entered_is_known_until_it_leaves(registry: NodeRegistry) -> None:
+def test_when_a_pump_entered_is_known_until_it_leaves(registry: Registry) -> None:
     registry.put_entered("a:1", 2**60)
     registry.put_entered("b", 7)
     registry.put_entered("b", 8)
@@ -92,7 +90,7 @@ def test_when_a_pump_entered_is_known_until_it_leaves(registry: NodeRegistry) ->
     assert registry.entered() == {"a:1": 2**60}
 
 
-def test_a_last_word_is_there_until_it_is_withdrawn(registry: NodeRegistry) -> None:
+def test_a_last_word_is_there_until_it_is_withdrawn(registry: Registry) -> None:
     word = LastWord(pump="a:1", up_to_ts=2**60, open_count=1, made="today")
     registry.put_last_word(replace(word, up_to_ts=1))
     registry.put_last_word(word)
@@ -103,7 +101,7 @@ def test_a_last_word_is_there_until_it_is_withdrawn(registry: NodeRegistry) -> N
 
 
 def test_a_stopped_pump_is_retired_only_if_it_was_not_heard_of_since(
-    registry: NodeRegistry,
+    registry: Registry,
 ) -> None:
     word = LastWord(pump="a:1", up_to_ts=7, open_count=0, made="today")
     stopped = status("a:1", NodeState.PAUSED, update_ts=1)
@@ -120,7 +118,7 @@ def test_a_stopped_pump_is_retired_only_if_it_was_not_heard_of_since(
     assert registry.list(PUMP) == [replace(stopped, state=NodeState.OFFLINE, update_ts=2)]
 
 
-def test_everyone_gets_the_same_cluster_id(registry: NodeRegistry) -> None:
+def test_everyone_gets_the_same_cluster_id(registry: Registry) -> None:
     found: list[int] = []
     threads = [
         threading.Thread(target=lambda: found.append(registry.cluster_id())) for _ in range(8)
@@ -134,7 +132,7 @@ def test_everyone_gets_the_same_cluster_id(registry: NodeRegistry) -> None:
     assert 0 < found[0] < 2**63
 
 
-def test_a_watch_reports_what_is_there_before_it_returns(registry: NodeRegistry) -> None:
+def test_a_watch_reports_what_is_there_before_it_returns(registry: Registry) -> None:
     registry.put(PUMP, status("a:1"))
     seen: list[Statuses] = []
     watch = registry.watch(PUMP, seen.append)
@@ -142,7 +140,7 @@ def test_a_watch_reports_what_is_there_before_it_returns(registry: NodeRegistry)
     watch.cancel()
 
 
-def test_a_watch_reports_each_change_of_its_kind_as_the_full_list(registry: NodeRegistry) -> None:
+def test_a_watch_reports_each_change_of_its_kind_as_the_full_list(registry: Registry) -> None:
     seen: list[Statuses] = []
     watch = registry.watch(PUMP, seen.append)
     registry.put(NodeKind.DRAINER, status("d:1"))
@@ -153,7 +151,7 @@ def test_a_watch_reports_each_change_of_its_kind_as_the_full_list(registry: Node
     assert all(s.node_id != "d:1" for statuses in seen for s in statuses)
 
 
-def test_a_cancelled_watch_is_silent(registry: NodeRegistry) -> None:
+def test_a_cancelled_watch_is_silent(registry: Registry) -> None:
     seen: list[Statuses] = []
     later: list[Statuses] = []
     registry.watch(PUMP, seen.append).cancel()
@@ -165,7 +163,7 @@ def test_a_cancelled_watch_is_silent(registry: NodeRegistry) -> None:
 
 
 def test_a_lost_pump_is_remembered_and_a_later_word_about_it_counts(
-    registry: NodeRegistry,
+    registry: Registry,
 ) -> None:
     assert registry.lost() == {}
     first = LostPump(pump="p", after_ts=10, up_to_ts=20, made="2026-11-21T07:00:00Z")

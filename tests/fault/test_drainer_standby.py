@@ -15,9 +15,9 @@ import pytest
 
 from ctl.commands import main as ctl
 from drainer.__main__ import main as drainer_main
-from penstock.cluster.drainer_runs import RUNS, standbys
 from penstock.cluster.etcd import read_prefix
 from penstock.cluster.node_registry import NodeKind, Registry
+from penstock.cluster.records import RUNS, standbys
 from penstock_local.etcd import EtcdServer
 from pumpclient import PumpClient
 from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess

@@ -27,8 +27,8 @@ from hypothesis import strategies as st
 
 from ctl.commands import main as ctl
 from drainer import ddl_command
-from penstock.cluster.drainer_runs import standbys
 from penstock.cluster.node_registry import NodeKind, NodeState, Registry
+from penstock.cluster.records import standbys
 from penstock.errors import PenstockError
 from penstock.node.command import run as run_command
 from penstock_local.process import flags

@@ -15,9 +15,9 @@ import pytest
 
 from ctl import states
 from ctl.commands import main
-from penstock.cluster.drainer_runs import Standby, key_of, text_of
 from penstock.cluster.log_entry import Copy, EtcdLogEntries, LogEntry
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
+from penstock.cluster.records import Standby, key_of, record_text
 from penstock.oracle.client import OracleClient
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock_local.etcd import EtcdServer
@@ -331,7 +331,7 @@ class Handing(penstock_pb2_grpc.DrainerServicer):
             node_id=request.node_id, host=self.host, active="d-2", writer="w", checkpoint_ts=7,
             update_ts=0,
         )  # fmt: skip
-        put = (key_of(waiting, "w"), text_of(waiting))
+        put = (key_of(waiting, "w"), record_text(waiting))
         threading.Timer(1.0, self.etcd.put, put).start()
         return penstock_pb2.HandOverReply(standbys=["d-2"])
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from penstock.cluster.etcd import EtcdClient, Watch, etcd_errors
+from penstock.cluster.etcd import EtcdClient, Watch
 from penstock.cluster.lease import Lease
 from penstock.cluster.node_registry import Cancellable
 from penstock.codes import Code
@@ -127,8 +127,7 @@ class _Lent:
             return
         lease = Lease(self._etcd, LEASE_S)
         try:
-            with etcd_errors(self._etcd):
-                self._etcd.put(DISKS + self._disk.id, self._disk.to_json(), lease=lease.id)
+            self._put(lease)
         except BaseException:
             lease.close()
             raise
@@ -138,9 +137,11 @@ class _Lent:
         self._disk = replace(self._disk, is_leaving=is_leaving)
         if self._lease is None or self._lease.is_lost():
             self.renew()
-            return
-        with etcd_errors(self._etcd):
-            self._etcd.put(DISKS + self._disk.id, self._disk.to_json(), lease=self._lease.id)
+        else:
+            self._put(self._lease)
+
+    def _put(self, lease: Lease) -> None:
+        lease.put(DISKS + self._disk.id, self._disk.to_json())
 
     def close(self) -> None:
         if self._lease is not None:

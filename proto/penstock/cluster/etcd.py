@@ -266,6 +266,38 @@ def read(etcd: EtcdClient, key: str, *, timeout_s: float | None = None) -> bytes
     return answer.kvs[0].value if answer.kvs else None
 
 
+def read_at(etcd: EtcdClient, key: str) -> tuple[bytes | None, int, int]:
+    """Return a key's value, its create revision and its last revision; None, 0, 0 if absent."""
+    with etcd_errors(etcd):
+        value, meta = etcd.get(key)
+    return (None, 0, 0) if meta is None else (value, meta.create_revision, meta.mod_revision)
+
+
+def put(etcd: EtcdClient, key: str, value: str, *, lease_id: int = 0, ttl_s: int = 0) -> None:
+    """Write a key, which vanishes with its lease, or `ttl_s` from now."""
+    with etcd_errors(etcd):
+        etcd.put(key, value, lease=etcd.lease(ttl_s).id if ttl_s else lease_id or None)
+
+
+def delete(etcd: EtcdClient, key: str) -> None:
+    with etcd_errors(etcd):
+        etcd.delete(key)
+
+
+def transact(
+    etcd: EtcdClient, compare: Sequence[Any], success: Sequence[Any], failure: Sequence[Any] = ()
+) -> tuple[bool, Any]:
+    """Run `success` if all of `compare` hold, otherwise `failure`; return which, and the answers.
+
+    The comparisons and operations are those of `etcd.transactions`.
+    """
+    with etcd_errors(etcd):
+        done, answers = etcd.transaction(
+            compare=list(compare), success=list(success), failure=list(failure)
+        )
+    return bool(done), answers
+
+
 def read_prefix(etcd: EtcdClient, prefix: str) -> tuple[dict[str, bytes], int]:
     """Return all keys below a prefix with their values, in key order, and the store's revision."""
     with etcd_errors(etcd):

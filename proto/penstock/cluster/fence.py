@@ -27,7 +27,14 @@ from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
 
-from penstock.cluster.etcd import EtcdClient, EtcdClosed, Watch, etcd_errors, read_prefix
+from penstock.cluster.etcd import (
+    EtcdClient,
+    EtcdClosed,
+    Watch,
+    etcd_errors,
+    read_prefix,
+    transact,
+)
 from penstock.cluster.history import LOCK_KEY, Guard, History
 from penstock.cluster.lease import Lease
 from penstock.codes import Code
@@ -196,8 +203,7 @@ class WriterFence:
         membership = _Membership(key, Lease(self._etcd, self._ttl_s))
         watch = None
         try:
-            with etcd_errors(self._etcd):
-                self._etcd.put(key, "0", lease=membership.lease.id)
+            membership.lease.put(key, "0")
             watch = Watch(self._etcd, PENDING_KEY, self._see_pending)
             self._membership = membership
             while not self._closed and not membership.lease.is_lost():
@@ -228,8 +234,7 @@ class WriterFence:
                 self._changed.wait(_CHECK_S)
                 return
         if pending:
-            with etcd_errors(self._etcd):
-                self._etcd.put(membership.key, pending, lease=membership.lease.id)
+            membership.lease.put(membership.key, pending)
             membership.acknowledged = pending
             return
         version = self._history.schema_version()
@@ -277,12 +282,11 @@ class DdlFence:
 
     def _announce(self, pending: str, lock_revision: int, lease_id: int) -> Guard:
         do = self._etcd.transactions
-        with etcd_errors(self._etcd):
-            done, answers = self._etcd.transaction(
-                compare=[do.create(LOCK_KEY) == lock_revision, do.create(PENDING_KEY) == 0],
-                success=[do.put(PENDING_KEY, pending, lease=lease_id), do.get(PENDING_KEY)],
-                failure=[],
-            )
+        done, answers = transact(
+            self._etcd,
+            compare=[do.create(LOCK_KEY) == lock_revision, do.create(PENDING_KEY) == 0],
+            success=[do.put(PENDING_KEY, pending, lease=lease_id), do.get(PENDING_KEY)],
+        )
         if not done:
             raise Retryable(
                 "the DDL lock was lost, or another DDL is pending", code=Code.DDL_ROLLED_BACK
@@ -317,11 +321,10 @@ class DdlFence:
     def _clear(self, pending: str) -> None:
         do = self._etcd.transactions
         try:
-            with etcd_errors(self._etcd):
-                self._etcd.transaction(
-                    compare=[do.value(PENDING_KEY) == pending],
-                    success=[do.delete(PENDING_KEY)],
-                    failure=[],
-                )
+            transact(
+                self._etcd,
+                compare=[do.value(PENDING_KEY) == pending],
+                success=[do.delete(PENDING_KEY)],
+            )
         except PenstockError as error:
             log.warning("a pending DDL goes with its lock, not now: %s", error)

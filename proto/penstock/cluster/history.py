@@ -27,7 +27,15 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from penstock.cluster.etcd import EtcdClient, Watch, etcd_errors, is_any_from, read, read_pages
+from penstock.cluster.etcd import (
+    EtcdClient,
+    Watch,
+    is_any_from,
+    read,
+    read_at,
+    read_pages,
+    transact,
+)
 from penstock.cluster.lease import Lease
 from penstock.cluster.node_registry import Cancellable
 from penstock.codes import Code
@@ -151,12 +159,11 @@ class History:
     def roll_back(self, job_id: int) -> DdlJob | None:
         """Prevent a job from ever being recorded, or return it if it is already recorded."""
         do = self._etcd.transactions
-        with etcd_errors(self._etcd):
-            self._etcd.transaction(
-                compare=[do.create(_key(job_id)) == 0],
-                success=[do.put(_rolled_back_key(job_id), "")],
-                failure=[],
-            )
+        transact(
+            self._etcd,
+            compare=[do.create(_key(job_id)) == 0],
+            success=[do.put(_rolled_back_key(job_id), "")],
+        )
         return self.get(job_id)
 
     def is_rolled_back(self, job_id: int) -> bool:
@@ -188,9 +195,7 @@ class History:
 
     def revision_of(self, job_id: int) -> int:
         """Return the etcd revision at which a job was recorded, 0 if there is no such job."""
-        with etcd_errors(self._etcd):
-            _, meta = self._etcd.get(_key(job_id))
-        return 0 if meta is None else int(meta.create_revision)
+        return read_at(self._etcd, _key(job_id))[1]
 
     def last_origin(self, source: str) -> Origin | None:
         found = read(self._etcd, ORIGINS + source)
@@ -241,12 +246,11 @@ class History:
         while True:
             next_id, revision = self._read_counter(NEXT_ID_KEY)
             first = max(next_id, FIRST_ID, least)
-            with etcd_errors(self._etcd):
-                won, _ = self._etcd.transaction(
-                    compare=[do.mod(NEXT_ID_KEY) == revision],
-                    success=[do.put(NEXT_ID_KEY, str(first + count))],
-                    failure=[],
-                )
+            won, _ = transact(
+                self._etcd,
+                compare=[do.mod(NEXT_ID_KEY) == revision],
+                success=[do.put(NEXT_ID_KEY, str(first + count))],
+            )
             if won:
                 return first
 
@@ -260,17 +264,16 @@ class History:
         if job.origin is not None:
             origin = json.dumps(origin_to_json(job.origin), ensure_ascii=False)
             puts.append(do.put(ORIGINS + job.origin.source, origin))
-        with etcd_errors(self._etcd):
-            done, _ = self._etcd.transaction(
-                compare=[
-                    do.create(key) == 0,
-                    do.create(_rolled_back_key(job.id)) == 0,
-                    do.mod(SCHEMA_VERSION_KEY) == revision,
-                    *(do.create(g.key) == g.created_revision for g in all_guards),
-                ],
-                success=puts,
-                failure=[],
-            )
+        done, _ = transact(
+            self._etcd,
+            compare=[
+                do.create(key) == 0,
+                do.create(_rolled_back_key(job.id)) == 0,
+                do.mod(SCHEMA_VERSION_KEY) == revision,
+                *(do.create(g.key) == g.created_revision for g in all_guards),
+            ],
+            success=puts,
+        )
         return bool(done)
 
     def _create_lock(self, holder: str, lease: Lease, wait_s_max: float) -> Guard:
@@ -281,12 +284,12 @@ class History:
             deadline_s = time.monotonic() + wait_s_max
             while True:
                 changed.clear()
-                with etcd_errors(self._etcd):
-                    created, answers = self._etcd.transaction(
-                        compare=[do.create(LOCK_KEY) == 0],
-                        success=[do.put(LOCK_KEY, holder, lease=lease.id), do.get(LOCK_KEY)],
-                        failure=[do.get(LOCK_KEY)],
-                    )
+                created, answers = transact(
+                    self._etcd,
+                    compare=[do.create(LOCK_KEY) == 0],
+                    success=[do.put(LOCK_KEY, holder, lease=lease.id), do.get(LOCK_KEY)],
+                    failure=[do.get(LOCK_KEY)],
+                )
                 value, meta = answers[-1][0]
                 if created:
                     return Guard(LOCK_KEY, meta.create_revision)
@@ -298,8 +301,7 @@ class History:
             watch.cancel()
 
     def _read_counter(self, key: str) -> tuple[int, int]:
-        with etcd_errors(self._etcd):
-            value, meta = self._etcd.get(key)
+        value, _, revision = read_at(self._etcd, key)
         if value is None:
             return 0, 0
         if not value.isdigit():
@@ -308,7 +310,7 @@ class History:
                 hint="it must be a decimal number",
                 code=Code.ETCD_VALUE,
             )
-        return int(value), meta.mod_revision
+        return int(value), revision
 
 
 def _key(job_id: int) -> str:

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 
-from penstock.cluster.etcd import EtcdClient, EtcdClosed, etcd_errors
+from penstock.cluster.etcd import EtcdClient, EtcdClosed, etcd_errors, put
 from penstock.errors import PenstockError, Retryable
 from penstock.pb.etcd import rpc_pb2
 
@@ -43,6 +43,10 @@ class Lease:
         self._deadline_s = sent_s + ttl_s
         self._thread = threading.Thread(target=self._run, name=f"lease {self.id:x}", daemon=True)
         self._thread.start()
+
+    def put(self, key: str, value: str) -> None:
+        """Write a key that vanishes with the lease."""
+        put(self._etcd, key, value, lease_id=self.id)
 
     def is_held(self) -> bool:
         """Return whether no one else can consider this lease gone."""

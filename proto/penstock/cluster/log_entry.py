@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
-from penstock.cluster.etcd import EtcdClient, Watch, etcd_errors, read_prefix
+from penstock.cluster.etcd import EtcdClient, Watch, etcd_errors, read_at, read_prefix
 from penstock.cluster.node_registry import Cancellable
 from penstock.codes import Code
 from penstock.errors import Malformed
@@ -300,16 +300,8 @@ class EtcdLogEntries:
     def read(self, node_id: str) -> Found | None:
         """Return an entry by a linearizable read; `Malformed` if it cannot be read."""
         key = LOGS + node_id
-        with etcd_errors(self._etcd):
-            answer = self._etcd.kvstub.Range(
-                rpc_pb2.RangeRequest(key=key.encode()),
-                self._etcd.timeout,
-                metadata=self._etcd.metadata,
-            )
-        if not answer.kvs:
-            return None
-        (found,) = answer.kvs
-        return LogEntry.from_json(key, found.value), int(found.mod_revision)
+        value, _, revision = read_at(self._etcd, key)
+        return None if value is None else (LogEntry.from_json(key, value), revision)
 
     def read_all(self) -> dict[str, LogEntry]:
         """Return all entries, by node id; `Malformed` if one cannot be read."""

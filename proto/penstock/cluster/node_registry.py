@@ -5,11 +5,11 @@
 /penstock/v1/cluster_id              decimal text, drawn at random by the first that asks, or PD's
 /penstock/v1/pd_cluster_id           the same once more, if it is PD's (oracle/pd.py)
 /penstock/v1/gaps/<drainer>/<pump>   JSON: what a Drainer can never get, the Pump left without it
-/penstock/v1/lost/<pump>             a Pump whose disk is gone for good (departed_pumps.py)
+/penstock/v1/lost/<pump>             a Pump whose disk is gone for good (records.py)
 /penstock/v1/silent/<drainer>        decimal: a Drainer's last heartbeat (`Heartbeats`)
 /penstock/v1/entered/<pump>          decimal: before this a Pump held nothing that Drainers lacked
 /penstock/v1/runs/<pump>             an id of its last start on its folder (pump/cluster/past.py)
-/penstock/v1/last_words/<pump>       the data of a cleanly shut down Pump (departed_pumps.py)
+/penstock/v1/last_words/<pump>       the data of a cleanly shut down Pump (records.py)
 /penstock/v1/sources/<id>            the state of a MySQL source (pumpclient/mysql/source/state)
 
 Whether a node runs is decided by observing whether its entry changes. A heartbeat carries the
@@ -28,20 +28,30 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from penstock.cluster.departed_pumps import (
+from penstock.cluster.etcd import (
+    EtcdClient,
+    Watch,
+    delete,
+    etcd_errors,
+    put,
+    read,
+    read_prefix,
+    transact,
+)
+from penstock.cluster.records import (
     LAST_WORDS,
     LOST,
+    Gap,
     LastWord,
     LostPump,
-    last_words,
-    lost_pumps,
+    record_text,
+    records_below,
+    standbys,
 )
-from penstock.cluster.drainer_runs import standbys
-from penstock.cluster.etcd import EtcdClient, Watch, etcd_errors, read, read_prefix
 from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator, Retryable
 from penstock.ts import seconds_between
@@ -61,6 +71,7 @@ READER = "reader@"
 SOURCES = "/penstock/v1/sources/"
 
 T = TypeVar("T")
+R = TypeVar("R", LostPump, LastWord)
 
 
 class NodeState(StrEnum):
@@ -147,16 +158,6 @@ class NodeStatus:
             ) from error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gap:
-    """Binlogs in (after_ts, up_to_ts] of a Pump that left without waiting for a Drainer."""
-
-    drainer: str
-    pump: str
-    after_ts: int
-    up_to_ts: int
-
-
 Statuses = list[NodeStatus]
 
 
@@ -182,69 +183,6 @@ class Cancellable(Protocol):
 
     def cancel(self) -> None:
         """Cancel; no callback runs after this returns."""
-
-
-class NodeRegistry(Protocol):
-    """The interface between a node and the place where all nodes are listed."""
-
-    def cluster_id(self) -> int:
-        """Return the cluster id, which is the same for every caller and never changes."""
-
-    def put(self, kind: NodeKind, status: NodeStatus) -> None: ...
-
-    def get(self, kind: NodeKind, node_id: str) -> NodeStatus | None: ...
-
-    def list(self, kind: NodeKind) -> Statuses:
-        """Return all nodes of a kind by node id, including nodes long gone."""
-
-    def put_gap(self, gap: Gap) -> None:
-        """Permanently record binlogs that a Drainer will miss."""
-
-    def gaps(self, drainer: str) -> Sequence[Gap]:
-        """Return the gaps a Drainer will miss unless its downstream is restored from elsewhere."""
-
-    def put_lost(self, lost: LostPump) -> None:
-        """Permanently record that a Pump is lost, replacing an earlier record of it."""
-
-    def lost(self) -> Mapping[str, LostPump]: ...
-
-    def forget(self, kind: NodeKind, node_id: str) -> None:
-        """Remove a node from the registry; do nothing if it is not registered."""
-
-    def put_entered(self, pump: str, ts: int) -> None:
-        """Record when a Pump entered the cluster: new, or back after it was offline."""
-
-    def forget_entered(self, pump: str) -> None:
-        """Forget the entry time, because all data of the Pump is downstream and it leaves."""
-
-    def entered(self) -> Mapping[str, int]:
-        """Return when each Pump entered, by node id, without the Pumps that left."""
-
-    def put_silent(self, drainer: NodeStatus) -> None:
-        """Record that no heartbeat of a Drainer followed this one for long enough to be sure."""
-
-    def silent(self) -> Mapping[str, int]:
-        """Return the last heartbeat (`update_ts`) of each Drainer found silent, by node id."""
-
-    def put_run(self, pump: str, run: str) -> None: ...
-
-    def last_run(self, pump: str) -> str:
-        """Return the id of a Pump's last start; empty for none."""
-
-    def put_last_word(self, word: LastWord) -> None:
-        """Publish the last word of a stopping Pump, replacing its earlier last word."""
-
-    def forget_last_word(self, pump: str) -> None:
-        """Withdraw a Pump's last word, because it is about to accept more data."""
-
-    def last_words(self) -> Mapping[str, LastWord]:
-        """Return the last words of all Pumps that shut down cleanly, by node id."""
-
-    def retire(self, status: NodeStatus, word: LastWord) -> bool:
-        """Set a Pump offline unless it reported after `status` and `word`; True when done."""
-
-    def watch(self, kind: NodeKind, on_change: Callable[[Statuses], None]) -> Cancellable:
-        """Call back with the full list: once before this returns, then after each change."""
 
 
 def refuse_pd(etcd: EtcdClient) -> None:
@@ -293,11 +231,10 @@ class Registry:
         """Publish a node's status, overwriting any existing status."""
         key, text = _prefix(kind) + status.node_id, status.to_json()
         if kind is NodeKind.PUMP:
-            put = self._etcd.transactions.put(key, text)
-            self._do_guarded(put, f"the status of {status.node_id} is not published")
+            operation = self._etcd.transactions.put(key, text)
+            self._do_guarded(operation, f"the status of {status.node_id} is not published")
             return
-        with etcd_errors(self._etcd):
-            self._etcd.put(key, text)
+        put(self._etcd, key, text)
 
     def _do_guarded(self, operation: Any, problem: str) -> None:
         """Run an etcd operation; raise `Retryable` if another Pump owns the log."""
@@ -306,8 +243,7 @@ class Registry:
             compare = (
                 [] if guard is None else [self._etcd.transactions.mod(guard.key) == guard.revision]
             )
-            with etcd_errors(self._etcd):
-                done, _ = self._etcd.transaction(compare=compare, success=[operation], failure=[])
+            done, _ = transact(self._etcd, compare=compare, success=[operation])
             if done:
                 return
             assert guard is not None
@@ -320,6 +256,7 @@ class Registry:
         return None if found is None else NodeStatus.from_json(found)
 
     def list(self, kind: NodeKind) -> Statuses:
+        """Return all nodes of a kind by node id, including nodes long gone."""
         items, _ = read_prefix(self._etcd, _prefix(kind))
         return _statuses(items)
 
@@ -337,45 +274,44 @@ class Registry:
         ]
 
     def put_gap(self, gap: Gap) -> None:
-        with etcd_errors(self._etcd):
-            self._etcd.put(f"{GAPS}/{gap.drainer}/{gap.pump}", json.dumps(asdict(gap)))
+        """Permanently record binlogs that a Drainer will miss."""
+        put(self._etcd, f"{GAPS}/{gap.drainer}/{gap.pump}", record_text(gap))
 
     def gaps(self, drainer: str) -> Sequence[Gap]:
         """Return all gaps of a Drainer; `Malformed` if they cannot be read."""
-        items, _ = read_prefix(self._etcd, f"{GAPS}/{drainer}/")
-        found = [_gap(key, text) for key, text in sorted(items.items())]
+        found = records_below(self._etcd, f"{GAPS}/{drainer}/", Gap).values()
         return [gap for gap in found if gap.drainer == drainer]
 
     def put_lost(self, lost: LostPump) -> None:
-        with etcd_errors(self._etcd):
-            self._etcd.put(LOST + lost.pump, lost.to_json())
+        """Permanently record that a Pump is lost, replacing an earlier record of it."""
+        put(self._etcd, LOST + lost.pump, record_text(lost))
 
     def lost(self) -> Mapping[str, LostPump]:
         """Return all Pumps that were declared lost, by node id; Malformed if that is unreadable."""
-        items, _ = read_prefix(self._etcd, LOST)
-        return lost_pumps(items)
+        return _by_pump(records_below(self._etcd, LOST, LostPump))
 
     def forget(self, kind: NodeKind, node_id: str) -> None:
-        with etcd_errors():
-            self._etcd.delete(_prefix(kind) + node_id)
+        """Remove a node from the registry; do nothing if it is not registered."""
+        delete(self._etcd, _prefix(kind) + node_id)
 
     def put_entered(self, pump: str, ts: int) -> None:
-        with etcd_errors():
-            self._etcd.put(ENTERED + pump, str(ts))
+        """Record when a Pump entered the cluster: new, or back after it was offline."""
+        put(self._etcd, ENTERED + pump, str(ts))
 
     def forget_entered(self, pump: str) -> None:
-        with etcd_errors():
-            self._etcd.delete(ENTERED + pump)
+        """Forget the entry time, because all data of the Pump is downstream and it leaves."""
+        delete(self._etcd, ENTERED + pump)
 
     def entered(self) -> Mapping[str, int]:
         """Return when each Pump entered, by node id; Malformed if that is unreadable."""
         return self._decimals(ENTERED)
 
     def put_silent(self, drainer: NodeStatus) -> None:
-        with etcd_errors(self._etcd):
-            self._etcd.put(SILENT + drainer.node_id, str(drainer.update_ts))
+        """Record that no heartbeat of a Drainer followed this one for long enough to be sure."""
+        put(self._etcd, SILENT + drainer.node_id, str(drainer.update_ts))
 
     def silent(self) -> Mapping[str, int]:
+        """Return the last heartbeat (`update_ts`) of each Drainer found silent, by node id."""
         return self._decimals(SILENT)
 
     def _decimals(self, prefix: str) -> Mapping[str, int]:
@@ -390,38 +326,39 @@ class Registry:
         return {key[len(prefix) :]: int(text) for key, text in items.items()}
 
     def put_run(self, pump: str, run: str) -> None:
-        with etcd_errors():
-            self._etcd.put(RUNS + pump, run)
+        put(self._etcd, RUNS + pump, run)
 
     def last_run(self, pump: str) -> str:
+        """Return the id of a Pump's last start; empty for none."""
         found = read(self._etcd, RUNS + pump)
         return "" if found is None else found.decode("utf-8", "replace")
 
     def put_last_word(self, word: LastWord) -> None:
-        with etcd_errors():
-            self._etcd.put(LAST_WORDS + word.pump, word.to_json())
+        """Publish the last word of a stopping Pump, replacing its earlier last word."""
+        put(self._etcd, LAST_WORDS + word.pump, record_text(word))
 
     def forget_last_word(self, pump: str) -> None:
-        delete = self._etcd.transactions.delete(LAST_WORDS + pump)
-        self._do_guarded(delete, f"the last word of {pump} is not withdrawn")
+        """Withdraw a Pump's last word, because it is about to accept more data."""
+        operation = self._etcd.transactions.delete(LAST_WORDS + pump)
+        self._do_guarded(operation, f"the last word of {pump} is not withdrawn")
 
     def last_words(self) -> Mapping[str, LastWord]:
         """Return the last words of Pumps that shut down cleanly; `Malformed` if unreadable."""
-        items, _ = read_prefix(self._etcd, LAST_WORDS)
-        return last_words(items)
+        hint = "delete the key, and start that Pump again if a Drainer waits for it"
+        return _by_pump(records_below(self._etcd, LAST_WORDS, LastWord, hint=hint))
 
     def retire(self, status: NodeStatus, word: LastWord) -> bool:
+        """Set a Pump offline unless it reported after `status` and `word`; True when done."""
         key, do = _prefix(NodeKind.PUMP) + status.node_id, self._etcd.transactions
         offline = replace(status, state=NodeState.OFFLINE)
-        with etcd_errors():
-            done, _ = self._etcd.transaction(
-                compare=[
-                    do.value(key) == status.to_json(),
-                    do.value(LAST_WORDS + word.pump) == word.to_json(),
-                ],
-                success=[do.put(key, offline.to_json()), do.delete(ENTERED + word.pump)],
-                failure=[],
-            )
+        done, _ = transact(
+            self._etcd,
+            compare=[
+                do.value(key) == status.to_json(),
+                do.value(LAST_WORDS + word.pump) == record_text(word),
+            ],
+            success=[do.put(key, offline.to_json()), do.delete(ENTERED + word.pump)],
+        )
         return bool(done)
 
     def watch(self, kind: NodeKind, on_change: Callable[[Statuses], None]) -> Cancellable:
@@ -452,13 +389,8 @@ def _statuses(items: Mapping[str, bytes]) -> Statuses:
     return [NodeStatus.from_json(items[key]) for key in sorted(items)]
 
 
-def _gap(key: str, text: bytes) -> Gap:
-    try:
-        return Gap(**json.loads(text))
-    except (ValueError, TypeError) as error:
-        raise Malformed(
-            f"{key} is {text!r}: {error}", hint="correct it in etcd", code=Code.ETCD_VALUE
-        ) from error
+def _by_pump(found: Mapping[str, R]) -> dict[str, R]:
+    return {record.pump: record for record in found.values()}
 
 
 def _prefix(kind: NodeKind) -> str:

@@ -22,7 +22,7 @@ import time
 
 import grpc
 
-from penstock.cluster.etcd import EtcdClient, etcd_errors
+from penstock.cluster.etcd import EtcdClient, transact
 from penstock.cluster.node_registry import CLUSTER_ID_KEY, PD_CLUSTER_ID_KEY, Registry
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
@@ -173,18 +173,12 @@ def _pd_cluster_id(leader: PdLeader, within_s: float) -> int:
 def _keep(etcd: EtcdClient, pd_id: int, pd_address: str) -> None:
     """Store PD's id in etcd; raise `NeedsOperator` when another id is stored."""
     do, text = etcd.transactions, str(pd_id)
-    with etcd_errors(etcd):
-        # Compared by value, not by presence: an id that an operator restored by hand is also PD's.
-        etcd.transaction(
-            compare=[do.create(CLUSTER_ID_KEY) == 0],
-            success=[do.put(CLUSTER_ID_KEY, text), do.put(PD_CLUSTER_ID_KEY, text)],
-            failure=[],
-        )
-        is_same, answers = etcd.transaction(
-            compare=[do.value(CLUSTER_ID_KEY) == text],
-            success=[do.put(PD_CLUSTER_ID_KEY, text)],
-            failure=[do.get(CLUSTER_ID_KEY)],
-        )
+    puts = [do.put(CLUSTER_ID_KEY, text), do.put(PD_CLUSTER_ID_KEY, text)]
+    transact(etcd, [do.create(CLUSTER_ID_KEY) == 0], puts)
+    # Compared by value, not by presence: an id that an operator restored by hand is also PD's.
+    is_same, answers = transact(
+        etcd, [do.value(CLUSTER_ID_KEY) == text], puts[1:], [do.get(CLUSTER_ID_KEY)]
+    )
     if is_same:
         return
     values = [value.decode("utf-8", "replace") for value, _ in answers[0]]

@@ -36,7 +36,7 @@ from typing import Any
 
 import grpc
 
-from penstock.cluster.etcd import EtcdClient, Watch, etcd_errors
+from penstock.cluster.etcd import EtcdClient, Watch, read_at, transact
 from penstock.cluster.lease import Lease
 from penstock.cluster.node_registry import NodeKind, Registry
 from penstock.codes import Code
@@ -280,17 +280,16 @@ class OracleServer:
         won = False
         try:
             do = self._etcd.transactions
-            with etcd_errors(self._etcd):
-                won, _ = self._etcd.transaction(
-                    compare=[do.create(LEADER_KEY) == 0],
-                    success=[do.put(LEADER_KEY, self._address, lease=lease.id)],
-                    failure=[],
-                )
+            won, _ = transact(
+                self._etcd,
+                compare=[do.create(LEADER_KEY) == 0],
+                success=[do.put(LEADER_KEY, self._address, lease=lease.id)],
+            )
             if not won:
                 return None
             won = False
-            created_revision = self._read(LEADER_KEY)[1]
-            floor, revision = self._read(WINDOW_KEY)
+            created_revision = read_at(self._etcd, LEADER_KEY)[2]
+            floor, _, revision = read_at(self._etcd, WINDOW_KEY)
             floor_ms = int(floor or 0)
             seen_ms, moved_s = self._window
             if floor_ms > seen_ms and moved_s is not None:
@@ -365,17 +364,17 @@ class OracleServer:
     def _save(self, term: _Term, limit_ms: int) -> int:
         """Save a window; return the saved window, which may come from a save thought lost."""
         do = self._etcd.transactions
-        with etcd_errors(self._etcd):
-            # Comparing the window's revision keeps a late save of ours, which timed out, from
-            # putting the window back.
-            saved, answers = self._etcd.transaction(
-                compare=[
-                    do.create(LEADER_KEY) == term.created_revision,
-                    do.mod(WINDOW_KEY) == term.window_revision,
-                ],
-                success=[do.put(WINDOW_KEY, str(limit_ms)), do.get(WINDOW_KEY)],
-                failure=[do.get(LEADER_KEY), do.get(WINDOW_KEY)],
-            )
+        # Comparing the window's revision keeps a late save of ours, which timed out, from putting
+        # the window back.
+        saved, answers = transact(
+            self._etcd,
+            compare=[
+                do.create(LEADER_KEY) == term.created_revision,
+                do.mod(WINDOW_KEY) == term.window_revision,
+            ],
+            success=[do.put(WINDOW_KEY, str(limit_ms)), do.get(WINDOW_KEY)],
+            failure=[do.get(LEADER_KEY), do.get(WINDOW_KEY)],
+        )
         leaders, windows = answers
         if not saved and (not leaders or leaders[0][1].create_revision != term.created_revision):
             raise _Deposed(
@@ -384,11 +383,6 @@ class OracleServer:
         value, meta = windows[0]
         term.window_revision = meta.mod_revision
         return int(value)
-
-    def _read(self, key: str) -> tuple[bytes | None, int]:
-        with etcd_errors(self._etcd):
-            value, meta = self._etcd.get(key)
-            return value, meta.mod_revision if meta else 0
 
 
 def _report_bug(task: asyncio.Task[None]) -> None:

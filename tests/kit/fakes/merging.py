@@ -17,8 +17,8 @@ from drainer.intake.merger import Merger
 from drainer.intake.puller import SILENCE_S_MAX, Who
 from drainer.intake.pump_set import Pumps
 from drainer.intake.spool import Spool
-from penstock.cluster.departed_pumps import LastWord, LostPump
 from penstock.cluster.node_registry import NodeKind, NodeStatus, Registry
+from penstock.cluster.records import LastWord, LostPump
 from penstock.oracle.client import Oracle
 from penstock.security.tls import Tls
 

@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from penstock.cluster.departed_pumps import LastWord, LostPump
-from penstock.cluster.node_registry import Gap, NodeKind, NodeState, NodeStatus, Statuses
+from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry, Statuses
+from penstock.cluster.records import Gap, LastWord, LostPump
 
 
-class MemoryRegistry:
+class MemoryRegistry(Registry):
     """A registry shared by all who hold the same object; call-backs run in the writer's thread."""
 
     def __init__(self) -> None:

@@ -10,9 +10,9 @@ import random
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
-from penstock.cluster.departed_pumps import LastWord
 from penstock.cluster.log_entry import Found, LogEntry
 from penstock.cluster.node_registry import NodeState
+from penstock.cluster.records import LastWord
 from penstock.codes import Code
 from penstock.errors import Retryable
 from tests.kit.simulation.tasks import Tasks

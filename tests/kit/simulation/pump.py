@@ -18,10 +18,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.cluster.departed_pumps import LastWord
 from penstock.cluster.disks import Disk
 from penstock.cluster.log_entry import Copy, LogEntry
 from penstock.cluster.node_registry import NodeState
+from penstock.cluster.records import LastWord
 from penstock.codes import Code
 from penstock.errors import PenstockError, Retryable
 from penstock.log.segment import BEGIN

@@ -10,9 +10,9 @@ import pytest
 
 from ctl import moves, nodes
 from ctl.commands import main
-from penstock.cluster.departed_pumps import LastWord
 from penstock.cluster.log_entry import Copy, LogEntry
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus
+from penstock.cluster.records import LastWord
 from penstock.codes import Code
 from penstock.errors import Retryable
 from tests.kit.fakes.registry import MemoryRegistry

@@ -16,8 +16,8 @@ from drainer.intake.payload import Payload
 from drainer.intake.puller import Puller, Who
 from drainer.intake.pump_set import Pumps
 from drainer.intake.spool import Spool
-from penstock.cluster.departed_pumps import LastWord, LostPump
 from penstock.cluster.node_registry import NodeState, NodeStatus
+from penstock.cluster.records import LastWord, LostPump
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from penstock.pb import penstock_pb2, pump_pb2

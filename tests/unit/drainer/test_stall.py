@@ -14,8 +14,8 @@ from drainer.intake.merge_holder import (
     view_of,
     view_of_lost,
 )
-from penstock.cluster.departed_pumps import LostPump
 from penstock.cluster.node_registry import NodeState, NodeStatus
+from penstock.cluster.records import LostPump
 from penstock.errors import NeedsOperator
 from penstock.ts import compose
 

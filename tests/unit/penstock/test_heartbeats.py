@@ -80,7 +80,7 @@ SHOWN_BY = {
 def test_how_old_a_heartbeat_looks_is_used_for_display_only() -> None:
     root = Path(__file__).parents[3]
     found = set()
-    for part in ("proto", "pump", "drainer", "pumpclient"):
+    for part in ("proto", "pump", "drainer", "pumpclient", "ctl"):
         for path in (root / part).rglob("*.py"):
             text = path.read_text()
             if "seems_live" in text or "update_ts, now" in text:

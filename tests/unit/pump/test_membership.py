@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cluster.departed_pumps import LastWord
 from penstock.cluster.node_registry import READER, Heartbeats, NodeKind, NodeState, NodeStatus
+from penstock.cluster.records import LastWord
 from penstock.codes import Code
 from penstock.errors import Retryable
 from penstock.security.tls import Tls

@@ -32,7 +32,7 @@ from dataclasses import fields as fields_of
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from penstock.cluster.etcd import EtcdClient, etcd_errors, read, read_prefix
+from penstock.cluster.etcd import EtcdClient, read, read_prefix, transact
 from penstock.cluster.lease import Lease
 from penstock.cluster.node_registry import SOURCES
 from penstock.codes import Code
@@ -245,17 +245,17 @@ class SourceStore:
         lease = Lease(self._etcd, self._ttl_s)
         do = self._etcd.transactions
         try:
-            with etcd_errors():
-                won, answers = self._etcd.transaction(
-                    compare=[do.create(self._owner_key) == 0, *more],
-                    success=[
-                        do.put(self._owner_key, holder, lease=lease.id),
-                        do.get(self._key),
-                        do.put(f"{self._key}/pages", self.pages_url, lease=lease.id),
-                        do.get(self._owner_key),
-                    ],
-                    failure=[do.get(self._owner_key)],
-                )
+            won, answers = transact(
+                self._etcd,
+                compare=[do.create(self._owner_key) == 0, *more],
+                success=[
+                    do.put(self._owner_key, holder, lease=lease.id),
+                    do.get(self._key),
+                    do.put(f"{self._key}/pages", self.pages_url, lease=lease.id),
+                    do.get(self._owner_key),
+                ],
+                failure=[do.get(self._owner_key)],
+            )
             owner = answers[-1]
         except BaseException:
             lease.close()
@@ -325,12 +325,9 @@ class SourceStore:
 
     def _write(self, changes: list[Any]) -> None:
         do = self._etcd.transactions
-        with etcd_errors():
-            done, _ = self._etcd.transaction(
-                compare=[do.create(self._owner_key) == self._created],
-                success=changes,
-                failure=[],
-            )
+        done, _ = transact(
+            self._etcd, compare=[do.create(self._owner_key) == self._created], success=changes
+        )
         if not done:
             raise Retryable(
                 f"{self._owner_key} is not ours: this process lost the source",

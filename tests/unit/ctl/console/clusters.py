@@ -17,8 +17,8 @@ from ctl.console.observation import (
     Observation,
     SourceEntry,
 )
-from penstock.cluster.drainer_runs import DrainerStop, Standby
 from penstock.cluster.node_registry import NodeState, NodeStatus
+from penstock.cluster.records import DrainerStop, Standby
 from penstock.ts import compose
 
 NOW_S = 1_763_900_000.0

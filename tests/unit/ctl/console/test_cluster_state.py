@@ -15,8 +15,8 @@ from ctl.console.observation import (
     SourceEntry,
 )
 from ctl.console.safe_verbs import offers
-from penstock.cluster.drainer_runs import DrainerStop, Standby
-from penstock.cluster.node_registry import Gap, NodeState
+from penstock.cluster.node_registry import NodeState
+from penstock.cluster.records import DrainerStop, Gap, Standby
 from tests.unit.ctl.console.clusters import (
     NOW_S,
     ago,

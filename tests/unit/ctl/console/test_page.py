@@ -20,8 +20,8 @@ from ctl.console.observation import (
 )
 from ctl.console.page import Notice, Viewer
 from ctl.console.safe_verbs import offers
-from penstock.cluster.drainer_runs import DrainerStop
 from penstock.cluster.node_registry import NodeState
+from penstock.cluster.records import DrainerStop
 from tests.unit.ctl.console.clusters import (
     HOSTILE,
     NOW_S,

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from ctl.console.observation import DRAINER, PUMP, SOURCE, Listing, SourceEntry
 from ctl.console.poller import asked, source_entries
-from penstock.cluster.drainer_runs import Standby
 from penstock.cluster.node_registry import SOURCES, NodeState
+from penstock.cluster.records import Standby
 from pumpclient.mysql.source.command import reached_at
 from tests.unit.ctl.console.clusters import node
 
