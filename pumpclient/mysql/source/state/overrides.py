@@ -215,34 +215,32 @@ def choices(
     label = ", ".join(".".join(name) for name in error.tables)
     found = []
     if place in overridden:
-        found.append(f"penstock source revoke {place}{flags}: take back the override of this place")
+        found.append(f"penstock source revoke {place}{flags}: revoke the override of this place")
     if error.is_statement:
         found += [
-            f"penstock source replace --at {place} 'SQL'{flags}: run other statements instead,"
-            " which"
-            " make the same of the table; rows after it are followed only if they do",
-            f"penstock source inject --at {place} 'SQL'{flags}: run others first, then this one",
+            f"penstock source replace --at {place} 'SQL'{flags}: run other statements instead;"
+            " they must have the same effect on the table",
+            f"penstock source inject --at {place} 'SQL'{flags}: run other statements first",
         ]
     found += [
-        f"penstock source reload {'.'.join(name)}{flags}: load this table again from the server,"
-        " whole, while all others continue; downstream it is dropped, created, filled, and"
-        " the events that cannot be followed now are before it by then"
+        f"penstock source reload {'.'.join(name)}{flags}: load this table again from the"
+        " server; nothing is lost, and all other tables continue; until it is done, readers downstream see"
+        " the table missing or incomplete"
         for name in error.tables
     ]
     found += [
-        f"penstock source skip-table {'.'.join(name)}{flags}: leave this table out from here on,"
-        " counted in status and metrics; all others continue, downstream it stays as it is now"
+        f"penstock source skip-table {'.'.join(name)}{flags}: skip this table from here on, counted"
+        " in status and metrics; all other tables continue, downstream it stays as it is now"
         for name in error.tables
     ]
     if place and error.is_statement:
         found.append(
-            f"penstock source skip --at {place}{flags}: leave this one statement out; downstream"
-            " the"
-            " table stays as it is, and rows that do not fit it stop the source again"
+            f"penstock source skip --at {place}{flags}: skip this statement; downstream the table"
+            " stays as it is, and rows that do not fit it stop the source again"
         )
     elif place:
         found.append(
-            f"penstock source skip --at {place}{flags}: leave out the rows of this one event"
+            f"penstock source skip --at {place}{flags}: skip the rows of this event"
             f"{' of ' + label if label else ''}, counted; downstream they are missing until"
             " penstock verify --repair"
         )
