@@ -17,6 +17,10 @@ For an INSERT (`sql_rows`):
                       prints is written by `json_sql`
     bytes             the same after _binary, or they would be checked as text
 
+JSON loses the types of times and bytes. A server returns the type of a nested scalar only for a
+known path (JSON_TYPE). This needs another query for each row, and a table without a key cannot name
+the row in it. The text is exact; the Drainer and `verify` compare texts.
+
 Generated columns are neither read nor written.
 """
 
