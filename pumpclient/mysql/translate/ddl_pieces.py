@@ -164,8 +164,8 @@ _OR_REPLACE = re.compile(
 _ALTER_DATABASE = re.compile(r"^ALTER\s+(DATABASE|SCHEMA)\b", re.IGNORECASE)
 _FROM_SELECT = re.compile(r"\s+START\s+TRANSACTION$", re.IGNORECASE)
 _HINT = (
-    "run one of the listed commands: `reload` gives a table the server's state, `replace` runs other"
-    " statements instead"
+    "run one of the listed commands: `reload` gives a table the server's state, `replace` runs"
+    " other statements instead"
 )
 
 

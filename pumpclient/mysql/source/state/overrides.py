@@ -224,8 +224,8 @@ def choices(
         ]
     found += [
         f"penstock source reload {'.'.join(name)}{flags}: load this table again from the"
-        " server; nothing is lost, and all other tables continue; until it is done, readers downstream see"
-        " the table missing or incomplete"
+        " server; nothing is lost, and all other tables continue; until it is done, readers"
+        " downstream see the table missing or incomplete"
         for name in error.tables
     ]
     found += [
