@@ -37,6 +37,7 @@ from penstock.cluster.etcd import EtcdClient, connect, warn_of_version
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from penstock.filters import Rules
+from penstock.node.waiting import set_within
 from penstock.oracle.client import Oracle, open_oracle
 from penstock.oracle.pd import find_cluster_id
 from penstock.security.tls import Security, Tls
@@ -351,9 +352,5 @@ async def insist(stop: asyncio.Event, what: str, ask: Callable[[], T]) -> T:
             return await asyncio.to_thread(ask)
         except Retryable as error:
             log.error("cannot get %s, trying again: %s", what, error)
-        try:
-            async with asyncio.timeout(RETRY_S):
-                await stop.wait()
-        except TimeoutError:
-            continue
+        await set_within(stop, RETRY_S)
     raise StoppedEarly

@@ -20,6 +20,7 @@ from penstock.codes import Code
 from penstock.errors import Corrupt, Retryable, coded
 from penstock.log.files import OsFiles
 from penstock.node import service
+from penstock.node.waiting import set_within
 from penstock.oracle.pd import find_cluster_id
 from penstock.security.tls import Security
 from pump.build import SERVER_GRACE_S, Entrance, Foundation, build, identity_of
@@ -170,7 +171,7 @@ async def _mended(
             raise opening
         else:
             log.error("pump %s, which may mend the log, does not run", ", ".join(absent))
-            await _unless_set(stop, _ETCD_RETRY_S)
+            await set_within(stop, _ETCD_RETRY_S)
             if stop.is_set():
                 return None
     return opening
@@ -195,21 +196,13 @@ async def _first_answer(ask: Callable[[], T], config: PumpConfig, stop: asyncio.
                 "--etcd-urls and --pd-address" if config.pd_address else "--etcd-urls",
                 error,
             )
-        await _unless_set(stop, _ETCD_RETRY_S)
+        await set_within(stop, _ETCD_RETRY_S)
     return None
 
 
 def _sources(config: PumpConfig) -> str:
     etcd = f"etcd at {config.etcd_urls}"
     return f"{etcd} or PD at {config.pd_address}" if config.pd_address else etcd
-
-
-async def _unless_set(event: asyncio.Event, length_s: float) -> None:
-    try:
-        async with asyncio.timeout(length_s):
-            await event.wait()
-    except TimeoutError:
-        pass
 
 
 class _Node:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -37,6 +36,7 @@ from penstock.cluster.records import (
 )
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.node.waiting import set_within
 from penstock.oracle.client import Oracle
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.security.tls import Tls, open_aio_channel
@@ -319,9 +319,7 @@ class Presence:
                 if not is_reported:
                     log.warning("etcd does not list this Drainer as %s: %s", self._what(), error)
                 is_reported = True
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_EVERY_S):
-                    await self._ending.wait()
+            await set_within(self._ending, _EVERY_S)
 
     def _put(self) -> None:
         if self._lease is None or self._lease.is_lost():

@@ -25,6 +25,7 @@ from drainer.schema.ahead import AheadRow, is_past, may_be_of, rows_ahead
 from drainer.schema.tracker import SchemaTracker
 from drainer.task.row_changes import Lookup, parse_merged
 from penstock.errors import Retryable, coded
+from penstock.node.waiting import doubling
 from penstock.pb import binlog_pb2 as pb
 from penstock.schema.model import DdlJob, TableInfo
 
@@ -139,25 +140,23 @@ class CatchUp:
             f"rows after {after_ts} have columns of {row.table.name} (id {row.table.id}) that only"
             " a DDL under way can have made: they wait for its end"
         )
-        pause_s = _RETRY_S_MIN
+        pauses = doubling(_RETRY_S_MIN, _RETRY_S_MAX)
         while True:
             if await self._asked(lambda: self._find(row), what):
                 self._report("")
                 return
             self._report(what)
-            await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 2, _RETRY_S_MAX)
+            await asyncio.sleep(next(pauses))
 
     async def _asked(self, ask: Callable[[], T], what: str) -> T:
-        pause_s = _RETRY_S_MIN
+        pauses = doubling(_RETRY_S_MIN, _RETRY_S_MAX)
         while True:
             try:
                 return await asyncio.to_thread(ask)
             except Retryable as error:
                 self._report(f"{what}: {coded(error)}")
                 log.error("cannot ask the TiDB about its DDL: %s", error)
-            await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 2, _RETRY_S_MAX)
+            await asyncio.sleep(next(pauses))
 
     def _find(self, row: AheadRow) -> bool:
         """Ask once; False if the TiDB is still at the DDL that a row needs."""

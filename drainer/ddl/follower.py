@@ -66,6 +66,7 @@ from penstock.ddl.dropping import DROPS, drops_several, table_by_table, together
 from penstock.ddl.rewrite.explicit_collations import as_made
 from penstock.ddl.syntax.lexer import quote_path
 from penstock.errors import NeedsOperator, Retryable, coded
+from penstock.node.waiting import doubling
 from penstock.schema.model import DdlJob, DdlType, TableInfo
 
 log = logging.getLogger(__name__)
@@ -275,7 +276,7 @@ async def fetch_job(
     that raises `NeedsOperator`. A TiDB's job comes once all its servers have the schema, for which
     a server may wait for a transaction's end.
     """
-    pause_s = _RETRY_S_MIN
+    pauses = doubling(_RETRY_S_MIN, _RETRY_S_MAX)
     asked_s = logged_s = time.monotonic()
     what = f"the DDL at {step.commit_ts} waits for its job {step.job_id}"
     while True:
@@ -303,8 +304,7 @@ async def fetch_job(
             if history.rules.is_fenced or now_s - logged_s > absent_s_max:
                 log.warning("%s, which is not in %s yet", what, history.place)
                 logged_s = now_s
-        await asyncio.sleep(pause_s)
-        pause_s = min(pause_s * 2, _RETRY_S_MAX)
+        await asyncio.sleep(next(pauses))
 
 
 def refuse_other(job: DdlJob, step: DdlStep, rules: StreamRules, place: str) -> None:

@@ -16,7 +16,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
@@ -29,6 +29,7 @@ from penstock.codes import Code
 from penstock.errors import NeedsOperator, code_of_call, coded
 from penstock.http2.client.async_channel import AsyncChannel, AsyncStream
 from penstock.http2.client.channel import CallFailed
+from penstock.node.waiting import doubling, set_within
 from penstock.pb import penstock_pb2, pump_pb2
 from penstock.security.refusal import refusal_of
 from penstock.security.tls import Tls
@@ -106,7 +107,7 @@ class Puller:
 
     async def run(self) -> None:
         """Pull until cancelled; raise `NeedsOperator` if a retry cannot help."""
-        pause_s = self._who.retry_s_min
+        pauses = doubling(self._who.retry_s_min, RETRY_S_MAX)
         while True:
             got = 0
             try:
@@ -128,10 +129,8 @@ class Puller:
                 if not got:  # Perhaps not even the first message could arrive in time.
                     self._batch_bytes_max = max(self._batch_bytes_max // 4, BATCH_BYTES_MIN)
                 self._lost(f"nothing arrived for {self._who.silence_s_max:.0f} s")
-            pause_s = self._who.retry_s_min if got else min(pause_s * 2, RETRY_S_MAX)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
-                    await self._moved.wait()
+            pauses = doubling(self._who.retry_s_min, RETRY_S_MAX) if got else pauses
+            await set_within(self._moved, next(pauses))
             self._moved.clear()
 
     @property

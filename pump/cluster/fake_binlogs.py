@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError
+from penstock.node.waiting import set_within
 from penstock.wire.binlog import BinlogType, fake_binlog
 from penstock.wire.codec import encode_binlog
 from pump.store.record import Record
@@ -95,12 +96,4 @@ class FakeBinlogs:
                 pulls.asked_ts = 0  # One fake binlog per request.
                 return
             left_s = left_s if left_s > 0 else interval_s
-            await _at_most(left_s, pulls.asked if is_waited_for else pulls.puller_waits)
-
-
-async def _at_most(length_s: float, event: asyncio.Event) -> None:
-    try:
-        async with asyncio.timeout(length_s):
-            await event.wait()
-    except TimeoutError:
-        pass
+            await set_within(pulls.asked if is_waited_for else pulls.puller_waits, left_s)

@@ -26,6 +26,7 @@ from penstock.errors import PenstockError, coded
 from penstock.log.files import File, OsFiles, replace_file
 from penstock.log.mending import Damage, Salvaged, find_damage
 from penstock.log.segment import Segment
+from penstock.node.waiting import set_within
 from pump.replication.repair import OwnMender, Repairs
 from pump.replication.replicas import Copies
 from pump.store.storage import Storage
@@ -157,7 +158,7 @@ class Scrubbing:
         """Scrub whenever due; ends only by cancellation, and then with its thread."""
         while True:
             if not (self._asked.is_set() or self._is_due()):
-                await self._pause()
+                await set_within(self._asked, _LOOK_EVERY_S)
                 continue
             self._begun_s = time.monotonic()  # A request is always visible as pending or running.
             self._asked.clear()
@@ -262,13 +263,6 @@ class Scrubbing:
 
     def _note(self, done_s: float) -> None:
         replace_file(self._schedule.folder / _DONE_FILE, f"{done_s:.0f}\n".encode())
-
-    async def _pause(self) -> None:
-        try:
-            async with asyncio.timeout(_LOOK_EVERY_S):
-                await self._asked.wait()
-        except TimeoutError:
-            pass
 
 
 class _Paced:

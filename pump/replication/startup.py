@@ -18,6 +18,7 @@ from contextlib import AsyncExitStack
 
 from penstock.cluster.log_entry import LogEntry
 from penstock.errors import Retryable, coded
+from penstock.node.waiting import set_within
 from pump.replication.claiming import Claimed, Displaced
 from pump.replication.replication import Replication
 from pump.replication.shipping import Deposed, Shipping
@@ -76,7 +77,7 @@ class Beginning:
                 self._tell(f"another one has claimed its log, it tries again: {coded(deposed)}")
             except Retryable as error:
                 self._tell(f"its log cannot be claimed, it tries again: {coded(error)}")
-            await self._pause()
+            await set_within(self._stop, _AGAIN_S)
         return None
 
     async def _shipped(
@@ -113,15 +114,8 @@ class Beginning:
                 return await opened_again()
             except Retryable as error:
                 self._tell(f"its log cannot begin again, it tries again: {coded(error)}")
-            await self._pause()
+            await set_within(self._stop, _AGAIN_S)
         return None
-
-    async def _pause(self) -> None:
-        try:
-            async with asyncio.timeout(_AGAIN_S):
-                await self._stop.wait()
-        except TimeoutError:
-            pass
 
     def _tell(self, what: str) -> None:
         self._say(what)

@@ -23,6 +23,7 @@ from enum import Enum
 
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
+from penstock.node.waiting import doubling
 from penstock.pb import tikvpb_pb2
 from pump.tikv.channels import Channels
 from pump.tikv.placement import Place, Placement
@@ -90,7 +91,8 @@ class Tikv:
             verify_is_primary=True,
         )
         until_s = self._monotonic_s() + self.timeout_s
-        attempt, pause_s, place, problem = 0, _FIRST_PAUSE_S, None, ""
+        attempt, place, problem = 0, None, ""
+        pauses = doubling(_FIRST_PAUSE_S, _PAUSE_S_MAX)
         while (left_s := until_s - self._monotonic_s()) > 0.01:
             try:
                 place = place or await self.placement.of(key, attempt, left_s)
@@ -109,8 +111,7 @@ class Tikv:
                     continue
                 place = None
             attempt += 1
-            await asyncio.sleep(min(pause_s, max(until_s - self._monotonic_s(), 0)))
-            pause_s = min(pause_s * 2, _PAUSE_S_MAX)
+            await asyncio.sleep(min(next(pauses), max(until_s - self._monotonic_s(), 0)))
         raise Retryable(f"no answer from TiKV: {problem}", code=Code.RESOLVER_AWAY)
 
     async def gc_safe_point(self) -> int:

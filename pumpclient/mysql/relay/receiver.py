@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -33,6 +32,7 @@ from zlib import crc32
 
 from penstock.codes import Code
 from penstock.errors import Malformed, PenstockError, Retryable
+from penstock.node.waiting import spread_s
 from pumpclient.mysql.events.files import FormatDescription
 from pumpclient.mysql.events.frame import (
     CRC_OF_WHOLE,
@@ -233,8 +233,7 @@ class RelayReceiver:
     def _retry_later(self, problem: Exception, failures: int) -> None:
         if self._stopped.is_set():
             return
-        bound_s = min(self._options.retry_s_max, self._options.retry_s_min * 2 ** min(failures, 20))
-        wait_s = bound_s * random.uniform(0.5, 1.0)
+        wait_s = spread_s(failures, self._options.retry_s_min, self._options.retry_s_max)
         logger.warning("relay of %s: %s; again in %.1f s", self._address, problem, wait_s)
         self._status = replace(self._status, problem=str(problem))
         self._stopped.wait(wait_s)

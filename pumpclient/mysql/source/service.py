@@ -9,7 +9,6 @@ paused   ── as requested; the relay log continues
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ from penstock.cluster import etcd
 from penstock.codes import Code
 from penstock.errors import Corrupt, NeedsOperator, PenstockError, Retryable
 from penstock.filters import Rules
+from penstock.node.waiting import spread_s
 from penstock.security.tls import Security
 from pumpclient.client import PumpClient
 from pumpclient.mysql.journal import Journal, settle
@@ -436,8 +436,7 @@ class SourceService:
 
     def _retry_later(self, error: Retryable, failures: int) -> None:
         pace = self._pace
-        bound_s = min(pace.retry_s_max, pace.retry_s_min * 2 ** min(failures, 10))
-        wait_s = bound_s * random.uniform(0.5, 1.0)
+        wait_s = spread_s(failures, pace.retry_s_min, pace.retry_s_max)
         log.warning("source %s: %s; again in %.1f s", self._config.source_id, error, wait_s)
         self.counters.problem, self.counters.code = str(error), str(error.code)
         deadline_s = time.monotonic() + wait_s
