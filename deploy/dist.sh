@@ -50,7 +50,7 @@ install stream "$wheel[stream]"
 say "[stream] imports penstock.stream"
 install mysql "$sdist[mysql]" && starts mysql source verify ctl
 install console "$sdist[console]" && starts console console ctl
-"$home/console/bin/python" -c 'from importlib.resources import files; files("ctl.console").joinpath("static/console.js").read_text()' \
+"$home/console/bin/python" -c 'from importlib.resources import files; files("ctl.console").joinpath("static/console.js").read_text(); import ctl.console.page as page; page.login()' \
   || die "[console] the page's files are not in the package"
 install all "$wheel[all]" && starts all pump drainer source ctl console verify init
 install demo "$wheel[demo,jre]"

@@ -22,8 +22,15 @@ from typing import Final
 
 from ctl.console import wording
 from ctl.console.chronicle import Chronicle
-from ctl.console.facts import (
+from ctl.console.observation import (
+    DRAINER,
+    PUMP,
+    SOURCE,
+    Answer,
     Facts,
+    Listing,
+    Observation,
+    SourceEntry,
     drainer_lag_s,
     listed,
     number,
@@ -32,15 +39,6 @@ from ctl.console.facts import (
     timestamp,
     truth,
     within,
-)
-from ctl.console.observation import (
-    DRAINER,
-    PUMP,
-    SOURCE,
-    Answer,
-    Listing,
-    Observation,
-    SourceEntry,
 )
 from penstock.cluster.node_registry import NodeState, NodeStatus, seems_live
 from penstock.cluster.records import DrainerStop
@@ -102,6 +100,10 @@ class PumpNode:
     """False while fewer copies than that exist."""
     copies_problem: str = ""
 
+    @property
+    def is_up(self) -> bool:
+        return self.level < Level.WATCH and self.word != "paused"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PumpAtMerge:
@@ -136,6 +138,10 @@ class DrainerNode:
     streams: Sequence[PumpAtMerge] = ()
     standbys: Sequence[str] = ()
     stop: DrainerStop | None = None
+
+    @property
+    def is_up(self) -> bool:
+        return self.level < Level.WATCH and self.word != "paused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -436,7 +442,7 @@ def _concerns(state: ClusterState, seen: Observation) -> Iterator[Concern]:
             detail=f"({gap.after_ts}, {gap.up_to_ts}]: the Pump left without waiting for it",
             remedy="restore its downstream from a newer backup, and start it there",
         )
-    if not any(pump.level < Level.WATCH and pump.word != "paused" for pump in state.pumps):
+    if not any(pump.is_up for pump in state.pumps):
         yield Concern(
             level=Level.ACT,
             title="No Pump takes transactions",

@@ -22,17 +22,21 @@ import grpc
 import grpc.aio
 
 from ctl.console.chronicle import Chronicle
-from ctl.console.facts import Facts, drainer_lag_s, listed, number, text
 from ctl.console.observation import (
     DRAINER,
     PUMP,
     SOURCE,
     STREAM,
     Answer,
+    Facts,
     Listing,
     Named,
     Observation,
     SourceEntry,
+    drainer_lag_s,
+    listed,
+    number,
+    text,
 )
 from ctl.nodes import error_of
 from penstock.cluster import etcd

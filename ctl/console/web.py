@@ -23,11 +23,11 @@ from importlib import resources
 from typing import Any, Final
 
 from aiohttp import web
+from markupsafe import Markup
 
 from ctl.console import page, safe_verbs
 from ctl.console.access import COOKIE, SESSION_S, Access, Login, is_loopback, is_of
 from ctl.console.cluster_state import ClusterState, state_of
-from ctl.console.markup import Html
 from ctl.console.page import ACTIONS, Notice, Viewer
 from ctl.console.poller import Poller
 from ctl.nodes import etcd_tls_of, tls_of
@@ -88,8 +88,8 @@ class Console:
         self._is_local = is_loopback(arguments.addr.rpartition(":")[0])
         self._began_s = time.time()
         self._notices: deque[Notice] = deque(maxlen=_NOTICES_MAX)
-        self._parts: dict[str, Html] = {}
-        self._actions = Html()
+        self._parts: dict[str, Markup] = {}
+        self._actions = Markup()
         self._turn = asyncio.Condition()
         self._viewers = 0
         self._is_ending = False
@@ -165,7 +165,7 @@ class Console:
         return stream
 
     async def _send_changes(self, request: web.Request, stream: web.StreamResponse) -> None:
-        sent: dict[str, Html] = {}
+        sent: dict[str, Markup] = {}
         while not self._is_ending:
             parts = self._seen_by(self._viewer(request))
             news = {name: part for name, part in parts.items() if sent.get(name) != part}
@@ -178,7 +178,7 @@ class Console:
             except TimeoutError:
                 continue
 
-    def _seen_by(self, viewer: Viewer) -> dict[str, Html]:
+    def _seen_by(self, viewer: Viewer) -> dict[str, Markup]:
         return {**self._parts, ACTIONS: self._actions} if viewer.may_act else self._parts
 
     # Login, and requests of users who may act.

@@ -53,6 +53,8 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "google_crc32c": (),
     "etcd3": (),
     "aiohttp": ("console",),
+    "jinja2": ("console",),
+    "markupsafe": ("console",),
     "psutil": ("demo",),
     "rich": ("demo",),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ctl.console import page
@@ -62,6 +62,7 @@ def drawn(observation: Observation, viewer: Viewer = LOOKS) -> str:
     return text
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # The machine may be loaded.
 @given(FACTS, FACTS, FACTS, st.dictionaries(KEYS, VALUES, max_size=5))
 def test_whatever_nodes_say_the_page_is_well_formed(
     pump: dict[str, object],
@@ -101,7 +102,7 @@ def test_a_hostile_name_is_shown_and_does_nothing() -> None:
         ),
         Viewer(may_act=True, csrf=HOSTILE),
     )
-    assert "&lt;script&gt;alert(&quot;1&quot;)&lt;/script&gt;" in text
+    assert "&lt;script&gt;alert(&#34;1&#34;)&lt;/script&gt;" in text
     scripts = list(ElementTree.fromstring(text.removeprefix("<!doctype html>\n")).iter("script"))
     assert [each.get("src") for each in scripts] == ["/static/console.js"]
 
@@ -121,7 +122,7 @@ def test_a_decision_is_shown_as_commands_with_their_consequences() -> None:
     )  # fmt: skip
     text = drawn(cluster(drainer=node("drainer-1", NodeState.PAUSED), stops=(stop,)))
     assert "<p>correct it; then start the Drainer again</p>" in text
-    wanted = "<code>penstock drainer ddl replace 5 &quot;&lt;sql&gt;&quot;</code>"
+    wanted = "<code>penstock drainer ddl replace 5 &#34;&lt;sql&gt;&#34;</code>"
     assert f"{wanted}<p>your statement runs instead</p>" in text
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctl.console import plots, wording
-from ctl.console.markup import Html, escaped, joined, tag
+from ctl.console.drawing import draw
 from tests.unit.ctl.console.clusters import HOSTILE
 
 
@@ -29,7 +29,7 @@ def test_an_axis_of_time_has_round_hours_minutes_and_seconds(greatest: float, ha
 
 
 def test_a_gap_breaks_a_line_and_a_lone_point_is_a_dot() -> None:
-    line = plots.Line(label="p", now=1.0, points=[1.0, 2.0, None, 3.0])
+    line = plots.Line("p", 1.0, [1.0, 2.0, None, 3.0])
     figure = plots.over_time("Lag", [line], plots.SECONDS, 60.0)
     path = next(
         each.get("d", "") for each in ElementTree.fromstring(figure).iter("path")
@@ -84,14 +84,13 @@ def test_sizes_and_counts_and_moments_are_written_out() -> None:
 
 @given(st.text() | st.just(HOSTILE))
 def test_whatever_a_text_is_the_markup_is_well_formed_and_shows_it(text: str) -> None:
-    made = tag("p", text, tag("b", [text, None, 5]), title=text, hidden=False)
-    assert isinstance(made, Html)
+    made = draw("parts", "optional", text=text + "!", class_=text)
     found = ElementTree.fromstring(made)
-    clean = ElementTree.fromstring(f"<p>{escaped(text)}</p>").text or ""
-    assert (found.text or "") == clean
-    assert found.find("b") is not None
-    assert set(found.keys()) == {"title"}
+    assert (found.text or "").endswith("!")
+    assert len(found) == 0
+    assert found.keys() == ["class"]
 
 
 def test_markup_within_markup_is_escaped_once() -> None:
-    assert joined(tag("b", "a & b"), "<") == "<b>a &amp; b</b>&lt;"
+    bold = draw("stream", "fact", value="a & b", about="<")
+    assert bold == '<p class="fact"><b>a &amp; b</b> &lt;</p>'
