@@ -68,6 +68,13 @@ SQLITE: dict[str, Callable[[Path, Path], object]] = {
 }
 
 
+@pytest.mark.fault(
+    "a SQLite file, the checkpoint of a server, a lake or a table of it is removed, emptied,"
+    " renamed, or put back to an older state while the Drainer writes",
+    "it stops before its checkpoint moves, and names both; a whole copy in the same place is"
+    " continued",
+    cases="26",
+)
 @pytest.mark.parametrize("change", SQLITE)
 def test_a_changed_sqlite_file_stops_the_drainer(change: str, tmp_path: Path) -> None:
     path, copy = tmp_path / "shop.db", tmp_path / "copy.db"
@@ -109,6 +116,14 @@ IN_PLACE: dict[str, Callable[[Path, Path], object]] = {
 }
 
 
+@pytest.mark.fault(
+    "a SQLite file is emptied, cut, or written over by an older copy in place (`cp`) while"
+    " the Drainer writes; an older file is put beside a newer log; a file was cut before a"
+    " start",
+    "it stops before its checkpoint moves, or the log still has all of it; what other"
+    " programs do (VACUUM, checkpoints, DDL) stops nothing",
+    cases="11",
+)
 @pytest.mark.parametrize("is_copied", [True, False])
 @pytest.mark.parametrize("change", IN_PLACE)
 def test_a_sqlite_file_that_is_changed_in_place_loses_nothing_silently(
@@ -378,6 +393,12 @@ AT_A_START: dict[str, Callable[[Lake, Path], object]] = {
 }
 
 
+@pytest.mark.fault(
+    "a table of a lake is older, deleted, or lacks its last commit or its rows at a start;"
+    " its last commit was emptied or cut",
+    "refused with the first changes of the table",
+    cases="6",
+)
 @pytest.mark.parametrize("change", AT_A_START)
 def test_a_lake_that_changed_before_a_start_stops_the_drainer(change: str, tmp_path: Path) -> None:
     lake = Lake(tmp_path / "lake")
@@ -443,6 +464,12 @@ def home(tmp_path: Path) -> Iterator[Home]:
         yield made
 
 
+@pytest.mark.fault(
+    "a table of a lake is older: before a restart",
+    "no checkpoint, or older messages: refused, with the `initial-commit-ts` that accepts it;"
+    " tables that are older with their checkpoint are continued",
+    cases="10",
+)
 def test_a_restart_refuses_an_output_without_the_checkpoint_that_it_had(home: Home) -> None:
     with pytest.raises(NeedsOperator, match=r"no checkpoint.*brought it to 90") as refused:
         start(home, 0, 90)

@@ -39,6 +39,10 @@ def test_a_file_of_tidb_binlog_is_continued(tmp_path: Path) -> None:
     assert found == Checkpoint(414529105591271429, 0, consistent=True)
 
 
+@pytest.mark.fault(
+    "the checkpoint is damaged: no JSON, a field missing, negative, of another type, NULL, 15"
+    " in all",
+)
 @pytest.mark.parametrize(
     "damage",
     ["", "commitTS", "commitTS = -5", "commitTS = 1.5", 'commitTS = "7"', "consistent = true",

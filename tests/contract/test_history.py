@@ -86,6 +86,11 @@ def test_another_job_under_a_taken_id_is_refused(history: DdlHistory) -> None:
     assert history.get(103) == job(103, 1)
 
 
+@pytest.mark.fault(
+    "a Pump rolls a DDL back while its writer records it",
+    "one of the two fails, in etcd",
+    cases="2 + 2",
+)
 @pytest.mark.etcd
 def test_a_job_is_recorded_or_rolled_back_and_never_both(etcd: EtcdClient) -> None:
     history = History(etcd)

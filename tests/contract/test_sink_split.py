@@ -101,6 +101,11 @@ def test_a_fresh_downstream_says_where_it_started(downstream: Downstream) -> Non
     assert downstream.open().load_checkpoint() == Checkpoint(7, 0, applying_ts=9)
 
 
+@pytest.mark.fault(
+    "a row is deleted downstream by hand",
+    "counted, named in the log; not in safe mode",
+    cases="2 + 1",
+)
 def test_rows_that_are_not_there_are_counted_and_named_but_not_in_the_safe_form(
     shop: Shop,
 ) -> None:
@@ -142,6 +147,11 @@ def test_another_drainer_that_takes_over_stops_the_queues_of_the_first(
 on_mysql = pytest.mark.parametrize("downstream", SERVERS, indirect=True)
 
 
+@pytest.mark.fault(
+    "a queue's commit gets no answer",
+    "in doubt; run again in the safe form",
+    cases="1",
+)
 @on_mysql
 def test_a_commit_without_an_answer_is_in_doubt_unless_it_is_safe(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
@@ -184,6 +194,11 @@ def test_foreign_keys_are_read_again_after_a_ddl(shop: Shop) -> None:
     }
 
 
+@pytest.mark.fault(
+    "queues lock each other out; another client holds a row",
+    "tried again, both arrive",
+    cases="2",
+)
 @on_mysql
 def test_queues_that_lock_each_other_out_both_arrive(shop: Shop) -> None:
     downstream, sink = shop
@@ -209,6 +224,11 @@ def test_a_row_that_another_client_locks_is_waited_for(shop: Shop) -> None:
     assert ids(downstream) == []
 
 
+@pytest.mark.fault(
+    "a value does not fit, a column is missing, a key is there already",
+    "stops, table and row named, with a hint",
+    cases="3",
+)
 @on_mysql
 @pytest.mark.parametrize(
     ("verb", "message"), [("too long", "does not fit"), ("too many", "more columns than upstream")]

@@ -11,6 +11,11 @@ from tests.chaos.__main__ import chaos
 pytestmark = [pytest.mark.fault, pytest.mark.slow, pytest.mark.alone, pytest.mark.etcd]
 
 
+@pytest.mark.fault(
+    "processes, networks and disks of a whole cluster fail at random",
+    "what `tests/chaos/README.md` says of the end of a run",
+    cases="0 / 1 minute",
+)
 @pytest.mark.mariadb
 @pytest.mark.spark
 def test_a_minute_of_chaos_loses_nothing_and_doubles_nothing(

@@ -69,6 +69,11 @@ def jumping(
     return jump
 
 
+@pytest.mark.fault(
+    "the oracle's clock jumps by an hour while a DDL is decided",
+    "the DDL is done, and in the stream",
+    cases="1",
+)
 def test_a_clock_that_jumps_while_a_ddl_is_decided_does_not_lose_the_ddl(
     jumping: Callable[[int], None], fresh_etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,6 +96,12 @@ def test_a_clock_that_jumps_while_a_ddl_is_decided_does_not_lose_the_ddl(
             assert rows_of(reader, 1) == [("a", {"id": 1})]
 
 
+@pytest.mark.fault(
+    "the clock jumps (± 100,000 s at random, over elections)",
+    "timestamps grow; half or double speed until it agrees with the clock; not followed"
+    " beyond a day",
+    cases="100 histories + 4",
+)
 def test_a_leader_whose_clock_jumps_ahead_hands_out_no_time_that_is_far_ahead(
     jumping: Callable[[int], None], fresh_etcd: EtcdServer
 ) -> None:
@@ -119,6 +130,13 @@ def until_done(ddl: Callable[[], object]) -> None:
             time.sleep(0.5)
 
 
+@pytest.mark.fault(
+    "etcd is restored to what it was before a DDL",
+    "a writer that knows the DDL writes nothing, nor does one that starts while a Pump has"
+    " the DDL, before an operator gives it up; who follows the stream stops at the DDL of the"
+    " other history, naming both",
+    cases="1 + 12 + 6 + 3",
+)
 def test_after_a_restore_of_etcd_no_row_is_read_with_the_schema_of_the_other_history(
     fresh_etcd: EtcdServer, pump_factory: MakePump, tmp_path: Path
 ) -> None:

@@ -26,6 +26,11 @@ pytestmark = [pytest.mark.fault, pytest.mark.alone]
 LOAD_S = 1.0
 
 
+@pytest.mark.fault(
+    "a Pump is killed under load and its disk deleted; in turn each of three, twice",
+    "the Pump with the copy takes over; the lost one comes back empty, under its name",
+    cases="1 / 7",
+)
 def test_a_pump_whose_disk_is_deleted_under_load_loses_nothing_and_comes_back_empty(
     trio: Trio, etcd_server: EtcdServer, tmp_path: Path
 ) -> None:
@@ -40,6 +45,11 @@ def test_a_pump_whose_disk_is_deleted_under_load_loses_nothing_and_comes_back_em
     assert (lost.data_dir / "displaced").is_dir()
 
 
+@pytest.mark.fault(
+    "a primary freezes, and runs on after another one has its log",
+    "it acknowledges nothing more and ends (PS-3305)",
+    cases="0 / 1",
+)
 @pytest.mark.slow
 def test_a_pump_that_freezes_finds_out_that_it_is_deposed_and_acknowledges_nothing_more(
     trio: Trio, etcd_server: EtcdServer, tmp_path: Path
@@ -58,6 +68,11 @@ def test_a_pump_that_freezes_finds_out_that_it_is_deposed_and_acknowledges_nothi
     assert "PS-3305" in frozen.log.read_text()
 
 
+@pytest.mark.fault(
+    "a copy freezes",
+    "put off the list, another one joins; later it takes part again",
+    cases="0 / 1",
+)
 @pytest.mark.slow
 def test_a_copy_that_freezes_is_put_off_the_list_and_takes_part_again_later(
     trio: Trio, etcd_server: EtcdServer, tmp_path: Path
@@ -78,6 +93,11 @@ def test_a_copy_that_freezes_is_put_off_the_list_and_takes_part_again_later(
         trio.until_online(pump)
 
 
+@pytest.mark.fault(
+    "a disk with a copy is full",
+    "put off the list although its Pump answers, another one joins; later it takes part again",
+    cases="0 / 1",
+)
 @pytest.mark.slow
 def test_a_copy_on_a_full_disk_is_put_off_the_list_and_takes_part_again_later(
     pump_factory: MakePump, etcd: Any, etcd_server: EtcdServer, tmp_path: Path
@@ -116,6 +136,11 @@ def test_disks_are_lost_one_after_the_other_and_nothing_with_them(
                 trio.until_online(each)
 
 
+@pytest.mark.fault(
+    "a Pump is restarted at once; is paused for long",
+    "it keeps its log",
+    cases="0 / 2",
+)
 @pytest.mark.slow
 def test_a_pump_that_is_restarted_at_once_keeps_its_log(
     trio: Trio, etcd_server: EtcdServer, tmp_path: Path
@@ -141,6 +166,11 @@ def test_a_paused_pump_is_waited_for_and_not_taken_over(trio: Trio) -> None:
     assert not (pump.data_dir / "displaced").exists()
 
 
+@pytest.mark.fault(
+    "a Pump is paused and comes back without its disk",
+    "the Pump with the copy takes over, and the one that came back begins again",
+    cases="0 / 1",
+)
 @pytest.mark.slow
 def test_a_pump_that_was_paused_and_comes_back_without_its_disk_gets_its_log_from_the_copy(
     trio: Trio, etcd_server: EtcdServer, tmp_path: Path
@@ -157,6 +187,11 @@ def test_a_pump_that_was_paused_and_comes_back_without_its_disk_gets_its_log_fro
     assert (pump.data_dir / "displaced").is_dir()
 
 
+@pytest.mark.fault(
+    "there are too few Pumps, or none in another zone",
+    "new transactions are refused, and it says why",
+    cases="1 / 2",
+)
 @pytest.mark.thorough
 def test_more_copies_than_pumps_refuse_new_transactions_and_say_why(
     pump_factory: MakePump, etcd: Any, etcd_server: EtcdServer
@@ -188,6 +223,11 @@ def test_copies_that_must_be_apart_wait_for_a_pump_in_another_zone(
         assert [copy.pump for copy in found[0].replicas] == [far.node_id]
 
 
+@pytest.mark.fault(
+    "a primary freezes until its log is to be taken over, which then comes too late",
+    "the Pump on the copy ends, and the copy is followed again",
+    cases="0 / 1",
+)
 @pytest.mark.slow
 def test_a_pump_on_a_copy_that_comes_too_late_ends_and_the_copy_is_followed_again(
     trio: Trio, etcd_server: EtcdServer, tmp_path: Path
@@ -208,6 +248,11 @@ def test_a_pump_on_a_copy_that_comes_too_late_ends_and_the_copy_is_followed_agai
         trio.until_whole()
 
 
+@pytest.mark.fault(
+    "a Pump that begins again dies after it was listed, and with half of its files set aside",
+    "what it had before never counts as its new log",
+    cases="0 / 3",
+)
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["listed_again=kill", "set_aside=kill@1", "set_aside=kill@2"])
 def test_a_pump_that_dies_while_it_begins_again_does_not_come_back_with_its_former_log(

@@ -35,6 +35,11 @@ def more_than(writer: RandomWriter, written: int) -> bool:
     return len(writer.items) > written
 
 
+@pytest.mark.fault(
+    "the folder of a copy is brought elsewhere, and a Pump started on it",
+    "it refuses, under any name",
+    cases="1 / 1",
+)
 def test_a_copy_that_was_brought_elsewhere_is_no_data_folder_of_a_pump(
     trio: Trio, pump_factory: MakePump, etcd_server: EtcdServer, tmp_path: Path
 ) -> None:
@@ -54,6 +59,11 @@ def test_a_copy_that_was_brought_elsewhere_is_no_data_folder_of_a_pump(
     trio.until_whole()
 
 
+@pytest.mark.fault(
+    "a data folder is replaced by the one of a backup",
+    "refused, and the copy takes over",
+    cases="0 / 1",
+)
 @pytest.mark.slow
 def test_a_data_folder_from_a_backup_is_refused_and_the_log_served_from_its_copy(
     pump_factory: MakePump, etcd: Any, etcd_server: EtcdServer, tmp_path: Path
@@ -77,6 +87,11 @@ def test_a_data_folder_from_a_backup_is_refused_and_the_log_served_from_its_copy
         trio.until_whole()
 
 
+@pytest.mark.fault(
+    "a sync of a primary does not return",
+    "it refuses new transactions, and the copy takes over after 10 s",
+    cases="0 / 1",
+)
 @pytest.mark.slow
 def test_a_pump_whose_disk_takes_nothing_any_more_loses_its_log_to_a_copy_and_no_binlog(
     trio: Trio, etcd_server: EtcdServer, tmp_path: Path
@@ -93,6 +108,11 @@ def test_a_pump_whose_disk_takes_nothing_any_more_loses_its_log_to_a_copy_and_no
         trio.until_whole()
 
 
+@pytest.mark.fault(
+    "all copies are gone, with `copies-min = 1`",
+    "the primary continues alone and says so; later it has copies again",
+    cases="0 / 1",
+)
 @pytest.mark.slow
 def test_a_pump_whose_copies_are_all_gone_continues_alone_if_it_may_and_says_so(
     pump_factory: MakePump, etcd: Any, etcd_server: EtcdServer, tmp_path: Path
@@ -116,6 +136,11 @@ def test_a_pump_whose_copies_are_all_gone_continues_alone_if_it_may_and_says_so(
         trio.until_online(alone)
 
 
+@pytest.mark.fault(
+    "a copy leaves the list as the last one, then the primary's disk is lost",
+    "the disk that left is eligible, and takes over when it is back",
+    cases="0 / 1",
+)
 @pytest.mark.slow
 def test_a_disk_that_left_last_takes_over_when_the_primary_s_is_lost_as_well(
     trio: Trio, etcd_server: EtcdServer, tmp_path: Path
@@ -232,6 +257,11 @@ def test_a_pump_that_waits_serves_its_former_log_from_a_copy_when_all_others_are
     assert not (first.data_dir / "copies" / first.node_id).exists()
 
 
+@pytest.mark.fault(
+    "etcd is frozen, or killed, when a disk is lost",
+    "the take-over waits for it",
+    cases="0 / 2",
+)
 @pytest.mark.slow
 def test_a_take_over_waits_while_etcd_is_gone_and_loses_nothing(
     pump_factory: MakePump, fresh_etcd: EtcdServer, tmp_path: Path
@@ -255,6 +285,11 @@ def test_a_take_over_waits_while_etcd_is_gone_and_loses_nothing(
                 trio.until_whole()
 
 
+@pytest.mark.fault(
+    "the wall clocks of two Pumps jump an hour ahead and back",
+    "no log moves",
+    cases="0 / 6",
+)
 @pytest.mark.slow
 def test_a_clock_that_jumps_moves_no_log_and_loses_nothing(
     trio: Trio, etcd_server: EtcdServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -282,6 +317,11 @@ def test_a_clock_that_jumps_moves_no_log_and_loses_nothing(
         trio.until_whole()
 
 
+@pytest.mark.fault(
+    "both disks of a log are lost at once",
+    "`lost-pump` refuses until an operator says that the copies are gone, and names the range",
+    cases="0 / 1",
+)
 @pytest.mark.slow
 def test_both_disks_of_a_log_are_lost_and_an_operator_has_to_say_so_before_others_continue(
     trio: Trio,

@@ -114,6 +114,12 @@ def copy_of(trio: Trio, pump: PumpProcess) -> Path:
     return holder.data_dir / "copies" / pump.node_id / "log"
 
 
+@pytest.mark.fault(
+    "bits flip in sealed segments of a running primary; with it stopped, bits flip, a header"
+    " and its frames are zeros, and a file is gone",
+    "a pull gets what was there, the bytes are as before; it starts",
+    cases="2",
+)
 @pytest.mark.thorough
 def test_a_damaged_primary_serves_what_it_did_and_starts(world: World) -> None:
     pump = busiest(world.trio)
@@ -147,6 +153,12 @@ def scrubbed(pump: PumpProcess, etcd_url: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.fault(
+    "bits flip in each segment of a log, every second time in its copy",
+    "a scrub of each Pump mends both, byte for byte; then the primary's disk is deleted, and"
+    " all is there",
+    cases="1",
+)
 def test_a_scrub_mends_primary_and_copy_and_then_the_primary_may_be_lost(
     world: World, etcd_server: EtcdServer
 ) -> None:
@@ -175,6 +187,11 @@ def test_a_scrub_mends_primary_and_copy_and_then_the_primary_may_be_lost(
     assert world.pulled(pump) == expected
 
 
+@pytest.mark.fault(
+    "the same bit flips on both disks",
+    "named, alerted, nothing is changed; mended once one disk has it whole again",
+    cases="0 / 1",
+)
 @pytest.mark.slow
 def test_what_is_damaged_on_both_disks_is_named_and_nothing_is_changed(
     world: World, etcd_server: EtcdServer
@@ -201,6 +218,11 @@ def test_what_is_damaged_on_both_disks_is_named_and_nothing_is_changed(
     assert "damaged_places" not in pump.status().details
 
 
+@pytest.mark.fault(
+    "a header of a copy is zeros when its Pump starts",
+    "mended before it is opened, and stays on the list",
+    cases="0 / 1",
+)
 @pytest.mark.slow
 def test_a_copy_that_cannot_be_opened_is_mended_and_stays_on_the_list(world: World) -> None:
     trio = world.trio
@@ -220,6 +242,11 @@ def test_a_copy_that_cannot_be_opened_is_mended_and_stays_on_the_list(world: Wor
     trio.until_whole()
 
 
+@pytest.mark.fault(
+    "bits flip in an old segment of a primary while another disk is given its log",
+    "the new copy takes no damaged segment; a disk that is off the list by now mends it",
+    cases="0 / 1",
+)
 @pytest.mark.slow
 def test_a_damaged_primary_is_mended_by_a_disk_off_the_list_before_another_copy_has_it(
     world: World,
@@ -245,6 +272,12 @@ def test_a_damaged_primary_is_mended_by_a_disk_off_the_list_before_another_copy_
     assert (copy_of(trio, pump) / path.name).read_bytes()[: len(was)] == was
 
 
+@pytest.mark.fault(
+    "a log and its copy are damaged in different segments, so that neither can be opened, and"
+    " all Pumps start",
+    "the log is mended from that copy, which is mended or replaced",
+    cases="0 / 1",
+)
 @pytest.mark.slow
 def test_a_log_and_its_copy_neither_of_which_can_be_opened_are_whole_again(world: World) -> None:
     trio = world.trio
@@ -278,6 +311,12 @@ def garble(path: Path) -> bytes:
     return data
 
 
+@pytest.mark.fault(
+    "the last segment of a copy is random bytes when its Pump starts; there are two Pumps",
+    "the copy begins again within seconds, its files are set aside; then the primary's disk"
+    " is deleted, and all is there",
+    cases="1",
+)
 @pytest.mark.thorough
 def test_a_copy_that_no_disk_can_mend_begins_again_and_then_the_primary_may_be_lost(
     pump_factory: MakePump, etcd: Any, etcd_server: EtcdServer
@@ -308,6 +347,11 @@ def test_a_copy_that_no_disk_can_mend_begins_again_and_then_the_primary_may_be_l
     assert world.pulled(pump) == expected
 
 
+@pytest.mark.fault(
+    "a bit flips in a log without copies",
+    "a scrub names file and offset",
+    cases="1",
+)
 @pytest.mark.thorough
 def test_a_pump_without_copies_scrubs_and_names_what_is_damaged(
     pump_factory: MakePump, etcd: Any, etcd_server: EtcdServer

@@ -131,6 +131,11 @@ def check(pump: ScriptedPump, ended: dict[int, Failure | None]) -> None:
         assert stored[start_ts] <= 1
 
 
+@pytest.mark.fault(
+    "a connection of a writer to a Pump is cut at any byte, in either direction",
+    "no acknowledged write is missing, none is stored twice",
+    cases="each 7th byte / each byte",
+)
 @pytest.mark.parametrize("way", ["up", "down"])
 @pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_session_cut_at_any_byte_loses_nothing_acknowledged_and_stores_nothing_twice(

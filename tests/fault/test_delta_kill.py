@@ -122,6 +122,11 @@ def lake(request: pytest.FixtureRequest, drainers: ForkedDrainers, tmp_path: Pat
     return made
 
 
+@pytest.mark.fault(
+    "the Drainer is killed between two tables",
+    "the batch is completed by the next run, and is there once",
+    cases="2",
+)
 def test_killed_between_two_tables_a_batch_is_there_once_and_whole(lake: LakeOf) -> None:
     # The batch's first table has it, its second has not.
     assert lake.run(kill_at={"drainer.table_committed": 6})[0] == KILLED
@@ -129,6 +134,11 @@ def test_killed_between_two_tables_a_batch_is_there_once_and_whole(lake: LakeOf)
     lake.check_all()
 
 
+@pytest.mark.fault(
+    "it is killed at every step, a hundred times at any step or moment",
+    "the same; at the end each state that was promised is upstream's",
+    cases="0 / 250",
+)
 @pytest.mark.slow
 def test_killed_at_every_step_the_lake_is_the_bank_at_its_checkpoint(lake: LakeOf) -> None:
     _, steps = lake.run()

@@ -149,6 +149,13 @@ TROUBLES = {
 }
 
 
+@pytest.mark.fault(
+    "MariaDB killed; `read_only`; all accounts locked by another; no place for a connection;"
+    " away for a minute",
+    "waits with growing pauses, `downstream_waits_for` in the status says for what, the"
+    " checkpoint stands, it continues by itself",
+    cases="4 / 5",
+)
 @pytest.mark.main_case("killed")
 @pytest.mark.parametrize(
     "name",
@@ -174,6 +181,11 @@ def test_the_drainer_waits_says_for_what_and_continues_by_itself(
     assert check(bank, of_mariadb(sink_server)()) == bank.last_ts
 
 
+@pytest.mark.fault(
+    "connections killed, deadlocks with another session, while somebody reads",
+    "the same",
+    cases="40 rounds",
+)
 @pytest.mark.thorough
 def test_killed_connections_and_deadlocks_change_nothing_that_anybody_reads(
     sink_server: SqlServer, way: Way
@@ -211,6 +223,12 @@ def large_ts(bank: Bank) -> list[int]:
     return [ts for ts, data in bank.binlogs if len(data) > 20_000]
 
 
+@pytest.mark.fault(
+    "a value is too long for a column altered by hand",
+    "stops; table, row and the range of `commit_ts` are named, nothing after it is applied; a"
+    " repair, or `ignore-txn-commit-ts`, lets it continue",
+    cases="3",
+)
 @pytest.mark.thorough
 @pytest.mark.parametrize("strategy", ["merge", "statements"])
 def test_a_row_that_does_not_fit_stops_the_drainer_and_a_repair_lets_it_continue(
@@ -248,6 +266,11 @@ def test_transactions_that_do_not_fit_are_left_out_when_named(
     assert sink_server.query("SELECT COUNT(*) FROM bank.entry WHERE note LIKE 'xx%'") == [(0,)]
 
 
+@pytest.mark.fault(
+    "`merge`: rows deleted or changed by hand",
+    "not noticed; whole again once upstream writes them",
+    cases="5 rows",
+)
 @pytest.mark.thorough
 def test_merge_writes_whole_rows_so_what_it_touches_is_whole_again(
     sink_server: SqlServer, way: Way
@@ -262,6 +285,11 @@ def test_merge_writes_whole_rows_so_what_it_touches_is_whole_again(
     assert found[1].accounts == bank.state_at(bank.last_ts).accounts
 
 
+@pytest.mark.fault(
+    "`merge`: a row put there by hand holds a unique value that upstream writes",
+    "stops; both rows, the index and the range named; continues once repaired",
+    cases="2 modes; 4 tables × 2 sql-modes",
+)
 @pytest.mark.thorough
 @pytest.mark.parametrize("mode", ["snapshot", "parallel"])
 def test_a_conflicting_row_that_holds_a_unique_value_stops_merge_which_names_both_rows(

@@ -125,6 +125,11 @@ def test_a_drainer_that_is_stopped_while_its_downstream_is_away_ends_and_continu
     replication.check()
 
 
+@pytest.mark.fault(
+    "a Pump is gone",
+    "the merge waits for it, by name, with the low water and what ends that",
+    cases="1",
+)
 @pytest.mark.thorough
 def test_a_dead_pump_holds_the_merge_by_name_and_a_new_one_joins_before_it_serves(
     replication: Replication,
@@ -152,6 +157,7 @@ def test_a_dead_pump_holds_the_merge_by_name_and_a_new_one_joins_before_it_serve
     replication.check()
 
 
+@pytest.mark.fault("a Pump joins while a Drainer pulls, or is frozen")
 @pytest.mark.slow
 def test_a_pump_that_joins_while_the_drainer_is_frozen_loses_nothing(
     replication: Replication,
@@ -171,6 +177,11 @@ def test_a_pump_that_joins_while_the_drainer_is_frozen_loses_nothing(
     replication.check()
 
 
+@pytest.mark.fault(
+    "a DDL that no one knows, or whose job does not fit",
+    "exit code 2 before it, with the commands to continue; again at the next start",
+    cases="1",
+)
 @pytest.mark.thorough
 def test_a_ddl_that_no_one_knows_stops_the_drainer_before_it_with_a_hint(
     replication: Replication,

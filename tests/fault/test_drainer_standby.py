@@ -142,6 +142,11 @@ def test_a_frozen_drainer_is_replaced_and_stands_by_when_it_wakes(
     replication.check()
 
 
+@pytest.mark.fault(
+    "etcd lets the leases of both Drainers go while one is being replaced",
+    "the replaced one looks for the writer until it is listed again, and stands by",
+    cases="1",
+)
 @pytest.mark.slow
 def test_a_replaced_drainer_waits_for_a_writer_that_etcd_does_not_list_for_a_moment(
     replication: Replication,
@@ -158,6 +163,12 @@ def test_a_replaced_drainer_waits_for_a_writer_that_etcd_does_not_list_for_a_mom
     replication.check()
 
 
+@pytest.mark.fault(
+    "a frozen Drainer is replaced, and its successor is killed before it thaws",
+    "the first one finds in etcd that its cluster had that run, and takes over again; a run"
+    " of another cluster stops it (PS-7103)",
+    cases="1",
+)
 @pytest.mark.slow
 def test_a_replaced_drainer_takes_over_again_if_its_successor_is_gone(
     replication: Replication,

@@ -115,6 +115,11 @@ def steps_of(drainers: ForkedDrainers, name: str, *, mysql: bool) -> list[str]:
     return sorted(s for s in drainers.steps if ELSEWHERE.get(s, name) in there)
 
 
+@pytest.mark.fault(
+    "kill -9 at every named step of a batch, a DDL, the relay log and the spool",
+    "the state at the checkpoint after each death; the whole ledger at the end",
+    cases="16 steps on SQLite, 17 on MariaDB",
+)
 @pytest.mark.main_case("sqlite")
 def test_killed_at_every_step_of_a_batch_the_downstream_equals_the_ledger(
     drainers: ForkedDrainers, downstream: Downstream
@@ -129,6 +134,12 @@ def test_killed_at_every_step_of_a_batch_the_downstream_equals_the_ledger(
     downstream.settled()
 
 
+@pytest.mark.fault(
+    "kill -9 at every named step of a batch: between the partitions of mode `parallel`,"
+    " between the queues of `statements`",
+    "the whole ledger at the end",
+    cases="5 + 5",
+)
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", on_downstreams(MARIADB, kinds=OF_EACH_FLAVOR))
 @pytest.mark.parametrize("name", ["parallel", "statements"])
@@ -144,6 +155,11 @@ def test_killed_between_parts_of_a_batch_the_end_is_right_all_the_same(
     downstream.settled()
 
 
+@pytest.mark.fault(
+    "kills at random and a restart of MariaDB while somebody reads all the time",
+    "every read has the bank's total and is the ledger's state at the checkpoint's `commit_ts`",
+    cases="up to 8 deaths",
+)
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", on_servers(MARIADB, kinds=OF_EACH_FLAVOR))
 def test_money_is_constant_at_every_read_while_drainers_die_and_the_downstream_restarts(
@@ -166,6 +182,11 @@ def test_money_is_constant_at_every_read_while_drainers_die_and_the_downstream_r
     assert len(reader.stamps) > 2
 
 
+@pytest.mark.fault(
+    "kill -9 at every named step of a batch: at any passing of any step, or at any moment",
+    "same",
+    cases="0 / 100 for each of 5 ways",
+)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("downstream", "name"),

@@ -97,6 +97,12 @@ def answered(ask: Callable[[], Any]) -> Any:
             time.sleep(0.1)
 
 
+@pytest.mark.fault(
+    "the leader of three etcds is frozen or killed",
+    "Pumps stay online, one change of oracle at most, 200 transactions continue, heartbeats"
+    " by way of the other members",
+    cases="1 / 2, with 200 transactions each",
+)
 @pytest.mark.parametrize("way", ["freeze", pytest.param("kill", marks=pytest.mark.slow)])
 def test_a_lost_leader_of_three_etcds_costs_neither_writes_nor_places(
     etcd_cluster: EtcdCluster, pump_factory: Factory, way: str
@@ -137,6 +143,12 @@ def _beats_after(registry: Registry, pump: PumpProcess, ts: int) -> bool:
     return bool(status.update_ts > ts)
 
 
+@pytest.mark.fault(
+    "etcd takes 2 s for each operation",
+    "200 writes and a pull do not wait for it; a late heartbeat warns; the oracle cannot hold"
+    " its lease of 2 s then, and leads again after",
+    cases="1, with 200 writes",
+)
 @pytest.mark.alone
 def test_an_etcd_that_takes_two_seconds_holds_up_no_writes_and_a_heartbeat_says_so(
     fresh_etcd: EtcdServer, pump_factory: Factory
@@ -176,6 +188,12 @@ def test_an_etcd_that_takes_two_seconds_holds_up_no_writes_and_a_heartbeat_says_
         load.close()
 
 
+@pytest.mark.fault(
+    "a Pump frozen until it counts as dead wakes up",
+    "listed as silent; the oracle moves once, nothing it held is lost, its heartbeat is fresh"
+    " again",
+    cases="0 / 1",
+)
 @pytest.mark.slow
 @pytest.mark.alone
 def test_a_pump_frozen_until_it_is_taken_for_dead_continues_where_it_stood(

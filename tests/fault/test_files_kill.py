@@ -90,6 +90,11 @@ def output(drainers: ForkedDrainers, tmp_path: Path) -> FilesOf:
     return FilesOf(drainers, tmp_path)
 
 
+@pytest.mark.fault(
+    "kill -9 at every named step of a batch: of a Drainer that writes files",
+    "after each death the files hold the ledger up to the savepoint, each transaction and DDL once",
+    cases="14 steps / 100 deaths",
+)
 def test_killed_at_every_step_the_files_hold_each_transaction_once(output: FilesOf) -> None:
     _, steps = output.run()
     assert len(steps) > 12

@@ -184,6 +184,30 @@ def strict_front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrontProc
     front.kill()
 
 
+@pytest.mark.fault("CVE-2023-44487, rapid reset", "ENHANCE_YOUR_CALM", cases="1")
+@pytest.mark.fault(
+    "CVE-2024-27316, CONTINUATION without end, in large pieces and in bytes; CVE-2019-9518,"
+    " empty ones",
+    "same",
+    cases="3",
+)
+@pytest.mark.fault("CVE-2019-9518, DATA that is empty or only padding", "same", cases="2")
+@pytest.mark.fault(
+    "CVE-2019-9512, PING; CVE-2019-9515, SETTINGS; CVE-2019-9513, PRIORITY",
+    "same",
+    cases="4",
+)
+@pytest.mark.fault(
+    "CVE-2019-9514 and CVE-2025-8671, resets that are provoked: by malformed requests,"
+    " windows of 0, overflows, dependencies on itself, DATA after the end",
+    "same; the handlers are ended",
+    cases="5",
+)
+@pytest.mark.fault(
+    "WINDOW_UPDATE by single bytes, GOAWAY, frames of no known kind",
+    "same",
+    cases="3",
+)
 @pytest.mark.main_case("rapid reset")
 @pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS)
 def test_a_flood_ends_its_own_connection_and_nothing_else(
@@ -202,6 +226,11 @@ def header_bomb() -> bytes:
     )
 
 
+@pytest.mark.fault(
+    "CVE-2016-6581, a header block that unpacks to 48 MB",
+    "same",
+    cases="2 sizes of the table",
+)
 @pytest.mark.parametrize("header_table_bytes", [0, 4096])
 def test_a_header_block_that_unpacks_to_much_more_ends_its_connection(
     front_factory: Callable[..., FrontProcess], header_table_bytes: int
@@ -224,6 +253,11 @@ WINDOWS: dict[str, Callable[[RawPeer], bytes]] = {
 }
 
 
+@pytest.mark.fault(
+    "a window that overflows; DATA beyond a window",
+    "FLOW_CONTROL_ERROR, of the connection or the stream",
+    cases="3 + 1",
+)
 @pytest.mark.parametrize("sent", WINDOWS.values(), ids=WINDOWS)
 def test_a_window_that_overflows_ends_the_connection(
     front: FrontProcess, sent: Callable[[RawPeer], bytes]
@@ -257,6 +291,11 @@ SLOW: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.fault(
+    "CVE-2019-9511, CVE-2019-9517: 500 calls whose answers are not read, or byte by byte",
+    "their handlers wait; others are served",
+    cases="3",
+)
 @pytest.mark.thorough
 @pytest.mark.parametrize("options", SLOW.values(), ids=SLOW)
 def test_peers_that_take_no_answers_hold_little_and_no_one_else_up(
@@ -279,6 +318,11 @@ def test_peers_that_take_no_answers_hold_little_and_no_one_else_up(
         assert peer.call(FAST, b"x").status == 0
 
 
+@pytest.mark.fault(
+    "answers of the fast path are not read",
+    "nothing more is read from that peer",
+    cases="1",
+)
 def test_a_peer_that_reads_no_answer_of_the_fast_path_is_no_longer_read(
     front_factory: Callable[..., FrontProcess],
 ) -> None:
@@ -298,6 +342,11 @@ def test_a_peer_that_reads_no_answer_of_the_fast_path_is_no_longer_read(
         front.assert_serves()
 
 
+@pytest.mark.fault(
+    "400 calls on 4 connections whose answers no peer takes",
+    "they hold 8 MiB together, all others end with RESOURCE_EXHAUSTED",
+    cases="400",
+)
 @pytest.mark.thorough
 @pytest.mark.parametrize("all_in_one_turn", [False, True])
 def test_what_no_peer_takes_is_bounded_on_the_whole_server(
@@ -324,6 +373,11 @@ def test_what_no_peer_takes_is_bounded_on_the_whole_server(
             assert len(other.call(OUTPUT, wanted.SerializeToString()).data) > 1 << 20
 
 
+@pytest.mark.fault(
+    "more connections than are allowed",
+    "closed, with one line in the log, and one when some are taken again",
+    cases="50",
+)
 def test_too_many_connections_are_one_line_in_the_log(
     front_factory: Callable[..., FrontProcess],
 ) -> None:

@@ -140,6 +140,11 @@ def try_frames(front: FrontProcess, given_frames: list[tuple[int, int, int, byte
     send(front, frames.PREFACE + frames.settings({}) + b"".join(parts))
 
 
+@pytest.mark.fault(
+    "recorded sessions with bytes changed, frames at random, sessions cut at any byte",
+    "answered or ended",
+    cases="500, each 7th byte / 40,500",
+)
 def test_real_sessions_with_bytes_changed_harm_no_one(
     front: FrontProcess, sessions: list[bytes]
 ) -> None:

@@ -178,6 +178,12 @@ def drainers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedDrainer
         yield made
 
 
+@pytest.mark.fault(
+    "the Drainer is killed at the begin, after the messages, after the checkpoint, after the"
+    " commit, within a DDL",
+    "what was not committed is ended by the next run, which continues at the checkpoint",
+    cases="0 / 15",
+)
 def test_killed_at_every_step_readers_see_each_change_once(
     kafka: KafkaServer, drainers: ForkedDrainers, tmp_path: Path
 ) -> None:
@@ -196,6 +202,11 @@ def test_killed_at_every_step_readers_see_each_change_once(
         assert ledger.check() == ledger.bank.last_ts
 
 
+@pytest.mark.fault(
+    "the broker is killed under load and comes back",
+    "the Drainer waits, and looks a commit without an answer up",
+    cases="0 / 3",
+)
 def test_a_broker_that_is_killed_and_comes_back_has_each_change_once(
     fresh_kafka: KafkaServer, tmp_path: Path
 ) -> None:
@@ -221,6 +232,13 @@ def cleared(kafka: KafkaServer) -> Iterator[KafkaServer]:
         future.result()
 
 
+@pytest.mark.fault(
+    "rounds of all these, by seed: the Drainer is killed at each step, at a random passing,"
+    " and at a random moment; the broker once or twice at random; a twin begins at random;"
+    " messages in one partition, by table, or by key",
+    "the same",
+    cases="0 / 2 of each, or as many as `PENSTOCK_ROUNDS` says",
+)
 @pytest.mark.parametrize("seed", ROUNDS)
 def test_a_round_of_kills_of_the_drainer(
     seed: int, cleared: KafkaServer, drainers: ForkedDrainers, tmp_path: Path
@@ -316,6 +334,11 @@ def put_again(stream: InsertStream, sink: Any, *ids: int) -> None:
     sink.put(stream.messages(sink, stream.batch({point.commit_ts: list(ids)})), point)
 
 
+@pytest.mark.fault(
+    "a twin begins to write in the middle of a transaction",
+    "the first is fenced and stops; its transaction is not there",
+    cases="0 / 1",
+)
 def test_a_twin_is_fenced_in_the_middle_of_its_transaction(kafka: KafkaServer) -> None:
     prefix = next(_prefixes)
     url = url_of(kafka, prefix)
@@ -342,6 +365,11 @@ def test_a_twin_is_fenced_in_the_middle_of_its_transaction(kafka: KafkaServer) -
     second.close()
 
 
+@pytest.mark.fault(
+    "tries to connect, again and again",
+    "each connection that is given up ends its threads",
+    cases="2 / 3",
+)
 def test_connections_that_replace_each_other_leave_no_threads_behind(kafka: KafkaServer) -> None:
     url = url_of(kafka, next(_prefixes))
     stream, first = begun(url)
@@ -420,6 +448,12 @@ def test_over_tls_with_a_password_from_a_file(
         assert refused.load_checkpoint() == last
 
 
+@pytest.mark.fault(
+    "a password is rotated while it writes, and the broker asks for it again",
+    "with the new one in the file it continues; before that it stops, and the batch that was"
+    " refused is there once afterwards",
+    cases="0 / 2",
+)
 def test_a_password_that_is_rotated_while_it_runs_costs_a_restart_at_most_and_no_row(
     secured: tuple[KafkaServer, Authority], tmp_path: Path
 ) -> None:
@@ -464,6 +498,12 @@ def test_a_password_that_is_rotated_while_it_runs_costs_a_restart_at_most_and_no
     assert rows == [str(number) for number in ids]
 
 
+@pytest.mark.fault(
+    "a wrong password, a certificate of another authority, a topic that is missing, compacted"
+    " or takes too little, a row above the limit",
+    "one line with a hint, nothing of the batch is there",
+    cases="0 / 7",
+)
 def test_a_certificate_of_another_authority_is_refused(
     secured: tuple[KafkaServer, Authority], tmp_path: Path
 ) -> None:

@@ -78,6 +78,13 @@ class Output:
             future.result()
 
 
+@pytest.mark.fault(
+    "a topic is deleted, or deleted and created again, or a broker comes back with an older"
+    " log, while the Drainer writes or is stopped",
+    "refused before the checkpoint moves, with both ids or offsets, until `initial-commit-ts`"
+    " accepts it",
+    cases="0 / 8",
+)
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
 def test_a_topic_that_is_made_again_stops_the_sink_before_its_checkpoint_moves(
     kafka: KafkaServer, delivery: str
@@ -169,6 +176,11 @@ def _nothing_recorded(output: Output) -> None:
     producer.flush()
 
 
+@pytest.mark.fault(
+    "retention, more partitions, a topic deleted after its table was dropped",
+    "nothing stops",
+    cases="0 / 7",
+)
 @pytest.mark.parametrize("change", [_retain_nothing, _add_partitions, _nothing_recorded])
 @pytest.mark.parametrize("partition", ["table", "ts"])
 def test_what_an_operator_may_do_to_a_topic_stops_nothing(
@@ -204,6 +216,11 @@ def test_the_topic_of_a_dropped_table_may_be_deleted_and_made_again_with_the_tab
         pass
 
 
+@pytest.mark.fault(
+    "the checkpoint topic has a retention time",
+    "refused at the start",
+    cases="0 / 1",
+)
 def test_a_checkpoint_topic_that_kafka_empties_is_refused(kafka: KafkaServer) -> None:
     output = Output(kafka, "checkpoint-topic=kept-for-a-week")
     for future in output.admin.create_topics([NewTopic("kept-for-a-week", 1, 1)]).values():

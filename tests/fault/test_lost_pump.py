@@ -51,6 +51,14 @@ def downstream(path: Path) -> set[int]:
         connection.close()
 
 
+@pytest.mark.fault(
+    "a Pump's disk is gone for good",
+    "the Drainer stops at its low water and names Pump, timestamp and condition in log,"
+    " status and metrics; `penstock ctl lost-pump` refuses while it may be alive, without its"
+    " name, and with more than each Drainer has; then the stream continues, what is missing"
+    " lies in the range that was named, and the Pump is refused when it returns",
+    cases="1, with 70 transactions and 5 refusals",
+)
 def test_a_lost_pump_stops_the_drainer_until_what_it_held_is_declared_lost(  # noqa: PLR0915  # One story.
     etcd: Any,
     etcd_server: EtcdServer,

@@ -57,6 +57,11 @@ def ctl(etcd_server: EtcdServer, capsys: pytest.CaptureFixture[str]) -> Ctl:
     return run
 
 
+@pytest.mark.fault(
+    "Pumps are stopped in order and started again, one after the other, under load",
+    "the copies on their disks are elsewhere first: no writer waits",
+    cases="0 / 1, three Pumps",
+)
 @pytest.mark.slow
 def test_pumps_are_restarted_in_order_one_after_the_other_and_no_writer_waits(
     trio: Trio, etcd_server: EtcdServer, tmp_path: Path
@@ -87,6 +92,11 @@ def test_logs_are_moved_while_their_pumps_are_upgraded_and_the_merge_hardly_wait
     assert longest_s["commit"] < WRITERS_WAIT_S_MAX
 
 
+@pytest.mark.fault(
+    "a log is moved under load; of each of three Pumps in turn, which are upgraded",
+    "another Pump serves it at once, its own begins again; nothing is missing or twice",
+    cases="1 / 2",
+)
 def test_a_log_is_moved_under_load_and_its_pump_begins_again(
     trio: Trio, ctl: Ctl, etcd_server: EtcdServer, tmp_path: Path
 ) -> None:
@@ -104,6 +114,11 @@ def test_a_log_is_moved_under_load_and_its_pump_begins_again(
     assert longest_s["commit"] < WRITERS_WAIT_S_MAX
 
 
+@pytest.mark.fault(
+    "a machine is drained under load; there is no other Pump for its copies",
+    "no one needs it; it waits, and says for what",
+    cases="0 / 2",
+)
 @pytest.mark.slow
 def test_a_machine_is_drained_under_load_and_no_one_needs_it(
     trio: Trio, ctl: Ctl, etcd_server: EtcdServer, tmp_path: Path
@@ -120,6 +135,12 @@ def test_a_machine_is_drained_under_load_and_no_one_needs_it(
     assert longest_s["commit"] < WRITERS_WAIT_S_MAX
 
 
+@pytest.mark.fault(
+    "a log is moved under load: the Pump dies once the copies are whole, as it takes no new"
+    " transactions, as it gives the log away",
+    "the log stays, or is moved",
+    cases="0 / 3",
+)
 @pytest.mark.slow
 @pytest.mark.parametrize("step", ["whole", "pausing", "giving"])
 def test_a_pump_that_dies_while_its_log_is_moved_loses_nothing(
@@ -137,6 +158,11 @@ def test_a_pump_that_dies_while_its_log_is_moved_loses_nothing(
         trio.until_whole()
 
 
+@pytest.mark.fault(
+    "a log is moved under load: the other Pump dies as it begins to serve",
+    "as after a take-over that failed",
+    cases="0 / 2",
+)
 @pytest.mark.slow
 @pytest.mark.parametrize("step", ["due", "let_go"])
 def test_the_other_pump_dies_as_it_begins_to_serve_and_nothing_is_lost(
@@ -156,6 +182,13 @@ def test_the_other_pump_dies_as_it_begins_to_serve_and_nothing_is_lost(
         trio.until_whole()
 
 
+@pytest.mark.fault(
+    "an operator moves a log twice: while it goes on, where it is, back, on to a third; one"
+    " that cannot be drained; to no Pump, to one that leaves, to the same zone, with too few"
+    " Pumps, with one copy",
+    "each has its answer; what can be done is done",
+    cases="1 + 9",
+)
 @pytest.mark.thorough
 def test_a_log_that_cannot_be_drained_is_moved_and_moved_again_but_not_where_it_is(
     trio: Trio, ctl: Ctl, etcd: Any, etcd_server: EtcdServer, pump_factory: MakePump

@@ -141,6 +141,13 @@ def ways() -> list[Any]:
     return [*short, pytest.param(MARIADB, LONG, 6, marks=[pytest.mark.mariadb, pytest.mark.slow])]
 
 
+@pytest.mark.fault(
+    "`penstock source` (at three moments) and the Drainer (once) are killed between two"
+    " MariaDBs while sellers sell and alter tables",
+    "tables equal, those without a key too; what came again is counted by the Drainer;"
+    " `penstock verify` waits for it",
+    cases="4 / 20",
+)
 @pytest.mark.parametrize(("kind", "points", "kills"), ways())
 def test_tables_with_and_without_keys_are_equal_whatever_is_killed(
     points: tuple[str, ...],

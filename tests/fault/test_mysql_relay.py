@@ -45,6 +45,11 @@ def bulk(server: BinlogServer, rows: int, first: int, value_bytes: int) -> None:
     )
 
 
+@pytest.mark.fault(
+    "the connection is reset within transactions",
+    "cut to the last complete one, neither gap nor duplicate",
+    cases="8",
+)
 def test_a_connection_cut_within_a_transaction(source: BinlogServer, tmp_path: Path) -> None:
     rng = random.Random(73)
     with SlowProxy(f"127.0.0.1:{source.port}") as proxy:
@@ -60,6 +65,7 @@ def test_a_connection_cut_within_a_transaction(source: BinlogServer, tmp_path: P
     assert_same(source, sub_dir(tmp_path))
 
 
+@pytest.mark.fault("kill -9 of the relay at random moments", "same", cases="4")
 @pytest.mark.thorough
 def test_a_relay_that_is_killed_at_any_moment_continues(
     source: BinlogServer, tmp_path: Path
@@ -90,6 +96,11 @@ def test_a_relay_that_is_killed_at_any_moment_continues(
     assert_same(source, sub_dir(root))
 
 
+@pytest.mark.fault(
+    "the server stops in order, and is killed",
+    "followed into its next file",
+    cases="2",
+)
 @pytest.mark.thorough
 def test_a_server_that_restarts_or_dies_is_followed_into_its_next_file(
     source: BinlogServer, tmp_path: Path
@@ -114,6 +125,7 @@ def test_a_server_that_restarts_or_dies_is_followed_into_its_next_file(
     assert_same(source, folder, [second])
 
 
+@pytest.mark.fault("`.999999` is followed by `.1000000`", "ordered by number", cases="1")
 @pytest.mark.thorough
 def test_files_continue_after_999999(source: BinlogServer, tmp_path: Path) -> None:
     last = "mysql-bin.999999"
@@ -137,6 +149,11 @@ def test_files_continue_after_999999(source: BinlogServer, tmp_path: Path) -> No
         source.run("RESET MASTER")
 
 
+@pytest.mark.fault(
+    "a flipped bit in the server's file",
+    "asked for once more, then stops with file and position; nothing of it is written",
+    cases="1",
+)
 @pytest.mark.thorough
 def test_a_damaged_event_is_named_with_file_and_position(
     source: BinlogServer, tmp_path: Path
@@ -160,6 +177,7 @@ def test_a_damaged_event_is_named_with_file_and_position(
     assert 0 < len(relayed) <= at
 
 
+@pytest.mark.fault("the disk is full", "waited for; continues when there is room", cases="1")
 @pytest.mark.thorough
 def test_a_full_disk_is_waited_for(source: BinlogServer, tmp_path: Path) -> None:
     with small_volume(tmp_path / "small", 2 << 20) as volume:

@@ -78,6 +78,12 @@ def accept(source: SourceProcess, epoch: int) -> None:
     eventually(lambda: source.status().get("epoch") == epoch + 1, LONG_S)
 
 
+@pytest.mark.fault(
+    "RESET MASTER while the source is down, with transactions that it never read; afterwards"
+    " file, position and GTIDs of the checkpoint exist again; with the relay log and without",
+    "stops, naming both histories; `continue --accept-gap` follows the new one from its beginning",
+    cases="2 / 4",
+)
 @pytest.mark.main_case("False")
 @pytest.mark.parametrize("is_fetched_anew", [False, True])
 def test_a_reset_server_is_a_gap_until_an_operator_accepts_it(
@@ -113,6 +119,12 @@ def test_a_reset_server_is_a_gap_until_an_operator_accepts_it(
     assert sorted(ids) == list(range(100, 140))
 
 
+@pytest.mark.fault(
+    "all tables are loaded again under the same source id, also after etcd lost all that it"
+    " knew of the source",
+    "a new epoch: every row arrives, none is taken for a repeated one",
+    cases="2 / 4",
+)
 @pytest.mark.thorough
 def test_all_tables_are_loaded_again_under_the_same_id_and_no_row_is_taken_for_a_repeated_one(
     server: AnyBinlogServer, rig: SourceRig
@@ -144,6 +156,11 @@ def test_all_tables_are_loaded_again_under_the_same_id_and_no_row_is_taken_for_a
     rig.check(server)
 
 
+@pytest.mark.fault(
+    "the checkpoint is deleted beside a finished load's file",
+    "refused; `reload --all` loads again",
+    cases="1 / 2",
+)
 @pytest.mark.thorough
 def test_a_checkpoint_that_is_gone_does_not_make_an_old_load_count(
     server: AnyBinlogServer, rig: SourceRig
@@ -164,6 +181,11 @@ def test_a_checkpoint_that_is_gone_does_not_make_an_old_load_count(
     rig.check(server)
 
 
+@pytest.mark.fault(
+    "a source's data folder comes back from a backup, older than its checkpoint",
+    "refused; fetched again once the relay log is moved away",
+    cases="1 / 2",
+)
 @pytest.mark.thorough
 def test_a_relay_log_from_a_backup_is_refused_where_it_is_not_the_checkpoints(
     server: AnyBinlogServer, rig: SourceRig, tmp_path: Path

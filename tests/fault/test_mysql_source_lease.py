@@ -63,6 +63,11 @@ def lose(etcd: Any, store: SourceStore) -> None:
     eventually(store.is_lost)
 
 
+@pytest.mark.fault(
+    "a MySQL source is frozen for longer than its lease",
+    "it takes its lease again and continues, unless another process had it meanwhile",
+    cases="1",
+)
 @pytest.mark.mariadb
 def test_a_source_that_was_frozen_for_longer_than_its_lease_continues(
     etcd: Any, server: BinlogServer, rig: SourceRig

@@ -60,6 +60,11 @@ def kill_dumps(server: AnyBinlogServer) -> None:
             server.run(f"KILL {thread}")
 
 
+@pytest.mark.fault(
+    "the connection is reset within transactions, the dump thread is killed",
+    "neither gap nor duplicate",
+    cases="0 / 20",
+)
 @pytest.mark.slow
 def test_a_connection_that_is_cut_twenty_times_within_transactions_brings_each_once(
     server: AnyBinlogServer, rig: SourceRig
@@ -83,6 +88,11 @@ def test_a_connection_that_is_cut_twenty_times_within_transactions_brings_each_o
     assert rig.check(server).repeated == 0
 
 
+@pytest.mark.fault(
+    "the server's clock jumps back behind the moment that a source began at",
+    "nothing later is left out, also after a restart",
+    cases="2",
+)
 @pytest.mark.thorough
 def test_a_source_that_begins_at_a_moment_leaves_out_what_was_before_it_and_nothing_later(
     server: AnyBinlogServer, rig: SourceRig
@@ -104,6 +114,11 @@ def test_a_source_that_begins_at_a_moment_leaves_out_what_was_before_it_and_noth
     assert [row[0] for row in rig.downstream().rows("shop.t")] == [20, 21, 22]
 
 
+@pytest.mark.fault(
+    "the server stops in order, and is killed, in: The same through `penstock source` to a Pump",
+    "followed",
+    cases="0 / 4",
+)
 @pytest.mark.slow
 def test_a_server_that_restarts_and_is_killed_under_a_source_is_followed(
     server: AnyBinlogServer, rig: SourceRig
@@ -164,6 +179,12 @@ def replica(tmp_path: Path, server: AnyBinlogServer) -> Iterator[AnyBinlogServer
         made.stop()
 
 
+@pytest.mark.fault(
+    "a promoted replica answers instead; then RESET MASTER there, also under an open dump",
+    "another epoch each time, what is known is left out by its GTID; the reset one is"
+    " followed once an operator accepts it",
+    cases="1 / 2, the source killed at each step",
+)
 @pytest.mark.parametrize("dies", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_promoted_replica_continues_where_its_master_was_and_a_reset_one_if_accepted(
     dies: bool, server: AnyBinlogServer, replica: AnyBinlogServer, rig: SourceRig
@@ -210,6 +231,11 @@ def test_a_promoted_replica_continues_where_its_master_was_and_a_reset_one_if_ac
     rig.check(replica)
 
 
+@pytest.mark.fault(
+    "a promoted replica that lacks transactions which were read, and has others",
+    "stops, naming both histories and what is missing",
+    cases="1",
+)
 @pytest.mark.thorough
 def test_a_replica_that_lacks_what_was_read_does_not_take_its_primarys_place(
     server: AnyBinlogServer, replica: AnyBinlogServer, rig: SourceRig
@@ -229,6 +255,12 @@ def test_a_replica_that_lacks_what_was_read_does_not_take_its_primarys_place(
         assert source.stop() == 0
 
 
+@pytest.mark.fault(
+    "XA transactions are prepared, the source is killed three times; they are committed or"
+    " rolled back later, in other files",
+    "rows with the XA COMMIT only",
+    cases="4",
+)
 @pytest.mark.thorough
 def test_xa_transactions_are_committed_or_rolled_back_long_after_the_source_was_killed(
     server: AnyBinlogServer, rig: SourceRig
@@ -261,6 +293,11 @@ def test_xa_transactions_are_committed_or_rolled_back_long_after_the_source_was_
     rig.check(server, "shop.t", "shop.later")
 
 
+@pytest.mark.fault(
+    "files that are needed are purged",
+    "`failed`, error 1236 and the hint to load again in `status`; again after `resume`",
+    cases="2",
+)
 @pytest.mark.thorough
 def test_files_that_were_purged_leave_a_source_that_says_so_and_can_be_asked(
     server: AnyBinlogServer, rig: SourceRig
@@ -283,6 +320,11 @@ def test_files_that_were_purged_leave_a_source_that_says_so_and_can_be_asked(
     assert source.stop() == 0
 
 
+@pytest.mark.fault(
+    "`binlog_row_image=MINIMAL`, in one session and for the server",
+    "the rows stop the source with a hint; `check` and a start refuse",
+    cases="3",
+)
 @pytest.mark.thorough
 def test_rows_that_lack_columns_stop_a_source_whichever_session_made_them(
     server: AnyBinlogServer, rig: SourceRig, capfd: pytest.CaptureFixture[str]

@@ -78,6 +78,11 @@ def field(etcd: Any, etcd_server: EtcdServer, pump_factory: Any) -> Iterator[Fie
         field.oracle.close()
 
 
+@pytest.mark.fault(
+    "a stream is cut without a word",
+    "named after 6 s, abandoned after 20 s (8 s by default), continues after what came last",
+    cases="1 / 2",
+)
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "silence_s", [8.0, pytest.param(SILENCE_S_MAX, marks=pytest.mark.slow, id="as it is")]
@@ -105,6 +110,12 @@ def test_a_stream_that_is_cut_without_a_word_is_noticed_and_continues_where_it_w
     print(f"noticed after {noticed_s:.1f} s")  # noqa: T201
 
 
+@pytest.mark.fault(
+    "a Pump at 64 kB/s",
+    "slow is not dead: no stream breaks; the others wait within the room that is set; all is"
+    " emitted in order",
+    cases="1, of 300 transactions",
+)
 @pytest.mark.thorough
 def test_a_pump_at_64_kb_a_second_holds_the_others_within_their_room(
     field: Field, tmp_path: Path
@@ -120,6 +131,11 @@ def test_a_pump_at_64_kb_a_second_holds_the_others_within_their_room(
     assert merging.peak_bytes <= room_bytes + 2 * (2 << 20)
 
 
+@pytest.mark.fault(
+    "connections are reset all the time",
+    "the stream continues, nothing lost or repeated",
+    cases="40 resets",
+)
 @pytest.mark.thorough
 def test_connections_that_are_reset_all_the_time_lose_and_repeat_nothing(
     field: Field, tmp_path: Path
@@ -134,6 +150,11 @@ def test_connections_that_are_reset_all_the_time_lose_and_repeat_nothing(
         assert merging.breaks() >= 20
 
 
+@pytest.mark.fault(
+    "writers are cut off from a Pump in the middle of their requests",
+    "they continue by way of the next one; each transaction is emitted once",
+    cases="1, 4 writers",
+)
 def test_a_writer_cut_off_from_a_pump_goes_to_the_next_and_nothing_comes_twice(
     etcd: Any, etcd_server: EtcdServer, pump_factory: Any, tmp_path: Path
 ) -> None:

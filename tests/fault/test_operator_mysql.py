@@ -223,6 +223,11 @@ def _any(chance: random.Random) -> str:
     return chance.choice(TABLES)
 
 
+@pytest.mark.fault(
+    "an operator types any command at any node at any moment: at a source of a MySQL or"
+    " MariaDB: every command of `penstock source`, also senseless ones, kills before any of"
+    " its calls to the world, while a server does what no source can follow",
+)
 @pytest.mark.parametrize(
     ("seed", "steps"),
     [(1, 8), *(pytest.param(n, 25, marks=pytest.mark.slow) for n in range(2, 6))],

@@ -121,6 +121,11 @@ def test_the_example_runs_and_every_order_is_streamed(
     assert pump.status().details["transactions_resolved"] == "0"
 
 
+@pytest.mark.fault(
+    "Prewrite without a Commit: it has an outbox, killed after its local commit",
+    "committed by the Pump in seconds, emitted once",
+    cases="1",
+)
 def test_a_writer_that_dies_between_its_local_commit_and_the_commit_binlog_has_committed(
     make_shop: MakeShop,
 ) -> None:
@@ -137,6 +142,11 @@ def test_a_writer_that_dies_between_its_local_commit_and_the_commit_binlog_has_c
     assert {commit_ts for _, commit_ts in shop.rows()} <= set(found)
 
 
+@pytest.mark.fault(
+    "Prewrite without a Commit: killed before its local commit, 2 places",
+    "fenced and rolled back; neither side has it",
+    cases="2",
+)
 @pytest.mark.parametrize(
     "moment",
     [
@@ -157,6 +167,11 @@ def test_a_writer_that_dies_between_the_prewrite_and_its_local_commit_has_not(
     assert (int(match[1]), 0) in shop.rows()
 
 
+@pytest.mark.fault(
+    "Prewrite without a Commit: only slow",
+    "its local commit fails, it learns that nothing happened",
+    cases="1",
+)
 @pytest.mark.thorough
 def test_a_writer_that_was_only_slow_learns_that_nothing_happened(
     make_shop: MakeShop, monkeypatch: pytest.MonkeyPatch
@@ -278,6 +293,11 @@ def test_rows_of_acknowledged_transactions_go_and_purge_takes_the_rest(make_shop
     assert example.OUTBOX.purge(shop.connection, checkpoint_ts=checkpoint_ts) == 2
 
 
+@pytest.mark.fault(
+    "Prewrite without a Commit: its database is away",
+    "only its own transactions wait; 50 others take < 1 s each",
+    cases="1, with 50 writes beside it",
+)
 @pytest.mark.thorough
 def test_a_database_that_is_away_holds_up_its_own_transactions_and_no_writes(
     make_shop: MakeShop,

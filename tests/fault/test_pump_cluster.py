@@ -54,6 +54,11 @@ def committed(found: list[tuple[int, bytes]]) -> list[int]:
     return [commit_ts for commit_ts, payload in found if not decode_binlog(payload).is_fake]
 
 
+@pytest.mark.fault(
+    "etcd away, at the start and later",
+    "start waits and can be stopped; later writes and pulls continue",
+    cases="3, with 20 writes",
+)
 def test_a_pump_waits_for_an_etcd_that_is_not_there_yet(
     fresh_etcd: EtcdServer, pump_factory: Factory
 ) -> None:
@@ -143,6 +148,17 @@ def drainer(node_id: str, host: str, update_ts: int) -> NodeStatus:
     return NodeStatus(node_id=node_id, host=host, state=NodeState.ONLINE, update_ts=update_ts)
 
 
+@pytest.mark.fault(
+    "a Pump joins while a Drainer pulls, or is frozen",
+    "in the merge before its first Prewrite",
+    cases="1 / 2",
+)
+@pytest.mark.fault(
+    "a Drainer that cannot be reached when a Pump starts: whose heartbeat looks a year old,"
+    " as the cluster's clock has jumped",
+    "notified; one that is dead is skipped, however fresh it looks",
+    cases="1",
+)
 @pytest.mark.thorough
 def test_live_drainers_hear_of_a_pump_before_it_is_online_and_dead_ones_are_skipped(
     etcd: Any, etcd_server: EtcdServer, pump_factory: Factory
@@ -168,6 +184,11 @@ def test_live_drainers_hear_of_a_pump_before_it_is_online_and_dead_ones_are_skip
         oracle.close()
 
 
+@pytest.mark.fault(
+    "a Drainer that cannot be reached when a Pump starts",
+    "dead: skipped; alive but deaf: waited for, by name",
+    cases="1",
+)
 @pytest.mark.thorough
 def test_a_live_drainer_that_is_deaf_keeps_a_pump_from_being_online(
     etcd: Any, etcd_server: EtcdServer, pump_factory: Factory
@@ -202,6 +223,11 @@ def test_a_live_drainer_that_is_deaf_keeps_a_pump_from_being_online(
         oracle.close()
 
 
+@pytest.mark.fault(
+    "a Prewrite or a Commit a year ahead of the oracle",
+    "refused for now; the stream and other writers continue",
+    cases="2",
+)
 def test_a_commit_of_the_future_is_refused_and_holds_up_no_one(
     etcd: Any, etcd_server: EtcdServer, pump_factory: Factory
 ) -> None:
@@ -222,6 +248,11 @@ def test_a_commit_of_the_future_is_refused_and_holds_up_no_one(
         assert pump.status().max_commit_ts < commit_ts + year / 2
 
 
+@pytest.mark.fault(
+    "the oracle is frozen: until another leads",
+    "200 writes, each < 1 s",
+    cases="1, with 200 writes",
+)
 @pytest.mark.thorough
 def test_a_frozen_oracle_holds_up_time_but_no_writes(
     etcd: Any, etcd_server: EtcdServer, pump_factory: Factory

@@ -90,6 +90,11 @@ def memory_bytes(pump: PumpProcess) -> int:
     return int(psutil.Process(pump.pid).memory_info().rss)
 
 
+@pytest.mark.fault(
+    "a writer's connection is cut at any byte, and it writes again",
+    "each transaction is there once",
+    cases="each 17th / each byte",
+)
 @pytest.mark.thorough
 @pytest.mark.parametrize("step", [17, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_session_cut_at_any_byte_loses_nothing_and_writes_nothing_twice(
@@ -117,6 +122,7 @@ def test_a_session_cut_at_any_byte_loses_nothing_and_writes_nothing_twice(
     assert ledger.check(found) == ledger.acknowledged
 
 
+@pytest.mark.fault("a batch breaks off", "no part of it is there", cases="3")
 def test_a_batch_that_breaks_off_leaves_no_part_of_it(
     pump: PumpProcess, session: PumpSession
 ) -> None:
@@ -138,6 +144,11 @@ def test_a_batch_that_breaks_off_leaves_no_part_of_it(
     session.transaction()
 
 
+@pytest.mark.fault(
+    "pullers never read",
+    "each makes the Pump hold less than 16 MB; others pull all",
+    cases="5 pullers, 30 MB",
+)
 @pytest.mark.thorough
 def test_pullers_that_never_read_hold_little_of_a_pump_and_no_one_up(
     pump: PumpProcess, session: PumpSession
@@ -162,6 +173,11 @@ def test_pullers_that_never_read_hold_little_of_a_pump_and_no_one_up(
         assert memory_bytes(pump) - before < 5 * UNREAD_BYTES
 
 
+@pytest.mark.fault(
+    "1,000 connections write at once",
+    "all are answered; less than 64 kB of memory each",
+    cases="1,000",
+)
 @pytest.mark.thorough
 def test_a_thousand_connections_write_at_once_and_take_little_memory(
     pump: PumpProcess, session: PumpSession
@@ -257,6 +273,12 @@ def plain(pump: PumpProcess) -> Callable[[], grpc.Channel]:
     return lambda: grpc.insecure_channel(pump.addr, options=CHANNEL_OPTIONS)
 
 
+@pytest.mark.fault(
+    "a Pump is stopped under load",
+    "every call is answered: OK, UNAVAILABLE, or that it takes no Prewrites; nothing"
+    " acknowledged is lost",
+    cases="1 / 8 stops",
+)
 @pytest.mark.parametrize("stops", [1, pytest.param(8, marks=pytest.mark.slow)])
 def test_a_pump_that_is_stopped_under_load_answers_every_call(
     etcd: Any, etcd_server: EtcdServer, pump_factory: Callable[..., PumpProcess], stops: int
@@ -299,6 +321,7 @@ def roll_back_the_rest(session: PumpSession, ledger: Ledger) -> None:
             entry.rolled_back = True
 
 
+@pytest.mark.fault("its certificate is renewed under load", "no call fails", cases="3 renewals")
 @pytest.mark.thorough
 def test_certificates_are_renewed_under_load_without_a_failed_call(
     etcd: Any, etcd_server: EtcdServer, pump_factory: Callable[..., PumpProcess], tmp_path: Path
@@ -324,6 +347,11 @@ def test_certificates_are_renewed_under_load_without_a_failed_call(
         session.close()
 
 
+@pytest.mark.fault(
+    "a message beyond the limit; an unknown method",
+    "RESOURCE_EXHAUSTED with the size, and the connection continues; UNIMPLEMENTED",
+    cases="1; 4",
+)
 def test_a_message_beyond_the_limit_is_refused_and_its_connection_continues(
     etcd: Any, etcd_server: EtcdServer, pump_factory: Callable[..., PumpProcess]
 ) -> None:
@@ -349,6 +377,7 @@ def test_an_unknown_method_is_unimplemented(pump: PumpProcess) -> None:
             assert answer.status == grpc.StatusCode.UNIMPLEMENTED.value[0], path
 
 
+@pytest.mark.fault("HTTP/1 or TLS to a plain port", "one clear line in the log", cases="2")
 def test_who_speaks_another_language_is_one_clear_line_in_the_log(pump: PumpProcess) -> None:
     host, _, port = pump.addr.rpartition(":")
 

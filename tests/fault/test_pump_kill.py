@@ -21,6 +21,10 @@ pytestmark = pytest.mark.fault
 WRITERS = 6
 
 
+@pytest.mark.fault(
+    "kill at every step (all 21 failpoints, in a storage process; real Pumps; random runs;"
+    " `kill -9` under load)"
+)
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_kills_under_load_lose_nothing(
     etcd: Any, etcd_server: EtcdServer, pump_factory: Callable[..., PumpProcess], kills: int

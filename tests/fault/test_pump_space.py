@@ -57,6 +57,7 @@ def write_until_refused(session: PumpSession) -> list[int]:
         taken.append(commit.commit_ts)
 
 
+@pytest.mark.fault("the reserve is reached (a fake volume, a full one)")
 def test_a_full_volume_stops_writers_and_nothing_else_and_space_alone_brings_them_back(
     etcd: Any, etcd_server: EtcdServer, pump_factory: Callable[..., PumpProcess], tmp_path: Path
 ) -> None:

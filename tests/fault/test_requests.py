@@ -197,6 +197,12 @@ def pump(etcd: Any, etcd_server: EtcdServer, pump_factory: Any) -> PumpProcess:
     return made
 
 
+@pytest.mark.fault(
+    "noise instead of messages",
+    "what cannot be decoded is INVALID_ARGUMENT, in all 11 methods of a Pump and 6 of a"
+    " Drainer; nodes continue",
+    cases="2,200 / 102,200",
+)
 def test_noise_is_an_invalid_argument_to_a_pump_which_continues(
     pump: PumpProcess, etcd: Any
 ) -> None:
@@ -226,6 +232,11 @@ def test_a_hundred_thousand_pieces_of_noise(
     assert pump.status().state == "online"
 
 
+@pytest.mark.fault(
+    "requests of another cluster",
+    "PERMISSION_DENIED or a refusal, nothing stored",
+    cases="5",
+)
 def test_a_caller_of_another_cluster_gets_nothing_and_leaves_nothing(
     pump: PumpProcess, etcd: Any
 ) -> None:
@@ -256,6 +267,11 @@ def test_a_caller_of_another_cluster_gets_nothing_and_leaves_nothing(
         session.close()
 
 
+@pytest.mark.fault(
+    "300 connections that say nothing, or begin and never end their greeting",
+    "100 others are served meanwhile; the mute ones are closed",
+    cases="400 connections to a Pump / to a Drainer too",
+)
 @pytest.mark.thorough
 @pytest.mark.parametrize("who", ["Pump", pytest.param("Drainer", marks=pytest.mark.slow)])
 def test_a_flood_of_connections_and_some_that_never_talk_hold_up_no_one(

@@ -145,6 +145,12 @@ def adopt(server: EtcdServer, refusal: str, disk: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.fault(
+    "etcd is put back to a backup from before a take-over; the histories have parted since",
+    "the Pump whose disk has all continues the log; else both histories are named, and an"
+    " operator chooses one",
+    cases="1 / 2",
+)
 def test_an_older_etcd_does_not_lose_a_commit_that_another_pump_took(
     pump_factory: MakePump, fresh_etcd: EtcdServer, client: Any, tmp_path: Path
 ) -> None:
@@ -199,6 +205,11 @@ def test_histories_that_have_parted_are_named_and_one_is_chosen_by_an_operator(
     assert commit.commit_ts in commits(client, address, first)
 
 
+@pytest.mark.fault(
+    "etcd is put back to a backup from before a log began again on its own disk",
+    "the log continues, and has all of it",
+    cases="1",
+)
 @pytest.mark.slow
 def test_a_log_that_has_begun_again_continues_after_a_restore_to_before_that(
     pump_factory: MakePump, fresh_etcd: EtcdServer, tmp_path: Path
@@ -223,6 +234,12 @@ def test_a_log_that_has_begun_again_continues_after_a_restore_to_before_that(
     client.close()
 
 
+@pytest.mark.fault(
+    "etcd is put back to a backup from before all copies of a log were deleted, which every"
+    " Drainer had",
+    "the Pump stops once all disks were seen, and `adopt-log --empty` begins a new log",
+    cases="1",
+)
 @pytest.mark.slow
 def test_a_log_that_no_disk_has_any_more_begins_again_after_a_decision(
     pump_factory: MakePump, fresh_etcd: EtcdServer, client: Any, tmp_path: Path
@@ -257,6 +274,12 @@ def test_a_log_that_no_disk_has_any_more_begins_again_after_a_decision(
     assert commits(client, first.addr, first) == [commit.commit_ts]
 
 
+@pytest.mark.fault(
+    "etcd is put back to a moment when a Pump was offline that has taken transactions since",
+    "the Pump withdraws the state before its log is served, Drainers wait for it, and its"
+    " newest copy is taken over",
+    cases="1",
+)
 @pytest.mark.slow
 def test_an_older_etcd_does_not_let_drainers_continue_without_a_pump_that_was_offline_then(
     pump_factory: MakePump, fresh_etcd: EtcdServer, tmp_path: Path

@@ -17,6 +17,11 @@ from tests.kit.wait import eventually
 pytestmark = [pytest.mark.fault, pytest.mark.thorough]
 
 
+@pytest.mark.fault(
+    "with one copy, a data folder is replaced by the one of a backup",
+    "refused (PS-3311); the newest folder has all",
+    cases="1",
+)
 def test_a_folder_from_a_backup_is_refused_and_the_newest_one_has_all(
     pump_factory: MakePump, etcd: Any, etcd_server: EtcdServer, tmp_path: Path
 ) -> None:

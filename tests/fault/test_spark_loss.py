@@ -57,6 +57,12 @@ FEW = ("task", "executor")
 MANY = ("task", "executor", "task", "worker", "driver") * 2
 
 
+@pytest.mark.fault(
+    "on a standalone cluster with speculation, so that every task has a copy at work: a"
+    " task's Python and an executor's JVM are killed in a batch",
+    "equal to upstream; no unit is applied twice",
+    cases="2, in the sweep 10 with workers and the driver's JVM",
+)
 @pytest.mark.parametrize(
     "harms", [FEW, pytest.param(MANY, marks=pytest.mark.slow)], ids=["few", "many"]
 )
@@ -89,6 +95,11 @@ def test_tasks_copies_and_executors_that_die_in_a_batch_change_nothing(
     assert drainer.stop() == 0
 
 
+@pytest.mark.fault(
+    "the driver's JVM is killed",
+    "said, started again with back-off, its Python processes end; equal",
+    cases="1, in the sweep 6",
+)
 @pytest.mark.parametrize("rounds", [1, pytest.param(6, marks=pytest.mark.slow)])
 def test_a_driver_jvm_that_is_killed_is_replaced_and_nothing_arrives_twice(
     rounds: int,
@@ -109,6 +120,11 @@ def test_a_driver_jvm_that_is_killed_is_replaced_and_nothing_arrives_twice(
     assert drainer.stop() == 0
 
 
+@pytest.mark.fault(
+    "a Spark master restarts and has forgotten the application; all executors are gone",
+    "reported after seconds; a new session is started after 30 s; equal",
+    cases="1",
+)
 @pytest.mark.slow
 def test_a_master_that_restarts_without_its_executors_is_asked_for_new_ones(
     replication: Replication, spark_cluster: SparkCluster

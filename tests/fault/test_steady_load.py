@@ -195,6 +195,13 @@ def test_a_leak_is_seen_and_noise_is_not() -> None:
     assert [each.split()[0] for each in growths(leaking)] == ["descriptors", "threads"]
 
 
+@pytest.mark.fault(
+    "minutes of steady load: two Pumps with `copies = 2`, a Drainer with its JVM and tasks, a"
+    " writer",
+    "resident memory, descriptors and threads of each stay within a bound; as long as"
+    " `PENSTOCK_STEADY_S` says",
+    cases="0 / 1",
+)
 @pytest.mark.slow
 @pytest.mark.mariadb
 def test_steady_load_leaves_every_process_as_it_is(

@@ -282,6 +282,11 @@ def _filled(path: Path, files: MemoryFiles | None = None) -> Storage:
     return storage
 
 
+@pytest.mark.fault(
+    "index deleted (`rm -r` after a stop and after a kill)",
+    "rebuilt, identical entry by entry",
+    cases="2",
+)
 def test_a_deleted_index_is_rebuilt_identically(tmp_path: Path) -> None:
     storage = _filled(tmp_path)
     dump, stream, max_commit_ts = index_dump(storage), pulled(storage), storage.max_commit_ts
@@ -352,6 +357,8 @@ def test_a_long_replay_reports_its_progress_every_two_seconds(
     assert caplog.messages[11].endswith("48 % of 5000 MB, 100 MB/s, about 26 s left")
 
 
+@pytest.mark.fault("index ahead of the log (each segment cut to each length)")
+@pytest.mark.fault("index ahead of the log: and the index is gone")
 def test_an_index_ahead_of_a_synced_log_is_an_alarm(tmp_path: Path) -> None:
     files = MemoryFiles()
     storage = _filled(tmp_path, files)
@@ -371,6 +378,11 @@ def test_an_index_ahead_of_a_synced_log_is_an_alarm(tmp_path: Path) -> None:
         assert raised.value.offset <= end - lost
 
 
+@pytest.mark.fault(
+    "torn tail, every length (cut)",
+    "cut off and logged with its offset; appends continue",
+    cases="142 lengths, of groups of 1 and 3",
+)
 @pytest.mark.parametrize("group", [1, 3])
 def test_the_last_group_cut_at_every_byte_never_hurts_the_ones_before(
     tmp_path: Path, group: int

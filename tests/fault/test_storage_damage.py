@@ -78,6 +78,11 @@ def scanned(files: MemoryFiles) -> list[bytes] | Corrupt:
         return corrupt
 
 
+@pytest.mark.fault(
+    "flipped bit in a payload (one bit of each byte of log and index, 3 KB of log)",
+    "`Corrupt` with file and offset, or no difference; never a shorter stream",
+    cases="each 13th byte, with index and without: 476 / each byte: 6,176",
+)
 @pytest.mark.parametrize("step", [13, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_flipped_bit_in_the_log_is_named(tmp_path: Path, step: int) -> None:
     files = MemoryFiles()
@@ -111,6 +116,16 @@ def test_a_flipped_bit_is_named_without_an_index_too(tmp_path: Path, step: int) 
             assert found == EXPECTED, f"{path}, offset {offset}: silently lost"
 
 
+@pytest.mark.fault(
+    "index ahead of the log (each segment cut to each length)",
+    "refuses to start, names the file",
+    cases="each 29th: 107 / each byte: 3,088",
+)
+@pytest.mark.fault(
+    "index ahead of the log: and the index is gone",
+    "a sealed segment: the same; the last: what is left of the stream",
+    cases="107 / 3,088",
+)
 @pytest.mark.main_case("True")
 @pytest.mark.parametrize("with_index", [True, False])
 @pytest.mark.parametrize("step", [29, pytest.param(1, marks=pytest.mark.slow)])
@@ -137,6 +152,11 @@ def test_a_segment_cut_at_any_byte_is_named_unless_nothing_knows_of_it(
                 assert found == EXPECTED[: len(found)]
 
 
+@pytest.mark.fault(
+    "flipped bit in a header (every bit of a stopped log)",
+    "named before the length is used",
+    cases="3,360 bits",
+)
 def test_every_flipped_bit_of_a_stopped_log_is_named_or_harmless() -> None:
     files = MemoryFiles()
     segments = Segments.open(Path("/log"), files=files, segment_bytes_max=100)
@@ -181,6 +201,12 @@ def _index_files(path: Path) -> list[Path]:
     return sorted(p for p in (path / "index").iterdir() if p.name not in ("LOCK", "LOG", "LOG.old"))
 
 
+@pytest.mark.fault(
+    "index damaged (a bit at 25 places of each file; each file missing, empty, zeros, cut;"
+    " damage that only a read finds)",
+    "rebuilt from the log by the start, or by the next one; the stream never changes",
+    cases="about 220",
+)
 @pytest.mark.parametrize("flushed", [False, True])
 def test_a_damaged_index_never_changes_the_stream(tmp_path: Path, flushed: bool) -> None:
     files = MemoryFiles()

@@ -37,6 +37,11 @@ def fill(storage: Storage, value: bytes) -> tuple[list[Pair], Exception]:
     raise AssertionError("this disk is never full")
 
 
+@pytest.mark.fault(
+    "disk full during append (small disk)",
+    "`OutOfSpace`; pulls continue; resumes with space",
+    cases="2",
+)
 def test_a_full_disk_refuses_writes_serves_pulls_and_resumes_with_space(tmp_path: Path) -> None:
     with small_disk(tmp_path / "small", 8 << 20) as disk:
         ballast = disk / "ballast"
@@ -60,6 +65,11 @@ def test_a_full_disk_refuses_writes_serves_pulls_and_resumes_with_space(tmp_path
         storage.close()
 
 
+@pytest.mark.fault(
+    "disk full under LevelDB (small disk, three sizes of record)",
+    "nothing lost after a restart with space",
+    cases="3",
+)
 @pytest.mark.main_case("300]")
 @pytest.mark.parametrize("value_bytes", [1, 300, 3000])
 def test_a_disk_that_fills_under_leveldb_loses_nothing(tmp_path: Path, value_bytes: int) -> None:
@@ -90,6 +100,11 @@ def no_descriptors() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+@pytest.mark.fault(
+    "no descriptors (`RLIMIT_NOFILE`)",
+    "appends and pulls fail with the reason; no half segment; resumes",
+    cases="1",
+)
 def test_without_descriptors_a_rotation_fails_clearly_and_leaves_no_half_segment(
     tmp_path: Path,
 ) -> None:
@@ -119,6 +134,12 @@ def test_without_descriptors_a_rotation_fails_clearly_and_leaves_no_half_segment
     storage.close()
 
 
+@pytest.mark.fault(
+    "short writes (preloaded library: at most 100 bytes a call; memory: half a write, then an"
+    " error)",
+    "completed, or cut back",
+    cases="3",
+)
 def test_a_process_whose_every_write_is_short_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

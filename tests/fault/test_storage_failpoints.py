@@ -70,6 +70,25 @@ def test_without_a_fault_it_runs_to_the_end(tmp_path: Path) -> None:
     survives(tmp_path / "pump", said)
 
 
+@pytest.mark.fault(
+    "kill between write and sync (failpoint `pump.after_write`)",
+    "not acknowledged; there once after the writer repeats, or not at all",
+    cases="1 / all passings",
+)
+@pytest.mark.fault(
+    "kill between sync and index (`pump.after_sync`, `pump.after_append`)",
+    "replayed at the start, served",
+    cases="2 / all passings",
+)
+@pytest.mark.fault(
+    "kill at every step (all 21 failpoints, in a storage process; real Pumps; random runs;"
+    " `kill -9` under load)",
+    "opens, nothing lost",
+    cases=(
+        "21 + 2 Pumps + 12 runs + 25 histories + 6 kills / every passing of every step + 14 Pumps"
+        " + 1000 runs + 20 kills"
+    ),
+)
 @pytest.mark.parametrize("step", STEPS)
 def test_killed_at_a_step_it_loses_nothing(tmp_path: Path, step: str) -> None:
     code, said = ran(tmp_path / "pump", f"{step}=kill")
@@ -91,6 +110,11 @@ def test_killed_at_every_passing_of_a_step_it_loses_nothing(tmp_path: Path, step
     pytest.fail("it never came to an end")
 
 
+@pytest.mark.fault(
+    "torn write of a real process (failpoint `disk.write=torn(n)`)",
+    "same",
+    cases="4 / 371",
+)
 @pytest.mark.parametrize(
     "torn", [0, 23, 24, 700, pytest.param(range(1, 1100, 3), marks=pytest.mark.slow)]
 )

@@ -75,6 +75,11 @@ class LargeRun(RecordedRun):
         return self.files.moments
 
 
+@pytest.mark.fault(
+    "a transaction of 2 GiB: any legal state after a crash; cut at every byte; damaged; index lost",
+    "whole or not there; `Corrupt` with its place; rebuilt identically",
+    cases="each 5th state / all; every byte of 2 transactions",
+)
 @pytest.mark.parametrize(
     ("every", "cases_min"), [(5, 100), pytest.param(1, 500, marks=pytest.mark.slow)]
 )
@@ -142,6 +147,11 @@ def test_a_flipped_byte_in_any_chunk_or_chunk_list_ends_the_pull_with_its_place(
     die(storage)
 
 
+@pytest.mark.fault(
+    "a transaction of 2 GiB: purges while it is open, sent or needed",
+    "the segment of its first chunk stays",
+    cases="5",
+)
 def test_a_segment_with_chunks_of_an_open_or_needed_transaction_stays(tmp_path: Path) -> None:
     files = MemoryFiles()
     storage = opened(tmp_path, files)

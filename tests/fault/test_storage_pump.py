@@ -157,6 +157,11 @@ def test_a_pump_whose_sync_fails_once_continues_in_a_new_segment(
     load.end(pump)
 
 
+@pytest.mark.fault(
+    "fdatasync takes seconds (failpoint `disk.sync=sleep(2)` on a Pump)",
+    "writers wait, the Pump stays online and says how long its disk takes",
+    cases="0 / 1",
+)
 @pytest.mark.slow
 def test_a_pump_with_a_disk_that_takes_seconds_is_slow_but_loses_no_writer(
     load: Load, etcd_server: EtcdServer, pump_factory: PumpFactory

@@ -163,6 +163,12 @@ def all_kept(path: Path, found: Iterable[Case], issued: list[Pair]) -> int:
     return count
 
 
+@pytest.mark.fault(
+    "any part of a group on the disk (recorder: each unsynced sector kept, dropped, alone,"
+    " zero; with the index as it was, as it was flushed, and none)",
+    "none of the group was acknowledged; any prefix may survive; no error",
+    cases="189 disks × indexes = 403 / 1014 disks, 2100",
+)
 @pytest.mark.parametrize(
     ("rows_bytes", "cases_min"),
     [(300, 400), pytest.param(6000, 1500, marks=pytest.mark.slow)],

@@ -103,6 +103,11 @@ def starts(binlogs: list[Binlog]) -> list[int]:
     return [binlog.start_ts for binlog in binlogs]
 
 
+@pytest.mark.fault(
+    "Prewrite without a Commit: the writer was killed",
+    "asked about after 1 s; rolled back at `txn-timeout-s`, or what the resolver says",
+    cases="1 writer",
+)
 def test_a_prewrite_without_a_commit_is_resolved_and_the_stream_continues(
     both: list[PumpSession], etcd_server: EtcdServer
 ) -> None:
@@ -129,6 +134,11 @@ def test_a_prewrite_without_a_commit_is_resolved_and_the_stream_continues(
     assert any("is rolled back, says the resolver" in s.pump.log_text() for s in both)
 
 
+@pytest.mark.fault(
+    "Commit without a Prewrite",
+    "NOT_FOUND (may be repeated), counted, never emitted",
+    cases="1",
+)
 def test_a_commit_without_its_prewrite_is_refused_counted_and_never_emitted(
     both: list[PumpSession],
 ) -> None:
@@ -142,6 +152,11 @@ def test_a_commit_without_its_prewrite_is_refused_counted_and_never_emitted(
     assert starts(emitted(both, stray.start_ts)) == [later.start_ts]
 
 
+@pytest.mark.fault(
+    "Commit before its Prewrite",
+    "refused until the Prewrite is there, then taken",
+    cases="1",
+)
 def test_a_commit_that_overtakes_its_prewrite_is_taken_when_both_are_there(
     both: list[PumpSession],
 ) -> None:
@@ -157,6 +172,11 @@ def test_a_commit_that_overtakes_its_prewrite_is_taken_when_both_are_there(
     assert starts(emitted(both, prewrite.start_ts)) == [prewrite.start_ts]
 
 
+@pytest.mark.fault(
+    "Rollback, also before its Prewrite",
+    "never emitted; a Commit is refused",
+    cases="2",
+)
 def test_what_was_rolled_back_is_never_emitted(both: list[PumpSession]) -> None:
     session = both[0]
     prewrite, early = session.prewrite(), session.prewrite()
@@ -173,6 +193,11 @@ def test_what_was_rolled_back_is_never_emitted(both: list[PumpSession]) -> None:
     assert session.refusal(rollback(later))[0] is grpc.StatusCode.INVALID_ARGUMENT
 
 
+@pytest.mark.fault(
+    "binlogs repeated",
+    "acknowledged again, emitted once; a contradiction is refused",
+    cases="5 repetitions, 2 contradictions",
+)
 def test_repeated_binlogs_are_emitted_once(both: list[PumpSession]) -> None:
     session = both[0]
     prewrite = session.prewrite()
@@ -191,6 +216,11 @@ def test_repeated_binlogs_are_emitted_once(both: list[PumpSession]) -> None:
     assert [(b.start_ts, b.prewrite_value) for b in found] == [(prewrite.start_ts, b"rows")]
 
 
+@pytest.mark.fault(
+    "the same transaction on two Pumps",
+    "emitted once, committed on both or on one",
+    cases="2",
+)
 def test_a_transaction_on_two_pumps_is_emitted_once(both: list[PumpSession]) -> None:
     first, second = both
     twice, once = first.prewrite(), first.prewrite()
@@ -204,6 +234,11 @@ def test_a_transaction_on_two_pumps_is_emitted_once(both: list[PumpSession]) -> 
     assert starts(emitted(both, twice.start_ts)) == starts([twice, once])
 
 
+@pytest.mark.fault(
+    "the same transaction on two Pumps: a copy arrives after the commit_ts was taken",
+    "that copy is dropped, the other Pump commits",
+    cases="1",
+)
 def test_a_copy_that_arrived_after_the_commit_ts_is_left_to_the_other_pump(
     both: list[PumpSession], database: Path
 ) -> None:
@@ -228,6 +263,11 @@ def test_a_copy_that_arrived_after_the_commit_ts_is_left_to_the_other_pump(
     second.pump.wait_for(f"transaction {commit.start_ts} is committed, says the resolver")
 
 
+@pytest.mark.fault(
+    "the same transaction on two Pumps: a Pump stalls, its writer goes to the next",
+    "the stalled one's copy is undone when it wakes up",
+    cases="1",
+)
 def test_a_stalled_pump_that_answers_too_late_has_its_copy_undone(
     both: list[PumpSession], etcd_server: EtcdServer
 ) -> None:
@@ -250,6 +290,11 @@ def test_a_stalled_pump_that_answers_too_late_has_its_copy_undone(
     assert starts([b for b in found if not b.is_ddl]) == written
 
 
+@pytest.mark.fault(
+    "40 Commits of two Pumps, shuffled",
+    "emitted by `commit_ts`; nothing before the last one is there",
+    cases="40 Commits",
+)
 def test_commits_that_arrive_in_any_order_leave_in_the_order_of_time(
     both: list[PumpSession],
 ) -> None:
@@ -270,6 +315,11 @@ def test_commits_that_arrive_in_any_order_leave_in_the_order_of_time(
     assert [b.commit_ts for b in emitted(both, prewrites[0].start_ts)] == in_order
 
 
+@pytest.mark.fault(
+    "Commit behind what was streamed",
+    "refused with a reason, the transaction is resolved, the Pump continues",
+    cases="1",
+)
 def test_a_commit_behind_the_stream_is_refused_and_the_stream_stays_right(
     both: list[PumpSession],
 ) -> None:
@@ -286,6 +336,11 @@ def test_a_commit_behind_the_stream_is_refused_and_the_stream_stays_right(
     assert session.pump.status().state == "online"
 
 
+@pytest.mark.fault(
+    "no traffic on one Pump",
+    "fake binlogs: a commit elsewhere waits < 1.5 s for it",
+    cases="5",
+)
 def test_a_pump_without_traffic_holds_up_no_one(both: list[PumpSession]) -> None:
     busy, idle = both
     for _ in range(5):
@@ -296,6 +351,11 @@ def test_a_pump_without_traffic_holds_up_no_one(both: list[PumpSession]) -> None
         assert time.monotonic() - begin_s < 1.5
 
 
+@pytest.mark.fault(
+    "the oracle is frozen",
+    "the stream waits, writes continue, then order holds",
+    cases="1",
+)
 def test_without_the_oracle_the_stream_waits_and_then_continues_in_order(
     both: list[PumpSession],
 ) -> None:

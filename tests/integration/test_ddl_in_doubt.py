@@ -93,6 +93,14 @@ IN_DOUBT = [
 ]
 
 
+@pytest.mark.fault(
+    "the Drainer dies before or after a DDL and before its checkpoint: an unnamed CHECK,"
+    " FOREIGN KEY or index, a swap of columns or tables, a number of partitions, a DROP; on"
+    " MariaDB and MySQL",
+    "the definitions before it, of which the intent has a digest, say whether it was done: it"
+    " is done once",
+    cases="16",
+)
 @pytest.mark.main_case("mariadb")
 def test_a_ddl_whose_drainer_died_before_or_after_it_is_done_once(downstream: Downstream) -> None:
     for sql in IN_DOUBT:
@@ -107,6 +115,12 @@ def test_a_ddl_whose_drainer_died_before_or_after_it_is_done_once(downstream: Do
         assert downstream.tables() == after, sql
 
 
+@pytest.mark.fault(
+    "the Drainer dies, or the server fails, while a MariaDB drops several tables by one"
+    " statement: some are gone",
+    "the next one drops those that are left",
+    cases="2",
+)
 @pytest.mark.thorough
 def test_a_drop_of_several_tables_that_came_halfway_is_finished(downstream: Downstream) -> None:
     change, point = downstream.change("DROP TABLE c, d, p")
@@ -116,6 +130,11 @@ def test_a_drop_of_several_tables_that_came_halfway_is_finished(downstream: Down
     assert downstream.tables() == {}
 
 
+@pytest.mark.fault(
+    "a DROP of several tables names one that the downstream does not have",
+    "it stops, and none is dropped: a MariaDB would drop the others first",
+    cases="2",
+)
 @pytest.mark.thorough
 def test_a_drop_of_tables_of_which_one_is_not_there_drops_none(downstream: Downstream) -> None:
     change, point = downstream.change("DROP TABLE c, d, p")
@@ -129,6 +148,12 @@ def test_a_drop_of_tables_of_which_one_is_not_there_drops_none(downstream: Downs
     assert downstream.tables() == {}
 
 
+@pytest.mark.fault(
+    "a DDL is refused after a lost connection or a crash, and a person changes the table so"
+    " that it fits",
+    "the DDL runs: what the person changed is not taken for it",
+    cases="2",
+)
 @pytest.mark.thorough
 def test_what_a_person_does_about_a_refused_ddl_is_not_taken_for_it(downstream: Downstream) -> None:
     change, point = downstream.change("ALTER TABLE d ADD CONSTRAINT low CHECK (v > 0)")
@@ -158,6 +183,12 @@ def test_an_operators_statement_runs_in_the_place_of_a_ddl_in_doubt(downstream: 
     assert "COMMENT='x'" in downstream.tables()["d"]
 
 
+@pytest.mark.fault(
+    "the Drainer is stopped, killed or cut off while the downstream runs a long DDL, and the"
+    " server runs it to its end",
+    "the next attempt waits for that end, and finds the DDL done",
+    cases="2",
+)
 def test_a_ddl_that_a_killed_drainer_left_running_is_waited_for(
     downstream: Downstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,6 +227,12 @@ def test_a_ddl_that_a_killed_drainer_left_running_is_waited_for(
     assert downstream.server.query("SELECT pid, v FROM s.d") == [(5, 1)]
 
 
+@pytest.mark.fault(
+    "the Drainer dies before or after a DDL and before its checkpoint: a swap of two tables"
+    " that are defined alike",
+    "refused, because no one can say: an operator decides",
+    cases="2",
+)
 @pytest.mark.thorough
 def test_a_swap_of_tables_that_are_alike_is_for_a_person_to_decide(downstream: Downstream) -> None:
     downstream.run(*downstream.change("CREATE TABLE e LIKE d"))

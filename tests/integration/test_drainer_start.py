@@ -157,6 +157,11 @@ time.sleep(600)
 """
 
 
+@pytest.mark.fault(
+    "a Drainer is killed while a JVM of its own writes the class archive",
+    "that JVM ends too",
+    cases="1",
+)
 @pytest.mark.thorough
 @pytest.mark.spark
 def test_a_drainer_that_is_killed_leaves_no_jvm_that_writes_the_archive(tmp_path: Path) -> None:

@@ -48,6 +48,12 @@ def refusal(addr: str, tls: Tls | None) -> tuple[grpc.StatusCode, str]:
     return grpc.StatusCode.OK, ""
 
 
+@pytest.mark.fault(
+    "TLS to a Pump: a Drainer's callers, and its own way to Pumps: foreign authority, another"
+    " name, plain text",
+    "refused; the status names the Pump and the reason",
+    cases="3 + 3",
+)
 def test_a_drainer_refuses_a_caller_that_cannot_prove_itself(
     authority: Authority, tmp_path: Path
 ) -> None:
@@ -101,6 +107,11 @@ def test_a_drainer_that_a_pump_does_not_trust_says_which_pump_and_why(
     oracle.close()
 
 
+@pytest.mark.fault(
+    "TLS to a Pump: a Drainer and an etcd that wants certificates",
+    "replicates; without them it waits and says so",
+    cases="0 / 1",
+)
 @pytest.mark.slow
 def test_a_drainer_works_with_an_etcd_that_wants_certificates(
     tmp_path: Path, pump_factory: Any, drainer_factory: DrainerFactory
@@ -145,6 +156,10 @@ def served_certificate(port: int) -> bytes | None:
         return connection.getpeercert(binary_form=True)
 
 
+@pytest.mark.fault(
+    "someone listens between a Drainer with `[security]` and its tasks, answers in its place,"
+    " or speaks to its port in plain text",
+)
 @pytest.mark.slow
 def test_a_drainer_with_tls_and_its_spark_tasks_speak_in_cipher(
     tmp_path: Path,

@@ -125,6 +125,11 @@ def test_a_resigning_leader_hands_over_at_once(etcd: Any, client: OracleClient) 
     second.stop()
 
 
+@pytest.mark.fault(
+    "a leader frozen past its lease wakes up",
+    "it is silent: the lease is checked before each answer",
+    cases="1, asked 20 times",
+)
 @pytest.mark.thorough
 def test_a_frozen_leader_is_replaced_and_silent_when_it_wakes_up(
     etcd: Any, candidate: Candidate, client: OracleClient
@@ -249,6 +254,11 @@ def test_after_an_outage_of_etcd_the_oracle_continues_in_order(fresh_etcd: EtcdS
     etcd.close()
 
 
+@pytest.mark.fault(
+    "etcd restarts; one of two endpoints is dead",
+    "the oracle does not notice a short one; the other endpoint serves",
+    cases="1 + 2",
+)
 @pytest.mark.thorough
 def test_a_short_restart_of_etcd_is_not_noticed(fresh_etcd: EtcdServer) -> None:
     etcd = connect(fresh_etcd.url, timeout_s=2)
@@ -349,6 +359,12 @@ def test_many_timestamps_at_once_span_several_milliseconds_in_order(
     assert compose(answer.timestamp.physical, answer.timestamp.logical) > taken[-1][-1]
 
 
+@pytest.mark.fault(
+    "a lone oracle loses its lease again and again",
+    "callers wait for the next term and get larger timestamps; each next lease is longer, up"
+    " to four times",
+    cases="23",
+)
 @pytest.mark.thorough
 def test_a_lone_oracle_that_loses_its_lease_lets_callers_wait_and_takes_a_longer_one(
     etcd: Any, candidate: Candidate, client: OracleClient

@@ -78,6 +78,7 @@ def test_the_registry_fails_fast_without_etcd_and_works_again_with_it(
     assert registry.cluster_id() == cluster_id
 
 
+@pytest.mark.fault("etcd answers nothing", "every call ends in its time-out", cases="1")
 @pytest.mark.thorough
 def test_a_frozen_etcd_is_retryable_within_the_timeout(fresh_etcd: EtcdServer, client: Any) -> None:
     registry = Registry(client)
@@ -161,6 +162,7 @@ def test_a_failing_listener_does_not_silence_later_changes(
     watch.cancel()
 
 
+@pytest.mark.fault("etcd restarts; one of two endpoints is dead")
 def test_one_dead_endpoint_of_two_does_not_matter(fresh_etcd: EtcdServer) -> None:
     for urls in (
         f"127.0.0.1:{free_port()},{fresh_etcd.url}",

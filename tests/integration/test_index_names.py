@@ -78,6 +78,11 @@ def test_keys_have_the_names_of_upstream(request: pytest.FixtureRequest, kind: s
     assert len(sides.keys("up")) > 20
 
 
+@pytest.mark.fault(
+    "a key without a name, and an index that only the downstream has",
+    "the key has upstream's name; a name that is taken stops the Drainer instead of another one",
+    cases="2",
+)
 def test_an_index_that_was_added_downstream_is_met_and_not_evaded(
     request: pytest.FixtureRequest, kind: str
 ) -> None:

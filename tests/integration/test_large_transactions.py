@@ -173,6 +173,12 @@ class SmallWriter(threading.Thread):
             self.failure = error
 
 
+@pytest.mark.fault(
+    "a transaction of 2 GiB, of 64 MiB by default",
+    "through a Pump in chunks, memory of Pump and client grows by less than 200 MiB, small"
+    " writers continue",
+    cases="1 / 2",
+)
 @pytest.mark.parametrize("size_mib", [64, pytest.param(2048, marks=pytest.mark.slow)])
 def test_a_transaction_of_gigabytes_passes_in_bounded_memory_and_holds_up_no_one(
     etcd: Any, etcd_url: str, pump: PumpProcess, shop: PumpClient, size_mib: int
@@ -239,6 +245,11 @@ def read_that(monkeypatch: pytest.MonkeyPatch, at_bytes: int, act: Callable[[], 
     monkeypatch.setattr(SpoolFile, "read", acting)
 
 
+@pytest.mark.fault(
+    "a transaction of 2 GiB: its Pump is killed in the middle",
+    "nothing of it is there; sent again from the beginning",
+    cases="1",
+)
 @pytest.mark.thorough
 def test_a_pump_killed_in_the_middle_has_nothing_of_it_and_the_client_begins_again(
     etcd: Any, pump: PumpProcess, shop: PumpClient, monkeypatch: pytest.MonkeyPatch
@@ -261,6 +272,11 @@ def test_a_pump_killed_in_the_middle_has_nothing_of_it_and_the_client_begins_aga
     assert re.search(r"The Prewrite has \d+ bytes, in 41 chunks from segment 0, offset", page)
 
 
+@pytest.mark.fault(
+    "a transaction of 2 GiB: above the limit",
+    "the writer gets both sizes, client and Pump continue",
+    cases="2",
+)
 def test_over_the_limit_the_writer_gets_both_sizes_and_continues(
     etcd_url: str, pump_factory: MakePump
 ) -> None:
@@ -286,6 +302,11 @@ def test_over_the_limit_the_writer_gets_both_sizes_and_continues(
         assert after.commit_ts
 
 
+@pytest.mark.fault(
+    "a transaction of 2 GiB: the disk fills up in the middle, or cannot hold what is announced",
+    "refused as out of space; continues with space",
+    cases="2",
+)
 @pytest.mark.thorough
 def test_a_disk_that_fills_up_in_the_middle_is_named_and_space_alone_helps(
     etcd_url: str, pump_factory: MakePump, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

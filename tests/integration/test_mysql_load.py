@@ -62,6 +62,12 @@ def pair(
         yield Pair(source_server, sink_server, drainer, client, etcd_server.url)
 
 
+@pytest.mark.fault(
+    "the load is killed within a table",
+    "tables that are done stay, the others come again at a new snapshot; checksums of all"
+    " types and kinds of key are equal",
+    cases="1",
+)
 @pytest.mark.parametrize("kind", on_servers(MYSQL))
 def test_a_killed_load_continues_and_ends_equal_with_every_type_and_kind_of_key(
     pair: Pair, tmp_path: Path

@@ -60,6 +60,12 @@ class Writer(threading.Thread):
                 self.is_over.wait(0.01)
 
 
+@pytest.mark.fault(
+    "the source is killed while it loads, rows change all the while, tables are altered,"
+    " dropped and made in between",
+    "each table is what the server's is once the binlog has passed the load; nothing comes twice",
+    cases="1",
+)
 @pytest.mark.parametrize("kind", on_servers(MARIADB))
 def test_rows_that_change_during_a_load_that_is_killed_come_out_as_they_are(
     kind: str, etcd: Any, etcd_server: EtcdServer, pump_factory: Any, tmp_path: Path

@@ -79,6 +79,13 @@ def change(server: AnyBinlogServer, n: int) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.fault(
+    "a load straight into the downstream: its sessions there are killed, then the source;"
+    " rows change all the while; the Drainer does not create the tables",
+    "INSERTs in doubt are sent again; tables that are not done come again; equal once the"
+    " binlog is in; the last stops with a hint",
+    cases="3",
+)
 @pytest.mark.parametrize("kind", on_servers(MARIADB))
 def test_a_load_into_the_sink_that_is_cut_off_and_killed_ends_equal_with_the_binlog_behind_it(
     etcd: Any,

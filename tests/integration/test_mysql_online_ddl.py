@@ -111,6 +111,11 @@ def pt_osc(server: SqlServer, between: Act) -> None:
     changed(server, 102)
 
 
+@pytest.mark.fault(
+    "the source is killed in the middle of an online DDL, and after its rename",
+    "downstream is the final table; no shadow table",
+    cases="2 / 4",
+)
 @pytest.mark.parametrize("tool", [gh_ost, pytest.param(pt_osc, marks=pytest.mark.slow)])
 def test_an_online_ddl_is_followed_without_its_copy_also_by_a_source_that_dies_in_it(
     tool: Callable[[SqlServer, Act], None],

@@ -103,6 +103,7 @@ def test_files_are_those_of_the_server_and_of_its_own_tool(
     assert ((saved.file, saved.position), str(saved.gtids)) == (source.end(), gtids)
 
 
+@pytest.mark.fault("the dump thread is killed", "same", cases="4")
 @pytest.mark.thorough
 def test_a_killed_dump_and_many_reconnects_leave_neither_gap_nor_duplicate(
     source: AnyBinlogServer, tmp_path: Path
@@ -129,6 +130,12 @@ def test_an_event_of_forty_megabytes_arrives(source: AnyBinlogServer, tmp_path: 
     assert_same(source, sub_dir(tmp_path))
 
 
+@pytest.mark.fault(
+    "RESET MASTER, also when the new file has the old one's name and is longer",
+    "refused, naming both histories; once accepted, a new sub-directory at the first file,"
+    " GTIDs from nothing",
+    cases="2",
+)
 @pytest.mark.thorough
 def test_a_reset_server_begins_a_sub_directory_once_that_is_accepted(
     source: AnyBinlogServer, tmp_path: Path
@@ -175,6 +182,11 @@ def _now(server: AnyBinlogServer) -> int:
     return int(server.query("SELECT UNIX_TIMESTAMP()")[0][0])
 
 
+@pytest.mark.fault(
+    "files that are needed are purged; GTIDs the server never had",
+    "stops, with the hint to load again",
+    cases="3",
+)
 @only(MARIADB)
 def test_purged_files_need_somebody(source: BinlogServer, tmp_path: Path) -> None:
     with relaying(tmp_path, source) as relay:
@@ -195,6 +207,7 @@ def test_purged_files_need_somebody(source: BinlogServer, tmp_path: Path) -> Non
         assert "1236" in str(error)
 
 
+@pytest.mark.fault("another server answers", "a new sub-directory behind the same GTIDs", cases="1")
 @pytest.mark.thorough
 @only(MARIADB)
 def test_another_server_continues_after_the_same_gtids(

@@ -29,6 +29,11 @@ ZERO_DATES = """CREATE TABLE shop.z (id INT PRIMARY KEY, d DATE, t DATETIME(3), 
     n DATE NOT NULL DEFAULT '0000-00-00', y YEAR)"""
 
 
+@pytest.mark.fault(
+    "zero dates and dates with zeros, in columns, defaults and updates",
+    "come out as they are",
+    cases="5 rows",
+)
 def test_zero_dates_and_dates_with_zeros_come_out_as_they_are(
     server: BinlogServer, rig: SourceRig
 ) -> None:
@@ -71,6 +76,11 @@ def facts(table: TableInfo) -> list[tuple[Any, ...]]:
     return [(c.name, c.tp, c.decimal, c.is_not_null, c.default, int(c.flag)) for c in table.columns]
 
 
+@pytest.mark.fault(
+    "TIMESTAMP columns of sessions without `explicit_defaults_for_timestamp`",
+    "the tracked definition is the server's",
+    cases="5 statements",
+)
 def test_timestamps_have_the_defaults_that_a_server_gives_them_unasked(
     server: BinlogServer, rig: SourceRig
 ) -> None:

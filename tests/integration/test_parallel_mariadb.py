@@ -74,6 +74,11 @@ def dies(monkeypatch: pytest.MonkeyPatch, after: int) -> Callable[[], object]:
     return lambda: context.__exit__(None, None, None)
 
 
+@pytest.mark.fault(
+    "`parallel`: a run ends anywhere, up to twice in a batch, histories at random",
+    "equal to serial apply",
+    cases="4 for each of 9 tables",
+)
 @pytest.mark.main_case("integer key and unique values")
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_partitions_end_where_serial_apply_ends_whenever_a_run_ends(
@@ -164,6 +169,11 @@ def test_partitions_that_a_run_before_has_committed_are_not_run_again(
     ] == 0  # fmt: skip
 
 
+@pytest.mark.fault(
+    "fences are left of another batch, or of a state that an operator put back",
+    "not believed",
+    cases="2",
+)
 def test_fences_say_nothing_about_a_batch_that_is_another_or_not_under_way(
     sink: MysqlSink, mariadb: MariadbServer
 ) -> None:
@@ -198,6 +208,11 @@ def test_fences_are_forgotten_when_another_way_writes_meanwhile(
     assert ids(mariadb) == [1, 2]
 
 
+@pytest.mark.fault(
+    "a partition's commit gets no answer, done or not",
+    "its fence says which; nothing is run twice",
+    cases="2",
+)
 def test_an_answer_that_got_lost_is_asked_for_again_and_nothing_is_run_twice(
     sink: MysqlSink, mariadb: MariadbServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,6 +237,7 @@ def test_an_answer_that_got_lost_is_asked_for_again_and_nothing_is_run_twice(
     assert ids(mariadb) == [1, 2, 3, 4]
 
 
+@pytest.mark.fault("partitions lock each other out", "tried again, both arrive", cases="1")
 def test_partitions_that_lock_each_other_out_both_arrive(
     sink: MysqlSink, mariadb: MariadbServer
 ) -> None:
@@ -232,6 +248,11 @@ def test_partitions_that_lock_each_other_out_both_arrive(
     assert mariadb.query("SELECT v FROM parallel.t ORDER BY id") == [(81,), (82,)]
 
 
+@pytest.mark.fault(
+    "a second Drainer takes over between partitions",
+    "the first one's are fenced off",
+    cases="1",
+)
 def test_a_drainer_that_was_taken_over_commits_no_partition_any_more(
     sink: MysqlSink, mariadb: MariadbServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,6 +273,11 @@ def test_a_drainer_that_was_taken_over_commits_no_partition_any_more(
     assert ids(mariadb) == [3, 4]
 
 
+@pytest.mark.fault(
+    "`parallel`: the Drainer is killed between a batch's partitions",
+    "the batch is cut again where it was, its committed partitions are left out; equal",
+    cases="0 / 1",
+)
 @pytest.mark.slow
 def test_a_drainer_that_is_killed_between_partitions_continues_there(
     etcd: Any,

@@ -151,6 +151,11 @@ def test_a_pump_keeps_its_name_and_its_binlogs_over_a_restart(session: PumpSessi
     assert commit.commit_ts in [commit_ts for commit_ts, _ in found]
 
 
+@pytest.mark.fault(
+    "the same node id or data folder twice; a renamed host",
+    "refused; keeps its name",
+    cases="4",
+)
 def test_a_second_pump_on_the_same_data_or_name_says_so(
     session: PumpSession, etcd_server: EtcdServer, pump_factory: Factory
 ) -> None:
@@ -179,6 +184,11 @@ def drainer(
     )
 
 
+@pytest.mark.fault(
+    "pause and offline with binlogs that no one has",
+    "offline only when every Drainer has everything",
+    cases="2",
+)
 @pytest.mark.thorough
 def test_a_paused_pump_takes_commits_and_no_prewrites_until_it_ends(
     etcd: Any, etcd_server: EtcdServer, pump_factory: Factory

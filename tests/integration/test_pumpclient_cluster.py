@@ -254,6 +254,11 @@ def test_ddl_is_streamed_between_the_rows_of_both_schemas(
     assert decode_prewrite_value(binlogs[2].prewrite_value).schema_version == 3
 
 
+@pytest.mark.fault(
+    "Prewrite without a Commit: it was executing DDL",
+    "committed from the DDL history",
+    cases="1",
+)
 def test_a_ddl_whose_client_died_before_its_commit_is_committed_from_history(
     shop: PumpClient,
     pump: PumpProcess,
@@ -268,6 +273,11 @@ def test_a_ddl_whose_client_died_before_its_commit_is_committed_from_history(
     assert b"ADD COLUMN price" in last.ddl_query
 
 
+@pytest.mark.fault(
+    "Prewrite without a Commit: it had not recorded it yet",
+    "rolled back as soon as a later DDL is recorded",
+    cases="1",
+)
 def test_a_ddl_whose_client_died_before_it_was_recorded_holds_no_one_up_after_the_next_one(
     shop: PumpClient,
     pump: PumpProcess,

@@ -18,6 +18,11 @@ from tests.kit.workloads.random_writer import RandomWriter, in_sqlite
 pytestmark = pytest.mark.thorough
 
 
+@pytest.mark.fault(
+    "a worker with all below it is killed, another comes; a Pump dies and comes back",
+    "the other one's tasks do the work; equal",
+    cases="1",
+)
 @pytest.mark.slow
 def test_a_cluster_s_tasks_do_the_work_and_a_lost_worker_changes_nothing(
     etcd: Any,

@@ -115,6 +115,11 @@ def test_statements_on_many_connections_merged_and_serial_apply_end_alike(
         check()
 
 
+@pytest.mark.fault(
+    "`statements`: the Drainer is killed between a batch's transactions",
+    "safe mode from the checkpoint on; equal",
+    cases="2",
+)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "dispatch",

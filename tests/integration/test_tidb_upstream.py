@@ -208,6 +208,12 @@ def test_a_pump_that_waits_for_pd_says_so_and_continues(
     assert read(etcd, CLUSTER_ID_KEY) == str(CLUSTER_ID).encode()
 
 
+@pytest.mark.fault(
+    "a TiDB of another cluster writes; a PD of another cluster answers; the etcd is another"
+    " cluster's",
+    "refused, both named",
+    cases="3",
+)
 def test_a_tidb_of_another_cluster_is_refused_and_named(scripted: Tidb) -> None:
     before = scripted.streamed()
     prewrite = Binlog(tp=BinlogType.PREWRITE, start_ts=scripted.cluster.next_ts(), prewrite_key=KEY)
@@ -221,6 +227,11 @@ def test_a_tidb_of_another_cluster_is_refused_and_named(scripted: Tidb) -> None:
     assert len(scripted.streamed()) == len(before) + 1
 
 
+@pytest.mark.fault(
+    "TiDB dies with a lock, without one, committed, rolled back; in a DDL",
+    "TiKV's outcome, no later than the lock lasts and 5 s",
+    cases="6",
+)
 def test_what_a_tidb_left_open_ends_as_tikv_says(scripted: Tidb) -> None:
     resolved = scripted.resolved()
     committed, by_itself = scripted.prewrite(), scripted.prewrite(Fate(is_rolled_back=True))
@@ -243,6 +254,11 @@ def test_a_ddl_of_a_tidb_ends_as_tikv_says(scripted: Tidb) -> None:
     assert scripted.cluster.fates[meta_key(), undone].is_rolled_back
 
 
+@pytest.mark.fault(
+    "TiDB is alive, its lock is held, the transaction commits while it is asked",
+    "held until then, nothing overtakes it, status says why",
+    cases="1",
+)
 def test_a_live_lock_holds_the_stream_and_status_says_which_key_since_when_and_why(
     scripted: Tidb, shared: Shared, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -282,6 +298,11 @@ def test_a_dead_tidb_holds_the_stream_no_longer_than_its_lock_lasts_and_five_sec
         assert cluster.fates[KEY, start_ts].is_rolled_back
 
 
+@pytest.mark.fault(
+    "TiKV is away for longer than any time-out; may have collected the record",
+    "held; nothing is guessed",
+    cases="2",
+)
 @pytest.mark.thorough
 def test_no_time_decides_while_tikv_cannot_answer(
     etcd: Any, etcd_server: EtcdServer, cluster: TidbCluster, pump_factory: Factory

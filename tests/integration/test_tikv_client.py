@@ -120,6 +120,12 @@ REGION_ERRORS = [
 ]
 
 
+@pytest.mark.fault(
+    "TiKV answers with each of its region errors, with one that is not known here, with an"
+    " error of the key, of gRPC",
+    "no answer: asked again until the time of the question is over",
+    cases="14",
+)
 @pytest.mark.parametrize("error", REGION_ERRORS, ids=lambda each: str(each)[:20].strip() or "none")
 def test_a_region_error_of_any_kind_answers_nothing_and_is_asked_again(
     cluster: TidbCluster, error: tikvpb_pb2.RegionError
@@ -143,6 +149,12 @@ def test_an_error_of_the_key_is_no_answer(cluster: TidbCluster, error: tikvpb_pb
         status(cluster, begun(cluster, Fate(commit_ts=2**62)))
 
 
+@pytest.mark.fault(
+    "a region splits or moves while it is asked; has no leader; PD names an old one; two"
+    " stores name each other",
+    "asked where it is by then; never in a loop without a pause",
+    cases="5",
+)
 def test_a_region_that_splits_while_it_is_asked_is_found_again(cluster: TidbCluster) -> None:
     start_ts = begun(cluster, Fate(commit_ts=2**62), OTHER)
     cluster.store_servers[1].steps.append(lambda: cluster.split(row_key(42, 500)))
@@ -180,6 +192,11 @@ def test_a_region_without_a_leader_is_asked_once_it_has_one(cluster: TidbCluster
     assert status(cluster, start_ts).commit_ts == 2**62
 
 
+@pytest.mark.fault(
+    "a store restarts, at its address and at another; never answers; is away for fifty questions",
+    "found again; a question takes its time and no more",
+    cases="4",
+)
 @pytest.mark.parametrize("same_port", [True, False])
 def test_a_store_that_restarts_is_found_again(cluster: TidbCluster, same_port: bool) -> None:
     first = begun(cluster, Fate(commit_ts=2**62))
@@ -234,6 +251,12 @@ def test_many_questions_to_a_store_that_is_away_fail_together_and_find_it_again(
     assert found.commit_ts == 2**62
 
 
+@pytest.mark.fault(
+    "another PD leads, in turn each of three; the one that leads goes away; none leads for a"
+    " while; only one is configured and it goes away",
+    "timestamps and answers continue, from those that are left",
+    cases="6",
+)
 def test_another_pd_leads_and_is_found_through_those_that_are_left() -> None:
     with TidbCluster(pds=3) as cluster:
         start_ts = begun(cluster, Fate(commit_ts=2**62))

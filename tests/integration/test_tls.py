@@ -95,6 +95,11 @@ def mutual(
     return pump
 
 
+@pytest.mark.fault(
+    "TLS to a Pump: no, foreign, expired certificate, plain text, another name",
+    "refused, with the reason in the Pump's log or to the caller",
+    cases="5",
+)
 def test_a_caller_that_is_refused_finds_the_reason_in_the_pumps_log(
     mutual: PumpProcess, authority: Authority, tmp_path: Path
 ) -> None:
@@ -159,6 +164,11 @@ def test_every_kind_of_method_works_behind_the_check(
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
+@pytest.mark.fault(
+    "TLS to a Pump: a Pump that cannot prove itself; certificates replaced while it runs",
+    "not trusted; new connections use the new ones",
+    cases="3",
+)
 def test_a_pump_that_cannot_prove_itself_is_not_trusted(
     mutual: PumpProcess,
     authority: Authority,

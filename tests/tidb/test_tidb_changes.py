@@ -95,6 +95,11 @@ def schema_of(kind: Kind) -> str:
     return "ddl_" + kind.name.replace(" ", "_")
 
 
+@pytest.mark.fault(
+    "rows change while a DDL runs, on both servers",
+    "every row has its values",
+    cases="18",
+)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_rows_that_change_while_a_ddl_runs_are_equal(kind: Kind, tidb_rig: TidbRig) -> None:
     one, other = tidb_rig.tidbs
@@ -164,6 +169,11 @@ def test_rows_that_change_while_partitions_come_and_go_are_equal(tidb_rig: TidbR
     assert counts["t"] > 0
 
 
+@pytest.mark.fault(
+    "a DDL fails at its data; is cancelled midway, held up by an open transaction",
+    "nothing runs",
+    cases="6",
+)
 def test_a_ddl_that_fails_leaves_the_stream_as_it_was(tidb_rig: TidbRig) -> None:
     one, other = tidb_rig.tidbs
     one.run("CREATE DATABASE failing", *(sql.format("failing") for sql in T))

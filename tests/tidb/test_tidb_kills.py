@@ -34,6 +34,11 @@ def written(rig: TidbRig, schema: str) -> Iterator[TidbWriters]:
         yield writers
 
 
+@pytest.mark.fault(
+    "TiDB is killed under load, three times",
+    "its open transactions end as TiKV says, soon after its locks",
+    cases="3",
+)
 def test_a_killed_tidb_s_open_transactions_end_as_tikv_says_soon_after_its_locks(
     tidb_rig: TidbRig,
 ) -> None:
@@ -52,6 +57,11 @@ def test_a_killed_tidb_s_open_transactions_end_as_tikv_says_soon_after_its_locks
     assert max(held_s) <= LOCK_S_MAX + DECIDED_S_MAX
 
 
+@pytest.mark.fault(
+    "a Pump is killed under load; all Drainers are, before a DDL, and start after it",
+    "nothing is lost, nothing is there twice",
+    cases="6",
+)
 def test_a_killed_pump_loses_nothing(tidb_rig: TidbRig) -> None:
     with written(tidb_rig, "killed_pump") as writers:
         for n in range(KILLS):

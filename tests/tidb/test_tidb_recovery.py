@@ -77,6 +77,11 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         yield made
 
 
+@pytest.mark.fault(
+    "a table is recovered, or flashed back under its name or another",
+    "it is downstream again with its rows",
+    cases="3",
+)
 def test_a_table_that_is_recovered_or_flashed_back_has_its_rows_again(pair: Pair) -> None:
     pair.up.run(
         "CREATE DATABASE lost",
@@ -101,6 +106,11 @@ def test_a_table_that_is_recovered_or_flashed_back_has_its_rows_again(pair: Pair
     assert pair.rows("lost") == {"a": 4, "b": 1, "b_before": 2, "c": 1}
 
 
+@pytest.mark.fault(
+    "a database is flashed back",
+    "the Drainer stops before it; after a skip it continues without that database",
+    cases="1",
+)
 def test_a_flashback_of_a_database_stops_the_drainer_which_continues_after_a_skip(
     pair: Pair, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -104,6 +104,11 @@ def refused(node: str, path: Path) -> str:
     return "nothing"
 
 
+@pytest.mark.fault(
+    "settings of Pump and Drainer that cannot be",
+    "exit code 1 or 2 with key, file and line, and the nearest key",
+    cases="80 + 2 commands",
+)
 @pytest.mark.parametrize(("node", "text", "message"), CASES)
 def test_a_setting_that_cannot_be_is_named_by_its_key(
     tmp_path: Path, node: str, text: str, message: str

@@ -1,49 +1,37 @@
-"""What the fault matrix says is proved by tests, and files of tests, that exist."""
+"""Every fault that a test makes is in the fault matrix, with its outcome."""
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
-from pathlib import Path
-
-TESTS = Path(__file__).resolve().parents[1]
-MATRIX = (TESTS / "fault" / "README.md").read_text("utf-8")
+from tests.kit.fault_matrix import TESTS, Fault, faults, page, problems
 
 
-def found_by_file() -> dict[str, set[str]]:
-    found: dict[str, set[str]] = defaultdict(set)
-    for path in TESTS.rglob("test_*.py"):
-        found[path.stem] |= set(re.findall(r"^def (test_\w+)", path.read_text("utf-8"), re.M))
-    return found
+def test_every_fault_has_one_outcome() -> None:
+    found = list(faults())
+    assert len({fault.text for fault in found}) >= 300
+    assert problems(found) == []
 
 
-def rows() -> list[list[str]]:
-    """Return the cells of each row of the tables of faults; tables of runs are others."""
-    faults = MATRIX[MATRIX.index("\n## The Pump's storage") :]
-    tables = re.findall(r"^\| fault \|.*\n\|-.*\n((?:\| .*\n?)+)", faults, re.M)
-    return [re.split(r" *\| ", line[2:-2]) for table in tables for line in table.splitlines()]
+def test_every_file_of_fault_tests_names_its_faults() -> None:
+    named = {fault.file for fault in faults()}
+    files = {f"fault/{path.name}" for path in (TESTS / "fault").glob("test_*.py")}
+    assert sorted(files - named) == []
 
 
-def test_every_test_that_the_matrix_names_exists() -> None:
-    by_file = found_by_file()
-    named = set(re.findall(r"`(test_\w+)(?:\.py)?`", MATRIX))
-    assert named
-    assert sorted(named - set(by_file) - set().union(*by_file.values())) == []
+def test_an_outcome_that_is_missing_or_given_twice_is_found() -> None:
+    first = Fault("a kill", "nothing is lost", "1", "fault/test_a.py", "test_a")
+    assert problems([first, first._replace(outcome=None, test="test_b")]) == []
+    assert problems([first, first]) == ["2 outcomes: a kill"]
+    assert problems([first._replace(outcome=None)]) == ["0 outcomes: a kill"]
 
 
-def test_every_test_that_the_matrix_quotes_is_in_the_file_before_it() -> None:
-    by_file = found_by_file()
-    quoted = re.findall(r"`(test_\w+)` \*([^*|]+)\*(?:, \*([^*|]+)\*)?", MATRIX)
-    assert quoted
-    for file, *titles in quoted:
-        for title in filter(None, titles):
-            words = re.sub(r"\W+", "_", title)
-            assert any(words in name for name in by_file[file]), (file, title)
-
-
-def test_every_fault_has_a_test_and_a_count() -> None:
-    assert len(rows()) >= 160
-    for row in rows():
-        assert "test_" in row[-1] or row[-1] == "same", row
-        counted = row[-2]
-        assert re.search(r"\d|same|among ", counted), row
+def test_the_page_has_a_row_for_each_fault_with_all_its_tests() -> None:
+    first = Fault("a | kill", "nothing is lost", "1 / 9", "fault/test_a.py", "test_a")
+    second = Fault("a | kill", None, "", "unit/test_b.py", "test_b")
+    row = "| a \\| kill | nothing is lost | 1 / 9 | `test_a`, `unit/test_b.py::test_b` |"
+    assert page([first, second]).splitlines()[2:] == [
+        "## fault/test_a.py",
+        "",
+        "| fault | outcome | cases | test |",
+        "|---|---|---|---|",
+        row,
+    ]

@@ -173,6 +173,12 @@ def both(before: TableInfo, after: TableInfo) -> TableInfo:
     return replace(before, columns=tuple(columns))
 
 
+@pytest.mark.fault(
+    "rows of a multi-schema change come before its binlog; the Drainer is started again at"
+    " each of them",
+    "its DDL runs before the first such row, once; other tables' DDL keeps its place",
+    cases="12",
+)
 def test_rows_from_the_swap_on_keep_their_values_before_their_ddl_s_binlog(shop: Shop) -> None:
     shop.writes(shop.table(), shop.history.version, insert=(1, 10, 11))
     shop.writes(shop.table(), shop.history.version, insert=(2, 20, 21))

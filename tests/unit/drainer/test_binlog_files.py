@@ -140,6 +140,12 @@ def workload(stream: InsertStream, sink: FileSink, done: list[int]) -> None:
 WANTED = [0, 1, 2, *range(100, 160), 4, 5, 6]
 
 
+@pytest.mark.fault(
+    "any call to the disk is the last one, of the process or of the machine, while files are"
+    " written",
+    "each transaction once, nothing that was committed is lost",
+    cases="each 5th / each of some 50 calls, twice",
+)
 @pytest.mark.parametrize("kind", ["the process", "the machine"])
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.slow)])
 def test_whatever_call_is_the_last_one_each_transaction_is_there_once(
@@ -188,6 +194,11 @@ def test_whatever_call_is_the_last_one_each_transaction_is_there_once(
     assert calls > 45
 
 
+@pytest.mark.fault(
+    "the disk of the files is full, at any call; stays full; fails",
+    "waited for, and named; an error that can be tried again; an operator is asked",
+    cases="5 + 1 + 1",
+)
 @pytest.mark.parametrize("call", ["write", "sync", "create", "rename", "sync_folder"])
 def test_a_full_disk_is_waited_for_and_then_nothing_is_there_twice(
     call: str, tmp_path: Path, stream: InsertStream
@@ -237,6 +248,11 @@ def test_a_broken_disk_needs_an_operator(tmp_path: Path, stream: InsertStream) -
         stream.create(sink)
 
 
+@pytest.mark.fault(
+    "files, a savepoint or a schema that are gone, cut, flipped or of others",
+    "refused, by name; nothing is written or restored",
+    cases="12 flips + 9",
+)
 def test_files_that_lack_what_the_savepoint_says_are_damage(
     tmp_path: Path, stream: InsertStream, begun: FileSink
 ) -> None:

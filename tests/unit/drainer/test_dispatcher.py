@@ -149,6 +149,12 @@ async def listened_to(port: int) -> AsyncIterator[tuple[int, bytearray]]:
             await asyncio.wait(copying, timeout=5)
 
 
+@pytest.mark.fault(
+    "someone listens between a Drainer with `[security]` and its tasks, answers in its place,"
+    " or speaks to its port in plain text",
+    "reads neither rows nor the token; the task refuses; nothing is answered",
+    cases="4 / 5 with real Spark",
+)
 @pytest.mark.parametrize("is_encrypted", [True, False])
 def test_who_listens_between_a_drainer_with_tls_and_its_tasks_reads_nothing(
     is_encrypted: bool, tmp_path: Path
@@ -329,6 +335,11 @@ def test_a_task_that_hangs_is_not_waited_for_when_another_is_there() -> None:
     run(test)
 
 
+@pytest.mark.fault(
+    "a unit takes four tasks down; a task is silent",
+    "stops with a hint; a second task gets the unit and the first answer counts",
+    cases="2",
+)
 def test_a_unit_that_takes_every_task_down_stops_the_drainer() -> None:
     async def test() -> None:
         async with dispatcher() as where:
@@ -396,6 +407,11 @@ def test_who_does_not_know_the_token_is_not_heard(token: str) -> None:
     run(test)
 
 
+@pytest.mark.fault(
+    "a task runs other code than the Drainer",
+    "refused with both versions; without other tasks the Drainer stops with a hint",
+    cases="2",
+)
 def test_a_task_of_another_version_is_refused_with_a_hint_and_the_others_continue() -> None:
     async def test() -> None:
         async with dispatcher() as where:

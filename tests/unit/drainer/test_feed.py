@@ -120,6 +120,12 @@ async def everything(bank: Bank, registry: Registry, folder: Path) -> list[int]:
         await feed.end()
 
 
+@pytest.mark.fault(
+    "a program that reads the stream is killed under load: a Pump joins that no one has"
+    " announced to it; another is killed; etcd cannot be read",
+    "nothing passes before it knows who takes part; `waits_for` names who or what",
+    cases="3",
+)
 def test_a_pump_that_no_one_has_announced_is_in_the_merge_before_anything_after_it_passes(
     tmp_path: Path, holds: dict[str, list[tuple[int, bytes]]]
 ) -> None:

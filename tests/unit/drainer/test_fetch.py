@@ -169,6 +169,11 @@ def resident(where: tuple[str, int], token: str, number: int) -> None:
     serve(where, token, number, task.answer, task.keep)
 
 
+@pytest.mark.fault(
+    "tasks are killed while they fetch, each batch by two",
+    "the others' SQL is the same, byte for byte",
+    cases="1",
+)
 def test_tasks_that_are_killed_while_they_fetch_change_nothing() -> None:
     spawn = multiprocessing.get_context("spawn")
     size = len(STAMPS) // 4
@@ -212,6 +217,12 @@ def test_tasks_that_are_killed_while_they_fetch_change_nothing() -> None:
         asyncio.run(main(stubs, addresses))
 
 
+@pytest.mark.fault(
+    "a Pump breaks off while its rows are fetched, stays away, has not what it named, or"
+    " sends it twice",
+    "the task asks again, then the batch is given out again; stops with a hint; stops with a hint",
+    cases="7",
+)
 def test_a_pump_that_breaks_off_is_asked_again_and_one_that_stays_away_is_named() -> None:
     task = fetcher()
     with pumps(2) as (stubs, addresses):

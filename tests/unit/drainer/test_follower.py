@@ -191,6 +191,11 @@ def test_a_ddl_that_cannot_be_tracked_cannot_be_overridden_by_track() -> None:
         Stream([*JOBS[:2], unknown], overrides=overridden(unknown, TRACK)).follow(unknown)
 
 
+@pytest.mark.fault(
+    "a DDL that the downstream refuses: its job is lost",
+    "skipped, counted as a schema version",
+    cases="1",
+)
 def test_a_ddl_whose_job_is_lost_can_be_skipped() -> None:
     stream = Stream([*JOBS[:2], JOBS[3]], overrides=overridden(JOBS[2], SKIP))
     assert stream.follow(JOBS[2]).run is None
@@ -301,6 +306,7 @@ def test_what_the_checkpoint_has_passed_counts_and_not_what_is_recorded_later() 
     }  # fmt: skip
 
 
+@pytest.mark.fault("etcd is restored to what it was before a DDL")
 @pytest.mark.parametrize(
     ("rules", "job", "is_same"),
     [

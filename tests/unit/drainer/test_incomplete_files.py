@@ -113,6 +113,13 @@ def schema(path: Path) -> Path:
     return path.with_name(f"schema-{path.name.split('-')[1]}")
 
 
+@pytest.mark.fault(
+    "a copy of a folder of files lacks files, the end of a file, a schema file or the"
+    " savepoint; has files swapped, twice, or with more behind their end",
+    "the restore is refused before anything is changed, and names up to where the files hold;"
+    " up to there it can be restored",
+    cases="22",
+)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_folder_that_lacks_something_is_refused_before_anything_is_restored(
     damage: str, written: Written, tmp_path: Path
@@ -176,6 +183,12 @@ def test_damage_behind_the_end_that_is_named_keeps_nobody_from_restoring(
     assert rows(folder) == 11
 
 
+@pytest.mark.fault(
+    "a copy of a folder of files lacks files: files of TiDB-Binlog or an earlier version,"
+    " which do not say how they end",
+    "restored; what is not proved is said",
+    cases="2",
+)
 def test_what_cannot_be_proved_of_tidb_binlogs_files_is_said(
     written: Written, tmp_path: Path
 ) -> None:
@@ -231,6 +244,12 @@ UNDER_THE_DRAINER: dict[str, Callable[[Path, Path], object]] = {
 }
 
 
+@pytest.mark.fault(
+    "the folder, the savepoint or the newest file is removed, cut, or replaced by an older"
+    " one while the Drainer writes",
+    "it stops before its checkpoint moves; a whole copy in the same place is continued",
+    cases="11",
+)
 @pytest.mark.parametrize("change", UNDER_THE_DRAINER)
 def test_a_folder_that_changes_under_the_drainer_stops_it_before_its_checkpoint_moves(
     change: str, tmp_path: Path

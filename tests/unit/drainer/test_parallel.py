@@ -74,6 +74,7 @@ SOME = settings(max_examples=20, deadline=None, suppress_health_check=[HealthChe
 SEEDS = st.integers(0, 99)
 
 
+@pytest.mark.fault("cycles: numbers and unique values swapped by way of others, reused, NULL")
 @pytest.mark.parametrize("case", CASES, ids=str)
 @SOME
 @given(data=st.data())
@@ -99,6 +100,11 @@ def test_partitions_in_any_order_end_where_upstream_is(case: Case, data: st.Data
             assert content(connection, "merged", len(case.table.columns)) == wanted
 
 
+@pytest.mark.fault(
+    "`parallel`: and another mode or strategy continues, batches cut elsewhere",
+    "equal to upstream",
+    cases="20 for each of 9 tables",
+)
 @pytest.mark.parametrize("case", CASES, ids=str)
 @SOME
 @given(data=st.data())

@@ -228,6 +228,11 @@ def test_a_pump_that_is_elsewhere_is_pulled_there_without_a_pause() -> None:
     run(test)
 
 
+@pytest.mark.fault(
+    "requests of another cluster: a Drainer of another cluster",
+    "exit code 2",
+    cases="1",
+)
 @pytest.mark.parametrize(
     "code",
     [
@@ -402,6 +407,12 @@ def test_a_pump_that_is_offline_by_its_own_word_leaves_when_all_of_it_is_here() 
     run(test)
 
 
+@pytest.mark.fault(
+    "a Pump's state or entry in etcd is changed by somebody else, also before a Drainer starts",
+    "it stays in the merge until its own last word says that all of it is here; what is known"
+    " to be missing stops the Drainer with the range",
+    cases="11",
+)
 @pytest.mark.parametrize("open_count", [None, 1])
 def test_a_pump_that_somebody_else_calls_offline_stays_in_the_merge(
     open_count: int | None, caplog: pytest.LogCaptureFixture
@@ -663,6 +674,11 @@ def test_a_lost_pump_is_left_out_and_what_it_had_sent_is_emitted(
     assert "what it held of (4, 9] is lost to this Drainer for good" in caplog.text
 
 
+@pytest.mark.fault(
+    "a Pump's disk is gone for good: a Drainer that starts later, behind, in and after the range",
+    "refused with the range, continues, continues without a word",
+    cases="3",
+)
 @pytest.mark.parametrize(("checkpoint_ts", "is_refused"), [(3, True), (4, False), (9, False)])
 def test_a_drainer_that_starts_after_a_pump_was_lost_loses_no_more_than_was_accepted(
     checkpoint_ts: int, is_refused: bool

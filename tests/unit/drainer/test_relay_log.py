@@ -211,6 +211,11 @@ def test_a_log_that_does_not_reach_the_checkpoint_begins_again(checkpoint_ts: in
         assert stored(reader, checkpoint_ts) == entries(60)
 
 
+@pytest.mark.fault(
+    "the last group is torn at every byte: a range is missing, before or behind; a real"
+    " Drainer's log is damaged or torn",
+    "exit code 2 with the range; 1 with file and offset; cut and applied",
+)
 def test_what_is_missing_is_said_with_its_range() -> None:
     files = MemoryFiles()
     with pytest.raises(NeedsOperator, match=r"is empty"):
@@ -257,6 +262,12 @@ def test_overrides_that_an_older_version_wrote_are_read() -> None:
     assert started(files, 10**6).overrides() == {7: skipped}
 
 
+@pytest.mark.fault(
+    "the last group is torn at every byte; one bit of each byte is flipped; the disk is full;"
+    " crashes at random",
+    "cut and written again; `Corrupt` with file and offset; exit code 2; in 60 histories"
+    " nothing that was synced is missing",
+)
 def test_the_last_group_cut_at_every_byte_is_torn_off_and_written_again() -> None:
     files = MemoryFiles()
     log = started(files, file_bytes_max=1 << 20)

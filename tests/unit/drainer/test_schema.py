@@ -47,6 +47,7 @@ def test_rows_get_the_table_of_the_schema_version_at_their_place() -> None:
     assert (found[0], found[1].name) == ("e", "u")
 
 
+@pytest.mark.fault("etcd is restored to what it was before a DDL")
 def test_rows_of_an_earlier_version_are_of_another_history() -> None:
     # As after a restore of etcd: the fence lets no transaction commit rows of an older version.
     tracker = SchemaTracker.from_history(JOBS, up_to_ts=30)

@@ -336,6 +336,13 @@ UNMEANT = [
 ]
 
 
+@pytest.mark.fault(
+    "a route makes one table of two by accident, or two names that differ in letter case"
+    " only; a downstream has all names in lower case",
+    "refused at the start and at the DDL that makes the second; names in any letters are"
+    " followed, and a rename of letter case only runs nothing",
+    cases="7",
+)
 @pytest.mark.parametrize("rules", UNMEANT)
 def test_tables_that_become_one_without_a_route_that_means_it_are_refused(
     rules: tuple[tuple[str, str, str, str], ...],

@@ -67,6 +67,11 @@ def test_whatever_a_tracker_knows_comes_back(data: st.DataObject) -> None:
     assert knows(again) == knows(tracker)
 
 
+@pytest.mark.fault(
+    "the schema's snapshot is lost: any byte of it flipped",
+    "found",
+    cases="each 7th byte",
+)
 def test_a_flipped_bit_anywhere_is_found() -> None:
     data = pack(SchemaTracker.from_history(MANY[:5], 10**9), replace(ORIGIN, schema_version=5))
     for at in range(0, len(data), 7):
@@ -116,6 +121,11 @@ def test_a_second_start_reads_the_snapshot_and_only_later_jobs(
     assert knows(second.tracker) == knows(SchemaTracker.from_history(MANY, MANY[234].finished_ts))
 
 
+@pytest.mark.fault(
+    "the schema's snapshot is lost, cut, flipped, foreign, ahead of the checkpoint",
+    "rebuilt from the DDL jobs up to the checkpoint",
+    cases="5",
+)
 @pytest.mark.parametrize("harm", ["lost", "cut", "flipped", "foreign", "ahead"])
 def test_a_snapshot_that_cannot_be_used_is_rebuilt_from_history(
     etcd: EtcdClient, tmp_path: Path, harm: str
@@ -141,6 +151,11 @@ def test_a_snapshot_that_cannot_be_used_is_rebuilt_from_history(
     assert unpack(start.snapshot.read_bytes(), "x")[1].commit_ts == MANY[up_to - 1].finished_ts
 
 
+@pytest.mark.fault(
+    "the history in etcd ends before the checkpoint, or leads beyond it",
+    "refused with a hint; a wiped one by a real Drainer",
+    cases="2 + 1",
+)
 def test_a_history_that_does_not_lead_to_the_checkpoint_is_refused(
     etcd: EtcdClient, tmp_path: Path
 ) -> None:
@@ -159,6 +174,12 @@ def test_a_history_that_is_not_the_snapshot_s_is_refused(etcd: EtcdClient, tmp_p
         start(235)
 
 
+@pytest.mark.fault(
+    "the schema's snapshot is lost: of another cluster, of another history, made with an"
+    " override that is gone",
+    "refused with a hint",
+    cases="3",
+)
 def test_a_snapshot_of_another_cluster_is_refused(etcd: EtcdClient, tmp_path: Path) -> None:
     start = Start(etcd, tmp_path)
     start(230)

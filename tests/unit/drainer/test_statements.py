@@ -159,6 +159,7 @@ WAYS = st.builds(
 )
 
 
+@pytest.mark.fault("cycles: numbers and unique values swapped by way of others, reused, NULL")
 @pytest.mark.parametrize("extra", ["", "extra INT DEFAULT 7"], ids=["alike", "extra column"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -187,6 +188,11 @@ def test_statements_merged_and_serial_apply_end_alike(
                 ), schema
 
 
+@pytest.mark.fault(
+    "`statements`: anywhere, twice, histories at random, batches cut elsewhere afterwards",
+    "equal to upstream",
+    cases="20 for each of 9 tables",
+)
 @pytest.mark.parametrize("case", CASES, ids=str)
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())

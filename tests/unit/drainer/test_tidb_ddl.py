@@ -182,6 +182,11 @@ def test_a_modified_column_continues_with_its_values_under_its_new_id(shop: Shop
     ]  # fmt: skip
 
 
+@pytest.mark.fault(
+    "a Drainer is three DDLs behind, started again at each binlog; killed",
+    "every row has its values",
+    cases="2",
+)
 def test_a_drainer_that_is_three_ddls_behind_continues_from_its_version_not_from_a_time(
     shop: Shop,
 ) -> None:
@@ -328,6 +333,7 @@ def test_a_ddl_that_is_not_over_yet_is_left_until_it_comes_again_without_its_job
     assert stream.query(ddl, state=0) == "ALTER TABLE t DROP a"
 
 
+@pytest.mark.fault("a DDL is rolled back or cancelled", "nothing runs", cases="2")
 @pytest.mark.parametrize("state", [3, 5])
 def test_a_failed_ddl_does_nothing_and_is_not_counted(history: TidbHistory, state: int) -> None:
     ddl = history.run("CREATE UNIQUE INDEX i ON t (a)", change=failed(state))
@@ -594,6 +600,11 @@ def test_a_start_takes_what_the_checkpoint_s_version_has_whenever_it_finished(
     assert begun(jobs, late.commit_ts, late.job.schema_version).version == late.job.schema_version
 
 
+@pytest.mark.fault(
+    "a stream begins while a DDL is under way",
+    "followed once, by its binlog or by the first row of its version",
+    cases="4",
+)
 def test_a_ddl_under_way_at_the_beginning_is_known_by_the_first_row_of_its_version(
     history: TidbHistory,
 ) -> None:

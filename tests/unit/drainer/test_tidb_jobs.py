@@ -104,6 +104,11 @@ def test_a_job_is_what_the_tidb_says_of_it(etcd: Any, ports: Any) -> None:
     assert job.table == shop.table("T")
 
 
+@pytest.mark.fault(
+    "one of three gone for good; one that fails, refuses, breaks off or is mute",
+    "another one answers",
+    cases="5",
+)
 def test_one_of_three_servers_gone_for_good_is_passed_over(etcd: Any, ports: Any) -> None:
     servers = [ports([of(1)]) for _ in range(3)]
     source = TidbJobs(StatusPorts(etcd, None))
@@ -208,6 +213,7 @@ class Dripping(io.BytesIO):
         return super().read(self._size)
 
 
+@pytest.mark.fault("all status ports away at a DDL; the job comes late")
 def test_a_ddl_waits_for_a_job_that_comes_late_and_says_so(etcd: Any, ports: Any) -> None:
     jobs: list[dict[str, Any]] = [of(1)]
     port = ports(jobs)

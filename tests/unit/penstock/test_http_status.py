@@ -159,6 +159,11 @@ def test_what_changes_or_shows_data_is_for_this_machine_and_not_for_web_pages() 
     asyncio.run(test())
 
 
+@pytest.mark.fault(
+    "a page is asked for under a foreign name (DNS rebinding)",
+    "status 421, on every page",
+    cases="44",
+)
 @pytest.mark.parametrize(
     ("host", "code"),
     [
@@ -191,6 +196,11 @@ def test_no_page_is_shown_under_a_name_that_a_stranger_may_have_chosen(
     asyncio.run(test())
 
 
+@pytest.mark.fault(
+    "connections to a status page over TLS that say nothing",
+    "they count against its limit and end after the handshake's time",
+    cases="3",
+)
 def test_a_handshake_counts_as_a_connection_and_ends_soon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -116,6 +116,12 @@ def damage(files: MemoryFiles, number: int, how: tuple[str, float, float, bytes]
     files.nodes[path].durable = bytearray(data)
 
 
+@pytest.mark.fault(
+    "any range of any segment is flipped, zeros, noise, cut off, cut out, or the file is gone",
+    "mended byte for byte from another disk; from two that are damaged at different frames;"
+    " never from another log, nor where both are damaged",
+    cases="900",
+)
 @given(st.integers(0, 5), st.integers(0, 100), damages())
 def test_any_damage_of_a_sealed_segment_is_put_back_byte_for_byte(
     seed: int, which: int, how: tuple[str, float, float, bytes]

@@ -62,6 +62,12 @@ def test_a_file_larger_than_the_blocks_of_a_read_comes_back_whole(tmp_path: Path
     again.close()
 
 
+@pytest.mark.fault(
+    "EIO on fdatasync (memory; preloaded library on a storage process and on a Pump)",
+    "the file is abandoned, never synced again; the next group goes to a new segment; a"
+    " restart writes the doubtful group again",
+    cases="4 / 92",
+)
 def test_what_a_failed_sync_abandons_is_not_said_to_be_in_the_log() -> None:
     files = MemoryFiles()
     segments = opened(files)
@@ -117,6 +123,11 @@ def test_a_torn_end_is_cut_and_appending_continues_cleanly() -> None:
         assert scanned(opened(crashed)) == [b"kept", b"new"]
 
 
+@pytest.mark.fault(
+    'tail of zeros (recorder ("zeros", "then zeros"); written zeros)',
+    "end of the log, cut",
+    cases="among the parts of a group, + 1",
+)
 def test_a_tail_of_zeros_is_cut_and_said(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     files = MemoryFiles()
@@ -252,6 +263,12 @@ def test_a_sealed_segment_that_lost_bytes_is_refused() -> None:
         opened(files)
 
 
+@pytest.mark.fault(
+    "a segment missing (removed: the oldest, in the middle, several; with index and without)",
+    "refuses to start, names it and the timestamps that were in it; with"
+    " `accept-loss-up-to-ts` it continues, and a pull from before is refused with the range",
+    cases="12 gaps, a Pump, 2 crashes",
+)
 def test_a_missing_segment_is_named() -> None:
     files = MemoryFiles()
     segments = opened(files, bytes_max=10)
@@ -262,6 +279,12 @@ def test_a_missing_segment_is_named() -> None:
         opened(files)
 
 
+@pytest.mark.fault(
+    "damaged footer (there is none: the successor's header seals a segment; flips of it as of"
+    " a payload)",
+    "`Corrupt`, names the file",
+    cases="among the flips of a payload",
+)
 def test_a_damaged_segment_header_is_damage() -> None:
     files = MemoryFiles()
     stored(opened(files), b"x")
@@ -304,6 +327,10 @@ def test_what_a_failed_sync_left_in_memory_is_on_the_disk_after_a_restart() -> N
     assert scanned(opened(files.after_crash())) == [*survivors, b"after"]
 
 
+@pytest.mark.fault(
+    "short writes (preloaded library: at most 100 bytes a call; memory: half a write, then an"
+    " error)",
+)
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 def test_a_failed_write_leaves_nothing_behind(number: int) -> None:
     files = MemoryFiles()
@@ -331,6 +358,11 @@ def test_a_successor_that_cannot_be_created_is_tried_again(call: str) -> None:
         assert scanned(opened(found)) == [b"before", b"after"]
 
 
+@pytest.mark.fault(
+    "EIO on read (memory; failpoint on a Pump)",
+    "the pull ends with the reason; writers and the next pull continue",
+    cases="1 / 2",
+)
 def test_a_disk_that_cannot_be_read_is_retryable() -> None:
     files = MemoryFiles()
     segments = opened(files)
@@ -369,6 +401,11 @@ def test_a_segment_whose_name_was_not_durable_is_made_so_before_it_is_used() -> 
     assert scanned(opened(again._files.after_crash())) == [b"before", b"after"]  # type: ignore[attr-defined]
 
 
+@pytest.mark.fault(
+    "segment of another version (one byte changed)",
+    "refused by its version's number; an index of the format before is read",
+    cases="2",
+)
 def test_an_unknown_version_is_named() -> None:
     files = MemoryFiles()
     stored(opened(files), b"x")

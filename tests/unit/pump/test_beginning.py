@@ -127,6 +127,11 @@ def begin(
     return asyncio.run(run())
 
 
+@pytest.mark.fault(
+    "two Pumps on copies claim the same log in turn",
+    "the one that lost it ends, and its copy is followed again",
+    cases="1",
+)
 def test_a_pump_on_a_copy_gives_way_to_another_one_that_claims_the_log() -> None:
     rig = Rig(is_guest=True)
     assert begin(rig) is None

@@ -146,6 +146,11 @@ def test_a_pump_stops_that_would_wait_for_a_log_that_no_disk_has() -> None:
     assert "not seen: pump-5 (offline)" in error.problem
 
 
+@pytest.mark.fault(
+    "etcd is put back to before a Pump's first start, and another disk serves its log",
+    "the Pump begins no new log before every Drainer has the old one",
+    cases="1",
+)
 def test_a_log_is_nowhere_only_once_the_disks_of_all_pumps_were_seen_without_it() -> None:
     nothing = [Seen(OTHER, ()), Seen(THIRD, ())]
     assert is_nowhere(OWN, LISTED, nothing, NONE_MISSING)
@@ -166,6 +171,11 @@ def test_a_listed_replica_without_the_first_needed_segment_does_not_continue_a_l
     assert "adopt-log pump-1 --pump pump-2 --disk d2 --epoch 6 --from 9" in error.hint
 
 
+@pytest.mark.fault(
+    "etcd is put back, and only disks have the log that it does not list as complete",
+    "the Pump stops and names each of them (PS-3312)",
+    cases="1",
+)
 def test_a_log_that_is_only_on_disks_that_may_not_continue_it_is_named_with_each_of_them() -> None:
     error = gone(Seen(OTHER, ()), Seen(THIRD, THERE))
     assert error is not None
@@ -238,6 +248,13 @@ def test_a_disk_that_died_before_it_began_its_epoch_is_not_refused() -> None:
     refuse_older("pump-1", OWN, chain(4), replace(entry, since=5, needed=0), [OtherDisk(0, 4, 6)])
 
 
+@pytest.mark.fault(
+    "the folder of a Pump with a copy is replaced by the one of a backup, and the primary is away",
+    "the copy does not take over where the mark in etcd or another copy proves its age"
+    " (PS-3311); another copy, the primary, or an operator continues the log; beside its"
+    " primary it leaves the list and joins again",
+    cases="7 + seeds",
+)
 def test_a_disk_that_ends_before_the_mark_is_refused_whichever_place_of_the_list_it_has() -> None:
     mark = Mark(1, BEGIN + 8, 5)
     listed_as = (

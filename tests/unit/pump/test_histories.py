@@ -170,6 +170,11 @@ def test_the_disk_that_has_all_puts_the_entry_right_before_it_claims() -> None:
     assert (found[0].epoch, found[0].ids, found[0].replicas) == (4, (14,), ())
 
 
+@pytest.mark.fault(
+    "etcd is put back, and the disk of a Pump that it calls offline is not seen",
+    "the log waits for that Pump, and the error names its key in etcd and `adopt-log` (PS-3312)",
+    cases="1",
+)
 def test_a_pump_that_an_etcd_calls_offline_that_was_put_back_is_waited_for() -> None:
     entries = MemoryLogEntries()
     entries.swap("pump-1", 0, ENTRY)

@@ -335,6 +335,11 @@ def test_a_stream_that_falls_silent_is_abandoned(tmp_path: Path) -> None:
     run(tmp_path, body)
 
 
+@pytest.mark.fault(
+    "a large transaction in chunks that trickle",
+    "refused once they wait for a minute beyond 64 KiB/s, the slot is free",
+    cases="1",
+)
 def test_a_stream_that_trickles_is_abandoned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

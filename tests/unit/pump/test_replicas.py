@@ -99,6 +99,9 @@ def test_the_mark_in_etcd_is_what_every_listed_disk_has_in_this_epoch() -> None:
     assert swap.entry.mark == Mark(2, BEGIN + 10, 4)
 
 
+@pytest.mark.fault(
+    "the folder of a Pump with a copy is replaced by the one of a backup, and the primary is away",
+)
 @pytest.mark.parametrize("links", [OLD[:1], (OLD[0], Link(1, 3, 60)), (OLD[0], Link(1, 2, 99))])
 def test_a_copy_that_was_put_back_is_off_every_list_before_it_is_given_the_rest(
     links: tuple[Link, ...],

@@ -161,6 +161,12 @@ def test_a_forced_purge_is_an_error_that_names_drainer_checkpoint_and_range(
         ten_days.pull(late.max_commit_ts, bytes_max=1, count_max=1)
 
 
+@pytest.mark.fault(
+    "wall clocks jump and machines are paused: one clock, ahead by a year, and gc that is"
+    " forced (the cluster's, the machine's)",
+    "nothing is older than before",
+    cases="2",
+)
 @pytest.mark.parametrize(("cluster_days", "wall_days"), [(365, 0), (0, 365)])
 def test_one_clock_that_jumped_ahead_makes_nothing_old(
     ten_days: Any, cluster_days: int, wall_days: int

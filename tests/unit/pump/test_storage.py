@@ -160,6 +160,7 @@ def test_the_index_of_another_pump_is_refused_also_where_a_frame_ends_at_its_end
     storage.close()
 
 
+@pytest.mark.fault("two Pumps, one folder (opened twice)", "the second refuses", cases="1")
 def test_two_processes_cannot_open_one_folder(storage: Storage, tmp_path: Path) -> None:
     with pytest.raises(NeedsOperator, match="another process"):
         opened(tmp_path)
@@ -184,6 +185,11 @@ def test_without_sync_log_nothing_is_synced(tmp_path: Path) -> None:
 # What writers repeat, and what they get wrong.
 
 
+@pytest.mark.fault(
+    "kill between index and the next step (`pump.after_index`)",
+    "acknowledged again when repeated, stored once",
+    cases="1 / all passings",
+)
 def test_repeated_records_are_acknowledged_and_stored_once(storage: Storage) -> None:
     group = [prewrite(1), commit(1, 5), prewrite(2), rollback(2), fake(9)]
     for record in [*group, *group]:
@@ -391,6 +397,11 @@ def test_a_full_disk_is_out_of_space_and_pulls_continue(
     assert commits(storage) == [(1, 5), (6, 8)]
 
 
+@pytest.mark.fault(
+    "the reserve is reached (a fake volume, a full one)",
+    "Prewrites refused first, then all; pulls continue",
+    cases="3",
+)
 def test_the_reserve_is_kept_for_what_ends_transactions(tmp_path: Path) -> None:
     files = MemoryFiles()
     config = StorageConfig(stop_write_at_available_bytes=1000)
@@ -491,6 +502,11 @@ def filled(path: Path, files: MemoryFiles | None = None) -> Storage:
     return storage
 
 
+@pytest.mark.fault(
+    "purge while a Drainer lags (histories with purges; ages of checkpoints)",
+    "not past a checkpoint unless forced, and then said; a pull of what is gone is an error",
+    cases="among the kills at every step, + 10",
+)
 def test_purged_binlogs_are_an_error_not_silence(tmp_path: Path) -> None:
     storage = filled(tmp_path)
     everything = commits(storage)

@@ -99,6 +99,11 @@ class Reading:
         return self.events
 
 
+@pytest.mark.fault(
+    "a relay log that is written, cut, torn and switched while it is read",
+    "all whole events, each once; half an event only before a switch",
+    cases="40 random histories, 6",
+)
 @pytest.mark.parametrize("seed", range(40))
 def test_whatever_the_writer_does_the_reader_gives_all_whole_events_once(
     log: Log, seed: int

@@ -90,6 +90,11 @@ def test_a_fake_rotate_in_the_middle_changes_nothing(tmp_path: Path, script: Bin
     assert (tmp_path / script.name).read_bytes() == script.data
 
 
+@pytest.mark.fault(
+    "fake rotates, heartbeats, artificial events, streams that begin again anywhere, holes",
+    "filtered, compared and dropped, filled to the byte",
+    cases="100 random streams, 10 holes",
+)
 @given(st.data())
 def test_a_stream_that_begins_again_anywhere_leaves_no_duplicate(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -238,6 +243,11 @@ def test_a_real_rotate_needs_a_file(tmp_path: Path, script: BinlogScript) -> Non
         relay(tmp_path).take(script.stream[1:])
 
 
+@pytest.mark.fault(
+    "a file torn at random bytes",
+    "cut to the last complete transaction, the rest comes again",
+    cases="126",
+)
 def test_every_torn_tail_is_cut_to_the_last_complete_transaction(tmp_path: Path) -> None:
     script = BinlogScript(gtids="0-1-3")
     ends = [0, 4, len(script.data) - len(script.stream[-1]), len(script.data)]
