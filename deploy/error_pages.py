@@ -152,10 +152,16 @@ def _codes_of(subject: int) -> list[Code]:
 
 
 def _code_name(call: ast.Call) -> str:
-    for keyword in call.keywords:
-        if keyword.arg == "code":
-            of, _, name = ast.unparse(keyword.value).rpartition(".")
-            return name if of == Code.__name__ else ""
+    """Return the code of a call that makes an error: the argument `code`, or one by position."""
+    found = [keyword.value for keyword in call.keywords if keyword.arg == "code"]
+    if ast.unparse(call.func).rpartition(".")[2][:1].isupper():
+        found += call.args
+    return next((name for each in found if (name := _code(each))), "")
+
+
+def _code(value: ast.expr) -> str:
+    if isinstance(value, ast.Attribute) and ast.unparse(value.value) == Code.__name__:
+        return value.attr
     return ""
 
 
@@ -174,14 +180,18 @@ def _message(call: ast.Call, constants: Mapping[str, str]) -> Iterator[str]:
 
     For `Corrupt` the text is the third argument, after path and offset.
     """
-    texts = [text for each in call.args if (text := _template(each, constants))]
+    given = [each for each in call.args if not _code(each)]
+    hint = next((_template(k.value, constants) for k in call.keywords if k.arg == "hint"), "")
+    if len(given) == 2 and len(given) < len(call.args):  # A hint and a code by position.
+        hint = _template(given.pop(), constants)
+    texts = [text for each in given if (text := _template(each, constants))]
     if not texts:
         return
-    text = texts[-1] if len(call.args) == 3 else texts[0]
+    has_place = len(given) == 3
+    text = texts[-1] if has_place else texts[0]
     if not text.strip(f" {_VALUE}:;,.()'"):
         return
-    where = f"{_VALUE}, offset {_VALUE}: " if len(call.args) == 3 else ""
-    hint = next((_template(k.value, constants) for k in call.keywords if k.arg == "hint"), "")
+    where = f"{_VALUE}, offset {_VALUE}: " if has_place else ""
     yield " ".join(f"{where}{text}{f' ({hint})' if hint else ''}".split())
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from penstock.node.histogram import Distribution
+from penstock.node.metrics import Distribution
 
 DELAYS_S = tuple(0.001 * 2**n for n in range(22))
 """TiDB-Binlog's bounds of its checkpoint delay, 1 ms to 35 minutes."""

@@ -40,9 +40,8 @@ from drainer.intake.pump_set import Pumps
 from drainer.sinks.protocol import FileCounts
 from penstock.cluster.node_registry import NodeState
 from penstock.errors import NeedsOperator, coded
-from penstock.node.build_info import build_info
-from penstock.node.histogram import Distribution, Labels, histogram
 from penstock.node.http_status import JSON, Answer, HttpStatus
+from penstock.node.metrics import Distribution, Labels, build_info, histogram
 from penstock.node.output import facts_of
 from penstock.ts import physical_ms
 from penstock.wire.binlog import MutationType

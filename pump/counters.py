@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.errors import Retryable
 from penstock.log.files import File, Files
-from penstock.node.histogram import Distribution
+from penstock.node.metrics import Distribution
 from penstock.pb import penstock_pb2
 from pump.store.record import Contradiction, NoPrewrite, OutOfSpace, TooManyOpen
 

@@ -27,12 +27,11 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from penstock.cluster.node_registry import NodeState
-from penstock.node.build_info import build_info
-from penstock.node.histogram import Labels, histogram
+from penstock.node.metrics import Labels, build_info, histogram
 from penstock.ts import physical_ms, seconds_between
 
 if TYPE_CHECKING:
-    from penstock.node.histogram import Distribution
+    from penstock.node.metrics import Distribution
     from pump.components import Components
 
 

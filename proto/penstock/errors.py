@@ -27,7 +27,7 @@ _FIELD: Final = "penstock-code"
 class PenstockError(Exception):
     """The root of every failure that Penstock raises on purpose."""
 
-    def __init__(self, problem: str, *, code: Code) -> None:
+    def __init__(self, problem: str, code: Code) -> None:
         super().__init__(problem)
         self.code = code
         self.add_note(str(code))  # A traceback shows it below the text.
@@ -40,7 +40,7 @@ class Retryable(PenstockError):
 class NeedsOperator(PenstockError):
     """Retrying cannot help; `hint` says in one sentence what would."""
 
-    def __init__(self, problem: str, *, hint: str, code: Code) -> None:
+    def __init__(self, problem: str, hint: str, code: Code) -> None:
         super().__init__(f"{problem} ({hint})", code=code)
         self.problem = problem
         self.hint = hint
@@ -53,7 +53,7 @@ class Malformed(NeedsOperator):
 class Corrupt(PenstockError):
     """Stored bytes are not the bytes that were written; reports the place."""
 
-    def __init__(self, path: str, offset: int, what: str, *, code: Code) -> None:
+    def __init__(self, path: str, offset: int, what: str, code: Code) -> None:
         super().__init__(f"{path}, offset {offset}: {what}", code=code)
         self.path = path
         self.offset = offset

@@ -63,8 +63,8 @@ class Disk:
         except (ValueError, TypeError, KeyError) as error:
             raise Malformed(
                 f"{key} is {text!r}: {error}",
-                hint="delete it: its Pump writes it again",
-                code=Code.ETCD_VALUE,
+                "delete it: its Pump writes it again",
+                Code.ETCD_VALUE,
             ) from error
         return cls(key.removeprefix(DISKS), pump, host, labels, is_leaving, knows_ids)
 

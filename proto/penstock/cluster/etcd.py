@@ -150,22 +150,18 @@ def _endpoints(urls: Sequence[str] | str) -> tuple[list[tuple[str, int]], bool]:
         port = port.rstrip("/")
         if not host or not port.isdecimal():
             raise NeedsOperator(
-                f"etcd endpoint {url!r} is not host:port",
-                hint="like 10.0.0.1:2379",
-                code=Code.SETTING_VALUE,
+                f"etcd endpoint {url!r} is not host:port", "like 10.0.0.1:2379", Code.SETTING_VALUE
             )
         found.append((host, int(port)))
     if not found:
         raise NeedsOperator(
-            "no etcd endpoint given",
-            hint="give at least one, like 127.0.0.1:2379",
-            code=Code.SETTING_VALUE,
+            "no etcd endpoint given", "give at least one, like 127.0.0.1:2379", Code.SETTING_VALUE
         )
     if len(schemes) > 1:
         raise NeedsOperator(
             "some etcd endpoints are https:// and some are not",
-            hint="it is one or the other",
-            code=Code.SETTING_VALUE,
+            "it is one or the other",
+            Code.SETTING_VALUE,
         )
     return found, schemes == {True}
 
@@ -189,9 +185,7 @@ def _address(host: str, port: int) -> ipaddress.IPv4Address | ipaddress.IPv6Addr
     try:
         answers = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise Retryable(
-            f"cannot resolve etcd host {host!r}: {error}", code=Code.ETCD_AWAY
-        ) from error
+        raise Retryable(f"cannot resolve etcd host {host!r}: {error}", Code.ETCD_AWAY) from error
     addresses = [ipaddress.ip_address(str(answer[4][0]).partition("%")[0]) for answer in answers]
     return min(addresses, key=lambda address: address.version)
 
@@ -216,9 +210,7 @@ def etcd_errors(etcd: EtcdClient = None) -> Iterator[None]:
         code = error.code()
         details = error.details() or ""
         if code in _REFUSALS or any(each in details for each in _LOGIN_REFUSED):
-            raise NeedsOperator(
-                f"{where} refused: {details}", hint=HINT, code=Code.ETCD_REFUSES
-            ) from error
+            raise NeedsOperator(f"{where} refused: {details}", HINT, Code.ETCD_REFUSES) from error
         raise _failed(etcd, f"{where} failed: {code.name}: {details}") from error
     except _etcd3.Etcd3Exception as error:
         raise _failed(etcd, f"{where} failed: {error or type(error).__name__}") from error
@@ -231,10 +223,10 @@ def etcd_errors(etcd: EtcdClient = None) -> Iterator[None]:
 def _failed(etcd: EtcdClient, problem: str) -> PenstockError:
     refusal = None if etcd is None else etcd.refusal()
     if refusal is None:
-        return Retryable(problem, code=Code.ETCD_AWAY)
+        return Retryable(problem, Code.ETCD_AWAY)
     if not etcd.has_answered:
-        return NeedsOperator(f"etcd: {refusal.problem}", hint=refusal.hint, code=refusal.code)
-    return Retryable(f"{problem}; {refusal}", code=Code.ETCD_AWAY)
+        return NeedsOperator(f"etcd: {refusal.problem}", refusal.hint, refusal.code)
+    return Retryable(f"{problem}; {refusal}", Code.ETCD_AWAY)
 
 
 _BAD_VERSION = re.compile(r"3\.5\.[012]\b")
@@ -472,9 +464,7 @@ def login_from(env: Mapping[str, str]) -> tuple[str, str] | None:
     user, password = env.get(USER, ""), env.get(PASSWORD, "")
     if bool(user) != bool(password):
         has, lacks = (USER, PASSWORD) if user else (PASSWORD, USER)
-        raise NeedsOperator(
-            f"{has} is set and {lacks} is not", hint="set both", code=Code.SETTING_VALUE
-        )
+        raise NeedsOperator(f"{has} is set and {lacks} is not", "set both", Code.SETTING_VALUE)
     return (user, password) if user else None
 
 

@@ -88,7 +88,7 @@ class Pin:
         if error is None and not held:
             raise Retryable(
                 "this writer's lease ran out while a transaction was being committed",
-                code=Code.LEASE_LOST,
+                Code.LEASE_LOST,
             )
 
 
@@ -119,7 +119,7 @@ class WriterFence:
         self._version = 0
         self._is_open = False
         self._closed = False
-        self._problem: PenstockError = Retryable("etcd has not answered yet", code=Code.ETCD_AWAY)
+        self._problem: PenstockError = Retryable("etcd has not answered yet", Code.ETCD_AWAY)
         self._thread = threading.Thread(target=self._run, name="schema fence", daemon=True)
         self._thread.start()
 
@@ -159,14 +159,12 @@ class WriterFence:
 
     def _check_hope(self, left_s: float) -> None:
         if self._closed:
-            raise Retryable("this writer's fence is closed", code=Code.CLOSED)
+            raise Retryable("this writer's fence is closed", Code.CLOSED)
         if isinstance(self._problem, NeedsOperator):
-            raise NeedsOperator(
-                self._problem.problem, hint=self._problem.hint, code=self._problem.code
-            )
+            raise NeedsOperator(self._problem.problem, self._problem.hint, self._problem.code)
         if left_s <= 0:
             reason = f"DDL {self._pending} is pending" if self._pending else str(self._problem)
-            raise Retryable(f"no transaction can commit now: {reason}", code=Code.LEASE_LOST)
+            raise Retryable(f"no transaction can commit now: {reason}", Code.LEASE_LOST)
 
     def _leave(self, membership: _Membership) -> None:
         with self._changed:
@@ -243,7 +241,7 @@ class WriterFence:
             # A DDL announced since then waits for us, so `version` is still the newest.
             if not self._pending and not self._closed:
                 self._problem = Retryable(
-                    "this writer's lease ran out; is etcd away?", code=Code.LEASE_LOST
+                    "this writer's lease ran out; is etcd away?", Code.LEASE_LOST
                 )
                 self._version = version
                 self._is_open = True
@@ -277,7 +275,7 @@ class DdlFence:
         with etcd_errors(self._etcd):
             _, meta = self._etcd.get(LOCK_KEY)
         if meta is None:
-            raise Retryable("the DDL lock was lost", code=Code.DDL_ROLLED_BACK)
+            raise Retryable("the DDL lock was lost", Code.DDL_ROLLED_BACK)
         return meta.create_revision, meta.lease_id
 
     def _announce(self, pending: str, lock_revision: int, lease_id: int) -> Guard:
@@ -289,7 +287,7 @@ class DdlFence:
         )
         if not done:
             raise Retryable(
-                "the DDL lock was lost, or another DDL is pending", code=Code.DDL_ROLLED_BACK
+                "the DDL lock was lost, or another DDL is pending", Code.DDL_ROLLED_BACK
             )
         return Guard(PENDING_KEY, answers[1][0][1].create_revision)
 
@@ -310,8 +308,7 @@ class DdlFence:
                 if left_s <= 0:
                     names = ", ".join(sorted(awaited))
                     raise Retryable(
-                        f"writers still commit under the old schema: {names}",
-                        code=Code.DDL_LOCKED,
+                        f"writers still commit under the old schema: {names}", Code.DDL_LOCKED
                     )
                 changed.wait(left_s)
                 changed.clear()

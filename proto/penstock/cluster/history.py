@@ -137,18 +137,18 @@ class History:
         if found is None and self.is_rolled_back(job.id):
             raise Retryable(
                 f"DDL job {job.id} was rolled back by a Pump before it was recorded",
-                code=Code.DDL_ROLLED_BACK,
+                Code.DDL_ROLLED_BACK,
             )
         if found is None:
             raise Retryable(
                 f"DDL job {job.id} was not recorded: the lock or the version moved on",
-                code=Code.DDL_ROLLED_BACK,
+                Code.DDL_ROLLED_BACK,
             )
         if found.decode() != text:
             raise NeedsOperator(
                 f"DDL job id {job.id} is taken",
-                hint=f"was {NEXT_ID_KEY} in etcd put back?",
-                code=Code.DDL_HISTORY,
+                f"was {NEXT_ID_KEY} in etcd put back?",
+                Code.DDL_HISTORY,
             )
 
     def get(self, job_id: int) -> DdlJob | None:
@@ -295,7 +295,7 @@ class History:
                     return Guard(LOCK_KEY, meta.create_revision)
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0 or lease.is_lost():
-                    raise Retryable(f"{value.decode()} holds the DDL lock", code=Code.DDL_LOCKED)
+                    raise Retryable(f"{value.decode()} holds the DDL lock", Code.DDL_LOCKED)
                 changed.wait(min(left_s, 1.0))
         finally:
             watch.cancel()
@@ -306,9 +306,7 @@ class History:
             return 0, 0
         if not value.isdigit():
             raise Malformed(
-                f"{key} in etcd is {value!r}",
-                hint="it must be a decimal number",
-                code=Code.ETCD_VALUE,
+                f"{key} in etcd is {value!r}", "it must be a decimal number", Code.ETCD_VALUE
             )
         return int(value), revision
 
@@ -330,7 +328,7 @@ def _json(key: str, value: bytes) -> Any:
         return json.loads(value)
     except ValueError as error:
         raise Malformed(
-            f"{key} in etcd is not JSON: {error}", hint="restore it", code=Code.ETCD_VALUE
+            f"{key} in etcd is not JSON: {error}", "restore it", Code.ETCD_VALUE
         ) from error
 
 

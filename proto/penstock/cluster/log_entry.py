@@ -240,7 +240,7 @@ class LogEntry:
                 raise ValueError("a disk is listed twice")
         except (ValueError, TypeError, KeyError) as error:
             problem = f"{key} is {text!r}: {error}"
-            raise Malformed(problem, hint=_HINT, code=Code.ETCD_VALUE) from error
+            raise Malformed(problem, _HINT, Code.ETCD_VALUE) from error
         return entry
 
 

@@ -153,8 +153,8 @@ class NodeStatus:
         except (ValueError, AttributeError) as error:
             raise Malformed(
                 f"a node's status is {text!r}: {error}",
-                hint="correct or delete its key in etcd",
-                code=Code.ETCD_VALUE,
+                "correct or delete its key in etcd",
+                Code.ETCD_VALUE,
             ) from error
 
 
@@ -191,8 +191,8 @@ def refuse_pd(etcd: EtcdClient) -> None:
         raise NeedsOperator(
             f"this etcd is that of the TiDB cluster {pd_id.decode('utf-8', 'replace')}, whose"
             " PD gives the timestamps",
-            hint="give the addresses of its PD: pd-address",
-            code=Code.CLUSTER_MISMATCH,
+            "give the addresses of its PD: pd-address",
+            Code.CLUSTER_MISMATCH,
         )
 
 
@@ -248,7 +248,7 @@ class Registry:
                 return
             assert guard is not None
             if self._guard() == guard:  # Otherwise the replica set has changed.
-                raise Retryable(f"{problem}, for {guard.key} has changed", code=Code.LOG_DEPOSED)
+                raise Retryable(f"{problem}, for {guard.key} has changed", Code.LOG_DEPOSED)
 
     def get(self, kind: NodeKind, node_id: str) -> NodeStatus | None:
         """Return a node's status, None for an unknown node; `Malformed` if it cannot be read."""
@@ -319,9 +319,7 @@ class Registry:
         for key, text in items.items():
             if not text.isdigit():
                 raise Malformed(
-                    f"{key} in etcd is {text!r}",
-                    hint="it must be a decimal number",
-                    code=Code.ETCD_VALUE,
+                    f"{key} in etcd is {text!r}", "it must be a decimal number", Code.ETCD_VALUE
                 )
         return {key[len(prefix) :]: int(text) for key, text in items.items()}
 
@@ -400,9 +398,7 @@ def _prefix(kind: NodeKind) -> str:
 def _cluster_id(text: bytes) -> int:
     if not text.isdigit():
         raise Malformed(
-            f"the cluster id is {text!r}",
-            hint=f"correct {CLUSTER_ID_KEY} in etcd",
-            code=Code.ETCD_VALUE,
+            f"the cluster id is {text!r}", f"correct {CLUSTER_ID_KEY} in etcd", Code.ETCD_VALUE
         )
     return int(text)
 
@@ -465,13 +461,11 @@ def parse_labels(texts: Iterable[str]) -> dict[str, str]:
         name, equals, value = (part.strip() for part in text.partition("="))
         if not name or not equals or not value or "=" in value:
             raise NeedsOperator(
-                f"{text!r} is not a label", hint="write name=value: zone=a", code=Code.SETTING_VALUE
+                f"{text!r} is not a label", "write name=value: zone=a", Code.SETTING_VALUE
             )
         if labels.setdefault(name, value) != value:
             raise NeedsOperator(
-                f"the label {name} has two values",
-                hint="give it once",
-                code=Code.SETTING_VALUE,
+                f"the label {name} has two values", "give it once", Code.SETTING_VALUE
             )
     return labels
 

@@ -63,7 +63,7 @@ def record_of(kind: type[T], key: str, text: bytes, *, hint: str = _IN_ETCD) -> 
                 raise ValueError(f"{each.name} is not of type {each.type}")
         return kind(**found)
     except (ValueError, TypeError) as error:
-        raise Malformed(f"{key} is {text!r}: {error}", hint=hint, code=Code.ETCD_VALUE) from error
+        raise Malformed(f"{key} is {text!r}: {error}", hint, Code.ETCD_VALUE) from error
 
 
 def records_below(
@@ -119,9 +119,9 @@ class LostPump:
                 f"Pump {self.pump} was declared lost after {self.after_ts}, but this Drainer has"
                 f" its binlogs only up to {received_ts}: those in"
                 f" ({received_ts}, {self.up_to_ts}] are gone",
-                hint="restore the downstream from a backup of a later commit_ts; or give them up"
+                "restore the downstream from a backup of a later commit_ts; or give them up"
                 f" too: penstock ctl lost-pump {self.pump} --accept-loss-after {received_ts}",
-                code=Code.LOST_BINLOGS_NEEDED,
+                Code.LOST_BINLOGS_NEEDED,
             )
 
     def refuse_return(self) -> NeedsOperator:
@@ -129,9 +129,9 @@ class LostPump:
         return NeedsOperator(
             f"the Pump {self.pump} was declared lost at {self.made}: Drainers have gone on without"
             f" what it holds after {self.after_ts}, and no one would read what it takes now",
-            hint="start a new Pump: an empty --data-dir and another --node-id; the log of this one"
+            "start a new Pump: an empty --data-dir and another --node-id; the log of this one"
             " can be read with `penstock ctl dump`",
-            code=Code.DATA_DIR_OTHER,
+            Code.DATA_DIR_OTHER,
         )
 
 

@@ -141,8 +141,8 @@ class HttpStatus:
             if address:
                 raise NeedsOperator(
                     f"cannot serve status pages at {address}: {error}",
-                    hint="choose another --status-addr, or off",
-                    code=Code.ADDRESS_TAKEN,
+                    "choose another --status-addr, or off",
+                    Code.ADDRESS_TAKEN,
                 ) from error
             self._server = await asyncio.start_server(self._serve, host, 0)
         port = self._server.sockets[0].getsockname()[1]

@@ -131,8 +131,8 @@ class LogFile(logging.handlers.WatchedFileHandler):
             except OSError as error:
                 raise NeedsOperator(
                     f"cannot open the log file {self.baseFilename} again: {error.strerror}",
-                    hint="let the account that runs this write there",
-                    code=Code.PATH_UNUSABLE,
+                    "let the account that runs this write there",
+                    Code.PATH_UNUSABLE,
                 ) from error
             if before is not None:
                 before.close()
@@ -172,23 +172,19 @@ def start_logging(level: str = "info", file: str = "", form: str = "text") -> Lo
     names = logging.getLevelNamesMapping()
     if level.upper() not in names:
         raise NeedsOperator(
-            f"unknown log level {level!r}",
-            hint="use debug, info, warning or error",
-            code=Code.SETTING_VALUE,
+            f"unknown log level {level!r}", "use debug, info, warning or error", Code.SETTING_VALUE
         )
     if form not in FORMATS:
         raise NeedsOperator(
-            f"unknown log format {form!r}",
-            hint=f"use {' or '.join(FORMATS)}",
-            code=Code.SETTING_VALUE,
+            f"unknown log format {form!r}", f"use {' or '.join(FORMATS)}", Code.SETTING_VALUE
         )
     try:
         handler = LogFile(file, encoding="utf-8") if file else logging.StreamHandler()
     except OSError as error:
         raise NeedsOperator(
             f"cannot write the log file {file}: {error.strerror}",
-            hint="name another --log-file, or let the account that runs this write there",
-            code=Code.PATH_UNUSABLE,
+            "name another --log-file, or let the account that runs this write there",
+            Code.PATH_UNUSABLE,
         ) from error
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
     limits = LimitFilter()

@@ -55,7 +55,7 @@ def take_output(argv: Sequence[str]) -> tuple[str, list[str]]:
             rest.append(word)
     if form not in (TEXT, JSON):
         raise NeedsOperator(
-            f"unknown output {form!r}", hint="use -o text or -o json", code=Code.COMMAND_INVALID
+            f"unknown output {form!r}", "use -o text or -o json", Code.COMMAND_INVALID
         )
     return form, rest
 

@@ -77,7 +77,7 @@ class TsoStream:
                 raise refusal from error
             raise Retryable(
                 f"the oracle at {self._address}: {error.code().name}: {error.details()}",
-                code=code_of_call(error) or Code.ORACLE_AWAY,
+                code_of_call(error) or Code.ORACLE_AWAY,
             ) from error
         except BaseException:
             # A pending answer must not be taken for the next request's.
@@ -86,8 +86,7 @@ class TsoStream:
         if answer.header.error.type or answer.count != count:
             self._end_stream()
             raise Retryable(
-                f"the oracle at {self._address}: {answer.header.error.message}",
-                code=Code.ORACLE_AWAY,
+                f"the oracle at {self._address}: {answer.header.error.message}", Code.ORACLE_AWAY
             )
         self._used_s = time.monotonic()
         return answer.timestamp.physical, answer.timestamp.logical
@@ -100,12 +99,12 @@ class TsoStream:
     def _ask(self, count: int, deadline_s: float) -> pdpb_pb2.TsoResponse:
         channel, call, answers = self._channel, self._call, self._answers
         if channel is None or call is None:
-            raise Retryable(_CLOSED, code=Code.CLOSED)
+            raise Retryable(_CLOSED, Code.CLOSED)
         request = pdpb_pb2.TsoRequest(header=self._header, count=count)
         call.queue((request.SerializeToString(),))
         call.flush()
         if not channel.wait(answers.are_there, _never, deadline_s):
-            raise Retryable(f"the oracle at {self._address} does not answer", code=Code.ORACLE_AWAY)
+            raise Retryable(f"the oracle at {self._address} does not answer", Code.ORACLE_AWAY)
         return pdpb_pb2.TsoResponse.FromString(answers.next())
 
     def _open(self, deadline_s: float) -> None:
@@ -116,7 +115,7 @@ class TsoStream:
         self._header = pdpb_pb2.RequestHeader(cluster_id=cluster_id)
         channel = self._channel = Channel(address, self._tls)
         if self._closed.is_set():  # `close` could not see this channel.
-            raise Retryable(_CLOSED, code=Code.CLOSED)
+            raise Retryable(_CLOSED, Code.CLOSED)
         channel.connect(_left_s(deadline_s))
         self._answers = _Answers()
         self._call = channel.call("/pdpb.PD/Tso", self._answers)
@@ -148,7 +147,7 @@ class _Answers:
         """Return the answer; raise `CallFailed`, or `Retryable` if the server has ended."""
         if self._came:
             return self._came.popleft()
-        raise self._outcome or Retryable("the oracle ended the stream", code=Code.ORACLE_AWAY)
+        raise self._outcome or Retryable("the oracle ended the stream", Code.ORACLE_AWAY)
 
 
 def _left_s(deadline_s: float) -> float:
@@ -174,8 +173,7 @@ class EtcdLeader:
         if address is None:
             refuse_pd(self._etcd)
             raise Retryable(
-                "no oracle is elected: no Pump runs, or an election is under way",
-                code=Code.ORACLE_AWAY,
+                "no oracle is elected: no Pump runs, or an election is under way", Code.ORACLE_AWAY
             )
         return address.decode(), 0
 
@@ -292,7 +290,7 @@ class OracleClient:
             for waiting in batch:
                 if waiting is turn or waiting.deadline_s <= now_s or self._closed:
                     is_final = isinstance(error, NeedsOperator)
-                    waiting.error = error if is_final else Retryable(*error.args, code=error.code)
+                    waiting.error = error if is_final else Retryable(str(error), error.code)
                     done.append(waiting)
             turn.error = error
         finally:
@@ -326,7 +324,7 @@ class OracleClient:
         while True:
             try:
                 if self._closed:
-                    raise Retryable(_CLOSED, code=Code.CLOSED)
+                    raise Retryable(_CLOSED, Code.CLOSED)
                 last_ts = compose(*self._stream.fetch(count, deadline_s - time.monotonic()))
                 if last_ts - count >= self._newest_ts:
                     self._newest_ts = last_ts
@@ -334,9 +332,9 @@ class OracleClient:
                 raise Retryable(
                     f"the oracle handed out {last_ts}, which is not above the {self._newest_ts}"
                     " before (was etcd restored from a backup, and is a Pump's clock behind?)",
-                    code=Code.ORACLE_AWAY,
+                    Code.ORACLE_AWAY,
                 )
             except Retryable as error:
                 if self._closed or time.monotonic() + _RETRY_S >= deadline_s:
-                    raise Retryable(f"no timestamp: {error}", code=error.code) from error
+                    raise Retryable(f"no timestamp: {error}", error.code) from error
                 time.sleep(_RETRY_S)

@@ -52,8 +52,8 @@ def pd_tls_of(addresses: str, tls: Tls | None) -> Tls | None:
     if len(secure) > 1:
         raise NeedsOperator(
             f"only some addresses in {addresses!r} begin with https://",
-            hint="write https:// before each address in pd-address, or before none",
-            code=Code.SETTING_VALUE,
+            "write https:// before each address in pd-address, or before none",
+            Code.SETTING_VALUE,
         )
     return (tls or Tls()) if secure == {True} else None
 
@@ -93,22 +93,22 @@ class PdLeader:
             refusals.append(None)
         if refusals and (first := refusals[0]) is not None and None not in refusals:
             raise first
-        raise Retryable(problem, code=Code.ORACLE_AWAY)
+        raise Retryable(problem, Code.ORACLE_AWAY)
 
     def _leader(self, address: str, answer: pdpb_pb2.GetMembersResponse) -> tuple[str, int]:
         found = answer.header.cluster_id
         if self._cluster_id not in (None, found):
             raise NeedsOperator(
                 f"PD at {address} is of cluster {found}, and it was {self._cluster_id} before",
-                hint="check pd-address: all PDs in it must be of one cluster",
-                code=Code.CLUSTER_MISMATCH,
+                "check pd-address: all PDs in it must be of one cluster",
+                Code.CLUSTER_MISMATCH,
             )
         url = answer.leader.client_urls[0]
         if url.startswith("https://") and self._tls is None:
             raise NeedsOperator(
                 f"PD's leader at {url} asks for TLS",
-                hint="write https:// in pd-address",
-                code=Code.TLS_MISMATCH,
+                "write https:// in pd-address",
+                Code.TLS_MISMATCH,
             )
         self._cluster_id = found
         urls = [url for member in answer.members for url in member.client_urls]
@@ -185,7 +185,7 @@ def _keep(etcd: EtcdClient, pd_id: int, pd_address: str) -> None:
     raise NeedsOperator(
         f"the PD at {pd_address} is of cluster {pd_id}, and this etcd holds the nodes of cluster"
         f" {', '.join(values) or '?'}",
-        hint="check etcd-urls and pd-address; if the cluster began without its PD's id, see"
+        "check etcd-urls and pd-address; if the cluster began without its PD's id, see"
         " 'With a TiDB' in pump/README.md",
-        code=Code.CLUSTER_MISMATCH,
+        Code.CLUSTER_MISMATCH,
     )

@@ -212,9 +212,7 @@ class OracleServer:
                 continue
             is_led_by_another = self._leader_address not in ("", self._address)
             if is_led_by_another or time.monotonic() > until_s:
-                raise Retryable(
-                    f"{self._address} is not the oracle's leader", code=Code.ORACLE_AWAY
-                )
+                raise Retryable(f"{self._address} is not the oracle's leader", Code.ORACLE_AWAY)
             await asyncio.sleep(_REGAIN_S)
 
     # Election.

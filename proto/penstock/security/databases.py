@@ -43,8 +43,8 @@ class SqlTls:
         if self.verify not in (FULL, CA):
             raise NeedsOperator(
                 f"ssl-verify is {self.verify!r}",
-                hint='"full" checks CA and host name, "ca" the CA only',
-                code=Code.SETTING_VALUE,
+                '"full" checks CA and host name, "ca" the CA only',
+                Code.SETTING_VALUE,
             )
 
     def context(self) -> ssl.SSLContext:
@@ -60,8 +60,8 @@ class SqlTls:
         except OSError as error:
             raise NeedsOperator(
                 f"TLS towards the server: {error}",
-                hint="check the paths of ssl-ca, ssl-cert and ssl-key",
-                code=Code.TLS_FILES,
+                "check the paths of ssl-ca, ssl-cert and ssl-key",
+                Code.TLS_FILES,
             ) from error
         return context
 
@@ -96,14 +96,14 @@ class PasswordFile:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
             raise NeedsOperator(
                 f"cannot read the password-file {self._path}: {reason}",
-                hint="check path and rights",
-                code=Code.PASSWORD_UNREADABLE,
+                "check path and rights",
+                Code.PASSWORD_UNREADABLE,
             ) from error
         if not lines or not lines[0]:
             raise NeedsOperator(
                 f"the password-file {self._path} is empty",
-                hint="write the password into it",
-                code=Code.PASSWORD_UNREADABLE,
+                "write the password into it",
+                Code.PASSWORD_UNREADABLE,
             )
         return lines[0]
 

@@ -45,8 +45,8 @@ def decrypted(text: str, env: Mapping[str, str]) -> str:
     except (binascii.Error, ValueError) as error:
         raise NeedsOperator(
             "an encrypted password is not one, or is of another key",
-            hint=f"set {HAS_OWN_KEY} as where it was encrypted; or use password-file instead",
-            code=Code.PASSWORD_UNREADABLE,
+            f"set {HAS_OWN_KEY} as where it was encrypted; or use password-file instead",
+            Code.PASSWORD_UNREADABLE,
         ) from error
 
 
@@ -58,8 +58,8 @@ def _key(env: Mapping[str, str]) -> bytes:
     if len(key) not in _KEY_BYTES:
         raise NeedsOperator(
             f"{HAS_OWN_KEY} is no key",
-            hint="it is 32, 48 or 64 hexadecimal digits",
-            code=Code.PASSWORD_UNREADABLE,
+            "it is 32, 48 or 64 hexadecimal digits",
+            Code.PASSWORD_UNREADABLE,
         )
     return key
 

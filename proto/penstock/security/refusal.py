@@ -54,8 +54,8 @@ def refusal_of(address: str, tls: Tls | None, error: Any) -> NeedsOperator | Non
         shown = "no certificate" if tls is None or tls.files[1] is None else str(tls.files[1])
         return NeedsOperator(
             f"{address} refuses {shown}: {error.details()}",
-            hint="show a certificate whose common name its cert-allowed-cn lists",
-            code=Code.TLS_NOT_TRUSTED,
+            "show a certificate whose common name its cert-allowed-cn lists",
+            Code.TLS_NOT_TRUSTED,
         )
     if tls is None or error.code() is not grpc.StatusCode.UNAVAILABLE:
         return None
@@ -109,17 +109,17 @@ def certificate_refusal(
     except ssl.SSLCertVerificationError as error:
         return NeedsOperator(
             f"the certificate of {address} is not trusted: {error.verify_message}",
-            hint=f"it must be valid, for {name or 'this host'}, and signed by the CA in"
+            f"it must be valid, for {name or 'this host'}, and signed by the CA in"
             f" {ca or 'the system'} ({settings['ssl-ca']})",
-            code=Code.TLS_NOT_TRUSTED,
+            Code.TLS_NOT_TRUSTED,
         )
     except ssl.SSLError as error:
         if error.reason == "WRONG_VERSION_NUMBER":
             without = "write http:// in its address" if whose else "leave out ssl-ca"
             return NeedsOperator(
                 f"{address} does not speak TLS",
-                hint=f"{without}, or switch TLS on there",
-                code=Code.TLS_MISMATCH,
+                f"{without}, or switch TLS on there",
+                Code.TLS_MISMATCH,
             )
         if error.reason not in _ALERTS and not (cert is None and error.reason == _NO_CERTIFICATE):
             return None
@@ -131,9 +131,9 @@ def certificate_refusal(
         problem = f"{address} refuses the certificate in {cert}"
     return NeedsOperator(
         problem,
-        hint=f"give {settings['ssl-cert']} and {settings['ssl-key']} of one that is valid and"
+        f"give {settings['ssl-cert']} and {settings['ssl-key']} of one that is valid and"
         " signed by the CA that it trusts",
-        code=Code.TLS_NOT_TRUSTED,
+        Code.TLS_NOT_TRUSTED,
     )
 
 

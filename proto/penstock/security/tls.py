@@ -135,8 +135,8 @@ class Tls:
         if (cert is None) != (key is None):
             raise NeedsOperator(
                 "a certificate and its key belong together",
-                hint="give both of them, or neither",
-                code=Code.TLS_FILES,
+                "give both of them, or neither",
+                Code.TLS_FILES,
             )
         self._ca, self._cert, self._key = _path("ca", ca), _path("cert", cert), _path("key", key)
         self._lock = threading.Lock()
@@ -169,9 +169,9 @@ class Tls:
             raise NeedsOperator(
                 f"the certificate in {cert} is not one that the CA in {ca} vouches for:"
                 f" {error.verify_message}",
-                hint="every node would refuse it: give ssl-cert, ssl-key and ssl-ca that belong"
+                "every node would refuse it: give ssl-cert, ssl-key and ssl-ca that belong"
                 " together; see deploy/README.md",
-                code=Code.TLS_NOT_TRUSTED,
+                Code.TLS_NOT_TRUSTED,
             ) from error
 
     @property
@@ -213,9 +213,7 @@ class Tls:
                 pem = self._checked()
                 if self._stamp() != stamp:
                     raise NeedsOperator(
-                        f"{self} changed while read",
-                        hint="they are read again",
-                        code=Code.TLS_FILES,
+                        f"{self} changed while read", "they are read again", Code.TLS_FILES
                     )
             except NeedsOperator as error:
                 if self._good is None:
@@ -240,8 +238,8 @@ class Tls:
             except (ssl.SSLError, ValueError) as error:
                 raise NeedsOperator(
                     f"{self._ca} is no PEM file of certificates: {_reason(error)}",
-                    hint="ssl-ca wants the CA's certificate",
-                    code=Code.TLS_FILES,
+                    "ssl-ca wants the CA's certificate",
+                    Code.TLS_FILES,
                 ) from error
         if self._cert is not None:
             assert self._key is not None
@@ -251,16 +249,16 @@ class Tls:
                 raise NeedsOperator(
                     f"{self._cert} and {self._key} are not a certificate and its key:"
                     f" {_reason(error)}",
-                    hint="both are PEM files, made for each other; see deploy/README.md",
-                    code=Code.TLS_FILES,
+                    "both are PEM files, made for each other; see deploy/README.md",
+                    Code.TLS_FILES,
                 ) from error
         return pem
 
     def _refuse_passphrase(self) -> NoReturn:
         raise NeedsOperator(
             f"{self._key} is encrypted",
-            hint="keep the key without a passphrase, readable only by who runs this",
-            code=Code.TLS_FILES,
+            "keep the key without a passphrase, readable only by who runs this",
+            Code.TLS_FILES,
         )
 
     def __repr__(self) -> str:
@@ -272,8 +270,8 @@ def _path(name: str, given: object) -> Path | None:
         return None if given is None else Path(given)
     raise NeedsOperator(
         f"{name} of TLS is {given!r}",
-        hint="give the path of a PEM file, as text or as a Path",
-        code=Code.TLS_FILES,
+        "give the path of a PEM file, as text or as a Path",
+        Code.TLS_FILES,
     )
 
 
@@ -292,8 +290,8 @@ def _content(path: Path | None) -> bytes | None:
     except OSError as error:
         raise NeedsOperator(
             f"cannot read {path}: {error.strerror}",
-            hint="check ssl-ca, ssl-cert and ssl-key",
-            code=Code.TLS_FILES,
+            "check ssl-ca, ssl-cert and ssl-key",
+            Code.TLS_FILES,
         ) from error
 
 

@@ -51,7 +51,7 @@ def is_true(value: Any) -> bool:
     if isinstance(value, bool) or str(value).lower() in ("true", "false", "1", "0"):
         return str(value).lower() in ("true", "1")
     raise NeedsOperator(
-        f"{value!r} is neither true nor false", hint="write true or false", code=Code.SETTING_VALUE
+        f"{value!r} is neither true nor false", "write true or false", Code.SETTING_VALUE
     )
 
 
@@ -91,9 +91,7 @@ class Translation:
                     continue
                 if new in made or (new != key and new in values):
                     raise NeedsOperator(
-                        f"{new} is set twice, as {key} too",
-                        hint="leave one out",
-                        code=Code.SETTING_VALUE,
+                        f"{new} is set twice, as {key} too", "leave one out", Code.SETTING_VALUE
                     )
                 made[new] = converted
         return {**made, self.gathered: params} if params else made
@@ -116,7 +114,7 @@ class Translation:
                     value = rest.pop(0)
                 else:
                     raise NeedsOperator(
-                        f"{token} has no value", hint=f"write {token}=…", code=Code.SETTING_VALUE
+                        f"{token} has no value", f"write {token}=…", Code.SETTING_VALUE
                     )
             key = self.flags[name]
             for new, converted in self._answered(key, value):
@@ -159,9 +157,7 @@ class Translation:
             if not _is_among(value, answer.usual):
                 self.notes.append(f"{key} has no effect: {answer.why}")
         elif not _is_among(value, answer.harmless):
-            raise NeedsOperator(
-                f"{key} is not supported", hint=answer.hint, code=Code.SETTING_UNKNOWN
-            )
+            raise NeedsOperator(f"{key} is not supported", answer.hint, Code.SETTING_UNKNOWN)
 
 
 def _is_among(value: Any, values: Sequence[Any]) -> bool:

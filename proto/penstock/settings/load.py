@@ -143,8 +143,8 @@ def _check_required(
     if required and given.isdisjoint(required):
         raise NeedsOperator(
             f"{prog} needs {', '.join(required)}: none of these settings is given",
-            hint="give the settings of the node itself, after the command: --config FILE, or flags",
-            code=Code.SETTING_VALUE,
+            "give the settings of the node itself, after the command: --config FILE, or flags",
+            Code.SETTING_VALUE,
         )
 
 
@@ -163,8 +163,8 @@ def check_variables(env: Mapping[str, str], prefix: str, known: Collection[str])
         if near:
             raise NeedsOperator(
                 f"unknown variable {name} in the environment",
-                hint=f"did you mean {names[near[0]]}? if it is for another program, unset it here",
-                code=Code.SETTING_UNKNOWN,
+                f"did you mean {names[near[0]]}? if it is for another program, unset it here",
+                Code.SETTING_UNKNOWN,
             )
         log.warning("%s in the environment is no setting, and is left out", name)
 
@@ -211,7 +211,7 @@ class _FlagParser(argparse.ArgumentParser):
         near = difflib.get_close_matches(wrong[1].split("=")[0], known, 1) if wrong else []
         hint = f"did you mean {near[0]}?" if near else f"see {self.prog} --help"
         code = Code.SETTING_UNKNOWN if wrong else Code.SETTING_VALUE
-        raise NeedsOperator(message, hint=hint, code=code)
+        raise NeedsOperator(message, hint, code)
 
 
 def _parser(
@@ -261,11 +261,11 @@ def _from_file(
         document = tomllib.loads(text)
     except OSError as error:
         raise NeedsOperator(
-            f"cannot read {path}: {error.strerror}", hint="check --config", code=Code.SETTING_VALUE
+            f"cannot read {path}: {error.strerror}", "check --config", Code.SETTING_VALUE
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise NeedsOperator(
-            f"{path} is not TOML: {error}", hint="see deploy/conf/", code=Code.SETTING_VALUE
+            f"{path} is not TOML: {error}", "see deploy/conf/", Code.SETTING_VALUE
         ) from error
     by_key = {setting.key: setting for setting in settings}
     values = {}
@@ -276,9 +276,7 @@ def _from_file(
             near = difflib.get_close_matches(key, by_key, 1)
             hint = f"did you mean {near[0]!r}?" if near else "keys are listed by --help"
             raise NeedsOperator(
-                f"{path}{_line(text, key)}: unknown key {key!r}",
-                hint=hint,
-                code=Code.SETTING_UNKNOWN,
+                f"{path}{_line(text, key)}: unknown key {key!r}", hint, Code.SETTING_UNKNOWN
             )
         values[setting.path] = _parsed(setting, value, f"{path}{_line(text, key)}: {key}")
     return values
@@ -313,9 +311,7 @@ def _parsed(setting: _Setting, value: Any, source: str) -> Any:
     try:
         return parse(value) if parse else _coerced(setting, value)
     except (ValueError, TypeError) as error:
-        raise NeedsOperator(
-            f"{source}: {error}", hint=_wanted(setting), code=Code.SETTING_VALUE
-        ) from error
+        raise NeedsOperator(f"{source}: {error}", _wanted(setting), Code.SETTING_VALUE) from error
 
 
 def _table_value(field: dataclasses.Field[Any], kind: Any, value: Any, source: str) -> Any:
@@ -385,8 +381,8 @@ def _build(cls: type[T], values: Mapping[tuple[str, ...], Any], path: tuple[str,
         elif _default(field) is None and field.default is dataclasses.MISSING:
             raise NeedsOperator(
                 f"{'.'.join(map(_kebab, here))} is not set",
-                hint="give it as a flag or in the config file",
-                code=Code.SETTING_VALUE,
+                "give it as a flag or in the config file",
+                Code.SETTING_VALUE,
             )
     return typing.cast(T, cls(**arguments))
 
@@ -417,9 +413,7 @@ def read_tables(kind: Any, value: Any, source: str, read: ReadValue) -> Any:
     wanted = dict if origin is not tuple else list
     if not isinstance(value, wanted):
         shown = f"[[{source.rpartition(' ')[2]}]]" if wanted is list else "a table"
-        raise NeedsOperator(
-            f"{source} is {value!r}", hint=f"write it as {shown}", code=Code.SETTING_VALUE
-        )
+        raise NeedsOperator(f"{source} is {value!r}", f"write it as {shown}", Code.SETTING_VALUE)
     if origin is tuple:
         return tuple(_row(row, each, f"{source}[{i}]", read) for i, each in enumerate(value, 1))
     if origin is dict:
@@ -430,9 +424,7 @@ def read_tables(kind: Any, value: Any, source: str, read: ReadValue) -> Any:
 
 def _row(row: type[Any], table: Any, source: str, read: ReadValue) -> Any:
     if not isinstance(table, Mapping):
-        raise NeedsOperator(
-            f"{source} is {table!r}", hint="it must be a table", code=Code.SETTING_VALUE
-        )
+        raise NeedsOperator(f"{source} is {table!r}", "it must be a table", Code.SETTING_VALUE)
     hints = typing.get_type_hints(row)
     fields = {field.name.replace("_", "-"): field for field in dataclasses.fields(row)}
     values = {}
@@ -441,9 +433,7 @@ def _row(row: type[Any], table: Any, source: str, read: ReadValue) -> Any:
         if field is None:
             near = difflib.get_close_matches(key, fields, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"keys are {', '.join(fields)}"
-            raise NeedsOperator(
-                f"{source}: unknown key {key!r}", hint=hint, code=Code.SETTING_UNKNOWN
-            )
+            raise NeedsOperator(f"{source}: unknown key {key!r}", hint, Code.SETTING_UNKNOWN)
         if hints[field.name] is Any:
             values[field.name] = value
         else:

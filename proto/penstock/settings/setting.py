@@ -47,9 +47,7 @@ def check_advertised(address: str) -> None:
 
 
 def out_of_range(name: str, value: object, hint: str) -> NeedsOperator:
-    return NeedsOperator(
-        f"{name.replace('_', '-')} is {value!r}", hint=hint, code=Code.SETTING_VALUE
-    )
+    return NeedsOperator(f"{name.replace('_', '-')} is {value!r}", hint, Code.SETTING_VALUE)
 
 
 def changed_text(settings: Any, default: Any) -> str:

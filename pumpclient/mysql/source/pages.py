@@ -13,9 +13,9 @@ from typing import Any
 
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
-from penstock.node import build_info
 from penstock.node.http_status import JSON, Answer, HttpStatus
 from penstock.node.logs import RECENT
+from penstock.node.metrics import BUILD_ABOUT, BUILD_LABELS, BUILD_NAME
 from pumpclient.mysql.relay.layout import FileName, Location
 from pumpclient.mysql.source.service import SourceService
 from pumpclient.mysql.source.state.left_out import LeftOutTable
@@ -221,11 +221,11 @@ def metrics_text(service: SourceService, source_id: str) -> str:
         ("committed_position", "gauge", place.position if place else 0, "Last commit: position."),
     ]
     label = json.dumps(source_id)
-    build = ",".join(f"{name}={json.dumps(value)}" for name, value in build_info.LABELS.items())
+    build = ",".join(f"{name}={json.dumps(value)}" for name, value in BUILD_LABELS.items())
     lines = [
-        f"# HELP {build_info.NAME} {build_info.ABOUT}",
-        f"# TYPE {build_info.NAME} gauge",
-        f"{build_info.NAME}{{{build}}} 1",
+        f"# HELP {BUILD_NAME} {BUILD_ABOUT}",
+        f"# TYPE {BUILD_NAME} gauge",
+        f"{BUILD_NAME}{{{build}}} 1",
     ]
     for name, kind, value, about in metrics:
         lines.append(f"# HELP {_PREFIX}{name} {about}")

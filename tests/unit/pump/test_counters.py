@@ -6,7 +6,7 @@ import pytest
 
 from penstock.codes import Code
 from penstock.errors import PenstockError, Retryable
-from penstock.node.histogram import Distribution
+from penstock.node.metrics import Distribution
 from penstock.pb import penstock_pb2
 from pump.counters import COUNTS, SECONDS, SIZES_BYTES, Counters, MeteredFiles, reason_of
 from pump.store.record import Contradiction, NoPrewrite, OutOfSpace

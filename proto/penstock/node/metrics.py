@@ -1,4 +1,4 @@
-"""Histogram: counts values by bucket, and makes Prometheus metrics of the counts.
+"""Metrics: histograms that count values by bucket, and the metric that shows a node's version.
 
 Counting is cheap enough for every call. It uses no clock and no lock, because only one thread
 writes each histogram.
@@ -6,10 +6,15 @@ writes each histogram.
 
 from __future__ import annotations
 
+import platform
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
-from prometheus_client.core import HistogramMetricFamily, Metric
+from penstock import __version__
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
 
 
 class Distribution:
@@ -61,7 +66,23 @@ Labels = tuple[str, ...]
 
 
 def histogram(name: str, about: str, values: Mapping[Labels, Distribution], *labels: str) -> Metric:
+    from prometheus_client.core import HistogramMetricFamily
+
     family = HistogramMetricFamily(name, about, labels=labels)
     for labelled, distribution in values.items():
         family.add_metric(labelled, distribution.labelled_buckets(), sum_value=distribution.sum)
+    return family
+
+
+BUILD_NAME: Final = "penstock_build_info"
+BUILD_ABOUT: Final = "1, with the version as a label."
+BUILD_LABELS: Final = {"version": __version__, "python": platform.python_version()}
+
+
+def build_info() -> Metric:
+    """Return the metric; a node without that Prometheus package writes it out itself."""
+    from prometheus_client.core import GaugeMetricFamily
+
+    family = GaugeMetricFamily(BUILD_NAME, BUILD_ABOUT, labels=list(BUILD_LABELS))
+    family.add_metric(list(BUILD_LABELS.values()), 1.0)
     return family
