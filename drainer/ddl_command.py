@@ -32,7 +32,6 @@ from typing import Any
 from drainer.data_dir import Home
 from drainer.ddl.jobs import JobSource, open_job_source
 from drainer.ddl.starting_schema import recorded_overrides
-from drainer.differences.left_out import OVERRIDE, lines
 from drainer.differences.overrides import (
     REPLACE,
     SKIP,
@@ -42,6 +41,7 @@ from drainer.differences.overrides import (
     skip_means,
     track_means,
 )
+from drainer.differences.skipped import OVERRIDE, lines
 from drainer.schema.rules import Moment, StreamRules
 from drainer.schema.tracker import SchemaTracker, Tracked
 from drainer.settings.compat import load_settings
@@ -341,7 +341,7 @@ def _take_back(state: _DownstreamState, commit_ts: int, verb: str) -> _Decided:
             code=Code.NODE_STATE,
         )
     shown = [
-        f"from the checkpoint at {state.after_ts} on, nothing is left out any more for the DDL at"
+        f"from the checkpoint at {state.after_ts} on, nothing is skipped any more for the DDL at"
         f" {commit_ts}, which was {known.describe()}"
     ]
     for schema, table in state.tracker().take_back(commit_ts):
@@ -364,13 +364,13 @@ def _wanted(state: _DownstreamState, schema: str, table: TableInfo) -> list[str]
     columns = ", ".join(c.name for c in table.columns)
     missing = {
         each: count
-        for each, count in state.checkpoint.left_out.items()
+        for each, count in state.checkpoint.skipped.items()
         if each.cause == OVERRIDE and each.table == name
     }
     lost = "; ".join(lines(missing)) or "nothing that is counted under this name"
     return [
         f"  before the start the downstream must have {name} with the columns {columns}",
-        f"  what was left out so far is not made up for: {lost}. Load the table again, or copy"
+        f"  changes skipped so far are not made up for: {lost}. Load the table again, or copy"
         " its rows by hand, as they are at the checkpoint",
     ]
 
@@ -422,7 +422,7 @@ def _list(state: _DownstreamState) -> list[str]:
             shown.append(f"{ts}  decided {override.made}: {override.describe()}")
     if passed:
         shown += ["overrides of DDL that the checkpoint has passed:", *passed]
-    counted = [f"  {line}" for line in lines(state.checkpoint.left_out)]
+    counted = [f"  {line}" for line in lines(state.checkpoint.skipped)]
     return shown + (["what did not go downstream so far:", *counted] if counted else [])
 
 
@@ -445,14 +445,14 @@ def _facts(state: _DownstreamState) -> dict[str, Any]:
                 "ended_ts": override.ended_ts or None,
                 "is_passed": ts <= state.after_ts,
                 "leaves_out": [
-                    {"name": name, "what": what} for name, what in _left_out_by(tracker, ts)
+                    {"name": name, "what": what} for name, what in _skipped_by(tracker, ts)
                 ],
             }
             for ts, override in sorted(state.overrides.items())
         ],
         "left_out": [
             {**each._asdict(), "count": count}
-            for each, count in sorted(state.checkpoint.left_out.items())
+            for each, count in sorted(state.checkpoint.skipped.items())
         ],
     }
 
@@ -483,27 +483,27 @@ def _passed(state: _DownstreamState, tracker: SchemaTracker) -> list[str]:
         if ts > state.after_ts:
             continue
         shown.append(f"{ts}  decided {override.made}: {override.describe()}")
-        for name, what in _left_out_by(tracker, ts):
+        for name, what in _skipped_by(tracker, ts):
             shown.append(f"    {name}: {what}; `penstock drainer ddl track {ts}` ends that")
     return shown
 
 
-def _left_out_by(tracker: SchemaTracker, override_ts: int) -> Iterator[tuple[str, str]]:
+def _skipped_by(tracker: SchemaTracker, override_ts: int) -> Iterator[tuple[str, str]]:
     """Yield each table that differs because of an override, and the difference."""
     for schema, table in tracker.catalog.tables():
-        deviation = tracker.deviation(table.id)
-        if override_ts not in deviation.overrides:
+        drift = tracker.drift(table.id)
+        if override_ts not in drift.overrides:
             continue
-        only = deviation.without(override_ts)
-        if deviation.absent_ts == override_ts:
-            yield f"{schema}.{table.name}", "its rows are left out"
+        only = drift.without(override_ts)
+        if drift.absent_ts == override_ts:
+            yield f"{schema}.{table.name}", "its rows are skipped"
             continue
-        lacking = set(deviation.lacking(table)) - set(only.lacking(table))
-        converted = set(deviation.converted(table)) - set(only.converted(table))
-        parts = [f"the values of {', '.join(sorted(lacking))} are left out"] if lacking else []
+        lacking = set(drift.lacking(table)) - set(only.lacking(table))
+        converted = set(drift.converted(table)) - set(only.converted(table))
+        parts = [f"the values of {', '.join(sorted(lacking))} are skipped"] if lacking else []
         if converted:
             parts.append(f"{', '.join(sorted(converted))} has another definition downstream")
         yield f"{schema}.{table.name}", "; ".join(parts) or "its indexes differ downstream"
     for schema, since_ts in tracker.absent_schemas.items():
         if since_ts == override_ts:
-            yield schema, "its tables are left out"
+            yield schema, "its tables are skipped"

@@ -34,7 +34,7 @@ from prometheus_client.registry import Collector
 
 from drainer.apply.pipeline import Progress
 from drainer.ddl.tidb_servers import Unlogged
-from drainer.differences.left_out import CONVERTED, DDLS, ROWS, TRANSACTIONS, VALUES, Totals
+from drainer.differences.skipped import CONVERTED, DDLS, ROWS, TRANSACTIONS, VALUES, Totals
 from drainer.intake.merge_holder import Condition
 from drainer.intake.pump_set import Pumps
 from drainer.sinks.protocol import FileCounts
@@ -61,7 +61,7 @@ _EVENTS = {
     MutationType.DELETE: "Delete",
 }
 
-_LEFT_OUT = {
+_SKIPPED = {
     ROWS: ("Row changes that were not applied downstream.", "cause", "table"),
     VALUES: ("Row changes applied without the value of a column.", "cause", "table", "column"),
     CONVERTED: ("Row changes into a different column definition.", "cause", "table", "column"),
@@ -100,9 +100,9 @@ def pump_metrics(pumps: Pumps) -> Iterator[Metric]:
     yield from by_pump.values()
 
 
-def left_out_metrics(totals: Totals) -> Iterator[Metric]:
+def skipped_metrics(totals: Totals) -> Iterator[Metric]:
     """Yield skipped changes by cause and table, since the downstream began."""
-    for kind, (about, *labels) in _LEFT_OUT.items():
+    for kind, (about, *labels) in _SKIPPED.items():
         name = f"{OWN}_{kind}{'' if kind == CONVERTED else '_left_out'}"
         family = CounterMetricFamily(name, about, labels=labels)
         for each, count in sorted(totals.items()):
@@ -226,7 +226,7 @@ class Pages:
             "TsMap": "",
             "LeftOut": [
                 {**each._asdict(), "count": count}
-                for each, count in sorted(self.progress().left_out.totals.items())
+                for each, count in sorted(self.progress().skipped.totals.items())
             ],
             "self": {**facts_of(own), "pumps": [_view(view) for view in self.pumps.views()]},
         }
@@ -276,7 +276,7 @@ class _Metrics(Collector):
         yield state
         yield from pump_metrics(self._pages.pumps)
         yield from original_metrics(self._pages.pumps, progress)
-        yield from left_out_metrics(progress.left_out.totals)
+        yield from skipped_metrics(progress.skipped.totals)
         yield from file_metrics(progress.file_counts)
         yield from unlogged_metrics(self._pages.unlogged)
         lag_s = self._pages.lag_s()

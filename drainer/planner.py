@@ -38,7 +38,7 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from drainer.differences.left_out import Counts
+from drainer.differences.skipped import Counts
 from drainer.intake.merger import Merged
 from drainer.intake.payload import Payload, Remote, Spooled
 from drainer.intake.transaction_slices import Limits
@@ -80,7 +80,7 @@ class RowsStep:
     """The beginning of each of them, by its commit_ts."""
     origins: Mapping[str, Place] = field(default_factory=dict)
     remote: RemoteTransactions | None = None
-    left_out: Counts = field(default_factory=Counts)
+    skipped: Counts = field(default_factory=Counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class LargeStep:
     limits: Limits
     origins: Mapping[str, Place] = field(default_factory=dict)
     is_ignored: bool = False
-    left_out: Counts = field(default_factory=Counts)
+    skipped: Counts = field(default_factory=Counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class Planner:
     def _start_batch(self) -> None:
         self._collector = Collector()
         self._remote = RemoteTransactions()
-        self._left_out = Counts()
+        self._skipped = Counts()
         self._through_ts = 0
         self._transactions = 0
 
@@ -220,7 +220,7 @@ class Planner:
             beginnings=collected.beginnings,
             origins=self._origins.now(),
             remote=self._remote if self._remote.commit_ts else None,
-            left_out=self._left_out + collected.left_out,
+            skipped=self._skipped + collected.skipped,
         )
         self._start_batch()
         return step
@@ -243,7 +243,7 @@ class Planner:
             return before
         if self._is_ignored(ts):
             self._origins.note(origin)
-            self._left_out += ignored_counts(binlog.prewrite_value, self._targets.of)
+            self._skipped += ignored_counts(binlog.prewrite_value, self._targets.of)
             self._pass_over(ts)
             return None
         due = self._due_before(ts, binlog.prewrite_value)
@@ -332,7 +332,7 @@ class Planner:
     def _is_ignored(self, ts: int) -> bool:
         if ts not in self._ignored_ts:
             return False
-        log.warning("transaction %d is in ignore-txn-commit-ts: it is left out", ts)
+        log.warning("transaction %d is in ignore-txn-commit-ts: it is skipped", ts)
         return True
 
 
@@ -381,7 +381,7 @@ class Origins:
             if ts not in self._accepted_gap_ts:
                 return False
             log.warning(
-                "what %s writes in epoch %d is left out from transaction %d on, as"
+                "transactions of %s in epoch %d are skipped from transaction %d on, as"
                 " accept-gap-commit-ts says",
                 origin.source, origin.epoch, ts,
             )  # fmt: skip
@@ -390,14 +390,14 @@ class Origins:
         if self.repeated & (self.repeated - 1) == 0:  # The 1st, 2nd, 4th, 8th … of them.
             log.warning(
                 "transaction %d is from %s, %s, which was here before (the last one: %s):"
-                " it is left out, the %d. of this kind",
+                " it is skipped, the %d. of this kind",
                 ts, origin.source, origin.place, last, self.repeated,
             )  # fmt: skip
         if origin.epoch < last[0] and end is None and origin.source not in self._in_older_epochs:
             self._in_older_epochs.add(origin.source)
             log.error(
                 "source %s writes in epoch %d, but it has begun epoch %d: what it writes now is"
-                " left out (if it runs in that epoch, etcd was restored from before its last load:"
+                " skipped (if it runs in that epoch, etcd was restored from before its last load:"
                 " stop it and run penstock source reload --all)",
                 origin.source, origin.epoch, last[0],
             )  # fmt: skip
@@ -471,6 +471,6 @@ def _continued(ts: int, origin: Origin, end: Place, last: Place) -> NeedsOperato
         f" {end}: the source has begun epoch {last[0]} since, where it is at {last}",
         hint="etcd was restored from before that epoch. Stop the source, run penstock source reload"
         " --all, and start it. Then start this Drainer with accept-gap-commit-ts ="
-        f" [{ts}], which leaves out what the source writes in epoch {origin.epoch}",
+        f" [{ts}], which skips the transactions of the source in epoch {origin.epoch}",
         code=Code.ORIGIN_GAP,
     )

@@ -151,8 +151,8 @@ class FetchBatch:
 
     def counted(self, step: RowsStep) -> RowsStep:
         facts = self.outcome.facts
-        left_out = step.left_out + facts.left_out
-        return replace(step, rows=facts.rows, remote=None, left_out=left_out)
+        skipped = step.skipped + facts.skipped
+        return replace(step, rows=facts.rows, remote=None, skipped=skipped)
 
 
 class Fetching:

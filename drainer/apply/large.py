@@ -28,7 +28,7 @@ from typing import Generic, TypeVar
 
 from drainer.apply.batches import HeldBatch
 from drainer.apply.strategies import Prepared
-from drainer.differences.left_out import IGNORED, LOOP_BACK, ROWS, TRANSACTIONS, Counts, LeftOut
+from drainer.differences.skipped import IGNORED, LOOP_BACK, ROWS, TRANSACTIONS, Counts, Skipped
 from drainer.intake.payload import SpooledRows
 from drainer.planner import LargeStep
 from drainer.sinks.checkpoint import Checkpoint
@@ -121,23 +121,23 @@ class _LargeTransaction(Generic[T]):
         with closing(self._rows.values()) as values:
             for value in values:
                 if self._is_returning(value):
-                    self._end(Counts([LeftOut(TRANSACTIONS, LOOP_BACK)]))
+                    self._end(Counts([Skipped(TRANSACTIONS, LOOP_BACK)]))
                     return
                 for change in read_changes(value, self._rows.target):
-                    found.update(change.left_out or {})
-        self._step.left_out.update(found)
+                    found.update(change.skipped or {})
+        self._step.skipped.update(found)
 
     def _end(self, counts: Counts) -> None:
-        self._step.left_out.update(counts)
+        self._step.skipped.update(counts)
         self.ends_here = True
 
     def _ignored_counts(self) -> Counts:
-        found = Counts([LeftOut(TRANSACTIONS, IGNORED)])
+        found = Counts([Skipped(TRANSACTIONS, IGNORED)])
         with closing(self._rows.values()) as values:
             for value in values:
                 for mutation in pb.PrewriteValue.FromString(value).mutations:
                     name = name_of(self._rows.target, mutation.table_id, self._rows.version)
-                    found[LeftOut(ROWS, IGNORED, name)] += len(mutation.sequence)
+                    found[Skipped(ROWS, IGNORED, name)] += len(mutation.sequence)
         return found
 
     def _is_returning(self, value: bytes) -> bool:

@@ -25,7 +25,7 @@ from drainer.apply.batches import FetchBatch, Fetching, HeldBatch, RowBatch
 from drainer.apply.strategies import Prepared, Strategy
 from drainer.ddl.catch_up import CatchUp
 from drainer.ddl.follower import FollowedDdl, WayOut, with_way_out
-from drainer.differences.left_out import Counts, LeftOutTotals
+from drainer.differences.skipped import Counts, SkippedTotals
 from drainer.intake.merger import Merged
 from drainer.planner import AheadStep, DdlStep, LargeStep, Planner, RowsStep, Step
 from drainer.relay_log.log import NoRelay, Relay
@@ -235,7 +235,7 @@ class Pipeline:
         if isinstance(step, DdlStep):
             ddl = await self._source.follow_ddl(step)
             if step.is_repeated:
-                ddl = ddl._replace(run=None, left_out=Counts())
+                ddl = ddl._replace(run=None, skipped=Counts())
             _ddl_followed()
         self._slots -= 1
         self._last_step_s = time.monotonic()
@@ -313,7 +313,7 @@ class Pipeline:
         after_ts = self.progress.checkpoint.commit_ts
         nothing_left = work.fetched is not None and not self._note_fetched(work, work.fetched)
         checkpoint = work.checkpoint = replace(
-            work.checkpoint, left_out=self.progress.left_out.after(_left_out(work))
+            work.checkpoint, skipped=self.progress.skipped.after(_skipped(work))
         )
         if work.ddl is not None and work.ddl.run is not None:
             assert isinstance(work.step, DdlStep)
@@ -353,10 +353,10 @@ class Pipeline:
         return work.step.rows > 0
 
 
-def _left_out(work: _Work) -> Counts:
+def _skipped(work: _Work) -> Counts:
     if isinstance(work.step, DdlStep):
-        return Counts() if work.ddl is None else work.ddl.left_out
-    return work.step.left_out
+        return Counts() if work.ddl is None else work.ddl.skipped
+    return work.step.skipped
 
 
 class Feed(Protocol):
@@ -430,11 +430,11 @@ class Progress:
     """Collations that the downstream lacks, and the collations that its tables have instead."""
     file_counts: FileCounts = field(default_factory=FileCounts)
     """The counts of a sink that writes files."""
-    left_out: LeftOutTotals = field(init=False)
+    skipped: SkippedTotals = field(init=False)
     """Totals of the changes that are not applied downstream."""
 
     def __post_init__(self) -> None:
-        self.left_out = LeftOutTotals(self.checkpoint.left_out)
+        self.skipped = SkippedTotals(self.checkpoint.skipped)
 
     def begun(self, tables: Sequence[TableRows]) -> None:
         for table in tables:
@@ -443,7 +443,7 @@ class Progress:
 
     def committed(self, step: Step, checkpoint: Checkpoint, commit_s: float) -> None:
         self.checkpoint = checkpoint
-        self.left_out.reached(checkpoint.left_out)
+        self.skipped.reached(checkpoint.skipped)
         self.steps += 1
         self.on_commit(step, commit_s)
         if not isinstance(step, RowsStep) or step.rows:
@@ -474,7 +474,7 @@ class Progress:
             "repeated_transactions": str(self.repeated),
             "last_batch": f"{self.last_rows} rows, generated in {self.generate_s * 1e3:.0f} ms, "
             f"committed in {self.commit_s * 1e3:.0f} ms",
-            **self.left_out.describe(),
+            **self.skipped.describe(),
         }
 
     def _collations(self) -> dict[str, str]:

@@ -37,14 +37,6 @@ from typing import NamedTuple, Protocol
 
 from drainer.ddl.catch_up import CatchUp, Upstream
 from drainer.ddl.starting_schema import StartingSchema
-from drainer.differences.left_out import (
-    DDLS,
-    IGNORED,
-    OVERRIDE,
-    UPSTREAM_ONLY,
-    Counts,
-    LeftOut,
-)
 from drainer.differences.overrides import (
     REPLACE,
     SKIP,
@@ -53,6 +45,14 @@ from drainer.differences.overrides import (
     skip_means,
     subject_of,
     track_means,
+)
+from drainer.differences.skipped import (
+    DDLS,
+    IGNORED,
+    OVERRIDE,
+    UPSTREAM_ONLY,
+    Counts,
+    Skipped,
 )
 from drainer.planner import DdlStep
 from drainer.relay_log.log import Relay
@@ -71,7 +71,7 @@ from penstock.schema.model import DdlJob, DdlType, TableInfo
 
 log = logging.getLogger(__name__)
 
-Route = Callable[[SchemaChange], SchemaChange | LeftOut | None]
+Route = Callable[[SchemaChange], SchemaChange | Skipped | None]
 WayOut = Callable[[NeedsOperator, int, SchemaChange | None], NeedsOperator]
 
 
@@ -83,7 +83,7 @@ class FollowedDdl(NamedTuple):
 
     upstream: SchemaChange
     run: SchemaChange | None
-    left_out: Counts
+    skipped: Counts
     ts: int = 0
 
 
@@ -150,21 +150,21 @@ class DdlFollower:
         change, run = tracked.change, tracked.run
         subject, counts = subject_of(change), Counts()
         if override is not None or run is None:
-            counts[LeftOut(DDLS, OVERRIDE, subject)] = 1
+            counts[Skipped(DDLS, OVERRIDE, subject)] = 1
         elif step.commit_ts in self._ignored_ts:
             log.warning(
                 "DDL at %d is in ignore-txn-commit-ts: tracked, not run: %s",
                 step.commit_ts, change.job.query,
             )  # fmt: skip
-            counts[LeftOut(DDLS, IGNORED, subject)] = 1
+            counts[Skipped(DDLS, IGNORED, subject)] = 1
             run = None
         elif drops_several(change):
             absent = [part for part in table_by_table(change) if part.dropped[0][1].id not in
                       {table.id for _, table in run.dropped}]  # fmt: skip
-            counts.update(LeftOut(DDLS, OVERRIDE, subject_of(part)) for part in absent)
+            counts.update(Skipped(DDLS, OVERRIDE, subject_of(part)) for part in absent)
         elif not self._schemas.rules.is_fenced:
             if is_upstream_only(change.job):
-                counts[LeftOut(DDLS, UPSTREAM_ONLY, subject)] = 1
+                counts[Skipped(DDLS, UPSTREAM_ONLY, subject)] = 1
                 run = None
             else:
                 run = to_run(run, self._schemas.catalog)
@@ -173,7 +173,7 @@ class DdlFollower:
         kept = []
         for part in table_by_table(run):
             routed = self._route(part)
-            if isinstance(routed, LeftOut):
+            if isinstance(routed, Skipped):
                 counts[routed] += 1
             elif routed is not None:
                 kept.append(routed)

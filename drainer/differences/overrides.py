@@ -6,7 +6,7 @@
     skip      it is tracked and not run, and changes that need it are skipped and counted
     replace   it is tracked, and another statement runs; changes that need the rest are skipped
 
-In each case the schema is tracked as upstream has it; `drainer.differences.deviations` derives the
+In each case the schema is tracked as upstream has it; `drainer.differences.drift` derives the
 parts of it that the downstream lacks. Without "verb", as older versions wrote it, an override with
 a statement is a replacement and one without is a skip. `ended` is where a skip or a replacement was
 taken back: from there on it causes no skipping.
@@ -136,7 +136,7 @@ _BY_PARTITION = (
     DdlType.CONVERT_PARTITION,
     DdlType.CONVERT_TABLE,
 )
-_UNKNOWN = "what it does is not known, so rows of tables that it made are left out"
+_UNKNOWN = "what it does is not known, so rows of tables that it made are skipped"
 
 
 def subject_of(change: SchemaChange) -> str:
@@ -154,14 +154,14 @@ def subject_of(change: SchemaChange) -> str:
 
 def track_means() -> str:
     return (
-        "nothing is left out: the downstream has what the statement does already, or you do it"
+        "nothing is skipped: the downstream has what the statement does already, or you do it"
         " there by hand before the next start"
     )
 
 
 def replace_means() -> str:
     return (
-        "your statement runs instead; what upstream has and it does not bring is left out and"
+        "your statement runs instead; what upstream has and it does not bring is skipped and"
         " counted"
     )
 
@@ -173,13 +173,13 @@ def skip_means(change: SchemaChange | None) -> str:
 
 def _skipped(change: SchemaChange) -> Iterator[str]:
     for name in change.schemas_created:
-        yield f"the rows of all tables in {name} are left out and counted"
+        yield f"the rows of all tables in {name} are skipped and counted"
     for name in change.schemas_dropped:
         yield f"{name} stays as it is, with its tables and their rows"
     yield from _came_and_went(change)
     for old_schema, old, schema, new in change.renamed:
         yield (
-            f"the rows of {schema}.{new.name} are left out and counted, and"
+            f"the rows of {schema}.{new.name} are skipped and counted, and"
             f" {old_schema}.{old.name} stays as it is"
         )
     for schema, before, after in change.altered:
@@ -200,7 +200,7 @@ def _came_and_went(change: SchemaChange) -> Iterator[str]:
         elif (schema, table.name) in dropped:
             yield f"{name} keeps the rows that upstream removed"
         else:
-            yield f"the rows of {name} are left out and counted"
+            yield f"the rows of {name} are skipped and counted"
     for schema, name in sorted(dropped - created) if not change.schemas_dropped else ():
         yield f"{schema}.{name} stays as it is, with its rows"
 
@@ -219,7 +219,7 @@ def _altered(name: str, before: TableInfo, after: TableInfo) -> Iterator[str]:
     ]  # fmt: skip
     gone = [c.name for c in before.columns if c.id not in kept]
     if lacking:
-        yield f"the values of {_columns(name, lacking)} are left out and counted"
+        yield f"the values of {_columns(name, lacking)} are skipped and counted"
     if changed:
         yield (
             f"{_columns(name, changed)} keeps its definition: a value that does not fit stops the"

@@ -137,7 +137,7 @@ class Merger:
             if ts not in self._ignored_ts:
                 raise _too_late(source, left_ts, ts, self.emitted_ts)
             log.warning("transaction %d of Pump %s is in ignore-txn-commit-ts, and too late for"
-                        " the merge: it is left out", ts, source)  # fmt: skip
+                        " the merge: it is skipped", ts, source)  # fmt: skip
             self.late += 1
             release(payload)
         return commit_ts[late:], payloads[late:]

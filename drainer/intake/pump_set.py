@@ -156,7 +156,7 @@ class Pumps:
             for status in statuses:
                 if status.node_id in lost:
                     self._statuses[status.node_id] = status
-                    self._leave_out(lost[status.node_id])
+                    self._pass_over_lost(lost[status.node_id])
                 else:
                     self._follow(status)
             await self._look_for_expected({status.node_id for status in statuses})
@@ -398,7 +398,7 @@ class Pumps:
         for name in self._expected - listed:
             lost, word = self._around.lost.get(name), self._around.last_words.get(name)
             if lost is not None:
-                self._leave_out(lost)
+                self._pass_over_lost(lost)
                 continue
             status = NodeStatus(node_id=name, host=_UNKNOWN_HOST, state=NodeState.PAUSED)
             if word is not None and may_part(
@@ -422,7 +422,7 @@ class Pumps:
         self._left_ts[name] = received_ts
         self._part(name, task)
 
-    def _leave_out(self, lost: LostPump) -> None:
+    def _pass_over_lost(self, lost: LostPump) -> None:
         """Skip a lost Pump; `NeedsOperator` if this Drainer loses more than was accepted."""
         name = lost.pump
         self._expected.discard(name)

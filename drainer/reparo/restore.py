@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
-from drainer.differences.left_out import DDLS, FILTER, ROWS, Counts, LeftOut
+from drainer.differences.skipped import DDLS, FILTER, ROWS, Counts, Skipped
 from drainer.reparo.held_changes import HeldChanges
 from drainer.reparo.rebuilt_rows import Change, RowBuilder, Target, ddl_of, events_of
 from drainer.reparo.reparo_config import ReparoConfig
@@ -56,13 +56,13 @@ class Restored:
     transactions: int = 0
     ddls: int = 0
     rows: Counter[str] = field(default_factory=Counter)
-    left_out: Counts = field(default_factory=Counts)
+    skipped: Counts = field(default_factory=Counts)
     unproved: str = ""
 
     def __str__(self) -> str:
         rows = ", ".join(f"{name} {count:,}" for name, count in sorted(self.rows.items()))
-        left_out = sum(self.left_out.values())
-        more = f"; {left_out:,} changes were left out by filters" if left_out else ""
+        skipped = sum(self.skipped.values())
+        more = f"; {skipped:,} changes were left out by filters" if skipped else ""
         unproved = f"; it cannot be proved {self.unproved}" if self.unproved else ""
         return (
             f"everything up to {self.through_ts} ({time_text(self.through_ts)}):"
@@ -162,7 +162,7 @@ class Restore:
         return made
 
     def _point(self, commit_ts: int) -> Checkpoint:
-        return Checkpoint(commit_ts, 0, left_out=dict(self._made.left_out))
+        return Checkpoint(commit_ts, 0, skipped=dict(self._made.skipped))
 
     # --- rows ------------------------------------------------------------------------------------
 
@@ -172,12 +172,12 @@ class Restore:
         if record.end - record.begin > bytes_max:
             self._flush()
             # Its only checkpoint records the skipped rows.
-            made.left_out += self._left_out_of(record)
+            made.skipped += self._left_out_of(record)
             slices = _Slices(self, record)
             self._writer.slices(slices, self._point(record.commit_ts))
             made.rows += slices.rows
         else:
-            changes = list(self._changes(record, made.rows, made.left_out))
+            changes = list(self._changes(record, made.rows, made.skipped))
             self._collector.add(_by_table(changes), record.end - record.begin, record.commit_ts)
         made.through_ts = record.commit_ts
         full = self._collector.rows >= self._config.batch_rows_max
@@ -187,13 +187,13 @@ class Restore:
     def _left_out_of(self, record: Record) -> Counts:
         events = events_of(record, self._config.batch_bytes_max)
         names = ((event.schema_name, event.table_name) for event in events)
-        return Counts(_left_out(*name) for name in names if self._target(*name) is None)
+        return Counts(_skipped(*name) for name in names if self._target(*name) is None)
 
-    def _changes(self, record: Record, rows: Counter[str], left_out: Counts) -> Iterator[Change]:
+    def _changes(self, record: Record, rows: Counter[str], skipped: Counts) -> Iterator[Change]:
         for event in events_of(record, self._config.batch_bytes_max):
             target = self._target(event.schema_name, event.table_name)
             if target is None:
-                left_out[_left_out(event.schema_name, event.table_name)] += 1
+                skipped[_skipped(event.schema_name, event.table_name)] += 1
                 continue
             rows[f"{target[0]}.{target[1].name}"] += 1
             change = self._builder.change(event, target)
@@ -242,8 +242,8 @@ class Restore:
             parts = table_by_table(change)
             kept = [part for part in parts if self._rules.of_ddl(part)]
             if len(kept) < len(parts):
-                left_out = LeftOut(DDLS, FILTER, change.job.schema_name)
-                self._made.left_out[left_out] += len(parts) - len(kept)
+                skipped = Skipped(DDLS, FILTER, change.job.schema_name)
+                self._made.skipped[skipped] += len(parts) - len(kept)
             if not kept:
                 continue
             run = together(kept)
@@ -318,8 +318,8 @@ class _Slices:
             yield _sliced(changes, size)
 
 
-def _left_out(schema: str, name: str) -> LeftOut:
-    return LeftOut(ROWS, FILTER, f"{schema}.{name}")
+def _skipped(schema: str, name: str) -> Skipped:
+    return Skipped(ROWS, FILTER, f"{schema}.{name}")
 
 
 def _sliced(changes: Sequence[Change], size: int) -> Batch:

@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from drainer.differences.left_out import Counts
+from drainer.differences.skipped import Counts
 from drainer.reparo.rebuilt_rows import Target, datum_value
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.protocol import TableSink
@@ -118,9 +118,9 @@ class Applies(Checks):
 
     def _stored(self, point: Checkpoint) -> Checkpoint:
         start = self._start
-        left_out = Counts(dict(start.left_out))
+        skipped = Counts(dict(start.skipped))
         if point is not start:
-            left_out.update(point.left_out)
+            skipped.update(point.skipped)
         return replace(
             start,
             commit_ts=point.commit_ts,
@@ -128,7 +128,7 @@ class Applies(Checks):
             consistent=False,
             applying_ts=0,
             ddl_intent_ts=start.ddl_intent_ts if start.ddl_intent_ts > point.commit_ts else 0,
-            left_out=dict(left_out),
+            skipped=dict(skipped),
         )
 
 

@@ -18,7 +18,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Any
 
-from drainer.differences.deviations import Deviation
+from drainer.differences.drift import Drift
 from drainer.schema.rules import ALL_RULES, FENCED
 from drainer.schema.tracker import SchemaTracker, State
 from penstock.codes import Code
@@ -66,7 +66,7 @@ def pack(tracker: SchemaTracker, origin: SnapshotOrigin) -> bytes:
             for since, schema, is_now, table in state.versions
         ],
         "gone": [list(each) for each in state.gone],
-        "deviations": {str(i): d.to_json() for i, d in state.deviations.items()},
+        "deviations": {str(i): d.to_json() for i, d in state.drifts.items()},
         "absent_schemas": state.absent_schemas,
         "blind_ts": state.blind_ts,
     }
@@ -109,7 +109,7 @@ def unpack(data: bytes, path: str) -> tuple[SchemaTracker, SnapshotOrigin]:
             schemas=[schema_from_json(each) for each in body["schemas"]],
             versions=[(since, s, now, table_from_json(t)) for since, s, now, t in body["versions"]],
             gone=[(a, b, c, d) for a, b, c, d in body["gone"]],
-            deviations={int(i): Deviation.from_json(d) for i, d in body["deviations"].items()},
+            drifts={int(i): Drift.from_json(d) for i, d in body["deviations"].items()},
             absent_schemas=body["absent_schemas"],
             blind_ts=body["blind_ts"],
             doubtful=[job_from_json(each) for each in body.get("doubtful", ())],

@@ -13,7 +13,7 @@ it. Rows of a version are committed after its DDL, so its binlog was before the 
 followed then.
 
     job ──> the catalog, as upstream has it ── always, so that every row can be read
-       └──> deviations ── the parts that the downstream lacks because of an override
+       └──> drift ── the parts that the downstream lacks because of an override
 
 A TiDB's sessions may commit rows of the schema before an EXCHANGE or TRUNCATE PARTITION after it.
 They name their table, but are in a partition that by then belongs to another table, or to none, and
@@ -30,7 +30,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from drainer.differences.deviations import NONE, Deviation, absent, compared
+from drainer.differences.drift import NONE, Drift, absent, compared
 from drainer.differences.overrides import REPLACE, SKIP, TRACK, Override
 from drainer.schema.rules import FENCED, Moment, StreamRules
 from penstock.codes import Code
@@ -91,7 +91,7 @@ class State:
     versions: Sequence[tuple[int, str, bool, TableInfo]]
     """Since when, in which schema, whether it is the current table, and the table."""
     gone: Sequence[tuple[int, str, str, int]]
-    deviations: Mapping[int, Deviation]
+    drifts: Mapping[int, Drift]
     absent_schemas: Mapping[str, int]
     blind_ts: int
     doubtful: Sequence[DdlJob] = ()
@@ -104,7 +104,7 @@ class SchemaTracker:
     def __init__(self, rules: StreamRules = FENCED) -> None:
         self.rules = rules
         self.catalog = Catalog.of(0, rules.system_schemas, ())
-        self.deviations: dict[int, Deviation] = {}
+        self.drifts: dict[int, Drift] = {}
         """How tables differ downstream, by their id; tables without a difference are not listed."""
         self.absent_schemas: dict[str, int] = {}
         """Databases that the downstream lacks, and the commit_ts of the override."""
@@ -199,7 +199,7 @@ class SchemaTracker:
             schemas=list(self.catalog.schemas()),
             versions=versions,
             gone=gone,
-            deviations=dict(self.deviations),
+            drifts=dict(self.drifts),
             absent_schemas=dict(self.absent_schemas),
             blind_ts=self.blind_ts,
             doubtful=tuple(self._doubtful),
@@ -216,7 +216,7 @@ class SchemaTracker:
             tracker._versions[table.id] = _Version(since, schema, table)
         for each in state.gone:
             tracker._gone[each[0]] = Gone(*each)
-        tracker.deviations = dict(state.deviations)
+        tracker.drifts = dict(state.drifts)
         tracker.absent_schemas = dict(state.absent_schemas)
         tracker.blind_ts = state.blind_ts
         tracker._doubtful = list(state.doubtful)
@@ -225,7 +225,7 @@ class SchemaTracker:
     def copy(self) -> SchemaTracker:
         other = SchemaTracker(self.rules)
         other.catalog = self.catalog.copy()
-        other.deviations = dict(self.deviations)
+        other.drifts = dict(self.drifts)
         other.absent_schemas, other.blind_ts = dict(self.absent_schemas), self.blind_ts
         other._versions = dict(self._versions)
         other._gone, other._doubtful = dict(self._gone), list(self._doubtful)
@@ -288,7 +288,7 @@ class SchemaTracker:
 
     def _taken(self, job: DdlJob, override: Override | None) -> Tracked:
         self._doubtful = [each for each in self._doubtful if each.id != job.id]
-        trial = self.copy() if self.deviations or override is not None else self
+        trial = self.copy() if self.drifts or override is not None else self
         tracked = trial._track(job, override)
         if trial is not self:
             self._take_over(trial)
@@ -315,9 +315,9 @@ class SchemaTracker:
     def take_back(self, override_ts: int) -> list[tuple[str, TableInfo]]:
         """Stop skipping because of an override; return the affected tables."""
         taken = []
-        for table_id, deviation in list(self.deviations.items()):
-            if override_ts in deviation.overrides:
-                self._deviate(table_id, deviation.without(override_ts))
+        for table_id, drift in list(self.drifts.items()):
+            if override_ts in drift.overrides:
+                self._set_drift(table_id, drift.without(override_ts))
                 found = self.catalog.table_by_id(table_id)
                 taken += [found] if found is not None else []
         for name, since_ts in list(self.absent_schemas.items()):
@@ -327,7 +327,7 @@ class SchemaTracker:
         return taken
 
     def _take_over(self, other: SchemaTracker) -> None:
-        self.catalog, self.deviations = other.catalog, other.deviations
+        self.catalog, self.drifts = other.catalog, other.drifts
         self.absent_schemas, self.blind_ts = other.absent_schemas, other.blind_ts
         self._versions, self._gone = other._versions, other._gone
         self._doubtful, self._rows_moved = other._doubtful, other._rows_moved
@@ -338,7 +338,7 @@ class SchemaTracker:
             self._track(self._doubtful.pop(0), None)
 
     def _track(self, job: DdlJob, override: Override | None) -> Tracked:
-        before = dict(self.deviations)
+        before = dict(self.drifts)
         absent_schemas = dict(self.absent_schemas)
         if override is None:
             change = self._followed(job)
@@ -399,24 +399,24 @@ class SchemaTracker:
 
     # --- deviations ----------------------------------------------------------------------------
 
-    def deviation(self, table_id: int) -> Deviation:
-        return self.deviations.get(table_id, NONE)
+    def drift(self, table_id: int) -> Drift:
+        return self.drifts.get(table_id, NONE)
 
-    def _deviate(self, table_id: int, deviation: Deviation) -> None:
-        if deviation == NONE:
-            self.deviations.pop(table_id, None)
+    def _set_drift(self, table_id: int, drift: Drift) -> None:
+        if drift == NONE:
+            self.drifts.pop(table_id, None)
         else:
-            self.deviations[table_id] = deviation
+            self.drifts[table_id] = drift
 
     def _carry(
-        self, change: SchemaChange, before: Mapping[int, Deviation], *, is_there: bool = False
+        self, change: SchemaChange, before: Mapping[int, Drift], *, is_there: bool = False
     ) -> None:
         """Carry over the drift of changed tables; `is_there`: the change was made by hand."""
         for old, new in _kept_tables(change):
-            self._deviate(new.id, before.get(old.id, NONE).carried(change.job, old, new))
+            self._set_drift(new.id, before.get(old.id, NONE).carried(change.job, old, new))
         lost = {table.id for _, table in change.dropped}
         for table_id in lost:
-            self.deviations.pop(table_id, None)
+            self.drifts.pop(table_id, None)
         continued = {new.id for _, new in _kept_tables(change)}
         for schema, table in change.created:
             if table.id in continued:
@@ -425,14 +425,14 @@ class SchemaTracker:
             if is_there:
                 self.absent_schemas.pop(schema, None)
             elif since_ts:
-                self._deviate(table.id, absent(since_ts))
+                self._set_drift(table.id, absent(since_ts))
             elif change.job.type == DdlType.CONVERT_PARTITION:
                 sources = [before.get(old.id, NONE).absent_ts for _, old, _ in change.altered]
-                self._deviate(table.id, Deviation(absent_ts=max(sources, default=0)))
+                self._set_drift(table.id, Drift(absent_ts=max(sources, default=0)))
         for name in change.schemas_dropped:
             self.absent_schemas.pop(name, None)
 
-    def _skip(self, change: SchemaChange, before: Mapping[int, Deviation], ts: int) -> None:
+    def _skip(self, change: SchemaChange, before: Mapping[int, Drift], ts: int) -> None:
         """Record the upstream changes of a DDL that did not run downstream."""
         job = change.job
         for name in change.schemas_created:
@@ -446,17 +446,17 @@ class SchemaTracker:
             if old is None or table.id in renamed:
                 was = NONE if old is None else before.get(old.id, NONE)
                 since_ts = was.absent_ts or self.absent_schemas.get(schema, 0) or ts
-                self._deviate(table.id, absent(since_ts))
+                self._set_drift(table.id, absent(since_ts))
                 continue
             was = before.get(old.id, NONE)
             there = None if was.absent_ts else was.stripped(old)
             carried = was.carried(job, old, table)
-            self._deviate(table.id, compared(job, table, there, ts, carried))
+            self._set_drift(table.id, compared(job, table, there, ts, carried))
         for table_id in {table.id for _, table in change.dropped}:
-            self.deviations.pop(table_id, None)
+            self.drifts.pop(table_id, None)
 
     def _replace(self, job: DdlJob, override: Override) -> Tracked:
-        there, before = self.downstream(), dict(self.deviations)
+        there, before = self.downstream(), dict(self.drifts)
         planned = override.planned(job, there)
         run = there.apply(planned)
         try:
@@ -469,7 +469,7 @@ class SchemaTracker:
         for name in (*change.schemas_dropped, *run.schemas_created):
             self.absent_schemas.pop(name, None)
         for _, table in change.dropped:
-            self.deviations.pop(table.id, None)
+            self.drifts.pop(table.id, None)
         ids = {new.id: old for old, new in _kept_tables(change)}
         names = {(s, t.name) for each in (change, run) for s, t in _tables_after(each)}
         names |= {(s, t.name) for s, t in run.dropped}
@@ -482,15 +482,15 @@ class SchemaTracker:
                 had = there.table(schema, name)
                 if had is not None and had.id not in (found.id, old.id):
                     had = None  # Another table has the name there.
-                self._deviate(found.id, compared(job, found, had, override.commit_ts, was))
+                self._set_drift(found.id, compared(job, found, had, override.commit_ts, was))
         return Tracked(change, run)
 
     def tables_downstream(self) -> list[tuple[str, TableInfo]]:
         """Return (schema name, table) for all tables, as the downstream has them."""
         return [
-            (schema, self.deviation(table.id).stripped(table))
+            (schema, self.drift(table.id).stripped(table))
             for schema, table in self.catalog.tables()
-            if not self.deviation(table.id).absent_ts
+            if not self.drift(table.id).absent_ts
         ]
 
     def downstream(self) -> Catalog:
@@ -506,25 +506,25 @@ class SchemaTracker:
     def _to_run(
         self,
         change: SchemaChange,
-        before: Mapping[int, Deviation],
+        before: Mapping[int, Drift],
         absent_schemas: Mapping[str, int],
     ) -> SchemaChange | None:
         """Return a change as the downstream can follow it, None when it lacks all of it."""
-        if not before and not self.deviations and not absent_schemas:
+        if not before and not self.drifts and not absent_schemas:
             return change
         names = {*change.schemas_created, *change.schemas_dropped}
         if change.is_nothing:
             names = {change.job.schema_name}
         if names & absent_schemas.keys():
             return None
-        parts = list(_parts(change, before, self.deviations))
-        left_out = [name for name, is_absent in parts if is_absent]
-        if left_out and len(left_out) == len(parts) and not change.schemas_dropped:
+        parts = list(_parts(change, before, self.drifts))
+        skipped = [name for name, is_absent in parts if is_absent]
+        if skipped and len(skipped) == len(parts) and not change.schemas_dropped:
             return None
-        if left_out and not change.schemas_dropped and not drops_several(change):
+        if skipped and not change.schemas_dropped and not drops_several(change):
             raise NeedsOperator(
-                f"{change.job.query!r} is also about {', '.join(left_out)}, which an override left"
-                " out downstream",
+                f"{change.job.query!r} is also about {', '.join(skipped)}, which an override"
+                " skipped downstream",
                 hint="run the part that is about the others in its place",
                 code=Code.FILTER_STOPS,
             )
@@ -533,7 +533,7 @@ class SchemaTracker:
             return before.get(table.id, NONE).stripped(table)
 
         def now(table: TableInfo) -> TableInfo:
-            return self.deviation(table.id).stripped(table)
+            return self.drift(table.id).stripped(table)
 
         dropped = tuple(
             (s, was(t)) for s, t in change.dropped if not before.get(t.id, NONE).absent_ts
@@ -620,7 +620,7 @@ def _tables_after(change: SchemaChange) -> Iterator[tuple[str, TableInfo]]:
 
 
 def _parts(
-    change: SchemaChange, before: Mapping[int, Deviation], after: Mapping[int, Deviation]
+    change: SchemaChange, before: Mapping[int, Drift], after: Mapping[int, Drift]
 ) -> Iterator[tuple[str, bool]]:
     for schema, table in change.dropped:
         yield f"{schema}.{table.name}", bool(before.get(table.id, NONE).absent_ts)

@@ -21,7 +21,7 @@ TiDB-Binlog wrote only `commitTS` and `consistent` are read.
 * `pumps` are the Pumps for which the merge waited: {node id: 0}, and the Pumps without which it
   continued, with the commit_ts up to which they were received (`drainer.intake.pump_set`).
 * `left-out` counts the changes up to `commitTS` that are not downstream
-  (`drainer.differences.left_out`).
+  (`drainer.differences.skipped`).
 * `overrides` are the operator's overrides of DDL, by commit_ts (`drainer.differences.overrides`).
   `all-overrides` says that they include the overrides of future DDL, which an older version stored
   elsewhere.
@@ -46,8 +46,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from drainer.differences.left_out import Totals, from_lists, to_lists
 from drainer.differences.overrides import Override, in_force
+from drainer.differences.skipped import Totals, from_lists, to_lists
 from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator
 from penstock.wire.binlog import Place
@@ -66,7 +66,7 @@ class Checkpoint:
     applying_ts: int = 0
     origins: Mapping[str, Place] = field(default_factory=dict, hash=False)
     pumps: Mapping[str, int] = field(default_factory=dict, hash=False)
-    left_out: Totals = field(default_factory=dict, hash=False)
+    skipped: Totals = field(default_factory=dict, hash=False)
     overrides: Mapping[int, Override] | None = field(default=None, hash=False)
     """None in a checkpoint of an older version, which stored them elsewhere."""
     has_all_overrides: bool = False
@@ -106,8 +106,8 @@ class Checkpoint:
             fields["pumps"] = self.pumps
         if self.ahead:
             fields["ahead"] = self.ahead
-        if self.left_out:
-            fields["left-out"] = to_lists(self.left_out)
+        if self.skipped:
+            fields["left-out"] = to_lists(self.skipped)
         if self.overrides is not None:
             fields["overrides"] = {ts: each.to_json() for ts, each in self.overrides.items()}
             fields["all-overrides"] = self.has_all_overrides
@@ -138,7 +138,7 @@ class Checkpoint:
             applying_ts=_number(stored, "applying"),
             origins=_origins(stored),
             pumps=_pumps(stored),
-            left_out=_left_out(stored),
+            skipped=_skipped(stored),
             overrides=_overrides(stored),
             has_all_overrides=stored.get("all-overrides") is True,
             ahead=_ahead(stored),
@@ -180,7 +180,7 @@ def _ahead(stored: dict[str, Any]) -> dict[int, int]:
     return {int(job_id): _number(found, job_id) for job_id in found}
 
 
-def _left_out(stored: dict[str, Any]) -> Totals:
+def _skipped(stored: dict[str, Any]) -> Totals:
     try:
         return from_lists(stored.get("left-out", []))
     except (TypeError, ValueError) as error:

@@ -17,12 +17,12 @@ from typing import Final, NamedTuple
 
 from drainer.ddl.catch_up import CatchUp
 from drainer.ddl.follower import FollowedDdl
-from drainer.differences.left_out import (
+from drainer.differences.skipped import (
     IGNORED,
     TRANSACTIONS,
     Counts,
-    LeftOut,
-    LeftOutTotals,
+    Skipped,
+    SkippedTotals,
 )
 from drainer.intake.merger import Merged
 from drainer.intake.payload import Payload, Spooled, SpooledRows, start_ts_of
@@ -78,7 +78,7 @@ class Decoder:
         self._targets = Targets(lookup)
         self._forms = RowForms()
         self._pumps: Mapping[str, int] = {}
-        self.left_out = LeftOutTotals({})
+        self.skipped = SkippedTotals({})
 
     async def decode(self, merged: Merged, pumps: Mapping[str, int]) -> Portion:
         """Return a run's elements; `pumps` are the participants, for the checkpoints.
@@ -125,7 +125,7 @@ class Decoder:
             return None
         changes = read_changes(binlog.prewrite_value, self._targets.of)
         for each in changes:
-            self._count(each.left_out)
+            self._count(each.skipped)
         changes = [each for each in changes if each.rows]
         return self._transaction(
             ts, payload, origin, _names(changes), Changes(lambda: (changes,), self._forms)
@@ -165,11 +165,11 @@ class Decoder:
         is_ignored = ts in self._ignored_ts
         changes = Changes(tuple, self._forms)
         if is_ignored and not is_repeated:
-            self._count(Counts([LeftOut(TRANSACTIONS, IGNORED)]))
+            self._count(Counts([Skipped(TRANSACTIONS, IGNORED)]))
         elif not is_repeated:
             rows = await asyncio.to_thread(SpooledRows, payload, self._targets.of, SLICES)
-            tables, left_out = await asyncio.to_thread(_passing, rows)
-            self._count(left_out)
+            tables, skipped = await asyncio.to_thread(_passing, rows)
+            self._count(skipped)
             changes = Changes(rows.changes, self._forms, payload)
         if not tables:
             payload.release()
@@ -181,7 +181,7 @@ class Decoder:
         followed = await self._follow(step)
         if step.is_repeated:
             return None
-        self._count(followed.left_out)
+        self._count(followed.skipped)
         change = followed.run
         if change is None:
             return None
@@ -210,7 +210,7 @@ class Decoder:
 
     def _count(self, counts: Counts | None) -> None:
         if counts:
-            self.left_out.reached(self.left_out.after(counts))
+            self.skipped.reached(self.skipped.after(counts))
 
 
 def _names(changes: list[TableChanges]) -> tuple[str, ...]:
@@ -227,12 +227,12 @@ def _passing(rows: SpooledRows) -> tuple[tuple[str, ...], Counts]:
     if not any(isinstance(target, Screened) for target in targets):
         return tuple(f"{schema}.{table.name}" for schema, table in targets), Counts()
     found: dict[str, None] = {}
-    left_out = Counts()
+    skipped = Counts()
     for part in rows.changes():
         found.update(dict.fromkeys(_names([each for each in part if each.rows])))
         for each in part:
-            left_out.update(each.left_out or {})
-    return tuple(found), left_out
+            skipped.update(each.skipped or {})
+    return tuple(found), skipped
 
 
 def _concerned(change: SchemaChange) -> tuple[str, ...]:

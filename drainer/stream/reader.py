@@ -20,7 +20,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from drainer.differences.left_out import lines
+from drainer.differences.skipped import lines
 from drainer.intake.merge_holder import PumpView
 from drainer.stream.decoder import Portion
 from drainer.stream.feed import BEGINNING, ReaderFeed, ReaderOptions, Wanted, open_feed
@@ -154,8 +154,10 @@ class AsyncReader:
     def pumps(self) -> Sequence[PumpView]:
         return self._feed.pumps()
 
-    def left_out(self) -> Sequence[str]:
-        return lines(self._feed.decoder.left_out.totals)
+    def skipped(self) -> Sequence[str]:
+        return lines(self._feed.decoder.skipped.totals)
+
+    left_out = skipped
 
     async def close(self) -> None:
         self._is_closed = True
@@ -314,9 +316,12 @@ class Reader:
         """Return every Pump as the merge sees it: its condition, the reason, its position."""
         return self._loop.ask(self._feed.pumps)
 
-    def left_out(self) -> Sequence[str]:
+    def skipped(self) -> Sequence[str]:
         """Return the counts of skipped data since the start, one line per cause and table."""
-        return self._loop.ask(lambda: lines(self._feed.decoder.left_out.totals))
+        return self._loop.ask(lambda: lines(self._feed.decoder.skipped.totals))
+
+    left_out = skipped
+    """The former name."""
 
     def close(self) -> None:
         """Stop pulling, from any thread; an iteration in progress also ends."""

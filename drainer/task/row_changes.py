@@ -37,7 +37,7 @@ import numpy as np
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
-from drainer.differences.left_out import (
+from drainer.differences.skipped import (
     CONVERTED,
     FILTER,
     IGNORED,
@@ -47,7 +47,7 @@ from drainer.differences.left_out import (
     TRANSACTIONS,
     VALUES,
     Counts,
-    LeftOut,
+    Skipped,
 )
 from drainer.task.work_unit import Beginning, TableRows
 from penstock.codes import Code
@@ -144,11 +144,11 @@ class Loss:
     def counts(self, rows: int, kept_kinds: bytes) -> Counts:
         found = Counts()
         if rows:
-            found[LeftOut(ROWS, self.cause, self.name)] = rows
+            found[Skipped(ROWS, self.cause, self.name)] = rows
         written = len(kept_kinds) - kept_kinds.count(_DELETE)
         for kind, columns in ((VALUES, self.lacking), (CONVERTED, self.converted)):
             for column in columns if written else ():
-                found[LeftOut(kind, OVERRIDE, self.name, column)] = written
+                found[Skipped(kind, OVERRIDE, self.name, column)] = written
         return found
 
 
@@ -177,7 +177,7 @@ class TableChanges:
     target: Target
     kinds: bytes
     rows: list[bytes]
-    left_out: Counts | None = None
+    skipped: Counts | None = None
 
 
 class Targets:
@@ -218,7 +218,7 @@ class Collector:
     def __init__(self) -> None:
         self.rows = 0
         self.bytes = 0
-        self.left_out = Counts()
+        self.skipped = Counts()
         """Counts of all added changes that do not go downstream."""
         self.commit_ts: list[int] = []
         """The commit_ts of each transaction, by its number."""
@@ -245,8 +245,8 @@ class Collector:
     ) -> None:
         """Append one transaction's changes, which weigh `size` bytes."""
         for change in changes:
-            if change.left_out:
-                self.left_out.update(change.left_out)
+            if change.skipped:
+                self.skipped.update(change.skipped)
             if not change.rows:
                 continue
             column = self._columns.get(change.table_id)
@@ -316,7 +316,7 @@ def read_changes(prewrite_value: bytes, lookup: Lookup) -> list[TableChanges]:
     version = value.schema_version
     targets = [lookup(mutation.table_id, version) for mutation in value.mutations]
     if MarkTable in map(type, targets) and _is_returning(value.mutations, targets):
-        return [TableChanges(0, targets[0], b"", [], Counts([LeftOut(TRANSACTIONS, LOOP_BACK)]))]
+        return [TableChanges(0, targets[0], b"", [], Counts([Skipped(TRANSACTIONS, LOOP_BACK)]))]
     changes = []
     for mutation, target in zip(value.mutations, targets, strict=True):
         if isinstance(target, MarkTable):
@@ -331,10 +331,10 @@ def read_changes(prewrite_value: bytes, lookup: Lookup) -> list[TableChanges]:
 
 def ignored_counts(prewrite_value: bytes, lookup: Lookup) -> Counts:
     value = _parsed(prewrite_value)
-    found = Counts([LeftOut(TRANSACTIONS, IGNORED)])
+    found = Counts([Skipped(TRANSACTIONS, IGNORED)])
     for mutation in value.mutations:
         name = name_of(lookup, mutation.table_id, value.schema_version)
-        found[LeftOut(ROWS, IGNORED, name)] += len(mutation.sequence)
+        found[Skipped(ROWS, IGNORED, name)] += len(mutation.sequence)
     return found
 
 
@@ -373,10 +373,10 @@ def _screened(mutation: Any, screen: Screened) -> TableChanges:
         for i, kind in enumerate(kinds)
         if kind not in dropped and (is_kept is None or is_kept(kind, rows[i]))
     ]
-    left_out = len(rows) - len(kept)
-    if left_out:
+    skipped = len(rows) - len(kept)
+    if skipped:
         kinds, rows = bytes(kinds[i] for i in kept), [rows[i] for i in kept]
-    return TableChanges(target[1].id, target, kinds, rows, loss.counts(left_out, kinds))
+    return TableChanges(target[1].id, target, kinds, rows, loss.counts(skipped, kinds))
 
 
 def _in_sequence(mutation: Any) -> tuple[bytes, list[bytes]]:

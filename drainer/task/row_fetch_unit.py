@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from drainer.differences.left_out import Counts, from_lists, to_lists
+from drainer.differences.skipped import Counts, from_lists, to_lists
 from drainer.task.work_unit import Statements
 from penstock.codes import Code
 from penstock.errors import Malformed
@@ -130,7 +130,7 @@ class Facts:
     rows: int = 0
     kinds: dict[int, int] = field(default_factory=dict)
     """Changes by their `MutationType`."""
-    left_out: Counts = field(default_factory=Counts)
+    skipped: Counts = field(default_factory=Counts)
 
 
 class Away(Exception):
@@ -144,7 +144,7 @@ def encode_away(problem: str) -> bytes:
 def encode_made(made: Made, facts: Facts) -> bytes:
     parts = [each.encode() for _, each in made]
     units = [(meets, len(part)) for (meets, _), part in zip(made, parts, strict=True)]
-    seen = {"rows": facts.rows, "kinds": facts.kinds, "left_out": to_lists(facts.left_out)}
+    seen = {"rows": facts.rows, "kinds": facts.kinds, "skipped": to_lists(facts.skipped)}
     header = json.dumps({**seen, "units": units}).encode()
     return b"".join([_MADE, _LENGTH.pack(len(header)), header, *parts])
 
@@ -159,7 +159,7 @@ def decode_made(data: bytes) -> tuple[Made, Facts]:
         for meets, length in header.pop("units"):
             made.append((bool(meets), Statements.decode(view[at : at + length])))
             at += length
-        header["left_out"] = Counts(from_lists(header["left_out"]))
+        header["skipped"] = Counts(from_lists(header["skipped"]))
         header["kinds"] = {int(kind): count for kind, count in header["kinds"].items()}
         return made, Facts(**header)
     except _UNREADABLE as error:

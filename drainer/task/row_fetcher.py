@@ -24,7 +24,7 @@ from typing import Any
 
 import grpc
 
-from drainer.differences.left_out import Counts
+from drainer.differences.skipped import Counts
 from drainer.pull_refusals import HINTS
 from drainer.schema.snapshot import unpack
 from drainer.task.compaction import plan_units
@@ -61,23 +61,23 @@ def statements_of(
     Raises `Malformed` and the errors of a table's look-up.
     """
     targets = Targets(selection.lookup)
-    collector, kinds, left_out = Collector(), Counter[int](), Counts()
+    collector, kinds, skipped = Collector(), Counter[int](), Counts()
     runs: list[Made] = []
     ignored = set(unit.ignored)
     for ts, payload in transactions:
         value = parse_merged(ts, payload).prewrite_value
         if ts in ignored:
-            left_out += ignored_counts(value, targets.of)
+            skipped += ignored_counts(value, targets.of)
             continue
         changes = read_changes(value, targets.of)
         if not collector.fits(changes):
-            left_out += collector.left_out
+            skipped += collector.skipped
             runs.append(_run(unit, collector, kinds))
             collector = Collector()
         collector.add(changes, len(payload))
-    left_out += collector.left_out
+    skipped += collector.skipped
     runs.append(_run(unit, collector, kinds))
-    facts = Facts(rows=kinds.total(), kinds=dict(kinds), left_out=left_out)
+    facts = Facts(rows=kinds.total(), kinds=dict(kinds), skipped=skipped)
     return _joined([run for run in runs if run]), facts
 
 

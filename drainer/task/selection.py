@@ -4,8 +4,8 @@
     route    change -> change to run, or not   for the follower, for every DDL it has tracked
 
 Filters see the upstream's names and columns. The downstream sees only the routes' names, and the
-columns that it has (`drainer.differences.deviations`). Skipped changes also advance the checkpoint,
-and are counted (`drainer.differences.left_out`). If several tables are replicated into one:
+columns that it has (`drainer.differences.drift`). Skipped changes also advance the checkpoint,
+and are counted (`drainer.differences.skipped`). If several tables are replicated into one:
 
     rows   of one shape, which is the rule, are gathered as one table's, in the order of their
            commits: the last change of a key counts, whichever source made it. While shapes
@@ -19,8 +19,8 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from drainer.differences.left_out import DDLS, DROPPED, FILTER, OVERRIDE, SYNC_DDL, LeftOut
 from drainer.differences.overrides import subject_of
+from drainer.differences.skipped import DDLS, DROPPED, FILTER, OVERRIDE, SYNC_DDL, Skipped
 from drainer.schema.tracker import Gone, SchemaTracker, Unknown
 from drainer.task.row_changes import Loss, MarkTable, Screened, Target, is_mark_table
 from penstock.codes import Code
@@ -76,11 +76,11 @@ class Selection:
         policy = self._rules.of_rows(*found)
         if policy.takes_nothing:
             return Screened(found, Loss(name, policy))
-        deviation = self._schemas.deviation(table_id)
-        if deviation.absent_ts:
+        drift = self._schemas.drift(table_id)
+        if drift.absent_ts:
             return Screened(found, Loss(name, cause=OVERRIDE))
-        target = self._target(found[0], deviation.masked(found[1]))
-        lacking, converted = deviation.lacking(found[1]), deviation.converted(found[1])
+        target = self._target(found[0], drift.masked(found[1]))
+        lacking, converted = drift.lacking(found[1]), drift.converted(found[1])
         loss = Loss(name, policy, lacking=tuple(lacking), converted=tuple(converted))
         takes_all = policy.takes_all and not lacking and not converted
         return target if takes_all else Screened(target, loss)
@@ -116,7 +116,7 @@ class Selection:
 
     # --- DDL -----------------------------------------------------------------------------------
 
-    def route(self, change: SchemaChange) -> SchemaChange | LeftOut | None:
+    def route(self, change: SchemaChange) -> SchemaChange | Skipped | None:
         """Return a DDL as it runs downstream, or its count if it does not.
 
         None means that it has been done there already, by another table that goes there.
@@ -126,10 +126,10 @@ class Selection:
         job = change.job
         if not self._runs_ddl:
             log.info("DDL at %d is only tracked (sync-ddl): %s", job.finished_ts, job.query)
-            return LeftOut(DDLS, SYNC_DDL, subject_of(change))
+            return Skipped(DDLS, SYNC_DDL, subject_of(change))
         if not self._rules.of_ddl(change):
             log.info("DDL at %d is filtered: %s", job.finished_ts, job.query)
-            return LeftOut(DDLS, FILTER, subject_of(change))
+            return Skipped(DDLS, FILTER, subject_of(change))
         if self._rules.router.is_empty:
             return change
         runs = self._verdicts(change)
@@ -221,7 +221,7 @@ class Selection:
         router = self._rules.router
         places: dict[str, list[Names]] = {}
         for schema, table in () if router.is_empty else self._schemas.catalog.tables():
-            is_absent = self._schemas.deviation(table.id).absent_ts
+            is_absent = self._schemas.drift(table.id).absent_ts
             if self._rules.is_replicated(schema, table.name) and not is_absent:
                 names = places.setdefault(self._place(schema, table).lower(), [])
                 names.append((schema, table.name))

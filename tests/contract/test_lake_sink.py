@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from drainer.differences.left_out import LeftOut
 from drainer.differences.overrides import Override
+from drainer.differences.skipped import Skipped
 from drainer.sinks.checkpoint import Checkpoint, Overridden
 from drainer.sinks.delta import lake as lake_module
 from drainer.sinks.delta import sink as sink_module
@@ -93,7 +93,7 @@ def test_a_saved_checkpoint_is_what_the_next_run_loads(lake: Lake) -> None:
     sink.load_checkpoint()
     point = replace(
         Checkpoint(2**63 + 5, 7, consistent=True),
-        left_out={LeftOut("rows", "override", "shop.it's \\ `odd` \x7f ü"): 2**40},
+        skipped={Skipped("rows", "override", "shop.it's \\ `odd` \x7f ü"): 2**40},
         origins={"a": (1, 2, 3)},
         pumps={'p"1': 7},
     )

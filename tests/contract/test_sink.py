@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from drainer.differences.left_out import LeftOut
 from drainer.differences.overrides import Override
+from drainer.differences.skipped import Skipped
 from drainer.sinks.checkpoint import Checkpoint, Overridden
 from drainer.sinks.opening import open_table_sink
 from drainer.sinks.protocol import SqlSink
@@ -126,7 +126,7 @@ def test_a_checkpoint_with_counts_and_overrides_is_what_the_next_run_loads(
     sql = 'ALTER TABLE `it\'s` ADD c TEXT COMMENT "a \\ and \\" and ü",\n ADD d INT'
     point = replace(
         downstream.point(),
-        left_out={LeftOut("rows", "override", "shop.it's \\ `odd`"): 2**40},
+        skipped={Skipped("rows", "override", "shop.it's \\ `odd`"): 2**40},
         overrides={7: Override(commit_ts=7, verb="replace", sql=sql, made="then")},
     )
     sink.save_checkpoint(point)

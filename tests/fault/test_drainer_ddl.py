@@ -142,7 +142,7 @@ def test_a_column_that_the_downstream_has_already_is_tracked_and_gets_its_values
         f"Or override this DDL, and start it then. `penstock drainer ddl track {extra_ts}",
     )
     assert site.ddl_command("skip", extra_ts) == 0
-    assert "the values of column extra of shop.item are left out" in capsys.readouterr().out
+    assert "the values of column extra of shop.item are skipped" in capsys.readouterr().out
     assert site.ddl_command("undo", extra_ts) == 0
     assert site.ddl_command("undo", extra_ts) == 2
     assert site.ddl_command("track", extra_ts) == 0
@@ -162,7 +162,7 @@ def test_the_rows_of_a_skipped_table_are_counted_through_a_crash_and_it_can_be_t
     site.add("late", id=1, v=1)
     last_ts = site.add("late", id=2, v=2)
     stopped(
-        site.drainer, f"`penstock drainer ddl skip {late_ts}`: the rows of shop.late are left out"
+        site.drainer, f"`penstock drainer ddl skip {late_ts}`: the rows of shop.late are skipped"
     )
     assert site.ddl_command("skip", late_ts) == 0
     site.drainer.start()
@@ -183,7 +183,7 @@ def test_the_rows_of_a_skipped_table_are_counted_through_a_crash_and_it_can_be_t
     )
     capsys.readouterr()
     assert site.ddl_command("list") == 0
-    way_out = f"shop.late: its rows are left out; `penstock drainer ddl track {late_ts}` ends that"
+    way_out = f"shop.late: its rows are skipped; `penstock drainer ddl track {late_ts}` ends that"
     assert way_out in capsys.readouterr().out
     assert site.ddl_command("track", late_ts) == 0
     assert "not made up for: override: 2 rows of shop.late" in capsys.readouterr().out

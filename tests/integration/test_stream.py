@@ -178,7 +178,7 @@ def test_a_filter_is_that_of_a_drainer(etcd_url: str, shop: PumpClient) -> None:
             txn.insert("log", {"id": 20})
             txn.insert_many("goods", [{"id": 3}, {"id": 30}])
         assert ids_of(reader) == [30]
-        assert sorted(reader.left_out()) == [
+        assert sorted(reader.skipped()) == [
             "filter: 1 rows of shop.log",
             "filter: 3 rows of shop.goods",
         ]

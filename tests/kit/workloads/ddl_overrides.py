@@ -375,15 +375,15 @@ class Operator:
         tracker = self._tracker(ts)
         change = tracker.track(job, Override(commit_ts=ts, verb=TRACK)).change
         gone = list(change.dropped)
-        gone += [(s, t) for s, t, _, _ in change.renamed if not tracker.deviation(t.id).absent_ts]
+        gone += [(s, t) for s, t, _, _ in change.renamed if not tracker.drift(t.id).absent_ts]
         for schema, table in gone:
             self._drop(schema, table)
         for sql in self._place.databases(change):
             self._place.query(sql)
         for schema, table in _after(change):
-            deviation = tracker.deviation(table.id)
-            if not deviation.absent_ts:
-                self._make(schema, deviation.stripped(table), table.id, ts)
+            drift = tracker.drift(table.id)
+            if not drift.absent_ts:
+                self._make(schema, drift.stripped(table), table.id, ts)
 
     def _drop(self, schema: str, table: TableInfo) -> None:
         self._place.query(f"DROP TABLE IF EXISTS {self._place.name(schema, table.name)}")
@@ -443,14 +443,14 @@ class Operator:
         tables = tracker.take_back(chosen.commit_ts)
         self._override(replace(chosen, ended_ts=held.commit_ts))
         for schema, table in tables:
-            deviation = tracker.deviation(table.id)
-            if deviation.absent_ts:
+            drift = tracker.drift(table.id)
+            if drift.absent_ts:
                 continue
-            self._make(schema, deviation.stripped(table), table.id, held.commit_ts)
+            self._make(schema, drift.stripped(table), table.id, held.commit_ts)
             copy = self.model.copies[table.id]
             copy.is_absent = False
-            copy.lacking &= set(deviation.lacking(table))
-            copy.converted &= set(deviation.converted(table))
+            copy.lacking &= set(drift.lacking(table))
+            copy.converted &= set(drift.converted(table))
             copy.lacked = set(copy.lacking)
         self.model.absent_schemas &= set(tracker.absent_schemas)
 

@@ -282,8 +282,8 @@ def test_what_filters_leave_out_is_a_fact_and_no_state() -> None:
     for _ in range(2):
         made, facts = statements_of(asked, [(ts, binlogs[ts]) for ts in STAMPS], selection)
         assert made == []
-        assert (facts.rows, facts.left_out.total() > 50) == (0, True)
-        assert {each[:2] for each in facts.left_out} == {("rows", "filter")}
+        assert (facts.rows, facts.skipped.total() > 50) == (0, True)
+        assert {each[:2] for each in facts.skipped} == {("rows", "filter")}
         seen, again = facts, decode_made(encode_made(made, facts))
         assert again == ([], seen)
 

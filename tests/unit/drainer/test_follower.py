@@ -11,8 +11,8 @@ import pytest
 
 from drainer.ddl.follower import DdlFollower, FollowedDdl, fetch_job
 from drainer.ddl.starting_schema import OVERRIDES, recorded_overrides
-from drainer.differences.left_out import DDLS, IGNORED, OVERRIDE, LeftOut
 from drainer.differences.overrides import REPLACE, SKIP, TRACK, Override, in_force
+from drainer.differences.skipped import DDLS, IGNORED, OVERRIDE, Skipped
 from drainer.planner import DdlStep
 from drainer.schema.rules import FENCED, TIDB, StreamRules
 from drainer.schema.tracker import SchemaTracker, Unknown
@@ -51,7 +51,7 @@ class Stream:
     def lacking(self, table_id: int = TABLE_ID) -> list[str]:
         found = self.tracker.catalog.table_by_id(table_id)
         assert found is not None
-        return self.tracker.deviation(table_id).lacking(found[1])
+        return self.tracker.drift(table_id).lacking(found[1])
 
 
 def overridden(job: DdlJob, verb: str, sql: str | None = None) -> dict[int, Override]:
@@ -62,15 +62,15 @@ def test_a_ddl_is_tracked_and_returned_to_be_run() -> None:
     stream = Stream()
     followed = stream.follow(JOBS[2])
     assert followed.run is not None
-    assert (followed.run.job, followed.left_out) == (JOBS[2], {})
+    assert (followed.run.job, followed.skipped) == (JOBS[2], {})
     assert columns(stream.tracker, TABLE_ID, 3) == ["a", "b", "c"]
 
 
 def test_a_ddl_that_a_filter_keeps_from_running_is_tracked_all_the_same() -> None:
-    filtered = LeftOut(DDLS, "filter", "d.t")
+    filtered = Skipped(DDLS, "filter", "d.t")
     stream = Stream(route=lambda change: filtered)
     followed = stream.follow(JOBS[2])
-    assert (followed.run, followed.left_out) == (None, {filtered: 1})
+    assert (followed.run, followed.skipped) == (None, {filtered: 1})
     assert columns(stream.tracker, TABLE_ID, 3) == ["a", "b", "c"]
 
 
@@ -79,9 +79,9 @@ DROPS = history("CREATE TABLE t (a INT)", "CREATE TABLE u (a INT)", "CREATE TABL
 
 
 def test_of_a_drop_a_filter_leaves_out_its_tables_and_the_rest_is_one_statement() -> None:
-    filtered = LeftOut(DDLS, "filter", "d.u")
+    filtered = Skipped(DDLS, "filter", "d.u")
 
-    def route(change: SchemaChange) -> SchemaChange | LeftOut | None:
+    def route(change: SchemaChange) -> SchemaChange | Skipped | None:
         ((_, table),) = change.dropped
         return filtered if table.name == "u" else change
 
@@ -90,7 +90,7 @@ def test_of_a_drop_a_filter_leaves_out_its_tables_and_the_rest_is_one_statement(
     assert followed.run is not None
     assert followed.run.job.query == "DROP TABLE `t`, `v`"
     assert [table.name for _, table in followed.run.dropped] == ["t", "v"]
-    assert followed.left_out == {filtered: 1}
+    assert followed.skipped == {filtered: 1}
     assert stream.tracker.catalog.tables() == ()
     assert Stream(DROPS, 4, route=lambda change: filtered).follow(DROPS[4]).run is None
 
@@ -103,7 +103,7 @@ def test_of_a_drop_a_table_that_the_downstream_lacks_is_not_dropped_there() -> N
     followed = stream.follow(DROPS[4])
     assert followed.run is not None
     assert followed.run.job.query == "DROP TABLE `t`, `v`"
-    assert followed.left_out == {LeftOut(DDLS, OVERRIDE, "d.u"): 1}
+    assert followed.skipped == {Skipped(DDLS, OVERRIDE, "d.u"): 1}
 
 
 def test_tables_that_are_one_downstream_are_dropped_once_where_all_of_them_go() -> None:
@@ -119,7 +119,7 @@ def test_an_ignored_ddl_is_tracked_and_reported(caplog: pytest.LogCaptureFixture
     stream = Stream(ignored_ts={JOBS[2].finished_ts})
     with caplog.at_level(logging.WARNING):
         followed = stream.follow(JOBS[2])
-    assert (followed.run, followed.left_out) == (None, {LeftOut(DDLS, IGNORED, "d.t"): 1})
+    assert (followed.run, followed.skipped) == (None, {Skipped(DDLS, IGNORED, "d.t"): 1})
     assert "ignore-txn-commit-ts: tracked, not run" in caplog.text
     assert columns(stream.tracker, TABLE_ID, 3) == ["a", "b", "c"]
     assert stream.follow(JOBS[3]).run is not None
@@ -131,8 +131,8 @@ def test_a_tracked_ddl_is_not_run_and_leaves_nothing_out(
     stream = Stream(overrides=overridden(JOBS[2], TRACK))
     with caplog.at_level(logging.WARNING):
         followed = stream.follow(JOBS[2])
-    assert (followed.run, followed.left_out) == (None, {LeftOut(DDLS, OVERRIDE, "d.t"): 1})
-    assert "tracked and not run, as decided then: nothing is left out" in caplog.text
+    assert (followed.run, followed.skipped) == (None, {Skipped(DDLS, OVERRIDE, "d.t"): 1})
+    assert "tracked and not run, as decided then: nothing is skipped" in caplog.text
     assert columns(stream.tracker, TABLE_ID, 3) == ["a", "b", "c"]
     assert stream.lacking() == []
 
@@ -143,8 +143,8 @@ def test_a_skipped_ddl_is_tracked_and_what_it_brings_is_left_out(
     stream = Stream(overrides=overridden(JOBS[2], SKIP))
     with caplog.at_level(logging.WARNING):
         followed = stream.follow(JOBS[2])
-    assert (followed.run, followed.left_out) == (None, {LeftOut(DDLS, OVERRIDE, "d.t"): 1})
-    assert "the values of columns b, c of d.t are left out and counted" in caplog.text
+    assert (followed.run, followed.skipped) == (None, {Skipped(DDLS, OVERRIDE, "d.t"): 1})
+    assert "the values of columns b, c of d.t are skipped and counted" in caplog.text
     assert columns(stream.tracker, TABLE_ID, 3) == ["a", "b", "c"]
     assert stream.lacking() == ["b", "c"]
     assert stream.follow(JOBS[3]).run is not None
@@ -167,7 +167,7 @@ def test_the_hint_offers_the_safe_override_first_and_says_what_each_means() -> N
             assert "what it does is not known" in hint
         else:
             assert 0 < verbs[0] < verbs[1] < verbs[2]
-            assert "the values of columns b, c of d.t are left out and counted" in hint
+            assert "the values of columns b, c of d.t are skipped and counted" in hint
         assert "`penstock drainer ddl undo 30` takes an override back" in hint
 
 
@@ -222,7 +222,7 @@ def test_a_replacement_runs_and_what_it_does_not_bring_is_left_out() -> None:
     # Rows are what upstream wrote, whatever the downstream makes of them.
     assert columns(stream.tracker, TABLE_ID, 3) == ["a", "b", "c"]
     assert stream.lacking() == ["b"]
-    assert stream.tracker.deviation(TABLE_ID).converted(original) == ["c"]
+    assert stream.tracker.drift(TABLE_ID).converted(original) == ["c"]
 
 
 def test_a_created_table_of_a_replacement_has_the_id_that_rows_will_name() -> None:
@@ -259,8 +259,8 @@ def test_history_is_rebuilt_as_it_was_overridden() -> None:
 def test_what_was_taken_back_is_no_longer_left_out_from_there_on() -> None:
     made = overridden(JOBS[2], SKIP)
     ended = {30: replace(made[30], ended_ts=40)}
-    assert SchemaTracker.from_history(JOBS, 39, ended).deviation(TABLE_ID).columns
-    assert not SchemaTracker.from_history(JOBS, 40, ended).deviations
+    assert SchemaTracker.from_history(JOBS, 39, ended).drift(TABLE_ID).columns
+    assert not SchemaTracker.from_history(JOBS, 40, ended).drifts
 
 
 def test_overrides_that_older_versions_wrote_are_read_for_the_drainers_of_a_downstream(

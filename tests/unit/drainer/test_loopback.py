@@ -10,7 +10,7 @@ import pytest
 
 from drainer.apply.large import LargeTransactions
 from drainer.components import protected_schemas
-from drainer.differences.left_out import Counts, LeftOut
+from drainer.differences.skipped import Counts, Skipped
 from drainer.intake.merger import Merged
 from drainer.intake.payload import Spooled
 from drainer.intake.transaction_slices import Limits, outline
@@ -39,7 +39,7 @@ MARKS = (
 )
 
 
-RETURNED = Counts([LeftOut("transactions", "loop-back")])
+RETURNED = Counts([Skipped("transactions", "loop-back")])
 
 
 class Upstream:
@@ -60,7 +60,7 @@ class Upstream:
     def ddl(self, sql: str) -> SchemaChange | None:
         (job,) = plan_ddl(sql, None, self.tracker.catalog, lambda: next(self._ids))
         routed = self.selection.route(self.tracker.follow(job))
-        return None if isinstance(routed, LeftOut) else routed
+        return None if isinstance(routed, Skipped) else routed
 
     def table(self, schema: str, name: str) -> TableInfo:
         found = self.tracker.catalog.table(schema, name)
@@ -103,13 +103,13 @@ def test_a_transaction_with_our_mark_has_no_changes_wherever_the_mark_stands(
     parts = [up.items(1, 2), up.mark(kind, 7)]
     value = up.value(*(parts[::-1] if first else parts))
     (change,) = read_changes(value, up.selection.lookup)
-    assert (change.rows, change.left_out) == ([], RETURNED)
+    assert (change.rows, change.skipped) == ([], RETURNED)
 
 
 def test_a_foreign_mark_stops_nothing_and_is_not_data() -> None:
     up = Upstream()
     changes = read_changes(up.value(up.mark(UPDATE, 8), up.items(1, 2)), up.selection.lookup)
-    assert [(len(change.rows), change.left_out) for change in changes] == [(2, None)]
+    assert [(len(change.rows), change.skipped) for change in changes] == [(2, None)]
 
 
 def test_without_loop_back_control_the_table_of_marks_is_a_table() -> None:
@@ -123,7 +123,7 @@ def test_the_mark_is_looked_at_before_a_filter_can_stop_the_drainer() -> None:
                      action="Error")  # fmt: skip
     up = Upstream(config=FilterConfig(events=(rule,)))
     value = up.value(up.items(1), up.mark(INSERT, 7))
-    assert [each.left_out for each in read_changes(value, up.selection.lookup)] == [RETURNED]
+    assert [each.skipped for each in read_changes(value, up.selection.lookup)] == [RETURNED]
 
 
 def test_the_planner_moves_time_over_what_came_back_and_counts_it_once() -> None:
@@ -133,14 +133,14 @@ def test_the_planner_moves_time_over_what_came_back_and_counts_it_once() -> None
               up.value(up.items(5, 6)), up.value(up.mark(UPDATE, 7))]  # fmt: skip
     payloads = [binlog(ts, value) for ts, value in enumerate(values, 10)]
     planner.offer(Merged(list(range(10, 14)), payloads, 0))
-    steps, left_out = [], Counts()
+    steps, skipped = [], Counts()
     while (step := planner.next_step() or planner.cut()) is not None:
         assert isinstance(step, RowsStep)
         steps.append((step.commit_ts, step.rows))
-        left_out += step.left_out
+        skipped += step.skipped
     assert sum(rows for _, rows in steps) == 4
     assert steps[-1][0] == 13
-    assert left_out == RETURNED + RETURNED
+    assert skipped == RETURNED + RETURNED
 
 
 def test_a_table_that_only_bears_the_name_is_refused() -> None:
@@ -193,5 +193,5 @@ def test_a_large_transaction_with_our_mark_only_moves_the_checkpoint(
 
     asyncio.run(asyncio.wait_for(test(), 60))
     assert sum(made) == rows
-    assert step.left_out == (RETURNED if channel_id == 7 else {})
+    assert step.skipped == (RETURNED if channel_id == 7 else {})
     assert not path.exists()

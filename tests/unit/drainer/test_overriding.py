@@ -26,7 +26,7 @@ def check(
     checkpoint = operator.run()
     counted = {
         (each.kind, each.table, each.column): count
-        for each, count in checkpoint.left_out.items()
+        for each, count in checkpoint.skipped.items()
         if each.kind in ("rows", "values", "converted")
     }
     assert counted == operator.model.counts

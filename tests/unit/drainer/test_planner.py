@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.differences.left_out import Counts, LeftOut
+from drainer.differences.skipped import Counts, Skipped
 from drainer.intake.merger import Merged
 from drainer.planner import AheadStep, DdlStep, Planner, RowsStep, Step
 from drainer.task.row_changes import Lookup, Loss, Screened, Target
@@ -150,10 +150,10 @@ def test_rows_of_a_dropped_table_are_left_out_and_time_moves_on() -> None:
     plan = planner()
     offer(plan, _10=inserts(10, 2, table_id=DROPPED))
     assert plan.next_step() is None
-    left_out = Counts({LeftOut("rows", "dropped-table", "db.gone"): 2})
+    skipped = Counts({Skipped("rows", "dropped-table", "db.gone"): 2})
     size = len(inserts(10, 2, table_id=DROPPED))
     assert plan.rows == 0
-    assert plan.cut() == RowsStep(10, transactions=1, bytes=size, left_out=left_out)
+    assert plan.cut() == RowsStep(10, transactions=1, bytes=size, skipped=skipped)
 
 
 def test_a_new_version_of_a_table_starts_a_new_batch_and_other_tables_do_not() -> None:
@@ -284,10 +284,10 @@ def test_an_ignored_transaction_is_left_out_and_time_still_moves(
     found = steps(plan)
     assert [(s.commit_ts, getattr(s, "rows", None)) for s in found] == [(20, 2), (40, None)]
     assert "transaction 20 is in ignore-txn-commit-ts" in caplog.text
-    assert [getattr(s, "left_out", None) for s in found] == [
+    assert [getattr(s, "skipped", None) for s in found] == [
         {
-            LeftOut("transactions", "ignore-txn-commit-ts"): 1,
-            LeftOut("rows", "ignore-txn-commit-ts", "db.t1"): 3,
+            Skipped("transactions", "ignore-txn-commit-ts"): 1,
+            Skipped("rows", "ignore-txn-commit-ts", "db.t1"): 3,
         },
         None,
     ]

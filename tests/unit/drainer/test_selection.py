@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from drainer.differences.left_out import Counts, LeftOut
+from drainer.differences.skipped import Counts, Skipped
 from drainer.intake.merger import Merged
 from drainer.planner import Planner, RowsStep
 from drainer.schema.tracker import SchemaTracker
@@ -33,7 +33,7 @@ class Upstream:
     def __init__(self, config: FilterConfig) -> None:
         self.tracker = SchemaTracker()
         self.selection = Selection(Rules(config), self.tracker)
-        self.left_out = Counts()
+        self.skipped = Counts()
         self._ids = count(1)
 
     def planned(self, sql: str) -> DdlJob:
@@ -42,9 +42,9 @@ class Upstream:
 
     def ddl(self, sql: str) -> SchemaChange | None:
         routed = self.selection.route(self.tracker.follow(self.planned(sql)))
-        if not isinstance(routed, LeftOut):
+        if not isinstance(routed, Skipped):
             return routed
-        self.left_out[routed] += 1
+        self.skipped[routed] += 1
         return None
 
     def table(self, schema: str, name: str) -> TableInfo:
@@ -103,7 +103,7 @@ def test_rows_of_a_filtered_table_are_counted_and_never_looked_at() -> None:
     step = planner.cut()
     assert isinstance(step, RowsStep)
     assert (step.commit_ts, step.rows, step.tables) == (10, 0, [])
-    assert step.left_out == {LeftOut("rows", "filter", "shop.item"): 2}
+    assert step.skipped == {Skipped("rows", "filter", "shop.item"): 2}
 
 
 def test_kinds_of_change_are_left_out_by_table() -> None:
@@ -119,9 +119,9 @@ def test_kinds_of_change_are_left_out_by_table() -> None:
         for table in (item, other)
     ]  # fmt: skip
     one, two = read_changes(up.value(*changes), up.selection.lookup)
-    filtered = {LeftOut("rows", "filter", "shop.item"): 2}
-    assert (one.kinds, one.rows, one.left_out) == (bytes([INSERT]), [b"i"], filtered)
-    assert (two.rows, two.left_out) == ([b"d", b"i", b"u"], None)
+    filtered = {Skipped("rows", "filter", "shop.item"): 2}
+    assert (one.kinds, one.rows, one.skipped) == (bytes([INSERT]), [b"i"], filtered)
+    assert (two.rows, two.skipped) == ([b"d", b"i", b"u"], None)
 
 
 def test_a_rule_that_says_error_stops_at_such_a_row_and_not_before() -> None:
@@ -145,7 +145,7 @@ def test_rows_are_left_out_by_their_values() -> None:
     collector = Collector()
     collector.add([change], 1)
     assert collector.rows == 2
-    assert collector.left_out == {LeftOut("rows", "filter", "shop.item"): 1}
+    assert collector.skipped == {Skipped("rows", "filter", "shop.item"): 1}
 
 
 def test_an_expression_that_does_not_fit_stops_at_the_start_and_at_a_new_version() -> None:
@@ -163,7 +163,7 @@ def test_a_filtered_ddl_is_tracked_and_not_run() -> None:
     assert up.ddl("ALTER TABLE shop.item ADD COLUMN c INT") is None
     assert [c.name for c in up.table("shop", "item").columns] == ["id", "n", "c"]
     tables = ["shop.item", "shop.item", "shop.other", "shop"]
-    assert up.left_out == Counts(LeftOut("ddls", "filter", each) for each in tables)
+    assert up.skipped == Counts(Skipped("ddls", "filter", each) for each in tables)
 
 
 # --- several tables into one -------------------------------------------------------------------

@@ -48,7 +48,7 @@ def knows(tracker: SchemaTracker) -> object:
     state = tracker.state()
     by_id = sorted(state.versions, key=lambda v: (v[3].id, v[0]))
     names = sorted(s.name for s in state.schemas)
-    lost = state.deviations, state.absent_schemas, state.blind_ts
+    lost = state.drifts, state.absent_schemas, state.blind_ts
     return tracker.version, names, by_id, sorted(state.gone), lost
 
 
@@ -194,7 +194,7 @@ def test_an_override_that_the_snapshot_was_made_with_must_not_get_lost(
     ts = MANY[100].finished_ts
     made = {ts: Override(commit_ts=ts, verb=SKIP)}
     first = start(230, made)
-    assert first.tracker.deviation(MANY[100].table_id).absent_ts == ts
+    assert first.tracker.drift(MANY[100].table_id).absent_ts == ts
     assert knows(start(230, made).tracker) == knows(first.tracker)
     with pytest.raises(NeedsOperator, match="which is not in the downstream"):
         start(230)

@@ -14,8 +14,8 @@ from typing import Any, cast
 import pytest
 
 from drainer.ddl.follower import DdlFollower, FollowedDdl
-from drainer.differences.left_out import DDLS, OVERRIDE, UPSTREAM_ONLY, Counts, LeftOut
 from drainer.differences.overrides import SKIP, TRACK, Override
+from drainer.differences.skipped import DDLS, OVERRIDE, UPSTREAM_ONLY, Counts, Skipped
 from drainer.intake.merger import Merged
 from drainer.planner import DdlStep, Planner
 from drainer.schema.rules import TIDB, Moment
@@ -240,7 +240,7 @@ class Stream:
     def query(self, ddl: TidbDdl, *, state: int = 5) -> str:
         followed = self.follow(ddl, state=state)
         assert followed.run is not None
-        assert not followed.left_out
+        assert not followed.skipped
         return followed.run.job.query
 
 
@@ -329,7 +329,7 @@ def test_a_ddl_that_is_not_over_yet_is_left_until_it_comes_again_without_its_job
     ddl = history.run("ALTER TABLE t DROP a")
     stream = Stream(history, 2)
     first = stream.follow(ddl, state=1)
-    assert (first.run, first.left_out, stream.fetched) == (None, {}, [])
+    assert (first.run, first.skipped, stream.fetched) == (None, {}, [])
     assert stream.query(ddl, state=0) == "ALTER TABLE t DROP a"
 
 
@@ -340,7 +340,7 @@ def test_a_failed_ddl_does_nothing_and_is_not_counted(history: TidbHistory, stat
     stream = Stream(history, 2)
     before = stream.tracker.state()
     followed = stream.follow(ddl, state=0)
-    assert (followed.run, followed.left_out) == (None, Counts())
+    assert (followed.run, followed.skipped) == (None, Counts())
     assert stream.tracker.state() == before
     # Its version counts: a checkpoint may be at it.
     assert stream.tracker.version == ddl.job.schema_version
@@ -356,7 +356,7 @@ def test_what_only_a_tidb_has_is_counted_and_does_not_run(
     stream = Stream(history, 2)
     followed = stream.follow(ddl)
     assert followed.run is None
-    assert followed.left_out == {LeftOut(DDLS, UPSTREAM_ONLY, "Shop"): 1}
+    assert followed.skipped == {Skipped(DDLS, UPSTREAM_ONLY, "Shop"): 1}
     assert stream.tracker.version == ddl.job.schema_version
 
 
@@ -439,7 +439,7 @@ def test_tables_and_ddl_of_the_system_s_database_are_known_and_stay_where_they_a
     for ddl in (made, changed):
         followed = stream.follow(ddl)
         assert followed.run is None
-        assert followed.left_out == {LeftOut(DDLS, "filter", "mysql.user"): 1}
+        assert followed.skipped == {Skipped(DDLS, "filter", "mysql.user"): 1}
     selection = Selection(Rules(FilterConfig()), stream.tracker)
     target = cast(Any, selection.lookup(made.fields["table_id"], 99))
     assert (target.loss.name, target.loss.takes_nothing) == ("mysql.user", True)
@@ -568,8 +568,8 @@ def test_an_override_names_a_ddl_by_its_job_s_end_in_the_stream_and_after_a_rest
     stream = Stream(history, 2, overrides=made)
     with caplog.at_level(logging.WARNING):
         followed = stream.follow(ddl)
-    assert (followed.run, followed.left_out) == (None, {LeftOut(DDLS, OVERRIDE, "Shop.t"): 1})
-    lacking = stream.tracker.deviation(ddl.fields["table_id"]).lacking(history.table("t"))
+    assert (followed.run, followed.skipped) == (None, {Skipped(DDLS, OVERRIDE, "Shop.t"): 1})
+    lacking = stream.tracker.drift(ddl.fields["table_id"]).lacking(history.table("t"))
     assert lacking == ["b", "c"]
     jobs = [each.job for each in history.all]
     again = SchemaTracker.from_history(
@@ -659,4 +659,4 @@ def test_a_tracked_ddl_counts_from_its_version_on(history: TidbHistory) -> None:
     ts = ddl.job.finished_ts
     stream = Stream(history, 2, overrides={ts: Override(commit_ts=ts, verb=TRACK, made="then")})
     followed = stream.follow(ddl)
-    assert (followed.run, followed.left_out) == (None, {LeftOut(DDLS, OVERRIDE, "Shop.t"): 1})
+    assert (followed.run, followed.skipped) == (None, {Skipped(DDLS, OVERRIDE, "Shop.t"): 1})

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from drainer.differences.deviations import NONE, Deviation
+from drainer.differences.drift import NONE, Drift
 from drainer.differences.overrides import REPLACE, SKIP, TRACK, Override, skip_means
 from drainer.schema.tracker import SchemaTracker, Tracked
 from drainer.task.sql.keys import apply_key
@@ -47,19 +47,19 @@ class Site:
         schema, _, table = name.rpartition(".")
         return self._session.table(table, schema or "d")
 
-    def deviation(self, name: str) -> Deviation:
-        return self.tracker.deviation(self.table(name).id)
+    def drift(self, name: str) -> Drift:
+        return self.tracker.drift(self.table(name).id)
 
 
 @pytest.mark.parametrize(
     ("sql", "table", "meaning"),
     [
-        ("CREATE TABLE v (id INT PRIMARY KEY)", "v", "the rows of d.v are left out"),
-        ("CREATE TABLE v LIKE t", "v", "the rows of d.v are left out"),
-        ("RENAME TABLE t TO v", "v", "the rows of d.v are left out and counted, and d.t stays"),
-        ("ALTER TABLE t RENAME TO v", "v", "the rows of d.v are left out"),
+        ("CREATE TABLE v (id INT PRIMARY KEY)", "v", "the rows of d.v are skipped"),
+        ("CREATE TABLE v LIKE t", "v", "the rows of d.v are skipped"),
+        ("RENAME TABLE t TO v", "v", "the rows of d.v are skipped and counted, and d.t stays"),
+        ("ALTER TABLE t RENAME TO v", "v", "the rows of d.v are skipped"),
         ("ALTER TABLE t DROP PRIMARY KEY, ADD COLUMN k INT NOT NULL, ADD PRIMARY KEY (k)", "t",
-         "the values of column k of d.t are left out"),
+         "the values of column k of d.t are skipped"),
     ],
 )  # fmt: skip
 def test_a_table_that_is_not_there_downstream_is_left_out_with_its_ddl(
@@ -69,14 +69,14 @@ def test_a_table_that_is_not_there_downstream_is_left_out_with_its_ddl(
     (skipped,) = site.ddl(sql, SKIP)
     assert skipped.run is None
     assert meaning in skip_means(skipped.change)
-    assert site.deviation(table).absent_ts
+    assert site.drift(table).absent_ts
     for later in ("ADD COLUMN x INT", "ADD INDEX by_x (x)", "RENAME TO w"):
         (tracked,) = site.ddl(f"ALTER TABLE {table} {later}")
-        assert (tracked.run, bool(site.tracker.deviations)) == (None, True)
+        assert (tracked.run, bool(site.tracker.drifts)) == (None, True)
     (truncated,) = site.ddl("TRUNCATE TABLE w")
-    assert (truncated.run, bool(site.deviation("w").absent_ts)) == (None, True)
+    assert (truncated.run, bool(site.drift("w").absent_ts)) == (None, True)
     (dropped,) = site.ddl("DROP TABLE w")
-    assert (dropped.run, site.tracker.deviations) == (None, {})
+    assert (dropped.run, site.tracker.drifts) == (None, {})
     (made,) = site.ddl("CREATE TABLE w (id INT PRIMARY KEY)")
     assert made.run == made.change
 
@@ -84,26 +84,26 @@ def test_a_table_that_is_not_there_downstream_is_left_out_with_its_ddl(
 def test_two_tables_whose_swap_was_skipped_are_both_left_out() -> None:
     site = Site()
     site.ddl("RENAME TABLE t TO x, u TO t, x TO u", SKIP)
-    assert site.deviation("t").absent_ts
-    assert site.deviation("u").absent_ts
+    assert site.drift("t").absent_ts
+    assert site.drift("u").absent_ts
 
 
 def test_a_swap_in_whose_place_something_else_runs_mixes_no_rows() -> None:
     site = Site()
     site.ddl("RENAME TABLE t TO x, u TO t, x TO u", REPLACE, "ALTER TABLE t COMMENT 'x'")
-    assert site.deviation("t").absent_ts
-    assert site.deviation("u").absent_ts
+    assert site.drift("t").absent_ts
+    assert site.drift("u").absent_ts
 
 
 def test_a_database_that_is_not_there_takes_its_tables_along_until_it_is_dropped() -> None:
     site = Site()
     site.ddl("CREATE DATABASE e", SKIP)
     (made,) = site.ddl("CREATE TABLE e.v (id INT PRIMARY KEY)")
-    assert (made.run, bool(site.deviation("e.v").absent_ts)) == (None, True)
+    assert (made.run, bool(site.drift("e.v").absent_ts)) == (None, True)
     (altered,) = site.ddl("ALTER DATABASE e CHARACTER SET latin1")
     assert altered.run is None
     (dropped,) = site.ddl("DROP DATABASE e")
-    assert (dropped.run, site.tracker.deviations, site.tracker.absent_schemas) == (None, {}, {})
+    assert (dropped.run, site.tracker.drifts, site.tracker.absent_schemas) == (None, {}, {})
     (again,) = site.ddl("CREATE DATABASE e")
     assert again.run is not None
 
@@ -111,50 +111,50 @@ def test_a_database_that_is_not_there_takes_its_tables_along_until_it_is_dropped
 def test_a_column_that_is_not_there_is_neither_written_nor_part_of_later_ddl() -> None:
     site = Site()
     site.ddl("ALTER TABLE t ADD COLUMN x INT AFTER id, CHANGE b bb VARCHAR(9)", SKIP)
-    table, deviation = site.table("t"), site.deviation("t")
-    assert deviation.lacking(table) == ["x", "bb"]
-    written = [c.name for c in deviation.masked(table).columns if c.state]
+    table, drift = site.table("t"), site.drift("t")
+    assert drift.lacking(table) == ["x", "bb"]
+    written = [c.name for c in drift.masked(table).columns if c.state]
     assert written == ["id", "a"]
-    assert [c.name for c in deviation.masked(table).columns] == ["id", "x", "a", "bb"]
+    assert [c.name for c in drift.masked(table).columns] == ["id", "x", "a", "bb"]
     (tracked,) = site.ddl("ALTER TABLE t ADD COLUMN y INT")
     assert tracked.run is not None
     ((_, before, after),) = tracked.run.altered
     assert [(c.name, c.offset) for c in before.columns] == [("id", 0), ("a", 1)]
     assert [(c.name, c.offset) for c in after.columns] == [("id", 0), ("a", 1), ("y", 2)]
     site.ddl("ALTER TABLE t DROP COLUMN x, DROP COLUMN bb", TRACK)
-    assert site.deviation("t") == NONE
+    assert site.drift("t") == NONE
 
 
 def test_a_column_that_keeps_its_definition_still_gets_its_values() -> None:
     site = Site()
     (tracked,) = site.ddl("ALTER TABLE t MODIFY b VARCHAR(99), MODIFY a INT NULL", SKIP)
     assert "a number or a time may be rounded" in skip_means(tracked.change)
-    table, deviation = site.table("t"), site.deviation("t")
-    assert (deviation.lacking(table), deviation.converted(table)) == ([], ["b"])
-    assert all(c.state for c in deviation.masked(table).columns)
+    table, drift = site.table("t"), site.drift("t")
+    assert (drift.lacking(table), drift.converted(table)) == ([], ["b"])
+    assert all(c.state for c in drift.masked(table).columns)
     site.ddl("ALTER TABLE t MODIFY b VARCHAR(50)")
-    assert site.deviation("t") == NONE
+    assert site.drift("t") == NONE
 
 
 def test_rows_are_identified_by_no_key_that_is_missing_downstream() -> None:
     site = Site("CREATE TABLE v (id INT NOT NULL, n INT)")
     site.ddl("ALTER TABLE v ADD PRIMARY KEY (id)", SKIP)
-    table, deviation = site.table("v"), site.deviation("v")
+    table, drift = site.table("v"), site.drift("v")
     assert apply_key(table) is not None
-    assert apply_key(deviation.masked(table)) is None
-    assert deviation.stripped(table).primary_key is None
+    assert apply_key(drift.masked(table)) is None
+    assert drift.stripped(table).primary_key is None
     site.ddl("ALTER TABLE v DROP PRIMARY KEY", TRACK)
-    assert site.deviation("v") == NONE
+    assert site.drift("v") == NONE
 
 
 def test_a_unique_index_that_stays_downstream_is_known_to_the_sink() -> None:
     site = Site()
     site.ddl("ALTER TABLE t DROP INDEX by_a", SKIP)
-    table, deviation = site.table("t"), site.deviation("t")
-    (index,) = deviation.masked(table).indexes
+    table, drift = site.table("t"), site.drift("t")
+    (index,) = drift.masked(table).indexes
     assert (index.name, index.unique, [p.name for p in index.columns]) == ("by_a", True, ["a"])
     site.ddl("ALTER TABLE t DROP COLUMN a", TRACK)
-    assert site.deviation("t") == NONE
+    assert site.drift("t") == NONE
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_a_unique_index_that_stays_downstream_is_known_to_the_sink() -> None:
 def test_what_a_skipped_ddl_takes_away_stays_and_no_row_is_left_out(sql: str) -> None:
     site = Site()
     (tracked,) = site.ddl(sql, SKIP)
-    assert (tracked.run, site.tracker.deviations) == (None, {})
+    assert (tracked.run, site.tracker.drifts) == (None, {})
     assert skip_means(tracked.change)
 
 
@@ -187,8 +187,8 @@ def test_a_ddl_about_a_table_that_is_there_and_one_that_is_not_asks_for_another_
     site.ddl("CREATE TABLE v (id INT PRIMARY KEY)", SKIP)
     (tracked,) = site.ddl("RENAME TABLE v TO w, t TO v", REPLACE, "RENAME TABLE t TO v")
     assert tracked.run is not None
-    assert site.deviation("v") == NONE
-    assert site.deviation("w").absent_ts
+    assert site.drift("v") == NONE
+    assert site.drift("w").absent_ts
 
 
 def test_an_override_that_is_taken_back_leaves_what_another_one_left_out() -> None:
@@ -196,17 +196,17 @@ def test_an_override_that_is_taken_back_leaves_what_another_one_left_out() -> No
     for name in ("x", "y"):
         site.ddl(f"ALTER TABLE t ADD COLUMN {name} INT", SKIP)
     table = site.table("t")
-    first, second = sorted(site.deviation("t").overrides)
+    first, second = sorted(site.drift("t").overrides)
     assert [found.name for _, found in site.tracker.take_back(first)] == ["t"]
-    assert site.deviation("t").lacking(table) == ["y"]
+    assert site.drift("t").lacking(table) == ["y"]
     site.tracker.take_back(second)
-    assert site.tracker.deviations == {}
+    assert site.tracker.drifts == {}
 
 
 def test_a_deviation_comes_back_from_json() -> None:
     site = Site()
     site.ddl("ALTER TABLE t DROP INDEX by_a, ADD COLUMN x INT, ADD INDEX by_b (b)", SKIP)
     site.ddl("ALTER TABLE t MODIFY b VARCHAR(20)", SKIP)
-    deviation = site.deviation("t")
-    assert deviation.kept
-    assert Deviation.from_json(json.loads(json.dumps(deviation.to_json()))) == deviation
+    drift = site.drift("t")
+    assert drift.kept
+    assert Drift.from_json(json.loads(json.dumps(drift.to_json()))) == drift

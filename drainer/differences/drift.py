@@ -1,7 +1,7 @@
-"""Deviations: how the downstream's tables differ from the upstream's because of overrides.
+"""Drift: how the downstream's tables differ from the upstream's because of overrides.
 
     the tracked table     as upstream has it: rows are read with it, always
-    its deviation         by the commit_ts of the override that each part of it comes from
+    its drift             by the commit_ts of the override that each part of it comes from
     masked(table)         rows are written with it: the downstream's columns and keys, no others
     stripped(table)       the table as the downstream has it: the base of further DDL
 
@@ -35,7 +35,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deviation:
+class Drift:
     """How one table differs downstream. Every value is the commit_ts of an override, or 0."""
 
     absent_ts: int = 0
@@ -64,13 +64,13 @@ class Deviation:
         """Return the names of the columns whose values are converted to another definition."""
         return [c.name for c in table.columns if c.id in self.forms and c.id not in self.columns]
 
-    def without(self, override_ts: int) -> Deviation:
+    def without(self, override_ts: int) -> Drift:
         """Return the drift that remains when an override no longer holds."""
 
         def left(ids: Mapping[int, int]) -> dict[int, int]:
             return {each: ts for each, ts in ids.items() if ts != override_ts}
 
-        return Deviation(
+        return Drift(
             absent_ts=0 if self.absent_ts == override_ts else self.absent_ts,
             key_ts=0 if self.key_ts == override_ts else self.key_ts,
             columns=left(self.columns),
@@ -79,7 +79,7 @@ class Deviation:
             kept=tuple(each for each in self.kept if each.since_ts != override_ts),
         )
 
-    def carried(self, job: DdlJob, before: TableInfo, after: TableInfo) -> Deviation:
+    def carried(self, job: DdlJob, before: TableInfo, after: TableInfo) -> Drift:
         """Return the drift after a DDL that the downstream has followed as far as it can."""
         ids = successors(job, before, after)
         columns = {c.id for c in after.columns}
@@ -96,7 +96,7 @@ class Deviation:
             parts = tuple((ids.get(part, part), length) for part, length in each.parts)
             if columns.issuperset(part for part, _ in parts):
                 kept.append(replace(each, parts=parts))
-        return Deviation(
+        return Drift(
             absent_ts=self.absent_ts,
             key_ts=self.key_ts if after.primary_key is not None else 0,
             columns=moved(self.columns, columns),
@@ -168,7 +168,7 @@ class Deviation:
         return {"absent": self.absent_ts, "key": self.key_ts, "kept": kept, **ids}
 
     @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Deviation:
+    def from_json(cls, fields: Mapping[str, Any]) -> Drift:
         return cls(
             absent_ts=fields["absent"],
             key_ts=fields["key"],
@@ -182,11 +182,11 @@ class Deviation:
         )
 
 
-NONE = Deviation()
+NONE = Drift()
 
 
-def absent(override_ts: int) -> Deviation:
-    return Deviation(absent_ts=override_ts)
+def absent(override_ts: int) -> Drift:
+    return Drift(absent_ts=override_ts)
 
 
 def compared(
@@ -194,8 +194,8 @@ def compared(
     table: TableInfo,
     there: TableInfo | None,
     override_ts: int,
-    earlier: Deviation = NONE,
-) -> Deviation:
+    earlier: Drift = NONE,
+) -> Drift:
     """Return how `table`, as it is after `job`, differs from `there`, which the downstream has.
 
     A column is identified by its name and its id. Parts of `earlier` keep their own cause.
@@ -233,7 +233,7 @@ def compared(
         if index.unique and not index.primary and _body(index) not in ours
         and all(part.name.lower() in ids for part in index.columns)
     ]  # fmt: skip
-    return Deviation(
+    return Drift(
         key_ts=0 if has_key else earlier.key_ts or override_ts,
         columns=columns,
         forms=forms,

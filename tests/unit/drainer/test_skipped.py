@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.differences.left_out import (
+from drainer.differences.overrides import REPLACE, SKIP, Override
+from drainer.differences.skipped import (
     DDLS,
     KINDS,
     LOOP_BACK,
@@ -19,29 +20,28 @@ from drainer.differences.left_out import (
     TRANSACTIONS,
     VALUES,
     Counts,
-    LeftOut,
-    LeftOutTotals,
+    Skipped,
+    SkippedTotals,
     from_lists,
     to_lists,
 )
-from drainer.differences.overrides import REPLACE, SKIP, Override
-from drainer.pages import left_out_metrics
+from drainer.pages import skipped_metrics
 from drainer.sinks.checkpoint import Checkpoint
 from penstock.errors import Malformed
 
-ITEM = LeftOut(ROWS, OVERRIDE, "shop.item")
+ITEM = Skipped(ROWS, OVERRIDE, "shop.item")
 NAMES = st.text(max_size=5)
 TOTALS = st.dictionaries(
-    st.builds(LeftOut, st.sampled_from(KINDS), NAMES, NAMES, NAMES), st.integers(0, 2**60)
+    st.builds(Skipped, st.sampled_from(KINDS), NAMES, NAMES, NAMES), st.integers(0, 2**60)
 )
 
 
 @given(TOTALS)
-def test_totals_come_back_from_a_checkpoint(totals: dict[LeftOut, int]) -> None:
+def test_totals_come_back_from_a_checkpoint(totals: dict[Skipped, int]) -> None:
     assert from_lists(to_lists(totals)) == totals
     made = {7: Override(commit_ts=7, verb=SKIP, made="then", ended_ts=9),
             8: Override(commit_ts=8, verb=REPLACE, sql="DROP TABLE t")}  # fmt: skip
-    held = Checkpoint(20, 3, left_out=totals, overrides=made)
+    held = Checkpoint(20, 3, skipped=totals, overrides=made)
     assert Checkpoint.from_json(held.to_json("me")) == held
 
 
@@ -70,41 +70,41 @@ def test_damaged_counts_and_overrides_are_refused(damage: str) -> None:
 def test_counts_become_totals_once_their_step_is_downstream_and_are_said_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    left_out = LeftOutTotals({ITEM: 5})
+    skipped = SkippedTotals({ITEM: 5})
     with caplog.at_level(logging.WARNING):
-        after = left_out.after(Counts({ITEM: 2}))
-        assert left_out.after(Counts({ITEM: 2})) == after == {ITEM: 7}
-    assert left_out.totals == {ITEM: 5}
-    left_out.reached(after)
-    assert left_out.describe()["rows_left_out"] == "7"
-    assert left_out.describe()["left_out"] == "override: 7 rows of shop.item"
+        after = skipped.after(Counts({ITEM: 2}))
+        assert skipped.after(Counts({ITEM: 2})) == after == {ITEM: 7}
+    assert skipped.totals == {ITEM: 5}
+    skipped.reached(after)
+    assert skipped.describe()["rows_left_out"] == "7"
+    assert skipped.describe()["left_out"] == "override: 7 rows of shop.item"
     assert caplog.text.count("rows of shop.item do not go downstream (override)") == 1
 
 
 def test_many_tables_are_counted_together_and_none_is_lost() -> None:
-    left_out = LeftOutTotals({})
+    skipped = SkippedTotals({})
     for number in range(NAMED_MAX + 50):
-        left_out.reached(left_out.after(Counts({replace_table(number): 1, ITEM: 1})))
-    assert left_out.total(ROWS) == 2 * (NAMED_MAX + 50)
-    assert len(left_out.totals) == NAMED_MAX + 1
-    assert left_out.totals[ITEM] == NAMED_MAX + 50
-    assert left_out.totals[LeftOut(ROWS, OVERRIDE, OTHERS)] == 51
+        skipped.reached(skipped.after(Counts({replace_table(number): 1, ITEM: 1})))
+    assert skipped.total(ROWS) == 2 * (NAMED_MAX + 50)
+    assert len(skipped.totals) == NAMED_MAX + 1
+    assert skipped.totals[ITEM] == NAMED_MAX + 50
+    assert skipped.totals[Skipped(ROWS, OVERRIDE, OTHERS)] == 51
 
 
-def replace_table(number: int) -> LeftOut:
+def replace_table(number: int) -> Skipped:
     return ITEM._replace(table=f"shop.t{number}")
 
 
 def test_every_count_is_a_metric_with_its_cause_and_table() -> None:
     totals = {
         ITEM: 3,
-        LeftOut(VALUES, OVERRIDE, "shop.item", "extra"): 4,
-        LeftOut(DDLS, OVERRIDE, "shop.item"): 1,
-        LeftOut(TRANSACTIONS, LOOP_BACK): 2,
+        Skipped(VALUES, OVERRIDE, "shop.item", "extra"): 4,
+        Skipped(DDLS, OVERRIDE, "shop.item"): 1,
+        Skipped(TRANSACTIONS, LOOP_BACK): 2,
     }
     found = {
         (sample.name, *sample.labels.values()): sample.value
-        for family in left_out_metrics(totals)
+        for family in skipped_metrics(totals)
         for sample in family.samples
     }
     assert found == {

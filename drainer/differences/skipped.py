@@ -1,4 +1,4 @@
-"""Left out: exact counts, by cause and table, of changes that do not go downstream.
+"""Skipped changes: exact counts, by cause and table, of changes that do not go downstream.
 
     kind          counts one for each
     rows          row change that ends here
@@ -52,7 +52,7 @@ _SENTENCES = {
 _QUIET = (FILTER, LOOP_BACK, SYNC_DDL)
 
 
-class LeftOut(NamedTuple):
+class Skipped(NamedTuple):
     """One counted category; `table` is schema.table, and may be empty, as may `column`."""
 
     kind: str
@@ -65,16 +65,16 @@ class LeftOut(NamedTuple):
         return f"{self.table}.{self.column}" if self.column else self.table
 
 
-Counts = Counter[LeftOut]
-Totals = Mapping[LeftOut, int]
+Counts = Counter[Skipped]
+Totals = Mapping[Skipped, int]
 
 
-class LeftOutTotals:
+class SkippedTotals:
     """The totals up to the checkpoint."""
 
     def __init__(self, totals: Totals) -> None:
         self._totals: Totals = dict(totals)
-        self._said: set[LeftOut] = set()
+        self._said: set[Skipped] = set()
 
     @property
     def totals(self) -> Totals:
@@ -90,7 +90,7 @@ class LeftOutTotals:
             self._say(each)
             if each not in made:
                 if named[each.kind, each.cause] >= NAMED_MAX:
-                    each = LeftOut(each.kind, each.cause, OTHERS)
+                    each = Skipped(each.kind, each.cause, OTHERS)
                 named[each.kind, each.cause] += 1
             made[each] = made.get(each, 0) + count
         return made
@@ -111,7 +111,7 @@ class LeftOutTotals:
             "left_out": "; ".join(lines(self._totals)) or "nothing",
         }
 
-    def _say(self, each: LeftOut) -> None:
+    def _say(self, each: Skipped) -> None:
         if each in self._said or len(self._said) > NAMED_MAX * len(KINDS):
             return
         self._said.add(each)
@@ -140,13 +140,13 @@ def to_lists(totals: Totals) -> list[list[str | int]]:
     return [[*each, count] for each, count in sorted(totals.items())]
 
 
-def from_lists(lists: Iterable[Iterable[object]]) -> dict[LeftOut, int]:
+def from_lists(lists: Iterable[Iterable[object]]) -> dict[Skipped, int]:
     """Parse the lists of `to_lists`; raise ValueError for anything else."""
-    found: dict[LeftOut, int] = {}
+    found: dict[Skipped, int] = {}
     for entry in lists:
         *names, count = entry
         known = len(names) == 4 and names[0] in KINDS and all(isinstance(n, str) for n in names)
         if not known or isinstance(count, bool) or not isinstance(count, int) or count < 0:
             raise ValueError(f"{entry!r} is no count")
-        found[LeftOut(*map(str, names))] = count
+        found[Skipped(*map(str, names))] = count
     return found
