@@ -65,6 +65,9 @@ from penstock.schema.model import DdlJob
 
 log = logging.getLogger(__name__)
 
+_CHECKPOINT_INTERVAL_S = 3.0
+"""How often an idle Drainer saves its checkpoint."""
+
 
 # --- parts of the active Drainer ----------------------------------------------------------------
 
@@ -120,7 +123,7 @@ async def build_active(
     spool = Spool(components.home.path / "spool", bytes_max=config.batch_bytes_max)
     fetches = components.executors_fetch
     who = Who(components.cluster_id, front.node_id, spool, tls=tls, metadata_only=fetches)
-    pumps = Pumps(merger, membership, who, config.buffer_bytes, checkpoint.pumps)
+    pumps = Pumps(merger, membership, who, 2 * config.batch_bytes_max, checkpoint.pumps)
     note = functools.partial(components.home.note_downstream, output_of(config.downstream))
     progress.on_commit = functools.partial(_count, pumps.counters, membership.lag_s, note)
     stream = Stream(
@@ -128,7 +131,7 @@ async def build_active(
         merger=merger,
         fetch_job=jobs.fetch,
         relay=relay,
-        checkpoint_interval_s=config.checkpoint_interval_s,
+        checkpoint_interval_s=_CHECKPOINT_INTERVAL_S,
         fetching=Fetching(*pumps.ids, pumps.addresses, schema.tracker) if fetches else None,
         catch_up=jobs.catch_up(source, checkpoint) if isinstance(source, TidbJobs) else None,
     )

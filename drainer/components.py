@@ -206,7 +206,6 @@ async def _start_spark(
         output=home.path / "spark.log",
         master=spark.master,
         tasks=spark.tasks,
-        driver_memory=spark.driver_memory,
         executor_memory=spark.executor_memory,
         host=spark.host,
         conf=spark.conf,

@@ -58,6 +58,8 @@ from penstock.pb import penstock_pb2
 
 log = logging.getLogger(__name__)
 
+_HEARTBEAT_S = 1.0
+"""How often the status and the list of Pumps are renewed."""
 _WRITER_LOOKS = 20
 _WRITER_LOOK_S = 0.5
 
@@ -228,7 +230,7 @@ class _Node:
             await self._membership.refuse_gap()
             log.info("drainer %s serves at %s", self._membership.node_id, self._membership.host)
             pipeline = asyncio.create_task(self._pipeline.run(), name="pipeline")
-            pumps = self._pumps.run(self._config.heartbeat_interval_s)
+            pumps = self._pumps.run(_HEARTBEAT_S)
             tasks = [pipeline, *map(asyncio.create_task, (self._membership.keep_time(), pumps))]
             tasks += [asyncio.create_task(event.wait()) for event in (stop, self._ended)]
             if self._unlogged is not None:

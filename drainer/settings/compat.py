@@ -37,13 +37,13 @@ _ORDER += " apply.dispatch = false"
 
 KEYS: dict[str, Answer] = {
     "detect-interval": Met(
-        "Pumps announce themselves, and are listed every heartbeat-interval-s, 3 s at most: the"
-        " order of the merge relies on it"
+        "Pumps announce themselves, and are listed every second: the order of the merge relies"
+        " on it"
     ),
     "pd-urls": Renamed("etcd-urls", also="pd-address"),
     "compressor": Met("streams are not compressed", ("",)),
     "sql-mode": Renamed("syncer.sql-mode"),
-    "cache-binlog-count": Met("what waits is bounded in bytes: buffer-bytes", ("",)),
+    "cache-binlog-count": Met("what waits is bounded in bytes, to twice batch-bytes-max", ("",)),
     "metrics-addr": Refused(_NO_PUSH),
     "metrics-interval": Refused(_NO_PUSH, ("", 0, "0", 15, "15")),
     "log-rotate": Met("it had none in TiDB-Binlog either; logrotate does it", ("",)),
@@ -92,7 +92,18 @@ KEYS: dict[str, Answer] = {
 }  # fmt: skip
 """Keys of its drainer.toml that are not ours under the same name, sections before them."""
 
+REMOVED = {
+    "buffer-bytes": "binlogs of twice batch-bytes-max may wait for the merge: set batch-bytes-max",
+    "checkpoint-interval-s": "an idle Drainer saves its checkpoint every 3 s: remove the key",
+    "heartbeat-interval-s": "the status and the list of Pumps are renewed every second: remove the"
+    " key",
+    "spark.driver-memory": 'set spark.conf = ["spark.driver.memory=1g"] instead',
+}
+"""Settings of earlier versions, and their replacements."""
+KEYS |= {key: Refused(replacement, ()) for key, replacement in REMOVED.items()}
+
 FLAGS = {
+    **{key.replace(".", "-"): key for key in REMOVED},
     **{
         name: name
         for name in (
@@ -117,7 +128,7 @@ FLAGS = {
     "relay-max-file-size": "syncer.relay.max-file-size",
     "V": "version",
 }  # fmt: skip
-"""Its flags, which may begin with one dash, and the key that each sets."""
+"""Its flags, which may begin with one dash, and those removed, with the key that each sets."""
 
 _SWITCHES = frozenset({"loopback-control", "sync-ddl", "enable-dispatch", "disable-dispatch",
              "enable-detect", "disable-detect", "safe-mode", "load-schema-snapshot"})  # fmt: skip

@@ -43,7 +43,6 @@ class SparkConfig:
     tasks: int = setting(
         0, "number of resident tasks; 0: one per core, at most 4 on a local master"
     )
-    driver_memory: str = setting("512m", "heap of the driver's JVM, which only places tasks")
     executor_memory: str = setting("512m", "heap of each executor's JVM on a cluster")
     host: str = setting("127.0.0.1", "address at which executors reach this Drainer")
     conf: tuple[str, ...] = setting((), "additional Spark settings, name=value, comma-separated")
@@ -61,9 +60,10 @@ class SparkConfig:
         if not _MASTER.fullmatch(self.master):
             hint = "use local[*], local[2] or spark://host:port"
             raise out_of_range("spark.master", self.master, hint)
-        for name in ("driver_memory", "executor_memory"):
-            if not _MEMORY.fullmatch(getattr(self, name)):
-                raise out_of_range(f"spark.{name}", getattr(self, name), "write it like 512m or 2g")
+        if not _MEMORY.fullmatch(self.executor_memory):
+            raise out_of_range(
+                "spark.executor_memory", self.executor_memory, "write it like 512m or 2g"
+            )
         for each in self.conf:
             if not _CONF.fullmatch(each):
                 raise out_of_range("spark.conf", each, "write spark.name=value, comma-separated")
@@ -206,15 +206,6 @@ class DrainerConfig:
     batch_bytes_max: int = setting(
         8 << 20, "size in bytes at which a batch ends; a higher value needs more memory"
     )
-    buffer_bytes: int = setting(
-        16 << 20, "maximum size in bytes of all Pumps' binlogs that wait for the merge"
-    )
-    checkpoint_interval_s: float = setting(
-        3.0, "interval in seconds at which an idle Drainer saves its checkpoint"
-    )
-    heartbeat_interval_s: float = setting(
-        1.0, "interval in seconds at which the status and the list of Pumps are renewed; at most 3"
-    )
     synced_check_time: int = setting(
         5, "minutes without a change for the downstream after which /status reports Synced"
     )
@@ -287,8 +278,6 @@ class DrainerConfig:
         ):
             if getattr(self, name) < least:
                 raise out_of_range(name, getattr(self, name), hint)
-        if self.heartbeat_interval_s > 3:
-            raise out_of_range("heartbeat_interval_s", self.heartbeat_interval_s, "3 s is the most")
         check_advertised(self.advertise_addr or self.addr)
         self._check_downstream()
 

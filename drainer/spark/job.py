@@ -89,7 +89,6 @@ class SparkSettings:
     output: Path
     master: str = "local[*]"
     tasks: int = 0
-    driver_memory: str = "512m"
     executor_memory: str = "512m"
     host: str = "127.0.0.1"
     conf: Sequence[str] = field(default_factory=tuple)
@@ -260,7 +259,7 @@ class SparkJob:
             [
                 ("spark.ui.enabled", "false"),
                 ("spark.ui.showConsoleProgress", "false"),
-                ("spark.driver.memory", settings.driver_memory),
+                ("spark.driver.memory", "512m"),
                 ("spark.driver.host", settings.host),
                 ("spark.driver.bindAddress", settings.host),
                 ("spark.driver.extraJavaOptions", java),

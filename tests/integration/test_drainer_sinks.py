@@ -79,7 +79,7 @@ def test_everything_reaches_sqlite_and_a_clean_stop_is_consistent_and_continued(
 def test_the_checkpoint_of_an_idle_cluster_moves_and_an_operator_can_stop_the_drainer(
     replication: Replication,
 ) -> None:
-    drainer = replication.start(checkpoint_interval_s=0.5, synced_check_time=0)
+    drainer = replication.start(synced_check_time=0)
     _until(lambda: drainer.checkpoint_ts() > 0)
     seen = drainer.checkpoint_ts()
     _until(lambda: seconds_between(seen, drainer.checkpoint_ts()) > 1)

@@ -108,7 +108,7 @@ def test_what_spark_s_jvm_says_about_its_end_is_in_a_file_and_one_line_names_it(
     etcd: Any, etcd_server: EtcdServer, drainer_factory: DrainerFactory, tmp_path: Path
 ) -> None:
     sink = f"sqlite:///{tmp_path}/down.db"
-    drainer = drainer_factory(etcd_server.url, sink, spark_driver_memory="1k")
+    drainer = drainer_factory(etcd_server.url, sink, spark_conf="spark.driver.memory=1k")
     said = drainer.wait_for(r"the JVM ended at its start.*")[0]
     assert "Too small" in said
     assert str(drainer.data_dir / "spark.log") in said
@@ -132,7 +132,7 @@ def test_a_jvm_that_is_killed_leaves_no_foreign_line_in_the_log(
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("master", "locl[2]"), ("driver_memory", "lots"), ("conf", ("spark.ui.enabled",))],
+    [("master", "locl[2]"), ("executor_memory", "lots"), ("conf", ("spark.ui.enabled",))],
 )
 def test_spark_s_settings_are_checked_when_they_are_read(field: str, value: Any) -> None:
     with pytest.raises(NeedsOperator, match=field.partition("_")[0]):
