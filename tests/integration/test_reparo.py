@@ -220,7 +220,7 @@ def test_filters_leave_out_and_say_so(bank: Bank, files: Path, tmp_path: Path) -
     with closing(open_table_sink(f"sqlite:///{target}", cluster_id=CLUSTER)) as sink:
         found = sink.load_checkpoint()
     assert found is not None
-    assert {each.name: n for each, n in found.left_out.items() if each.kind == "rows"} == {
+    assert {each.name: n for each, n in found.skipped.items() if each.kind == "rows"} == {
         "bank.entry": entries
     }
     assert "left out by filters" in said
