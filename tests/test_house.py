@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,6 +91,16 @@ def test_no_module_and_no_document_uses_a_word_that_the_house_has_replaced() -> 
     for path in (*modules(), *sorted(documents)):
         found = OLD_WORDS.search(path.read_text(encoding="utf-8"))
         assert found is None, f"{named(path)}: {found and found[0]}"
+
+
+def test_git_does_not_track_the_virtual_environment() -> None:
+    """A tracked link of this name replaces the environment of each clone that checks it out."""
+    if not (ROOT / ".git").exists() or shutil.which("git") is None:
+        return  # Not a clone.
+    tracked = subprocess.run(
+        ["git", "ls-files", "--", ".venv"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert tracked.stdout == ""
 
 
 def test_no_folder_holds_more_modules_than_one_look_takes_in() -> None:
