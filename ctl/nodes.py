@@ -17,7 +17,7 @@ import grpc
 
 from penstock.cluster import etcd
 from penstock.cluster.history import History
-from penstock.cluster.log_entry import EtcdLogEntries, LogEntry
+from penstock.cluster.log_entry import LogEntries, LogEntry
 from penstock.cluster.node_registry import (
     NodeKind,
     NodeState,
@@ -109,8 +109,8 @@ class Cluster:
         return Registry(self._client)
 
     @property
-    def entries(self) -> EtcdLogEntries:
-        return EtcdLogEntries(self._client)
+    def entries(self) -> LogEntries:
+        return LogEntries(self._client)
 
     @property
     def history(self) -> History:
@@ -128,11 +128,11 @@ class Cluster:
 
     def entry_of(self, pump: str) -> LogEntry | None:
         """Return the disks of a Pump's log, or None for a log that has no replicas."""
-        found = EtcdLogEntries(self._client).read(pump)
+        found = LogEntries(self._client).read(pump)
         return None if found is None else found[0]
 
     def logs_on(self, pump: str) -> Sequence[str]:
-        found = EtcdLogEntries(self._client).read_all()
+        found = LogEntries(self._client).read_all()
         return [
             node_id
             for node_id, entry in sorted(found.items())

@@ -73,7 +73,7 @@ async def run(config: DrainerConfig, stop: asyncio.Event) -> None:
                 return
             front = Front(config, components.security, components.home)
             stack.push_async_callback(front.close)
-            service.say(service.READY)
+            service.notify(service.READY)
             handed_over = ""
             while True:
                 former = await stand_by(components, front, stop, handed_over=handed_over)

@@ -11,7 +11,7 @@ from types import TracebackType
 from urllib.parse import quote
 
 from penstock.cluster import etcd
-from penstock.cluster.log_entry import EtcdLogEntries
+from penstock.cluster.log_entry import LogEntries
 from penstock.cluster.node_registry import NodeKind, NodeState, Registry
 from penstock.codes import Code
 from penstock.errors import Retryable
@@ -143,7 +143,7 @@ class Cluster:
     def _without_copies(self, client: etcd.EtcdClient) -> set[str]:
         if self._copies == 1:
             return set()
-        entries = EtcdLogEntries(client)
+        entries = LogEntries(client)
         found = {name: entries.read(name) for name in self.pumps}
         return {
             name

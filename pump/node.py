@@ -258,7 +258,7 @@ class _Node:
             await self._membership.join()
             if self._components.config.taken_over_by:
                 await self._operator.close(self._operator.node_id)
-            service.say(service.READY, "STATUS=online")
+            service.notify(service.READY, "STATUS=online")
             group.create_task(
                 self._membership.heartbeats(self._components.config.heartbeat_interval_s)
             )

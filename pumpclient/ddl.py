@@ -39,7 +39,7 @@ from itertools import pairwise
 from typing import Final
 
 from penstock.cluster.fence import DdlFence
-from penstock.cluster.history import DdlHistory, Guard
+from penstock.cluster.history import Guard, History
 from penstock.codes import Code
 from penstock.ddl import plan_ddl
 from penstock.errors import NeedsOperator, Retryable
@@ -64,7 +64,7 @@ class DdlExecutor:
     """Executes DDL statements for one client."""
 
     def __init__(
-        self, session: Session, history: DdlHistory, fence: DdlFence, lost: LostDdl, holder: str
+        self, session: Session, history: History, fence: DdlFence, lost: LostDdl, holder: str
     ) -> None:
         self._session = session
         self._history = history

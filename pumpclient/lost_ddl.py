@@ -19,7 +19,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from textwrap import shorten
 
-from penstock.cluster.history import DdlHistory, has_drawn
+from penstock.cluster.history import History, has_drawn
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.pb import penstock_pb2
@@ -37,7 +37,7 @@ Statuses = Callable[[], dict[str, penstock_pb2.StatusReply | str]]
 class LostDdl:
     """Compares the DDL history with the Pumps' streams, for one client."""
 
-    def __init__(self, statuses: Statuses, history: DdlHistory) -> None:
+    def __init__(self, statuses: Statuses, history: History) -> None:
         self._statuses = statuses
         self._history = history
         self._unchecked: dict[str, str] = {}

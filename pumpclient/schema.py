@@ -15,7 +15,7 @@ import difflib
 import threading
 from collections.abc import Callable
 
-from penstock.cluster.history import DdlHistory
+from penstock.cluster.history import History
 from penstock.codes import Code
 from penstock.ddl import Catalog
 from penstock.errors import NeedsOperator
@@ -40,7 +40,7 @@ def split_name(name: str, schema: str | None) -> tuple[str, str]:
 class Schemas:
     """The current catalog, compiled per table on first use; thread-safe."""
 
-    def __init__(self, history: DdlHistory, refuse_lost: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, history: History, refuse_lost: Callable[[], None] = lambda: None) -> None:
         """`refuse_lost` raises when the stream has a DDL that the history has lost."""
         self._history = history
         self._refuse_lost = refuse_lost

@@ -339,7 +339,7 @@ async def serve(arguments: argparse.Namespace, token: str, stop: asyncio.Event) 
         shown = f"[{host}]" if ":" in host else host
         scheme = "https" if context else "http"
         log.info("the console is at %s://%s:%d/", scheme, shown, runner.addresses[0][1])
-        service.say(service.READY)
+        service.notify(service.READY)
         await _until_stopped(stop, poller.run(), console.run())
     except OSError as error:
         raise NeedsOperator(

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock import failpoints
-from penstock.cluster.disks import Disk, EtcdDisks, Offered
+from penstock.cluster.disks import Disk, Disks, Offered
 from penstock.cluster.etcd import EtcdClient
-from penstock.cluster.log_entry import Copy, EtcdLogEntries, LogEntry
+from penstock.cluster.log_entry import Copy, LogEntries, LogEntry
 from penstock.cluster.node_registry import Cancellable, NodeKind, NodeState, Registry
 from penstock.codes import Code
 from penstock.errors import Corrupt, PenstockError, Retryable
@@ -97,7 +97,7 @@ class Replication:
         self._config = config
         self._node_id = identity.node_id
         self._cluster = cluster
-        self._entries = EtcdLogEntries(cluster.etcd)
+        self._entries = LogEntries(cluster.etcd)
         self._registry = Registry(cluster.etcd)
         self._wanted = Wanted(config.copies, config.copies_needed)
         self._pump = config.taken_over_by or identity.node_id
@@ -141,7 +141,7 @@ class Replication:
 
     def _begin(self) -> None:
         self._disk = kept_disk_id(self._config.data_dir)
-        self._watches.append(EtcdDisks(self._cluster.etcd).watch(self._note_disks))
+        self._watches.append(Disks(self._cluster.etcd).watch(self._note_disks))
         self._watches.append(self._entries.watch_all(self._note_logs))
 
     async def take_copies(self) -> Copies | None:
@@ -201,7 +201,7 @@ class Replication:
         """List the own disk as accepting replicas; Retryable without etcd."""
         identity = self._identity
         disk = Disk(self._disk, identity.node_id, identity.host, identity.labels)
-        self._offered = EtcdDisks(self._cluster.etcd).offer(disk)
+        self._offered = Disks(self._cluster.etcd).offer(disk)
         assert self.followed is not None
         self.leaving = Leaving(
             self._disk,

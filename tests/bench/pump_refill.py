@@ -27,7 +27,7 @@ from pathlib import Path
 import grpc
 
 from penstock.cluster import etcd
-from penstock.cluster.log_entry import EtcdLogEntries, LogEntry
+from penstock.cluster.log_entry import LogEntries, LogEntry
 from penstock.log.segment import segment_name
 from penstock.ts import compose
 from penstock.wire.binlog import Binlog, BinlogType
@@ -98,7 +98,7 @@ def measure(home: Path) -> Iterator[Figure]:
         fill(write, clock, REFILL_MB * 1_000_000)
         steady = Steady(write, clock)
         try:
-            entries = EtcdLogEntries(connection)
+            entries = LogEntries(connection)
             yield scrubbed(cluster, steady)
             yield from refilled(cluster, entries, steady)
         finally:
@@ -120,7 +120,7 @@ def fill(write: Write, clock: Iterator[int], size_bytes: int) -> None:
             done.result()
 
 
-def refilled(cluster: Cluster, entries: EtcdLogEntries, steady: Steady) -> Iterator[Figure]:
+def refilled(cluster: Cluster, entries: LogEntries, steady: Steady) -> Iterator[Figure]:
     """Yield how fast another Pump is given the log when the only copy is lost, and so once more.
 
     At first most of the log is in its live segment, before which nothing is acknowledged again. At
@@ -158,7 +158,7 @@ def refilled(cluster: Cluster, entries: EtcdLogEntries, steady: Steady) -> Itera
         )
 
 
-def lose_copy(cluster: Cluster, entries: EtcdLogEntries) -> tuple[float, float, float, int]:
+def lose_copy(cluster: Cluster, entries: LogEntries) -> tuple[float, float, float, int]:
     """Lose the log's copy, and return when another one was begun, listed and whole.
 
     The last number is that of the segment which that one was listed with.
@@ -174,7 +174,7 @@ def lose_copy(cluster: Cluster, entries: EtcdLogEntries) -> tuple[float, float, 
     return begun_s, listed_s, time.monotonic(), first
 
 
-def entry_of(entries: EtcdLogEntries) -> LogEntry:
+def entry_of(entries: LogEntries) -> LogEntry:
     """Return who has the log."""
     found = entries.read(PRIMARY)
     assert found is not None

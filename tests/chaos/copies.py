@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 from penstock.cluster import etcd
-from penstock.cluster.log_entry import EtcdLogEntries, LogEntry
+from penstock.cluster.log_entry import LogEntries, LogEntry
 from penstock.cluster.node_registry import NodeKind, NodeState, Registry
 from pump.cluster.identity import has_disk_id, kept_disk_id
 from tests.chaos.machine import Machine
@@ -78,10 +78,10 @@ class LogCopies:
         return found
 
     @contextmanager
-    def _connected(self) -> Iterator[tuple[EtcdLogEntries, Registry]]:
+    def _connected(self) -> Iterator[tuple[LogEntries, Registry]]:
         connection = etcd.connect(self._etcd_url, timeout_s=_ANSWER_S)
         try:
-            yield EtcdLogEntries(connection), Registry(connection)
+            yield LogEntries(connection), Registry(connection)
         finally:
             connection.close()
 

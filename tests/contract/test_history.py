@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.cluster.etcd import EtcdClient
-from penstock.cluster.history import FIRST_ID, LOCK_KEY, DdlHistory, Guard, History
+from penstock.cluster.history import FIRST_ID, LOCK_KEY, Guard, History
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from penstock.schema.model import DdlJob, DdlType, TableInfo
@@ -18,7 +18,7 @@ from tests.kit.wait import eventually, is_within
 
 
 @pytest.fixture(params=["memory", "etcd"])
-def history(request: pytest.FixtureRequest) -> DdlHistory:
+def history(request: pytest.FixtureRequest) -> History:
     if request.param == "memory":
         return MemoryHistory()
     return History(request.getfixturevalue("etcd"))
@@ -38,19 +38,19 @@ def job(job_id: int, version: int) -> DdlJob:
     )
 
 
-def test_an_empty_history_has_version_zero(history: DdlHistory) -> None:
+def test_an_empty_history_has_version_zero(history: History) -> None:
     assert history.schema_version() == 0
     assert history.jobs() == []
     assert history.get(1) is None
 
 
-def test_a_job_reads_back_and_moves_the_version(history: DdlHistory) -> None:
+def test_a_job_reads_back_and_moves_the_version(history: History) -> None:
     history.append(job(103, 1))
     assert history.get(103) == job(103, 1)
     assert history.schema_version() == 1
 
 
-def test_jobs_come_in_order_of_version_not_of_id(history: DdlHistory) -> None:
+def test_jobs_come_in_order_of_version_not_of_id(history: History) -> None:
     history.append(job(300, 1))
     history.append(job(20, 2))
     history.append(job(1000, 3))
@@ -72,14 +72,14 @@ def test_a_job_that_is_not_there_is_overtaken_once_a_later_one_is(etcd: EtcdClie
     assert not history.is_overtaken(106)
 
 
-def test_appending_the_same_job_again_changes_nothing(history: DdlHistory) -> None:
+def test_appending_the_same_job_again_changes_nothing(history: History) -> None:
     history.append(job(103, 1))
     history.append(job(104, 2))
     history.append(job(103, 1))
     assert [j.id for j in history.jobs()] == [103, 104]
 
 
-def test_another_job_under_a_taken_id_is_refused(history: DdlHistory) -> None:
+def test_another_job_under_a_taken_id_is_refused(history: History) -> None:
     history.append(job(103, 1))
     with pytest.raises(NeedsOperator):
         history.append(replace(job(103, 2), query="drop table t"))
@@ -106,13 +106,13 @@ def test_a_job_is_recorded_or_rolled_back_and_never_both(etcd: EtcdClient) -> No
     history.append(job(105, 2))
 
 
-def test_ids_are_not_below_the_least(history: DdlHistory) -> None:
+def test_ids_are_not_below_the_least(history: History) -> None:
     assert history.next_ids(1, least=5000) == 5000
     assert history.next_ids(2, least=4000) == 5001
     assert history.next_ids(1) == 5003
 
 
-def test_a_version_that_was_reached_before_is_refused(history: DdlHistory) -> None:
+def test_a_version_that_was_reached_before_is_refused(history: History) -> None:
     history.append(job(103, 2))
     for version in (1, 2):
         with pytest.raises(Retryable):
@@ -120,7 +120,7 @@ def test_a_version_that_was_reached_before_is_refused(history: DdlHistory) -> No
     assert history.schema_version() == 2
 
 
-def test_the_origin_of_a_sources_last_job_is_known(history: DdlHistory) -> None:
+def test_the_origin_of_a_sources_last_job_is_known(history: History) -> None:
     first, last = (Origin(source="a/b", epoch=1, file=7, position=at, gtid="ü") for at in (4, 99))
     assert history.last_origin("a/b") is None
     history.append(replace(job(103, 1), origin=first))
@@ -132,7 +132,7 @@ def test_the_origin_of_a_sources_last_job_is_known(history: DdlHistory) -> None:
     assert history.jobs()[0].origin == first
 
 
-def test_a_job_whose_guard_is_gone_is_not_recorded(history: DdlHistory) -> None:
+def test_a_job_whose_guard_is_gone_is_not_recorded(history: History) -> None:
     with history.lock("a") as lock:
         old = lock.guard
     with history.lock("b") as lock:
@@ -144,7 +144,7 @@ def test_a_job_whose_guard_is_gone_is_not_recorded(history: DdlHistory) -> None:
     assert history.schema_version() == 1
 
 
-def test_a_watch_reports_old_and_new_jobs_once_in_order(history: DdlHistory) -> None:
+def test_a_watch_reports_old_and_new_jobs_once_in_order(history: History) -> None:
     for version in (1, 2, 3):
         history.append(job(100 + version, version))
     versions: list[int] = []
@@ -157,7 +157,7 @@ def test_a_watch_reports_old_and_new_jobs_once_in_order(history: DdlHistory) -> 
     assert versions == [2, 3, 4, 5]
 
 
-def test_the_lock_is_held_by_one_at_a_time(history: DdlHistory) -> None:
+def test_the_lock_is_held_by_one_at_a_time(history: History) -> None:
     inside, most = 0, 0
     all_of_them = threading.Barrier(5)
 
@@ -182,7 +182,7 @@ def test_the_lock_is_held_by_one_at_a_time(history: DdlHistory) -> None:
     assert most == 1
 
 
-def test_waiting_for_the_lock_ends_with_retryable(history: DdlHistory) -> None:
+def test_waiting_for_the_lock_ends_with_retryable(history: History) -> None:
     with (
         history.lock("a") as lock,
         pytest.raises(Retryable, match="holds the DDL lock"),
@@ -192,7 +192,7 @@ def test_waiting_for_the_lock_ends_with_retryable(history: DdlHistory) -> None:
     assert lock.guard.key == LOCK_KEY
 
 
-def test_ids_are_never_given_twice(history: DdlHistory) -> None:
+def test_ids_are_never_given_twice(history: History) -> None:
     assert history.next_ids(3) == FIRST_ID
     assert history.next_ids(1) == FIRST_ID + 3
     firsts: list[int] = []

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from penstock.cluster.etcd import connect
-from penstock.cluster.log_entry import LOGS, Copy, EtcdLogEntries, LogEntries, LogEntry
+from penstock.cluster.log_entry import LOGS, Copy, LogEntries, LogEntry
 from penstock.errors import Malformed, Retryable
 from tests.kit.fakes.log_entries import MemoryLogEntries
 from tests.kit.wait import eventually
@@ -21,7 +21,7 @@ FIRST = LogEntry(epoch=1, primary=A)
 def entries(request: pytest.FixtureRequest) -> LogEntries:
     if request.param == "memory":
         return MemoryLogEntries()
-    return EtcdLogEntries(request.getfixturevalue("etcd"))
+    return LogEntries(request.getfixturevalue("etcd"))
 
 
 def test_a_log_with_one_copy_has_no_entry(entries: LogEntries) -> None:
@@ -86,11 +86,11 @@ def test_a_watch_says_when_it_is_time_to_read(entries: LogEntries) -> None:
 def test_a_value_that_no_pump_wrote_is_named(etcd: object) -> None:
     etcd.put(LOGS + "pump-a", "{}")  # type: ignore[attr-defined]
     with pytest.raises(Malformed, match="/penstock/v1/logs/pump-a"):
-        EtcdLogEntries(etcd).read("pump-a")
+        LogEntries(etcd).read("pump-a")
 
 
 def test_an_etcd_that_is_away_is_retryable() -> None:
-    away = EtcdLogEntries(connect("127.0.0.1:1", timeout_s=0.2))
+    away = LogEntries(connect("127.0.0.1:1", timeout_s=0.2))
     with pytest.raises(Retryable):
         away.read("pump-a")
     with pytest.raises(Retryable):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from penstock.cluster.log_entry import EtcdLogEntries
+from penstock.cluster.log_entry import LogEntries
 from penstock_local.etcd import EtcdServer
 from tests.kit.crash.disks import Volume, small_disk
 from tests.kit.servers.fix_copies import WAIT_S, MakePump, Trio, lose_disk
@@ -216,7 +216,7 @@ def test_copies_that_must_be_apart_wait_for_a_pump_in_another_zone(
     far = pump_factory(etcd_server.url, labels="zone=b", **settings)
     for pump in (*near, far):
         pump.wait_for(r"pump \S+ is online at")
-    entries = EtcdLogEntries(etcd)
+    entries = LogEntries(etcd)
     for pump in near:
         found = entries.read(pump.node_id)
         assert found is not None

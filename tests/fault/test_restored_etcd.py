@@ -17,7 +17,7 @@ import pytest
 
 from penstock.cluster.disks import DISKS
 from penstock.cluster.etcd import connect, read
-from penstock.cluster.log_entry import EtcdLogEntries
+from penstock.cluster.log_entry import LogEntries
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.errors import Retryable
 from penstock.wire.binlog import Binlog
@@ -65,7 +65,7 @@ class Backup:
 
     def _answers(self) -> bool:
         try:
-            EtcdLogEntries(self._client).read_all()
+            LogEntries(self._client).read_all()
         except Retryable:  # Its connections are those to the process before.
             return False
         return True

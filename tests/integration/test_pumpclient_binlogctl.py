@@ -15,7 +15,7 @@ import pytest
 
 from ctl import states
 from ctl.commands import main
-from penstock.cluster.log_entry import Copy, EtcdLogEntries, LogEntry
+from penstock.cluster.log_entry import Copy, LogEntries, LogEntry
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.cluster.records import Standby, key_of, record_text
 from penstock.oracle.client import OracleClient
@@ -292,7 +292,7 @@ def test_a_pump_is_not_lost_while_another_disk_has_a_whole_copy_of_its_log(
     pump_factory(etcd_server.url)
     registry.put(NodeKind.PUMP, NodeStatus(node_id="p", host="127.0.0.1:1", state=NodeState.ONLINE))
     entry = LogEntry(epoch=2, primary=Copy("p", "d1"), replicas=(Copy("pump-3", "d3"),))
-    assert EtcdLogEntries(etcd).swap("p", 0, entry) is not None
+    assert LogEntries(etcd).swap("p", 0, entry) is not None
     ask = ("lost-pump", "p", "--accept-loss-after", "0", "--confirm", "p")
     code, _, err = run(*ask)
     assert (code, "etcd lists a whole copy of its log on pump-3" in err) == (2, True)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from penstock.oracle.server import _say_ahead
+from penstock.oracle.server import _warn_ahead
 from tests.chaos.backups import Restore
 from tests.chaos.logs import EXPLAINED, unexplained
 
@@ -28,7 +28,7 @@ def test_an_error_that_a_fault_explains_is_none(code: str) -> None:
 def test_a_clock_that_has_jumped_ahead_is_said_and_explained(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    _say_ahead(90.0)
+    _warn_ahead(90.0)
     (message,) = caplog.messages
     assert list(unexplained([line("error", message)])) == []
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from penstock.cluster.etcd import EtcdClient, Watch
 from penstock.cluster.lease import Lease
@@ -69,36 +69,15 @@ class Disk:
         return cls(key.removeprefix(DISKS), pump, host, labels, is_leaving, knows_ids)
 
 
-class Disks(Protocol):
-    """The interface between Pumps and the list of their disks."""
-
-    def offer(self, disk: Disk) -> Offered:
-        """Register a disk until this process exits or the offer is closed."""
-
-    def watch(self, on_disks: Callable[[dict[str, Disk]], None]) -> Cancellable:
-        """Call back with all disks, by id: once before this returns, then after each change."""
-
-
-class Offered(Protocol):
-    """A listed disk."""
-
-    def renew(self) -> None:
-        """Register the disk again if etcd dropped it; `Retryable` when etcd does not answer."""
-
-    def say(self, is_leaving: bool) -> None:
-        """Register the disk as draining or staying; `Retryable` when etcd does not answer."""
-
-    def close(self) -> None: ...
-
-
-class EtcdDisks:
+class Disks:
     """The list in etcd. Blocking, safe to share between threads; failures are Retryable."""
 
     def __init__(self, etcd: EtcdClient) -> None:
         self._etcd = etcd
 
     def offer(self, disk: Disk) -> Offered:
-        return _Lent(self._etcd, disk)
+        """Register a disk until this process exits or the offer is closed."""
+        return Offered(self._etcd, disk)
 
     def watch(self, on_disks: Callable[[dict[str, Disk]], None]) -> Cancellable:
         """Call back with all disks, by id: once before this returns, then after each change.
@@ -113,8 +92,8 @@ class EtcdDisks:
         return Watch(self._etcd, DISKS, on_items)
 
 
-class _Lent:
-    """A key with a lease."""
+class Offered:
+    """A listed disk: its key has a lease."""
 
     def __init__(self, etcd: EtcdClient, disk: Disk) -> None:
         self._etcd = etcd
@@ -123,6 +102,7 @@ class _Lent:
         self.renew()
 
     def renew(self) -> None:
+        """Register the disk again if etcd dropped it; `Retryable` when etcd does not answer."""
         if self._lease is not None and not self._lease.is_lost():
             return
         lease = Lease(self._etcd, LEASE_S)
@@ -134,6 +114,7 @@ class _Lent:
         self._lease = lease
 
     def say(self, is_leaving: bool) -> None:
+        """Register the disk as draining or staying; `Retryable` when etcd does not answer."""
         self._disk = replace(self._disk, is_leaving=is_leaving)
         if self._lease is None or self._lease.is_lost():
             self.renew()

@@ -23,9 +23,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from penstock.cluster.etcd import (
     EtcdClient,
@@ -87,35 +87,6 @@ class DdlLock:
         return self._lease.is_held()
 
 
-class DdlHistory(Protocol):
-    """The interface between users of schemas and the place where DDL is recorded."""
-
-    def append(self, job: DdlJob, *, guards: Sequence[Guard] = ()) -> None: ...
-
-    def get(self, job_id: int) -> DdlJob | None: ...
-
-    def jobs(self, after_version: int = 0) -> list[DdlJob]:
-        """Return the jobs of later schema versions, in order of version."""
-
-    def last_origin(self, source: str) -> Origin | None: ...
-
-    def is_rolled_back(self, job_id: int) -> bool:
-        """Return whether a job was rolled back, or given up by an operator."""
-
-    def schema_version(self) -> int:
-        """Return the version of the newest job, 0 before the first."""
-
-    def watch(self, on_job: Callable[[DdlJob], None], after_version: int = 0) -> Cancellable:
-        """Call back for each job of a later version, once and in order, existing jobs first."""
-
-    def lock(
-        self, holder: str, ttl_s: int = 10, wait_s_max: float = 30
-    ) -> AbstractContextManager[Any]: ...
-
-    def next_ids(self, count: int, least: int = 0) -> int:
-        """Return the first of `count` consecutive, never-used ids, none below `least`."""
-
-
 class History:
     """The DDL history in etcd. Blocking, safe to share between threads; failures are Retryable."""
 
@@ -167,6 +138,7 @@ class History:
         return self.get(job_id)
 
     def is_rolled_back(self, job_id: int) -> bool:
+        """Return whether a job was rolled back, or given up by an operator."""
         return read(self._etcd, _rolled_back_key(job_id)) is not None
 
     def is_overtaken(self, job_id: int) -> bool:
@@ -179,6 +151,7 @@ class History:
         return is_any_from(self._etcd, JOBS, _key(job_id + 1)) and self.get(job_id) is None
 
     def jobs(self, after_version: int = 0) -> list[DdlJob]:
+        """Return the jobs of later schema versions, in order of version."""
         if self.schema_version() <= after_version:
             return []
         later = (job for job, _ in self.recorded() if job.schema_version > after_version)
@@ -202,9 +175,10 @@ class History:
         return None if found is None else origin_from_json(_json(ORIGINS + source, found))
 
     def schema_version(self) -> int:
+        """Return the version of the newest job, 0 before the first."""
         return self._read_counter(SCHEMA_VERSION_KEY)[0]
 
-    def watch(self, on_job: Callable[[DdlJob], None], after_version: int = 0) -> Watch:
+    def watch(self, on_job: Callable[[DdlJob], None], after_version: int = 0) -> Cancellable:
         """Call back once for each job of a later version than `after_version`, in order.
 
         Jobs already recorded come before this returns, the others from a thread of the watch. A
@@ -241,6 +215,7 @@ class History:
             lease.close()
 
     def next_ids(self, count: int, least: int = 0) -> int:
+        """Return the first of `count` consecutive, never-used ids, none below `least`."""
         assert count > 0
         do = self._etcd.transactions
         while True:

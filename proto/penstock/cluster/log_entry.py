@@ -33,13 +33,12 @@ import json
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from penstock.cluster.etcd import EtcdClient, Watch, etcd_errors, read_at, read_prefix
+from penstock.cluster.etcd import EtcdClient, Watch, read_at, read_prefix, transact
 from penstock.cluster.node_registry import Cancellable
 from penstock.codes import Code
 from penstock.errors import Malformed
-from penstock.pb.etcd import rpc_pb2
 
 LOGS = "/penstock/v1/logs/"
 EPOCH_ID_BITS = 24
@@ -275,23 +274,7 @@ Found = tuple[LogEntry, int]
 """An entry, and the revision at which it was put."""
 
 
-class LogEntries(Protocol):
-    """The interface between the replicas of a log and the place where they are listed."""
-
-    def read(self, node_id: str) -> Found | None:
-        """Return the entry written by the last successful swap, None if there was none."""
-
-    def swap(self, node_id: str, revision: int, entry: LogEntry) -> int | None:
-        """Put the entry if the key is at `revision` (0: absent); return its new one, else None.
-
-        After a Retryable it is unknown whether the entry was put, or will be.
-        """
-
-    def watch(self, node_id: str, on_change: Callable[[], None]) -> Cancellable:
-        """Call back when a read is due: once before this returns, then after changes."""
-
-
-class EtcdLogEntries:
+class LogEntries:
     """The entries in etcd. Blocking, safe to share between threads; failures are Retryable."""
 
     def __init__(self, etcd: EtcdClient) -> None:
@@ -309,23 +292,15 @@ class EtcdLogEntries:
         return _by_node_id(items)
 
     def swap(self, node_id: str, revision: int, entry: LogEntry) -> int | None:
-        """Put the entry if the key is at `revision` (0: absent); return the new one, else None."""
-        key = (LOGS + node_id).encode()
-        compare = rpc_pb2.Compare(
-            result=rpc_pb2.Compare.EQUAL,
-            target=rpc_pb2.Compare.MOD,
-            key=key,
-            mod_revision=revision,
-        )
-        put = rpc_pb2.PutRequest(key=key, value=entry.to_json().encode())
-        request = rpc_pb2.TxnRequest(
-            compare=[compare], success=[rpc_pb2.RequestOp(request_put=put)]
-        )
-        with etcd_errors(self._etcd):
-            answer = self._etcd.kvstub.Txn(
-                request, self._etcd.timeout, metadata=self._etcd.metadata
-            )
-        return int(answer.header.revision) if answer.succeeded else None
+        """Put the entry if the key is at `revision` (0: absent); return its new one, else None.
+
+        After a Retryable it is unknown whether the entry was put, or will be. The module
+        `pump/replication/protocol/claim.py` describes how to find out.
+        """
+        key, do = LOGS + node_id, self._etcd.transactions
+        puts = [do.put(key, entry.to_json()), do.get(key)]
+        is_put, answers = transact(self._etcd, [do.mod(key) == revision], puts)
+        return int(answers[1][0][1].mod_revision) if is_put else None
 
     def watch(self, node_id: str, on_change: Callable[[], None]) -> Cancellable:
         """Call back when a read is due: once before this returns, and after changes.

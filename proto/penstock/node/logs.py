@@ -163,7 +163,7 @@ class Logs:
         if isinstance(self._handler, LogFile):
             self._handler.reopen()
 
-    def tell_left_out(self, log: logging.Logger) -> None:
+    def report_suppressed(self, log: logging.Logger) -> None:
         self._limits.report(log)
 
 

@@ -56,7 +56,7 @@ def run(
         try:
             return _run(main, logs, extra)
         finally:
-            logs.tell_left_out(log)
+            logs.report_suppressed(log)
 
 
 def _run(main: Main, logs: Logs, extra: str) -> int:
@@ -102,14 +102,14 @@ async def _with_signals(main: Main, logs: Logs) -> None:
 
     def ask(number: signal.Signals) -> None:
         log.info("%s: stopping; send it again to end at once", number.name)
-        say(STOPPING)
+        notify(STOPPING)
         stop.set()
         loop.remove_signal_handler(number)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ask, number)
     loop.add_signal_handler(signal.SIGHUP, _reload, logs)
-    living = asyncio.create_task(live())
+    living = asyncio.create_task(feed_watchdog())
     try:
         await main(stop)
     finally:
@@ -131,7 +131,7 @@ STOPPING = "STOPPING=1"
 _ALIVE = "WATCHDOG=1"
 
 
-def say(*lines: str, wait_s: float = 1.0) -> None:
+def notify(*lines: str, wait_s: float = 1.0) -> None:
     """Notify the supervisor; if it does not read for `wait_s`, log a single line."""
     path = os.environ.get("NOTIFY_SOCKET", "")
     if not path:
@@ -146,7 +146,7 @@ def say(*lines: str, wait_s: float = 1.0) -> None:
         log.warning("NOTIFY_SOCKET %s: %s", path, error)
 
 
-async def live() -> None:
+async def feed_watchdog() -> None:
     """Notify the watchdog periodically until cancelled; return if it is not enabled."""
     asked_us = os.environ.get("WATCHDOG_USEC", "")
     is_for_us = os.environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
@@ -154,5 +154,5 @@ async def live() -> None:
         return
     while True:
         # Never waited for: a supervisor that has not read the last reports needs no more.
-        say(_ALIVE, wait_s=0)
+        notify(_ALIVE, wait_s=0)
         await asyncio.sleep(int(asked_us) / 2e6)

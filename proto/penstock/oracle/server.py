@@ -334,7 +334,7 @@ class OracleServer:
                         log.warning("the oracle's window stays where it is: %s", error)
                 if term.allocator.ahead_s > AHEAD_S and time.monotonic() - said_s > _SAID_EVERY_S:
                     said_s = time.monotonic()
-                    _say_ahead(term.allocator.ahead_s)
+                    _warn_ahead(term.allocator.ahead_s)
                 await asyncio.sleep(_CHECK_S)
         finally:
             self._term = None
@@ -389,7 +389,7 @@ def _report_bug(task: asyncio.Task[None]) -> None:
         log.critical("the oracle's election stopped", exc_info=task.exception())
 
 
-def _say_ahead(ahead_s: float) -> None:
+def _warn_ahead(ahead_s: float) -> None:
     pace = "runs at double speed until it has come up"
     if ahead_s > FOLLOWED_S_MAX:
         pace = "does not follow it"

@@ -163,7 +163,7 @@ def run(settings: SourceConfig) -> int:
         Pages(source, settings.source_id).add_to(pages)
         await pages.start(settings.status_addr, 0)
         source.pages_url = reached_at(pages.url)
-        service.say(service.READY)
+        service.notify(service.READY)
         running = asyncio.create_task(asyncio.to_thread(source.run))
         stopping = asyncio.create_task(stop.wait())
         try:

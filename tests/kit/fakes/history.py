@@ -6,14 +6,14 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from penstock.cluster.history import FIRST_ID, LOCK_KEY, Guard
+from penstock.cluster.history import FIRST_ID, LOCK_KEY, DdlLock, Guard, History
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from penstock.schema.model import DdlJob
 from penstock.wire.binlog import Origin
 
 
-class MemoryHistory:
+class MemoryHistory(History):
     """A history shared by all who hold the same object; call-backs run in the appender's thread."""
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class MemoryHistory:
             return first
 
 
-class MemoryLock:
+class MemoryLock(DdlLock):
     def __init__(self, guard: Guard) -> None:
         self.guard = guard
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from penstock.cluster.log_entry import Found, LogEntry
+from penstock.cluster.log_entry import Found, LogEntries, LogEntry
 
 
-class MemoryLogEntries:
+class MemoryLogEntries(LogEntries):
     """Entries shared by all who hold the same object; call-backs run in the writer's thread."""
 
     def __init__(self) -> None:

@@ -665,7 +665,7 @@ def _commands_reach(cluster: Cluster, loop: Any) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nodes, "etcd", SimpleNamespace(connect=lambda *_, **__: client))
         patch.setattr(nodes, "Registry", lambda _: cluster.registry)
-        patch.setattr(nodes, "EtcdLogEntries", lambda _: MemoryLogEntries())
+        patch.setattr(nodes, "LogEntries", lambda _: MemoryLogEntries())
         patch.setattr(nodes, "open_oracle", lambda *_, **__: cluster.time)
         patch.setattr(nodes, "open_channel", channel)
         patch.setattr(nodes, "_STUBS", stubs)

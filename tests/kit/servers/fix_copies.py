@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.cluster.log_entry import EtcdLogEntries, LogEntry
+from penstock.cluster.log_entry import LogEntries, LogEntry
 from penstock.cluster.node_registry import NodeKind, NodeState, Registry
 from penstock_local.etcd import EtcdServer
 from pump.cluster.identity import has_disk_id, kept_disk_id
@@ -30,7 +30,7 @@ class Trio:
         # The first copy of a log goes to a disk that is there, so none is started before another.
         self._make = partial(make, etcd_url, waiting=False, copies=2, **settings)
         self.pumps = [self._make() for _ in range(number)]
-        self._entries = EtcdLogEntries(etcd)
+        self._entries = LogEntries(etcd)
         self._registry = Registry(etcd)
         for pump in self.pumps:
             self.until_online(pump)

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
-from penstock.cluster.log_entry import Found, LogEntry
+from penstock.cluster.log_entry import Found, LogEntries, LogEntry
 from penstock.cluster.node_registry import NodeState
 from penstock.cluster.records import LastWord
 from penstock.codes import Code
@@ -43,7 +43,7 @@ class Snapshot(NamedTuple):
     entered: dict[str, int]
 
 
-class Etcd:
+class Etcd(LogEntries):
     def __init__(self, tasks: Tasks, chance: random.Random) -> None:
         self._tasks = tasks
         self._chance = chance

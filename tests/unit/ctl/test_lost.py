@@ -39,7 +39,7 @@ def entries(monkeypatch: pytest.MonkeyPatch) -> MemoryLogEntries:
 
     monkeypatch.setattr("penstock.cluster.etcd.connect", lambda urls, tls: Client())
     monkeypatch.setattr(nodes, "Registry", lambda client: registry)
-    monkeypatch.setattr(nodes, "EtcdLogEntries", lambda client: made)
+    monkeypatch.setattr(nodes, "LogEntries", lambda client: made)
     monkeypatch.setattr(lost, "call_pump", no_answer)
     return made
 

@@ -60,7 +60,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
     monkeypatch.setattr("penstock.cluster.etcd.connect", lambda urls, tls: Client())
     monkeypatch.setattr(nodes, "Registry", lambda client: made.registry)
-    monkeypatch.setattr(nodes, "EtcdLogEntries", lambda client: Entries(made))
+    monkeypatch.setattr(nodes, "LogEntries", lambda client: Entries(made))
     monkeypatch.setattr(moves, "call_pump", no_answer)
     return made
 

@@ -24,7 +24,7 @@ def heard(
 
 
 def test_what_is_said_is_one_datagram_of_lines(heard: socket.socket) -> None:
-    service.say(service.READY, "STATUS=online")
+    service.notify(service.READY, "STATUS=online")
     assert heard.recv(100) == b"READY=1\nSTATUS=online"
 
 
@@ -35,7 +35,7 @@ def test_a_node_says_that_it_lives_twice_as_often_as_is_asked(
     monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()))
 
     async def body() -> None:
-        living = asyncio.create_task(service.live())
+        living = asyncio.create_task(service.feed_watchdog())
         for _ in range(3):
             assert await asyncio.to_thread(heard.recv, 100) == b"WATCHDOG=1"
         living.cancel()
@@ -57,7 +57,7 @@ def test_without_being_asked_nothing_is_said_of_living(
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    asyncio.run(asyncio.wait_for(service.live(), 10))
+    asyncio.run(asyncio.wait_for(service.feed_watchdog(), 10))
     heard.setblocking(False)
     with pytest.raises(BlockingIOError):
         heard.recv(100)
@@ -67,11 +67,11 @@ def test_one_that_does_not_listen_is_a_line_in_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "nobody"))
-    service.say(service.READY)
+    service.notify(service.READY)
     assert "nobody" in caplog.text
     monkeypatch.delenv("NOTIFY_SOCKET")
     caplog.clear()
-    service.say(service.READY)
+    service.notify(service.READY)
     assert caplog.text == ""
 
 
@@ -79,8 +79,8 @@ def test_one_that_listens_but_does_not_read_holds_back_no_node(
     heard: socket.socket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     while not caplog.text:
-        service.say(service.READY, wait_s=0)
+        service.notify(service.READY, wait_s=0)
     monkeypatch.setenv("WATCHDOG_USEC", "20000")
     with pytest.raises(TimeoutError):
-        asyncio.run(asyncio.wait_for(service.live(), 0.1))
+        asyncio.run(asyncio.wait_for(service.feed_watchdog(), 0.1))
     assert heard.recv(100) == b"READY=1"

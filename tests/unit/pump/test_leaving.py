@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
-from penstock.cluster.disks import Disk
+from penstock.cluster.disks import Disk, Offered
 from penstock.cluster.log_entry import Copy, LogEntry
 from penstock.cluster.node_registry import NodeState
 from penstock.codes import Code
@@ -24,7 +24,7 @@ LISTED = LogEntry(epoch=4, primary=FIRST, replicas=(OWN,))
 SOON_S, ENOUGH_S = 0.2, 30.0
 
 
-class Listed:
+class Listed(Offered):
     """The disk in etcd."""
 
     def __init__(self, disks: dict[str, Disk]) -> None:
