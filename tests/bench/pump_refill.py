@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -36,6 +36,7 @@ from penstock_local.process import python_module
 from tests.bench.figure import Figure, percentile
 from tests.bench.pump_copies import Repeated
 from tests.bench.pump_write import Write, unary_writer
+from tests.kit.wait import eventually
 
 REFILL_MB = int(os.environ.get("REFILL_MB", "256"))
 ROW = bytes(range(256)) * 16
@@ -166,11 +167,11 @@ def lose_copy(cluster: Cluster, entries: LogEntries) -> tuple[float, float, floa
     (lost,) = entry_of(entries).replicas
     cluster.pumps[lost.pump].kill()
     shutil.rmtree(cluster.home / lost.pump)
-    until(lambda: any(cluster.home.glob(f"pump-*/copies/{PRIMARY}/log")))
+    eventually(lambda: any(cluster.home.glob(f"pump-*/copies/{PRIMARY}/log")), WITHIN_S)
     begun_s = time.monotonic()
-    until(lambda: any(copy.disk != lost.disk for copy in entry_of(entries).replicas))
+    eventually(lambda: any(copy.disk != lost.disk for copy in entry_of(entries).replicas), WITHIN_S)
     listed_s, first = time.monotonic(), entry_of(entries).replicas[0].first
-    until(lambda: entry_of(entries).replicas[0].first <= entry_of(entries).needed)
+    eventually(lambda: entry_of(entries).replicas[0].first <= entry_of(entries).needed, WITHIN_S)
     return begun_s, listed_s, time.monotonic(), first
 
 
@@ -229,11 +230,3 @@ def plain_copy_s(paths: list[Path], to: Path) -> float:
     took_s = time.monotonic() - begun_s
     to.unlink()
     return took_s
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    """Return as soon as it is so."""
-    deadline_s = time.monotonic() + WITHIN_S
-    while not is_so():
-        assert time.monotonic() < deadline_s, f"not so within {WITHIN_S} s"
-        time.sleep(0.01)

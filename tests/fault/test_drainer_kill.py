@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import random
 import time
-from typing import Any
 
 import pytest
 
@@ -18,6 +17,7 @@ from penstock_local.sql_server import SqlServer
 from pumpclient import PumpClient
 from tests.kit.servers.binlog_server import MARIADB, OF_EACH_FLAVOR, on_servers
 from tests.kit.servers.fix_replication import Replication
+from tests.kit.wait import eventually
 from tests.kit.workloads.random_writer import RandomWriter, in_sqlite, writing_meanwhile
 
 pytestmark = pytest.mark.fault
@@ -49,7 +49,7 @@ def test_a_drainer_killed_again_and_again_ends_with_the_model_s_state(
         for _ in range(kills):
             seen = drainer.checkpoint_ts()
             drainer.wait_for("2 in all", SPARK_S)
-            _until(lambda seen=seen: drainer.checkpoint_ts() > seen)
+            eventually(lambda seen=seen: drainer.checkpoint_ts() > seen, 120)  # type: ignore[misc]
             time.sleep(rng.random())
             drainer.restart()
     drainer.wait_until(writer.last_ts)
@@ -225,10 +225,3 @@ def _write_unknown_ddl(etcd: EtcdClient, client: PumpClient) -> None:
         )
     finally:
         oracle.close()
-
-
-def _until(condition: Any, timeout_s: float = 120) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not come true"
-        time.sleep(0.05)

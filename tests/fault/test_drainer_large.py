@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from pumpclient import PumpClient
 from tests.kit.servers.fix_drainer import DrainerProcess
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.fix_replication import Replication
+from tests.kit.wait import eventually
 from tests.kit.workloads.large import CREATE, FIRST_ID, Huge, write_huge
 
 pytestmark = [pytest.mark.fault, pytest.mark.thorough]
@@ -35,7 +35,7 @@ def test_a_large_transaction_is_applied_once_in_bounded_memory_across_a_kill(
     path = replication.path
     drainer, commit_ts = _begun(replication, huge)
     drainer.wait_for("applying the")
-    _until(lambda: _size(Path(f"{path}-wal")) > 4 * MIB)
+    eventually(lambda: _size(Path(f"{path}-wal")) > 4 * MIB, 120)
     drainer.kill()
     assert _found(path) == (0, None, None)
     drainer.start()
@@ -44,7 +44,7 @@ def test_a_large_transaction_is_applied_once_in_bounded_memory_across_a_kill(
     # 64 MiB of rows; held in one piece they took several times that.
     assert _peak_bytes(drainer) < 330 * MIB
     assert _found(path) == _all(huge)
-    _until(lambda: not list((drainer.data_dir / "spool").iterdir()))
+    eventually(lambda: not list((drainer.data_dir / "spool").iterdir()), 120)
     # What comes behind it, and around it, is not held up.
     with replication.connect().begin("huge") as txn:
         txn.insert("t", {"id": 1, "body": b"small"})
@@ -122,10 +122,3 @@ def _peak_bytes(drainer: DrainerProcess) -> int:
     status = Path(f"/proc/{drainer.pid}/status").read_text(encoding="ascii")
     line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) << 10
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)

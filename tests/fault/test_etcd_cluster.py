@@ -15,7 +15,6 @@ import pytest
 from ctl.commands import main
 from penstock.cluster.etcd import connect, read
 from penstock.cluster.node_registry import NodeKind, NodeState, Registry, seems_live
-from penstock.errors import Retryable
 from penstock.oracle.client import LEADER_KEY, OracleClient
 from penstock.pb import pump_pb2, pump_pb2_grpc
 from penstock.wire.binlog import Binlog, BinlogType
@@ -23,7 +22,7 @@ from penstock.wire.codec import decode_binlog, encode_binlog
 from penstock_local.etcd import EtcdCluster, EtcdServer
 from tests.kit.crash.slow_proxy import SlowProxy
 from tests.kit.servers.fix_pump import PumpProcess
-from tests.kit.wait import eventually
+from tests.kit.wait import answered, eventually
 from tests.kit.workloads.ledger import pull_until
 
 pytestmark = [pytest.mark.fault, pytest.mark.thorough]
@@ -86,17 +85,6 @@ def connected(urls: str) -> Iterator[Any]:
     client.close()
 
 
-def answered(ask: Callable[[], Any]) -> Any:
-    """Ask until there is an answer."""
-    deadline_s = time.monotonic() + 90
-    while True:
-        try:
-            return ask()
-        except Retryable:
-            assert time.monotonic() < deadline_s
-            time.sleep(0.1)
-
-
 @pytest.mark.fault(
     "the leader of three etcds is frozen or killed",
     "Pumps stay online, one change of oracle at most, 200 transactions continue, heartbeats"
@@ -125,7 +113,7 @@ def test_a_lost_leader_of_three_etcds_costs_neither_writes_nor_places(
             lost.start()
         lost.thaw()
         for _ in range(10):
-            oracles.append(answered(lambda: read(etcd, LEADER_KEY)))
+            oracles.append(answered(lambda: read(etcd, LEADER_KEY), 90))
             load.more(10)
         watch.cancel()
     assert all(pump.is_running for pump in pumps)
@@ -139,8 +127,8 @@ def test_a_lost_leader_of_three_etcds_costs_neither_writes_nor_places(
 
 
 def _beats_after(registry: Registry, pump: PumpProcess, ts: int) -> bool:
-    status = answered(lambda: registry.get(NodeKind.PUMP, pump.node_id))
-    return bool(status.update_ts > ts)
+    status = answered(lambda: registry.get(NodeKind.PUMP, pump.node_id), 90)
+    return status is not None and status.update_ts > ts
 
 
 @pytest.mark.fault(
@@ -180,9 +168,11 @@ def test_an_etcd_that_takes_two_seconds_holds_up_no_writes_and_a_heartbeat_says_
         assert listed is not None
         assert listed.state is NodeState.ONLINE
         proxy.delay_s = 0.0
-        later_ts = answered(oracle.get_ts)  # Its lease of 2 s cannot be held that way, but again.
+        # The oracle cannot hold its lease of 2 s that way, but takes it again.
+        later_ts = answered(oracle.get_ts, 90)
         assert later_ts > commits[-1]
-        status = answered(lambda: Registry(etcd).get(NodeKind.PUMP, pump.node_id))
+        status = answered(lambda: Registry(etcd).get(NodeKind.PUMP, pump.node_id), 90)
+        assert status is not None
         assert seems_live(status, later_ts, 60)
         oracle.close()
         load.close()

@@ -6,7 +6,7 @@ import json
 import re
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from pumpclient import PumpClient
 from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.fix_replication import Replication
+from tests.kit.wait import eventually
 from tests.kit.workloads.random_writer import RandomWriter, State, in_mariadb, in_sqlite
 
 pytestmark = [pytest.mark.fault, pytest.mark.thorough]
@@ -97,13 +98,6 @@ def bytes_in(folder: Path) -> int:
     return sum(len(path.read_bytes().rstrip(b"\0")) for path in folder.glob("*.seg"))
 
 
-def until(condition: Callable[[], bool], timeout_s: float = 90) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not come true"
-        time.sleep(0.05)
-
-
 def relayed(folder: Path) -> dict[str, Any]:
     return {
         "relay_log_dir": folder,
@@ -123,7 +117,7 @@ def left_behind(
         diary.ddl("ALTER TABLE shop.note ADD COLUMN extra INT DEFAULT 7")
         diary.ddl("ALTER TABLE shop.note DROP COLUMN extra")
         diary.transact(20)
-        until(lambda: bytes_in(folder) > before)
+        eventually(lambda: bytes_in(folder) > before, 90)
         time.sleep(0.5)
         drainer.kill()
 
@@ -149,7 +143,7 @@ def test_without_the_upstream_the_relay_log_makes_the_downstream_consistent(
         diary.transact(60)
         drainer.wait_until(diary.writer.last_ts)
         # What is downstream is not kept, but for the file that is being written.
-        until(lambda: not (folder / "000000.seg").exists())
+        eventually(lambda: not (folder / "000000.seg").exists(), 90)
         left_behind(drainer, diary, downstream, folder)
     then = downstream.checkpoint()
     assert then["consistent"] is False
@@ -193,7 +187,7 @@ def test_a_relay_log_that_lacks_a_range_or_is_damaged_says_so_and_changes_nothin
         diary.writer.create()
         diary.transact(60)
         drainer.wait_until(diary.writer.last_ts)
-        until(lambda: not (folder / "000000.seg").exists())
+        eventually(lambda: not (folder / "000000.seg").exists(), 90)
         left_behind(drainer, diary, downstream, folder)
     fresh_etcd.kill()
     then, state = downstream.checkpoint(), downstream.state()

@@ -17,6 +17,7 @@ from tests.kit.servers.fix_drainer import DrainerProcess
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.fix_replication import Replication
 from tests.kit.servers.pages import asked, scraped
+from tests.kit.wait import eventually
 
 
 @pytest.mark.alone
@@ -80,9 +81,9 @@ def test_the_checkpoint_of_an_idle_cluster_moves_and_an_operator_can_stop_the_dr
     replication: Replication,
 ) -> None:
     drainer = replication.start(synced_check_time=0)
-    _until(lambda: drainer.checkpoint_ts() > 0)
+    eventually(lambda: drainer.checkpoint_ts() > 0, 20)
     seen = drainer.checkpoint_ts()
-    _until(lambda: seconds_between(seen, drainer.checkpoint_ts()) > 1)
+    eventually(lambda: seconds_between(seen, drainer.checkpoint_ts()) > 1, 20)
 
     status = drainer.status()
     assert (status.node_id, status.state) == ("drainer-1", "online")
@@ -156,15 +157,8 @@ def _checkpoint(path: Path) -> dict[str, Any]:
     return checkpoint
 
 
-def _until(condition: Any, timeout_s: float = 20) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not come true"
-        time.sleep(0.05)
-
-
 def _assert_gone(pids: list[int]) -> None:
-    _until(lambda: not any(psutil.pid_exists(pid) for pid in pids), 10)
+    eventually(lambda: not any(psutil.pid_exists(pid) for pid in pids), 10)
 
 
 def _assert_private(downstream: Path) -> None:

@@ -17,7 +17,7 @@ from penstock.errors import Retryable
 from penstock.schema.model import DdlJob, DdlType
 from penstock_local.etcd import EtcdServer
 from penstock_local.process import free_port
-from tests.kit.wait import eventually
+from tests.kit.wait import answered, eventually
 
 pytestmark = pytest.mark.alone
 
@@ -44,17 +44,6 @@ def job(version: int) -> DdlJob:
     )
 
 
-def until_done(work: Any, within_s: float = 10) -> Any:
-    """Do as every caller does: try again on Retryable."""
-    deadline_s = time.monotonic() + within_s
-    while True:
-        try:
-            return work()
-        except Retryable:
-            assert time.monotonic() < deadline_s
-            time.sleep(0.05)
-
-
 def test_the_registry_fails_fast_without_etcd_and_works_again_with_it(
     fresh_etcd: EtcdServer, client: Any
 ) -> None:
@@ -73,7 +62,7 @@ def test_the_registry_fails_fast_without_etcd_and_works_again_with_it(
             call()
         assert time.monotonic() - start_s < 3
     fresh_etcd.start()
-    until_done(lambda: registry.put(NodeKind.PUMP, status("b:1")))
+    answered(lambda: registry.put(NodeKind.PUMP, status("b:1")))
     assert [s.node_id for s in registry.list(NodeKind.PUMP)] == ["a:1", "b:1"]
     assert registry.cluster_id() == cluster_id
 
@@ -89,7 +78,7 @@ def test_a_frozen_etcd_is_retryable_within_the_timeout(fresh_etcd: EtcdServer, c
         registry.put(NodeKind.PUMP, status("a:1"))
     assert time.monotonic() - start_s < 3
     fresh_etcd.thaw()
-    until_done(lambda: registry.put(NodeKind.PUMP, status("b:1")))
+    answered(lambda: registry.put(NodeKind.PUMP, status("b:1")))
 
 
 @pytest.mark.thorough
@@ -101,7 +90,7 @@ def test_a_watch_continues_after_every_restart(fresh_etcd: EtcdServer, client: A
     for turn in range(3):
         fresh_etcd.restart()
         expected.append(f"{turn}:1")
-        until_done(lambda: registry.put(NodeKind.PUMP, status(expected[-1])))
+        answered(lambda: registry.put(NodeKind.PUMP, status(expected[-1])))
         eventually(lambda: seen[-1] == expected)
     watch.cancel()
 
@@ -211,8 +200,8 @@ def test_history_continues_after_a_restart_within_the_lock(
         with pytest.raises(Retryable):
             history.append(job(2))
         fresh_etcd.start()
-        until_done(lambda: history.append(job(2)))
-        until_done(lambda: history.append(job(2)))
+        answered(lambda: history.append(job(2)))
+        answered(lambda: history.append(job(2)))
     eventually(lambda: seen == [1, 2])
     assert [j.schema_version for j in history.jobs()] == [1, 2]
     watch.cancel()

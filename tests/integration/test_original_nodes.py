@@ -15,7 +15,7 @@ from ctl.commands import main
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.oracle.client import OracleClient
 from penstock_local.etcd import EtcdServer
-from tests.kit.fakes.original_pump import OriginalPump, wait_for_state
+from tests.kit.fakes.original_pump import OriginalPump
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.servers.fix_replication import Replication
 from tests.kit.wait import eventually
@@ -91,16 +91,16 @@ def test_pumps_of_both_kinds_are_listed_and_steered_alike(
         )
         == 2
     )  # It is closing already.
-    wait_for_state(old, NodeState.CLOSING)
+    eventually(lambda: old.state is NodeState.CLOSING, 20)
     registry.put(NodeKind.DRAINER, NodeStatus(node_id="d", host="127.0.0.1:1",
                  state=NodeState.PAUSED, max_commit_ts=2**62, update_ts=5))  # fmt: skip
-    wait_for_state(old, NodeState.OFFLINE)
+    eventually(lambda: old.state is NodeState.OFFLINE, 20)
     eventually(lambda: "host-1:8250" not in run("-cmd", "pumps")[1])
     assert "host-1:8250" in run("-cmd", "pumps", "-show-offline-nodes")[1]
     # The other one is paused, in our spelling.
     argv = ["pause-pump", "host-2:8250", "--wait", "--etcd-urls", etcd_server.url]
     assert main(argv) == 0
-    wait_for_state(other, NodeState.PAUSED)
+    eventually(lambda: other.state is NodeState.PAUSED, 20)
 
 
 def test_what_a_node_of_tidb_binlog_refuses_is_passed_on(
@@ -169,7 +169,7 @@ def test_a_running_cluster_moves_over_pump_by_pump_without_a_break(
             before = written
             name, url = old.node_id, etcd_server.url
             assert main(["-cmd", "offline-pump", "-pd-urls", url, "-node-id", name]) == 0
-            wait_for_state(old, NodeState.OFFLINE, 180)
+            eventually(lambda old=old: old.state is NodeState.OFFLINE, 180)  # type: ignore[misc]
             eventually(lambda before=before: written > before + 20, 180)  # type: ignore[misc]
             if old is olds[0]:
                 # A Drainer that stops and starts in the middle of the way knows who is left.

@@ -1,4 +1,4 @@
-"""Waiting: for a condition, for one turn of the event loop, without end, or in virtual time.
+"""Waiting: for a condition, an answer, one turn of the event loop, without end, or in virtual time.
 
 In virtual time a sleep takes no time at all and yet exactly as long as it says: no test in it
 depends on the machine. It is only for code whose every wait is a timer of the event loop. What
@@ -16,6 +16,8 @@ import traceback
 from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn, TypeVar
 
+from penstock.errors import Retryable
+
 _POLL_S = 0.01
 
 T = TypeVar("T")
@@ -27,6 +29,18 @@ def eventually(condition: Callable[[], bool], within_s: float = 10) -> None:
     while not condition():
         assert time.monotonic() < deadline_s, f"not true within {within_s} s"
         time.sleep(_POLL_S)
+
+
+def answered(ask: Callable[[], T], within_s: float = 10) -> T:
+    """Repeat a call until it does not raise `Retryable`, as each caller does; return its result."""
+    deadline_s = time.monotonic() + within_s
+    while True:
+        try:
+            return ask()
+        except Retryable:
+            if time.monotonic() >= deadline_s:
+                raise
+            time.sleep(_POLL_S)
 
 
 async def until(condition: Callable[[], bool], within_s: float = 10) -> None:

@@ -13,6 +13,7 @@ import grpc
 from penstock.cluster.etcd import EtcdClient
 from penstock.oracle.server import OracleServer
 from penstock.ts import compose
+from tests.kit.wait import eventually
 
 T = TypeVar("T")
 
@@ -70,10 +71,7 @@ class OracleNode:
 
     def wait_elected(self, within_s: float = 10) -> None:
         """Wait until this one leads."""
-        deadline_s = time.monotonic() + within_s
-        while not self.oracle.is_leader:
-            assert time.monotonic() < deadline_s, "not elected"
-            time.sleep(0.01)
+        eventually(lambda: self.oracle.is_leader, within_s)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)

@@ -14,7 +14,6 @@ import json
 import re
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
@@ -218,11 +217,3 @@ def _pass_on(source: socket.socket, sink: socket.socket) -> None:
     for each in (source, sink):
         with contextlib.suppress(OSError):
             each.shutdown(socket.SHUT_RDWR)
-
-
-def wait_for_state(pump: OriginalPump, state: NodeState, within_s: float = 20) -> None:
-    """Return once a Pump has a state."""
-    deadline_s = time.monotonic() + within_s
-    while pump.state is not state:
-        assert time.monotonic() < deadline_s, f"{pump.node_id} is {pump.state}"
-        time.sleep(_TICK_S)

@@ -33,11 +33,11 @@ def test_a_host_that_cannot_be_resolved_may_come_back() -> None:
 
 
 def test_an_etcd_that_is_away_is_retryable_at_once() -> None:
-    client = connect(f"127.0.0.1:{free_port()}", timeout_s=5)
+    client = connect(f"127.0.0.1:{free_port()}", timeout_s=600)
     start_s = time.monotonic()
     with pytest.raises(Retryable):
         read(client, "/a")
-    assert time.monotonic() - start_s < 3
+    assert time.monotonic() - start_s < 60  # It does not wait for its time-out.
     client.close()
 
 

@@ -202,7 +202,7 @@ def test_a_client_without_an_oracle_fails_after_its_timeout() -> None:
     start_s = time.monotonic()
     with pytest.raises(Retryable, match="no timestamp"):
         client.get_ts()
-    assert 0.3 < time.monotonic() - start_s < 3
+    assert 0.3 < time.monotonic() - start_s < 60
     client.close()
 
 

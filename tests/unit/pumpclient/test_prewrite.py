@@ -117,12 +117,12 @@ def test_prewrites_go_round_the_pumps(cluster_of: ClusterOf) -> None:
 
 
 def test_a_dead_pump_is_passed_over_at_once_and_asked_no_more(cluster_of: ClusterOf) -> None:
-    cluster = cluster_of(probe_interval_s=60)
+    cluster = cluster_of(probe_interval_s=600, write_timeout_s=600)
     a, _ = cluster.start("a", "b")
     a.stop()
     begun_s = time.monotonic()
     assert [cluster.prewrite(ts) for ts in (1, 2, 3)] == ["b", "b", "b"]
-    assert time.monotonic() - begun_s < 1
+    assert time.monotonic() - begun_s < 60  # It waits for no time-out.
     assert [p.node_id for p in cluster.pumps.available] == ["b"]
 
 
