@@ -123,8 +123,11 @@ class Puller:
                 self._stop_if_hopeless(error)
                 tls = self._who.tls
                 refusal = await asyncio.to_thread(refusal_of, self.address, tls, error)
-                details = f"{error.code().name}: {error.details()}"
-                self._lost(details if refusal is None else coded(refusal))
+                if refusal is None:
+                    details = f"{error.code().name}: {error.details()}"
+                    self._lost(details, code_of_call(error))
+                else:
+                    self._lost(coded(refusal), refusal.code)
             except TimeoutError:
                 if not got:  # Perhaps not even the first message could arrive in time.
                     self._batch_bytes_max = max(self._batch_bytes_max // 4, BATCH_BYTES_MIN)
@@ -174,9 +177,10 @@ class Puller:
             log.info("pulling from Pump %s at %s", self.pump, self.address)
             self.problem = ""
 
-    def _lost(self, problem: str) -> None:
+    def _lost(self, problem: str, code: Code | None = None) -> None:
         if not self.problem:
-            log.warning("lost Pump %s at %s: %s", self.pump, self.address, problem)
+            fields = None if code is None else {"code": str(code)}
+            log.warning("lost Pump %s at %s: %s", self.pump, self.address, problem, extra=fields)
         self.problem = problem
         self.on_break()
 

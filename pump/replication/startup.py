@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
 from penstock.cluster.log_entry import LogEntry
-from penstock.errors import Retryable, coded
+from penstock.errors import PenstockError, Retryable, coded
 from penstock.node.waiting import set_within
 from pump.replication.claiming import Claimed, Displaced
 from pump.replication.replication import Replication
@@ -62,7 +62,9 @@ class Beginning:
                 if self._replication.is_guest:
                     log.warning("nothing is taken over: %s", displaced)
                     return None
-                self._tell(f"{coded(displaced)}; it waits until every Drainer has all of that")
+                self._tell(
+                    f"{coded(displaced)}; it waits until every Drainer has all of that", displaced
+                )
                 entry = await self._listed_again(displaced)
                 if entry is not None:
                     await asyncio.to_thread(storage.close)
@@ -74,9 +76,11 @@ class Beginning:
                 if self._replication.is_guest:
                     log.warning("nothing is taken over: %s", deposed)
                     return None
-                self._tell(f"another one has claimed its log, it tries again: {coded(deposed)}")
+                self._tell(
+                    f"another one has claimed its log, it tries again: {coded(deposed)}", deposed
+                )
             except Retryable as error:
-                self._tell(f"its log cannot be claimed, it tries again: {coded(error)}")
+                self._tell(f"its log cannot be claimed, it tries again: {coded(error)}", error)
             await set_within(self._stop, _AGAIN_S)
         return None
 
@@ -99,7 +103,7 @@ class Beginning:
         try:
             return await asyncio.to_thread(self._replication.listed_again, displaced)
         except Retryable as error:
-            self._tell(coded(error))
+            self._tell(coded(error), error)
             return None
 
     async def _begun_again(
@@ -113,12 +117,13 @@ class Beginning:
                 is_begun = True
                 return await opened_again()
             except Retryable as error:
-                self._tell(f"its log cannot begin again, it tries again: {coded(error)}")
+                self._tell(f"its log cannot begin again, it tries again: {coded(error)}", error)
             await set_within(self._stop, _AGAIN_S)
         return None
 
-    def _tell(self, what: str) -> None:
+    def _tell(self, what: str, error: PenstockError | None = None) -> None:
         self._say(what)
         if what != self._said:
-            log.warning("not serving yet: %s", what)
+            fields = None if error is None else {"code": str(error.code)}
+            log.warning("not serving yet: %s", what, extra=fields)
         self._said = what
