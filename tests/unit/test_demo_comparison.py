@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock_local.demo.comparison import canonical, compare, fingerprint
-from penstock_local.demo.store import Change, Ledger, Tables
+from penstock_local.demo.workload import Change, Ledger, Tables
 
 
 def downstream(path: Path, rows: list[tuple[int, str]]) -> str:

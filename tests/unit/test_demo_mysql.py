@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import NeedsOperator
-from penstock_local.demo.mysql.checksums import judged, lines
-from penstock_local.demo.mysql.steps import PLAN, TABLES, SourceIs
+from penstock_local.demo.comparison import judged, lines
+from penstock_local.demo.servers import KILL, MYSQL_PLAN, START, TABLES
 from penstock_local.sysbench import SysbenchRun
 from tests.unit.penstock.ddl_session import DdlSession
 
@@ -30,7 +30,7 @@ def sbtest(number: int) -> str:
 
 def test_after_the_plan_all_that_sysbench_names_is_still_there() -> None:
     session = DdlSession(*map(sbtest, range(1, TABLES + 1)))
-    ddl = [s for step in PLAN for s in step.sql if not s.startswith(("INSERT", "UPDATE"))]
+    ddl = [s for step in MYSQL_PLAN for s in step.sql if not s.startswith(("INSERT", "UPDATE"))]
     for statement in ddl:
         before = {table.id for _, table in session.catalog.tables()}
         session.run(statement)
@@ -45,12 +45,12 @@ def test_after_the_plan_all_that_sysbench_names_is_still_there() -> None:
 
 
 def test_the_plan_is_in_order_and_kills_the_source_once_with_a_ddl_while_it_is_down() -> None:
-    assert all(0 < one.share < two.share < 1 for one, two in pairwise(PLAN))
-    done = [step.source for step in PLAN]
-    killed, started = done.index(SourceIs.KILLED), done.index(SourceIs.STARTED)
+    assert all(0 < one.share < two.share < 1 for one, two in pairwise(MYSQL_PLAN))
+    done = [step.action for step in MYSQL_PLAN]
+    killed, started = done.index(KILL), done.index(START)
     assert killed < started
-    assert any(step.sql for step in PLAN[killed:started])
-    assert done.count(SourceIs.KILLED) == done.count(SourceIs.STARTED) == 1
+    assert any(step.sql for step in MYSQL_PLAN[killed:started])
+    assert done.count(KILL) == done.count(START) == 1
 
 
 def test_what_differs_and_what_only_one_side_has_is_reported() -> None:

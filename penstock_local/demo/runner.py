@@ -1,12 +1,21 @@
-"""Watches the processes of a demo, their memory, and the Drainer's progress."""
+"""Runs a demo: a line of progress, the watch over its processes, and the verdict.
+
+The line changes in place on a terminal; elsewhere it is printed periodically.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 
 import grpc
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
 
 from penstock.codes import Code
 from penstock.errors import PenstockError, Retryable
@@ -14,9 +23,78 @@ from penstock.oracle.client import Oracle
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.security.tls import open_channel
 from penstock_local.cluster import Cluster, lag_s
+from penstock_local.demo.comparison import Verdict
 from penstock_local.process import ServerProcess
 
 ANSWER_S_MAX = 5.0
+CATCH_UP_S_MAX = 300.0
+LINE_EVERY_S, _LIVE_EVERY_S = 2.0, 0.2
+Say = Callable[[str], None]
+
+
+class Demo:
+    """One run over a running cluster and `others` beside it; `stage` names the part that runs."""
+
+    def __init__(self, cluster: Cluster, others: Mapping[str, ServerProcess] | None = None) -> None:
+        self.cluster = cluster
+        self.stage = "starting"
+        self.watch = Watch(cluster, others)
+
+    def look(self) -> str:
+        """Return the line of progress."""
+        raise NotImplementedError
+
+    def run(self, say: Say) -> None:
+        """Write, disturb, and wait until all of it is downstream."""
+        raise NotImplementedError
+
+    def report(self) -> bool:
+        """Print the comparison; return whether both sides are equal."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self.watch.close()
+
+    def catch_up(self, until_ts: int) -> None:
+        """Return when everything up to a timestamp is downstream."""
+        self.stage = "catching up"
+        self.watch.until("the Drainer", CATCH_UP_S_MAX, lambda: self.watch.applied_ts() >= until_ts)
+
+    def verdict(self, verdicts: list[Verdict], tables_min: int, *, is_equal: bool = True) -> bool:
+        """Print the memory and the last line; return whether all is identical."""
+        print(self.watch.memory_line())
+        found = is_equal and len(verdicts) >= tables_min and all(v.identical for v in verdicts)
+        print("identical" if found else "NOT identical: see what is marked DIFFERENT")
+        return found
+
+
+def shown(demo: Demo) -> bool:
+    """Run a demo with its progress on the screen; return whether both sides are equal."""
+    with closing(demo):
+        console = Console(file=sys.stdout, highlight=False)
+        live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+        started_s, done = time.monotonic(), threading.Event()
+
+        def say(text: str) -> None:
+            elapsed_s = time.monotonic() - started_s
+            console.print(f"[{elapsed_s:6.1f} s] {text}", markup=False, soft_wrap=True)
+
+        def follow() -> None:
+            while not done.wait(_LIVE_EVERY_S if live else LINE_EVERY_S):
+                if live:
+                    live.update(Text(demo.look()), refresh=True)
+                else:
+                    say(demo.look())
+
+        follower = threading.Thread(target=follow, name="display", daemon=True)
+        with live or contextlib.nullcontext():
+            follower.start()
+            try:
+                demo.run(say)
+            finally:
+                done.set()
+                follower.join()
+        return demo.report()
 
 
 class Watch:
