@@ -40,11 +40,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code as `penstock.node.command` defines."""
 
     def body() -> int:
-        call = compat.in_our_words(sys.argv[1:] if argv is None else argv)
-        for note in call.notes if call else ():
+        translated = compat.in_our_words(sys.argv[1:] if argv is None else argv)
+        ours, notes = translated or (argv, ())
+        for note in notes:
             sys.stderr.write(f"penstock ctl: {note}\n")
-        arguments = command_parser().parse_args(call.argv if call else argv)
-        nodes.resolve_cluster(arguments, has_default=call is not None)
+        arguments = command_parser().parse_args(ours)
+        nodes.resolve_cluster(arguments, has_default=translated is not None)
         nodes.resolve_node(arguments)
         code: int = arguments.run(arguments)
         return code

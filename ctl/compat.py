@@ -29,7 +29,6 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Any, Final
@@ -76,16 +75,8 @@ FLAGS: Final = frozenset(
 _SWITCHES: Final = frozenset({"V", "h", "help", "show-offline-nodes"})
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A call in our spelling, and remarks about the way it was written."""
-
-    argv: list[str]
-    notes: list[str]
-
-
-def in_our_words(argv: Sequence[str]) -> Call | None:
-    """Return a call in TiDB-Binlog's spelling as ours; None if it is ours already.
+def in_our_words(argv: Sequence[str]) -> tuple[list[str], list[str]] | None:
+    """Return a call in TiDB-Binlog's spelling as ours, with remarks; None if it is ours already.
 
     Raises `NeedsOperator` for an unknown flag or command.
     """
@@ -93,9 +84,9 @@ def in_our_words(argv: Sequence[str]) -> Call | None:
         return None
     given = dict(_flags(argv))
     if {"h", "help"} & given.keys():
-        return Call(["--help"], [])
+        return ["--help"], []
     if is_true(given.pop("V", "false")):
-        return Call(["--version"], [])
+        return ["--version"], []
     command = given.pop("cmd", "pumps")
     if command not in COMMANDS:
         raise NeedsOperator(
@@ -111,7 +102,7 @@ def in_our_words(argv: Sequence[str]) -> Call | None:
             made += _in_ours(command, flag, value)
         else:
             notes.append(f"-{flag} means nothing to {command}, and is left out")
-    return Call(made, notes)
+    return made, notes
 
 
 def _in_ours(command: str, flag: str, value: str) -> list[str]:

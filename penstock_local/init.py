@@ -16,7 +16,6 @@ import secrets
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
@@ -35,14 +34,6 @@ _FOLDERS = {
 _NOT_SAMPLES = frozenset({".py", ".pyc", ""})
 _PROGRAMS_OF_UNITS = "/opt/penstock/bin/"
 _OPEN, _SECRET = 0o644, 0o600
-
-
-class Sample(NamedTuple):
-    """One file: its path below the folder, its text, and who may read it."""
-
-    path: Path
-    text: str
-    mode: int = _OPEN
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -73,8 +64,11 @@ def _run(argv: Sequence[str] | None) -> int:
     return command.DONE
 
 
-def _samples() -> Iterator[Sample]:
-    """Yield each file; systemd units start the program of this Python environment."""
+def _samples() -> Iterator[tuple[Path, str, int]]:
+    """Yield the path below the folder, the text and the mode of each file.
+
+    systemd units start the program of this Python environment.
+    """
     for source, target in _FOLDERS.items():
         for path in sorted((FILES / source).iterdir()):
             if path.suffix in _NOT_SAMPLES:
@@ -82,9 +76,9 @@ def _samples() -> Iterator[Sample]:
             text = path.read_text(encoding="utf-8")
             if path.suffix == ".service":
                 text = text.replace(_PROGRAMS_OF_UNITS, f"{Path(sys.executable).parent}/")
-            yield Sample(Path(target) / path.name, text)
+            yield Path(target) / path.name, text, _OPEN
     password = f"PENSTOCK_PASSWORD={secrets.token_hex(16)}\n"
-    yield Sample(Path("compose/.env"), password, _SECRET)
+    yield Path("compose/.env"), password, _SECRET
 
 
 if __name__ == "__main__":

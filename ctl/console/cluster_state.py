@@ -14,7 +14,7 @@ Above 500 lines, because a node's view and its concerns come from the same facts
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import IntEnum
@@ -52,6 +52,10 @@ _COPIES: Final = re.compile(r"(\d{1,9}) of \d{1,9}, at least (\d{1,9})\b")
 _PROBLEMS_MAX: Final = 30
 _LAST_HEARTBEAT_S: Final = 5.0
 """A Drainer's entry is written at most this long after its last word."""
+
+
+_Rate = Callable[[str, str, str], float | None]
+"""The current rate of a kind of node, a node, and a quantity."""
 
 
 class Level(IntEnum):
@@ -216,10 +220,13 @@ def state_of(seen: Observation, chronicle: Chronicle, now_s: float) -> ClusterSt
     if listing is None:
         concerns = [_etcd_concern(seen)] if seen.etcd_problem else []
         return ClusterState(now_s=seen.now_s, is_known=False, concerns=concerns)
-    rates = _Rates(chronicle, now_s)
-    pumps = [_pump(each, seen, rates) for each in listing.pumps if not _has_left(each)]
-    drainers = list(_drainers(listing, seen, rates))
-    sources = [_source(each, seen, rates) for each in listing.sources]
+
+    def rate(kind: str, name: str, quantity: str) -> float | None:
+        return chronicle.now(f"{kind} {name}", quantity, now_s)
+
+    pumps = [_pump(each, seen, rate) for each in listing.pumps if not _has_left(each)]
+    drainers = list(_drainers(listing, seen, rate))
+    sources = [_source(each, seen, rate) for each in listing.sources]
     owners = tuple(f"{each.owner}-" for each in listing.sources if each.owner)
     state = ClusterState(
         now_s=seen.now_s,
@@ -241,15 +248,6 @@ def state_of(seen: Observation, chronicle: Chronicle, now_s: float) -> ClusterSt
     )
     concerns = sorted(_concerns(state, seen), key=lambda each: -each.level)
     return replace(state, concerns=concerns)
-
-
-@dataclass(frozen=True, slots=True)
-class _Rates:
-    chronicle: Chronicle
-    now_s: float
-
-    def of(self, kind: str, name: str, quantity: str) -> float | None:
-        return self.chronicle.now(f"{kind} {name}", quantity, self.now_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +289,7 @@ def _facts_now(look: _Look, answer: Answer | None) -> Facts:
     return _facts(answer) if is_heard else {}
 
 
-def _pump(node: NodeStatus, seen: Observation, rates: _Rates) -> PumpNode:
+def _pump(node: NodeStatus, seen: Observation, rate: _Rate) -> PumpNode:
     answer = seen.answers.get((PUMP, node.node_id))
     facts, look = _facts(answer), _look(node, answer, seen.now_s)
     free, least = (
@@ -311,8 +309,8 @@ def _pump(node: NodeStatus, seen: Observation, rates: _Rates) -> PumpNode:
         word=look.word,
         why=look.why,
         leads_oracle=truth(_facts_now(look, answer), "leads_oracle"),
-        binlogs_per_s=rates.of(PUMP, node.node_id, "binlogs_written"),
-        bytes_per_s=rates.of(PUMP, node.node_id, "storage_appended_bytes"),
+        binlogs_per_s=rate(PUMP, node.node_id, "binlogs_written"),
+        bytes_per_s=rate(PUMP, node.node_id, "storage_appended_bytes"),
         log_bytes=number(facts, "storage_log_bytes"),
         free_bytes=free,
         refuses_below_bytes=least,
@@ -326,7 +324,7 @@ def _pump(node: NodeStatus, seen: Observation, rates: _Rates) -> PumpNode:
     )
 
 
-def _drainers(listing: Listing, seen: Observation, rates: _Rates) -> Iterator[DrainerNode]:
+def _drainers(listing: Listing, seen: Observation, rate: _Rate) -> Iterator[DrainerNode]:
     waiting = {each.node_id for each in listing.standbys}
     stops = {each.node_id: each for each in listing.stops}
     active = [d for d in listing.drainers if d.node_id not in waiting and not _has_left(d)]
@@ -347,8 +345,8 @@ def _drainers(listing: Listing, seen: Observation, rates: _Rates) -> Iterator[Dr
             word=look.word,
             why=look.why,
             lag_s=drainer_lag_s(facts),
-            rows_per_s=rates.of(DRAINER, name, "rows"),
-            transactions_per_s=rates.of(DRAINER, name, "transactions"),
+            rows_per_s=rate(DRAINER, name, "rows"),
+            transactions_per_s=rate(DRAINER, name, "transactions"),
             checkpoint_s=physical_ms(node.max_commit_ts) / 1000,
             downstream=text(_facts(answer), "downstream"),
             downstream_waits_for=_unless_nothing(facts, "downstream_waits_for"),
@@ -385,7 +383,7 @@ def _stream(facts: Facts) -> PumpAtMerge:
     )
 
 
-def _source(entry: SourceEntry, seen: Observation, rates: _Rates) -> SourceNode:
+def _source(entry: SourceEntry, seen: Observation, rate: _Rate) -> SourceNode:
     """Return a source; its checkpoint in etcd supplies the facts missing on its page."""
     answer = seen.answers.get((SOURCE, entry.source_id))
     facts = _facts(answer)
@@ -398,7 +396,7 @@ def _source(entry: SourceEntry, seen: Observation, rates: _Rates) -> SourceNode:
         server=text(facts, "server") or text(entry.checkpoint, "server"),
         owner=entry.owner,
         behind_s=number(facts, "seconds_behind") if look.level < Level.WATCH else None,
-        transactions_per_s=rates.of(SOURCE, entry.source_id, "transactions"),
+        transactions_per_s=rate(SOURCE, entry.source_id, "transactions"),
         place=text(facts, "committed") or text(entry.checkpoint, "done"),
         gtids=text(facts, "gtids") or text(entry.checkpoint, "gtids"),
         problem=text(facts, "problem"),
