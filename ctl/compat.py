@@ -101,7 +101,7 @@ def in_our_words(argv: Sequence[str]) -> tuple[list[str], list[str]] | None:
         if flag in (*_ANYWHERE, *COMMANDS[command]):
             made += _in_ours(command, flag, value)
         else:
-            notes.append(f"-{flag} means nothing to {command}, and is left out")
+            notes.append(f"-{flag} has no meaning for {command}: ignored")
     return made, notes
 
 

@@ -70,7 +70,7 @@ def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 def _add_lost_pump(commands: Any, shared: argparse.ArgumentParser) -> None:
     command = commands.add_parser(
-        "lost-pump", parents=[shared], help="give up what a Pump held whose disk is gone"
+        "lost-pump", parents=[shared], help="give up the binlogs of a Pump whose disk is gone"
     )
     add_node(command)
     command.add_argument(
@@ -231,8 +231,7 @@ def _refuse_more_than_accepted(
     if least is not None and least.ts < after_ts:
         raise NeedsOperator(
             f"drainer {least.drainer} has only what is up to {least.ts}, not up to {after_ts}",
-            hint="wait for it; or declare lost for good what it lacks, and accept more:"
-            f" --accept-loss-after {least.ts}",
+            hint=f"wait for it; or accept a larger loss: --accept-loss-after {least.ts}",
             code=Code.NODE_HOLDS_BINLOGS,
         )
     if known is not None and known.after_ts < after_ts:
@@ -307,7 +306,7 @@ def _adopt_log(arguments: argparse.Namespace) -> int:
         if entries.swap(name, revision, adopted) is None:
             raise Retryable(f"{LOGS}{name} has changed", code=Code.LOG_PUT_BACK)
     facts = {"node_id": name, "to": own.pump, "disk": own.disk, "epoch": adopted.epoch}
-    how = "begins again" if arguments.empty else "continues"
+    how = "is re-initialised" if arguments.empty else "continues"
     show(arguments, facts, f"the log of {name} {how} on disk {own.disk} of {own.pump}")
     return 0
 

@@ -1,6 +1,6 @@
 """Moves a log to another Pump, or drains a Pump before its machine is switched off.
 
-    move-log    another Pump serves the log from now on, even if a Drainer lacks much of it
+    move-log    another Pump serves the log from now on, even if a Drainer is missing much of it
     drain       the Pump hands over its log to the Drainers and the replicas on its disk to others
 
 Both only start a process in the Pump, and show its progress with `--wait`.
@@ -64,7 +64,7 @@ def _move_log(arguments: argparse.Namespace) -> int:
             facts |= {"to": entry.primary.pump, "is_moved": True, "epoch": entry.epoch}
             text = (
                 f"the log of {name} is served by {entry.primary.pump} since epoch {entry.epoch},"
-                f" until every Drainer has all of it; then {name} begins again under its name"
+                f" until every Drainer has all of it; then {name} starts a new log under its name"
             )
     show_change(arguments, facts, text)
     return 0
@@ -199,7 +199,7 @@ class _Progress:
         if time.monotonic() >= self._end_s:
             raise Retryable(
                 f"{problem} after {self._arguments.timeout:g} s: {self._said or 'no answer'}; it"
-                " continues by itself",
+                " continues",
                 code=Code.WAIT_ENDED,
             )
         time.sleep(_TICK_S)

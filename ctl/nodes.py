@@ -61,7 +61,7 @@ def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
         # For calls in TiDB-Binlog's spelling, whose lines scripts read.
         listing.add_argument("--in-log-form", action="store_true", help=argparse.SUPPRESS)
         listing.set_defaults(run=_list, kind=folder)
-    status = commands.add_parser("status", parents=[shared], help="all that a node tells of itself")
+    status = commands.add_parser("status", parents=[shared], help="the detailed status of a node")
     gc = commands.add_parser("trigger-gc", parents=[shared], help="pump: purge what may go, now")
     for command in (status, gc):
         add_node(command, or_address=True)
@@ -187,7 +187,7 @@ def _status(arguments: argparse.Namespace) -> int:
         if not arguments.addr:
             with Cluster(arguments) as registry:
                 status = known_node(registry, kind, arguments.node)
-            return _of_silent(arguments, status, "a node of TiDB-Binlog, which says no more")
+            return _of_silent(arguments, status, "a node of TiDB-Binlog")
         # Not a Pump: an address does not reveal the kind of node.
         kind = NodeKind.DRAINER
         reply = call(kind, address, "Status", penstock_pb2.StatusRequest(), CALL_S, tls)
@@ -233,7 +233,7 @@ def _last_known(arguments: argparse.Namespace, kind: NodeKind, error: Retryable)
     }
     facts = {**_listed(status, now_s), "answers": False, "problem": coded(error)}
     if kind is NodeKind.PUMP:
-        lines["holds_up_to"] = "unknown: it did not stop in order"
+        lines["holds_up_to"] = "unknown: it did not shut down cleanly"
         facts |= {"holds_up_to_ts": None, "open_transactions": None}
         if word is not None:
             lines["holds_up_to"] = f"{word.up_to_ts}, said at {word.made}"

@@ -97,13 +97,13 @@ def retire(arguments: argparse.Namespace, registry: Registry, status: NodeStatus
         if drainer.state is not NodeState.OFFLINE and drainer.max_commit_ts < word.up_to_ts
     ]
     if behind:
-        lacks = "; ".join(
-            f"drainer {drainer.node_id} ({drainer.state}) lacks those in"
+        missing = "; ".join(
+            f"drainer {drainer.node_id} ({drainer.state}) is missing those in"
             f" ({drainer.max_commit_ts}, {word.up_to_ts}]"
             for drainer in behind
         )
         raise NeedsOperator(
-            f"{name} still holds binlogs that are only on its disk: {lacks}",
+            f"{name} still holds binlogs that are only on its disk: {missing}",
             hint=f"start {name} again, and each of these Drainers that does not run: it hands them"
             " over; then try again",
             code=Code.NODE_HOLDS_BINLOGS,
@@ -120,11 +120,10 @@ def _refuse_unknown(name: str, word: LastWord | None) -> None:
     start = f"start {name} again with its data-dir, then: penstock ctl offline-pump {name}"
     if word is None:
         raise NeedsOperator(
-            f"{name} did not stop in order, so no one knows what it holds that is nowhere else",
+            f"{name} did not shut down cleanly, so it is unknown which binlogs only it holds",
             hint=f"{start}; only if its disk is gone and it cannot start again: penstock ctl"
-            " lost-pump"
-            f" {name} --accept-loss-after 0, which changes nothing and says what each Drainer would"
-            " lose",
+            f" lost-pump {name} --accept-loss-after 0, which changes nothing and shows what each"
+            " Drainer would lose",
             code=Code.NODE_HOLDS_BINLOGS,
         )
     if not word.is_final:

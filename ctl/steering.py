@@ -118,7 +118,7 @@ def _hand_over(arguments: argparse.Namespace) -> int:
     with Cluster(arguments) as registry:
         status = known_node(registry, NodeKind.DRAINER, arguments.node_id)
     name, takers = status.node_id, begin_hand_over(status, tls_of(arguments))
-    text = f"{name}: makes room for {' or '.join(takers)}, and stands by then"
+    text = f"{name}: makes room for {' or '.join(takers)}, then is on standby"
     facts = {"node_id": name, "state": str(status.state), "standbys": takers}
     if arguments.wait:
         _wait_for(arguments, NodeKind.DRAINER, name, NodeState.STANDBY)
@@ -208,7 +208,7 @@ def _wait_for(arguments: argparse.Namespace, kind: NodeKind, node_id: str, goal:
             reply = call(kind, address, "Status", request, CALL_S, tls_of(arguments))
             problem += f": {reply.details['closing']}" if reply.details.get("closing") else ""
     raise Retryable(
-        f"{node_id} is not {goal} after {arguments.timeout:g} s, {problem}; it continues by itself",
+        f"{node_id} is not {goal} after {arguments.timeout:g} s, {problem}; it continues",
         code=Code.WAIT_ENDED,
     )
 
@@ -227,7 +227,7 @@ _IN_WORK: Final = ("begins", "reads ")
 
 def _add_scrub(commands: Any, shared: argparse.ArgumentParser) -> None:
     scrub = commands.add_parser(
-        "scrub", parents=[shared], help="pump: read all that is on its disk, and mend it"
+        "scrub", parents=[shared], help="pump: read all data on its disk, and repair it"
     )
     add_node(scrub)
     add_wait(scrub)
@@ -253,7 +253,7 @@ def _scrub(arguments: argparse.Namespace) -> int:
         places = [key for key in details if key.startswith("damaged ")]
         raise NeedsOperator(
             f"{name}: {details['scrub']}: {', '.join(places)}",
-            hint="no other disk has these places whole; keep a copy of the files before you change"
+            hint="no other disk has these places intact; back up the files before you change"
             " anything",
             code=Code.SEGMENT_DAMAGED,
         )
@@ -284,7 +284,7 @@ def _ended(arguments: argparse.Namespace, name: str) -> dict[str, str]:
             said_s = time.monotonic()
             sys.stderr.write(f"{name}: {problem}\n")
     raise Retryable(
-        f"{name}: its scrub has not ended well within {arguments.timeout:g} s: {problem}; it"
-        " continues, or is tried again, by itself",
+        f"{name}: its scrub has not succeeded within {arguments.timeout:g} s: {problem}; it"
+        " continues, or is tried again",
         code=Code.WAIT_ENDED,
     )

@@ -168,7 +168,7 @@ class SourceNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOutOf:
+class Skipped:
     """The skipped rows of a table, or of all; `name` is empty for rows without a table."""
 
     node: str
@@ -204,7 +204,7 @@ class ClusterState:
     offline: Sequence[str] = ()
     """Nodes that have left."""
     purge_waits_for: str = ""
-    left_out: Sequence[LeftOutOf] = ()
+    skipped: Sequence[Skipped] = ()
     unheard: Sequence[str] = ()
     """Drainers and sources that have not reported yet which rows they skip."""
     problems: Sequence[NodeProblem] = ()
@@ -237,7 +237,7 @@ def state_of(seen: Observation, chronicle: Chronicle, now_s: float) -> ClusterSt
         programs=sum(not writer.startswith(owners) for writer in listing.writers),
         offline=[n.node_id for n in (*listing.pumps, *listing.drainers) if _has_left(n)],
         purge_waits_for=_purge_waits_for(listing, seen.now_s),
-        left_out=list(_left_out(seen)),
+        skipped=list(_skipped(seen)),
         unheard=[
             name
             for kind, names in ((DRAINER, drainers), (SOURCE, sources))
@@ -266,7 +266,7 @@ def _has_left(node: NodeStatus) -> bool:
 def _look(node: NodeStatus, answer: Answer | None, now_s: float) -> _Look:
     heard = wording.moment(physical_ms(node.update_ts) / 1000 if node.update_ts else None)
     if node.state is NodeState.PAUSED:
-        return _Look(Level.NOTE, "paused", f"stopped in order; last heard of at {heard}")
+        return _Look(Level.NOTE, "paused", f"shut down cleanly; last heartbeat at {heard}")
     if answer is None:
         return _Look(Level.NOTE, str(node.state), "not asked yet")
     if answer.problem:
@@ -436,7 +436,7 @@ def _concerns(state: ClusterState, seen: Observation) -> Iterator[Concern]:
     for gap in listing.gaps:
         yield Concern(
             level=Level.ACT,
-            title=f"Drainer {gap.drainer} can never get what Pump {gap.pump} held",
+            title=f"Drainer {gap.drainer} can never get the binlogs of Pump {gap.pump}",
             detail=f"({gap.after_ts}, {gap.up_to_ts}]: the Pump left without waiting for it",
             remedy="restore its downstream from a newer backup, and start it there",
         )
@@ -520,15 +520,15 @@ def _pump_concerns(pump: PumpNode) -> Iterator[Concern]:
             level=Level.WATCH if pump.acknowledges else Level.ACT,
             title=title,
             detail=f"It is on {pump.copies_on}. {pump.copies_problem}.",
-            remedy="start the Pumps that are down, or one more: a copy joins by itself",
+            remedy="start the Pumps that are down, or one more: a copy is then added",
         )
     if pump.word == "paused":
         yield Concern(
             level=Level.WATCH,
             title=f"Pump {pump.name} is paused",
-            detail=f"Every Drainer that lacks what it holds waits for it; {pump.why}.",
+            detail=f"Every Drainer that is missing its binlogs waits for it; {pump.why}.",
             remedy=f"start it again; to do without it: penstock ctl offline-pump {pump.name}, which"
-            " refuses as long as a Drainer lacks something",
+            " refuses while a Drainer is missing binlogs",
         )
     if pump.level < Level.WATCH:
         return
@@ -574,7 +574,7 @@ def _purge_waits_for(listing: Listing, now_s: float) -> str:
     )
 
 
-def _left_out(seen: Observation) -> Iterator[LeftOutOf]:
+def _skipped(seen: Observation) -> Iterator[Skipped]:
     for (kind, name), answer in sorted(seen.answers.items()):
         node, facts = f"{kind} {name}", _facts(answer)
         if kind == DRAINER:
@@ -587,17 +587,17 @@ def _left_out(seen: Observation) -> Iterator[LeftOutOf]:
                     yield _of_source(node, str(table), about)
 
 
-def _counted(node: str, line: str) -> LeftOutOf:
+def _counted(node: str, line: str) -> Skipped:
     found = _COUNTED.fullmatch(line)
     if found is None:
-        return LeftOutOf(node=node, name=line, cause="", kind="", count=0)
+        return Skipped(node=node, name=line, cause="", kind="", count=0)
     cause, count, kind, name = found.groups()
-    return LeftOutOf(node=node, name=name or "", cause=cause, kind=kind, count=int(count))
+    return Skipped(node=node, name=name or "", cause=cause, kind=kind, count=int(count))
 
 
-def _of_source(node: str, table: str, facts: Facts) -> LeftOutOf:
+def _of_source(node: str, table: str, facts: Facts) -> Skipped:
     whole = truth(facts, "is_whole")
-    return LeftOutOf(
+    return Skipped(
         node=node,
         name=table,
         cause="skip-table" if whole else "skip",

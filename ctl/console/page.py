@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 
 from ctl.console import plots, wording
 from ctl.console.chronicle import Chronicle
-from ctl.console.cluster_state import ClusterState, LeftOutOf, Level, PumpNode
+from ctl.console.cluster_state import ClusterState, Level, PumpNode, Skipped
 from ctl.console.drawing import draw
 from ctl.console.observation import DRAINER, PUMP, SOURCE, STREAM
 from ctl.console.safe_verbs import Offer
@@ -52,7 +52,7 @@ def fragments(state: ClusterState, chronicle: Chronicle, now_s: float) -> dict[s
         "plots": _plots(state, chronicle, now_s),
         "disk": draw("fragments", "disk", state=state, bars=[*map(_volume, state.pumps)]),
         "sources": draw("fragments", "sources", sources=state.sources[:_SHOWN_MAX]),
-        "left-out": _left_out(state.left_out, state.unheard),
+        "skipped": _skipped(state.skipped, state.unheard),
         "problems": draw("fragments", "problems", problems=state.problems),
         "moment": escape(f"as of {wording.clock(state.now_s)} UTC"),
     }
@@ -137,14 +137,14 @@ def _volume(pump: PumpNode) -> tuple[str, Markup] | None:
     return words, plots.bar([("kept", kept), ("free", free)], least, f"{pump.name}: {words}")
 
 
-def _left_out(left_out: Sequence[LeftOutOf], unheard: Sequence[str]) -> Markup:
-    most = max((each.count for each in left_out), default=0)
+def _skipped(skipped: Sequence[Skipped], unheard: Sequence[str]) -> Markup:
+    most = max((each.count for each in skipped), default=0)
     shown = []
-    for each in sorted(left_out, key=lambda each: -each.count)[:_SHOWN_MAX]:
+    for each in sorted(skipped, key=lambda each: -each.count)[:_SHOWN_MAX]:
         name = each.name or "no table in particular"
         words = f"{each.count:,} {each.kind}" if each.kind else ""
         parts = [("left", each.count), ("rest", most - each.count)]
         bar = plots.bar(parts, None, f"{name}: {words}") if most and each.kind else None
         shown.append((each, name, words, bar))
-    more = len(left_out) - _SHOWN_MAX
+    more = len(skipped) - _SHOWN_MAX
     return draw("fragments", "skipped", shown=shown, more=more, unheard=unheard)

@@ -104,7 +104,7 @@ def _of_offline_pump(others: int) -> Iterator[str]:
 
 
 def _of_pausing_drainer(drainer: DrainerNode) -> Iterator[str]:
-    yield f"Drainer {drainer.name} commits what is under way, and its process ends."
+    yield f"Drainer {drainer.name} commits the current batch, and its process ends."
     if drainer.standbys:
         yield f"{' or '.join(drainer.standbys)} takes its place."
     else:
@@ -113,7 +113,7 @@ def _of_pausing_drainer(drainer: DrainerNode) -> Iterator[str]:
 
 
 def _of_hand_over(drainer: DrainerNode) -> Iterator[str]:
-    yield f"Drainer {drainer.name} commits what is under way, and stands by."
+    yield f"Drainer {drainer.name} commits the current batch, and is on standby."
     yield f"{' or '.join(drainer.standbys)} writes in its place, from the same checkpoint."
 
 

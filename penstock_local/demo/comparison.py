@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 import pymysql
 
 from penstock_local.demo.workload import Tables
-from penstock_local.mariadb import MariadbServer
+from penstock_local.sql_server import SqlProcess
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ Sums = Mapping[str, tuple[int, str]]
 """Rows and checksum by table."""
 
 
-def sums(server: MariadbServer, schema: str) -> Sums:
+def sums(server: SqlProcess, schema: str) -> Sums:
     found = server.query(f"SHOW FULL TABLES IN `{schema}`") if _has(server, schema) else []
     names = [str(name) for name, kind in found if kind == "BASE TABLE"]
     sums = {}
@@ -124,7 +124,7 @@ def sums(server: MariadbServer, schema: str) -> Sums:
     return sums
 
 
-def _has(server: MariadbServer, schema: str) -> bool:
+def _has(server: SqlProcess, schema: str) -> bool:
     return schema in {str(name) for (name,) in server.query("SHOW DATABASES")}
 
 

@@ -140,7 +140,7 @@ def test_a_pump_that_was_killed_is_said_to_hold_the_merge_while_others_are_shown
             browser.until("document.querySelector('#stream .card.fine .name')")
             sees(browser, "The merge of drainer-1 has stood")
             sees(browser, "It waits for pump-2 (dead")
-            sees(browser, "holds the merge")
+            sees(browser, "blocks the merge")
         finally:
             victim.start()
         sees(browser, "All is well", STARTED_S)

@@ -128,14 +128,14 @@ def test_a_stopped_pump_goes_offline_only_when_every_drainer_has_what_it_holds(
         assert "start" in err
     assert "no one knows what it holds" in err
     code, out, err = run("status", "pump-2")
-    assert (code, "unknown: it did not stop in order" in out) == (1, True), out
+    assert (code, "unknown: it did not shut down cleanly" in out) == (1, True), out
     pump.start()
     pump.stop()
     code, out, err = run("status", "pump-2")
     assert (code, err, "paused, the last that was heard of it" in out) == (0, "", True), out
     assert f"holds_up_to        {last_ts}, said at" in out
     code, _, err = run(*offline)
-    assert (code, f"drainer d (paused) lacks those in ({last_ts - 1}, {last_ts}]" in err) == (
+    assert (code, f"drainer d (paused) is missing those in ({last_ts - 1}, {last_ts}]" in err) == (
         2,
         True,
     )

@@ -66,8 +66,8 @@ def test_a_flag_that_means_nothing_to_a_command_is_said_to() -> None:
     assert call is not None
     assert call[0] == ["pumps", "--in-log-form"]
     assert call[1] == [
-        "-state means nothing to pumps, and is left out",
-        "-node-id means nothing to pumps, and is left out",
+        "-state has no meaning for pumps: ignored",
+        "-node-id has no meaning for pumps: ignored",
     ]
 
 

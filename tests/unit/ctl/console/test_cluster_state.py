@@ -193,7 +193,7 @@ def test_what_is_left_out_has_its_table_its_cause_and_its_count() -> None:
     state = seen(
         cluster(sources=(RUNNING,), answers={(DRAINER, "drainer-1"): Answer(facts=facts), **source})
     )
-    assert [(each.cause, each.name, each.count, each.kind) for each in state.left_out] == [
+    assert [(each.cause, each.name, each.count, each.kind) for each in state.skipped] == [
         ("filter", "shop.a", 12, "rows"),
         ("override", "", 1, "ddls"),
         ("", "odd", 0, ""),
@@ -227,7 +227,7 @@ def test_what_a_node_left_out_stays_known_once_it_is_stopped_and_what_it_did_doe
             answers={(DRAINER, "drainer-1"): Answer(facts=said)},
         )
     )
-    assert [each.name for each in state.left_out] == ["shop.a"]
+    assert [each.name for each in state.skipped] == ["shop.a"]
     (drainer,) = state.drainers
     assert (drainer.lag_s, list(drainer.streams)) == (None, [])
     assert drainer.downstream == "mysql db:3306"
